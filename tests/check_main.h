@@ -17,8 +17,8 @@
 /*
  * Check writes the place of every assertion that passes to a file, under a lock: most of the time
  * of a test with a loop, and an order between threads that hides races from the thread sanitizer.
- * Here a place is written the first time only. A process that crashes or hangs is told with the
- * newest place that it had reached.
+ * Here a place is written the first time only. A process that crashes or hangs is reported with the
+ * last checkpoint that it reached.
  */
 #define CHECK_PASSED()                                                                             \
     __extension__({                                                                                \
@@ -135,10 +135,11 @@ static inline int check_run_one(size_t index)
 }
 
 /*
- * Runs the tests of a suite at once, CHECK_AT_ONCE of them: for programs whose tests mostly wait,
- * of which each has its own servers, ports and folders. `make` is called in each process and adds
- * the same tests in the same order every time; those that take longest come first. All run in turn
- * where CK_RUN_CASE names a test case or CK_FORK is set. Returns the exit status of the program.
+ * Runs the tests of a suite in parallel, CHECK_AT_ONCE at a time: for programs whose tests mostly
+ * wait. Each test must have its own servers, ports and folders. `make` is called in each process
+ * and adds the same tests in the same order every time; those that take longest come first. All run
+ * in turn where CK_RUN_CASE names a test case or CK_FORK is set. Returns the exit status of the
+ * program.
  */
 static inline int check_main_at_once(Suite *(*make)(void))
 {

@@ -13,7 +13,7 @@
 #include <time.h>
 
 /*
- * Requests of a connector that can be waited for, and objects whose bytes can be told.
+ * Connector requests with a blocking wait, and objects whose bytes follow from a number.
  */
 
 #define CONNECTOR_POOL_BYTES (64u << 20)

@@ -25,7 +25,8 @@
 #include "node_harness.h"
 #endif
 
-/* A test of what a client of a node does not have, or of the insides of the engine that it asks. */
+/* A test of features that a client of a node does not have, or of the internals of the node's
+ * engine. */
 #ifdef TIERCE_TEST_NODE
 #define FX_ADD_EMBEDDED(tc, test) ((void)(tc), (void)sizeof(test))
 #else
@@ -62,7 +63,7 @@ static inline struct tierce_config *fx_config(const char *folder, const char *co
     ck_assert_int_eq(tierce_config_set(config, "disk.size", "16MiB", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "disk.path", folder, why), 0);
     ck_assert_int_eq(tierce_config_set(config, "disk.lock_wait", "0", why), 0);
-    /* A busy machine is no reason for a miss, nor a slow disk for a loss. */
+    /* A busy machine is not a reason for a miss, nor a slow disk for a loss. */
     ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", "5s", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.load", "60s", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.close", "120s", why), 0);
@@ -200,7 +201,7 @@ static inline void fx_open(struct fixture *fx, bool disk, const char *const *set
 
 static inline void fx_close(struct fixture *fx)
 {
-#ifdef TIERCE_TEST_NODE /* else it is the view, or the one that a test has replaced */
+#ifdef TIERCE_TEST_NODE /* otherwise the view, or its replacement by a test */
     if (fx->inner != fx->view)
         tierce_view_close(fx->inner);
 #endif

@@ -5,7 +5,7 @@
 #include "server_process.h"
 
 /* A real etcd of a test's own, on free ports of loopback, in a folder of its own. It ends with the
- * test, whatever happens to that. */
+ * test, even if the test is killed. */
 struct etcd_server {
     pid_t pid;
     uint16_t port, peer_port;

@@ -58,7 +58,7 @@ static inline bool oracle_object(struct tierce__json *json, struct json_object *
         key[name.length] = '\0';
         if (!json_object_object_get_ex(object, key, &value))
             return false;
-        /* One that comes twice has the last value there. */
+        /* There, a repeated key has the last value. */
         struct tierce__json first = *json;
         if (!oracle_value(json, value)) {
             *json = first;
@@ -109,7 +109,7 @@ static inline bool oracle_accepts(const char *text, size_t size)
     return tierce__json_skip(&json) && tierce__json_end(&json);
 }
 
-/* Whether json-c says the same; `text` is taken by the reader. *reason says what differs. */
+/* Whether json-c says the same; `text` is taken by the reader. *reason describes the difference. */
 static inline bool oracle_agrees(const char *text, size_t size)
 {
     struct json_tokener *tokener = json_tokener_new_ex(TIERCE__JSON_DEPTH_MAX + 2);
@@ -123,7 +123,7 @@ static inline bool oracle_agrees(const char *text, size_t size)
     bool same = error == json_tokener_success;
     struct tierce__json json;
     tierce__json_start(&json, text, size);
-    /* Numbers that leave 64 bits, and texts that are too long or hold a NUL, are refused later. */
+    /* Numbers that leave 64 bits, and texts that are too long or hold a NUL, are rejected later. */
     if (same && !oracle_value(&json, object))
         same = json.why != NULL;
     json_object_put(object);

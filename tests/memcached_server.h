@@ -5,7 +5,7 @@
 #include "server_process.h"
 
 /* A real memcached of a test's own, on a port of loopback or on a Unix socket. It ends with the
- * test, whatever happens to that. */
+ * test, even if the test is killed. */
 
 #define MEMCACHED_PROGRAM "/usr/bin/memcached"
 

@@ -8,7 +8,7 @@
 
 /*
  * A real mooncake_master on loopback, and a process that gives it memory, both a test's own. They
- * end with the test, whatever happens to that. Mooncake is where the interpreter is that
+ * end with the test, even if it is killed. Mooncake is where the interpreter is that
  * TIERCE_TEST_MOONCAKE_PYTHON names, or python3.
  */
 struct mooncake_server {

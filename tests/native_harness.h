@@ -17,7 +17,7 @@
 /* A bare client of the native protocol: it maps the pool and writes chunks itself, by what
  * docs/format/native.md and chunk.md say. Its KV is that of engine_fixture.h. */
 
-/* A process of ours that is killed at any moment must not be saying something to Check. */
+/* A process that may be killed at any moment must not be writing to Check's pipe. */
 static bool native_is_mortal;
 
 #define NATIVE_ASSERT(condition)                                                                   \
@@ -83,7 +83,7 @@ static inline int32_t native_ask(struct native_client *c, enum tierce__native_op
     uint32_t bytes, status;
     int none = -1;
     NATIVE_ASSERT(tierce__native_pack_request(&c->frame, op, ask) == 0);
-    /* Who is refused is told before he asks. */
+    /* A rejected client is notified before its first request. */
     (void)send(c->fd, c->frame.bytes, c->frame.used, MSG_NOSIGNAL);
     if (!native_receive(c->fd, head, sizeof(head), pool_fd != NULL ? pool_fd : &none))
         return NATIVE_GONE;
@@ -248,7 +248,7 @@ static inline void native_fill(struct native_client *c, const struct tierce__nat
     }
 }
 
-/* The rooms of an answer, which is gone with the next question. */
+/* The spaces of an answer; valid until the next request. */
 static inline uint32_t native_rooms(struct tierce__native_reserved *out, uint32_t max,
                                     const union tierce__native_answer *say)
 {
@@ -300,7 +300,7 @@ static inline int32_t native_load_begin(struct native_client *c, union tierce__n
     return native_ask(c, TIERCE__NATIVE_LOAD_BEGIN, &ask, say, NULL);
 }
 
-/* Whether what was lent is the chunk of the chain, byte by byte. */
+/* Whether the lent chunk is the chain's, byte by byte. */
 static inline bool native_right(const struct native_client *c,
                                 const struct tierce__native_lent *lent,
                                 const struct tierce_chain *chain)

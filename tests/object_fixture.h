@@ -101,7 +101,7 @@ static inline int ox_find(struct tierce__objects *space, const char *name,
     return rc;
 }
 
-/* What a find comes to: the version of the value, 0 for none (whatever the status), or -1 if the
+/* The result of a find: the version of the value, 0 for none (whatever the status), or -1 if the
  * value did not verify. A byte that is wrong and verified ends the test. */
 static inline int64_t ox_get(struct tierce__objects *space, const char *name, uint64_t *bytes)
 {

@@ -6,7 +6,7 @@
 
 /*
  * A real redis-server of a test's own, on a free port of loopback and on a Unix socket, in a folder
- * of its own. It ends with the test, whatever happens to that.
+ * of its own. It ends with the test, even if the test is killed.
  */
 struct redis_server {
     pid_t pid;

@@ -6,8 +6,8 @@
 
 /*
  * A real server of S3, nanio, of a test's own: on a free port of loopback, with an empty bucket
- * "kv-cache", in a folder of its own. It checks signatures. It ends with the test, whatever happens
- * to that.
+ * "kv-cache", in a folder of its own. It checks signatures. It ends with the test, even if the test
+ * is killed.
  */
 
 #define S3_ACCESS        "AKIDTIERCETEST"

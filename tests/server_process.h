@@ -24,8 +24,7 @@
 #include <unistd.h>
 
 /*
- * What the tests' real servers have in common: ports, the wait for their start, their end,
- * certificates.
+ * Shared code for the tests' real servers: ports, start, end, certificates.
  */
 
 static inline void server_pause_ms(long ms)

@@ -6,7 +6,7 @@
 
 /*
  * TLS in front of a server that speaks none, for 127.0.0.1, with certificates in a folder of its
- * own (tls_make_certificates). It ends with the test, whatever happens to that.
+ * own (tls_make_certificates). It ends with the test, even if the test is killed.
  */
 struct tls_front {
     pid_t pid;

@@ -218,7 +218,7 @@ static int forget(void *link, const struct tierce_plugin_name *name, uint64_t de
     return give(0);
 }
 
-/* A page is 64 buckets: an object stays in its own, so none is left out when others come and go. */
+/* A page is 64 buckets: an object stays in its own, so none is omitted when others come and go. */
 static int list(void *link, const struct tierce_plugin_name *prefix, uint64_t *cursor,
                 tierce_plugin_each_fn *each, void *arg, uint64_t deadline_ns)
 {

@@ -55,7 +55,7 @@ struct tierce_event {
     const uint8_t *ns_digest;       /* its digest, 32 bytes */
     struct tierce_shard shard;
     bool has_parent;                        /* false: the first chunk of a sequence */
-    uint8_t hash[TIERCE_HASH_BYTES];        /* of the chunk: that of its last block */
+    uint8_t hash[TIERCE_HASH_BYTES];        /* hash of the chunk, which is that of its last block */
     uint8_t parent[TIERCE_HASH_BYTES];      /* of the chunk before */
     uint8_t first_block[TIERCE_HASH_BYTES]; /* of its first block */
     uint64_t token_start;
@@ -66,7 +66,7 @@ struct tierce_event {
 struct tierce_event_batch {
     const struct tierce_event *events; /* [borrow for the call] */
     size_t count;                      /* at least 1 */
-    bool gap; /* events before the first one were lost; the first batch is no gap */
+    bool gap; /* events before the first one were lost; the first batch is not a gap */
 };
 
 /* May block, which makes a gap more likely. May call any function of the engine except

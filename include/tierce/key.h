@@ -122,7 +122,7 @@ typedef void tierce_fingerprint_progress_fn(void *arg, uint64_t done_bytes, uint
 
 struct tierce_fingerprint_opts {
     size_t size;           /* sizeof(struct tierce_fingerprint_opts) */
-    const char *cache_dir; /* where results are kept, created 0700 if missing; NULL for none */
+    const char *cache_dir; /* for cached results; created 0700 if missing; NULL: no cache */
     tierce_fingerprint_progress_fn *progress; /* or NULL */
     void *progress_arg;
 };

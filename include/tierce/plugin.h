@@ -82,7 +82,7 @@ extern "C" {
 #define TIERCE_PLUGIN_NAME_MAX 512u
 #define TIERCE_PLUGIN_NEVER    UINT64_MAX
 
-/* The name of an object: 1 .. TIERCE_PLUGIN_NAME_MAX bytes without NUL. It is no path: it may
+/* The name of an object: 1 .. TIERCE_PLUGIN_NAME_MAX bytes without NUL. It is not a path: it may
  * contain slashes, dots, spaces and any other byte. The plug-in maps it to a name that its store
  * accepts. */
 struct tierce_plugin_name {

@@ -24,8 +24,9 @@ struct tierce__arena {
     size_t used, capacity;              /* of the newest */
     size_t taken;                       /* bytes of all pieces */
     size_t limit;                       /* to them; 0: none */
-    unsigned start; /* of the oldest block's pieces: behind an arena that lies in it */
-    int status;     /* -ENOMEM or TIERCE_E_LIMIT after a failure; then every piece is refused */
+    unsigned
+        start;  /* start of the oldest block's pieces, behind the arena if the block contains it */
+    int status; /* -ENOMEM or TIERCE_E_LIMIT after a failure; then every piece is rejected */
 };
 
 /* `bytes` uninitialised bytes aligned for any type, or NULL. */
@@ -44,7 +45,7 @@ void tierce__arena_clear(struct tierce__arena *arena);
 void tierce__arena_reset(struct tierce__arena *arena);
 
 /*
- * An arena on the heap, in its own first block, which has room for `bytes`: for what is handed on
+ * An arena on the heap, inside its own first block of at least `bytes`: for data that is passed on
  * as one object. Its first piece leads back to it. NULL for no memory.
  */
 struct tierce__arena *tierce__arena_create(size_t bytes, size_t limit);

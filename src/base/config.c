@@ -16,7 +16,7 @@
 
 #define CONFIG_MAGIC   0x7c0f19e5u
 #define NAME_BYTES_MAX 128 /* longest dotted name that is looked at in a file */
-#define VALUE_SHOWN    64  /* bytes of a refused value that a message repeats */
+#define VALUE_SHOWN    64  /* bytes of a rejected value that a message repeats */
 #define TEXT_BYTES_MAX 4096
 
 /* A value as number (share in billionths, bool as 0 or 1) and as the text that set reads back.
@@ -104,7 +104,7 @@ static int check_text(const struct tierce__param *param, const char *value, cons
     }
     if (len <= TEXT_BYTES_MAX && tierce__text_is_clean(value, len))
         return 0;
-    return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: %s cannot be \"%s\"; it takes %s",
+    return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: %s cannot be \"%s\"; accepted is %s",
                                where, param->name, shown, type_help(param->type));
 }
 
@@ -116,8 +116,9 @@ static int check_number(uint64_t *out, const struct tierce__param *param, const 
     uint64_t number;
     tierce__text_for_message(shown, sizeof(shown), value);
     if (!parse_number(&number, param->type, value))
-        return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: %s cannot be \"%s\"; it takes %s",
-                                   where, param->name, shown, type_help(param->type));
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "%s: %s cannot be \"%s\"; accepted is %s", where, param->name,
+                                   shown, type_help(param->type));
     uint64_t min = tierce__config_bound(param, param->min);
     uint64_t max = tierce__config_bound(param, param->max);
     if (tierce__config_is_bounded(param) && (number < min || number > max)) {
@@ -125,14 +126,14 @@ static int check_number(uint64_t *out, const struct tierce__param *param, const 
         tierce__config_format_number(low, sizeof(low), param->type, min);
         tierce__config_format_number(high, sizeof(high), param->type, max);
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "%s: %s cannot be %s; it lies between %s and %s", where,
+                                   "%s: %s cannot be %s; accepted are values from %s to %s", where,
                                    param->name, shown, low, high);
     }
     *out = number;
     return 0;
 }
 
-/* Replaces the value of a row, or leaves it as it was and says why. */
+/* Replaces the value of a row, or leaves it unchanged and reports why. */
 static int assign(struct tierce__config *config, size_t row, const char *value, const char *source,
                   const char *where, struct tierce__config_error *error)
 {
@@ -416,11 +417,11 @@ static int load_value(struct load *load, size_t row, struct fy_node *value, int 
     rc = tierce__yaml_scalar(&text, value);
     if (rc == -EINVAL)
         return tierce__config_fail(load->error, TIERCE_E_CONFIG,
-                                   "%s: %s has %s for a value; it takes %s", where, param->name,
+                                   "%s: %s has %s for a value; accepted is %s", where, param->name,
                                    node_kind(value), type_help(param->type));
     if (rc == -EILSEQ)
         return tierce__config_fail(load->error, TIERCE_E_CONFIG,
-                                   "%s: the value of %s holds a NUL; it takes %s", where,
+                                   "%s: the value of %s holds a NUL; accepted is %s", where,
                                    param->name, type_help(param->type));
     size_t source_size = strlen(load->path) + 32;
     if (rc == 0)
@@ -439,8 +440,8 @@ out:
     return rc;
 }
 
-/* The message for a key that neither is nor leads to a parameter. Where it holds a mapping, the
- * first name below it makes the better question ("memori.size" rather than "memori"). */
+/* The message for a key that neither is nor leads to a parameter. If the value is a mapping, the
+ * first name below it gives a better suggestion ("memori.size" rather than "memori"). */
 static int unknown_key(struct load *load, const char *name, struct fy_node *value, int line)
 {
     char full[NAME_BYTES_MAX], longer[NAME_BYTES_MAX], where[sizeof(load->shown) + 16];
@@ -519,7 +520,7 @@ static int load_mapping(struct load *load, struct fy_node *mapping, const char *
     return 0;
 }
 
-/* Sets what a parsed document says. */
+/* Sets the values of a parsed document. */
 static int load_yaml(struct tierce__config *config, const char *path, struct fy_node *root,
                      struct tierce__config_error *error)
 {
@@ -541,7 +542,7 @@ static int load_yaml(struct tierce__config *config, const char *path, struct fy_
     return rc;
 }
 
-/* Whether a value from this file holds what is never shown. */
+/* Whether a value from this file holds a secret, which is never shown. */
 static bool holds_secrets(const struct tierce__config *config, const char *path)
 {
     static const char from[] = "file ";

@@ -14,9 +14,9 @@
  *
  * A parameter has a name with at most one dot ("disk.size"). In YAML it is a nested mapping or the
  * dotted name itself; in the environment it is PREFIX, '_' and the name in upper case with '_' for
- * '.' (TIERCE_DISK_SIZE); as a flag it is --disk.size=VALUE. An unknown name is refused and the
+ * '.' (TIERCE_DISK_SIZE); as a flag it is --disk.size=VALUE. An unknown name is rejected and the
  * nearest known name suggested; so is a value out of bounds, with the bounds. Later sources
- * override earlier ones, and where a value came from can be told.
+ * override earlier ones, and the source of each value can be queried.
  *
  * Thread: one at a time until it is only read.
  */

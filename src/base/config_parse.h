@@ -13,10 +13,10 @@
  */
 
 /* Bytes: "4096", "512 MiB", "1.5GiB", "1GB" (decimal); B KB MB GB TB PB KiB MiB GiB TiB PiB in any
- * case. A fraction of a byte is dropped. A unit without B is refused: it could mean either. */
+ * case. A fraction of a byte is dropped. A unit without B is rejected: it could mean either. */
 bool tierce__parse_size(uint64_t *out, const char *text);
 
-/* Milliseconds: "250", "250ms", "1.5s", "2min", "1h"; fractions of a millisecond are refused. */
+/* Milliseconds: "250", "250ms", "1.5s", "2min", "1h"; fractions of a millisecond are rejected. */
 bool tierce__parse_duration(uint64_t *out, const char *text);
 
 /* Decimal digits only. */

@@ -23,7 +23,7 @@ int tierce__config_fail(struct tierce__config_error *error, int rc, const char *
 static int refuse_size(const char *shown, struct tierce__config_error *error)
 {
     return tierce__config_fail(error, TIERCE_E_CONFIG,
-                               "%s: is larger than %u KiB, which no configuration is", shown,
+                               "%s: is larger than %u KiB, the limit for a configuration", shown,
                                TIERCE__YAML_BYTES_MAX / 1024);
 }
 
@@ -67,9 +67,10 @@ static int check_bytes(const char *shown, const char *text, size_t len,
         const char *end = memchr(text + start, '\n', len - start);
         size_t stop = end != NULL ? (size_t)(end - text) : len;
         if (text[start] == '%')
-            return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                       "%s:%d: a directive; a configuration holds none", shown,
-                                       line_of(text, start));
+            return tierce__config_fail(
+                error, TIERCE_E_CONFIG,
+                "%s:%d: a YAML directive (%%YAML, %%TAG); directives are not supported", shown,
+                line_of(text, start));
         for (size_t i = start; i < stop;) {
             /* Tabs and CR may stand in YAML; other control characters may not. */
             size_t run = 0;
@@ -113,7 +114,7 @@ static int load_document(struct tierce__yaml *yaml, const char *shown, size_t le
     fy_diag_set_collect_errors(yaml->diag, true);
 
     /* libfyaml compares each key with all before it: 11 s for 25,000 keys. The readers of the tree
-     * refuse duplicates themselves. */
+     * reject duplicates themselves. */
     const struct fy_parse_cfg cfg = {.flags = FYPCF_QUIET | FYPCF_ALLOW_DUPLICATE_KEYS,
                                      .diag = yaml->diag};
     yaml->parser = fy_parser_create(&cfg);
@@ -127,10 +128,9 @@ static int load_document(struct tierce__yaml *yaml, const char *shown, size_t le
     struct fy_document *second = fy_parse_load_document(yaml->parser);
     if (second != NULL) {
         fy_parse_document_destroy(yaml->parser, second);
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "%s: holds more than one YAML document; only one may stand in "
-                                   "a file",
-                                   shown);
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "%s: holds more than one YAML document; a configuration is a single document", shown);
     }
     if (fy_parser_get_stream_error(yaml->parser))
         return syntax_error(yaml->diag, shown, error);

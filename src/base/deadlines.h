@@ -16,7 +16,7 @@
 struct tierce__deadline {
     uint64_t at;
     size_t place; /* in the heap, from 1; 0: in none */
-    /* For tierce__deadlines_expire; owners that ask for the first themselves need none. */
+    /* For tierce__deadlines_expire; owners that call first themselves need none. */
     void (*expired)(struct tierce__deadline *deadline);
 };
 

@@ -79,7 +79,7 @@ char *tierce__join_path(const char *folder, const char *name)
 
 /* ---- a file that takes its place when it is whole -------------------------------------------- */
 
-/* Whether another file can take the place of what is there. */
+/* Whether another file can replace the existing one. */
 static bool is_replaceable(const char *path)
 {
     struct stat st, out;
@@ -92,7 +92,7 @@ static bool is_replaceable(const char *path)
     return S_ISREG(st.st_mode) && !is_output;
 }
 
-/* A file of a new name in the folder of `path`, with the permissions of what is there. */
+/* A file with a new name in the folder of `path`, with the permissions of the existing file. */
 static int open_beside(char **out, const char *path)
 {
     enum { TRIES = 1000, NAME_BYTES = 48 };
@@ -153,7 +153,7 @@ int tierce__new_file_open(struct tierce__new_file *out, const char *path)
     return 0;
 }
 
-/* A write failed some time ago, and why is forgotten: another one may say it again. */
+/* An earlier write failed, and its errno is lost: another write may return it again. */
 static int why_failed(const struct tierce__new_file *file)
 {
     bool again = file->beside != NULL && write(fileno(file->file), "\n", 1) < 0;

@@ -24,9 +24,9 @@ TIERCE_MUSTUSE int tierce__read_file(char **out, size_t *length, const char *pat
  *     fprintf(new_file.file, ...);
  *     rc = tierce__new_file_close(&new_file, true);
  *
- * A symbolic link stays and its target is replaced; permissions stay too. A path that is no regular
- * file (a device, a pipe, the file behind standard output) is written directly, because it cannot
- * be replaced. Thread: any, one at a time for each.
+ * A symbolic link stays and its target is replaced; permissions stay too. A path that is not a
+ * regular file (a device, a pipe, the file behind standard output) is written directly, because it
+ * cannot be replaced. Thread: any, one at a time for each.
  */
 struct tierce__new_file {
     FILE *file;          /* NULL: none is open */
@@ -37,8 +37,8 @@ struct tierce__new_file {
 TIERCE_MUSTUSE int tierce__new_file_open(struct tierce__new_file *out, const char *path);
 
 /* Ends it: it takes its place if it `is_good` and all was written, and is on the device then; else
- * it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed, and none says
- * why). */
+ * it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed for an unknown
+ * reason). */
 TIERCE_MUSTUSE int tierce__new_file_close(struct tierce__new_file *file, bool is_good);
 
 /* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. Thread: any. */

@@ -59,8 +59,8 @@ bool tierce__json_array(struct tierce__json *json)
     return open_nested(json, '[', "is not an array");
 }
 
-/* Whether another item comes before the closing bracket. No value ends with an opening one, so
- * that one before the cursor means that none came yet. */
+/* Whether another item comes before the closing bracket. No value ends with an opening bracket, so
+ * an opening bracket before the cursor means that there was no value yet. */
 static inline bool next_item(struct tierce__json *json, char open, char close)
 {
     if (json->why != NULL)
@@ -428,13 +428,13 @@ static bool take_decimal(struct tierce__json *json, struct decimal *number)
     at = take_digits(at, number, false);
     if (*at == '.') {
         if (!is_digit(*++at))
-            return tierce__json_fail(json, "a number ends with its point");
+            return tierce__json_fail(json, "a number ends with its decimal point");
         at = take_digits(at, number, true);
     }
     if (*at == 'e' || *at == 'E') {
         at = take_exponent(at + 1, &number->exponent);
         if (at == NULL)
-            return tierce__json_fail(json, "a number has no exponent behind its e");
+            return tierce__json_fail(json, "a number has no digits after its e");
     }
     json->at = at;
     return true;
@@ -452,8 +452,7 @@ bool tierce__json_number(struct tierce__json *json, struct tierce__text *out)
     return true;
 }
 
-/* An integer that is not negative, which is what most times are; false, and nothing taken, if it is
- * anything else. */
+/* A non-negative integer, as most times are; false, and nothing consumed, for anything else. */
 static bool take_plain_integer(struct tierce__json *json, uint64_t *out)
 {
     skip_space(json);
@@ -574,5 +573,5 @@ bool tierce__json_end(struct tierce__json *json)
     if (json->why != NULL)
         return false;
     skip_space(json);
-    return json->at == json->end || tierce__json_fail(json, "something stands behind the end");
+    return json->at == json->end || tierce__json_fail(json, "there is text after the end");
 }

@@ -9,8 +9,8 @@
 #include <tierce/status.h>
 
 /*
- * JSON pulled from a text value by value: nothing is allocated, nothing is copied, and integers of
- * 64 bits stay what they are or are refused.
+ * JSON pulled from a text value by value: nothing is allocated, nothing is copied, and 64-bit
+ * integers keep their exact value or are rejected.
  *
  *     tierce__json_start(&json, line, length);
  *     if (tierce__json_object(&json))
@@ -72,10 +72,10 @@ bool tierce__json_u64(struct tierce__json *json, uint64_t *out);
 /* An integer. -2^63 .. 2^63 - 1. */
 bool tierce__json_i64(struct tierce__json *json, int64_t *out);
 
-/* Any number times 10^scale (0 to 6), rounded to the nearest; refused where that leaves 64 bits. */
+/* Any number times 10^scale (0 to 6), rounded to the nearest; rejected if it exceeds 64 bits. */
 bool tierce__json_scaled(struct tierce__json *json, int64_t *out, int scale);
 
-/* A text without its escapes and with a NUL; refused if it is longer than size - 1 bytes or holds
+/* A text without its escapes and with a NUL; rejected if it is longer than size - 1 bytes or holds
  * a NUL itself. */
 bool tierce__json_text(struct tierce__json *json, char *out, size_t size, size_t *length);
 
@@ -89,7 +89,7 @@ bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bo
 bool tierce__json_unescape(struct tierce__json *json, char *out, size_t *length,
                            struct tierce__text raw);
 
-/* A text as it is written between the quotes; refused if it has an escape. */
+/* A text as it is written between the quotes; rejected if it has an escape. */
 bool tierce__json_plain(struct tierce__json *json, struct tierce__text *out);
 
 bool tierce__json_bool(struct tierce__json *json, bool *out);
@@ -100,7 +100,7 @@ bool tierce__json_skip(struct tierce__json *json);
 /* Whether nothing is wrong and nothing but white space is left. */
 bool tierce__json_end(struct tierce__json *json);
 
-/* Says what is wrong with the value that was just taken, or comes. Returns false. */
+/* Reports an error in the value that was just consumed, or comes next. Returns false. */
 bool tierce__json_fail(struct tierce__json *json, const char *why);
 
 /* The digits at `at`, eight at most: how many they are, and *out their value if there is one at

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /*
- * A growing text: lines of logs, answers of servers. After a failure to allocate it stays as it is,
- * and `failed` tells; so only the end looks. Zeroed is empty.
+ * A growing text: lines of logs, answers of servers. After a failed allocation it no longer
+ * changes, and `failed` is set; so only the end needs to check. Zeroed is empty.
  *
  * Thread: one at a time.
  */
@@ -20,7 +20,7 @@ struct tierce__line {
 
 void tierce__line_put(struct tierce__line *line, const char *text);
 void tierce__line_put_bytes(struct tierce__line *line, const char *text, size_t bytes);
-/* In quotes, escaped as JSON wants. */
+/* In quotes, escaped as JSON requires. */
 void tierce__line_put_string(struct tierce__line *line, const char *text);
 void tierce__line_put_int(struct tierce__line *line, int64_t value);
 /* Six digits, in any locale. */

@@ -88,7 +88,8 @@ static size_t slot_of(const char *event)
     return h % EVENT_SLOTS;
 }
 
-/* Whether the event may pass; *dropped gets what an earlier second held back. Under the mutex. */
+/* Whether the event may be logged; *dropped gets the number of events that an earlier second
+ * suppressed. Under the mutex. */
 static bool admit(const char *event, uint32_t *dropped)
 {
     struct burst *b = &bursts[slot_of(event)];

@@ -53,7 +53,7 @@ TIERCE_MUSTUSE bool tierce__semaphore_take(struct tierce__semaphore *semaphore,
 bool tierce__semaphore_leave(struct tierce__semaphore *semaphore,
                              struct tierce__semaphore_waiter *waiter);
 
-/* Gives units back and serves those who can be served now. */
+/* Returns units and serves the waiters that can be served now. */
 void tierce__semaphore_give(struct tierce__semaphore *semaphore, uint64_t units);
 
 uint64_t tierce__semaphore_used(struct tierce__semaphore *semaphore);

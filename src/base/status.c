@@ -23,7 +23,7 @@ const char *tierce_strerror(int status)
     default:
         break;
     }
-    /* strerrordesc_np returns constant storage and NULL for what is no errno value. */
+    /* strerrordesc_np returns constant storage, and NULL if the number is not an errno value. */
     const char *text = NULL;
     if (status > -4096 && status < 4096)
         text = strerrordesc_np(status < 0 ? -status : status);

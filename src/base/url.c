@@ -36,7 +36,7 @@ bool tierce__url_decode(char *text, bool takes_controls)
     return true;
 }
 
-/* Cuts the text at the first `at`, and returns what is behind it, or NULL. */
+/* Cuts the text at the first `at`, and returns the rest after it, or NULL. */
 static char *cut(char *text, char at)
 {
     char *found = strchr(text, at);
@@ -89,7 +89,7 @@ static const char *take_host(struct tierce__url *url, char *text)
     if (in_brackets) {
         char *behind = cut(++text, ']');
         if (behind == NULL || (behind[0] != '\0' && behind[0] != ':'))
-            return "the address in brackets does not end";
+            return "the address in brackets has no closing bracket";
         port = behind[0] == ':' ? behind + 1 : NULL;
     } else {
         port = cut(text, ':');
@@ -98,10 +98,10 @@ static const char *take_host(struct tierce__url *url, char *text)
         return "a port is not between 1 and 65535";
     for (const char *at = text; *at != '\0'; at++) {
         if (!is_host_char(*at, in_brackets))
-            return "a host has a character that no host has";
+            return "a host name has an invalid character";
     }
     if (text[0] == '\0' && port == NULL)
-        return "a host has no name";
+        return "a host name is empty";
     url->hosts[url->host_count++] =
         (struct tierce__url_host){.name = text, .port = (uint16_t)number};
     return NULL;
@@ -120,7 +120,7 @@ static const char *take_hosts(struct tierce__url *url, char *text)
 static const char *take_params(struct tierce__url *url, char *text)
 {
     if (text != NULL && strchr(text, '@') != NULL)
-        return "an '@' behind the '?' must be written %40";
+        return "an '@' after the '?' must be written %40";
     for (char *next; text != NULL && text[0] != '\0'; text = next) {
         next = cut(text, '&');
         char *value = cut(text, '=');
@@ -223,7 +223,7 @@ int tierce__url_check_params(const struct tierce__url *url, const char *const kn
             return TIERCE_E_CONFIG;
         }
         if (tierce__url_param(url, name) != url->params[i].value) {
-            snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter \"%s\" comes twice", shown);
+            snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter \"%s\" is given twice", shown);
             return TIERCE_E_CONFIG;
         }
     }

@@ -58,8 +58,8 @@ struct tierce__vfs_ops {
      * negative errno.
      */
     TIERCE_MUSTUSE int (*enter)(struct tierce__vfs *vfs, const char *folder);
-    /* Errors of all: negative errno, -ENOMEM; outputs untouched. To open what is no regular file
-     * is -EINVAL, and logged. */
+    /* Errors of all: negative errno, -ENOMEM; outputs untouched. Opening anything but a regular
+     * file fails with -EINVAL, and is logged. */
     TIERCE_MUSTUSE int (*open)(struct tierce__vfs *vfs, struct tierce__vfs_file **out,
                                const char *path, unsigned flags);
     void (*close)(struct tierce__vfs *vfs, struct tierce__vfs_file *file);
@@ -101,11 +101,11 @@ struct tierce__vfs {
 };
 
 /* At most `depth` transfers in flight; more wait inside. Errors: -ENOMEM, negative errno;
- * TIERCE_E_UNSUPPORTED where the kernel or a sandbox refuses io_uring. */
+ * TIERCE_E_UNSUPPORTED where the kernel or a sandbox rejects io_uring. */
 TIERCE_MUSTUSE int tierce__vfs_uring_create(struct tierce__vfs **out, unsigned depth);
 TIERCE_MUSTUSE int tierce__vfs_threads_create(struct tierce__vfs **out, unsigned thread_count);
 
-/* io_uring, or threads where that is refused. */
+/* io_uring, or threads where that is rejected. */
 TIERCE_MUSTUSE int tierce__vfs_create(struct tierce__vfs **out, unsigned depth);
 
 #endif

@@ -41,7 +41,7 @@ struct name_change {
     int folder; /* the cut's */
     uint64_t number;
     enum name_kind kind;
-    bool has_backup; /* `backup` is a link to what the change replaced */
+    bool has_backup; /* `backup` is a link to the replaced file */
     char *path;
     char *from;
     char *backup;
@@ -179,7 +179,7 @@ void tierce__cut_close(struct tierce__cut *cut, struct tierce__cut_file *file)
         free_file(file);
 }
 
-/* Copies what a change is about to replace. */
+/* Copies the data that a change is about to replace. */
 static bool save_old(struct tierce__cut_effect *e, int fd, uint64_t offset, uint64_t length)
 {
     if (offset >= e->old_length)

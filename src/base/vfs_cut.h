@@ -9,9 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * The memory of a power cut: everything done to files since the syncs that made it durable, with
- * what it replaced, so that it can be taken back. Owned by the fault vfs.
- * Thread: one at a time; the owner locks. Blocks on the disk.
+ * The undo log for a simulated power cut: every change to files that no sync has made durable, with
+ * the replaced data, so that the change can be undone. Owned by the fault vfs. Thread: one at a
+ * time; the owner locks. Blocks on the disk.
  */
 
 struct tierce__cut;

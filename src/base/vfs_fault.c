@@ -441,7 +441,7 @@ static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
         start(f, s);
 }
 
-/* Delivers what failed without touching the disk. */
+/* Delivers requests that failed without touching the disk. */
 static unsigned deliver(struct fault *f)
 {
     unsigned ran = 0;
@@ -457,7 +457,7 @@ static unsigned deliver(struct fault *f)
     return ran;
 }
 
-/* Starts what was held long enough; returns when the next one is due. */
+/* Starts requests that were delayed long enough; returns when the next one is due. */
 static uint64_t start_due(struct fault *f)
 {
     struct tierce__list due;

@@ -5,8 +5,8 @@
 #include "base/vfs.h"
 
 /*
- * A vfs around another that does what disks do on bad days, by a script: an operation fails, is
- * late, hangs, returns a flipped bit; or the power goes.
+ * A vfs around another that injects faults by a script: an operation fails, is late, hangs, or
+ * returns a flipped bit; or the power fails.
  *
  *     rc = tierce__vfs_fault_create(&vfs, inner, true);
  *     tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){
@@ -41,8 +41,8 @@ enum tierce__fault_action {
     TIERCE__FAULT_FAIL, /* with `error`; the disk is not touched */
     TIERCE__FAULT_LATE, /* done comes `delay_ns` later; blocking calls sleep */
     TIERCE__FAULT_HANG, /* submitted transfers only: nothing happens until release */
-    TIERCE__FAULT_FLIP, /* reads only: bit `bit` (modulo the length) of what was read is flipped */
-    TIERCE__FAULT_CUT,  /* the power goes before this operation */
+    TIERCE__FAULT_FLIP, /* reads only: flips bit `bit` (modulo the length) of the data read */
+    TIERCE__FAULT_CUT,  /* the power fails before this operation */
     TIERCE__FAULT_KILL, /* the process ends by SIGKILL before this operation */
 };
 
@@ -76,10 +76,10 @@ uint64_t tierce__vfs_fault_count(struct tierce__vfs *vfs, enum tierce__fault_kin
 void tierce__vfs_fault_release(struct tierce__vfs *vfs);
 
 /*
- * The power goes now: every later call fails with -EIO. When the wrapper is destroyed, each write
- * that no successful sync covered, and each change of length, is kept, dropped or (writes) torn
- * at 512-byte granularity, and creations, renames and removals that no sync of their folder
- * covered are undone from a random point on: all drawn from the seed of fault_seed.
+ * The power fails now: every later call fails with -EIO. When the wrapper is destroyed, each write
+ * that no successful sync covered, and each change of length, is kept, dropped or (writes) torn at
+ * 512-byte granularity, and creations, renames and removals that no sync of their folder covered
+ * are undone from a random point on: all drawn from the seed of fault_seed.
  */
 void tierce__vfs_fault_power_cut(struct tierce__vfs *vfs);
 void tierce__vfs_fault_seed(struct tierce__vfs *vfs, uint64_t seed);

@@ -76,7 +76,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Starts what can be started; with no thread at all, transfers run inside submit. */
+/* Starts as many threads as possible; without any thread, transfers run inside submit. */
 static void start(struct threads *t)
 {
     unsigned running = 0;

@@ -23,7 +23,7 @@
  *
  * The caller's memory is registered slice by slice at first use: registering pins and faults the
  * pages, and doing it for a whole pool at once would stall the start for seconds. A transfer that
- * crosses two slices, or lies in one that could not be registered, goes unregistered.
+ * crosses two slices, or is in a slice that could not be registered, uses unregistered memory.
  */
 
 #define SLICE_BYTES     (64ULL << 20)

@@ -204,7 +204,7 @@ uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
     return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
 }
 
-/* The cell table of a header whose counts fit; *payload = what it adds up to. */
+/* The cell table of a header with valid counts; *payload = the sum of its lengths. */
 static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blocks,
                             uint64_t *payload)
 {
@@ -277,7 +277,7 @@ int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, u
     info.created_s = tierce__load_le64(object + AT_CREATED);
     info.extent.payload_bytes = payload;
     info.extent.object_bytes = header_bytes + tierce__round_up(payload, TIERCE__CHUNK_ALIGN);
-    /* A codec, a flag or a reserved byte that is set comes from a later writer. */
+    /* A codec, a flag or a reserved byte that is set was written by a later version. */
     if (info.extent.object_bytes > TIERCE__CHUNK_BYTES_MAX ||
         !all_zero(object + AT_CODEC, TIERCE__CHUNK_FIXED - AT_CODEC))
         return TIERCE_E_FORMAT;

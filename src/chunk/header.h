@@ -11,8 +11,8 @@
  *
  * A chunk is one contiguous object: the header, padded to a multiple of 4096 bytes, then the
  * payload, layer-major: layer -> token block -> opaque bytes (a "cell"), then zero padding to a
- * multiple of 4096. The object lies in a pool buffer and goes to every tier as it is.
- * The format, byte by byte: docs/format/chunk.md.
+ * multiple of 4096. The object is in a pool buffer and is written to every tier unchanged. The
+ * format, byte by byte: docs/format/chunk.md.
  *
  * Thread: any; nothing here blocks or allocates.
  */
@@ -50,7 +50,7 @@ uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uin
 void tierce__shard_store(uint8_t at[TIERCE__SHARD_BYTES], const struct tierce_shard *shard);
 struct tierce_shard tierce__shard_load(const uint8_t at[TIERCE__SHARD_BYTES]);
 
-/* Everything a header says besides the tables. */
+/* All fields of a header except the tables. */
 struct tierce__chunk_info {
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     uint8_t hash[TIERCE_HASH_BYTES];
@@ -77,7 +77,7 @@ void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_in
                                   const uint8_t *block_hashes);
 
 /* The table of sums of layer `layer` inside an object: block_count entries, native order is
- * little-endian order (big-endian machines are refused at build time). */
+ * little-endian order (big-endian machines are rejected at build time). */
 uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geometry,
                              uint32_t layer);
 
@@ -125,9 +125,9 @@ TIERCE_MUSTUSE int tierce__chunk_match(const uint8_t *object, const struct tierc
                                        const uint8_t *want_block_hashes);
 
 /*
- * The same for a chunk whose first `blocks` blocks are wanted, at most its own number. The later
- * blocks are not compared, but the last one must have the chunk's hash; want->hash is the chunk's
- * hash. Returns 0 or TIERCE_E_IDENTITY.
+ * The same for only the first `blocks` blocks of a chunk, at most its own number. The later blocks
+ * are not compared, but the last one must have the chunk's hash; want->hash is the chunk's hash.
+ * Returns 0 or TIERCE_E_IDENTITY.
  */
 TIERCE_MUSTUSE int tierce__chunk_match_first(const uint8_t *object,
                                              const struct tierce__chunk_info *got,

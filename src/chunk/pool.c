@@ -25,7 +25,7 @@
 #define CAP_MIN       (1u << 20)
 #define BUF_COUNT_MIN 1024u
 #define BYTES_PER_BUF (64u << 10)
-#define IDLE_BATCH    64u /* buffers told of in one call of the hook */
+#define IDLE_BATCH    64u /* buffers reported in one call of the hook */
 #define TOUCH_SLICE                                                                                \
     (4ULL << 20)            /* one call; short, because it holds up changes of the mappings        \
                              */
@@ -358,7 +358,8 @@ void tierce__bufs_acquire(struct tierce__buf *const *bufs, size_t count)
     }
 }
 
-/* Ends a reference; whether the one that is left may be the keeper's, who waits for it. */
+/* Releases a reference; returns whether the remaining reference may be the keeper's, which must be
+ * notified. */
 static bool drop_reference(struct tierce__pool *pool, struct tierce__buf *buf)
 {
     TIERCE_CHECK_MAGIC(buf, BUF_LIVE);

@@ -54,8 +54,9 @@ struct tierce__buf {
      * keeper clears it.
      */
     _Atomic bool awaited;
-    /* Its maker's note, 0 at first: the slower tier its bytes were read from (a rung), so that what
-     * proves wrong here can be taken out there too. Does not change once others see the buffer. */
+    /* A note of its creator, 0 at first: the waterfall position of the slower tier that its bytes
+     * were read from, so that a wrong chunk can be removed there too. Does not change once others
+     * see the buffer. */
     uint32_t source;
     /* For named values; initially 0. The number of walks over names that had begun when the value
      * became visible: a later walk reports it in its first pass (objects_scan.c). Sequentially

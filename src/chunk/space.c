@@ -105,7 +105,7 @@ static bool comes_before(const struct extent *node, enum tree tree, uint64_t sta
     return node->start < start;
 }
 
-/* Cuts `root` into what comes before (start, bytes) and the rest. */
+/* Splits `root` into the extents before (start, bytes) and the rest. */
 static void split_tree(struct tierce__space *space, enum tree tree, uint32_t root, uint64_t start,
                        uint64_t bytes, uint32_t *before, uint32_t *rest)
 {

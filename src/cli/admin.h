@@ -23,8 +23,8 @@ struct tierce__admin_target {
     bool raw;                         /* print JSON */
 };
 
-/* Posts `request` to the RPC of that name. *reply = what came, to be put. Returns an exit status;
- * unless it is TIERCE__CLI_OK, why was printed. */
+/* Posts `request` to the RPC of that name. *reply = the reply, to be released with put. Returns an
+ * exit status; unless it is TIERCE__CLI_OK, why was printed. */
 int tierce__admin_call(const struct tierce__admin_target *target, const char *command,
                        const char *rpc, bool is_meta, struct json_object *request,
                        struct json_object **reply);

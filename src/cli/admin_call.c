@@ -56,7 +56,7 @@ static int read_status(const char *command, struct json_object *reply)
     if (!json_object_object_get_ex(reply, "header", &header) ||
         !json_object_object_get_ex(header, "status", &status) ||
         !json_object_object_get_ex(status, "code", &code))
-        return tierce__cli_fail(command, "the answer is not one of a manager");
+        return tierce__cli_fail(command, "the answer is not from a manager; check the URL");
     if (strcmp(json_object_get_string(code), "OK") == 0)
         return TIERCE__CLI_OK;
     const char *text = json_object_object_get_ex(status, "message", &message)
@@ -75,7 +75,8 @@ static int read_reply(const char *command, const char *url,
                                             : "permission denied: an administrator is required");
     *reply = answer->body != NULL ? json_tokener_parse(answer->body) : NULL;
     if (http != 200 || *reply == NULL)
-        return tierce__cli_fail(command, "%s answered HTTP %ld, which no manager does", url, http);
+        return tierce__cli_fail(command, "%s answered HTTP %ld: it is not a manager; check the URL",
+                                url, http);
     return read_status(command, *reply);
 }
 
@@ -86,7 +87,7 @@ static void set_way(CURL *curl, const struct tierce__admin_target *target,
     curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_PROXY,
-                     ""); /* whatever the environment says: a token goes along */
+                     ""); /* ignore proxies of the environment: the request carries a token */
     if (target->ca_file != NULL)
         curl_easy_setopt(curl, CURLOPT_CAINFO, target->ca_file);
 }

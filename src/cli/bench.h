@@ -19,7 +19,7 @@
  * data, hands its sides to tierce__bench_alternate, and emits a row per case. It checks once that
  * the work it measures is done, outside the time that counts.
  *
- * Missing a goal is no failure. Thread: the main one.
+ * Missing a goal is not a failure. Thread: the main one.
  */
 
 /* The resources of a run. */

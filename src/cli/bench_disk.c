@@ -103,7 +103,7 @@ static int measure(struct disk_case *c, bool write)
     return 0;
 }
 
-/* Writes everything once, so that all space was written before, and checks what comes back. */
+/* Writes everything once, so that all space was written before, and checks the bytes read back. */
 static int store_and_check(struct disk_case *c)
 {
     struct tierce__kv *kv = &c->kv;

@@ -48,7 +48,7 @@ int tierce__libcachesim_open(struct tierce__libcachesim **out, const char *pytho
     } else if (fgets(line, sizeof(line), peer->process.answer) == NULL ||
                strcmp(line, "ready\n") != 0) {
         snprintf(why, TIERCE__LIBCACHESIM_WHY_BYTES,
-                 "%.100s has no package libcachesim; --python names another", python);
+                 "%.100s has no package libcachesim; pass another Python with --python", python);
         rc = -ENOTSUP;
     }
     if (rc < 0) {

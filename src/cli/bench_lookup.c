@@ -251,7 +251,7 @@ static int64_t time_lookup(struct lookup *l, uint32_t missing)
     rc = look_up(l, &found);
     int64_t ns = (int64_t)(tierce__now_ns() - start);
     if (rc == 0 && found.blocks != held / l->kind->block_tokens)
-        rc = tierce__bench_fail(l->bench, "a lookup found %llu blocks only",
+        rc = tierce__bench_fail(l->bench, "a lookup found only %llu blocks",
                                 (unsigned long long)found.blocks);
     return rc < 0 ? rc : ns;
 }

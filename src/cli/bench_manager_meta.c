@@ -19,7 +19,7 @@
 
 enum {
     BLOCKS_DEFAULT = 1000000,
-    BLOCK_BYTES_MAX = 400, /* of memory and caches, for what --memory allows */
+    BLOCK_BYTES_MAX = 400, /* bytes of memory and caches per block, to stay within --memory */
     FILL_KEYS = 512,       /* of a batch while filling */
     GET_KEYS = 1024,
     WRITE_KEYS = 128,
@@ -372,7 +372,7 @@ static int memory_cases(struct meta_bench *m)
         rc = tierce__bench_alternate(&write, 1, m->bench->seconds);
     if (rc < 0)
         return rc;
-    /* The limits are what is asked for of a whole call, of which the index is a part. */
+    /* The limits are the goals for a whole call, of which the index is a part. */
     emit(m, "memory get 1024 keys",
          (struct tierce__bench_row){
              .unit = "Mkeys/s", .value = GET_KEYS / get.median_ns * 1e3, .limit = 2, .goal = 2});

@@ -125,7 +125,8 @@ static int64_t ask(struct native *n, union tierce__native_answer *say, enum tier
     int rc = tierce__native_pack_request(&n->frame, op, request);
     int64_t bytes = rc == 0 ? exchange(n) : rc;
     if (bytes < 0)
-        return tierce__bench_fail(n->bench, "the node does not answer question %d", (int)op);
+        return tierce__bench_fail(n->bench, "the node does not answer a request of type %d",
+                                  (int)op);
     rc = tierce__native_unpack_answer(say, op, n->answer + TIERCE__NATIVE_HEAD,
                                       (size_t)bytes - TIERCE__NATIVE_HEAD);
     return rc < 0 ? rc : bytes;
@@ -212,7 +213,8 @@ static int store_prompt(struct native *n)
                                                      .to_block = PROMPT_BLOCKS,
                                                      .paged = &paged,
                                                      .block_ids = ids});
-    return rc == PROMPT_BLOCKS ? 0 : tierce__bench_fail(n->bench, "a store took not all");
+    return rc == PROMPT_BLOCKS ? 0
+                               : tierce__bench_fail(n->bench, "a store did not accept all chunks");
 }
 
 static struct tierce__native_chain known_chain(const struct native *n)
@@ -254,7 +256,7 @@ static int introduce(struct native *n)
     memcpy(request.lookup.chain.parent, tierce_chain_root_hash(n->chain), TIERCE_HASH_BYTES);
     rc = ask(n, &say, TIERCE__NATIVE_LOOKUP, &request);
     if (rc >= 0 && say.lookup.memory_blocks != PROMPT_BLOCKS)
-        return tierce__bench_fail(n->bench, "a lookup found not all");
+        return tierce__bench_fail(n->bench, "a lookup did not find all chunks");
     return rc < 0 ? (int)rc : 0;
 }
 
@@ -300,7 +302,7 @@ static int64_t run_load(void *arg)
         is_whole = tierce__native_get_lent(&lent, &say.load_begin.chunks, i) == 0 &&
                    lent.state == TIERCE__NATIVE_HERE;
     if (!is_whole)
-        return tierce__bench_fail(n->bench, "a load has not all chunks");
+        return tierce__bench_fail(n->bench, "a load did not return all chunks");
     request.load_end = (struct tierce__native_load_end){.load = say.load_begin.load};
     rc = ask(n, &say, TIERCE__NATIVE_LOAD_END, &request);
     return rc < 0 ? rc : ns;

@@ -75,7 +75,7 @@ static int64_t run_reader(void *arg)
     tierce__trace_close(trace);
     int64_t ns = (int64_t)(tierce__now_ns() - start);
     if (rc == 0 && (requests != c->requests || blocks != c->blocks))
-        return tierce__bench_fail(c->bench, "the trace that was read is not the one written");
+        return tierce__bench_fail(c->bench, "the trace read differs from the trace written");
     return rc < 0 ? rc : ns;
 }
 

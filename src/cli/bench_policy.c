@@ -258,7 +258,7 @@ static int fill(struct replay *r)
         hits += r->hits;
     }
     if (hits == 0 || hits == (uint64_t)ROUND_REQUESTS * ROUNDS_AT_FIRST)
-        return tierce__bench_fail(r->bench, "all requests ended alike");
+        return tierce__bench_fail(r->bench, "all requests had the same result");
     return 0;
 }
 

@@ -122,7 +122,7 @@ static int read_file(const struct tierce__bench *bench, struct requests *out, co
     return rc == 0 && out->count == 0 ? tierce__bench_fail(bench, "%.300s: no block", path) : rc;
 }
 
-/* Half of the requests go on with what an earlier one began. */
+/* Half of the requests continue an earlier one. */
 static int make_up(struct requests *out)
 {
     uint64_t next = 1;
@@ -389,7 +389,7 @@ static int measure(struct replay_case *c, const char *name)
     if (c->policy != NULL && strcmp(c->policy->name, "lru") == 0)
         c->lru_hits = c->hits[PREFIX];
     if (c->policy == NULL && c->hits[PREFIX] != c->lru_hits)
-        return tierce__bench_fail(c->bench, "the curve is not that of LRU");
+        return tierce__bench_fail(c->bench, "the curve differs from LRU's");
     double blocks = (double)c->trace.count * 1e3;
     struct tierce__bench_row row = {.case_name = name,
                                     .unit = "Mblocks/s",

@@ -231,7 +231,7 @@ static int check(struct s3_case *c)
             return tierce__bench_fail(c->bench, "a transfer: %s", tierce_strerror((int)rc));
         for (size_t i = 0; i < IN_FLIGHT; i++) {
             if (!tierce__bench_filled(c->bufs[i]->data, c->bytes, 1))
-                return tierce__bench_fail(c->bench, "what came is not what the server has");
+                return tierce__bench_fail(c->bench, "the received bytes differ from the server's");
         }
     }
     return 0;
@@ -302,7 +302,7 @@ int tierce__bench_s3(const struct tierce__bench *bench)
         rc = open_ours(&c);
     if (rc == 0)
         rc = open_plain(&c);
-    if (rc != 0 && rc != -ECANCELED) /* which has been told */
+    if (rc != 0 && rc != -ECANCELED) /* whose error has been reported */
         rc = tierce__bench_fail(bench, "cannot begin: %s", tierce_strerror(rc));
     if (rc == 0)
         rc = check(&c);

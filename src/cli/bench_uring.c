@@ -76,7 +76,7 @@ static unsigned length_at(uint64_t at, uint64_t bytes)
     return bytes - at < TRANSFER_BYTES ? (unsigned)(bytes - at) : TRANSFER_BYTES;
 }
 
-/* Takes in what has come back, at least one. */
+/* Collects completions, at least one. */
 static int reap(struct tierce__bare_disk *disk, unsigned *in_flight)
 {
     struct io_uring_cqe *cqe;

@@ -209,8 +209,8 @@ static int finish(const char *command, int status)
     return tierce__cli_fail(command, "the output could not be written: %s", strerror(errno));
 }
 
-/* A closed standard descriptor would become that of the next file, and what is printed would land
- * there. Writing to one that is open for reading still fails. */
+/* The next opened file would get the number of a closed standard descriptor, and output would be
+ * written into it. Writing to one that is open for reading still fails. */
 static void fill_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {

@@ -17,7 +17,7 @@
 
 enum tierce__cli_status {
     TIERCE__CLI_OK = 0,     /* done; nothing wrong was found */
-    TIERCE__CLI_FAILED = 1, /* it failed, or found what it looks for: damage, a difference */
+    TIERCE__CLI_FAILED = 1, /* it failed, or found damage or a difference */
     TIERCE__CLI_USAGE = 2,  /* the arguments are wrong; nothing was done */
 };
 

@@ -12,9 +12,9 @@
     "  --url URL          the manager's port for administrators (http://127.0.0.1:6492)\n"         \
     "  --meta-url URL     its port for engines (http://127.0.0.1:6382)\n"                          \
     "  --token-file FILE  with a token\n"                                                          \
-    "  --user NAME:FILE   an account, and a file with its password\n"                              \
+    "  --user NAME:FILE   an account and the file with its password\n"                             \
     "  --ca-file FILE     PEM, for https\n"                                                        \
-    "  --json             prints the answer as it came\n"                                          \
+    "  --json             prints the answer unchanged\n"                                           \
     "\n"                                                                                           \
     "JSON is a text, a file, or - for standard input.\n"
 
@@ -32,19 +32,18 @@ const char *const tierce__cli_instance_help[] = {
     "  remove ID          with all its blocks\n" OPTIONS,
     NULL};
 const char *const tierce__cli_cache_help[] = {
-    "  locate ID KEY...   the leading keys that are held, and where\n"
+    "  locate ID KEY...   the leading cached keys and their locations\n"
     "  look ID KEY...     the state of each key\n  remove ID KEY...\n"
-    "  trim ID all|meta|FROM-TO\n                     all blocks; only what is known of them; "
-    "those "
-    "stored in a span of seconds\n" OPTIONS,
+    "  trim ID all|meta|FROM-TO\n                     all blocks; only their metadata; or those "
+    "stored in a range of seconds\n" OPTIONS,
     NULL};
 const char *const tierce__cli_account_help[] = {
-    "  list\n  add NAME user|admin FILE\n                     with the password that is the first "
-    "line of a file\n  remove NAME\n" OPTIONS,
+    "  list\n  add NAME user|admin FILE\n                     the first line of FILE is the "
+    "password\n  remove NAME\n" OPTIONS,
     NULL};
 const char *const tierce__cli_cluster_help[] = {
-    "  info               who leads\n  health\n  metrics\n  demote             the manager that is "
-    "asked gives its lease up\n"
+    "  info               the leader\n  health\n  metrics\n  demote             the manager gives "
+    "up its lease\n"
     "  snapshot           storages, groups, instances and accounts as JSON\n"
     "  restore FILE       of a snapshot\n  log LEVEL          fatal, error, warn, info, "
     "debug\n" OPTIONS,
@@ -178,8 +177,8 @@ static int read_keys(const struct verb *verb, int count, char **arguments,
         errno = 0;
         long long key = strtoll(arguments[i], &end, 0);
         if (*end != '\0' || end == arguments[i] || errno != 0)
-            return tierce__cli_usage(verb->command, "\"%.40s\" is no key; keys are 64-bit numbers",
-                                     arguments[i]);
+            return tierce__cli_usage(
+                verb->command, "\"%.40s\" is not a key; keys are 64-bit numbers", arguments[i]);
         json_object_array_add(keys, json_object_new_int64(key));
     }
     return TIERCE__CLI_OK;
@@ -208,7 +207,7 @@ static int read_account(const struct verb *verb, char **arguments, struct json_o
 {
     bool is_admin = strcmp(arguments[1], "admin") == 0;
     if (!is_admin && strcmp(arguments[1], "user") != 0)
-        return tierce__cli_usage(verb->command, "a role is user or admin, not \"%.40s\"",
+        return tierce__cli_usage(verb->command, "a role must be user or admin, not \"%.40s\"",
                                  arguments[1]);
     char *text = read_text(verb->command, arguments[2]);
     if (text == NULL)

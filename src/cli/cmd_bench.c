@@ -186,7 +186,7 @@ static const struct entry *find_entry(const char *name)
     return NULL;
 }
 
-/* Half of what could be had without pushing others out, if that can be known. */
+/* Half of the available memory, if that is known. */
 static uint64_t memory_by_default(void)
 {
     FILE *file = fopen("/proc/meminfo", "re");
@@ -219,7 +219,7 @@ static int read_option(struct arguments *a, int option)
     case 'm':
         if (!tierce__parse_size(&a->bench.memory_bytes, optarg) ||
             a->bench.memory_bytes < MEMORY_MIN)
-            return usage("--memory takes 64MiB and more", optarg);
+            return usage("--memory requires at least 64MiB", optarg);
         return 0;
     case 'b':
         return read_blocks(&a->bench.blocks, optarg)
@@ -313,12 +313,12 @@ int tierce__cli_bench(int argc, char **argv)
     struct tierce__bench_guard guard;
     rc = tierce__bench_guard_begin(&guard, folder);
     if (rc < 0)
-        return tierce__cli_fail("bench", "cannot make %s: %s; --dir names another place", folder,
-                                tierce_strerror(rc));
+        return tierce__cli_fail("bench", "cannot create %s: %s; pass another folder with --dir",
+                                folder, tierce_strerror(rc));
     a.bench.dir = folder;
     rc = run_all(&a);
     tierce__bench_guard_end(&guard);
-    /* Benchmarks remove what they make. */
+    /* Benchmarks remove the files that they create. */
     if (rmdir(folder) != 0)
         return tierce__cli_fail("bench", "cannot remove %s: %s", folder, strerror(errno));
     return rc;

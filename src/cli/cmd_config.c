@@ -24,8 +24,9 @@ static const char reference_head[] =
     "This page is printed by `tierce config --markdown`.\n"
     "\n"
     "Values come from the defaults, then a YAML file, then the environment, then single values\n"
-    "(flags of `tierce`, or what a program sets). A later source overrides an earlier one. A name\n"
-    "that does not exist is refused and the nearest one named; so is a value out of its bounds.\n"
+    "(flags of `tierce`, or the values that a program sets). A later source overrides an earlier "
+    "one.\n"
+    "An unknown name is rejected with the nearest valid one, and so is a value out of its bounds.\n"
     "`tierce config` prints the effective configuration and where each value comes from.\n"
     "\n"
     "- In YAML a name is a nested mapping (`memory:` with `size: 8GiB` below it) or the dotted\n"
@@ -79,10 +80,10 @@ static int set_file(struct request *request, const char *path)
 {
     request->file = path;
     return path[0] != '\0' ? TIERCE__CLI_OK
-                           : tierce__cli_usage("config", "--file needs the name of a file");
+                           : tierce__cli_usage("config", "--file requires the name of a file");
 }
 
-/* An argument that is no option with its value. */
+/* An argument that is not an option with its value. */
 static int refuse(const char *arg)
 {
     static const char *const known[] = {"--markdown", "--file", "--set",

@@ -62,7 +62,7 @@ static int set_mode(const struct tierce__process *process, int argc, char **argv
     return ask(process, path);
 }
 
-/* A word that may stand in a URL as it is. */
+/* Whether a word needs no escaping in a URL. */
 static bool is_plain(const char *text)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";

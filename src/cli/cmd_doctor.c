@@ -56,7 +56,7 @@ static void print_difference(void *arg, const char *name, const char *a, const c
 }
 
 /* Whether the models differ. Long JSON is compared value by value; between two complete
- * namespaces the text itself counts, because that is what is digested. */
+ * namespaces the text itself counts, because the digest covers it. */
 static bool differs_in_model(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b,
                              FILE *out)
 {
@@ -111,7 +111,7 @@ static int compare(const struct tierce__doctor_set *a, const struct tierce__doct
     return count;
 }
 
-/* The namespace fields that one side or both do not tell, on one line; none: nothing. */
+/* Prints on one line the namespace fields that one side or both lack; nothing if there are none. */
 static bool print_unknown(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
 {
     bool any = false;
@@ -121,7 +121,8 @@ static bool print_unknown(const struct tierce__doctor_set *a, const struct tierc
         if (in_a && in_b)
             continue;
         printf("%s%s%s",
-               any ? ", " : "Not compared, because these files do not tell it (the engine does): ",
+               any ? ", "
+                   : "Not compared, because these files do not contain it (the engine adds it): ",
                *name, in_a ? " (missing in B)" : (in_b ? " (missing in A)" : ""));
         any = true;
     }
@@ -130,7 +131,7 @@ static bool print_unknown(const struct tierce__doctor_set *a, const struct tierc
     return any;
 }
 
-/* Says what a pair of sets means. Returns whether they can share. */
+/* Prints the result of comparing two sets. Returns whether they can share. */
 static bool judge(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
 {
     printf("A: %s\nB: %s\n", a->title, b->title);
@@ -146,11 +147,12 @@ static bool judge(const struct tierce__doctor_set *a, const struct tierce__docto
         printf("They can share: every field of the namespace is equal.\n");
         return true;
     }
-    printf("They can share as far as these sources tell: what both tell is equal.\n");
+    printf(
+        "They can share as far as these sources show: every field that both contain is equal.\n");
     print_unknown(a, b);
     if (a->raw_model != b->raw_model && tierce__doctor_find(a, "model") != NULL &&
         tierce__doctor_find(b, "model") != NULL)
-        printf("Of the model only what its own file holds was compared; an engine adds to it.\n");
+        printf("Only the fields in the model's own file were compared; an engine adds others.\n");
     return true;
 }
 

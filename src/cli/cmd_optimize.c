@@ -18,54 +18,55 @@
 #define COMMAND "optimize"
 
 const char *const tierce__cli_optimize_help[] = {
-    "Replays a trace in caches that were not there, and says what they would have hit.\n"
+    "Replays a recorded trace in simulated caches, and reports the hits that they would have had.\n"
+    "Defaults are in parentheses.\n"
     "\n"
-    "Caches. Lists have commas between; all combinations are run.\n"
-    "  --policy LIST     what leaves first (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
+    "Caches. LIST is separated by commas; all combinations are simulated.\n"
+    "  --policy LIST     eviction policies (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
     "  --capacity LIST   blocks (10000), bytes (64GiB, with --model or --block-bytes) or\n"
     "                    unlimited\n"
     "                    (16 sizes up to all different blocks of the trace)\n"
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
-    "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
-    "  --block-bytes N   how large a block is, where --model does not say it\n"
-    "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
-    "  --seed N          for policies that draw (0)\n"
-    "  --threads N       (one for each processor)\n"
+    "  --order LIST      rev: a request uses its last block first; fwd: its first block (rev)\n"
+    "  --block-bytes N   size of a block, if --model does not give it\n"
+    "  --ttl LIST        for --policy ttl: how long a block is kept after its last use\n"
+    "  --seed N          for policies that use random numbers (0)\n"
+    "  --threads N       (one per processor)\n"
     "\n",
     "Money and trust:\n" TIERCE__OPTIMIZE_MONEY_HELP "\n",
     "Beside the table:\n" TIERCE__OPTIMIZE_SIM_HELP "\n",
-    "What comes out. A file takes the place of an older one when it is whole.\n"
-    "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
-    "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
+    "Output. A complete file replaces the previous one.\n"
+    "  --csv FILE        one line per combination, to a file or to standard output (-)\n"
+    "  --html FILE       all results as one self-contained page for a browser\n"
     "  --svg FILE, --png FILE  the plot of hits against capacity\n"
     "\n"
-    "What goes in. TRACE may be - for standard input, and be compressed by gzip or zstd.\n"
-    "  --format NAME     the trace's format, where it cannot be told from the trace\n"
-    "  --bad-share SHARE more bad lines than this share, and more than ten, end the run (0.01)\n"
-    "  --live URL        shows what caches do of what is being written: vLLM's KV events (tcp://,\n"
-    "                    ipc://), http://, a file; once for each (--policy lru);\n"
-    "                    each --every TIME (1s, 10s where no terminal is)\n"
-    "  --fade TIME       what --live saw so long ago counts half (never, while it fits the "
-    "window)\n"
+    "Input. TRACE may be - for standard input, and may be compressed by gzip or zstd.\n"
+    "  --format NAME     the trace's format, if it cannot be detected\n"
+    "  --bad-share SHARE fails if more than this share of lines, and more than ten, are bad "
+    "(0.01)\n"
+    "  --live URL        shows hit rates while a source is being written: vLLM's KV events\n"
+    "                    (tcp://, ipc://), http://, or a file; may be repeated (--policy lru);\n"
+    "                    updated every --every TIME (1s, or 10s without a terminal)\n"
+    "  --fade TIME       with --live: requests of this age count half (never, while they fit\n"
+    "                    into the window)\n"
     "\n",
     "KVCM's caches:\n"
-    "  --kvcm-mode 1|2|3 of kvcm-*: evict whole batches of all instances, whole batches of the "
-    "one\n"
-    "                    written to, or exactly what is too much (3)\n"
-    "  --kvcm-batch N    blocks at a time (100)\n"
+    "  --kvcm-mode 1|2|3 for kvcm-*: evicts whole batches of all instances (1), whole batches\n"
+    "                    of the instance written to (2), or only the excess (3); default 3\n"
+    "  --kvcm-batch N    blocks evicted at a time (100)\n"
     "  --kvcm-used SHARE of the capacity, above which it evicts (1)\n"
-    "  --kvcm-sample-rate R  of kvcm-random-lru: draws batch / R blocks (0.1)\n"
-    "  --kvcm-csv DIR    KVCM's own files, of one kvcm-* policy and one capacity\n"
-    "  --kvcm-config FILE  KVCM's own configuration: what it says is replayed, with its trace and\n"
-    "                    output folder unless TRACE and --kvcm-csv say otherwise\n"
+    "  --kvcm-sample-rate R  for kvcm-random-lru: samples batch / R blocks (0.1)\n"
+    "  --kvcm-csv DIR    writes KVCM's own files, for one kvcm-* policy and one capacity\n"
+    "  --kvcm-config FILE  replays KVCM's own configuration file, with the trace and the output\n"
+    "                    folder that it names, unless TRACE and --kvcm-csv are given\n"
     "\n",
     "Policies: lru, fifo, mru, lfu, sieve, s3fifo, s3fifo-lcs, arc, leaf-lru, ttl, sampled-lru,\n"
     "belady, infinite, kvcm-lru, kvcm-random-lru, kvcm-leaf-aware-lru.\n"
-    "belady knows the future and is what no policy can beat, but by window:N; infinite keeps\n"
-    "everything.\n"
+    "belady uses knowledge of the future: no policy has more hits, except with window:N.\n"
+    "infinite keeps everything.\n"
     "\n"
-    "Exit status: 0 done, 1 the trace cannot be read or a result not be written, 2 wrong\n"
-    "arguments, or what a file that they name says.\n",
+    "Exit status: 0 success, 1 the trace cannot be read or a result cannot be written, 2 invalid\n"
+    "arguments, or invalid content of a file that they name.\n",
     NULL};
 
 /* ---- reading the trace ----------------------------------------------------------------------- */
@@ -111,11 +112,10 @@ static int not_kept(const char *path, int rc)
 {
     if (rc != -ENOSPC && rc != -EDQUOT && rc != -EFBIG)
         return tierce__cli_fail(COMMAND, "%.300s: %s", path, tierce_strerror(rc));
-    return tierce__cli_fail(
-        COMMAND,
-        "the temporary file in %.300s cannot be written: %s; it takes 4 bytes a block and 56 "
-        "a request, and TMPDIR names another folder",
-        tierce__temporary_folder(), tierce_strerror(rc));
+    return tierce__cli_fail(COMMAND,
+                            "the temporary file in %.300s cannot be written: %s; it requires 4 "
+                            "bytes per block and 56 per request; set TMPDIR to use another folder",
+                            tierce__temporary_folder(), tierce_strerror(rc));
 }
 
 static int read_trace(struct tierce__optimize_trace *out, const struct tierce__optimize *request)
@@ -134,10 +134,10 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
     int status = TIERCE__CLI_OK;
     rc = tierce__recording_create(&out->recording, NULL);
     if (rc < 0) {
-        status = tierce__cli_fail(COMMAND,
-                                  "a temporary file cannot be made in %.300s: %s; TMPDIR names "
-                                  "another folder",
-                                  tierce__temporary_folder(), tierce_strerror(rc));
+        status = tierce__cli_fail(
+            COMMAND,
+            "a temporary file cannot be created in %.300s: %s; set TMPDIR to use another folder",
+            tierce__temporary_folder(), tierce_strerror(rc));
         goto out;
     }
     rc = record_all(out->recording, trace);
@@ -153,7 +153,7 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
                      ? tierce__cli_fail(COMMAND, "%.300s: %s", request->path, error)
                      : not_kept(request->path, rc);
     } else if (tierce__recording_totals(out->recording).requests == 0) {
-        status = tierce__cli_fail(COMMAND, "%.300s: no request in it", request->path);
+        status = tierce__cli_fail(COMMAND, "%.300s: contains no request", request->path);
     }
 out:
     tierce__trace_close(trace);
@@ -218,8 +218,8 @@ static int mark_engines(const struct tierce__optimize *request,
     if (!request->sim.has_engine)
         return TIERCE__CLI_OK;
     if (tierce__recording_totals(trace->recording).internal_blocks > 0)
-        return tierce__cli_usage(COMMAND, "--engine-cache: %.300s says itself what the engine held",
-                                 request->path);
+        return tierce__cli_usage(
+            COMMAND, "--engine-cache: %.300s already states what the engine held", request->path);
     int rc = tierce__engine_cache_mark(&marked, trace->recording, request->sim.engine.amount,
                                        request->in_bytes);
     if (rc < 0)
@@ -333,7 +333,7 @@ static int check_outputs(const struct tierce__optimize *request)
             continue;
         for (size_t k = 0; k < i; k++) {
             if (paths[k] != NULL && strcmp(paths[k], paths[i]) == 0)
-                return tierce__cli_usage(COMMAND, "%.300s is named for two outputs", paths[i]);
+                return tierce__cli_usage(COMMAND, "%.300s is given for two outputs", paths[i]);
         }
         status = check_output(request, paths[i]);
     }
@@ -378,13 +378,13 @@ int tierce__optimize_fail_replay(const char *what, int rc)
 {
     if (!is_of_a_file(rc))
         return tierce__cli_fail(COMMAND, "%s failed: %s", what, tierce_strerror(rc));
-    return tierce__cli_fail(COMMAND,
-                            "%s failed: %s; its temporary files lie in %.300s, and TMPDIR names "
-                            "another folder",
-                            what, tierce_strerror(rc), tierce__temporary_folder());
+    return tierce__cli_fail(
+        COMMAND,
+        "%s failed: %s; its temporary files are in %.300s; set TMPDIR to use another folder", what,
+        tierce_strerror(rc), tierce__temporary_folder());
 }
 
-/* The only file of a sweep is what belady knows of the future. */
+/* The only file of a sweep holds belady's knowledge of the future. */
 static int fail_sweep(const struct tierce__optimize *request,
                       const struct tierce__recording *recording, int rc)
 {
@@ -392,8 +392,8 @@ static int fail_sweep(const struct tierce__optimize *request,
         if (request->caches[i].kind == TIERCE__CACHE_BELADY)
             return tierce__cli_fail(COMMAND,
                                     "belady needs a temporary file of %" PRIu64
-                                    " bytes in %.300s, which cannot be had: %s; TMPDIR names "
-                                    "another folder, --policy caches without belady",
+                                    " bytes in %.300s, which cannot be allocated: %s; set TMPDIR "
+                                    "to use another folder, or omit belady from --policy",
                                     4 * tierce__recording_totals(recording).blocks,
                                     tierce__temporary_folder(), tierce_strerror(rc));
     }

@@ -71,8 +71,8 @@ static const struct subcommand *find_subcommand(const char *name)
     }
     char shown[64];
     tierce__text_for_message(shown, sizeof(shown), name);
-    (void)tierce__cli_usage("trace", "there is nothing like \"%s\" to do; the nearest is \"%s\"",
-                            shown, best->name);
+    (void)tierce__cli_usage("trace", "there is no action \"%s\"; the nearest is \"%s\"", shown,
+                            best->name);
     return NULL;
 }
 

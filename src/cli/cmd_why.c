@@ -79,7 +79,8 @@ static int read_args(struct request *r, int argc, char **argv)
         else if (argv[i][0] == '-')
             return tierce__cli_unknown_option("why", argv[i], known);
         else if (r->where != NULL)
-            return tierce__cli_usage("why", "takes one place; \"%.100s\" is a second", argv[i]);
+            return tierce__cli_usage(
+                "why", "takes one folder, process or socket; \"%.100s\" is a second", argv[i]);
         else
             r->where = argv[i];
     }
@@ -113,7 +114,7 @@ static int check_args(struct request *r)
     return TIERCE__CLI_OK;
 }
 
-/* A pipe is no regular file. */
+/* A pipe is not a regular file. */
 static int read_stdin(char **out)
 {
     struct tierce__line text = {0};
@@ -173,7 +174,7 @@ static int print_text(const char *text)
     return TIERCE__CLI_OK;
 }
 
-/* Prints what JSON says, and its reason as an exit status. */
+/* Prints the JSON answer, and returns its reason as an exit status. */
 static int show(const struct request *r, const char *json)
 {
     struct json_object *answer = json_tokener_parse(json);

@@ -25,9 +25,9 @@ struct tierce__doctor_field {
 };
 
 struct tierce__doctor_set {
-    char title[160]; /* where it comes from, for people */
+    char title[160]; /* its source, for messages */
     bool complete;   /* every field of the namespace is there */
-    bool raw_model;  /* the model is the file of its folder, not what an engine made of it */
+    bool raw_model;  /* the model is the file of its folder, not an engine's version of it */
     size_t count;
     struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];
 };
@@ -65,16 +65,16 @@ TIERCE_MUSTUSE int tierce__doctor_read_yaml(struct tierce__doctor_set *set, cons
 typedef void tierce__doctor_diff_fn(void *arg, const char *path, const char *a, const char *b);
 
 /* A model's configuration as JSON text. An engine keeps more than the model's own file holds
- * (defaults, its own settings around it) and drops what does not matter. */
+ * (defaults, its own settings around it) and drops irrelevant fields. */
 struct tierce__doctor_model {
     const char *json;
     bool raw; /* the model's own file */
 };
 
 /*
- * Compares two models value by value; numbers by value, the order of keys does not count. Where
- * one is raw and the other is not, only what both hold is compared.
- * Returns the number of differences, TIERCE_E_FORMAT if one is not JSON, or -ENOMEM.
+ * Compares two models value by value; numbers by value, the order of keys does not count. If only
+ * one side is raw, only the fields that both have are compared. Returns the number of differences,
+ * TIERCE_E_FORMAT if one is not JSON, or -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__doctor_diff_models(const struct tierce__doctor_model *a,
                                               const struct tierce__doctor_model *b,

@@ -14,7 +14,7 @@ struct diff {
     tierce__doctor_diff_fn *fn;
     void *arg;
     int count;
-    bool shared_only; /* a value that one side lacks is no difference */
+    bool shared_only; /* a value that one side lacks is not a difference */
     bool failed;      /* no memory for a text */
 };
 
@@ -133,7 +133,7 @@ static void diff_values(struct diff *diff, const char *path, struct json_object 
         report(diff, path, text_of(diff, a), text_of(diff, b));
 }
 
-/* The model's own configuration inside what an engine wrote around it; else the tree itself. */
+/* The model's own configuration inside an engine's wrapper; else the tree itself. */
 static struct json_object *unwrap(struct json_object *tree)
 {
     struct json_object *config = NULL;

@@ -202,7 +202,7 @@ static int read_store(struct tierce__doctor_side *side, const char *store,
     } else if (dir == NULL) {
         rc = -errno;
         snprintf(why, TIERCE__DOCTOR_WHY_BYTES,
-                 rc == -ENOENT ? "%.300s: is no store folder: it has no folder \"ns\" (%s)"
+                 rc == -ENOENT ? "%.300s: is not a store folder: it has no folder \"ns\" (%s)"
                                : "%.300s/ns: %s",
                  store, tierce_strerror(rc));
     } else {

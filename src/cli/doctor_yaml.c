@@ -64,7 +64,7 @@ static int put_number(struct source *source, const char *name, uint64_t value)
 
 /* ---- the model ------------------------------------------------------------------------------ */
 
-/* A plain scalar is what JSON makes of it (numbers, true, false, null), else a string. */
+/* A plain scalar is parsed as JSON (numbers, true, false, null), else it is a string. */
 static struct json_object *json_from_scalar(struct fy_node *node)
 {
     char *text = NULL;
@@ -163,7 +163,7 @@ static int put_model_mapping(struct source *source, struct fy_node *node)
     if (rc != 0)
         return fail(source, TIERCE_E_CONFIG, "model: %s",
                     rc == -EEXIST ? "a key stands twice"
-                                  : "holds something that JSON has not, or is too deep");
+                                  : "holds a value that JSON does not have, or is nested too deep");
     const char *text = json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN);
     rc = text != NULL ? put(source, "model", text) : fail(source, -ENOMEM, "no memory");
     json_object_put(value);
@@ -210,8 +210,8 @@ static int put_count(struct source *source, const char *name, const char *text)
 {
     uint64_t value;
     if (!tierce__parse_count(&value, text) || value < 1 || value > UINT32_MAX)
-        return fail(source, TIERCE_E_CONFIG, "%s cannot be \"%.60s\"; it takes a whole number >= 1",
-                    name, text);
+        return fail(source, TIERCE_E_CONFIG,
+                    "%s cannot be \"%.60s\"; accepted is a whole number >= 1", name, text);
     return put_number(source, name, value);
 }
 

@@ -51,7 +51,7 @@ TIERCE_MUSTUSE int tierce__inspect_scan(struct tierce__inspect *out, const char 
 void tierce__inspect_clear(struct tierce__inspect *inspect);
 
 /* Pages and records of the journal that are lost. Pages at its end that were never synced are no
- * damage: that is how a process that was killed, or one at work, leaves it. */
+ * damage: a killed or a running process leaves the journal so. */
 uint64_t tierce__inspect_journal_damage(const struct tierce__inspect *inspect);
 
 /* The outcome of reading every chunk. */
@@ -75,7 +75,7 @@ TIERCE_MUSTUSE int tierce__inspect_verify(struct tierce__verify *out,
 /* Reports why a folder could not be scanned, and the remedy. Returns TIERCE__CLI_FAILED. */
 int tierce__inspect_explain(const char *command, const char *folder, int rc);
 
-/* Print what was found; `verify` may be NULL. json returns -ENOMEM. */
+/* Print the results; `verify` may be NULL. json returns -ENOMEM. */
 void tierce__inspect_print(const struct tierce__inspect *inspect,
                            const struct tierce__verify *verify, FILE *out);
 TIERCE_MUSTUSE int tierce__inspect_print_json(const struct tierce__inspect *inspect,

@@ -142,7 +142,7 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
     tierce__human_bytes(bytes, sizeof(bytes), item->sums.bytes);
     fprintf(out, "\nnamespace %s\n", digest);
     if (text == NULL)
-        fprintf(out, "  (its text is missing: an engine writes it again when it stores)\n");
+        fprintf(out, "  (its text is missing; an engine writes it again at its next store)\n");
     model_name(value, text);
     print_line("model", value, out);
     short_field(value, text, "weights");
@@ -187,7 +187,7 @@ void tierce__inspect_print(const struct tierce__inspect *inspect,
     if (tierce__inspect_journal_damage(inspect) > 0)
         fprintf(out,
                 "journal  DAMAGED: %" PRIu64 " of %" PRIu64 " pages and %" PRIu64
-                " records are lost, and the chunks\n"
+                " records are lost, with the chunks\n"
                 "         that they named; an engine repairs it when it opens the folder\n",
                 inspect->journal.missing + inspect->journal_lost,
                 inspect->journal.end + inspect->journal_lost, inspect->journal.damaged_records);

@@ -174,12 +174,12 @@ int tierce__inspect_explain(const char *command, const char *folder, int rc)
     int found = stat(folder, &st) == 0 ? 0 : -errno;
     if (found == -ENOENT)
         return tierce__cli_fail(command,
-                                "%.300s: there is no such folder; name the one that disk.path of "
-                                "the configuration names",
+                                "%.300s: there is no such folder; pass the folder that disk.path "
+                                "of the configuration names",
                                 folder);
     if (found == 0 && !S_ISDIR(st.st_mode))
-        return tierce__cli_fail(command, "%.300s: is a file; name the store folder that it lies in",
-                                folder);
+        return tierce__cli_fail(
+            command, "%.300s: is a file; pass the store folder that contains it", folder);
     if (found == -EACCES || rc == -EACCES || rc == -EPERM)
         return tierce__cli_fail(command,
                                 "%.300s: no permission to read it; run as the user that the engine "
@@ -187,8 +187,8 @@ int tierce__inspect_explain(const char *command, const char *folder, int rc)
                                 folder, found == 0 ? " (the folder's owner)" : "");
     if (rc == -ENOENT)
         return tierce__cli_fail(command,
-                                "%.300s: is no store folder: it holds no journal; name the folder "
-                                "that disk.path of the configuration names",
+                                "%.300s: is not a store folder: it holds no journal; pass the "
+                                "folder that disk.path of the configuration names",
                                 folder);
     if (rc == TIERCE_E_VERSION)
         return tierce__cli_fail(
@@ -198,8 +198,8 @@ int tierce__inspect_explain(const char *command, const char *folder, int rc)
             folder, tierce_version());
     if (rc == TIERCE_E_FORMAT)
         return tierce__cli_fail(command,
-                                "%.300s: is no store folder: its file \"journal\" is not one of "
-                                "Tierce's, or is damaged from its beginning to its end",
+                                "%.300s: is not a store folder: its file \"journal\" does not "
+                                "belong to Tierce, or is damaged from beginning to end",
                                 folder);
     return tierce__cli_fail(command, "%.300s: cannot be read: %s", folder, tierce_strerror(rc));
 }

@@ -16,7 +16,7 @@
  * Another process may evict and overwrite while the chunks are read. So chunks that look damaged
  * are noted, and judged only after the journal was read again. A chunk that the journal still holds
  * at the same offset was valid all the time, and is read once more. A chunk that it no longer holds
- * was evicted and is no damage.
+ * was evicted and is not damage.
  */
 
 #define WHY_BYTES 160
@@ -80,7 +80,7 @@ static const char *compare_identity(const struct verify *v, const struct tierce_
     if (info->token_start != entry->token_start || blocks != entry->block_count)
         return "the header names another range of tokens";
     if (info->extent.object_bytes != entry->object_bytes)
-        return "the header gives another length than the journal";
+        return "the header and the journal state different lengths";
     if (memcmp(hashes, entry->first_block, TIERCE_HASH_BYTES) != 0 ||
         memcmp(hashes + (size_t)(blocks - 1) * TIERCE_HASH_BYTES, info->hash, TIERCE_HASH_BYTES) !=
             0)
@@ -88,7 +88,7 @@ static const char *compare_identity(const struct verify *v, const struct tierce_
     return NULL;
 }
 
-/* Reads and judges one chunk. Returns whether it is good; else `why` says what is wrong. Sets
+/* Reads and judges one chunk. Returns whether it is valid; else `why` describes the fault. Sets
  * v->status when it is not the chunk's fault. */
 static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry,
                         char why[WHY_BYTES])
@@ -98,7 +98,7 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
 
     if (bytes == 0 || bytes > TIERCE__CHUNK_BYTES_MAX || bytes % TIERCE__CHUNK_ALIGN != 0 ||
         entry->offset % TIERCE__CHUNK_ALIGN != 0 || entry->offset > INT64_MAX - bytes) {
-        snprintf(why, WHY_BYTES, "the journal gives an impossible place");
+        snprintf(why, WHY_BYTES, "the journal states an impossible location");
         return false;
     }
     v->status = grow_buffer(v, bytes);
@@ -106,7 +106,8 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
         return true;
     int rc = v->vfs->ops->read(v->vfs, v->data, v->buffer, bytes, entry->offset);
     if (rc != 0) {
-        snprintf(why, WHY_BYTES, rc == -ENODATA ? "the data file ends before it" : "reading: %s",
+        snprintf(why, WHY_BYTES,
+                 rc == -ENODATA ? "the data file ends before the chunk" : "reading: %s",
                  tierce_strerror(rc));
         return false;
     }
@@ -121,7 +122,7 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
         return false;
     }
     uint64_t cells = tierce__chunk_verify_cells(v->buffer, &info);
-    snprintf(why, WHY_BYTES, "%" PRIu64 " of %" PRIu64 " cells do not fit their sums", cells,
+    snprintf(why, WHY_BYTES, "%" PRIu64 " of %" PRIu64 " cells do not match their checksums", cells,
              (uint64_t)info.geometry.layer_count * info.geometry.block_count);
     return cells == 0;
 }

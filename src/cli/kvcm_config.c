@@ -88,7 +88,7 @@ static int read_text(char **out, struct json_object *value)
     return *out != NULL ? 0 : -ENOMEM;
 }
 
-/* An integer between; json-c would clip what does not fit. */
+/* An integer between two bounds; json-c would clip a larger one. */
 static int read_integer(const struct reader *r, uint64_t *out, const char *key,
                         struct json_object *value, uint64_t least, uint64_t most)
 {
@@ -137,7 +137,7 @@ static int read_tiers(struct reader *r, uint64_t *capacity, struct json_object *
     struct json_object *values[COUNT];
     int64_t least = 0;
     size_t count = json_object_array_length(array);
-    int rc = count > 0 ? 0 : wrong(r, "storages", "is empty; one storage at least is wanted");
+    int rc = count > 0 ? 0 : wrong(r, "storages", "is empty; at least one storage is required");
     for (size_t i = 0; rc == 0 && i < count; i++) {
         struct json_object *tier = json_object_array_get_idx(array, i);
         uint64_t blocks = 0;
@@ -164,7 +164,7 @@ static int read_policy(struct reader *r, struct tierce__kvcm_config_instance *in
     while (kind < 3 && strcmp(names[kind], json_object_get_string(name)) != 0)
         kind++;
     if (kind == 3)
-        return wrong(r, "eviction_policy_type", "is none of lru, random_lru and leaf_aware_lru");
+        return wrong(r, "eviction_policy_type", "is not lru, random_lru or leaf_aware_lru");
     instance->kind = (enum tierce__kvcm_kind)kind;
     size_t length = strlen(r->where);
     snprintf(r->where + length, sizeof(r->where) - length, ".eviction_policy_params");
@@ -204,10 +204,10 @@ static int read_instance(struct reader *r, struct json_object *object, uint32_t 
     *instance = (struct tierce__kvcm_config_instance){.group = group};
     rc = read_text(&instance->name, values[ID]);
     if (rc == 0 && is_taken(config, instance->name))
-        rc = wrong(r, keys[ID].name, "is that of another instance too");
+        rc = wrong(r, keys[ID].name, "is also the id of another instance");
     if (rc == 0 && values[GROUP] != NULL &&
         strcmp(json_object_get_string(values[GROUP]), config->groups[group].name) != 0)
-        rc = wrong(r, keys[GROUP].name, "is not the group that it stands in");
+        rc = wrong(r, keys[GROUP].name, "is not the group that contains it");
     return rc < 0 ? rc : read_policy(r, instance, values[POLICY], values[PARAMS]);
 }
 
@@ -289,7 +289,7 @@ static int read_format(struct reader *r, const char *type)
             return 0;
         }
     }
-    return wrong(r, "trace_type", "is none of publisher_log, qwen_bailian and optimizer_schema");
+    return wrong(r, "trace_type", "is not publisher_log, qwen_bailian or optimizer_schema");
 }
 
 static int read_config(struct reader *r, struct json_object *object)
@@ -385,7 +385,7 @@ static int place_instances(uint32_t *index, uint32_t *extra,
         uint32_t i = find_instance(config, instances[t]);
         if (i == config->instance_count) {
             snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES,
-                     "the trace's instance \"%.200s\" stands in no group", instances[t]);
+                     "the trace's instance \"%.200s\" is in no group", instances[t]);
             return TIERCE_E_ARGUMENT;
         }
         if (index[i] != UINT32_MAX) {

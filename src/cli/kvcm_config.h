@@ -49,9 +49,9 @@ TIERCE_MUSTUSE int tierce__kvcm_config_read_text(struct tierce__kvcm_config *out
 void tierce__kvcm_config_clear(struct tierce__kvcm_config *config);
 
 /*
- * The layout for a trace with these instances: those first, by their index, then what only the
- * config knows. *names_out gets the name of each [heap, tierce__free; the names borrow]. A trace
- * that does not name its instance means the one that is called "instance", or the only one.
+ * The layout for a trace with these instances: first these, by their index, then those that only
+ * the configuration has. *names_out gets the name of each [heap, tierce__free; the names borrow]. A
+ * trace that does not name its instance means the one that is called "instance", or the only one.
  * Errors, outputs untouched and `why` a sentence: -ENOMEM, TIERCE_E_ARGUMENT (the trace has an
  * instance that the config has not).
  */

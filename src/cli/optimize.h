@@ -26,7 +26,7 @@
 
 enum {
     TIERCE__OPTIMIZE_LIST_MAX = 64, /* of one option */
-    TIERCE__OPTIMIZE_POINTS = 16,   /* capacities, unless told otherwise */
+    TIERCE__OPTIMIZE_POINTS = 16,   /* capacities, by default */
     TIERCE__OPTIMIZE_SOURCES_MAX = 64,
 };
 
@@ -36,13 +36,13 @@ struct tierce__optimize {
     size_t live_count;
     uint32_t every_ms;  /* between two lines or pages of it; 0: as is usual */
     uint64_t fade_us;   /* after which a lookup of it counts half; 0: never */
-    const char *format; /* of the trace; NULL: told from it */
+    const char *format; /* format of the trace; NULL: detected */
     const char *csv;    /* NULL, a file, or "-" */
     const char *html;   /* NULL, a file, or "-"; so are the next two */
     const char *svg, *png;
     const char *kvcm_csv;         /* NULL, or a folder */
-    const char *kvcm_config_path; /* NULL, or what `kvcm_config` was read from, which then says
-                                     what is simulated */
+    const char *kvcm_config_path; /* NULL, or the source of `kvcm_config`, which then defines the
+                                     simulation */
     struct tierce__kvcm_config kvcm_config;
     struct tierce__cache caches[TIERCE__OPTIMIZE_LIST_MAX];
     size_t cache_count;
@@ -50,7 +50,7 @@ struct tierce__optimize {
     size_t order_count;
     struct tierce__match matches[TIERCE__OPTIMIZE_LIST_MAX];
     size_t match_count;
-    bool usual_caches; /* nothing was said of them */
+    bool usual_caches; /* not given by the user */
     struct tierce__optimize_size
         capacity_sizes[TIERCE__OPTIMIZE_LIST_MAX];  /* as they were written */
     uint64_t capacities[TIERCE__OPTIMIZE_LIST_MAX]; /* once the trace is read: blocks, or bytes */
@@ -74,7 +74,7 @@ struct tierce__optimize_trace {
     char **instances; /* names by index */
     uint32_t instance_count;
     uint64_t bad_lines;
-    uint64_t block_bytes; /* of each block, where the trace says it and all are equal; else 0 */
+    uint64_t block_bytes; /* size of each block, if the trace states it and all are equal; else 0 */
     const char *format;   /* name of the trace's */
 };
 
@@ -107,8 +107,8 @@ int tierce__optimize_write_report(const struct tierce__optimize *request,
                                   const struct tierce__sweep *sweep,
                                   const struct tierce__optimize_findings *findings);
 
-/* Opens what --csv and its like name (base/file.h), or standard output ("-"); close ends it. Both
- * return an exit status, and have printed what went wrong. */
+/* Opens the output of --csv and similar options (base/file.h), or standard output ("-"); close ends
+ * it. Both return an exit status, and have printed what went wrong. */
 int tierce__optimize_open(struct tierce__new_file *out, const char *path);
 int tierce__optimize_close(struct tierce__new_file *file, const char *path);
 
@@ -121,7 +121,7 @@ void tierce__optimize_print_text(FILE *file, const char *text);
 /* "rev", "fwd", or "-" of a cache that has none. */
 const char *tierce__optimize_order(const struct tierce__sweep_row *row);
 
-/* A capacity as it is read again: a number, whose unit the user knows. */
+/* A capacity in the form in which it can be read again: a number without its unit. */
 void tierce__optimize_print_capacity(FILE *file, uint64_t capacity);
 
 /* Reports that the replay `what` failed, with the reason, and with the needs of a temporary file if

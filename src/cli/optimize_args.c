@@ -19,7 +19,7 @@ static int for_each_part(const char *text, int (*add)(struct tierce__optimize *,
     for (;;) {
         size_t length = strcspn(text, ",");
         if (length >= sizeof(part))
-            return tierce__cli_usage(COMMAND, "\"%.60s...\" is too long for a part of a list",
+            return tierce__cli_usage(COMMAND, "\"%.60s...\" is too long for an element of a list",
                                      text);
         memcpy(part, text, length);
         part[length] = '\0';
@@ -207,7 +207,7 @@ static int read_option(struct tierce__optimize *out, int option)
                                  optarg);
     case OPTION_LIVE:
         if (out->live_count == TIERCE__OPTIMIZE_SOURCES_MAX)
-            return tierce__cli_usage(COMMAND, "--live is given more than %d times",
+            return tierce__cli_usage(COMMAND, "--live may be given at most %d times",
                                      TIERCE__OPTIMIZE_SOURCES_MAX);
         out->live[out->live_count++] = optarg;
         return TIERCE__CLI_OK;
@@ -327,17 +327,18 @@ static int read_config(struct tierce__optimize *out)
         out->order_count > 0 || k->mode != 0 || k->batch != 0 || k->used_share > 0 ||
         k->sample_rate > 0)
         return tierce__cli_usage(COMMAND,
-                                 "--kvcm-config says which caches there are; --policy, --capacity, "
+                                 "--kvcm-config defines the caches; --policy, --capacity, "
                                  "--match, --order and --kvcm-mode, -batch, -used and -sample-rate "
-                                 "do not go with it");
+                                 "cannot be used with it");
     if (out->html != NULL || out->svg != NULL || out->png != NULL)
         return tierce__cli_usage(COMMAND, "--kvcm-config has one capacity and no curve: --html, "
-                                          "--svg and --png do not go with it");
+                                          "--svg and --png cannot be used with it");
     if (out->money.model != NULL || out->money.rounds > 0)
-        return tierce__cli_usage(COMMAND, "--model and --bootstrap do not go with --kvcm-config");
+        return tierce__cli_usage(COMMAND,
+                                 "--model and --bootstrap cannot be used with --kvcm-config");
     if (tierce__optimize_asks_sim(&out->sim))
         return tierce__cli_usage(COMMAND,
-                                 "--kvcm-config does not go with --life, --timeline, --tier, "
+                                 "--kvcm-config cannot be used with --life, --timeline, --tier, "
                                  "--quota, --split, --budget, --engine-cache and --scale");
     int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
     if (rc < 0)
@@ -361,17 +362,17 @@ static bool asks_for_more(const struct tierce__optimize *out)
 static int read_live(struct tierce__optimize *out, int paths)
 {
     if (paths > 0)
-        return tierce__cli_usage(COMMAND, "--live names the sources; give no TRACE with it");
+        return tierce__cli_usage(COMMAND, "--live names the sources: omit TRACE");
     if (asks_for_more(out))
         return tierce__cli_usage(
-            COMMAND, "--live shows hit rates and goes with --policy, --order, --ttl, "
+            COMMAND, "--live shows hit rates and can be used with --policy, --order, --ttl, "
                      "--capacity, --match, --block-bytes, --format, --bad-share, "
                      "--every, --fade, --seed, --threads and --kvcm-mode, -batch, -used "
                      "and -sample-rate");
     for (size_t m = 0; m < out->match_count; m++) {
         if (out->matches[m].kind == TIERCE__MATCH_STREAM && out->fade_us > 0)
             return tierce__cli_usage(COMMAND,
-                                     "--fade does not go with --match stream: its hits are "
+                                     "--fade cannot be used with --match stream: its hits are "
                                      "not counted by request");
     }
     if (out->cache_count == 0 && tierce__cache_find(&out->caches[0], "lru") == 0)
@@ -421,7 +422,7 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
     if (out->live_count > 0)
         return read_live(out, argc - optind);
     if (out->every_ms > 0 || out->fade_us > 0)
-        return tierce__cli_usage(COMMAND, "%s goes with --live",
+        return tierce__cli_usage(COMMAND, "%s requires --live",
                                  out->every_ms > 0 ? "--every" : "--fade");
     bool is_named = optind < argc && argv[optind][0] != '\0';
     if (!is_named && (optind < argc || out->kvcm_config_path == NULL))

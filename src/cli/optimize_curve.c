@@ -35,7 +35,7 @@ struct line {
 struct drawing {
     const struct tierce__sweep *sweep;
     bool in_bytes;
-    uint64_t block_bytes; /* of what capacities count; 0: not known */
+    uint64_t block_bytes; /* size of the unit of capacities; 0: unknown */
     struct line lines[LINES_MAX];
     size_t line_count;
     double least, most; /* logarithms of capacities */
@@ -84,7 +84,7 @@ static bool wants_colour(FILE *file)
            (terminal == NULL || strcmp(terminal, "dumb") != 0);
 }
 
-/* ---- what is drawn --------------------------------------------------------------------------- */
+/* ---- drawing --------------------------------------------------------------------------------- */
 
 static bool is_of(const struct tierce__sweep_row *row, const struct tierce__match *match)
 {

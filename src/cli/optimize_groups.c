@@ -69,7 +69,7 @@ static int join(struct members *m, const struct tierce__optimize_trace *trace, c
     }
     if (trace->instance_count == 0 ||
         (trace->instance_count == 1 && trace->instances[0][0] == '\0'))
-        return tierce__cli_usage(COMMAND, "the trace names no instance; \"%s\" cannot be one",
+        return tierce__cli_usage(COMMAND, "the trace names no instances, so \"%s\" cannot be one",
                                  wanted);
     tierce__text_for_message(shown, sizeof(shown),
                              trace->instance_count > 0 ? trace->instances[nearest] : "");
@@ -137,7 +137,7 @@ static int list_quotas(struct members *m, const struct tierce__optimize *request
     return status;
 }
 
-/* The groups of --group; where there is none, each instance by itself. */
+/* The groups of --group; without any, each instance is a group. */
 static int list_groups(struct members *m, const struct tierce__optimize *request,
                        const struct tierce__optimize_trace *trace)
 {
@@ -183,7 +183,7 @@ static void print_quotas(FILE *file, const struct tierce__optimize *request,
                 100 * rate(row->hits - row->internal_hits, row->blocks - row->internal_blocks));
     }
     if (groups->left_out > 0)
-        fprintf(file, "%" PRIu64 " requests are of instances in no group, and left out\n",
+        fprintf(file, "%" PRIu64 " requests of instances in no group were omitted\n",
                 groups->left_out);
 }
 
@@ -264,7 +264,7 @@ static void print_split(FILE *file, const struct tierce__optimize *request,
     char match[TIERCE__MATCH_TEXT_BYTES], budget[32];
     tierce__match_print(&request->matches[0], match);
     tierce__optimize_capacity(budget, request, split->budget);
-    fprintf(file, "\n%s blocks over groups of LRU caches, so that most hit by %s:\n", budget,
+    fprintf(file, "\n%s blocks over groups of LRU caches, for the most hits by %s:\n", budget,
             match);
     fprintf(file, "%-20s%12s%12s%12s%11s%14s\n", "group", "capacity", "requests", "blocks", "hits",
             "at any size");
@@ -284,7 +284,7 @@ static void print_split(FILE *file, const struct tierce__optimize *request,
             "%.2f%%\n",
             split->blocks > 0 ? 100 * split->hull_hits / (double)split->blocks : 0);
     if (!split->is_exact)
-        fputs("some requests only look up: the curves count as if what they look up were stored\n",
+        fputs("some requests only look up: the curves count as if they also stored the blocks\n",
               file);
 }
 
@@ -348,7 +348,7 @@ int tierce__optimize_check_groups(const struct tierce__optimize *request,
     if (status != TIERCE__CLI_OK || !request->sim.has_split)
         return status;
     if (request->in_bytes)
-        return tierce__cli_usage(COMMAND, "--split counts blocks, and the sizes are bytes");
+        return tierce__cli_usage(COMMAND, "--split counts blocks, but the sizes are in bytes");
     status = list_groups(&m, request, trace);
     clear_members(&m);
     return status;

@@ -40,7 +40,7 @@ void tierce__optimize_time(char text[32], double seconds)
         snprintf(text, 32, "0");
 }
 
-/* ---- what the trace says --------------------------------------------------------------------- */
+/* ---- facts from the trace -------------------------------------------------------------------- */
 
 static void print_quantiles(FILE *file, const char *name, const struct tierce__histogram *h,
                             bool is_time)
@@ -66,11 +66,11 @@ static void print_heads(FILE *file)
 
 static void print_scan(FILE *file, const struct tierce__life *life)
 {
-    fprintf(file,
-            "\nlife of blocks: %.2f%% of the %" PRIu64 " blocks looked up had come before; %.2f%% "
-            "of the %" PRIu32 " different blocks stored are never used again\n",
-            share(life->reuses, life->uses), life->uses, share(life->dead, life->stored),
-            life->stored);
+    fprintf(
+        file,
+        "\nlife of blocks: %.2f%% of the %" PRIu64 " blocks looked up had occurred before; %.2f%% "
+        "of the %" PRIu32 " different blocks stored are never used again\n",
+        share(life->reuses, life->uses), life->uses, share(life->dead, life->stored), life->stored);
     if (life->stored_bytes > 0)
         fprintf(file, "(%.2f%% of their bytes)\n", share(life->dead_bytes, life->stored_bytes));
     print_heads(file);
@@ -80,7 +80,7 @@ static void print_scan(FILE *file, const struct tierce__life *life)
     print_quantiles(file, "time from first to last use", &life->span_us, true);
 }
 
-/* A node and what hangs below it, of the first `end` nodes. */
+/* A node and its subtree, of the first `end` nodes. */
 static void print_node(FILE *file, const struct tierce__life *life, size_t index, size_t end,
                        int level)
 {
@@ -106,8 +106,8 @@ static void print_tree(FILE *file, const struct tierce__life *life, size_t from,
     while (end < life->node_count && end - from < NODES_SHOWN &&
            life->nodes[end].instance == life->nodes[from].instance)
         end++;
-    fprintf(file, "\nthe prefixes that the most requests%s%s go through:\n",
-            name[0] != '\0' ? " of " : "", shown);
+    fprintf(file, "\nthe prefixes with the most requests%s%s:\n", name[0] != '\0' ? " of " : "",
+            shown);
     fprintf(file, "  %12s%10s%12s%12s%12s%12s\n", "requests", "of all", "at block", "blocks",
             "tokens", "go on as");
     for (size_t i = from; i < end; i++) {

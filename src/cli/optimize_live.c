@@ -26,9 +26,9 @@ static void ask_to_stop(int number)
     atomic_store(&stop, true);
 }
 
-/* ---- what is shown --------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
-/* The window now, and what caches do of it. */
+/* The present window, and the caches' hits on it. */
 struct view {
     struct tierce__live_picture picture;
     struct tierce__live_result result;
@@ -103,7 +103,7 @@ static int make_view(struct tierce__follow *f, struct view *view)
     if (rc == 0)
         return 0;
     clear_view(view);
-    return tierce__optimize_fail_replay("the replay of what came", rc);
+    return tierce__optimize_fail_replay("the replay of the received requests", rc);
 }
 
 static void print_window(const struct view *view)
@@ -111,8 +111,8 @@ static void print_window(const struct view *view)
     const struct tierce__live_picture *p = &view->picture;
     struct tierce__recording_totals held = tierce__recording_totals(p->recording);
     if (p->left > 0)
-        printf("\nthe last %" PRIu64 " requests with %" PRIu64 " blocks are replayed; those before "
-               "are forgotten\n",
+        printf("\nthe last %" PRIu64 " requests with %" PRIu64
+               " blocks are replayed; earlier ones are dropped\n",
                held.requests, held.blocks);
     if (p->fade_us > 0) {
         char fade[32];
@@ -130,16 +130,16 @@ static void print_notes(const struct view *view)
 {
     const struct tierce__live_counts *c = &view->counts;
     if (view->picture.totals.has_reads)
-        printf("\nlookups are taken to be stored afterwards\n");
+        printf("\nlookups are assumed to store their blocks afterwards\n");
     if (c->messages > 0)
         printf("%s%" PRIu64 " messages, %" PRIu64 " lost\n",
                view->picture.totals.has_reads ? "" : "\n", c->messages, c->lost);
     if (c->refused > 0)
-        printf("%" PRIu64 " messages are no events and are left out\n", c->refused);
+        printf("%" PRIu64 " messages are not events and were ignored\n", c->refused);
     if (c->restarts > 0)
-        printf("the source began anew %" PRIu64 " times\n", c->restarts);
+        printf("the source restarted %" PRIu64 " times\n", c->restarts);
     if (view->faulty != NULL)
-        printf("%" PRIu64 " bad lines are left out; the first, line %" PRIu64 ": %s\n",
+        printf("%" PRIu64 " bad lines were ignored; the first, line %" PRIu64 ": %s\n",
                view->bad_lines, view->faulty->fault.line, view->faulty->fault.reason);
 }
 
@@ -201,7 +201,7 @@ static int show(struct tierce__follow *f)
     return print_page(f);
 }
 
-/* Shows what is new when its time has come. */
+/* Shows new results when the interval has passed. */
 static int tick(struct tierce__follow *f, uint64_t seen)
 {
     uint64_t began_ns = tierce__now_ns();

@@ -21,8 +21,8 @@
  * under the lock, and replays the picture without.
  */
 
-/* Follows what request->live names and shows hit rates as they become, until all sources end or the
- * user ends it. Returns an exit status. */
+/* Follows the sources in request->live and shows the changing hit rates, until all sources end or
+ * the user stops it. Returns an exit status. */
 int tierce__optimize_follow(struct tierce__optimize *request);
 
 struct tierce__follow;
@@ -57,7 +57,7 @@ struct tierce__follow {
     size_t source_count;
     struct tierce__followed sources[TIERCE__OPTIMIZE_SOURCES_MAX];
 
-    /* Of the thread that shows: */
+    /* Used only by the displaying thread: */
     bool terminal;
     bool chooses; /* capacities are not given */
     uint32_t every_ms;
@@ -69,15 +69,15 @@ struct tierce__follow {
 int tierce__follow_open(struct tierce__follow *f);
 int tierce__follow_start(struct tierce__follow *f);
 
-/* Ends the readers, which blocks until they have; then gives back what they had. */
+/* Ends the readers, and blocks until they have ended; then frees their resources. */
 void tierce__follow_end(struct tierce__follow *f);
 void tierce__follow_close(struct tierce__follow *f);
 
-/* Under the lock: says on stderr which sources are silent, and which have failed while others go
- * on. */
+/* Under the lock: reports on stderr which sources are silent, and which have failed while others
+ * continue. */
 void tierce__follow_tell(struct tierce__follow *f);
 
-/* No reader runs: says what has failed and was not said yet. Returns an exit status. */
+/* Reports failures that were not yet reported; no reader may run. Returns an exit status. */
 int tierce__follow_status(const struct tierce__follow *f);
 
 #endif

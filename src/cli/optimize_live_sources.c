@@ -122,8 +122,8 @@ int tierce__follow_start(struct tierce__follow *f)
     return TIERCE__CLI_OK;
 }
 
-/* A reader may wait in a call that nothing but a signal ends, and may have asked whether to stop
- * just before the signal came: so again until it has ended. */
+/* A reader may block in a call that only a signal interrupts, and may have checked for the stop
+ * just before the signal: so the signal is repeated until the reader has ended. */
 void tierce__follow_end(struct tierce__follow *f)
 {
     enum { AGAIN_MS = 20 };
@@ -159,8 +159,8 @@ static void tell_silence(struct tierce__followed *one)
     if (one->requests > 0 || one->ended || tierce__now_ns() < one->silence_ns)
         return;
     fprintf(stderr,
-            "tierce " COMMAND ": %.300s: nothing has come for %u s, still waiting; is the address "
-            "right, and does anything come from there?\n",
+            "tierce " COMMAND ": %.300s: no data for %u s, still waiting; check the address, and "
+            "that the source is sending\n",
             one->url, SILENCE_MS / 1000);
     one->silence_ns = TIERCE__DEADLINE_NEVER;
 }
@@ -174,7 +174,7 @@ void tierce__follow_tell(struct tierce__follow *f)
         if (!one->ended || one->rc == 0 || one->is_told || f->open_count == 0)
             continue;
         one->is_told = true;
-        fprintf(stderr, "tierce " COMMAND ": %.300s: %s; the other sources are followed on\n",
+        fprintf(stderr, "tierce " COMMAND ": %.300s: %s; the other sources are still followed\n",
                 one->url, one->why);
     }
 }

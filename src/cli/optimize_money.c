@@ -10,8 +10,10 @@
 
 #define COMMAND          "optimize"
 #define BLOCK_TOKENS_MAX (1u << 24)
-#define CURVE_BLOCKS_MAX (1u << 26) /* of a trace whose curve is kept: 1.5 GiB a curve */
-#define MISFITS_MOST     0.1        /* share of requests whose blocks may not be their tokens */
+#define CURVE_BLOCKS_MAX                                                                           \
+    (1u << 26)           /* maximum for a trace whose curve is kept: 1.5 GiB per curve             \
+                          */
+#define MISFITS_MOST 0.1 /* share of requests whose blocks may not be their tokens */
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -56,7 +58,7 @@ int tierce__optimize_check_money(struct tierce__optimize_money *money)
     char why[TIERCE__PROFILE_WHY_BYTES];
     tierce__profiles_init(&money->profiles);
     if (money->gpu != NULL && money->model == NULL)
-        return tierce__cli_usage(COMMAND, "--gpu needs --model: what it computes");
+        return tierce__cli_usage(COMMAND, "--gpu requires --model");
     if ((money->tier != NULL || money->speeds_path != NULL) && money->gpu == NULL)
         return tierce__cli_usage(COMMAND, "--cost-tier and --tier-speeds need --model and --gpu");
     int status = money->profile_path != NULL
@@ -79,7 +81,7 @@ int tierce__optimize_check_money(struct tierce__optimize_money *money)
     return TIERCE__CLI_OK;
 }
 
-/* ---- what the trace says --------------------------------------------------------------------- */
+/* ---- facts from the trace -------------------------------------------------------------------- */
 
 /* Tokens of a block where each request's tokens are so many whole blocks; else 0. */
 static uint32_t tokens_of_whole_blocks(const struct tierce__recording *recording)
@@ -97,7 +99,8 @@ static uint32_t tokens_of_whole_blocks(const struct tierce__recording *recording
     return tokens <= BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
-/* Of the format, or as each request says, or else as all of them together suggest. */
+/* Tokens of a block: fixed by the format, or stated by each request, or else inferred from all of
+ * them. */
 static uint32_t block_tokens_of(const struct tierce__optimize_trace *trace)
 {
     uint64_t tokens = tokens_of_whole_blocks(trace->recording);
@@ -114,8 +117,8 @@ static uint32_t block_tokens_of(const struct tierce__optimize_trace *trace)
     return tokens <= BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
-/* Says so if the tokens of the requests are not those of their blocks: a last block may be a part
- * of one, or be missing. */
+/* Warns if the tokens of the requests do not match their blocks; the last block may be partial or
+ * missing. */
 static void tell_misfits(const struct tierce__recording *recording, uint32_t block_tokens)
 {
     uint64_t known = 0, misfits = 0;
@@ -134,7 +137,7 @@ static void tell_misfits(const struct tierce__recording *recording, uint32_t blo
         fprintf(stderr,
                 "tierce optimize: blocks of %" PRIu32 " tokens do not fit the trace: %" PRIu64
                 " of %" PRIu64 " requests have other numbers of blocks, the first %" PRIu32
-                " for %" PRIu64 " tokens; --block-tokens says it otherwise\n",
+                " for %" PRIu64 " tokens; set it with --block-tokens\n",
                 block_tokens, misfits, known, first->count, first->input_tokens);
 }
 
@@ -148,8 +151,8 @@ int tierce__optimize_fit_money(struct tierce__optimize_money *money, uint64_t *b
     setup->block_tokens = money->block_tokens != 0 ? money->block_tokens : block_tokens_of(trace);
     if (setup->block_tokens == 0)
         return tierce__cli_usage(COMMAND,
-                                 "a trace of the format %s does not say how many tokens a "
-                                 "block has: --model needs --block-tokens N",
+                                 "a trace of the format %s does not state the tokens of a block: "
+                                 "--model requires --block-tokens N",
                                  trace->format);
     tell_misfits(trace->recording, setup->block_tokens);
     setup->block_bytes = *block_bytes;
@@ -209,8 +212,8 @@ int tierce__optimize_end_findings(struct tierce__optimize_findings *findings,
     rc = tierce__economy_run(&findings->economy, sweep, recording, &money->setup);
     findings->has_economy = rc == 0;
     if (rc == TIERCE_E_ARGUMENT) {
-        fprintf(stderr, "tierce optimize: all requests have one time: nothing is known by the "
-                        "hour, and so no money\n");
+        fprintf(stderr, "tierce optimize: all requests have the same time: rates per hour, and so "
+                        "savings, are unknown\n");
         rc = 0;
     }
     return rc < 0 ? no_memory(rc) : TIERCE__CLI_OK;

@@ -58,22 +58,23 @@ enum {
 
 #define TIERCE__OPTIMIZE_MONEY_HELP                                                                \
     "  --model NAME|K=V  llama-3.1-8b, llama-3.1-70b, qwen3-32b, deepseek-v3, or\n"                \
-    "                    bytes=131072,params=8e9,... : how large a block is in bytes\n"            \
+    "                    bytes=131072,params=8e9,... : gives the size of a block in bytes\n"       \
     "  --gpu NAME|K=V    h100, h200, h20, a100, a800, or flops=...,price=...,mfu=0.45 : with\n"    \
-    "                    --model, what hits save in time and money\n"                              \
-    "  --cost-tier NAME  where the cache lies: dram, nvme, remote (dram)\n"                        \
+    "                    --model, computes the time and money that hits save\n"                    \
+    "  --cost-tier NAME  medium of the cache: dram, nvme, remote (dram)\n"                         \
     "  --profile FILE    YAML with models, gpus and tiers: your prices and speeds\n"               \
-    "  --tier-speeds FILE  of this machine: what `tierce bench memory disk --csv` printed\n"       \
-    "  --block-tokens N  of a block (mooncake 512, qwen 16, or what the trace says)\n"             \
-    "  --bootstrap N     95 % intervals of the hit rates over N draws of sessions\n"
+    "  --tier-speeds FILE  this machine's speeds: output of `tierce bench memory disk --csv`\n"    \
+    "  --block-tokens N  tokens of a block (mooncake 512, qwen 16, else as the trace states)\n"    \
+    "  --bootstrap N     95 % intervals of the hit rates over N samples of sessions\n"
 
 int tierce__optimize_read_money(struct tierce__optimize_money *out, int option, const char *value);
 
-/* All options are read: reads the profiles, and refuses what does not go together. */
+/* Called when all options are read: reads the profiles, and rejects options that cannot be
+ * combined. */
 int tierce__optimize_check_money(struct tierce__optimize_money *money);
 
-/* The trace is read: how many tokens a block has, and so how large it is in bytes, unless
- * *block_bytes says so already. */
+/* Called when the trace is read: computes the tokens of a block, and from them its bytes, unless
+ * *block_bytes is set. */
 int tierce__optimize_fit_money(struct tierce__optimize_money *money, uint64_t *block_bytes,
                                const struct tierce__optimize_trace *trace);
 
@@ -83,7 +84,7 @@ int tierce__optimize_read_profile(struct tierce__profiles *profiles, const char 
 int tierce__optimize_read_speeds(struct tierce__profiles *profiles, const char *path,
                                  double block_bytes);
 
-/* ---- what is found --------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 struct tierce__optimize_findings {
     const struct tierce__optimize_money *money;
@@ -95,7 +96,7 @@ struct tierce__optimize_findings {
     struct tierce__trust trust;
 };
 
-/* Before the sweep: adds to its options what is needed. */
+/* Called before the sweep: adds the required options to it. */
 int tierce__optimize_begin_findings(struct tierce__optimize_findings *out,
                                     struct tierce__sweep_opts *opts,
                                     const struct tierce__optimize_money *money,

@@ -13,7 +13,7 @@ enum { SHARES = sizeof(shares) / sizeof(shares[0]) };
 
 /* ---- cells ----------------------------------------------------------------------------------- */
 
-/* Four digits, or "-" for what is not known. */
+/* Four digits, or "-" if unknown. */
 static void print_number(FILE *file, double value)
 {
     if (isnan(value))
@@ -67,7 +67,7 @@ void tierce__optimize_print_columns(FILE *file, const struct tierce__optimize_fi
         fputs(",low,high,warm_up,compulsory,findings", file);
 }
 
-/* An empty cell for what is not known. */
+/* A cell that is empty if the value is unknown. */
 static void print_cell(FILE *file, bool is_known, double value)
 {
     if (is_known && !isnan(value))
@@ -120,13 +120,12 @@ static void print_first_line(FILE *file, const struct tierce__optimize_findings 
     const struct tierce__storage *storage = &f->economy.setup.storage;
     char label[TIERCE__OPTIMIZE_LABEL_BYTES];
     tierce__optimize_label(label, sweep, &sweep->rows[first]);
-    fprintf(
-        file,
-        "\nwhat %s saves, by capacity, at $%g a GPU-hour (%s) and $%g a GB for %g years (%s);\n"
-        "next GiB and hull: dollars saved for each dollar spent on more, at once and in the long "
-        "run:\n%*s",
-        label, gpu->price.value, tierce__mark_text(gpu->price.mark), storage->price.value,
-        storage->years.value, tierce__mark_text(storage->price.mark), LABEL, "blocks");
+    fprintf(file,
+            "\nwhat %s saves, by capacity, at $%g a GPU-hour (%s) and $%g a GB for %g years (%s);\n"
+            "next GiB and hull: dollars saved per additional dollar spent, for the next GiB and "
+            "overall:\n%*s",
+            label, gpu->price.value, tierce__mark_text(gpu->price.mark), storage->price.value,
+            storage->years.value, tierce__mark_text(storage->price.mark), LABEL, "blocks");
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++)
         fprintf(file, "%*s", CELL, heads[i]);
     fputc('\n', file);
@@ -160,8 +159,8 @@ static void print_without(FILE *file, const struct tierce__optimize_findings *f)
         format_seconds(text, tierce__latencies_at(f->latencies, TIERCE__NO_CACHE, shares[s]));
         fprintf(file, "%s p%g %s", s > 0 ? "," : "", 100 * shares[s], text);
     }
-    fputs("\nTTFT is of a request alone: no queueing, no batches, loads that do not hinder each "
-          "other.\n",
+    fputs("\nTTFT is for a single request: without queueing, batching or interference between "
+          "loads.\n",
           file);
 }
 
@@ -187,7 +186,7 @@ static void print_lines(FILE *file, const struct tierce__economy *e,
                         const struct tierce__sweep *sweep)
 {
     fprintf(file,
-            "\nwhere it stops paying (of what was looked at, the capacity with the largest "
+            "\nwhere it stops paying (of the capacities examined, the one with the largest "
             "net):\n%-*s%*s%*s%*s%*s%*s\n",
             NAME, "", CELL, "blocks", CELL, "size", CELL, "saved $/h", CELL, "cost $/h", CELL,
             "net $/h");
@@ -203,14 +202,14 @@ static void print_lines(FILE *file, const struct tierce__economy *e,
         print_number(file, l->cost_per_hour);
         print_number(file, l->net_per_hour);
         fprintf(file, "  %s%s\n", l->is_exact ? "exact" : "of those above",
-                l->is_last && l->is_exact ? ", all there is to keep"
+                l->is_last && l->is_exact ? ", everything is kept"
                 : l->is_last              ? ", the largest"
                 : l->capacity == 0        ? ": none pays"
                                           : "");
     }
 }
 
-/* ---- what it stands on ----------------------------------------------------------------------- */
+/* ---- assumptions ----------------------------------------------------------------------------- */
 
 static const struct tierce__figure *figure_of(const void *profile,
                                               const struct tierce__profile_key *key)
@@ -251,7 +250,7 @@ static void print_basis(FILE *file, const struct tierce__setup *setup)
 {
     const struct tierce__gpu *gpu = &setup->gpu;
     double weights = setup->model.params.value * setup->model.weight_bytes.value;
-    fprintf(file, "\nthis stands on blocks of %" PRIu32 " tokens and %.0f bytes, and on\n",
+    fprintf(file, "\nassumptions: blocks of %" PRIu32 " tokens and %.0f bytes, and on\n",
             setup->block_tokens, tierce__block_bytes(setup));
     print_profile(file, "model", &setup->model, tierce__model_keys, setup->model.source);
     print_profile(file, "GPU", gpu, tierce__gpu_keys, NULL);
@@ -270,13 +269,15 @@ static void print_break_even(FILE *file, const struct tierce__economy *e,
     const struct tierce__storage *s = &e->setup.storage;
     char text[32];
     if (r->hit_tokens <= 0 && sweep->rows[row].hits > 0)
-        fputs("the engine held all that hit itself, says the trace: nothing more is saved\n", file);
+        fputs("according to the trace, the engine itself held all blocks that hit: nothing more is "
+              "saved\n",
+              file);
     if (r->hit_tokens <= 0)
         return;
     format_seconds(text, r->break_even_residency);
     fprintf(file,
             "a load is faster than computing from %.2f GB/s on for one GPU (%s: %.2f, %s%s);\n"
-            "a token that is used again within %s is cheaper kept than computed\n",
+            "a token that is used again within %s is cheaper to keep than to compute\n",
             r->break_even_bandwidth / 1e9, s->name, s->bandwidth.value / 1e9,
             tierce__mark_text(s->bandwidth.mark),
             s->bandwidth.value < r->break_even_bandwidth ? ": too slow" : "", text);
@@ -292,8 +293,8 @@ void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_find
     while (first < e->row_count && !e->rows[first].is_valued)
         first++;
     if (first == e->row_count) {
-        fputs("\nno money: hits are tokens saved under --match prefix and window:N, in caches with "
-              "a limit\n",
+        fputs("\nno savings computed: they require --match prefix or window:N, and caches with a "
+              "limit\n",
               file);
         return;
     }

@@ -71,7 +71,7 @@ void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
 void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep,
                                 const struct tierce__optimize_findings *findings)
 {
-    /* Of one trace all rows or none. */
+    /* Prints all rows of a trace or none. */
     bool has_internal = sweep->row_count > 0 && sweep->rows[0].internal_blocks > 0;
     fputs(tierce__optimize_csv_header, file);
     if (findings != NULL)
@@ -191,7 +191,7 @@ static size_t choose_beside(FILE *file, size_t capacities)
     return (capacities + parts - 1) / parts;
 }
 
-/* Of what the rates are: an engine's own hits are no gain of a store. */
+/* Names the base of the rates: an engine's own hits are not a gain of a store. */
 static void print_title(FILE *file, const struct tierce__optimize *request,
                         const struct tierce__recording_totals *totals,
                         const struct tierce__match *match)
@@ -206,8 +206,8 @@ static void print_title(FILE *file, const struct tierce__optimize *request,
                 totals->read_blocks - totals->internal_blocks, totals->read_blocks);
     else
         fprintf(file, "with the engine's own%s, of the blocks looked up",
-                request->live_count == 0 ? " (--engine-cache SIZE leaves them out)" : "");
-    fprintf(file, ", in a cache of so many %s:\n", request->in_bytes ? "bytes" : "blocks");
+                request->live_count == 0 ? " (--engine-cache SIZE excludes them)" : "");
+    fprintf(file, ", by cache size in %s:\n", request->in_bytes ? "bytes" : "blocks");
 }
 
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,

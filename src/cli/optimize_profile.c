@@ -109,7 +109,7 @@ static int read_root(const struct source *source, struct fy_node *root)
     struct fy_node_pair *pair;
     int status = TIERCE__CLI_OK;
     if (!is_mapping(root))
-        return tierce__cli_usage(COMMAND, "%.300s: models, gpus and tiers are wanted",
+        return tierce__cli_usage(COMMAND, "%.300s: the keys models, gpus and tiers are accepted",
                                  source->path);
     while (status == TIERCE__CLI_OK && (pair = fy_node_mapping_iterate(root, &state)) != NULL) {
         char *name, what[80];
@@ -145,7 +145,7 @@ int tierce__optimize_read_profile(struct tierce__profiles *profiles, const char 
 
 /* ---- --tier-speeds --------------------------------------------------------------------------- */
 
-/* The cases of `tierce bench --csv` that say how fast a tier gives back chunks. */
+/* The cases of `tierce bench --csv` that measure the read speed of a tier. */
 static const struct speed {
     const char *prefix; /* of a line, before the size in MiB */
     const char *tier;
@@ -199,7 +199,7 @@ int tierce__optimize_read_speeds(struct tierce__profiles *profiles, const char *
         return tierce__cli_fail(COMMAND, "%.300s: %s", path, why);
     return found > 0 ? TIERCE__CLI_OK
                      : tierce__cli_fail(COMMAND,
-                                        "%.300s: no line of `tierce bench memory disk --csv` that "
-                                        "says how fast chunks are loaded",
+                                        "%.300s: no line of `tierce bench memory disk --csv` with "
+                                        "the speed of loading chunks",
                                         path);
 }

@@ -5,7 +5,7 @@
 
 #define COMMAND "optimize"
 
-enum { SLICES = 60 }; /* of time: as many as can still be told apart where lines cross */
+enum { SLICES = 60 }; /* slices of time: as many as remain distinguishable where lines cross */
 
 /* The parts of the page besides the sweep and its findings. */
 struct extras {
@@ -17,7 +17,7 @@ struct extras {
     struct tierce__report_tiers tiers_report;
 };
 
-/* Of what was asked for: a size in the upper middle, where policies differ if they do. */
+/* Chooses among the requested capacities one in the upper middle, where policies differ most. */
 static uint64_t choose_capacity(const struct tierce__optimize *request)
 {
     size_t count = request->capacity_count;

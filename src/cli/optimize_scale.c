@@ -50,7 +50,7 @@ static void print_part(FILE *file, const struct tierce__optimize *request,
                        const struct tierce__scaled *s)
 {
     tierce__optimize_print_table(file, request, totals, &s->sweep);
-    fputs("\nthese are rates of a part; what that costs, seen at lru:\n", file);
+    fputs("\nthese are rates of a sample; its error, measured with lru:\n", file);
     for (size_t m = 0; m < s->match_count; m++) {
         char match[TIERCE__MATCH_TEXT_BYTES];
         tierce__match_print(&request->matches[m], match);
@@ -67,7 +67,7 @@ static void print_summary(FILE *file, const struct tierce__scaled *s)
     fprintf(file,
             "%" PRIu64 " of %" PRIu64
             " requests were replayed, with %.2f%% of the blocks, in caches "
-            "smaller by as much; lru is wrong by %.2f points in the mean and %.2f at most\n",
+            "smaller by as much; the error of lru is %.2f points on average and %.2f at most\n",
             s->requests, s->requests_all, 100 * s->share, 100 * s->error_mean, 100 * s->error_max);
 }
 
@@ -79,12 +79,12 @@ int tierce__optimize_run_scaled(const struct tierce__optimize *request,
     struct tierce__scaled scaled;
     int rc = tierce__scale_run(&scaled, recording, request->sim.scale, opts);
     if (rc < 0)
-        return tierce__optimize_fail_replay("the replay of a part", rc);
+        return tierce__optimize_fail_replay("the replay of a sample", rc);
     int status = TIERCE__CLI_OK;
     bool piped = request->csv != NULL && strcmp(request->csv, "-") == 0;
     if (scaled.requests == 0) {
         status =
-            tierce__cli_fail(COMMAND, "--scale %g: nothing was drawn from %" PRIu64 " requests",
+            tierce__cli_fail(COMMAND, "--scale %g: nothing was sampled from %" PRIu64 " requests",
                              request->sim.scale, totals.requests);
         goto out;
     }

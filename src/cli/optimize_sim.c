@@ -124,7 +124,8 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
 {
     char part[96];
     if (out->tier_count == TIERCE__TIERS_MAX)
-        return tierce__cli_usage(COMMAND, "--tier is taken %u times at most", TIERCE__TIERS_MAX);
+        return tierce__cli_usage(COMMAND, "--tier may be given at most %u times",
+                                 TIERCE__TIERS_MAX);
     struct tierce__tier_spec *spec = &out->tiers[out->tier_count];
     struct tierce__optimize_size *size = &out->tier_sizes[out->tier_count];
     spec->policy = tierce__policy_find("lru");
@@ -141,10 +142,10 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
             *value++ = '\0';
         if (first &&
             (part[0] == '\0' || strchr(part, '=') != NULL || strlen(part) >= sizeof(spec->name)))
-            return tierce__cli_usage(COMMAND,
-                                     "--tier: \"%.60s\" is no name for a tier; it takes "
-                                     "NAME:SIZE,key=value,...",
-                                     part);
+            return tierce__cli_usage(
+                COMMAND,
+                "--tier: \"%.60s\" is not a name for a tier; --tier takes NAME:SIZE,key=value,...",
+                part);
         if (!first && value == NULL)
             return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" lacks a value (%s=...)", part,
                                      part);
@@ -188,7 +189,7 @@ static int read_named(struct tierce__optimize_named *list, size_t *count, const 
     if (equal == NULL || equal == text || equal[1] == '\0')
         return tierce__cli_usage(COMMAND, "%s takes NAME=...; not \"%.60s\"", option, text);
     if (*count == TIERCE__OPTIMIZE_GROUPS_MAX)
-        return tierce__cli_usage(COMMAND, "%s is taken %d times at most", option,
+        return tierce__cli_usage(COMMAND, "%s may be given at most %d times", option,
                                  TIERCE__OPTIMIZE_GROUPS_MAX);
     struct tierce__optimize_named named = {
         .text = text, .name_length = (size_t)(equal - text), .value = equal + 1};
@@ -305,11 +306,11 @@ int tierce__optimize_check_sim(struct tierce__optimize *request)
     if (sim->group_csv != NULL && sim->quota_count == 0 && !sim->has_split)
         return tierce__cli_usage(COMMAND, "--group-csv needs --quota or --split");
     if (sim->timeline != NULL && request->capacity_count == 0)
-        return tierce__cli_usage(COMMAND, "--timeline needs --capacity: of which caches");
+        return tierce__cli_usage(COMMAND, "--timeline requires --capacity");
     if (sim->scale > 0 && (request->html != NULL || request->svg != NULL || request->png != NULL ||
                            request->money.model != NULL || request->money.rounds > 0))
-        return tierce__cli_usage(COMMAND, "--scale prints rates alone: --html, --svg, --png, "
-                                          "--model and --bootstrap do not go with it");
+        return tierce__cli_usage(COMMAND, "--scale prints only rates: --html, --svg, --png, "
+                                          "--model and --bootstrap cannot be used with it");
     if (sim->tier_count == 0 &&
         (sim->writes != TIERCE__TIERS_WRITE_ALL || sim->promote != TIERCE__TIERS_PROMOTE_FIRST))
         return tierce__cli_usage(COMMAND, "--tier-writes and --tier-promote need --tier");

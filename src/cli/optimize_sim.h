@@ -97,28 +97,31 @@ enum {
     }
 
 #define TIERCE__OPTIMIZE_SIM_HELP                                                                  \
-    "  --engine-cache SIZE  what each engine keeps itself, in GPU memory: its hits are left "      \
-    "out,\n"                                                                                       \
-    "                    and what remains is what a store adds\n"                                  \
-    "  --budget SIZE     the best policy and capacity that is not larger\n"                        \
-    "  --life            how blocks live: reuse, time to next use, the hottest prefixes; and in\n" \
-    "                    each cache, where --capacity names some\n"                                \
-    "  --timeline FILE   CSV of what the caches of --policy and --capacity do over time\n"         \
-    "  --tier SPEC       tiers behind each other, the fastest first, once for each:\n"             \
+    "  --engine-cache SIZE  size of each engine's own cache in GPU memory; its hits are "          \
+    "excluded,\n"                                                                                  \
+    "                    and the remaining hits are those that a store adds\n"                     \
+    "  --budget SIZE     shows the best policy and capacity up to this size\n"                     \
+    "  --life            lifetime of blocks: reuse, time to next use, the hottest prefixes; "      \
+    "with\n"                                                                                       \
+    "                    --capacity also in each cache\n"                                          \
+    "  --timeline FILE   CSV of the caches of --policy and --capacity over time\n"                 \
+    "  --tier SPEC       simulates tiers, the fastest first; one --tier for each:\n"               \
     "                    memory:64GiB,read=20GB/s\n"                                               \
     "                    disk:1TiB,policy=lru,read=3GB/s,latency=100us,write=2GB/s,\n"             \
-    "                    ttl=1h,endurance=1PB (policy lru; what is not said takes no time)\n"      \
-    "                    cost=NAME of a --cost-tier, in each of them: what all save, with --gpu\n" \
-    "  --tier-writes all|waterfall  what is stored goes to all tiers, or what one evicts to the\n" \
-    "                    next (all)\n"                                                             \
-    "  --tier-promote first|all|none  hits of slower tiers go into the first, into all that are\n" \
-    "                    faster, or nowhere (first)\n"                                             \
-    "  --tier-csv FILE   one line a tier, and one of all\n"                                        \
-    "  --quota NAME=SIZE  a cache of its own for a group of instances, once for each\n"            \
-    "  --group NAME=INSTANCE,...  what is in a group, where it is not the instance of that name\n" \
-    "  --split SIZE      how groups (or all instances) best share so much, by their LRU curves\n"  \
-    "  --group-csv FILE  one line a group of --quota and --split, and one of all\n"                \
-    "  --scale SHARE     replays so much of the conversations, in caches smaller by as much\n"
+    "                    ttl=1h,endurance=1PB (policy lru; an omitted time counts as 0)\n"         \
+    "                    cost=NAME of a --cost-tier, in every --tier: with --gpu, total savings\n" \
+    "  --tier-writes all|waterfall  stores go to all tiers; or to the first, and each tier's\n"    \
+    "                    evicted blocks to the next (all)\n"                                       \
+    "  --tier-promote first|all|none  copies hits of slower tiers to the first tier, to all\n"     \
+    "                    faster tiers, or nowhere (first)\n"                                       \
+    "  --tier-csv FILE   one line per tier, and one for all\n"                                     \
+    "  --quota NAME=SIZE  gives a group of instances its own cache; may be repeated\n"             \
+    "  --group NAME=INSTANCE,...  instances of a group, if not just the instance of that name\n"   \
+    "  --split SIZE      the best division of SIZE among groups (or all instances), by LRU "       \
+    "curves\n"                                                                                     \
+    "  --group-csv FILE  one line per group of --quota and --split, and one for all\n"             \
+    "  --scale SHARE     replays only this share of the conversations, in caches scaled down "     \
+    "alike\n"
 
 int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, const char *value);
 
@@ -128,7 +131,8 @@ bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *t
 /* Whether any of them was given. */
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim);
 
-/* All options are read: refuses what does not go together, and finds what tiers cost. */
+/* Called when all options are read: rejects options that cannot be combined, and looks up the costs
+ * of tiers. */
 int tierce__optimize_check_sim(struct tierce__optimize *request);
 
 /*

@@ -94,7 +94,8 @@ static int drop_block_caches(struct tierce__optimize *request)
         if (knows_bytes(&request->caches[i]))
             request->caches[kept++] = request->caches[i];
         else if (!request->usual_caches)
-            return tierce__cli_usage(COMMAND, "--policy %s counts blocks, and the sizes are bytes",
+            return tierce__cli_usage(COMMAND,
+                                     "--policy %s counts blocks, but the sizes are in bytes",
                                      request->caches[i].name);
     }
     request->cache_count = kept;

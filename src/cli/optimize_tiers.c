@@ -102,7 +102,7 @@ static void print_queues(FILE *file, const struct tierce__optimize *request,
         tierce__optimize_time(most, t->queue_max_s);
         tierce__optimize_time(left, t->queue_s);
         fprintf(file,
-                "%s does one thing at a time: %" PRIu64 " of %" PRIu64
+                "%s serves one request at a time: %" PRIu64 " of %" PRIu64
                 " loads waited, %s in all; its queue was %s at most, %s at the end\n",
                 request->sim.tiers[i].name, t->waits, t->loads, wait, most, left);
     }
@@ -155,8 +155,7 @@ static void print_money(FILE *file, const struct tierce__optimize *request,
     struct money money;
     if (!count_money(&money, request, result))
         return;
-    fprintf(file, "what they save: $%.4g an hour; what they cost: $%.4g (", money.saved,
-            money.cost);
+    fprintf(file, "savings: $%.4g an hour; costs: $%.4g (", money.saved, money.cost);
     for (size_t i = 0; i < result->tier_count; i++)
         fprintf(file, "%s%s $%.4g at $%g a GB for %g years, %s", i > 0 ? "; " : "",
                 sim->tiers[i].name, money.costs[i], sim->tier_storages[i].price.value,
@@ -170,12 +169,12 @@ static void print_money(FILE *file, const struct tierce__optimize *request,
 static void print_tiers(FILE *file, const struct tierce__optimize *request,
                         struct tierce__tiers *tiers, bool knows_bytes)
 {
-    static const char *const promote[] = {"into the first tier", "into all that are faster",
+    static const char *const promote[] = {"into the first tier", "into all faster tiers",
                                           "nowhere"};
     const struct tierce__tiers_result *result = tierce__tiers_result(tiers);
     bool waterfall = request->sim.writes == TIERCE__TIERS_WATERFALL;
-    fprintf(file, "\ntiers: what is stored goes %s, hits of slower tiers go %s:\n",
-            waterfall ? "into the first, what one evicts into the next" : "into all",
+    fprintf(file, "\ntiers: stores go %s, hits of slower tiers go %s:\n",
+            waterfall ? "into the first, evicted blocks into the next" : "into all",
             promote[request->sim.promote]);
     fprintf(file, "%-12s%12s%12s%12s%12s%12s%12s%10s%10s%14s  %s\n", "", "capacity", "used",
             "of asked", "of all", "read", "written", "reading", "writing", "worn out in", "policy");
@@ -183,7 +182,7 @@ static void print_tiers(FILE *file, const struct tierce__optimize *request,
         print_tier(file, request, result, i, knows_bytes);
     fprintf(file, "%-48s%11.2f%%\n", "all hits, by prefix", share(result->hits, result->blocks));
     if (result->failed > 0)
-        fprintf(file, "%-48s%11.2f%%\n", "of these not loaded: the first tier has no room",
+        fprintf(file, "%-48s%11.2f%%\n", "of these not loaded: no room in the first tier",
                 share(result->failed, result->blocks));
     if (result->not_stored > 0)
         fprintf(file, "%" PRIu64 " blocks were not stored: the first tier has no room for them\n",

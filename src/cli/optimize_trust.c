@@ -21,10 +21,10 @@ static void print_intervals(FILE *file, const struct tierce__optimize *request,
             " sessions lie (seed %" PRIu64 "):\n",
             trust->rounds, trust->sessions, trust->seed);
     if (trust->clusters < trust->sessions)
-        fprintf(file, "sessions are drawn %" PRIu32 " at a time, always the same together\n",
+        fprintf(file, "sessions are sampled %" PRIu32 " at a time, always the same together\n",
                 trust->sessions / trust->clusters);
     bool has_internal = sweep->row_count > 0 && sweep->rows[0].internal_blocks > 0;
-    fprintf(file, "%s;\nwhat is drawn are their hits as they were%s\n%-24s%12s%10s%20s\n",
+    fprintf(file, "%s;\nsamples reuse their recorded hits%s\n%-24s%12s%10s%20s\n",
             tierce__session_kind_text(trust->kind),
             has_internal ? ", with those on blocks that the engine held itself" : "", "",
             "capacity", "hits", "interval");
@@ -89,7 +89,7 @@ static size_t list_marks(struct mark out[TIERCE__OPTIMIZE_LIST_MAX], const struc
     return count;
 }
 
-/* Says of the marks [from .. to] that they have it, and of those beside them that they have not. */
+/* Appends the capacities of marks [from .. to], a longest run with the finding, to the line. */
 static void add_run(struct line *line, const struct tierce__optimize *request,
                     const struct mark *marks, size_t count, size_t from, size_t to)
 {
@@ -166,7 +166,7 @@ void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize *req
     if (lines == NULL)
         return;
     size_t count = list_lines(lines, sweep);
-    fputs("\nwhat these rates do not show, by capacity:\n", file);
+    fputs("\nlimits of these rates, by capacity:\n", file);
     for (int f = 0; f < TIERCE__FINDINGS; f++) {
         for (size_t i = 0; i < count; i++)
             find_where(&lines[i], request, trust, sweep, f);

@@ -116,7 +116,8 @@ static int say(const char *command, bool is_quiet, const struct tierce__process 
     size_t n = strlen(what);
     if (is_quiet)
         return TIERCE__CLI_FAILED;
-    if (n > 0 && what[n - 1] == '\n') /* a page ends with one, and so does what is said */
+    if (n > 0 &&
+        what[n - 1] == '\n') /* a page ends with a line end, and the printed text does too */
         n--;
     return tierce__cli_fail(command, "%s: %.*s", process->socket, (int)n, what);
 }

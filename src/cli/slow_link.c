@@ -381,7 +381,7 @@ static void end_changes(struct tierce__slow_link *link, const struct turn *turn)
     tierce__lock_drop(&link->lock);
 }
 
-/* A socket without interest is left out: poll would report its end in every turn. */
+/* A socket without interest is omitted: poll would report its end in every turn. */
 static void fill_polled(struct tierce__slow_link *link, const struct turn *turn)
 {
     link->polled[0] = (struct pollfd){.fd = link->wake, .events = POLLIN};

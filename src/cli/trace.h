@@ -9,11 +9,11 @@
 struct tierce__trace_run {
     const char *path;
     const char *name; /* of it, in messages */
-    const char *to;   /* NULL: not told */
+    const char *to;   /* NULL: not given */
     struct tierce__trace_opts opts;
     uint64_t requests_max;
     uint64_t seed;
-    double rate; /* 0: not told */
+    double rate; /* 0: not given */
     bool by_session, by_tree;
     bool renumber;
 };

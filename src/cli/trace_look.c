@@ -12,7 +12,7 @@
 #include "cli/cli.h"
 #include "optimizer/intern.h"
 
-/* ---- what all share ------------------------------------------------------------------------- */
+/* ---- shared --------------------------------------------------------------------------------- */
 
 int tierce__trace_run_open(struct tierce__trace_run *run, struct tierce__trace **out)
 {

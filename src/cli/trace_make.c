@@ -111,7 +111,7 @@ static int copy_requests(struct tierce__trace_run *run, struct tierce__trace *tr
     return tierce__trace_run_close(run, trace, rc < 0 ? rc : 0);
 }
 
-/* The format of a sample that names none: the one it was read from, if it can be written. */
+/* The default format of a sample: the format of its source, if it can be written. */
 static const char *same_format(const struct tierce__trace *trace)
 {
     const char *format = tierce__trace_report(trace)->format;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The blocks of a prompt, by their hashes, and what the folder has of them. */
+/* The blocks of a prompt, by their hashes, and those that the folder has. */
 struct wanted {
     struct tierce__index *index; /* of keys that hold a hash alone */
     uint32_t *blocks;            /* [block_count] by slot */
@@ -138,7 +138,7 @@ static int choose_namespace(uint32_t *out, const struct tierce__inspect *inspect
     return TIERCE__CLI_OK;
 }
 
-/* Reads the folder a second time, now that it is known what to look for. */
+/* Reads the folder a second time, now that the wanted keys are known. */
 static int search(struct tierce__answer *a, struct wanted *w, const struct tierce__inspect *inspect,
                   const struct tierce__prompt *prompt)
 {
@@ -148,7 +148,7 @@ static int search(struct tierce__answer *a, struct wanted *w, const struct tierc
         return tierce__cli_fail(
             "why",
             "%.300s: the text of that namespace is missing, so its tokens cannot "
-            "be converted to keys; an engine writes it again when it stores",
+            "be converted to keys; an engine writes it again at its next store",
             inspect->path);
     rc = tierce__prompt_chain(&chain, prompt, &a->naming);
     if (rc < 0)

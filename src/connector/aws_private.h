@@ -31,9 +31,8 @@ struct tierce__aws_login {
     char account[32];                  /* SSO */
     char session[72];                  /* web identity: the name of the session */
     char *token_file; /* the identity, SSO's token, or the container's; owned, or NULL */
-    char
-        token[TIERCE__AWS_TEXT_BYTES * 4]; /* the container's, where it stands in the environment */
-    const char *ca_file;                   /* [borrow: the environment's] */
+    char token[TIERCE__AWS_TEXT_BYTES * 4]; /* the container's token, if the environment has it */
+    const char *ca_file;                    /* [borrow: the environment's] */
     CURLM *multi;
     _Atomic bool ends;
 };

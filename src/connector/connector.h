@@ -63,8 +63,8 @@ enum tierce__connector_urgency {
 
 #define TIERCE__CONNECTOR_NAME_MAX 512u
 
-/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. It is no path: it may
- * contain slashes and dots, which the connector maps to characters that its store accepts. */
+/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. It is not a path: it
+ * may contain slashes and dots, which the connector maps to characters that its store accepts. */
 struct tierce__store_name {
     const char *text; /* not terminated */
     size_t bytes;
@@ -108,12 +108,11 @@ struct tierce__connector_req {
 
     /*
      * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (the store has no room),
-     * TIERCE_E_REFUSED (it does not take our credentials, or they may not do this),
-     * TIERCE_E_DOWN (it cannot be reached), TIERCE_E_DEADLINE, TIERCE_E_FORMAT (it answers what
-     * cannot be understood, or an object is not as long as it must be), TIERCE_E_LIMIT (larger than
-     * the store takes, or too many requests wait), TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT (a
-     * contract above is broken), TIERCE_E_CLOSED, TIERCE_E_CANCELLED (close was quicker), or a
-     * negative errno. In words: ops->why.
+     * TIERCE_E_REFUSED (it rejects our credentials, or they lack permission), TIERCE_E_DOWN (it
+     * cannot be reached), TIERCE_E_DEADLINE, TIERCE_E_FORMAT (an invalid answer, or an object of
+     * the wrong length), TIERCE_E_LIMIT (larger than the store accepts, or the request queue is
+     * full), TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT (a contract above is broken), TIERCE_E_CLOSED,
+     * TIERCE_E_CANCELLED (close was quicker), or a negative errno. In words: ops->why.
      */
     int status;
 
@@ -133,7 +132,7 @@ struct tierce__connector_stats {
     uint64_t connections; /* open now */
     uint64_t connects;    /* made so far */
     uint64_t requests_waiting;
-    uint64_t requests_left_behind; /* calls that have not come back by their deadline, now */
+    uint64_t requests_left_behind; /* present calls that have not returned by their deadline */
 };
 
 struct tierce__connector_ops {
@@ -145,8 +144,8 @@ struct tierce__connector_ops {
     void (*why)(struct tierce__connector *connector, char why[TIERCE__CONNECTOR_WHY_BYTES]);
     void (*stats)(struct tierce__connector *connector, struct tierce__connector_stats *out);
     /* Answers every request and frees the connector. Blocks until the deadline at most. False: a
-     * call has not come back, so the connector is left behind and the pool of its buffers must
-     * never be freed. */
+     * call has not returned, so the connector is abandoned and the pool of its buffers must never
+     * be freed. */
     bool (*close)(struct tierce__connector *connector, uint64_t deadline_ns);
 };
 
@@ -168,10 +167,11 @@ struct tierce__connector_opts {
 bool tierce__connector_needs_shared_pool(const char *url);
 
 /*
- * The connector of a URL. Does not connect: a store that is down now may come later; PING tells.
- * [borrow] opts for the call, opts->pool until close. Errors, `why` in words without credentials:
- * TIERCE_E_CONFIG (an unknown scheme, with the list of those there are; a wrong or unknown
- * parameter, with the right ones), TIERCE_E_UNSUPPORTED (this build lacks it), -ENOMEM.
+ * The connector of a URL. Does not connect: a store that is down now may become available later;
+ * PING checks it. [borrow] opts for the call, opts->pool until close. Errors, `why` in words
+ * without credentials: TIERCE_E_CONFIG (an unknown scheme, with the list of those there are; a
+ * wrong or unknown parameter, with the right ones), TIERCE_E_UNSUPPORTED (this build lacks it),
+ * -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__connector_open(struct tierce__connector **out, const char *url,
                                           const struct tierce__connector_opts *opts,

@@ -76,7 +76,8 @@ static int ready(struct tierce__link *link)
     int rc = tierce__file_open_store(link->store, &link->levels);
     link->opens += rc == 0;
     if (rc == TIERCE_E_FORMAT)
-        return fail(link, TIERCE__FILE_STORE " is not the mark of a store of this version", rc);
+        return fail(link, TIERCE__FILE_STORE " is not the marker file of a store of this version",
+                    rc);
     return rc == 0 ? 0 : fail(link, "opening the store", rc);
 }
 
@@ -98,7 +99,8 @@ static int find(struct tierce__link *link, char *path, const struct tierce__stor
     if (rc == -ENOENT)
         return missing(link);
     if (rc == TIERCE_E_UNSUPPORTED)
-        snprintf(link->why, sizeof(link->why), "%.200s: no file of this store, or behind a link",
+        snprintf(link->why, sizeof(link->why),
+                 "%.200s: not a file of this store, or behind a symbolic link",
                  path + strlen(root));
     return rc == 0 || rc == TIERCE_E_UNSUPPORTED ? rc : fail(link, "looking for an object", rc);
 }
@@ -199,7 +201,7 @@ static void give_room(struct tierce__file_store *store, uint64_t bytes)
     atomic_fetch_sub_explicit(&store->writing_bytes, bytes, memory_order_relaxed);
 }
 
-/* Takes room below the cap; asks for a sweep where it comes near. */
+/* Reserves room below the cap; requests a sweep if the total comes near it. */
 static int take_room(struct tierce__link *link, uint64_t bytes)
 {
     struct tierce__file_store *store = link->store;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PART_BYTES_MAX 200u /* of one file name: 255 is the limit, '~' comes behind */
+#define PART_BYTES_MAX 200u /* bytes of one file name: 255 is the limit, and '~' is appended */
 
 static bool is_plain(char c)
 {

@@ -95,8 +95,8 @@ TIERCE_MUSTUSE int tierce__file_walk(const char *folder, uint32_t levels,
 TIERCE_MUSTUSE int tierce__file_publish(struct tierce__file_store *store, const char *path,
                                         const void *data, size_t bytes, uint64_t deadline_ns);
 
-/* Reads how many levels the store has. Errors: negative errno (-ENOENT: it is no store yet),
- * -ENOMEM; TIERCE_E_FORMAT (the folder has a ~store that is none, or is a link). */
+/* Reads how many levels the store has. Errors: negative errno (-ENOENT: not a store yet), -ENOMEM;
+ * TIERCE_E_FORMAT (the folder has an invalid ~store, or one that is a link). */
 TIERCE_MUSTUSE int tierce__file_read_mark(const struct tierce__file_store *store, uint32_t *levels);
 
 /* The same, and makes a store where there is none. */

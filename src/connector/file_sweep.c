@@ -32,7 +32,8 @@ struct sweep {
     uint64_t now_ms; /* by the clock of the files */
     uint64_t bytes;  /* of objects */
     uint64_t by_age[AGES];
-    uint32_t old; /* ages from here on go, those of exactly this one while `rest` lasts */
+    uint32_t old; /* objects older than this are deleted, and objects of exactly this age while
+                     `rest` lasts */
     uint64_t rest;
 };
 
@@ -193,8 +194,9 @@ static int read_claim(const struct tierce__file_store *store, char text[CLAIM_BY
     tierce__free(read);
     if (rc == TIERCE_E_FORMAT)
         tierce__log_repeated(TIERCE_LOG_WARN, "file_not_ours",
-                             "path=\"%s/" TIERCE__FILE_CLAIM "\" hint=\"nothing is evicted until "
-                             "this file is moved away: it is no claim of a sweep\"",
+                             "path=\"%s/" TIERCE__FILE_CLAIM
+                             "\" hint=\"move this file away: it is not a sweep's claim, and "
+                             "nothing is evicted while it exists\"",
                              store->root);
     return rc == -ENOENT ? 0 : rc;
 }

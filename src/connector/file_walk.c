@@ -39,7 +39,7 @@ struct walk {
     tierce__file_visit_fn *visit;
     void *arg;
     char path[TIERCE__FILE_PATH_BYTES];
-    size_t begin; /* of what is relative */
+    size_t begin; /* of the relative path */
 };
 
 static bool is_folder(const char *path, const struct dirent *entry)

@@ -21,8 +21,9 @@
 
 /* A request that a worker has taken. */
 struct slot {
-    struct tierce__links_call call;    /* the thread's alone */
-    struct tierce__connector_req *req; /* the call's, until it is answered; under the lock */
+    struct tierce__links_call call; /* the thread's alone */
+    struct tierce__connector_req
+        *req; /* belongs to the call until it is answered; under the lock */
 };
 
 struct worker {
@@ -52,7 +53,7 @@ struct links {
     uint32_t waiting_count;
     uint32_t running;   /* threads of workers */
     uint32_t answering; /* workers that are calling done */
-    uint32_t holders;   /* of this: the workers' threads, and who has not closed it */
+    uint32_t holders;   /* references: the workers' threads, and the owner until it closes */
     bool closing, clock_ends;
     uint64_t clock_ns; /* when the clock looks again */
     uint64_t connects;
@@ -186,8 +187,8 @@ static void put_back(struct links *links, struct worker *worker, size_t first, s
     end_answer(links);
 }
 
-/* Several GETs, of whose answers each is handed on as it comes. Where the connection fails only the
- * one has failed whose answer was awaited. */
+/* Several GETs; each answer is delivered when it arrives. If the connection fails, only the GET
+ * whose answer is being awaited has failed. */
 static void make_gets(struct links *links, struct worker *worker, size_t count)
 {
     const struct tierce__link_ops *ops = links->link_ops;
@@ -371,7 +372,8 @@ static bool take_running(struct worker *worker, uint64_t now, struct tierce__lis
     return any;
 }
 
-/* Moves what is over to `expired`, and finds out when the next is. Under the lock. */
+/* Moves requests past their deadline to `expired`, and determines the next deadline. Under the
+ * lock. */
 static void expire(struct links *links, uint64_t now, struct tierce__list *expired)
 {
     uint64_t next = TIERCE__DEADLINE_NEVER;
@@ -422,7 +424,7 @@ static int enqueue(struct links *links, struct tierce__connector_req *req)
     if (links->closing)
         return TIERCE_E_CLOSED;
     if (links->waiting_count >= links->waiting_max) {
-        set_why(links, "too many requests wait");
+        set_why(links, "the request queue is full");
         return TIERCE_E_LIMIT;
     }
     tierce__list_push_back(&links->waiting[req->urgency], &req->node);
@@ -496,8 +498,8 @@ static void take_waiting(struct links *links, struct tierce__list *out)
     links->waiting_count = 0;
 }
 
-/* Until all workers have ended; false: the deadline has passed, and those that are not calling done
- * have not come back. Under the lock. */
+/* Waits until all workers have ended; false: the deadline has passed, and workers that are not
+ * calling done have not returned. Under the lock. */
 static bool await_workers(struct links *links, uint64_t deadline_ns)
 {
     bool in_time = true;

@@ -9,12 +9,12 @@
  * link has a thread of its own; requests wait for one in order of their urgency. One link never
  * takes stores, so that a lookup does not wait behind them.
  *
- * A request is answered at its deadline whether a link had time for it or not. A call of a link
- * that does not come back by its deadline (a hung file system) is left behind with the link's
- * thread, which takes no part until it has come back.
+ * A request is answered at its deadline whether a link had time for it or not. A call that does not
+ * return by its deadline (a hung file system) is abandoned with the link's thread, which takes no
+ * requests until the call returns.
  *
- * Links of a connector are alike and made one for each thread; `arg` is what they share. A link is
- * used by its own thread alone; destroy and end may be called by another one, after all calls.
+ * A connector creates one link per thread; `arg` is their shared state. A link is used by its own
+ * thread alone; destroy and end may be called by another one, after all calls.
  */
 
 struct tierce__link; /* of the implementation */
@@ -68,10 +68,10 @@ struct tierce__link_ops {
     /* The last failure of this link in words, without credentials. [borrow until the next call] */
     const char *(*why)(const struct tierce__link *link);
 
-    /* NULL where it cannot be done. close has waited until its deadline in vain: ends all calls
-     * that are under way, which come back then with an error. Called while they run. */
+    /* Called when close has waited until its deadline in vain: ends all calls in progress, which
+     * then return with an error. Called while they run. NULL if this is impossible. */
     void (*abort)(void *arg);
-    /* Once all links are gone: ends what they shared. */
+    /* Frees the shared state after all links have been destroyed. */
     void (*end)(void *arg);
 };
 
@@ -88,9 +88,9 @@ struct tierce__links_opts {
 /*
  * On success takes over opts->arg, and on an error too. Errors: -ENOMEM, -EAGAIN (no thread).
  *
- * close cancels what waits, and lets the calls that are under way end by the deadline; those that
- * do not are aborted, where that is possible, for which it waits two seconds more, or left behind,
- * and the last of them that comes back frees what is left of the connector.
+ * close cancels waiting requests, and waits until the deadline for calls in progress. It then
+ * aborts the remaining calls, if that is possible, and waits two more seconds. Calls that still
+ * have not returned are abandoned; the last one to return frees the rest of the connector.
  */
 TIERCE_MUSTUSE int tierce__links_create(struct tierce__connector **out,
                                         const struct tierce__links_opts *opts);

@@ -4,8 +4,8 @@
 
 #include "connector/links.h"
 
-/* links.c is the threads of a connector out of links; links_call.c is what one call of a link needs
- * of its request, and brings to it. */
+/* links.c has the threads of a connector made of links; links_call.c has the data that one call of
+ * a link takes from its request and returns to it. */
 
 /* The names of a page: a length of two bytes before each. */
 struct tierce__links_page {
@@ -47,7 +47,7 @@ struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *ca
  * way. */
 size_t tierce__links_found(struct tierce__links_call *call);
 
-/* Gives what it has brought to its request, whose status the answer will be. Under no lock. */
+/* Copies its results to its request; the status becomes the answer. Under no lock. */
 void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__connector_req *req,
                              int status);
 

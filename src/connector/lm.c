@@ -3,8 +3,8 @@
  * lm://host:port?connections=8: a node, or the server of LMCache.
  *
  * That protocol has no deletion, no listing that is answered and no ranges; a PUT is not answered
- * either, so that each is followed by the question whether the object is there. The server keeps
- * what it was sent under keys of LMCache's form, which it parses; ours are made of a name's digest:
+ * either, so that each is followed by the question whether the object is there. The server stores
+ * values under keys in LMCache's form, which it parses; Tierce's keys are made of a name's digest:
  *
  *     tierce1@1@0@<SHA-256 of the name, 64 hex digits>@uint8
  */
@@ -119,7 +119,7 @@ static int receive_rest(struct tierce__link *link, uint8_t *memory, uint64_t len
     int rc = tierce__peer_receive(&link->peer, &piece, 1, length, &got, deadline_ns);
     if (rc != TIERCE_E_DOWN)
         return rc;
-    return tierce__peer_misunderstood(&link->peer, "an object that ends before its length");
+    return tierce__peer_misunderstood(&link->peer, "an object shorter than its stated length");
 }
 
 static int lm_get(struct tierce__link *link, const struct tierce__store_name *name, uint8_t *memory,
@@ -146,11 +146,11 @@ static int lm_get(struct tierce__link *link, const struct tierce__store_name *na
     if (reply.code == TIERCE__LM_FAIL && reply.value_bytes == 0 && body == 0)
         return TIERCE_E_MISS;
     if (reply.code == TIERCE__LM_FAIL || reply.value_bytes != length)
-        return tierce__peer_misunderstood(&link->peer, "an object of another length");
+        return tierce__peer_misunderstood(&link->peer, "an object with an unexpected length");
     return receive_rest(link, memory + body, length - body, deadline_ns);
 }
 
-/* The question behind it is its answer: no, and there was no room. */
+/* The following query is its answer: if the object is absent, there was no room. */
 static int lm_put(struct tierce__link *link, const struct tierce__store_name *name,
                   const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
 {
@@ -174,7 +174,7 @@ static int lm_put(struct tierce__link *link, const struct tierce__store_name *na
         rc = read_answer(link, link->replies[0], &there);
     if (rc != 0 || there)
         return rc;
-    snprintf(link->peer.why, sizeof(link->peer.why), "the server has not kept an object");
+    snprintf(link->peer.why, sizeof(link->peer.why), "the server did not store an object");
     return TIERCE_E_FULL;
 }
 

@@ -133,7 +133,7 @@ static int status_of(struct tierce__link *link, enum tierce__memcached_kind kind
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the server has no memory for an item");
         return TIERCE_E_FULL;
     case TIERCE__MEMCACHED_TOO_LARGE:
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "an item is larger than the server says it may");
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "an item is larger than the server's limit");
         return TIERCE_E_LIMIT;
     default:
         return tierce__memcached_refused(&link->client, &line);
@@ -200,7 +200,7 @@ static int read_part(struct tierce__link *link, const struct tierce__memcached_h
         uint64_t range_end = range->offset + range->length;
         uint64_t until = end < range_end ? end : range_end;
         if (line.bytes != tierce__memcached_part_size(head, part))
-            return tierce__peer_misunderstood(&client->peer, "a part of another length");
+            return tierce__peer_misunderstood(&client->peer, "a part with an unexpected length");
         rc = tierce__memcached_read_value(client, &line, range->memory + (from - range->offset),
                                           from - begin, until - from, deadline_ns);
         if (rc == 0)
@@ -257,8 +257,8 @@ static void add_put(struct tierce__link *link, const struct tierce__memcached_ke
 }
 
 /*
- * Puts these bytes in the place of what lies under a key, or nothing (`bytes` NULL), in one step:
- * *old is what was there. `only`: nothing happens unless that is the head which is there.
+ * Atomically replaces the value of a key by these bytes, or deletes it (`bytes` NULL): *old is the
+ * previous value. `only`: nothing happens unless that is the head which is there.
  */
 static int swap(struct tierce__link *link, const struct tierce__memcached_key *key,
                 const uint8_t *bytes, size_t count, const struct tierce__memcached_head *only,
@@ -276,7 +276,8 @@ static int swap(struct tierce__link *link, const struct tierce__memcached_key *k
         }
         if (bytes != NULL)
             add_put(link, key, old, count);
-        else /* an item that has expired: the one way to delete what one has seen */
+        else /* replace by an item that has expired: the only way to delete exactly the value that
+                was read */
             tierce__memcached_add(&link->client, "cas %s 0 -1 0 %" PRIu64, key->text, old->unique);
         rc = tierce__memcached_send(&link->client, bytes != NULL ? bytes : nothing, count,
                                     deadline_ns);
@@ -290,7 +291,8 @@ static int swap(struct tierce__link *link, const struct tierce__memcached_key *k
             continue;
         return status_of(link, kind);
     }
-    return tierce__peer_misunderstood(&link->client.peer, "a head that is never as it was");
+    return tierce__peer_misunderstood(&link->client.peer,
+                                      "a head that changed at every attempt to replace it");
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -352,7 +354,7 @@ static int memcached_get(struct tierce__link *link, const struct tierce__store_n
         before = found.head;
         if (length > found.head.length || offset > found.head.length - length) {
             snprintf(link->client.peer.why, sizeof(link->client.peer.why),
-                     "an object of another length");
+                     "an object with an unexpected length");
             return TIERCE_E_FORMAT;
         }
         rc = read_parts(link, &before, &range, &lost, deadline_ns);
@@ -522,7 +524,7 @@ static int configure(struct memcached *store, uint64_t *links,
         rc = tierce__url_param_number(source->url, links, &connections, why);
     if (rc == 0 && !tierce__memcached_prefix_is_sane(prefix)) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
-                 "URL: the prefix is longer than %u bytes or has others than printable ones",
+                 "URL: the prefix is longer than %u bytes or has unprintable characters",
                  TIERCE__MEMCACHED_PREFIX_BYTES);
         rc = TIERCE_E_CONFIG;
     }

@@ -60,7 +60,7 @@ static int fill(struct tierce__memcached *client, uint64_t deadline_ns)
         client->in_at = 0;
     }
     if (client->in_end == sizeof(client->in))
-        return tierce__peer_misunderstood(&client->peer, "a line that does not end");
+        return tierce__peer_misunderstood(&client->peer, "a line without an end");
     struct iovec piece = {.iov_base = client->in + client->in_end,
                           .iov_len = sizeof(client->in) - client->in_end};
     int rc = tierce__peer_receive(&client->peer, &piece, 1, 1, &got, deadline_ns);
@@ -139,7 +139,7 @@ int tierce__memcached_read_value(struct tierce__memcached *client,
     if (rc == 0)
         rc = read_bytes(client, end, sizeof(end), deadline_ns);
     if (rc == 0 && memcmp(end, "\r\n", 2) != 0)
-        rc = tierce__peer_misunderstood(&client->peer, "a value of another length");
+        rc = tierce__peer_misunderstood(&client->peer, "a value with an unexpected length");
     return rc;
 }
 
@@ -156,7 +156,7 @@ int tierce__memcached_refused(struct tierce__memcached *client,
     bool is_error = line->kind == TIERCE__MEMCACHED_ERROR || line->kind == TIERCE__MEMCACHED_FULL ||
                     line->kind == TIERCE__MEMCACHED_TOO_LARGE;
     if (!is_error)
-        return tierce__peer_misunderstood(&client->peer, "an answer to another question");
+        return tierce__peer_misunderstood(&client->peer, "an answer to another request");
     size_t bytes = line->name_bytes < sizeof(text) - 1 ? line->name_bytes : sizeof(text) - 1;
     memcpy(text, line->name, bytes);
     text[bytes] = '\0';
@@ -194,7 +194,7 @@ static int ask_for_item_size(struct tierce__memcached *client, uint64_t deadline
             take_stat(client, &line);
             continue;
         }
-        /* Proxies do not know the question. */
+        /* Proxies do not support the command. */
         if (rc == 0 && line.kind != TIERCE__MEMCACHED_END && line.kind != TIERCE__MEMCACHED_ERROR)
             rc = tierce__memcached_refused(client, &line);
         if (rc == 0)

@@ -35,7 +35,7 @@ TIERCE_MUSTUSE int tierce__memcached_begin(struct tierce__memcached *client, uin
 void tierce__memcached_add(struct tierce__memcached *client, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Sends what is gathered, and behind it bytes from where they lie and a line's end; NULL: none. */
+/* Sends the gathered bytes, then `bytes` without copying them and a line end; NULL: none. */
 TIERCE_MUSTUSE int tierce__memcached_send(struct tierce__memcached *client, const uint8_t *bytes,
                                           size_t count, uint64_t deadline_ns);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mooncake Store: an object of it is an object.
+ * Mooncake Store: each object is one object of Mooncake.
  *
  *     mooncake://master:50051?protocol=rdma&device=mlx5_0&replicas=2&python=/opt/venv/bin/python
  *
- * Its client library has no C interface in what is published of it, but one for Python: a process
- * of its own (mooncake_bridge.h) works on our pool, and no byte is copied on the way to Mooncake.
+ * Its published client library has no C interface, but one for Python. Therefore a separate process
+ * (mooncake_bridge.h) works on our pool, and no byte is copied on the way to Mooncake.
  *
  * Objects of Mooncake do not change, so the first PUT of a name stays. There is an update in place,
  * but a reader may get a part of each version then.
@@ -31,7 +31,7 @@
 #define NO_NUMA_NODE     UINT64_MAX
 #define ARGUMENT_BYTES   512u
 
-/* Of Mooncake's errors those that mean something to us; others are failures of the store. */
+/* Mooncake's errors that are handled here; all others are failures of the store. */
 #define NO_HANDLE         -200
 #define INVALID_PARAMS    -600
 #define INVALID_REPLICA   -702
@@ -94,10 +94,11 @@ static int status_of(struct tierce__link *link, int64_t error)
     }
 }
 
-/* A result that no such call has: who answers it does not know what it does. */
+/* Handles a result that this call cannot have: the bridge is faulty. */
 static int misunderstood(struct tierce__link *link, int64_t result)
 {
-    snprintf(link->why, sizeof(link->why), "the bridge answers nonsense (%" PRId64 ")", result);
+    snprintf(link->why, sizeof(link->why), "the bridge sent an invalid answer (%" PRId64 ")",
+             result);
     tierce__bridge_end(link->mooncake->bridge, link->seat);
     return TIERCE_E_FORMAT;
 }
@@ -145,10 +146,10 @@ static int mooncake_get(struct tierce__link *link, const struct tierce__store_na
     if (result > (int64_t)length || result == 0)
         return misunderstood(link, result);
     if (result > 0) {
-        snprintf(link->why, sizeof(link->why), "an object of another length");
+        snprintf(link->why, sizeof(link->why), "an object with an unexpected length");
         return TIERCE_E_FORMAT;
     }
-    /* Over TCP a transfer that failed is over. Of others we do not know whether they write on. */
+    /* Over TCP a failed transfer has ended. Other transports may still be writing. */
     if (result <= TRANSFER_FAIL && result > TRANSFER_FAIL - 100 && !mooncake->is_tcp)
         tierce__bridge_end(mooncake->bridge, link->seat);
     return status_of(link, result);
@@ -277,9 +278,9 @@ static int check_texts(const struct tierce__url *url, char why[TIERCE__CONNECTOR
                                         "device", "segment", "protocol",    "buffer", "replicas",
                                         "numa",   "timeout", "connections", NULL};
     if (url->host_count != 1 || url->hosts[0].name[0] == '\0')
-        return refuse(why, "one master is needed: mooncake://host:port");
+        return refuse(why, "exactly one master is required: mooncake://host:port");
     if (url->user != NULL || strspn(url->path, "/") != strlen(url->path))
-        return refuse(why, "Mooncake has no users and no path");
+        return refuse(why, "a Mooncake URL has no user and no path");
     for (size_t i = 0; i < url->param_count; i++) {
         if (strlen(url->params[i].value) >= ARGUMENT_BYTES / 2)
             return refuse(why, "a parameter is longer than 255 bytes");
@@ -288,7 +289,7 @@ static int check_texts(const struct tierce__url *url, char why[TIERCE__CONNECTOR
     if (prefix != NULL && strlen(prefix) > PREFIX_BYTES_MAX)
         return refuse(why, "the prefix is longer than 128 bytes");
     if (log != NULL && log[0] != '/')
-        return refuse(why, "log is the path of a file, from the root on");
+        return refuse(why, "log must be the absolute path of a file");
     return tierce__url_check_params(url, known, why);
 }
 

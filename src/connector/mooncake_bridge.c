@@ -24,8 +24,9 @@
 #define GOODBYE_MS     2000
 #define BACKOFF_MS_MIN 100u
 #define BACKOFF_MS_MAX 10000u
-#define STEADY_NS      (30ull * 1000 * 1000 * 1000) /* who lived that long may start at once */
-#define ARGUMENTS_MAX  16u
+#define STEADY_NS                                                                                  \
+    (30ull * 1000 * 1000 * 1000) /* a process that lived that long may be restarted at once */
+#define ARGUMENTS_MAX 16u
 
 /* Descriptors of the child. */
 #define CHILD_CONTROL 3
@@ -33,7 +34,7 @@
 #define CHILD_SEATS   5
 #define CHILD_END     (CHILD_SEATS + (int)TIERCE__BRIDGE_SEATS_MAX) /* none of them is above */
 
-/* ---- what goes between the two; mooncake_bridge.py has the same ------------------------------ */
+/* ---- messages between the two; the same as in mooncake_bridge.py ----------------------------- */
 
 #define FRAME_MAGIC 0x4e4f4f4du
 
@@ -152,7 +153,7 @@ static int list_actions(posix_spawn_file_actions_t *actions, const struct tierce
     return rc;
 }
 
-/* All signals as they are by default, and not those of our terminal. */
+/* Restores the default signal handling, and leaves our terminal's process group. */
 static int set_attributes(posix_spawnattr_t *attributes)
 {
     sigset_t none, all;
@@ -237,7 +238,7 @@ static int hear_hello(int control, char why[TIERCE__CONNECTOR_WHY_BYTES])
     uint64_t deadline_ns = tierce__deadline_in_ms(START_MS);
     int rc = receive(control, &hello, sizeof(hello), deadline_ns);
     if (rc != 0) {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the bridge %s; log=FILE keeps what it says",
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the bridge %s; log=FILE keeps its output",
                  rc == TIERCE_E_DEADLINE ? "does not become ready" : "ended before it was ready");
         return TIERCE_E_DOWN;
     }
@@ -245,7 +246,7 @@ static int hear_hello(int control, char why[TIERCE__CONNECTOR_WHY_BYTES])
               hello.text_bytes < sizeof(text);
     if (!ok || receive(control, text, hello.text_bytes, deadline_ns) != 0) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
-                 "the started process is no bridge: check the parameter python");
+                 "the started process is not a bridge: check the parameter python");
         return TIERCE_E_FORMAT;
     }
     if (hello.status == 0)
@@ -302,7 +303,7 @@ static void bury(struct tierce__bridge *bridge)
     tierce__cond_broadcast(&bridge->changed);
 }
 
-/* Ends the process that is up. With the lock held, which is given back meanwhile. */
+/* Ends the process that is up. With the lock held, which is released meanwhile. */
 static void end_process(struct tierce__bridge *bridge)
 {
     int pidfd = bridge->pidfd;
@@ -314,7 +315,7 @@ static void end_process(struct tierce__bridge *bridge)
     bury(bridge);
 }
 
-/* A process that says hello, or none. With the lock held, which is given back meanwhile. */
+/* A process that says hello, or none. With the lock held, which is released meanwhile. */
 static int start_process(struct tierce__bridge *bridge)
 {
     struct birth birth;
@@ -475,9 +476,9 @@ int tierce__bridge_call(struct tierce__bridge *bridge, uint32_t number,
     }
     tierce__bridge_end(bridge, number);
     snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the bridge %s",
-             rc == TIERCE_E_FORMAT     ? "answers nonsense and was ended"
+             rc == TIERCE_E_FORMAT     ? "sent an invalid answer and was ended"
              : rc == TIERCE_E_DEADLINE ? "did not answer in time and was ended"
-                                       : "has ended in the middle");
+                                       : "ended during a request");
     return rc == TIERCE_E_FORMAT ? rc : TIERCE_E_DOWN;
 }
 

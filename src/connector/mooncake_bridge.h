@@ -68,7 +68,7 @@ TIERCE_MUSTUSE int tierce__bridge_call(struct tierce__bridge *bridge, uint32_t s
 /* Ends the process that the seat's last call went to, and returns when it is dead. */
 void tierce__bridge_end(struct tierce__bridge *bridge, uint32_t seat);
 
-/* Ends the process, so that all calls come back soon; there is none after it. */
+/* Ends the process for good, so that all calls return soon. */
 void tierce__bridge_abort(struct tierce__bridge *bridge);
 
 /* For the seat's caller: whether there is a process, and how many there have been. */

@@ -15,7 +15,7 @@ static bool is_unix_scheme(const char *scheme)
     return plus != NULL && strcmp(plus, "+unix") == 0;
 }
 
-/* Returns what is wrong, or NULL. */
+/* Returns the error, or NULL. */
 static const char *find_wrong(const struct tierce__url *url, bool is_unix, uint16_t port)
 {
     if (url->user != NULL)
@@ -23,9 +23,9 @@ static const char *find_wrong(const struct tierce__url *url, bool is_unix, uint1
     if (is_unix)
         return url->host_count == 0 && url->path[0] == '/' && url->path[1] != '\0'
                    ? NULL
-                   : "a socket is an absolute path: three slashes";
+                   : "a socket must be an absolute path: three slashes";
     if (url->host_count != 1 || url->hosts[0].name[0] == '\0')
-        return "one host is needed";
+        return "exactly one host is required";
     if (url->path[0] != '\0' && strcmp(url->path, "/") != 0)
         return "the URL takes no path after the host";
     return url->hosts[0].port == 0 && port == 0 ? "a port is needed" : NULL;

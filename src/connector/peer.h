@@ -45,8 +45,8 @@ TIERCE_MUSTUSE int tierce__peer_send(struct tierce__peer *peer, struct iovec *pi
 TIERCE_MUSTUSE int tierce__peer_receive(struct tierce__peer *peer, struct iovec *pieces, int count,
                                         size_t least, size_t *got, uint64_t deadline_ns);
 
-/* The server has said what makes no sense: closes, for nothing can be told apart any more. Returns
- * TIERCE_E_FORMAT. */
+/* The server sent an invalid answer: closes the connection, because later answers could no longer
+ * be matched. Returns TIERCE_E_FORMAT. */
 int tierce__peer_misunderstood(struct tierce__peer *peer, const char *what);
 
 #endif

@@ -37,7 +37,7 @@ struct plugin {
     const struct tierce_plugin *table;
     bool is_open;
     void *store;
-    struct tierce__link_ops ops; /* with what this plug-in can do */
+    struct tierce__link_ops ops; /* with the capabilities of this plug-in */
 };
 
 struct tierce__link {
@@ -75,7 +75,8 @@ static int ended(struct tierce__link *link, int rc)
     link->connects += answered && !link->is_connected;
     link->is_connected = answered;
     if (!is_status(rc)) {
-        snprintf(link->why, sizeof(link->why), "the plug-in returned %d, which is no status", rc);
+        snprintf(link->why, sizeof(link->why), "the plug-in returned %d, which is not a status",
+                 rc);
         return TIERCE_E_FORMAT;
     }
     const char *why =
@@ -99,7 +100,8 @@ static int plugin_exists(struct tierce__link *link, const struct tierce__store_n
     int rc = ended(
         link, link->plugin->table->exists(link->link, public_names, count, &there, deadline_ns));
     if (rc == 0 && there > count) {
-        snprintf(link->why, sizeof(link->why), "the plug-in found more names than it was told");
+        snprintf(link->why, sizeof(link->why),
+                 "the plug-in found more names than were passed to it");
         rc = TIERCE_E_FORMAT;
     }
     *found = rc == 0 ? there : 0;
@@ -135,7 +137,7 @@ struct listing {
     void *arg;
 };
 
-/* Only what was asked for, and what is a name. */
+/* Accepts only requested names that are valid. */
 static void tell(void *arg, const struct tierce_plugin_name *name)
 {
     const struct listing *listing = arg;
@@ -246,9 +248,9 @@ static const char *distrust(char *path)
     if (stat(path, &st) != 0)
         return tierce_strerror(-errno);
     if (!S_ISREG(st.st_mode))
-        return "is no regular file";
+        return "is not a regular file";
     if (others_may_write(&st))
-        return "belongs to another user, or others may write it";
+        return "belongs to another user, or is writable for others";
     for (char *end = strrchr(path, '/'); end != NULL; end = strrchr(path, '/')) {
         *end = '\0';
         if (stat(end == path ? "/" : path, &st) != 0)
@@ -318,13 +320,13 @@ static int check_table(const struct tierce_plugin *table, const char *path,
     if (table == NULL)
         snprintf(what, sizeof(what), SYMBOL "() returns NULL");
     else if (table->version != TIERCE_PLUGIN_VERSION)
-        snprintf(what, sizeof(what), "is made for version %u of plugin.h, and this is %u",
+        snprintf(what, sizeof(what), "was built for version %u of plugin.h; this is version %u",
                  (unsigned)table->version, TIERCE_PLUGIN_VERSION);
     else if (table->size < sizeof(*table))
-        snprintf(what, sizeof(what), "its table has %u bytes, and %zu are needed",
+        snprintf(what, sizeof(what), "its table has %u bytes; %zu are required",
                  (unsigned)table->size, sizeof(*table));
     else if ((table->caps & ~CAPS_ALL) != 0)
-        snprintf(what, sizeof(what), "has caps that are not known: %#x", table->caps & ~CAPS_ALL);
+        snprintf(what, sizeof(what), "has unknown caps: %#x", table->caps & ~CAPS_ALL);
     else if ((missing = find_missing(table)) != NULL)
         snprintf(what, sizeof(what), "has no function %s", missing);
     return what[0] != '\0' ? refuse(why, path, what) : 0;
@@ -377,7 +379,7 @@ static int open_plugin(struct plugin *plugin, const struct tierce__url *url, uin
                                                           TIERCE__LINKS_MAX};
     if (url->host_count != 0 || url->user != NULL || url->path[0] != '/') {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
-                 "URL: a plug-in is an absolute path: plugin:///path/of/file.so");
+                 "URL: a plug-in must be an absolute path: plugin:///path/of/file.so");
         return TIERCE_E_CONFIG;
     }
     int rc = tierce__url_param_number(url, links, &connections, why);

@@ -154,7 +154,7 @@ static int hand_over(struct tierce__s3 *s3, struct tierce__connector_req *req)
     }
     tierce__lock_drop(&s3->lock);
     if (rc == TIERCE_E_LIMIT)
-        tierce__s3_set_why(s3, "too many requests wait");
+        tierce__s3_set_why(s3, "the request queue is full");
     return rc;
 }
 

@@ -36,27 +36,30 @@ static const char *call_name(enum tierce__s3_call call)
 static const struct meaning {
     const char *error; /* the Code of S3's answer */
     int status;
-    bool again; /* it asks to come back later, and has done nothing */
+    bool again; /* it requests a later retry, and has done nothing */
     const char *words;
 } meanings[] = {
     {"NoSuchKey", TIERCE_E_MISS, false, NULL},
     {"NoSuchBucket", TIERCE_E_DOWN, false, "there is no such bucket"},
     {"AccessDenied", TIERCE_E_REFUSED, false,
-     "these credentials may not do that (what is not there is refused too, where they may not list "
-     "the bucket)"},
-    {"InvalidAccessKeyId", TIERCE_E_REFUSED, false, "the store does not know the access key"},
-    {"SignatureDoesNotMatch", TIERCE_E_REFUSED, false, "the secret key is wrong"},
+     "these credentials lack permission (a missing object is also reported so if they lack "
+     "ListBucket)"},
+    {"InvalidAccessKeyId", TIERCE_E_REFUSED, false, "the access key is unknown to the store"},
+    {"SignatureDoesNotMatch", TIERCE_E_REFUSED, false, "the secret key is invalid"},
     {"ExpiredToken", TIERCE_E_REFUSED, false, "the session token has expired"},
-    {"InvalidToken", TIERCE_E_REFUSED, false, "the session token is wrong"},
+    {"InvalidToken", TIERCE_E_REFUSED, false, "the session token is invalid"},
     {"TokenRefreshRequired", TIERCE_E_REFUSED, false, "the session token has expired"},
     {"RequestTimeTooSkewed", TIERCE_E_REFUSED, false,
-     "this machine's clock is too far from the store's"},
+     "this machine's clock differs too much from the store's"},
     {"AuthorizationHeaderMalformed", TIERCE_E_REFUSED, false, "the region may be wrong"},
-    {"PermanentRedirect", TIERCE_E_DOWN, false, "the bucket is in another region, or elsewhere"},
-    {"TemporaryRedirect", TIERCE_E_DOWN, false, "the bucket is in another region, or elsewhere"},
-    {"IllegalLocationConstraintException", TIERCE_E_DOWN, false, "the bucket is elsewhere"},
-    {"EntityTooLarge", TIERCE_E_LIMIT, false, "larger than the store takes"},
-    {"KeyTooLongError", TIERCE_E_LIMIT, false, "the name is longer than the store takes"},
+    {"PermanentRedirect", TIERCE_E_DOWN, false,
+     "the bucket is in another region or at another endpoint; check region= and endpoint="},
+    {"TemporaryRedirect", TIERCE_E_DOWN, false,
+     "the bucket is in another region or at another endpoint; check region= and endpoint="},
+    {"IllegalLocationConstraintException", TIERCE_E_DOWN, false,
+     "the bucket is in another region; check region="},
+    {"EntityTooLarge", TIERCE_E_LIMIT, false, "larger than the store's limit"},
+    {"KeyTooLongError", TIERCE_E_LIMIT, false, "the name is longer than the store's limit"},
     {"InvalidRange", TIERCE_E_FORMAT, false, "the object ends before the range begins"},
     {"QuotaExceeded", TIERCE_E_FULL, false, "the store has no room"},
     {"XMinioStorageFull", TIERCE_E_FULL, false, "the store has no room"},
@@ -73,11 +76,11 @@ static struct meaning meaning_of_number(long http)
 {
     if (http == 401 || http == 403)
         return (struct meaning){.status = TIERCE_E_REFUSED,
-                                .words = "the credentials are wrong, or may not do that"};
+                                .words = "the credentials are invalid, or lack permission"};
     if (http == 404)
         return (struct meaning){.status = TIERCE_E_MISS};
     if (http == 413)
-        return (struct meaning){.status = TIERCE_E_LIMIT, .words = "larger than the store takes"};
+        return (struct meaning){.status = TIERCE_E_LIMIT, .words = "larger than the store's limit"};
     if (http == 416)
         return (struct meaning){.status = TIERCE_E_FORMAT, .words = "no such range"};
     if (http == 507)
@@ -85,7 +88,7 @@ static struct meaning meaning_of_number(long http)
     if (http == 429 || http == 500 || http == 502 || http == 503 || http == 504)
         return (struct meaning){.status = TIERCE_E_DOWN, .again = true};
     if (http >= 300 && http < 400)
-        return (struct meaning){.status = TIERCE_E_DOWN, .words = "is the endpoint right?"};
+        return (struct meaning){.status = TIERCE_E_DOWN, .words = "check endpoint="};
     return (struct meaning){.status = http >= 500 ? TIERCE_E_DOWN : TIERCE_E_FORMAT};
 }
 
@@ -148,7 +151,7 @@ static int refused(const struct tierce__s3_transfer *transfer, bool *again)
             return 0;
         if (call == TIERCE__S3_HEAD || call == TIERCE__S3_GET)
             return TIERCE_E_MISS;
-        meaning = (struct meaning){.status = TIERCE_E_DOWN, .words = "is the endpoint right?"};
+        meaning = (struct meaning){.status = TIERCE_E_DOWN, .words = "check endpoint="};
     }
     *again = meaning.again;
     tell_place(place, transfer, error);
@@ -184,7 +187,7 @@ static int lost(const struct tierce__s3_transfer *transfer, CURLcode code)
     }
 }
 
-/* ---- what was asked for ---------------------------------------------------------------------- */
+/* ---- the answers to requests ----------------------------------------------------------------- */
 
 static int check_object(const struct tierce__s3_transfer *transfer)
 {
@@ -195,7 +198,7 @@ static int check_object(const struct tierce__s3_transfer *transfer)
     if (transfer->http == 200 && transfer->offset > 0)
         return misunderstood(transfer, "the store does not serve ranges");
     if ((!is_part && !is_whole) || transfer->got != transfer->wanted)
-        return misunderstood(transfer, "an object of another length");
+        return misunderstood(transfer, "an object with an unexpected length");
     return 0;
 }
 
@@ -216,7 +219,7 @@ static bool has_root(const struct tierce__s3_transfer *transfer, const char *roo
            found[0] != '\0';
 }
 
-/* All but an empty result and the names of what was deleted is a failure. */
+/* Anything but an empty result or the names of deleted objects is a failure. */
 static bool note_deleted(void *arg, const char *path, const char *text, size_t bytes)
 {
     bool *failed = arg;
@@ -226,8 +229,8 @@ static bool note_deleted(void *arg, const char *path, const char *text, size_t b
     return true;
 }
 
-/* TIERCE_E_FORMAT where one at least was not deleted, or 200 came with another answer: each is
- * tried on its own then. */
+/* TIERCE_E_FORMAT if at least one object was not deleted, or 200 came with another answer: each is
+ * then tried separately. */
 static int check_deletions(const struct tierce__s3_transfer *transfer)
 {
     bool failed = false;
@@ -290,7 +293,7 @@ int tierce__s3_answer(struct tierce__s3_transfer *transfer, CURLcode code, bool 
     if (transfer->is_wrong && transfer->call == TIERCE__S3_GET)
         return check_object(transfer);
     if (transfer->is_wrong)
-        return misunderstood(transfer, "an answer that is too long");
+        return misunderstood(transfer, "an answer above the size limit");
     if (code != CURLE_OK)
         return lost(transfer, code);
     if ((transfer->http < 200 || transfer->http >= 300) && transfer->call == TIERCE__S3_DELETE_MANY)

@@ -237,7 +237,7 @@ static int take_endpoint(struct tierce__s3_config *config, const struct tierce__
         endpoint->host_count != 1 || endpoint->user != NULL || endpoint->param_count > 0 ||
         strlen(endpoint->path) > 1 || strlen(endpoint->hosts[0].name) > 200 ||
         endpoint->hosts[0].name[0] == '\0')
-        return refuse(why, "URL: an endpoint is http://HOST:PORT or https://HOST:PORT");
+        return refuse(why, "URL: endpoint must be http://HOST:PORT or https://HOST:PORT");
     /* No certificate is for a name with a dot before the endpoint's. */
     is_path |= strchr(bucket, '.') != NULL && !config->is_plain;
     int rc = take_flag(&is_path, url, "path_style", why);
@@ -246,8 +246,9 @@ static int take_endpoint(struct tierce__s3_config *config, const struct tierce__
     if (rc != 0)
         return rc;
     if (config->is_plain && !is_insecure && !tierce__is_loopback_host(endpoint->hosts[0].name))
-        return refuse(why, "URL: an endpoint of another machine without TLS (http://) needs "
-                           "insecure=true");
+        return refuse(
+            why,
+            "URL: an endpoint on another machine without TLS (http://) requires insecure=true");
     format_host(config->host, sizeof(config->host), is_path ? "" : bucket, &endpoint->hosts[0],
                 config->is_plain);
     snprintf(config->origin, sizeof(config->origin), "%s://%s", endpoint->scheme, config->host);
@@ -282,8 +283,8 @@ static int take_place(struct tierce__s3_config *config, const struct tierce__url
     struct tierce__url endpoint = {0};
     const char *given = tierce__url_param(url, "endpoint");
     if (url->host_count != 1 || url->hosts[0].port != 0 || !is_bucket(url->hosts[0].name))
-        return refuse(why, "URL: s3://BUCKET/PREFIX, a bucket of 3 to 63 small letters, digits, "
-                           "'-' and '.'; the server is endpoint=");
+        return refuse(why, "URL: s3://BUCKET/PREFIX, with a bucket of 3 to 63 lower-case letters, "
+                           "digits, '-' and '.'; endpoint= names the server");
     int rc = take_region(config, url, why);
     if (rc == 0 && given == NULL)
         snprintf(text, sizeof(text), "https://s3.%s.amazonaws.com", config->region);
@@ -307,14 +308,14 @@ static int take_prefix(struct tierce__s3_config *config, const char *path,
     if (strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._=+,@-/") !=
             bytes ||
         bytes + 1 > TIERCE__S3_PREFIX_MAX)
-        return refuse(why, "URL: the prefix is longer than 255 bytes, or has more than letters, "
-                           "digits and ._=+,@-/");
+        return refuse(why, "URL: the prefix is longer than 255 bytes, or has characters other than "
+                           "letters, digits and ._=+,@-/");
     snprintf(out, TIERCE__S3_PREFIX_MAX + 1, "%s%s", path, path[bytes - 1] == '/' ? "" : "/");
     char slashed[TIERCE__S3_PREFIX_MAX + 3];
     snprintf(slashed, sizeof(slashed), "/%s", out);
     if (strstr(slashed, "//") != NULL || strstr(slashed, "/./") != NULL ||
         strstr(slashed, "/../") != NULL)
-        return refuse(why, "URL: the prefix has a part that is empty, . or ..");
+        return refuse(why, "URL: the prefix has a component that is empty, . or ..");
     return 0;
 }
 

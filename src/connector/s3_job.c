@@ -8,8 +8,8 @@
  *                 is followed by Abort where it fails
  *     the others  one request
  *
- * A job that is answered at its deadline goes on for as long as it takes to abort its upload; it
- * touches nothing of its request any more.
+ * A job answered at its deadline continues until its upload is aborted; it no longer accesses its
+ * request.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -70,7 +70,7 @@ static void stop_transfers(struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* The items of a step, which begins; it is older than what is ready. */
+/* The items of a step that begins; the step is older than the ready items. */
 static void set_step(struct tierce__s3 *s3, struct tierce__s3_job *job, enum tierce__s3_step step,
                      uint64_t count)
 {
@@ -98,7 +98,7 @@ static void finish(struct tierce__s3 *s3, struct tierce__s3_job *job)
         return;
     }
     if (status == 0 && job->is_mixed) {
-        tierce__s3_set_why(s3, "GetObject: the object changes all the time");
+        tierce__s3_set_why(s3, "GetObject: the object was replaced during each attempt");
         status = TIERCE_E_FORMAT;
     }
     bool is_upload = job->step == TIERCE__S3_PARTS || job->step == TIERCE__S3_COMPLETING;
@@ -109,7 +109,7 @@ static void finish(struct tierce__s3 *s3, struct tierce__s3_job *job)
         tierce__s3_job_free(job);
 }
 
-/* Nothing of the step is under way, and nothing is left to do of it. */
+/* No request of the step is in progress, and none remains. */
 static void end_step(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
     if (job->status == 0 && job->step == TIERCE__S3_BEGINNING && job->req == NULL) {
@@ -144,7 +144,7 @@ static struct tierce__s3_mark *find_mark(struct tierce__s3 *s3, uint64_t cursor)
     return NULL;
 }
 
-/* Keeps where a listing goes on; the listing that has been waiting longest is forgotten for it. */
+/* Stores the continuation of a listing; it replaces the listing that has been waiting longest. */
 static int make_mark(struct tierce__s3 *s3, uint64_t *cursor, bool of_long_ones, const char *token)
 {
     char *copy = token[0] != '\0' ? tierce__strdup(token) : NULL;
@@ -168,7 +168,7 @@ static int begin_page(struct tierce__s3 *s3, struct tierce__s3_job *job)
         return 0;
     const struct tierce__s3_mark *mark = find_mark(s3, job->req->cursor);
     if (mark == NULL) {
-        tierce__s3_set_why(s3, "ListObjectsV2: a listing that is not known any more");
+        tierce__s3_set_why(s3, "ListObjectsV2: a listing that no longer exists");
         return TIERCE_E_ARGUMENT;
     }
     job->of_long_ones = mark->of_long_ones;
@@ -432,7 +432,7 @@ static void begin_item(struct tierce__s3 *s3, struct tierce__s3_job *job)
         tierce__s3_job_note(transfer, rc);
 }
 
-/* One connection is kept for what is not a store. */
+/* One connection is reserved for requests other than stores. */
 static struct tierce__s3_job *next_ready(struct tierce__s3 *s3)
 {
     for (unsigned i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {

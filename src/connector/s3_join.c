@@ -11,10 +11,10 @@
  *
  * Waiting DELETEs become one DeleteObjects.
  *
- * The first job has the transfer (transfer->job). Where one must be answered before the store has
- * answered, where the object ends inside of the joined range, where the connection breaks inside of
- * it, and where an object cannot be deleted, the transfer is taken back and what is not answered is
- * asked for again, each on its own.
+ * The first job has the transfer (transfer->job). The transfer is split, and each unanswered job is
+ * sent again as a request of its own, in four cases: a job must be answered before the store has
+ * answered; the object ends inside the joined range; the connection breaks inside it; an object
+ * cannot be deleted.
  */
 #include "base/alloc.h"
 #include "base/assert.h"

@@ -65,8 +65,8 @@ bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *
 bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
                            const struct tierce__store_name *begins, bool of_long_ones);
 
-/* Percent-encodes as signatures want it, '/' only if it is no `keeps_slash`. Returns what it wrote,
- * which is cut where there is no room; the text ends. */
+/* Percent-encodes as signatures require it; '/' only without `keeps_slash`. Returns the number of
+ * bytes written, truncated to the room; the text is terminated. */
 size_t tierce__s3_encode(char *out, size_t room, const char *text, bool keeps_slash);
 
 /* ---- the connector (s3.c, s3_job.c, s3_transfer.c, s3_answer.c) ---- */
@@ -106,7 +106,7 @@ struct tierce__s3_transfer {
     struct tierce__list riders; /* of a joined transfer: its unanswered jobs (s3_join.c) */
     enum tierce__s3_call call;
     uint64_t item;                  /* of its job: which name, which piece */
-    char key[TIERCE__S3_KEY_BYTES]; /* of the object; LIST: what keys begin with */
+    char key[TIERCE__S3_KEY_BYTES]; /* key of the object; LIST: the prefix of keys */
     bool is_running;                /* curl has it; otherwise it waits until again_ns */
     uint64_t again_ns;              /* 0: not waiting */
     uint32_t tries;
@@ -132,9 +132,9 @@ struct tierce__s3_transfer {
     char bucket_region[TIERCE__S3_REGION_MAX + 1]; /* that the answer names, or "" */
     bool has_range;
     uint64_t range_first, range_last;
-    uint64_t object_bytes; /* of the whole object; 0: not told */
-    int64_t date_s;        /* 0: not told */
-    char *text;            /* the body of an answer that is no object */
+    uint64_t object_bytes; /* of the whole object; 0: not given */
+    int64_t date_s;        /* 0: not given */
+    char *text;            /* the body of an answer that is not an object */
     size_t text_bytes, text_room;
     char error[CURL_ERROR_SIZE];
 };
@@ -241,20 +241,20 @@ bool tierce__s3_login_ask(struct tierce__s3 *s3);
 
 /* ---- s3_job.c: thread of the connector ---- */
 
-#define TIERCE__S3_ABORT_MS 10000u /* for an upload that is given up, after the answer */
+#define TIERCE__S3_ABORT_MS 10000u /* for an aborted upload, after the answer */
 #define TIERCE__S3_DRAIN_MS 5000u  /* for lookups answered after their deadline */
 
 /* A request becomes a job, or is answered. */
 void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__connector_req *req);
-/* Begins what there are connections for. */
+/* Begins as many jobs as there are connections for. */
 void tierce__s3_jobs_go_on(struct tierce__s3 *s3);
 /* Answers all jobs that have not begun with `status`. */
 void tierce__s3_jobs_refuse(struct tierce__s3 *s3, int status);
 /* A transfer of it is over. */
 void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status);
-/* Answers those whose time is over, and finds out when the next one's is. */
+/* Answers jobs past their deadline, and determines the next deadline. */
 void tierce__s3_jobs_expire(struct tierce__s3 *s3, uint64_t now);
-/* Close: cancels what has not begun, or all. */
+/* Close: cancels jobs that have not begun, or all. */
 void tierce__s3_jobs_cancel(struct tierce__s3 *s3, bool all);
 bool tierce__s3_has_jobs(const struct tierce__s3 *s3);
 

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TEXT_BYTES_MAX (64u << 10) /* of an answer that is no object */
+#define TEXT_BYTES_MAX (64u << 10) /* of an answer that is not an object */
 #define PAGE_BYTES_MAX (8u << 20)
 #define PAGE_KEYS      "500"
 #define HEADER_BYTES   (TIERCE__S3_TOKEN_MAX + 64u)
@@ -42,7 +42,7 @@ static bool make_room(struct tierce__s3_transfer *transfer, size_t more)
     return true;
 }
 
-/* Bytes of an answer that is no object. */
+/* Bytes of an answer that is not an object. */
 static size_t take_text(struct tierce__s3_transfer *transfer, const char *data, size_t bytes)
 {
     bool is_page = transfer->call == TIERCE__S3_LIST;
@@ -59,8 +59,8 @@ static size_t take_text(struct tierce__s3_transfer *transfer, const char *data, 
     return bytes;
 }
 
-/* The one copy of what is read: curl receives into a buffer of its own, which the processor's cache
- * still holds. */
+/* The only copy of received data: curl receives into its own buffer, which is still in the
+ * processor's cache. */
 static size_t take_body(char *data, size_t one, size_t bytes, void *arg)
 {
     struct tierce__s3_transfer *transfer = arg;
@@ -206,7 +206,7 @@ static bool is_of_bucket(enum tierce__s3_call call)
     return call == TIERCE__S3_LIST || call == TIERCE__S3_PING || call == TIERCE__S3_DELETE_MANY;
 }
 
-/* Path and query, each with its end; sorted by name, as signatures want it. */
+/* Path and query, both terminated; sorted by name, as signatures require it. */
 static void make_target(const struct tierce__s3_transfer *transfer, char *path, char *query)
 {
     const struct tierce__s3_config *config = &transfer->s3->config;
@@ -297,7 +297,7 @@ static bool make_headers(struct tierce__s3_transfer *transfer, const char *path,
     }
     if (ok && transfer->call == TIERCE__S3_DELETE_MANY)
         ok = add_sum(transfer);
-    /* Nothing is asked before a body is sent: that costs a round trip. */
+    /* Sends bodies without "Expect: 100-continue", which would cost a round trip. */
     return ok && add_header(transfer, "Expect", "");
 }
 
@@ -425,7 +425,7 @@ void tierce__s3_transfer_free(struct tierce__s3_transfer *transfer)
     s3->free_count++;
 }
 
-/* Takes the store's time where ours is so far off that it refused it. */
+/* Takes the store's time where ours is so far off that it rejected it. */
 static bool correct_clock(struct tierce__s3_transfer *transfer)
 {
     struct tierce__s3 *s3 = transfer->s3;
@@ -462,8 +462,8 @@ static bool renew_credentials(struct tierce__s3_transfer *transfer)
     return tierce__s3_renew_credentials(&transfer->s3->config);
 }
 
-/* The connections that were kept may all have been closed meanwhile, which curl does not see before
- * it uses them, and after five of them it gives up. */
+/* The connections that were kept may all have been closed meanwhile, which curl detects only when
+ * it uses them, and it fails after five of them. */
 static bool leave_kept_connections(struct tierce__s3_transfer *transfer, CURLcode code,
                                    long connects)
 {
@@ -475,8 +475,8 @@ static bool leave_kept_connections(struct tierce__s3_transfer *transfer, CURLcod
     return true;
 }
 
-/* Puts it off, longer each time, and for different times for those who fail together; false if it
- * has been tried often enough, or there is no time. */
+/* Schedules a retry, with an increasing and randomised delay; false if the attempts or the time are
+ * used up. */
 static bool put_off(struct tierce__s3_transfer *transfer)
 {
     struct tierce__s3 *s3 = transfer->s3;

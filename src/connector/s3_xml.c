@@ -25,7 +25,7 @@ static bool starts(const struct reader *reader, const char *with)
     return (size_t)(reader->end - reader->at) >= bytes && memcmp(reader->at, with, bytes) == 0;
 }
 
-/* Goes behind the next `end`; false if there is none. */
+/* Moves behind the next `end`; false if there is none. */
 static bool skip_behind(struct reader *reader, const char *end)
 {
     size_t bytes = strlen(end);
@@ -93,7 +93,8 @@ static bool take_entity(char *out, const char *name, size_t bytes)
     return true;
 }
 
-/* The text [from, to) with its entities replaced; false for what is none, or does not fit. */
+/* The text [from, to) with its entities replaced; false if one is invalid, or the text does not
+ * fit. */
 static bool take_text(struct reader *reader, const char *from, const char *to, size_t *out)
 {
     size_t used = 0;
@@ -190,7 +191,7 @@ static bool open_element(struct reader *reader)
     return reader->leaf(reader->arg, reader->path, "", 0) && close_element(reader, name, bytes);
 }
 
-/* An end tag, behind its "</"; [from, to) is what stands before it. */
+/* An end tag, behind its "</"; [from, to) is the text before it. */
 static bool leave_element(struct reader *reader, const char *from, const char *to)
 {
     const char *name;

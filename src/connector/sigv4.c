@@ -83,7 +83,7 @@ static void signing_key(uint8_t key[TIERCE__SHA256_BYTES],
     derive(key, "aws4_request", 12);
 }
 
-/* ---- what is signed -------------------------------------------------------------------------- */
+/* ---- the signed text ------------------------------------------------------------------------- */
 
 void tierce__sigv4_time(char text[TIERCE__SIGV4_TIME_BYTES], uint64_t time_s)
 {

@@ -12,7 +12,8 @@
  *
  * libcurl could sign too (CURLOPT_AWS_SIGV4). As of 7.88 it signs the query in the order in which
  * it is given, signs empty headers that it then does not send, and takes the time from this
- * machine's clock, which a store whose clock differs refuses. Here the caller says what is signed.
+ * machine's clock, which a store with a different clock rejects. Here the caller specifies what is
+ * signed.
  *
  * Nothing here allocates or blocks. Thread: any.
  */

@@ -130,12 +130,13 @@ static void answer_call(const struct door *door, struct MHD_Connection *connecti
     const struct tierce__control_opts *opts = &door->control->opts;
     if (!may_enter(door, connection)) {
         refuse(answer, MHD_HTTP_FORBIDDEN,
-               door->is_public ? "ask for localhost\n" : "this is another user's process\n");
+               door->is_public ? "ask for localhost\n" : "this process belongs to another user\n");
         return;
     }
     if (call->too_large) {
         refuse(answer, MHD_HTTP_CONTENT_TOO_LARGE,
-               door->is_public ? "no page here takes a body\n" : "at most 16 MiB\n");
+               door->is_public ? "pages of this socket accept no request body\n"
+                               : "at most 16 MiB\n");
         return;
     }
     bool is_there = false;
@@ -154,7 +155,7 @@ static void answer_call(const struct door *door, struct MHD_Connection *connecti
         return;
     }
     if (is_there)
-        refuse(answer, MHD_HTTP_METHOD_NOT_ALLOWED, "another method is wanted here\n");
+        refuse(answer, MHD_HTTP_METHOD_NOT_ALLOWED, "another HTTP method is required\n");
     else
         refuse(answer, MHD_HTTP_NOT_FOUND, "no such page\n");
 }

@@ -119,9 +119,10 @@ int tierce__guests_open(const struct tierce__guests *guests, const char *path, c
     if (rc == 0 && chmod(path, mode) < 0)
         rc = -errno;
     if (rc == -EPERM)
-        snprintf(why, 256,
-                 "this user is not in the group %lu, so that it cannot give a socket to it",
-                 (unsigned long)guests->group);
+        snprintf(
+            why, 256,
+            "this user is not a member of the group %lu, so it cannot give a socket to that group",
+            (unsigned long)guests->group);
     else if (rc < 0)
         snprintf(why, 256, "%.160s: %s", path, tierce_strerror(rc));
     return rc;

@@ -37,7 +37,8 @@ int tierce__control_folder_is_ours(const char *path, char why[256])
     }
     if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
         return 0;
-    snprintf(why, 256, "%.160s is not a folder of this user alone (mode 0700)", path);
+    snprintf(why, 256,
+             "%.160s is not a folder with access for this user only (mode 0700) (mode 0700)", path);
     return -EACCES;
 }
 
@@ -45,13 +46,13 @@ static int make_folder(const char *path, char why[256])
 {
     if (mkdir(path, 0700) < 0 && errno != EEXIST) {
         int rc = -errno;
-        snprintf(why, 256, "cannot make the folder %.160s: %s", path, tierce_strerror(rc));
+        snprintf(why, 256, "cannot create the folder %.160s: %s", path, tierce_strerror(rc));
         return rc;
     }
     return tierce__control_folder_is_ours(path, why);
 }
 
-/* Returns whether the socket is stale: its process ended without removing it, so it refuses
+/* Returns whether the socket is stale: its process ended without removing it, so it rejects
  * connections. */
 static bool is_stale(const struct sockaddr_un *address)
 {
@@ -156,7 +157,7 @@ int tierce__control_listen(int *fd, const char *path, char why[256])
     }
     snprintf(why, 256, "cannot listen on %.160s: %s", path,
              rc == -EADDRINUSE
-                 ? "another process answers there, or it is no socket; name another path"
+                 ? "another process listens there, or it is not a socket; set another path"
                  : tierce_strerror(rc));
     if (s >= 0)
         close(s);

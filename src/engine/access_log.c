@@ -68,7 +68,7 @@ static int check_file(int fd, uint64_t *bytes)
         return -errno;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0)
         return -EBUSY;
-    /* Nor does it end in the middle of a line, as a process that was killed leaves it. */
+    /* It also must not end in the middle of a line, as after a killed process. */
     if (st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) != 1)
         return -EIO;
     if (last != '\n' && write(fd, "\n", 1) != 1)
@@ -100,7 +100,7 @@ static int rotate(struct tierce__access_log *log)
     return open_file(log);
 }
 
-/* All of it, or what was written of it is taken back. */
+/* Writes all of it, or truncates the part that was written. */
 static int write_whole(struct tierce__access_log *log, size_t length)
 {
     size_t done = 0;
@@ -130,7 +130,7 @@ static int write_lines(struct tierce__access_log *log, size_t length)
 
 /* ---- the writer ------------------------------------------------------------------------------ */
 
-/* Writes what is filled, without the lock while it does. */
+/* Writes the filled buffer, without holding the lock meanwhile. */
 static void write_filled(struct tierce__access_log *log)
 {
     char *writing = log->filling;

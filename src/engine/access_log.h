@@ -10,7 +10,7 @@
 
 /*
  * The access log (docs/format/trace.md): a line for each lookup and store, so that `tierce
- * optimize` can say what another cache would have done.
+ * optimize` can compute the hits of other caches.
  *
  *     rc = tierce__access_open(&log, path, bytes_max);
  *     tierce__access_begin(log, &line, "lookup", &what);      // log NULL: nothing
@@ -32,7 +32,7 @@ struct tierce__access_log;
 TIERCE_MUSTUSE int tierce__access_open(struct tierce__access_log **out, const char *path,
                                        uint64_t bytes_max);
 
-/* Writes what is buffered; blocks for that. NULL is accepted. */
+/* Writes the buffered lines; blocks meanwhile. NULL is accepted. */
 void tierce__access_close(struct tierce__access_log *log);
 
 struct tierce__access_what {

@@ -8,11 +8,11 @@
 #include "base/clock.h"
 #include "engine/engine_private.h"
 
-/* Questions that one search asks a store: one for a store that answers at once, others where it
- * shared a question about a prompt that parts from its own, or where another store had the chunks
- * that this one lacks. */
+/* The maximum of queries to one store in a search. One is enough if the store answers at once. A
+ * search sends more if it joined a query for a prompt that diverges from its own, or if another
+ * store had chunks that this store lacks. */
 #define QUESTIONS_MAX 4
-/* For what a store has said by the deadline to get here. */
+/* Time for an answer sent by the deadline to arrive. */
 #define GRACE_NS (20 * TIERCE__MS_NS)
 
 struct ask {
@@ -165,11 +165,11 @@ static bool is_pending(struct tierce_engine *engine, size_t rung, const struct t
 
 /* A store while it is searched. */
 struct store {
-    struct ask *ask; /* a question that is waited for, with a reference; or NULL */
-    unsigned asked;  /* questions so far */
-    int status;      /* of the next key: 0, the store does not have it; TIERCE_E_DEADLINE, it has
-                        not said; or why it is not asked */
-    int failure;     /* status of keys without an answer, after a failed query */
+    struct ask *ask; /* the query being waited for, with a reference; or NULL */
+    unsigned asked;  /* queries so far */
+    int status;  /* for the next key: 0, the store does not have it; TIERCE_E_DEADLINE, it has not
+                    answered; or why it is not queried */
+    int failure; /* status of keys without an answer, after a failed query */
 };
 
 struct search {
@@ -179,7 +179,7 @@ struct search {
     size_t count;
     size_t at; /* leading keys that some store has */
     struct store stores[TIERCE__TIERS_MAX];
-    uint64_t question_ns; /* the deadline of questions */
+    uint64_t question_ns; /* the deadline of queries */
     bool waits;           /* until the deadline of the search */
     bool is_late;         /* that has passed */
 };
@@ -204,7 +204,7 @@ static bool recall_store(struct search *s, size_t rung)
     return found > 0;
 }
 
-/* Goes on from store to store as far as their answers reach. */
+/* Continues from store to store as far as their answers reach. */
 static void recall(struct search *s)
 {
     bool moved;
@@ -215,8 +215,8 @@ static void recall(struct search *s)
     } while (moved && s->at < s->count);
 }
 
-/* Asks all stores that have not said whether they have the next key. Returns whether there is
- * anything to wait for. */
+/* Queries all stores that have not yet answered for the next key. Returns whether there is anything
+ * to wait for. */
 static bool ask_stores(struct search *s)
 {
     bool waits = false;
@@ -255,7 +255,7 @@ static bool any_due(const struct search *s)
     return any;
 }
 
-/* Ends the references on questions: on those that are over, or on all. Under the lock. */
+/* Releases the references on queries: on completed ones, or on all. Under the lock. */
 static void take_answers(struct search *s, bool all)
 {
     for (size_t rung = 0; rung < s->engine->rung_count; rung++) {
@@ -293,8 +293,8 @@ static void end_search(struct search *s)
     tierce__lock_drop(&s->engine->asks.lock);
 }
 
-/* Why there is no more: the store that may still say so counts for more than one that was not
- * asked. */
+/* Why the prefix ends: a store that may still answer takes precedence over a store that was not
+ * queried. */
 static struct tierce__unasked judge(const struct search *s)
 {
     struct tierce__unasked out = {0};
@@ -319,7 +319,7 @@ size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *w
                        .count = count,
                        .question_ns = wanted->deadline_ns,
                        .waits = tierce__now_ns() < wanted->deadline_ns};
-    if (!s.waits) /* the questions have the time of a lookup all the same */
+    if (!s.waits) /* the queries still have the time limit of a lookup */
         s.question_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     recall(&s);
     while (s.at < count && !s.is_late && ask_stores(&s)) {

@@ -32,12 +32,12 @@ void tierce__asks_init(struct tierce__asks *asks);
 /* Call after the tiers are closed, when all queries have been answered. */
 void tierce__asks_fini(struct tierce__asks *asks);
 
-/* The deadline of a question that is asked for the second time. */
+/* The deadline of a query that is sent for the second time. */
 uint64_t tierce__ask_patience(const struct tierce_engine *engine);
 
 /*
  * How many leading keys the remote stores have that the search names, all of which are
- * TIERCE__TIER_SHARED. All are asked at the same time, and one goes on where another ends. Returns
+ * TIERCE__TIER_SHARED. All are queried in parallel, and one continues where another ends. Returns
  * once the keys that were answered for are all or no store can have more, so that a store that is
  * slow or dead costs no time while others have all; at the search's deadline at the latest, and at
  * once where that has passed. Sets the search's places and unasked. [borrow for the call] keys.

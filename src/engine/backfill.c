@@ -224,8 +224,9 @@ static void *run_backfill(void *arg)
     tierce__lock_take(&engine->lock);
     b->is_running = false;
     b->has_failed = run->failed > 0 && !b->stops;
-    b->reason =
-        b->has_failed && reason[0] == '\0' ? "some chunks were not sent: start it again" : reason;
+    b->reason = b->has_failed && reason[0] == '\0'
+                    ? "some chunks were not sent: start the backfill again"
+                    : reason;
     b->ended_ns = tierce__now_ns();
     tierce__lock_drop(&engine->lock);
     tierce__backfill_report(engine, &report);

@@ -19,7 +19,7 @@ struct tierce__backfill_report {
     uint64_t chunks;    /* on disk when the backfill began */
     uint64_t seen;      /* of `chunks`, handled so far */
     uint64_t sent, sent_bytes;
-    uint64_t there;      /* already in a store; counted per store, as are sent and refused */
+    uint64_t there;      /* already in a store; counted per store, as are sent and rejected */
     uint64_t refused;    /* rejected by a store: read_only=true, or another layout */
     uint64_t unreadable; /* could not be read or verified */
     uint64_t ms;

@@ -26,8 +26,8 @@
 struct tierce__connection {
     struct tierce__list node; /* under CLIENT, while it is unused */
     int fd;
-    enum tierce__native_op late; /* 0, or what it was asked and has not answered in time */
-    uint64_t late_until_ns;      /* given up then; 0: it has just become late */
+    enum tierce__native_op late; /* 0, or the request that it has not answered in time */
+    uint64_t late_until_ns;      /* closed at this time; 0: it has just become late */
     struct tierce__native_frame frame;
     uint8_t *body;
     size_t body_room;
@@ -54,7 +54,7 @@ struct tierce__peer {
 struct tierce__client {
     struct tierce_engine *engine;
     char *path;
-    char *user; /* whose it may be besides ours and root's, or "" */
+    char *user; /* user whose node is accepted besides this user's and root's, or "" */
     char *engine_name;
     struct tierce__lock lock; /* CLIENT */
     struct tierce__cond changed;
@@ -364,9 +364,9 @@ static const char *reason(int rc)
 {
     switch (rc) {
     case -EPERM:
-        return "it is of another user, whom node.user does not name";
+        return "it belongs to another user; set node.user to accept it";
     case -EACCES:
-        return "it does not let this user in: the modes of the socket and its folders, or the "
+        return "this user has no access: check the modes of the socket and its folders, or the "
                "node's listen.native_users and listen.native_group";
     default:
         return tierce_strerror(rc);
@@ -416,7 +416,7 @@ struct tierce__peer *tierce__client_peer(struct tierce__client *client, uint64_t
 
 /* ---- asking ---- */
 
-/* Whether a question begins something, which can be left as well. */
+/* Whether a request begins an operation; such a request may also be omitted. */
 static bool begins(enum tierce__native_op op)
 {
     return op == TIERCE__NATIVE_LOOKUP || op == TIERCE__NATIVE_DURABLE ||
@@ -450,7 +450,7 @@ static int take_connection(struct tierce__connection **out, struct tierce__peer 
     return rc;
 }
 
-/* The end of a question: the connection is the next one's, unless it was closed. */
+/* Ends a request: the next one may use the connection, unless it was closed. */
 static void return_connection(struct tierce__peer *peer, struct tierce__connection *c)
 {
     bool open = c != NULL && c->fd >= 0;
@@ -508,7 +508,7 @@ static struct tierce__owed *take_owed(struct tierce__peer *peer)
     return owed;
 }
 
-/* Ends what could not be ended when it was over. */
+/* Ends operations whose end could not be sent earlier. */
 static int pay(struct tierce__peer *peer, struct tierce__connection *c, uint64_t deadline_ns)
 {
     struct tierce__owed *owed = take_owed(peer);
@@ -524,8 +524,9 @@ static int pay(struct tierce__peer *peer, struct tierce__connection *c, uint64_t
     return 0;
 }
 
-/* Hears what came too late on a connection, if it has come, and ends what it began. One on which
- * nothing comes makes room for another in the end: the node ends what it cannot tell. */
+/* Reads a late answer from a connection, if it has arrived, and ends the operation that it began. A
+ * connection without an answer is closed in the end: the node ends operations whose answer it
+ * cannot send. */
 static void settle_late(struct tierce__peer *peer, uint64_t deadline_ns)
 {
     struct tierce__connection *c = NULL;
@@ -615,7 +616,7 @@ uint64_t tierce__peer_end(struct tierce__peer *peer, struct tierce__owed *owed,
         count = owed->op == TIERCE__NATIVE_STORE_END ? asking.answer.store_end.count : 0;
         tierce__peer_done(&asking);
     }
-    /* If it was told and only the answer is missing, the node knows no such number any more. */
+    /* If the node received it and only the answer was lost, the node no longer has this number. */
     if (rc == TIERCE_E_DEADLINE || rc == TIERCE_E_DOWN || rc == -ENOMEM)
         owe(peer, owed);
     else

@@ -35,7 +35,7 @@ struct tierce__peer;
 
 struct tierce__client_opts {
     const char *path;
-    const char *user;        /* whose the node may be besides ours and root's, or "" */
+    const char *user;        /* user whose node is accepted besides this user's and root's, or "" */
     const char *engine_name; /* of the inference engine that this process is of, or "" */
 };
 
@@ -71,15 +71,16 @@ uint8_t *tierce__peer_memory(const struct tierce__peer *peer, uint64_t offset, u
  * until done. */
 struct tierce__asking {
     struct tierce__peer *peer;
-    struct tierce__connection *connection; /* NULL: nothing to be done with */
+    struct tierce__connection *connection; /* NULL: nothing to release */
     union tierce__native_answer answer;
 };
 
 /*
- * Returns the answer's status: 0, or enum tierce__native_status, or a node's error; or of our own
- * TIERCE_E_DEADLINE (what the answer begins is ended: by us if it comes within timeout.pin, else by
- * the node, which cannot tell it), TIERCE_E_DOWN (the node is gone, or does not answer lately: what
- * begins something is not asked then), -ENOMEM. *asking needs `done` only after 0.
+ * Returns the answer's status: 0, an enum tierce__native_status, or a node's error; or a local
+ * error: TIERCE_E_DEADLINE (the operation that a late answer begins is ended: by this side if the
+ * answer arrives within timeout.pin, else by the node, which cannot deliver the answer),
+ * TIERCE_E_DOWN (the node is gone, or has not answered recently: requests that begin an operation
+ * are then not sent), -ENOMEM. *asking needs `done` only after 0.
  */
 TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking, struct tierce__peer *peer,
                                     enum tierce__native_op op,
@@ -87,13 +88,14 @@ TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking, struct tierce
                                     uint64_t deadline_ns);
 void tierce__peer_done(struct tierce__asking *asking);
 
-/* Asks, and wants no more than the status, if that. */
+/* Sends a request whose answer has no content. */
 int tierce__peer_tell(struct tierce__peer *peer, enum tierce__native_op op,
                       const union tierce__native_request *question, uint64_t deadline_ns);
 
 /*
- * The end of a load, store or prefetch, which the node must hear of: if it cannot be told now, it
- * is when it next answers. Made with the handle, so that the end cannot fail for memory.
+ * The pending end of a load, store or prefetch. It must reach the node: if it cannot be sent now,
+ * it is sent when the node next answers. Allocated with the handle, so that ending cannot fail for
+ * lack of memory.
  */
 struct tierce__owed {
     struct tierce__list node;
@@ -101,7 +103,7 @@ struct tierce__owed {
     union tierce__native_request question; /* without rows */
 };
 
-/* [transfer] owed. With the rows of `question`, if it can be told now. Returns the count of the
+/* [transfer] owed. If it can be sent now, it has the rows of `question`. Returns the count of the
  * answer to the end of a store, else 0. */
 uint64_t tierce__peer_end(struct tierce__peer *peer, struct tierce__owed *owed,
                           const union tierce__native_request *question);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests of an engine without tiers to its node: views, lookups, pins. An absent or late node, or
- * one that does not know the view, is a miss.
+ * a node that does not know the view, is a miss.
  */
 #include <errno.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 
 struct tierce__client_view {
     char *weights, *model, *kv_dtype, *quantization, *layout;
-    /* Under CLIENT: the peer that was asked for the view, and its number there; 0: it refused. */
+    /* Under CLIENT: the peer that was asked for the view, and its number there; 0: rejected. */
     struct tierce__lock lock;
     uint64_t peer;
     uint64_t number;
@@ -104,7 +104,7 @@ static void end_view(struct tierce__peer *peer, uint64_t number, uint64_t deadli
     (void)tierce__peer_tell(peer, TIERCE__NATIVE_VIEW_CLOSE, &question, deadline_ns);
 }
 
-/* Opens the view at a peer: its number, or 0 if that refuses it; or an error. */
+/* Opens the view at a peer: its number, or 0 if that rejects it; or an error. */
 static int64_t introduce(const struct tierce_view *view, struct tierce__peer *peer,
                          uint64_t deadline_ns)
 {
@@ -124,7 +124,7 @@ static int64_t introduce(const struct tierce_view *view, struct tierce__peer *pe
     if (rc != TIERCE_E_ARGUMENT && rc != TIERCE_E_LIMIT)
         return rc < 0 ? rc : TIERCE_E_FORMAT;
     tierce__log(TIERCE_LOG_ERROR, "node_refuses_view",
-                "reason=\"%s\" consequence=\"nothing of it is found or stored\"",
+                "reason=\"%s\" consequence=\"nothing in this view is found or stored\"",
                 tierce_strerror(rc));
     return 0;
 }
@@ -351,7 +351,7 @@ int tierce__client_durable(struct tierce_view *view, const struct tierce_chain *
     return rc;
 }
 
-/* Tells the node something about the view. Where it does not hear, pins end by themselves. */
+/* Tells the node something about the view. If it does not receive this, pins expire. */
 static void tell(struct tierce_view *view, enum tierce__native_op op,
                  union tierce__native_request *question, uint64_t *view_slot)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A prefetch that the node does: its handle asks for what has come.
+ * A prefetch in the node: its handle queries the loaded chunks.
  */
 #include <errno.h>
 #include <string.h>
@@ -92,7 +92,8 @@ static void take_come(struct tierce_prefetch *p, const struct tierce__native_com
         take_tier(p, &come->tiers, i);
 }
 
-/* The node tells it itself if it is late, unless it lies. */
+/* Whether the prefetch is overdue by more than `grace_ns`; normally the node reports this
+ * itself. */
 static bool is_late(const struct tierce_prefetch *p, uint64_t grace_ns)
 {
     uint64_t now_ns = tierce__now_ns();

@@ -68,7 +68,7 @@ static bool take_rooms(struct tierce__client_store *store, const struct tierce_v
     return true;
 }
 
-/* A store of what the node has reserved; or NULL, and it was told that there is none. */
+/* A store of the chunks that the node has reserved; or NULL, and the node was told to end it. */
 static struct tierce__client_store *make_store(struct tierce_view *view, struct tierce__peer *peer,
                                                const struct tierce__native_reservation *given)
 {
@@ -150,7 +150,7 @@ struct tierce__client_load {
     struct tierce_view *view;
     size_t block_count;        /* that are wanted */
     struct tierce__peer *peer; /* NULL: there was no node; nothing is lent */
-    struct tierce__owed *owed; /* its end, if it has a peer; NULL: it has been told */
+    struct tierce__owed *owed; /* its pending end, if it has a peer; NULL: it was sent */
     uint64_t number;
     uint64_t deadline_ns;
     uint64_t lent_until_ns;
@@ -222,7 +222,7 @@ static int take_lent(struct tierce__client_load *load, const struct tierce__nati
     return 0;
 }
 
-/* Memory for what is lent. From here on the load has a peer, and an end that is owed to it. */
+/* Memory for what is lent. From here on the load has a peer, which must receive its end. */
 static int take_loan(struct tierce__client_load *load, struct tierce__peer *peer,
                      const struct tierce__native_loan *loan)
 {
@@ -253,7 +253,7 @@ static int copy_hashes(struct tierce__client_load *load, const struct tierce_cha
     return 0;
 }
 
-/* Asks the node to lend chunks; if it lends none, the load has no peer. */
+/* Requests chunks from the node; if it lends none, the load has no peer. */
 static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
                     const struct tierce_transfer_opts *opts)
 {

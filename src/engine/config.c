@@ -24,7 +24,7 @@ static const struct tierce__param params[] = {
 #undef TIERCE_PARAM
 };
 
-/* Variables that share the prefix and are no parameters of an engine. */
+/* Variables that share the prefix and are not parameters of an engine. */
 static const char *const other_variables[] = {
     "TIERCE_CONFIG",    /* path of the file that the adapters and the command line read first */
     "TIERCE_MANAGER_*", /* of the manager */

@@ -55,7 +55,7 @@ void tierce_view_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns
         tierce__prefill_note(&view->prefill, tokens, ns);
 }
 
-/* ---- what is worth loading ----------------------------------------------------------------- */
+/* ---- loads that pay ------------------------------------------------------------------------ */
 
 size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *places,
                           size_t count, uint64_t chunk_bytes, uint64_t chunk_tokens,

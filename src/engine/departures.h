@@ -38,7 +38,7 @@ void tierce__departures_destroy(struct tierce__departures *table);
 void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
                              const struct tierce__departure *departure);
 
-/* The chunk has come back. */
+/* The chunk was stored again. */
 void tierce__departures_forget(struct tierce__departures *table, uint64_t spread);
 
 /* A find will follow. Changes nothing. */

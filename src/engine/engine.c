@@ -69,7 +69,7 @@ bool tierce__engine_inherited(const struct tierce_engine *engine)
     return engine->generation != generation;
 }
 
-/* ---- what makes two engines the same ---- */
+/* ---- identity of two engines ---- */
 
 /* All values of a configuration as one text, so that equal ones compare equal. */
 static char *describe_config(const struct tierce_config *config)
@@ -112,7 +112,7 @@ static const struct tierce__policy_ops *policy_of(const struct tierce_config *co
     return policy;
 }
 
-/* A tier tells what came and what left, under its lock. */
+/* A tier reports added and removed chunks, under its lock. */
 static void watch_rung(void *arg, const struct tierce__tier_event *event)
 {
     const struct tierce__rung *rung = arg;
@@ -245,12 +245,13 @@ static void open_control(struct tierce_engine *engine, const struct tierce_confi
         return; /* a node is asked itself */
     int rc = tierce__control_start(&engine->control, &opts, why);
     if (rc < 0)
-        tierce__log(TIERCE_LOG_WARN, "control_refused",
-                    "reason=\"%s\" consequence=\"this process cannot be asked\"", why);
+        tierce__log(
+            TIERCE_LOG_WARN, "control_refused",
+            "reason=\"%s\" consequence=\"tierce top, why and ctl cannot reach this process\"", why);
 }
 
-/* Ends pins at their deadline, so that a request that vanished cannot hold memory, and tries tiers
- * that are left alone, so that they come back without anybody asking for them. */
+/* Ends pins at their deadline, so that an abandoned request cannot hold memory, and tries tiers
+ * that are out of service, so that they return to service without requests. */
 static void *run_keeper(void *arg)
 {
     struct tierce_engine *engine = arg;
@@ -346,7 +347,7 @@ static int meet_node(struct tierce_engine *engine, const struct tierce_config *c
     return TIERCE_E_DOWN;
 }
 
-/* Of an engine that asks a node. That is connected by the first who asks. */
+/* For an engine that uses a node. The first request connects to it. */
 static int open_client(struct tierce_engine *engine, const struct tierce_config *config,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -390,8 +391,8 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     return rc;
 }
 
-/* Ends what there is of an engine, slowest tier first: its queue needs the pool. False: something
- * is left behind with all that the tier's threads may still touch. */
+/* Ends the existing parts of an engine, slowest tier first: its queue needs the pool. False:
+ * something is left behind with all that the tier's threads may still touch. */
 static bool close_parts(struct tierce_engine *engine)
 {
     tierce__control_stop(engine->control);

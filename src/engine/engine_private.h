@@ -80,7 +80,7 @@ struct tierce__settings {
     uint64_t cost_prefill;          /* tokens a second; 0: as measured */
     bool siblings;
     bool has_disk;      /* disk.path is set */
-    bool recompute_all; /* while a tier is left alone, the others are not asked either */
+    bool recompute_all; /* while a tier is out of service, the others are not queried either */
 };
 
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
@@ -94,7 +94,7 @@ struct tierce__rung {
     uint64_t window_bytes;             /* that a prefetch asks of it ahead */
 };
 
-/* The prefetches of an engine whose handles have not been given back. */
+/* The prefetches of an engine whose handles have not been released. */
 struct tierce__prefetches {
     struct tierce__lock lock; /* PREFETCH: the list, and the mutable state of prefetches */
     struct tierce__list list;
@@ -153,8 +153,8 @@ struct tierce_engine {
     _Atomic uint64_t object_walks; /* walks over names begun so far (objects_scan.c) */
     struct tierce__backfill backfill;
     struct tierce__prefetches prefetches;
-    /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
-     * who waited for that call's own answer may be closing the engine already. */
+    /* Threads of tiers that call a tier from an answer: closing waits for them, because the waiter
+     * for that call's own answer may already be closing the engine. */
     _Atomic uint32_t calling;
     /* The number of loans that do not fit into memory and pass through it: they do not wait for
      * memory themselves, and release it chunk by chunk until the last one. */
@@ -171,7 +171,7 @@ struct tierce_engine {
     struct tierce__list unattended; /* background requests in progress: queued PUTs and DELETEs, the
                                        oldest first */
     uint64_t unattended_made;       /* numbers them */
-    int put_error;                  /* the first failure of a PUT that no flush has told yet */
+    int put_error;                  /* the first failure of a PUT that no flush has reported yet */
     bool closing;
     uint64_t era; /* operate.h */
     size_t publishing[2];
@@ -321,14 +321,14 @@ uint32_t tierce__rungs_local(const struct tierce_engine *engine);
 /* ---- storage.c ---- */
 
 /*
- * The longest prefix of keys that some tier holds, found as a waterfall: each tier is asked only
- * for what the faster ones lack, but remote stores all at the same time (asks.h). places[i] (or
+ * The longest prefix of keys that some tier holds, found as a waterfall: each tier is queried only
+ * for keys that the faster ones lack, but all remote stores in parallel (asks.h). places[i] (or
  * NULL) = rung of key i. Waits for remote stores, timeout.lookup at most over all of them.
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
 
-/* The rung that could not be asked for the first key that is missing; status 0: all were. */
+/* The tier that could not be queried for the first missing key; status 0: all were queried. */
 struct tierce__unasked {
     size_t rung;
     int status;
@@ -365,7 +365,7 @@ size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count);
 
-/* Tries the tiers that are left alone and due. */
+/* Tries the tiers that are out of service and due. */
 void tierce__storage_probe(struct tierce_engine *engine);
 
 /* Chunks of a rung that begin with a block: siblings[0 .. returned), TIERCE__SIBLINGS_MAX at most.
@@ -384,12 +384,12 @@ bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                           const struct tierce__key *key);
 
-/* The same for one that is used now, and marked so: under one lock, and its release costs none. */
+/* The same, and marks the chunk as used: takes one lock, and its release takes none. */
 struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
                                          const struct tierce__key *key);
 
-/* How many leading keys memory holds; bufs[0 .. *leased): a reference on the buffer of each, as far
- * as they have no more than `bytes` together. bufs: room for count. */
+/* How many leading keys memory holds; bufs[0 .. *leased): a reference on the buffer of each, for
+ * the leading buffers with at most `bytes` in total. bufs: room for count. */
 size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count, struct tierce__buf **bufs, uint64_t bytes,
                                     size_t *leased);
@@ -406,8 +406,8 @@ TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
                                            struct tierce__buf *buf);
 
-/* Publishes a sealed chunk in memory in the place of the one that is there, if there is one, in one
- * step. Returns 0 or the memory tier's status. */
+/* Publishes a sealed chunk in memory, atomically replacing an existing one. Returns 0 or the memory
+ * tier's status. */
 TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
                                            struct tierce__buf *buf);
@@ -452,17 +452,17 @@ TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t rung
                                        const struct tierce__storage_chunk *chunk,
                                        struct tierce__buf *buf);
 
-/* Forgets a chunk of a rung; one that is not there is fine. */
+/* Deletes a chunk from a tier; a missing chunk is not an error. */
 void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key);
 
-/* Makes durable that what was removed from a rung before is gone, where the rung is durable; chunks
- * that were put there may stay undurable. Waits. */
+/* Makes earlier removals from a tier durable, if the tier is durable; added chunks may stay
+ * undurable. Waits. */
 TIERCE_MUSTUSE int tierce__storage_settle(struct tierce_engine *engine, size_t rung,
                                           uint64_t deadline_ns);
 
-/* Forgets a chunk of a rung, so that it is not there again whatever ends the process; also of one
- * that is left alone. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
+/* Deletes a chunk from a tier durably, so that it cannot reappear after a crash; also if the tier
+ * is out of service. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
 TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t rung,
                                           const struct tierce__key *key, uint64_t deadline_ns);
 
@@ -477,8 +477,8 @@ TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_
                                              const struct tierce__key *key, struct tierce__buf *buf,
                                              uint64_t deadline_ns);
 
-/* Clears a rung, also one that is left alone; of: a key of the one namespace, or NULL. Returns the
- * chunks that left, or why it could not. */
+/* Clears a tier, also one that is out of service; of: a key of the only namespace to clear, or
+ * NULL. Returns the chunks that left, or why it could not. */
 TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
                                               const struct tierce__key *of);
 
@@ -534,13 +534,13 @@ static inline void tierce__view_access(struct tierce_view *view, struct tierce__
 
 /* ---- reserve.c ---- */
 
-/* Gives up what has waited too long for another store. */
+/* Drops chunks that have waited too long for another store. */
 void tierce__stores_expire(struct tierce_engine *engine);
 
 /* ---- sessions.c ---- */
 
-/* A session that no other thread knows, with room for `count` buffers, ended by session_free; NULL:
- * no memory. */
+/* A session that no other thread can access, with room for `count` buffers, ended by session_free;
+ * NULL: no memory. */
 struct tierce__session *tierce__session_alloc(struct tierce_view *view, uint64_t id, size_t count);
 
 /* The leased buffers of a new session, bufs[0 .. count), take the place of the pins of its id, for
@@ -589,7 +589,7 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
 void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks);
 size_t tierce__session_promised(struct tierce_view *view, uint64_t id);
 
-/* Forgets what the sessions of a view have done: another view may come to lie where it does. */
+/* Deletes the history of a view's sessions: a new view may get the same address. */
 void tierce__session_forget(const struct tierce_view *view);
 
 /* Takes a session out; the caller ends it with session_free. NULL if there is none. */

@@ -167,8 +167,8 @@ static uint64_t oldest_of(const struct tierce__events *events)
     return events->next > events->ring_count ? events->next - events->ring_count : 1;
 }
 
-/* Takes what there is into s->records, a few at a time; *gap: events before it are gone. Under the
- * lock, which is dropped on the way. */
+/* Copies the next events into s->records, a few at a time; *gap: earlier events were lost. Under
+ * the lock, which is dropped on the way. */
 static uint32_t collect(struct tierce__events *events, struct tierce_subscription *s, bool *gap)
 {
     uint32_t count = 0;

@@ -152,8 +152,8 @@ static bool is_banned(struct tierce_engine *engine, size_t rung, const struct ti
     return false;
 }
 
-/* Seats with the fetch of the key, or else with `fresh`, which then may be found; NULL: only with
- * one that is there. */
+/* Joins the existing fetch of the key, or else `fresh`, which can then be found; NULL: joins only
+ * an existing fetch. */
 static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *seat,
                       const struct tierce__key *key, struct tierce__fetch *fresh)
 {

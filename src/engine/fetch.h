@@ -11,8 +11,8 @@
 #include "key/key.h"
 
 /*
- * The reading of one chunk from one rung into one pool buffer, segment by segment, shared by all
- * who want the chunk at the same time: each segment is read once.
+ * A fetch reads one chunk from one slower tier into one pool buffer, segment by segment. All
+ * concurrent requests for the chunk share it: each segment is read once.
  *
  *     struct tierce__fetch_seat seat = {.deadline_ns = deadline};
  *     if (tierce__fetch_join(engine, &seat, rung, &record, shape, &lent)) {
@@ -31,8 +31,8 @@
  * proved wrong. It lives until its last seat has been left and its last request been answered,
  * which can be long after that: the device may write into the buffer until then.
  *
- * A segment that is asked for again may be written twice, with the same bytes; where a device
- * does otherwise, the cells do not verify, as they are checked at every load.
+ * A segment that is requested again may be written twice, with the same bytes; if a device returns
+ * other bytes, the cells fail verification at the load.
  *
  * Thread: any; a seat belongs to one thread at a time. Only wait blocks. No lock is held around a
  * call of a tier.
@@ -63,7 +63,7 @@ struct tierce__fetch_ban {
  * Called under no lock; must not block. */
 typedef void tierce__fetch_settled_fn(void *arg, int status);
 
-/* One who wants the chunk. */
+/* A waiter for the chunk. */
 struct tierce__fetch_seat {
     uint64_t deadline_ns;             /* [in] of its own */
     const struct tierce__buf *before; /* [in] of the chunk before, or NULL; for join */
@@ -95,14 +95,14 @@ TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
                                        const struct tierce__shape *shape,
                                        struct tierce__buf **lent);
 
-/* Asks for a segment (shape's), unless that has been done, with the latest deadline of all
- * seats. */
+/* Requests a segment (of the shape), unless that has been done, with the latest deadline of all
+ * waiters. */
 void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t segment);
 
 /*
- * Asks for all segments. `settled` is called once, perhaps before this returns: when all are here,
- * when the fetch has failed, or when a segment came too late for all who sit there. Once for a
- * seat.
+ * Asks for all segments. `settled` is called once, perhaps before this returns: when all segments
+ * have arrived, when the fetch has failed, or when a segment is too late for all waiters. Once for
+ * a seat.
  */
 void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
                             void *arg);
@@ -119,7 +119,7 @@ uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat);
 void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why);
 
 /* A cell does not verify: takes the chunk out of service, of memory too if it was promoted. The
- * other cells are as good as they are, so the fetch goes on. */
+ * other cells are not affected, so the fetch continues. */
 void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
 
 /* Keeps the chunk in memory if all its segments have been read without a fault. Only the first of

@@ -23,7 +23,7 @@ struct tierce__gather {
 };
 
 /* A gather of these rooms; block_ids are copied. Errors, and *gather is as after fini: -ENOMEM,
- * TIERCE_E_ARGUMENT (a room that is no chunk of blocks [0, to_block): only for rooms from a
+ * TIERCE_E_ARGUMENT (a room that is not a chunk of blocks [0, to_block): only for rooms from a
  * node). */
 TIERCE_MUSTUSE int tierce__gather_init(struct tierce__gather *gather,
                                        const struct tierce_view *view,

@@ -7,7 +7,7 @@
  * followed. */
 #define HALF_LIFE_S    2.0
 #define LATENCY_WEIGHT 0.125
-/* After so long without an answer what is remembered says little. */
+/* After this time without an answer, the recorded values are obsolete. */
 #define STALE_NS         (10u * 1000u * TIERCE__MS_NS)
 #define STALE_SHARE      8.0
 #define SMALL_READ_BYTES (1u << 20)
@@ -168,7 +168,7 @@ static bool note_lookup(struct tierce__health *health, const struct tierce__tier
     return too_long && !is_answer;
 }
 
-/* A lookup that ran into its deadline tells of the tier, one that was answered does not. */
+/* A lookup that reached its deadline counts for the tier's health; an answered lookup does not. */
 static enum tierce__health_change note_index(struct tierce__health *health,
                                              const struct tierce__tier_req *req)
 {

@@ -8,16 +8,16 @@
 #include "tier/tier.h"
 
 /*
- * How a tier does: which of its answers were failures, how long they took, and how fast it reads.
- * From the first follows whether it is asked at all (the breaker), from the last what a load would
- * cost (cost.h).
+ * The health of a tier: which of its answers were failures, how long they took, and how fast it
+ * reads. The failures decide whether the tier is used at all (the breaker), the read speed what a
+ * load would cost (cost.h).
  *
  *     if (tierce__health_pass(&health, req))  // submit it
  *     ... the tier answers ...
  *     change = tierce__health_note(&health, req);
  *
  * A breaker opens after so many failures in a row, or when so many of the last 64 answers were
- * failures: a tier that fails now and then for ever is no tier. An answer that took longer than
+ * failures: a tier that keeps failing intermittently is of no use. An answer that took longer than
  * slow_ms is a failure too. A tier that said nothing at all for hang_ms, while it was asked, hangs:
  * its breaker opens at once, so that one deadline is all that it costs.
  *
@@ -34,7 +34,7 @@ struct tierce__health_limits {
     uint32_t window_errors_max; /* of the last TIERCE__HEALTH_WINDOW; 0: not looked at */
     uint32_t slow_ms;           /* 0: no answer is too slow */
     uint32_t hang_ms;           /* of silence; not looked at without a window */
-    uint32_t retry_ms;          /* how long the tier is left alone */
+    uint32_t retry_ms;          /* how long the tier stays out of service */
 };
 
 #define TIERCE__HEALTH_WINDOW 64u
@@ -87,7 +87,7 @@ enum tierce__health_change { TIERCE__HEALTH_SAME, TIERCE__HEALTH_LOST, TIERCE__H
 enum tierce__health_change tierce__health_note(struct tierce__health *health,
                                                const struct tierce__tier_req *req);
 
-/* Closed: it is asked. Open: it is left alone. Half open: one request tries it. */
+/* Closed: it is in service. Open: it is out of service. Half open: one request tries it. */
 enum tierce__health_state {
     TIERCE__HEALTH_CLOSED,
     TIERCE__HEALTH_OPEN,

@@ -52,7 +52,7 @@ void tierce__joints_fini(struct tierce__joints *joints)
     tierce__lock_fini(&joints->lock);
 }
 
-/* ---- what follows from a change of state ---- */
+/* ---- effects of a change of state ---- */
 
 /* Drops the lock. The last user also ends the reservation and frees the joint. Returns the number
  * of published blocks. */

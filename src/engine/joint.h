@@ -43,10 +43,10 @@ void tierce__share_give_up(const struct tierce__share *share);
 int64_t tierce__share_end(struct tierce__share *share, bool complete);
 
 void tierce__joints_init(struct tierce__joints *joints);
-/* Frees what is left of those whose parts did not all come; no share may be alive. */
+/* Frees the remaining shared writes that lack parts; no share may exist. */
 void tierce__joints_fini(struct tierce__joints *joints);
 
-/* Gives up those whose deadline has passed. */
+/* Aborts those whose deadline has passed. */
 void tierce__joints_expire(struct tierce_engine *engine);
 
 #endif

@@ -87,7 +87,7 @@ static int begin_remote(struct tierce_load *load, const struct tierce_transfer_o
     if (rc < 0)
         return rc;
     rc = begin_scatter(load, opts);
-    if (rc == TIERCE_E_ARGUMENT) { /* the node lends what is not of the chain: nothing */
+    if (rc == TIERCE_E_ARGUMENT) { /* the node lent a chunk of another chain: load nothing */
         tierce__client_load_give_back(load->remote);
         rc = begin_scatter(load, opts);
     }
@@ -163,7 +163,7 @@ static bool take(struct tierce_load *load, size_t i)
                                 : tierce__loan_take(load->loan, i);
 }
 
-/* Whether what was lent may be another's meanwhile. */
+/* Whether the lent memory may have been reused meanwhile. */
 static bool is_over(const struct tierce_load *load)
 {
     return load->remote != NULL && tierce__client_load_is_over(load->remote);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loan: lease what memory has, join the fetch of each chunk that it has not, asking segment by
- * segment ahead of the layer that is wanted, promote what came from a slower tier.
+ * The leases of a load: leases the chunks in memory, joins a fetch for each other chunk, requests
+ * its segments ahead of the wanted layer, and promotes chunks that came from slower tiers.
  *
- * The first chunk that is missing may give way to a sibling, which begins as it does (sibling.h):
- * what the two have in common is lent of that.
+ * The first missing chunk may be replaced by a sibling (sibling.h), whose common leading blocks are
+ * lent.
  */
 #include "engine/loan.h"
 
@@ -37,7 +37,7 @@ struct tierce__loan {
     uint64_t session;
     enum tierce_mode mode; /* in which it began */
     uint32_t rungs;        /* a bit for each that it may read from; none in bypass */
-    uint32_t next_turn;    /* of reading ahead: the first that is not asked for, for all chunks */
+    uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
     bool waits;            /* some chunk does */
     bool passes;           /* counted in engine->passing */
     size_t from_block, block_count;
@@ -228,7 +228,7 @@ static struct tierce__buf *take_pinned(struct tierce__session *session, size_t *
     return NULL;
 }
 
-/* Passes over the pin of a chunk that is leased already. */
+/* Skips the pin of a chunk that is leased already. */
 static void pass_pinned(const struct tierce__session *session, size_t *next,
                         const struct tierce__key *key)
 {
@@ -271,7 +271,7 @@ static void put_off(struct tierce__loan *loan, size_t i)
         fail(loan, i);
 }
 
-/* Lets a sibling of these rungs, or a pinned one, stand for a chunk, if it has so many of its
+/* Replaces a chunk by a sibling in these tiers, or a pinned one, if it has at least so many of its
  * blocks. */
 static bool use_sibling(struct tierce__loan *loan, size_t i, struct tierce__session *session,
                         uint32_t rungs, size_t blocks_min)
@@ -521,7 +521,7 @@ const uint8_t *tierce__loan_hashes(const struct tierce__loan *loan, size_t *coun
     return loan->hashes;
 }
 
-/* ---- what is there, and what is wrong with it ---- */
+/* ---- presence and faults of chunks ---- */
 
 static bool wait_for(struct tierce__loan *loan, size_t i, uint32_t layer)
 {
@@ -590,7 +590,7 @@ void tierce__loan_spoil(struct tierce__loan *loan, size_t i)
     tierce__storage_quarantine(loan->engine, 0, key, TIERCE_E_CHECKSUM);
 }
 
-/* Whether the object is the chunk that was lent, as far as its header says. */
+/* Whether the object is the lent chunk, according to its header. */
 static int check(const struct tierce__loan *loan, size_t i, struct tierce__chunk_info *got)
 {
     const struct tierce__lent *lent = &loan->lent[i];
@@ -622,7 +622,7 @@ void tierce__loan_skip(struct tierce__loan *loan, size_t i)
     fail(loan, i);
 }
 
-/* Keeps in memory what came from a slower tier and arrived whole. */
+/* Promotes chunks that arrived completely from a slower tier to memory. */
 static void promote(struct tierce__loan *loan, size_t i)
 {
     if (!is_fetched(loan, i) || loan->chunks[i].spoiled || loan->mode != TIERCE_MODE_NORMAL)
@@ -657,7 +657,7 @@ static bool take_memory(struct tierce__loan *loan, size_t i)
     return loan->bufs[i] != NULL;
 }
 
-/* The same of what other loans give back, as long as one goes through its chunks. */
+/* The same for memory that other loans release, as long as one passes through memory. */
 static bool wait_for_memory(struct tierce__loan *loan, size_t i)
 {
     struct tierce_engine *engine = loan->engine;

@@ -145,7 +145,7 @@ static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit
     return in_memory && l->found == l->in_memory;
 }
 
-/* Adds to the answer what another chunk has of the first missing one. */
+/* Adds to the answer the blocks of the first missing chunk that another chunk has. */
 static void add_sibling(const struct lookup *l, struct tierce_found *out)
 {
     struct tierce__sibling_hit hit;

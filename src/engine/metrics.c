@@ -68,13 +68,13 @@ static const struct tier_row {
     }
     ROW("chunks", chunks, false, "Chunks that can be found."),
     ROW("used_bytes", used_bytes, false,
-        "What counts against the cap, padding and index included."),
+        "Bytes that count against the cap, padding and index included."),
     ROW("cap_bytes", cap_bytes, false, "The cap."),
     ROW("queued_bytes", queued_bytes, false, "Bytes waiting to be written."),
-    ROW("durable_chunks", durable_chunks, false, "Chunks that a crash cannot take."),
+    ROW("durable_chunks", durable_chunks, false, "Chunks that survive a crash."),
     ROW("put_chunks", put_chunks, true, "Chunks put."),
     ROW("put_bytes", put_bytes, true, "Bytes put."),
-    ROW("reads", get_chunks, true, "Reads that were served."),
+    ROW("reads", get_chunks, true, "Reads served."),
     ROW("read_bytes", get_bytes, true, "Bytes of these."),
     {"tier.evicted_chunks", "Chunks evicted.", offsetof(struct tierce__tier_stats, evicted_chunks),
      true, true},
@@ -84,7 +84,7 @@ static const struct tier_row {
     ROW("connects", connects, true, "Connections made to a remote store."),
     ROW("waiting", waiting, false, "Requests that wait for a connection to a remote store."),
     ROW("calls_hanging", calls_hanging, false,
-        "Calls of a remote store that did not come back by their deadline."),
+        "Calls to a remote store that did not return by their deadline."),
 #undef ROW
 };
 
@@ -152,12 +152,14 @@ static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *
     for (size_t i = 0; i < count; i++) {
         struct tierce__metric_tag tag = {"tier", tiers[i].name};
         tierce__prometheus_put(
-            text, &(struct tierce__metric){.name = "tier.in_service",
-                                           .help = "1 while the tier is asked, 0 while it is left "
-                                                   "alone because it failed.",
-                                           .value = tiers[i].in_service,
-                                           .tags = &tag,
-                                           .tag_count = 1});
+            text,
+            &(struct tierce__metric){
+                .name = "tier.in_service",
+                .help =
+                    "1 while the tier is in service, 0 while it is out of service after failures.",
+                .value = tiers[i].in_service,
+                .tags = &tag,
+                .tag_count = 1});
     }
 }
 
@@ -168,8 +170,8 @@ static void tell_latencies(struct tierce_engine *engine, struct tierce__promethe
         const char *name, *help;
         bool writes;
     } kinds[] = {
-        {"tier.read_seconds", "How long reads took, of any length.", false},
-        {"tier.write_seconds", "How long writes of chunks took, waiting included.", true},
+        {"tier.read_seconds", "Duration of reads of any length.", false},
+        {"tier.write_seconds", "Duration of writes of chunks, queueing included.", true},
     };
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
         for (size_t i = 1; i < engine->rung_count; i++) {

@@ -116,7 +116,7 @@ static struct tierce__object_name *release(struct tierce__object_name *name)
     return NULL;
 }
 
-/* ---- what others call ------------------------------------------------------------------------ */
+/* ---- interface ------------------------------------------------------------------------------- */
 
 struct tierce__object_name *tierce__object_name_take(struct tierce__object_names *names,
                                                      const struct tierce__key *key)

@@ -299,7 +299,7 @@ void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const stru
         tierce__storage_quarantine(engine, rung, key, why);
 }
 
-/* ---- what is there ---- */
+/* ---- lookup of presence ---- */
 
 /* Removes the value from memory, if it is unchanged and no thread is changing it. An expired value
  * is removed from all tiers, because all hold the same. */
@@ -400,8 +400,8 @@ static bool has_same_header(const struct tierce__object_handle *h, const struct 
     return tierce__chunk_same(h->buf->data, other->data, &geometry);
 }
 
-/* `other` is as long. Its sums may be the same and its bytes not: who wants to can choose bytes
- * that have the sums of others. */
+/* `other` is as long. Equal sums do not prove equal bytes: a client can choose bytes with the sums
+ * of others. */
 static bool is_same(const struct tierce__object_handle *h, const struct tierce__buf *other)
 {
     const uint8_t *cells = h->buf->data + h->header_bytes;
@@ -540,7 +540,7 @@ static void miss_chunk(const struct tierce__object_handle *h)
         tierce__why_refused(engine, rung, &h->key, TIERCE_E_FULL);
     tierce__count(engine, TIERCE__STAT_objects_not_written, 1);
     tierce__log_repeated(TIERCE_LOG_WARN, "object_not_written",
-                         "reason=\"no memory for the copy that slower tiers are given\"");
+                         "reason=\"no memory for the copy for slower tiers\"");
 }
 
 /* Under the lock of the name. Tiers forget the old value from the slowest to the fastest: if one
@@ -672,7 +672,7 @@ struct settling {
 };
 
 _Static_assert(sizeof(struct settling) <= sizeof(((struct tierce__object_settle *)0)->scratch),
-               "it fits into what the caller lends");
+               "it fits into the caller's memory");
 
 static void settle_rungs(struct tierce__object_settle *settle);
 

@@ -121,7 +121,7 @@ void tierce__object_release(struct tierce__object *object);
  * pool's size divided by its number of buffers. */
 uint64_t tierce__object_bytes(struct tierce__object *object);
 
-/* A question for a value. The memory of it is the caller's until the answer. */
+/* A query for a value. The memory of it is the caller's until the answer. */
 struct tierce__object_find {
     const void *name;
     size_t name_bytes;
@@ -145,9 +145,9 @@ struct tierce__object_find {
 TIERCE_MUSTUSE int tierce__object_find(struct tierce__objects *space,
                                        struct tierce__object_find *find);
 
-/* Verifies what of the first `bytes` of the value, whole pieces, was not verified through this
- * handle or the one that it was shared from. False: it is not what was stored; it is taken out of
- * service, and the caller must not use it (what it sent before was good). */
+/* Verifies the whole pieces in the first `bytes` of the value, except those already verified
+ * through this handle or the handle that it was shared from. False: it is not what was stored; it
+ * is taken out of service, and the caller must not use it (what it sent before was good). */
 TIERCE_MUSTUSE bool tierce__object_verified(struct tierce__object *object, uint64_t bytes);
 
 /* Forgets a value in every tier, in any mode; *was: whether there was one that had not expired. May

@@ -59,7 +59,7 @@ struct seat {
 };
 
 _Static_assert(sizeof(struct seat) <= sizeof(((struct tierce__object_find *)0)->scratch),
-               "a seat fits into a find");
+               "a waiter fits into a find");
 
 static struct seat *seat_of(struct tierce__object_find *find)
 {
@@ -183,7 +183,7 @@ static void finish(struct tierce__object_reading *r, int status)
     tierce__free(r);
 }
 
-/* ---- what has come ---- */
+/* ---- arrived bytes ---- */
 
 static void ask_rungs(struct tierce__object_reading *r);
 
@@ -227,7 +227,7 @@ static void read_head(struct tierce__object_reading *r, uint64_t bytes)
     read_on(r, STEP_HEAD);
 }
 
-/* Room for all of it, with what has come. */
+/* A buffer for all of it, with the bytes received so far. */
 static void read_body(struct tierce__object_reading *r)
 {
     struct tierce__storage_chunk chunk =

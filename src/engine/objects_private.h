@@ -54,7 +54,7 @@ struct tierce__buf *tierce__objects_accept(struct tierce__objects *space,
                                            struct tierce__buf *buf, const struct tierce__key *key,
                                            const void *name, size_t name_bytes);
 
-/* Reads what the object in a slower rung says. The bytes lie in *head, the caller's to release.
+/* Reads the header of the object in a slower tier. The bytes lie in *head, the caller's to release.
  * Errors: TIERCE_E_MISS (not there, or not usable), TIERCE_E_DEADLINE, _DOWN, _FULL or the tier's.
  * Waits. */
 TIERCE_MUSTUSE int tierce__objects_peek(struct tierce__objects *space,

@@ -61,7 +61,7 @@ enum tierce_mode tierce_engine_mode(const struct tierce_engine *engine)
     return tierce__engine_mode(engine);
 }
 
-/* ---- clears against what is under way ---- */
+/* ---- clears and operations in progress ---- */
 
 uint64_t tierce__era_now(struct tierce_engine *engine)
 {

@@ -24,12 +24,12 @@ static inline enum tierce_mode tierce__engine_mode(const struct tierce_engine *e
 /* The value of a name, or -1. */
 int tierce__mode_find(const char *name);
 
-/* For what begins now. */
+/* For an operation that begins now. */
 uint64_t tierce__era_now(struct tierce_engine *engine);
 /* For what is read from a tier from now on, to be published in another. */
 uint64_t tierce__era_of_read(struct tierce_engine *engine);
 
-/* Whether what was begun in `era` may be published; then end comes when it has been. */
+/* Whether an operation begun in `era` may be published; if so, end must follow the publication. */
 TIERCE_MUSTUSE bool tierce__era_enter(struct tierce_engine *engine, uint64_t era);
 /* Begins now and is published now. Returns the era, for leave. */
 uint64_t tierce__era_enter_now(struct tierce_engine *engine);

@@ -47,7 +47,7 @@ static uint32_t find_tier(const struct tierce_engine *engine, const char *name)
 static void refuse_tier(struct tierce__control_answer *answer, const struct tierce_engine *engine)
 {
     answer->status = 400;
-    tierce__line_put(&answer->body, "there is no tier of this name here; there are:");
+    tierce__line_put(&answer->body, "there is no tier of this name; the tiers are:");
     for (size_t rung = 0; rung < engine->rung_count; rung++) {
         tierce__line_put(&answer->body, " ");
         tierce__line_put(&answer->body, engine->rungs[rung].tier->ops->name);

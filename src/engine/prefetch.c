@@ -101,7 +101,7 @@ static void stop_waiting(struct tierce_prefetch *p)
         tierce__semaphore_give(&p->engine->prefetches.memory, p->waiter.units);
 }
 
-/* Nothing behind what is gathered comes: a gap, or the end. */
+/* Nothing follows the gathered chunks: a gap, or the end. */
 static void cut(struct tierce_prefetch *p)
 {
     p->plan_end = p->gathered;
@@ -127,7 +127,7 @@ static void note_late(struct tierce_prefetch *p)
     tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
-/* ---- search: which tier has what ---- */
+/* ---- search in the tiers ---- */
 
 static void lookup_done(struct tierce__tier_req *req)
 {
@@ -249,7 +249,7 @@ static bool next_rung(struct tierce_prefetch *p)
     return false;
 }
 
-/* Asks tier by tier; returns when one has not answered yet, or all have. */
+/* Queries tier by tier; returns when a tier has not answered yet, or all have. */
 static void search(struct tierce_prefetch *p)
 {
     while (!p->search_over) {
@@ -278,7 +278,7 @@ static void search(struct tierce_prefetch *p)
     p->pinned = NULL;
 }
 
-/* ---- room: memory for what is going to be read ---- */
+/* ---- room: memory for reads ---- */
 
 /* Rooms are taken in the order of the prompt, in pieces, so that a chunk never waits for room that
  * a later chunk has taken. */
@@ -409,7 +409,8 @@ static bool in_window(struct tierce_prefetch *p, size_t rung, uint64_t bytes)
     return reading == 0 || reading + bytes <= p->engine->rungs[rung].window_bytes;
 }
 
-/* Asks every slower tier for what it has, each as far ahead as its window goes. */
+/* Requests from every slower tier the chunks that it has, each as far ahead as its window
+ * allows. */
 static void start_reads(struct tierce_prefetch *p)
 {
     for (size_t rung = 1; rung < p->engine->rung_count; rung++) {

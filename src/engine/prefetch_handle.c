@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a prefetch: its handle, its references, its deadline, and who goes on with it.
+ * The life of a prefetch: its handle, its references, its deadline, and the thread that continues
+ * it.
  */
 #include <errno.h>
 #include <string.h>

@@ -56,7 +56,7 @@ struct tierce_prefetch {
     /* Owned by the thread that advances the prefetch. */
     uint64_t budget; /* bytes that may still be planned */
     size_t found;    /* chunks up to here are in some tier */
-    size_t plan_end; /* chunks from here on do not come, whatever is found */
+    size_t plan_end; /* chunks from here on are not delivered, whatever is found */
     size_t claimed;  /* chunks up to here have room, or need none */
     size_t gathered; /* chunks up to here are handed on */
     size_t rung, round_start;
@@ -98,16 +98,16 @@ static inline uint64_t tierce__prefetch_blocks(const struct tierce_prefetch *p, 
     return tierce__keys_blocks(&p->keys, p->view, chunks, p->to_block);
 }
 
-/* Something has happened: goes on, unless another thread does, which then sees it. With a
- * reference of the caller's, which ends here if `last_use`. */
+/* An event has occurred: continues the prefetch, unless another thread is doing so, which then sees
+ * the event. With a reference of the caller's, which ends here if `last_use`. */
 void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use);
 
-/* One step: does what can be done now. Called by one thread at a time, under no lock. */
+/* One step: does everything that is possible now. Called by one thread at a time, under no lock. */
 void tierce__prefetch_advance(struct tierce_prefetch *p);
 
 /* ---- client_prefetch.c ---- */
 
-/* Fills what is left of a handle, which has one user at a time. */
+/* Fills the remaining fields of a handle, which has one user at a time. */
 TIERCE_MUSTUSE int tierce__client_prefetch_begin(struct tierce_prefetch *p,
                                                  const struct tierce_chain *chain);
 /* Waits for `wait_ms` and a little at most. Returns whether the result is final. */

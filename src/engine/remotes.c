@@ -76,11 +76,12 @@ static int take_lmcache(struct remote_params *params, const struct tierce__url *
     if (strncmp(url->scheme, "redis", 5) != 0 && strncmp(url->scheme, "valkey", 6) != 0)
         return refuse(why, "layout=lmcache is for Redis");
     if (model == NULL || model[0] == '\0' || strlen(model) > TIERCE__LMCACHE_MODEL_MAX)
-        return refuse(why, "layout=lmcache needs model=, the name of the model in LMCache's keys");
+        return refuse(why,
+                      "layout=lmcache requires model=, the name of the model in LMCache's keys");
     if (hash != NULL && strcmp(hash, "builtin") != 0 && strcmp(hash, "sha256_cbor") != 0)
-        return refuse(why, "hash is builtin or sha256_cbor, as LMCache is configured");
+        return refuse(why, "hash must be builtin or sha256_cbor, as in LMCache's configuration");
     if (none_hash != NULL && !parse_none_hash(&params->names.none_hash, none_hash))
-        return refuse(why, "none_hash is vllm or up to 16 hex digits");
+        return refuse(why, "none_hash must be vllm or up to 16 hex digits");
     params->is_lmcache = true;
     params->names.algo = hash != NULL && strcmp(hash, "sha256_cbor") == 0
                              ? TIERCE__LMCACHE_SHA256_CBOR
@@ -102,9 +103,9 @@ static int take_params(struct remote_params *params, char *text,
     const char *read_only = tierce__url_param(&url, "read_only");
     const char *layout = tierce__url_param(&url, "layout");
     if (read_only != NULL && strcmp(read_only, "true") != 0 && strcmp(read_only, "false") != 0)
-        rc = refuse(why, "read_only is true or false");
+        rc = refuse(why, "read_only must be true or false");
     else if (layout != NULL && strcmp(layout, "tierce") != 0 && strcmp(layout, "lmcache") != 0)
-        rc = refuse(why, "layout is tierce or lmcache");
+        rc = refuse(why, "layout must be tierce or lmcache");
     else if (layout != NULL && strcmp(layout, "lmcache") == 0)
         rc = take_lmcache(params, &url, why);
     params->read_only = read_only != NULL && strcmp(read_only, "true") == 0;

@@ -5,9 +5,9 @@
 #include "engine/engine_private.h"
 
 /*
- * The remote stores of remote.urls as the slowest tiers of an engine, in their order. A store that
- * cannot be reached is no error, it may come later; a URL that cannot be understood is. Errors:
- * TIERCE_E_CONFIG, TIERCE_E_UNSUPPORTED, `why` in words without credentials; -ENOMEM.
+ * The remote stores of remote.urls as the slowest tiers of an engine, in their order. An
+ * unreachable store is not an error, because it may become available later; an invalid URL is.
+ * Errors: TIERCE_E_CONFIG, TIERCE_E_UNSUPPORTED, `why` in words without credentials; -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__remotes_open(struct tierce_engine *engine,
                                         const struct tierce_config *config,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reserve: find what is missing, reserve a buffer for each chunk of it, and in the end seal,
- * publish in memory, and hand the same buffer to every slower tier.
+ * Reserve: find the missing chunks, reserve a buffer for each, and at the end seal it, publish it
+ * in memory, and hand the same buffer to every slower tier.
  *
  * A chunk that another request is storing is left to that request (storing.h); its successors are
  * published after it.
@@ -43,7 +43,8 @@ struct tierce__reservation {
     size_t count;
     struct chunk *chunks;
     struct tierce__room *rooms; /* [count] */
-    size_t promised; /* from here on memory lacks what it lacks, whatever slower tiers have */
+    size_t promised; /* from here on chunks absent from memory count as missing, even if slower
+                        tiers have them */
     size_t shared;   /* chunks that others are storing */
     struct tierce__buf **leases;     /* [keys.count] while memory is reserved */
     struct tierce__shape tail_shape; /* while memory is reserved */
@@ -84,8 +85,8 @@ static uint32_t sparing(const struct tierce__reservation *r, size_t index)
 }
 
 /*
- * With memory alone, a chunk must not push out its own prefix, for then neither could be found; nor
- * what is held behind a hole that is being filled. The leases end when room has been made. With a
+ * With memory alone, a chunk must not push out its own prefix, because then neither could be found;
+ * nor chunks held after a gap that is being filled. The leases end when room has been made. With a
  * slower tier below, the prefix stays reachable there.
  */
 static void lease_held(const struct tierce__reservation *r)
@@ -192,8 +193,8 @@ static bool release_reserved(struct tierce__reservation *r)
     return any;
 }
 
-/* Reserves what is missing behind the first `held`. Returns the index of the first for which there
- * was no memory, or keys.count. */
+/* Reserves the chunks missing after the first `held`. Returns the index of the first for which
+ * there was no memory, or keys.count. */
 static size_t try_reserve(struct tierce__reservation *r, const struct tierce_chain *chain,
                           size_t held)
 {
@@ -367,7 +368,7 @@ static bool publish(struct tierce__reservation *r, struct chunk *chunk)
             tierce__why_refused(engine, 0, &r->chunks[rest].record.key, rc);
         return false;
     }
-    if (rc > 0) /* another request was faster, and this one uses what that stored */
+    if (rc > 0) /* another request was faster, and this one uses its chunks */
         tierce__storage_touch(engine, 0, engine->rung_count, &chunk->record.key, 1, 0);
     if (!chunk->held)
         tierce__storage_write(engine, r->rungs, &r->writes, &chunk->record, chunk->buf);
@@ -401,7 +402,7 @@ static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct 
     return true;
 }
 
-/* All of the request is put in order, in a slower tier when it has what is new. */
+/* Orders all chunks of the request; in a slower tier only when it has the new ones. */
 static void settle(struct tierce__reservation *r, struct tierce__list *ready)
 {
     struct tierce_engine *engine = r->engine;

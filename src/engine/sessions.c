@@ -191,7 +191,7 @@ struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t 
     return found;
 }
 
-/* Under the lock, so that what is referenced cannot go meanwhile. */
+/* Under the lock, so that referenced buffers cannot be freed meanwhile. */
 static bool copy_session(struct tierce__session *copy, const struct tierce__session *of)
 {
     copy->keys = tierce__calloc(of->count, sizeof(*copy->keys));

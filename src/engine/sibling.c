@@ -38,14 +38,14 @@ int tierce__sibling_check(const struct tierce_view *view, const struct tierce__s
     uint32_t same = tierce__chunk_common(object, &got, hashes, want->to);
     rc = tierce__chunk_match_first(object, &got, &info, hashes, same);
     if (rc == 0 && same == 0)
-        rc = TIERCE_E_IDENTITY; /* a tier names what begins with the same block */
+        rc = TIERCE_E_IDENTITY; /* a tier reports chunks that begin with the same block */
     return rc < 0 ? rc : (int)same;
 }
 
 /* ---- the first pages of a chunk, with a bounded wait ---- */
 
-/* A read that may outlive the one who waits for it: giving it up is no fault of the tier, which has
- * the time of a load for it. */
+/* A read that may outlive its waiter: abandoning it is not a fault of the tier, which has the time
+ * of a load for it. */
 struct head_read {
     struct tierce__tier_req req;
     struct tierce__key key;
@@ -149,7 +149,7 @@ static struct tierce__buf *head_of(struct tierce_view *view, size_t rung,
     return buf;
 }
 
-/* Looks at one candidate, and takes it if it is better than what there is. */
+/* Examines one candidate, and takes it if it is better than the best so far. */
 static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *best,
                           const struct tierce__sibling_want *want, size_t rung,
                           const struct tierce__sibling *candidate)

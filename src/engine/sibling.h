@@ -5,10 +5,10 @@
 #include "engine/engine_private.h"
 
 /*
- * Hits inside a chunk: where a chunk of a sequence is missing, a sibling of it may be there, a
- * chunk that comes after the same prefix and begins with the same blocks, and goes on otherwise or
- * ends sooner. The tiers name candidates (TIERCE__TIER_SIBLINGS); the block hashes in a candidate's
- * header say how far it is the same.
+ * Hits inside a chunk: if a chunk of a sequence is missing, a sibling may be stored: a chunk that
+ * follows the same prefix and begins with the same blocks, but then diverges or ends sooner. The
+ * tiers name candidates (TIERCE__TIER_SIBLINGS); the block hashes in a candidate's header say how
+ * far it is the same.
  *
  * Thread: any.
  */
@@ -28,13 +28,13 @@ struct tierce__sibling_want {
 struct tierce__sibling_hit {
     struct tierce__key key;
     size_t rung;
-    uint32_t block_count; /* of the chunk */
-    uint32_t blocks;      /* its leading ones that are those of the sequence; 0: none is of use */
+    uint32_t block_count;    /* of the chunk */
+    uint32_t blocks;         /* number of leading blocks equal to the sequence's; 0: no use */
     struct tierce__buf *buf; /* rung 0: a reference, which is the caller's; else NULL */
 };
 
-/* A want for the part of chain[from_block, to_block) that lies in chunk `index`, in all tiers, with
- * the time of a lookup; [borrow as long as the want] chain. */
+/* Creates a want for the part of chain[from_block, to_block) in chunk `index`, in all tiers, with
+ * the time limit of a lookup; [borrow as long as the want] chain. */
 void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_view *view,
                          const struct tierce_chain *chain, size_t index, uint64_t from_block,
                          uint64_t to_block);
@@ -45,13 +45,13 @@ void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_
 void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *out,
                           const struct tierce__sibling_want *want);
 
-/* Whether loading what was found is sooner than computing it; false if nothing was. */
+/* Whether loading the found blocks is faster than computing them; false if none were found. */
 bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling_hit *hit,
                           const struct tierce__sibling_want *want);
 
 /* Checks the header of an object against the wanted identity in full, up to want->to. [in] hash:
  * the chunk's own; shape: geometry and extent count. Returns how many leading blocks are the same,
- * from 1 to want->to, or why it is not what it should be. */
+ * from 1 to want->to, or an error if the header is not the wanted one. */
 TIERCE_MUSTUSE int tierce__sibling_check(const struct tierce_view *view,
                                          const struct tierce__shape *shape,
                                          const struct tierce__sibling_want *want,

@@ -59,7 +59,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    /* Memory has no device that could fail; to forget is no use of one. */
+    /* Memory has no device that could fail, and a deletion does not use one. */
     bool pass = rung == 0 || is_forgetting(req) || tierce__health_pass(&r->health, req);
     if (pass)
         r->tier->ops->submit(r->tier, req);
@@ -77,8 +77,9 @@ struct sleeper {
 
 struct waiter {
     struct tierce__tier_req req;
-    /* NULL, ANSWERED, or who is to be woken. acq_rel: the two who change it see what the other did
-     * before. An answer that comes before submit returns, as memory's does, costs no lock. */
+    /* NULL, ANSWERED, or the waiter to wake. acq_rel: each of the two writers sees the other's
+     * earlier stores. An answer that comes before submit returns, as memory's does, costs no
+     * lock. */
     _Atomic(struct sleeper *) sleeper;
 };
 
@@ -159,8 +160,8 @@ struct tierce__written {
     struct tierce__key keys[];
 };
 
-/* The last to come touches: before it, what is new cannot be found there, and would keep the order
- * of its writing, in which a prefix is older than its suffix. */
+/* The last writer touches the chunks: earlier, new chunks could not be found there, and would keep
+ * the order of writing, in which a prefix is older than its suffix. */
 static void leave_written(struct tierce__written *written)
 {
     /* acq_rel: the last sees what the store wrote. */
@@ -295,7 +296,7 @@ void tierce__storage_probe(struct tierce_engine *engine)
     }
 }
 
-/* ---- what lookups, loads and stores use ---- */
+/* ---- interface for lookups, loads and stores ---- */
 
 /* The number of leading keys that a rung holds, and in *status why the count ends there. */
 static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
@@ -323,7 +324,7 @@ size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
     return ask_prefix(engine, rung, keys, count, &with, status);
 }
 
-/* The first rung that is left alone, or rung_count. */
+/* The first tier that is out of service, or rung_count. */
 static size_t find_left(const struct tierce_engine *engine)
 {
     size_t rung = 0;
@@ -658,7 +659,7 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
     tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
                 engine->rungs[rung].tier->ops->name, tierce_strerror(why));
-    /* Another version is right for some other build, which may still want it. */
+    /* A chunk of another version is valid for another build, which may still need it. */
     if (why == TIERCE_E_VERSION)
         drop(engine, rung, key, TIERCE__TIER_HIDE, TIERCE__LEFT_VERSION, true);
     else
@@ -761,7 +762,7 @@ static bool any_up_to(const struct tierce_engine *engine, uint64_t number)
 }
 
 /* Those that come later do not matter, so that steady stores cannot hold up a flush. Returns the
- * first failure of a PUT that no flush has told yet. */
+ * first failure of a PUT that no flush has reported yet. */
 static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
 {
     tierce__lock_take(&engine->lock);

@@ -94,10 +94,10 @@ static int name_for_lmcache(struct tierce_view *view, const struct tierce_namesp
     if (view->engine->lmcache_names == NULL)
         return 0;
     if (tierce__lmcache_form_of(&form, ns, why) < 0) {
-        tierce__log(TIERCE_LOG_WARN, "lmcache_layout_refused",
-                    "err=\"%s\" effect=\"nothing of this namespace is kept in the store with "
-                    "layout=lmcache\"",
-                    why);
+        tierce__log(
+            TIERCE_LOG_WARN, "lmcache_layout_refused",
+            "err=\"%s\" effect=\"this namespace is not stored in the store with layout=lmcache\"",
+            why);
         return 0;
     }
     memcpy(form.ns_digest, view->ns_digest, TIERCE_HASH_BYTES);

@@ -155,7 +155,8 @@ static bool find_twin(struct tierce_engine *engine, const struct tierce__key *ke
 }
 
 /*
- * A tier that could not be asked may hold the chunk, unless it is the one that the chunk left last.
+ * A tier that could not be queried may hold the chunk, unless the chunk was last removed from that
+ * tier.
  */
 static void tell_reason(struct tierce_engine *engine, const struct tierce__key *key,
                         bool with_twins, const struct tierce__unasked *unasked,

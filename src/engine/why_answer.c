@@ -73,9 +73,9 @@ static void put_reason(struct tierce__line *out, const struct tierce__answer *a)
     if (miss->reason == TIERCE_MISS_NAMESPACE)
         put_twin(out, a);
     if (a->is_folder && miss->reason == TIERCE_MISS_NEVER_STORED)
-        put(out, "           a folder does not remember what left it; a running process does\n");
+        put(out, "           a folder has no record of removed chunks; a running process has\n");
     if (a->later)
-        put(out, "           chunks behind it are there, so it was stored once\n");
+        put(out, "           later chunks are stored, so this one was stored once\n");
 }
 
 static uint64_t chunk_tokens(const struct tierce__answer *a)
@@ -219,7 +219,7 @@ int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
                                 .shard = prompt->shard,
                                 .tokens = prompt->count,
                                 .now_s = tierce__wall_s()};
-    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "the text of that namespace is not known yet");
+    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "the text of that namespace is not yet known");
     int rc = tierce__naming_of(&out->naming, out->ns_text);
     if (rc < 0)
         return rc;
@@ -255,7 +255,7 @@ static int answer_hash(struct tierce_engine *engine, const char *hex, struct tie
                        char why[TIERCE__PROMPT_WHY_BYTES])
 {
     struct tierce__hash_prefix prefix;
-    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "a hash is up to 64 digits of hex");
+    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "a hash has up to 64 hex digits");
     return tierce__hash_prefix(&prefix, hex) ? tierce__why_chunk(out, engine, &prefix)
                                              : TIERCE_E_ARGUMENT;
 }
@@ -273,7 +273,7 @@ static int answer_query(struct tierce_engine *engine, const struct tierce__contr
         .shard = {0, 1, 0, 1},
         .root = {.size = sizeof(prompt.root), .lora = lora, .salt = salt}};
     struct tierce__answer answer;
-    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "salt and lora are hex, a shard is RANK/SIZE");
+    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "salt and lora must be hex, shard must be RANK/SIZE");
     if (!take_hex(salt, &prompt.root.salt_bytes, query, "salt") ||
         !take_hex(lora, &prompt.root.lora_bytes, query, "lora") ||
         (shard != NULL && !tierce__prompt_shard(&prompt.shard, shard)))

@@ -65,7 +65,7 @@ void tierce__sightings_json(struct tierce__line *out, const struct tierce__sight
     for (uint64_t i = 0; i < kept && !out->failed; i++)
         put_sighting(out, &text, &sightings->items[i], namespaces);
     if (sightings->count > kept)
-        tierce__line_put(&text, "and more: name more digits\n");
+        tierce__line_put(&text, "and more: give more digits\n");
     if (sightings->count == 0) {
         reason = sightings->miss != NULL ? sightings->miss->reason : TIERCE_MISS_NEVER_STORED;
         tierce__line_put(&text, "nowhere    ");

@@ -47,7 +47,7 @@ static bool take_number(int32_t *out, const char *text, size_t bytes, size_t *at
 static int64_t scan_tokens(int32_t *out, const char *text, size_t bytes, size_t *at)
 {
     uint64_t count = 0;
-    bool opened = false, closed = false, comma = true; /* none may come first */
+    bool opened = false, closed = false, comma = true; /* NONE may come first */
     for (*at = 0; *at < bytes;) {
         char c = text[*at];
         int32_t token;
@@ -84,11 +84,12 @@ int tierce__prompt_tokens(int32_t **out, size_t *count, const char *text, size_t
     size_t at;
     int64_t n = scan_tokens(NULL, text, bytes, &at);
     if (n < 0) {
-        snprintf(why, TIERCE__PROMPT_WHY_BYTES,
-                 n == TIERCE_E_LIMIT ? "more than 16 million tokens"
-                                     : "not token ids at byte %zu: numbers between white space or "
-                                       "commas, in brackets or not",
-                 at + 1);
+        snprintf(
+            why, TIERCE__PROMPT_WHY_BYTES,
+            n == TIERCE_E_LIMIT
+                ? "more than 16 million tokens"
+                : "not token ids at byte %zu: expected numbers separated by white space or commas",
+            at + 1);
         return (int)n;
     }
     int32_t *tokens = tierce__calloc((size_t)n, sizeof(*tokens));
@@ -222,7 +223,7 @@ int64_t tierce__prompt_namespace(const char *ns, struct tierce__namespaces *tabl
     if (fit == 1)
         return meant;
     int n = fit > 1 ? snprintf(why, TIERCE__PROMPT_WHY_BYTES,
-                               "%u namespaces are meant; name one by its digest:", fit)
+                               "%u namespaces match; select one by its digest:", fit)
                     : snprintf(why, TIERCE__PROMPT_WHY_BYTES,
                                ns != NULL ? "no namespace's digest begins with %.64s; there are:"
                                           : "there is no namespace yet",

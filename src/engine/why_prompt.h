@@ -42,9 +42,9 @@ struct tierce__naming {
 TIERCE_MUSTUSE int tierce__naming_of(struct tierce__naming *out, const char *ns_text);
 
 /*
- * The namespace that is meant. `counts` (or NULL): those with a zero there do not come into
- * question. Returns its id; TIERCE_E_MISS (there is none), TIERCE_E_LIMIT (several): `why` lists
- * what there is.
+ * The namespace that is meant. `counts` (or NULL): those with a zero there are not considered.
+ * Returns its id; TIERCE_E_MISS (there is none), TIERCE_E_LIMIT (several): `why` lists the
+ * namespaces.
  */
 TIERCE_MUSTUSE int64_t tierce__prompt_namespace(const char *ns, struct tierce__namespaces *table,
                                                 const uint64_t *counts, size_t count,

@@ -23,7 +23,7 @@ struct tierce__block_run {
     uint8_t *hashes;       /* [out] 32 bytes a block */
 };
 
-/* How much scratch a run of such blocks takes. */
+/* The bytes of scratch that a run of such blocks requires. */
 size_t tierce__chain_scratch_bytes(uint32_t block_tokens);
 
 /* One function an algorithm; each is a `tierce__chain_run_fn`. */

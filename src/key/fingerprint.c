@@ -24,7 +24,7 @@ struct model_file {
     char *name;
     bool is_weights; /* else the configuration */
     bool known;      /* the digest came from the cache */
-    struct stat st;  /* of what the name leads to, when it was listed */
+    struct stat st;  /* of the link's target, when it was listed */
     uint8_t digest[TIERCE_HASH_BYTES];
 };
 
@@ -65,7 +65,7 @@ static bool is_other_weights(const char *name)
     return ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".gguf");
 }
 
-/* Adds the file that `name` leads to, links followed, unless it is no regular file. */
+/* Adds the file that `name` leads to, links followed, unless it is not a regular file. */
 static int add_file(struct model *model, const char *name)
 {
     struct stat st;

@@ -40,7 +40,7 @@ TIERCE_MUSTUSE int tierce__key_text_parse(uint8_t ns_digest[TIERCE_HASH_BYTES],
 
 /* ---- LMCache -------------------------------------------------------------------------------- */
 
-/* A longer key is refused in either direction. */
+/* A longer key is rejected in either direction. */
 #define TIERCE__LMCACHE_KEY_MAX 4096
 
 /* A chunk hash as it is written: up to 64 hex digits, perhaps with a sign before them. A number

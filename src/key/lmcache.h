@@ -13,11 +13,11 @@
  * 64 bits from a folded digest. Chunk i is named by H(prefix, tokens of the chunk, ()) where the
  * prefix is the hash of chunk i - 1, or NONE_HASH for the first.
  *
- * These numbers are not collision resistant and hold no namespace; they only ever stand in keys
- * of the foreign layout. LMCache 0.3.9 hashes None instead of (), whose builtin hash is an
- * address in the interpreter: it is not supported.
+ * These numbers are not collision resistant and hold no namespace; they are used only in keys of
+ * the foreign layout. LMCache 0.3.9 hashes None instead of (), whose builtin hash is an address in
+ * the interpreter: it is not supported.
  *
- * Nothing here allocates, fails for want of anything, or blocks. Thread: any.
+ * No function here allocates, fails for lack of resources, or blocks. Thread: any.
  */
 
 /* A Python int between -2^63 and 2^64 - 1. Zero is never negative. */

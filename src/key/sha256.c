@@ -100,7 +100,7 @@ static const struct tierce__sha256_impl impl_portable = {
 
 #define TARGET_SHA __attribute__((target("sha,sse4.1")))
 
-/* The state in the order that the instructions want: words (f, e, b, a) and (h, g, d, c). */
+/* The state in the order that the instructions require: words (f, e, b, a) and (h, g, d, c). */
 struct ni_state {
     __m128i abef;
     __m128i cdgh;

@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-/* The length of the sequence that `lead` begins and the smallest code point it may stand for;
- * 0 if no sequence begins so. */
+/* The length of the sequence that `lead` begins and the smallest code point that it may encode; 0
+ * if no sequence begins so. */
 static size_t sequence_length(uint8_t lead, uint32_t *smallest)
 {
     if (lead >= 0xc2 && lead <= 0xdf) {
@@ -22,7 +22,7 @@ static size_t sequence_length(uint8_t lead, uint32_t *smallest)
     return 0;
 }
 
-/* The length of the well-formed sequence at `p` that is no control character, or 0. */
+/* The length of the well-formed sequence at `p` that is not a control character, or 0. */
 static size_t plain_sequence(const uint8_t *p, size_t left)
 {
     if (p[0] < 0x80)

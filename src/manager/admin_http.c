@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- who may --------------------------------------------------------------------------------- */
+/* ---- permissions ----------------------------------------------------------------------------- */
 
 bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call)
 {
@@ -24,7 +24,7 @@ bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__c
         tierce__call_defer_aside(call);
     else
         tierce__call_reply_unknown(call, "Basic realm=\"tierce\", Bearer",
-                                   "a token, or a name and password, is needed\n");
+                                   "a token, or a name and password, is required\n");
     return false;
 }
 
@@ -121,7 +121,7 @@ void tierce__admin_http_stop(struct tierce__manager *manager)
     tierce__line_log_end_subscribers(manager->events);
 }
 
-/* ---- what is served -------------------------------------------------------------------------- */
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 static void put_path(struct tierce__line *line, const struct tierce__rpc *rpc, bool first)
 {
@@ -133,11 +133,11 @@ static void put_path(struct tierce__line *line, const struct tierce__rpc *rpc, b
     tierce__line_put(line, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":"
                            "{\"schema\":{\"$ref\":\"#/components/schemas/");
     tierce__line_put(line, rpc->request->name);
-    tierce__line_put(line, "\"}}}},\"responses\":{\"200\":{\"description\":\"header.status says "
-                           "how it went\",\"content\":{\"application/json\":{\"schema\":{\"$ref\":"
+    tierce__line_put(line, "\"}}}},\"responses\":{\"200\":{\"description\":\"header.status holds "
+                           "the result\",\"content\":{\"application/json\":{\"schema\":{\"$ref\":"
                            "\"#/components/schemas/");
     tierce__line_put(line, rpc->reply->name);
-    tierce__line_put(line, "\"}}}},\"400\":{\"description\":\"the body is no JSON\"}}}}");
+    tierce__line_put(line, "\"}}}},\"400\":{\"description\":\"the body is not JSON\"}}}}");
 }
 
 static void put_enum(struct tierce__line *line, const ProtobufCEnumDescriptor *values)

@@ -63,9 +63,10 @@ static int try_storage(struct tierce__api_call *api, struct tierce__storage *sto
         return rc;
     rc = tierce__storages_try(api->manager->storages, storage, why);
     if (rc != 0)
-        snprintf(api->why, sizeof(api->why),
-                 "storage %.70s is not well, and check_storage_available_when_open is set: %.100s",
-                 storage->name, why[0] != '\0' ? why : tierce_strerror(rc));
+        snprintf(
+            api->why, sizeof(api->why),
+            "storage %.70s is not available, and check_storage_available_when_open is set: %.100s",
+            storage->name, why[0] != '\0' ? why : tierce_strerror(rc));
     return rc;
 }
 
@@ -99,8 +100,8 @@ static bool moves_blocks(struct tierce__api_call *api, const struct tierce__stor
     uint64_t bytes = usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes;
     if (moves && bytes > 0)
         snprintf(api->why, sizeof(api->why),
-                 "storage %.100s holds %llu bytes of blocks, which would be looked for elsewhere; "
-                 "add another storage",
+                 "storage %.100s holds %llu bytes of blocks, which would no longer be found; add "
+                 "another storage",
                  storage->name, (unsigned long long)bytes);
     return moves && bytes > 0;
 }
@@ -320,7 +321,7 @@ static Admin__InstanceInfo *show_instance(struct tierce__api_call *api,
     _Static_assert(sizeof(Admin__InstanceInfo) == sizeof(Meta__InstanceInfo) &&
                        offsetof(Admin__InstanceInfo, location_spec_groups) ==
                            offsetof(Meta__InstanceInfo, location_spec_groups),
-                   "one may stand for the other");
+                   "the two messages have the same layout");
     return (Admin__InstanceInfo *)(void *)tierce__api_show_instance(api, instance);
 }
 

@@ -185,7 +185,7 @@ static void update_logger(struct tierce__api_call *api)
         return;
     }
     tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
-                    "log_level is \"%.40s\"; it is to be fatal, error, warn, info or debug",
+                    "log_level is \"%.40s\"; accepted are fatal, error, warn, info and debug",
                     request->log_level);
 }
 

@@ -21,10 +21,10 @@ static void inject_fault(struct tierce__api_call *api)
     if (request->fault_type != DEBUG__FAULT_TYPE__FT_INTERNAL_ERROR &&
         (request->fault_type < DEBUG__FAULT_TYPE__FT_DELAY ||
          request->fault_type > DEBUG__FAULT_TYPE__FT_DROP))
-        tierce__api_say(api, INVALID_ARGUMENT, "%d is no fault type", (int)request->fault_type);
+        tierce__api_say(api, INVALID_ARGUMENT, "%d is not a fault type", (int)request->fault_type);
     else if (request->fault_type == DEBUG__FAULT_TYPE__FT_DELAY &&
              (fault.delay_ms < 0 || fault.delay_ms > DELAY_MS_MAX))
-        tierce__api_say(api, INVALID_ARGUMENT, "delay_ms is %d; it is to be from 0 to %d",
+        tierce__api_say(api, INVALID_ARGUMENT, "delay_ms is %d; accepted are 0 to %d",
                         (int)fault.delay_ms, DELAY_MS_MAX);
     else if (tierce__faults_set(api->manager->faults, request->api_name, &fault) < 0)
         tierce__api_say(api, INVALID_ARGUMENT, "there is no API %.100s", request->api_name);

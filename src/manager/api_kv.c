@@ -153,7 +153,7 @@ static void get(struct tierce__api_call *api)
         return;
     if (request->query_type != KV_META__QUERY_TYPE__QT_BATCH_GET) {
         tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
-                        "query_type is to be QT_BATCH_GET: entries have no order");
+                        "query_type must be QT_BATCH_GET: entries have no order");
         return;
     }
     int rc = tierce__locator_get(api->manager->locator, &wanted, &api->arena, &got, api->why);

@@ -48,10 +48,11 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
     if (instance == NULL)
         return false;
     if (token_count == 0 || instance->block_size <= 0) {
-        tierce__api_say(api, INVALID_ARGUMENT, "%s",
-                        token_count == 0
-                            ? "neither block_keys nor token_ids"
-                            : "the instance has no block_size, so that token_ids make no keys");
+        tierce__api_say(
+            api, INVALID_ARGUMENT, "%s",
+            token_count == 0
+                ? "neither block_keys nor token_ids"
+                : "the instance has no block_size, so token_ids cannot be converted to keys");
         return false;
     }
     size_t block_size = (size_t)instance->block_size;
@@ -165,8 +166,8 @@ static int check_shards(const struct tierce__group *group, char why[TIERCE__WHY_
     if (shards > 0 && (shards & (shards - 1)) == 0 && (keys <= 0 || shards <= keys))
         return 0;
     snprintf(why, TIERCE__WHY_BYTES,
-             "mutex_shard_num of instance group %.64s is %lld; it is to be a power of two, and at "
-             "most max_key_count",
+             "mutex_shard_num of instance group %.64s is %lld; accepted are powers of two up to "
+             "max_key_count",
              group->name, (long long)shards);
     return -EINVAL;
 }
@@ -436,7 +437,7 @@ static void start_write_cache(struct tierce__api_call *api)
         if (find_instance(api, request->instance_id) == NULL)
             return;
         snprintf(api->why, sizeof(api->why),
-                 "%zu location_spec_group_names for %zu block_keys; one is needed for each",
+                 "%zu location_spec_group_names for %zu block_keys; one per key is required",
                  request->n_location_spec_group_names, request->n_block_keys);
         tierce__api_fail(api, -EINVAL, "start write cache");
         return;

@@ -75,7 +75,7 @@ static bool is_allowed(const struct tierce__api_target *target, struct tierce__c
                                  .status = grpc      ? grpc_status
                                            : unknown ? 401
                                                      : 403,
-                                 .message = unknown ? "a token, or a name and password, is needed"
+                                 .message = unknown ? "a token, or a name and password, is required"
                                                     : "only administrators may do this",
                                  .header_name = !grpc && unknown ? "WWW-Authenticate" : NULL,
                                  .header_value = "Basic realm=\"tierce\", Bearer",

@@ -56,7 +56,7 @@ int tierce__auth_tokens_read(struct tierce__tokens **out, const struct tierce__a
         &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
                                       .path = path,
                                       .rights = read_role,
-                                      .rights_text = "a role is user or admin"},
+                                      .rights_text = "a role must be user or admin"},
         why);
 }
 

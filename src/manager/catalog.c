@@ -258,7 +258,7 @@ static int number_kind(struct tierce__catalog *catalog, enum tierce__registry_ki
         if (number != 0 && !has_number(catalog, kind, i, number))
             continue;
         if (*next > max) {
-            snprintf(why, 256, "all %llu numbers of %s were used", (unsigned long long)max,
+            snprintf(why, 256, "all %llu numbers for %s have been used", (unsigned long long)max,
                      kinds[kind].list);
             return TIERCE_E_LIMIT;
         }
@@ -374,7 +374,7 @@ static int read_next(uint64_t *out, struct json_object *json, const char *key, c
         return 0;
     if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 1 ||
         json_object_get_int64(value) > (int64_t)UINT32_MAX + 1) {
-        snprintf(why, 256, "%s: not a number to give", key);
+        snprintf(why, 256, "%s: not a valid next number", key);
         return TIERCE_E_FORMAT;
     }
     *out = (uint64_t)json_object_get_int64(value);
@@ -420,7 +420,7 @@ int tierce__catalog_read_all(struct tierce__catalog *catalog, const char *text, 
     return rc;
 }
 
-/* ---- what everybody may ask ------------------------------------------------------------------ */
+/* ---- public queries -------------------------------------------------------------------------- */
 
 const struct tierce__storage *tierce__catalog_storage(const struct tierce__catalog *catalog,
                                                       const char *name)

@@ -116,8 +116,7 @@ int tierce__choose_storage(const struct tierce__storage_wish *wish,
         return 0;
     if (!c.saw_available) {
         tierce__live_count_rejected(wish->live, TIERCE__REJECTED_NO_STORAGE, wish->count);
-        return tierce__why(why, TIERCE_E_DOWN,
-                           "no storage of group %.64s that may be written to is available",
+        return tierce__why(why, TIERCE_E_DOWN, "no writable storage of group %.64s is available",
                            wish->group->name);
     }
     return tierce__why(why, TIERCE_E_FULL,

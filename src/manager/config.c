@@ -118,11 +118,11 @@ static int read_argument(struct request *request, int *i, int argc, char *const 
     else if (!is_param_flag(arg))
         return tierce__config_fail(
             error, TIERCE_E_CONFIG,
-            "\"%.100s\" is no argument of the manager; parameters are written "
+            "\"%.100s\" is not an argument of the manager; parameters are written "
             "--NAME=VALUE (see tierce help manager)",
             arg);
     if (missing)
-        return tierce__config_fail(error, TIERCE_E_CONFIG, "%.100s wants a value behind it", arg);
+        return tierce__config_fail(error, TIERCE_E_CONFIG, "%.100s requires a value", arg);
     return rc;
 }
 
@@ -234,24 +234,22 @@ static int check_access(const struct tierce__manager_config *config,
     bool has_tls = config->tls_certificate[0] != '\0';
     if (has_tls != (config->tls_key[0] != '\0'))
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.certificate and tls.key belong together");
+                                   "tls.certificate and tls.key must be set together");
     if (config->tls_client_ca[0] != '\0' && !has_tls)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.client_ca wants tls.certificate and tls.key");
+                                   "tls.client_ca requires tls.certificate and tls.key");
     if (config->requires_auth && config->auth_token_file[0] == '\0' &&
         config->registry_uri[0] == '\0')
-        return tierce__config_fail(
-            error, TIERCE_E_CONFIG,
-            "auth.required without auth.token_file lets nobody in: accounts are in the "
-            "registry, which is empty where registry.uri is");
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "auth.required requires auth.token_file or registry.uri: "
+                                   "without both there is no token and no account");
     if (tierce__is_loopback_host(config->host) || config->is_insecure ||
         (config->requires_auth && has_tls))
         return 0;
     return tierce__config_fail(
         error, TIERCE_E_CONFIG,
-        "listen.host is %.100s, which others reach, and nothing keeps them out: set "
-        "auth.required with tls.certificate and tls.key, or say listen.insecure: true "
-        "(clients of KVCM carry no token)",
+        "listen.host is %.100s, which other hosts can reach: set auth.required with "
+        "tls.certificate and tls.key, or listen.insecure: true (clients of KVCM send no token)",
         config->host[0] != '\0' ? config->host : "every address");
 }
 
@@ -271,7 +269,7 @@ static int check_ports(const struct tierce__manager_config *config,
     if (config->has_debug && config->http_port > UINT16_MAX - DEBUG_PORT_OFFSET)
         return tierce__config_fail(
             error, TIERCE_E_CONFIG,
-            "listen.debug wants the port listen.http_port + 3000, which %u has not",
+            "listen.debug uses the port listen.http_port + 3000, which exceeds 65535 for %u",
             (unsigned)config->http_port);
     for (size_t i = 0; i < sizeof(ports) / sizeof(*ports); i++) {
         for (size_t j = 0; j < i; j++) {

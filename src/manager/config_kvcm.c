@@ -170,7 +170,7 @@ int tierce__kvcm_settings_load_file(struct tierce__kvcm_settings *settings, cons
         return tierce__config_fail(error, rc, "%.200s: %s", path, tierce_strerror(rc));
     rc = strlen(text) == length
              ? tierce__kvcm_settings_load_text(settings, path, text, error)
-             : tierce__config_fail(error, TIERCE_E_CONFIG, "%.200s: there is a NUL in it", path);
+             : tierce__config_fail(error, TIERCE_E_CONFIG, "%.200s: it contains a NUL", path);
     tierce__free(text);
     return rc;
 }
@@ -261,7 +261,7 @@ static int warn_unknown(const struct setting *setting, char **warnings)
                                     "%s: there is no key \"%s\"; the nearest one is \"%s\"",
                                     setting->source, shown, nearest);
     return tierce__manager_warn(warnings,
-                                "%s: there is no key \"%s\"; docs/manager.md lists those there are",
+                                "%s: there is no key \"%s\"; docs/manager.md lists the keys",
                                 setting->source, shown);
 }
 
@@ -312,10 +312,9 @@ static int apply_one(const struct setting *setting, struct tierce__config *value
     if (i == KEYS)
         return warn_unknown(setting, warnings);
     if (keys[i].meaning == REPORTER && strcmp(setting->value, "kmonitor") == 0) {
-        int rc = tierce__manager_warn(warnings,
-                                      "%s: there is no kmonitor here; metrics are at "
-                                      "/metrics of the HTTP ports",
-                                      setting->source);
+        int rc = tierce__manager_warn(
+            warnings, "%s: kmonitor is not supported; metrics are at /metrics of the HTTP ports",
+            setting->source);
         if (rc != 0)
             return rc;
     }

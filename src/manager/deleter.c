@@ -587,7 +587,7 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
         forget_keys(deletion);
     else if (deletion->tries == 0)
         tierce__log(TIERCE_LOG_WARN, "manager.delete_failed",
-                    "instance=%s locations=%zu error=%s; it is tried again",
+                    "instance=%s locations=%zu error=%s; it will be retried",
                     deletion->live->instance.id, deletion->count, tierce_error_name(rc));
     tierce__lock_take(&deleter->lock);
     deleter->stats.orphaned_locations += orphans;

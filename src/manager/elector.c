@@ -127,8 +127,8 @@ static void campaign(struct tierce__elector *elector)
     int rc = elector->lease->ops->take(elector->lease, elector->lease_ms, &token, other);
     int error = rc == -EBUSY ? 0 : rc;
     if (error < 0 && error != elector->lease_error)
-        tierce__log(TIERCE_LOG_ERROR, "lease_unreachable", "why=\"%s\"; nobody can lead by it",
-                    tierce_strerror(rc));
+        tierce__log(TIERCE_LOG_ERROR, "lease_unreachable",
+                    "why=\"%s\"; no manager can become leader", tierce_strerror(rc));
     elector->lease_error = error;
     tierce__lock_take(&elector->lock);
     if (rc == 0) {
@@ -350,7 +350,7 @@ int tierce__elector_start(struct tierce__elector **out, const struct tierce__ele
 {
     size_t n = strlen(opts->node_id);
     if (n == 0 || n >= TIERCE__LEASE_HOLDER_BYTES) {
-        snprintf(why, 256, "a node id has 1 to 127 bytes");
+        snprintf(why, 256, "a node id must have 1 to 127 bytes");
         return TIERCE_E_CONFIG;
     }
     struct tierce__elector *elector = tierce__calloc(1, sizeof(*elector));
@@ -388,7 +388,7 @@ void tierce__elector_stop(struct tierce__elector *elector)
     destroy(elector);
 }
 
-/* ---- what others ask ------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 void tierce__elector_state(struct tierce__elector *elector, struct tierce__elector_state *out)
 {
@@ -405,7 +405,7 @@ void tierce__elector_state(struct tierce__elector *elector, struct tierce__elect
             (int64_t)(tierce__lease_wall_us() + (elector->lease_until_ns - now) / 1000);
     snprintf(out->leader, sizeof(out->leader), "%s", elector->leader);
     if (elector->trouble != 0)
-        snprintf(out->trouble, sizeof(out->trouble), "the lease cannot be asked for: %s",
+        snprintf(out->trouble, sizeof(out->trouble), "the lease cannot be acquired: %s",
                  tierce_strerror(elector->trouble));
     tierce__lock_drop(&elector->lock);
 }

@@ -160,7 +160,7 @@ void tierce__calendar_clear(struct tierce__calendar *calendar)
     *calendar = (struct tierce__calendar){0};
 }
 
-/* ---- what expires ---------------------------------------------------------------------------- */
+/* ---- expiry ---------------------------------------------------------------------------------- */
 
 int64_t tierce__group_ttl_us(const struct tierce__group *group)
 {

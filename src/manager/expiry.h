@@ -42,7 +42,7 @@ size_t tierce__calendar_take(struct tierce__calendar *calendar, int64_t now_us,
 int64_t tierce__calendar_next(const struct tierce__calendar *calendar);
 void tierce__calendar_clear(struct tierce__calendar *calendar);
 
-/* ---- what expires ---------------------------------------------------------------------------- */
+/* ---- expiry ---------------------------------------------------------------------------------- */
 
 struct tierce__live;
 

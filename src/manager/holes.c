@@ -185,8 +185,7 @@ void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *
     tierce__lock_drop(&holes->lock);
     if (rc < 0)
         tierce__log(TIERCE_LOG_WARN, "manager.hole_forgotten",
-                    "error=%s: blocks behind it are found by the next leader",
-                    tierce_error_name(rc));
+                    "error=%s: the next leader finds the blocks after it", tierce_error_name(rc));
 }
 
 uint32_t tierce__holes_children(struct tierce__holes *holes, int64_t key)

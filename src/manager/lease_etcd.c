@@ -200,7 +200,7 @@ static bool has_succeeded(struct json_object *reply)
     return value != NULL && json_object_get_boolean(value);
 }
 
-/* ---- what etcd holds ------------------------------------------------------------------------- */
+/* ---- data in etcd ---------------------------------------------------------------------------- */
 
 struct seen {
     char holder[TIERCE__LEASE_HOLDER_BYTES]; /* "" for nobody */

@@ -59,7 +59,7 @@ static int file_open(struct tierce__lease **out, const char *uri, const char *ho
 {
     const char *rest = uri + strlen("file://");
     if (rest[0] != '/') {
-        snprintf(why, 256, "file:// needs an absolute folder");
+        snprintf(why, 256, "file:// requires an absolute path of a folder");
         return TIERCE_E_CONFIG;
     }
     if (access(rest, W_OK | X_OK) != 0) {

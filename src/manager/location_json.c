@@ -85,7 +85,7 @@ static int take_places(struct tierce__location *out, struct json_object *list,
         struct json_object *entry = json_object_array_get_idx(list, i);
         const char *name = take_text(entry, "name"), *uri = take_text(entry, "uri");
         if (name == NULL || uri == NULL)
-            return complain(why, "location_specs: an entry without name and uri");
+            return complain(why, "location_specs: an entry without name or uri");
         size_t spec = find_spec(instance, name);
         if (spec == instance->spec_count)
             continue;

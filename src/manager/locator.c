@@ -237,7 +237,7 @@ static int use_store(struct tierce__meta_store **out, struct tierce__locator *lo
     if (rc == 0) {
         rc = ops->fence(use->store, locator->fence);
         if (rc < 0)
-            tierce__say_why(why, "the index of group %.64s refuses this leader: %s", group->name,
+            tierce__say_why(why, "the index of group %.64s rejects this leader: %s", group->name,
                             tierce_strerror(rc));
     }
     if (rc < 0) {
@@ -335,7 +335,7 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
 {
     const struct tierce__group *group = tierce__catalog_group(catalog, instance->group_name);
     if (group == NULL)
-        return tierce__why(why, -ENOENT, "instance %.64s is of group %.64s, which there is not",
+        return tierce__why(why, -ENOENT, "instance %.64s is of group %.64s, which does not exist",
                            instance->id, instance->group_name);
     struct tierce__live *live = tierce__calloc(1, sizeof(*live));
     if (live == NULL)
@@ -359,7 +359,7 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
     return rc;
 }
 
-/* ---- taking up what notes say ---------------------------------------------------------------- */
+/* ---- recovery from notes --------------------------------------------------------------------- */
 
 struct taking_up {
     struct tierce__live *live;
@@ -469,7 +469,7 @@ static int take_up(struct tierce__live *live)
     }
     if (t.unreadable > 0)
         tierce__log(TIERCE_LOG_ERROR, "manager.notes_unreadable",
-                    "instance=%s notes=%llu: their bytes are not known any more", live->instance.id,
+                    "instance=%s notes=%llu: their sizes are lost", live->instance.id,
                     (unsigned long long)t.unreadable);
     tierce__free(t.list);
     return rc;
@@ -492,8 +492,8 @@ static int add_live(struct tierce__locator *locator, const struct tierce__catalo
         rc = take_up(live);
     if (rc < 0) {
         destroy_live(live);
-        return tierce__why(why, rc, "what instance %.64s was doing cannot be read: %s",
-                           instance->id, tierce_strerror(rc));
+        return tierce__why(why, rc, "the notes of instance %.64s cannot be read: %s", instance->id,
+                           tierce_strerror(rc));
     }
     tierce__live_hold(live); /* the list's reference, until unlist */
     tierce__lock_take(&locator->lock);

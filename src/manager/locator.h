@@ -84,7 +84,7 @@ TIERCE_MUSTUSE int tierce__locator_remove_instance(struct tierce__locator *locat
 /* Returns whether calls on this instance may block on I/O; false if it does not exist. */
 bool tierce__locator_blocks(struct tierce__locator *locator, const char *instance_id);
 
-/* ---- what calls are made of ------------------------------------------------------------------ */
+/* ---- types of the calls ---------------------------------------------------------------------- */
 
 /* A set of indexes: [0, offset), or those with a non-zero value. */
 struct tierce__mask {

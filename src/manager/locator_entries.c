@@ -98,7 +98,7 @@ static int mark_written(struct ending *e, const char *const *uris, size_t count,
             bsearch(uris[i], named, session->count, sizeof(*named), compare_given);
         if (found == NULL || read_size(uris[i] + strlen(found->uri), &e->bytes[found->key]) < 0)
             return tierce__why(why, TIERCE_E_ARGUMENT,
-                               "%.180s is no location of the session, or has a size that is none",
+                               "%.180s is not a location of the session, or has an invalid size",
                                uris[i]);
         session->written[found->key] = true;
     }
@@ -107,7 +107,8 @@ static int mark_written(struct ending *e, const char *const *uris, size_t count,
 
 /* ---- how long they are ----------------------------------------------------------------------- */
 
-/* Asks the storage for missing sizes. If it does not know or does not answer, that is no error. */
+/* Asks the storage for missing sizes. If it does not know or does not answer, that is not an error.
+ */
 static int measure(struct ending *e)
 {
     struct tierce__session *session = e->session;

@@ -225,7 +225,7 @@ static int check_request(const struct tierce__get_request *request, char why[TIE
     if (request->query == TIERCE__QUERY_WINDOW &&
         (request->window <= 0 || (size_t)request->window > request->count))
         return tierce__why(why, TIERCE_E_ARGUMENT,
-                           "sw_size is %d; it is to be from 1 to the number of keys, %zu",
+                           "sw_size is %d; accepted are 1 to the number of keys, %zu",
                            request->window, request->count);
     return 0;
 }

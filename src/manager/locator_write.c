@@ -39,7 +39,7 @@ struct starting {
     size_t note_count, notes_max;
 };
 
-/* ---- what is asked for ----------------------------------------------------------------------- */
+/* ---- checks of requests ---------------------------------------------------------------------- */
 
 static int check_request(const struct tierce__write_request *request, char why[TIERCE__WHY_BYTES])
 {
@@ -47,11 +47,10 @@ static int check_request(const struct tierce__write_request *request, char why[T
         return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u",
                            request->count, UINT16_MAX);
     if (request->timeout_s < 0)
-        return tierce__why(
-            why, TIERCE_E_ARGUMENT,
-            "write_timeout_seconds is %lld; accepted are numbers from 0 on, of which "
-            "those above %d count as that",
-            (long long)request->timeout_s, TIERCE__WRITE_TIMEOUT_S_MAX);
+        return tierce__why(why, TIERCE_E_ARGUMENT,
+                           "write_timeout_seconds is %lld; accepted are numbers >= 0; above %d it "
+                           "counts as the maximum",
+                           (long long)request->timeout_s, TIERCE__WRITE_TIMEOUT_S_MAX);
     if (request->ttl_s < 0 || request->ttl_s > TIERCE__TTL_S_MAX)
         return tierce__why(why, TIERCE_E_ARGUMENT,
                            "ttl_seconds is %lld; accepted are 1 to %lld, and 0 for none",
@@ -147,7 +146,7 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
         tierce__lock_drop(&s->live->lock);
         tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_SESSIONS, request->count);
         return tierce__why(why, TIERCE_E_FULL,
-                           "instance %.64s is writing %zu keys already; at most %zu at a time",
+                           "instance %.64s is already writing %zu keys; the limit is %zu at a time",
                            s->live->instance.id, writing, WRITING_MAX);
     }
     for (size_t i = 0; i < request->count; i++) {
@@ -244,7 +243,7 @@ static int fail_by_index(struct starting *s, size_t keys, int rc, char why[TIERC
     if (rc >= 0 || rc == -ENOMEM)
         return rc;
     tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_INDEX, keys);
-    return tierce__why(why, rc, "the index of instance %.64s takes no writes: %s",
+    return tierce__why(why, rc, "the index of instance %.64s rejects writes: %s",
                        s->live->instance.id, tierce_strerror(rc));
 }
 
@@ -364,9 +363,9 @@ static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WH
     }
     tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_KEYS, s->session->count - *fit);
     if (*fit == 0)
-        return tierce__why(why, TIERCE_E_FULL, "instance %.64s holds %llu blocks, of at most %llu",
-                           s->live->instance.id, (unsigned long long)keys,
-                           (unsigned long long)most);
+        return tierce__why(
+            why, TIERCE_E_FULL, "instance %.64s holds %llu blocks; the limit is %llu",
+            s->live->instance.id, (unsigned long long)keys, (unsigned long long)most);
     return 0;
 }
 
@@ -691,7 +690,7 @@ int tierce__locator_start_write(struct tierce__locator *locator,
     int span = tierce__span_open("locator:start_write");
     s.catalog = tierce__registry_acquire(locator->opts.registry);
     s.group = tierce__catalog_group(s.catalog, s.live->instance.group_name);
-    rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s is gone",
+    rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s was removed",
                                        s.live->instance.group_name)
                          : check_request(request, why);
     if (rc == 0)

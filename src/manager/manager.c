@@ -109,7 +109,7 @@ static int open_logs(struct whole *whole, const struct tierce__manager_config *c
     const char *folder = config->log_folder;
     if (folder[0] != '\0' && mkdir(folder, 0700) != 0 && errno != EEXIST) {
         int rc = -errno;
-        snprintf(why, 256, "the folder of logs %.160s cannot be made: %s", folder,
+        snprintf(why, 256, "the folder of logs %.160s cannot be created: %s", folder,
                  tierce_strerror(rc));
         return rc;
     }

@@ -177,7 +177,7 @@ int64_t tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_
     return (int64_t)count;
 }
 
-/* ---- what needs no lock --------------------------------------------------------------------- */
+/* ---- without a lock ------------------------------------------------------------------------- */
 
 int tierce__meta_index_write_notes(struct tierce__meta_index *index,
                                    const struct tierce__meta_note *notes, size_t count)

@@ -69,7 +69,7 @@ static struct shard *notes_of(struct memory_space *space, uint8_t kind)
 static int memory_open(struct tierce__meta_store **out, const char *uri, char why[256])
 {
     if (uri[0] != '\0') {
-        snprintf(why, 256, "a store in memory takes no URI, but has one");
+        snprintf(why, 256, "a store in memory must have no URI");
         return TIERCE_E_CONFIG;
     }
     struct memory_store *store = tierce__calloc(1, sizeof(*store));

@@ -94,7 +94,7 @@ static int greet(struct tierce__redis *redis, char why[256])
     if (rc < 0)
         snprintf(why, 256, "%.200s", tierce__resp_link_why(link));
     if (rc == -EPROTO)
-        snprintf(why, 256, "the server takes no scripts");
+        snprintf(why, 256, "the server does not support scripts");
     tierce__redis_end(redis, link);
     return rc == -EACCES ? TIERCE_E_REFUSED : rc;
 }
@@ -106,7 +106,7 @@ static int read_touch_ms(uint32_t *out, const struct tierce__resp_uri *uri, char
     uint64_t number = TOUCH_MS_DEFAULT;
     if (text != NULL &&
         (!tierce__parse_count(&number, text) || number == 0 || number > TOUCH_MS_MAX)) {
-        snprintf(why, 256, "URL: touch_ms is no number from 1 to 3600000");
+        snprintf(why, 256, "URL: touch_ms must be a number from 1 to 3600000");
         return TIERCE_E_CONFIG;
     }
     *out = (uint32_t)number;

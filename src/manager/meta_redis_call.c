@@ -28,7 +28,7 @@ static const char fence_script[] = CHECK_FENCE "if ARGV[1] ~= '' then\n"
  * KEYS: fence, metadata, sorted set. ARGV: token, prefix of records, prefix of notes; puts, each a
  * key, its place in the order, and the fields' values; deletes, each a key and its place; notes,
  * each a kind, a number, whether it stays, and its value; counters, each a number and what is
- * added. A count stands before each kind.
+ * added. A count precedes each kind.
  */
 static const char write_script[] = CHECK_FENCE
     "local at = 4\n"
@@ -75,7 +75,7 @@ static const char touch_script[] =
 
 /* ---- in a cluster (meta_redis_cluster.c) ---------------------------------------------------- */
 
-/* Of a space's metadata, KEYS[1]. */
+/* For a space's metadata, KEYS[1]. */
 #define CHECK_SPACE_FENCE                                                                          \
     "local seen = redis.call('HGET', KEYS[1], 'tierce:fence')\n"                                   \
     "if ARGV[1] ~= '' and seen and seen > ARGV[1] then\n"                                          \
@@ -85,8 +85,7 @@ static const char touch_script[] =
 /*
  * KEYS: metadata, sorted set, journal, notes by kind. ARGV: token, era, the journal's entry ("":
  * none); entries that are finished; places in the order of what is put, and of what is deleted;
- * notes and counters as of write_script. A count stands before each kind. Returns the batch's
- * number.
+ * notes and counters as of write_script. A count precedes each kind. Returns the batch's number.
  */
 static const char commit_script[] = CHECK_SPACE_FENCE
     "if redis.call('HGET', KEYS[1], 'tierce:era') ~= ARGV[2] then\n"
@@ -116,9 +115,9 @@ static const char commit_script[] = CHECK_SPACE_FENCE
     "return number\n";
 
 /*
- * KEYS: metadata, journal. ARGV: token, the least era, the least number of a last batch. Numbers go
- * on from the era where there are none, or fewer than somebody was told: none is given twice.
- * Returns era, number of the last batch, journal.
+ * KEYS: metadata, journal. ARGV: token, the least era, the least number of a last batch. If there
+ * is no number, or a smaller one than was already returned, numbers continue from the era: none is
+ * assigned twice. Returns era, number of the last batch, journal.
  */
 static const char settle_script[] = CHECK_SPACE_FENCE
     "if ARGV[1] ~= '' then redis.call('HSET', KEYS[1], 'tierce:fence', ARGV[1]) end\n"
@@ -133,7 +132,7 @@ static const char settle_script[] = CHECK_SPACE_FENCE
 
 /*
  * KEYS: a record, the guard of its slot. ARGV: era, whether it is a journal's; and what is put. A
- * journal's raises the guard, so that what was sent in an era before does nothing any more. The
+ * journal's record raises the guard, so that records sent in an earlier era have no effect. The
  * guard expires after a week: longer than any message can be delayed.
  */
 static const char redo_script[] =

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batches in a cluster. Records have KVCM's keys, which lie in any slot; everything else of a space
- * lies in one, that of its metadata: its home. A batch takes three steps:
+ * Batches in a cluster. Records have KVCM's keys, which are in any slot; all other data of a space
+ * is in one slot, that of its metadata: its home. A batch takes three steps:
  *
- *   commit   one script at home, which looks at fence and era and does all but the records: keys in
- *            their order, notes, counters, and an entry of the journal that says what becomes of
- *            the records. From then on the batch has happened.
+ *   commit   one script at home checks fence and era and writes everything but the records: keys in
+ *            their order, notes, counters, and a journal entry with the changes to the records.
+ *            From then on the batch is committed.
  *   redo     the records, one script each, in a pipeline to every node.
- *   finish   the entry leaves the journal with the next commit, so that an entry is never there
- *            beside a later one about the same key.
+ *   finish   the next commit removes the entry from the journal, so that the journal never has two
+ *            entries for the same key.
  *
- * Where a step fails, nothing more is read or written until the journal was worked off ("settled"):
- * home begins a new era, in which commits that were sent in the last one are refused, and gives the
- * entries that are left; their records are written again, and with each a guard in its slot, which
- * refuses those that were sent in an era before. So it is known then whether a commit happened, and
- * nothing that comes late does anything. A new leader begins in the same way.
+ * If a step fails, nothing more is read or written until the journal has been replayed ("settled").
+ * Home begins a new era, which rejects commits sent in the previous era, and returns the remaining
+ * entries. Their records are written again, each with a guard in its slot that rejects records sent
+ * in an earlier era. The outcome of every commit is then known, and late messages have no effect. A
+ * new leader begins in the same way.
  *
- * What Redis loses in a failover is lost (docs/design/003-manager.md); where home has lost a batch
- * that was told, or an entry is damaged, keys and counters are made anew from the records.
+ * Data that Redis loses in a failover is lost (docs/design/003-manager.md). If home has lost an
+ * acknowledged batch, or an entry is damaged, keys and counters are rebuilt from the records.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -32,7 +32,7 @@
 
 enum {
     REDO_KEYS = 512, /* of one pipeline */
-    ATTEMPTS = 4,    /* of a commit whose era ended, and of an era that is too low */
+    ATTEMPTS = 4,    /* for a commit whose era ended, and for an era that is too low */
 };
 
 /* ---- records -------------------------------------------------------------------------------- */

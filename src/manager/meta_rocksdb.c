@@ -149,8 +149,8 @@ static int read_parameters(struct tierce__rocks_opts *opts, char *text, char why
         }
         if (!ok) {
             snprintf(why, 256,
-                     "the parameter \"%.100s\" of the RocksDB path is not known or has a "
-                     "wrong value; there are sync (0, 1), cache_mib and touch_ms",
+                     "the parameter \"%.100s\" of the RocksDB path is unknown or has an invalid "
+                     "value; accepted are sync (0, 1), cache_mib and touch_ms",
                      pair);
             return TIERCE_E_CONFIG;
         }
@@ -182,7 +182,7 @@ static int rocks_open(struct tierce__meta_store **out, const char *uri, char why
         }
     }
     if (rc == 0 && path[0] == '\0') {
-        snprintf(why, 256, "a RocksDB store needs the path of a folder");
+        snprintf(why, 256, "a RocksDB store requires the path of a folder");
         rc = TIERCE_E_CONFIG;
     }
     if (rc == 0)

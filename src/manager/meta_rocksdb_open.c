@@ -49,7 +49,8 @@ static int check_lock(const char *path, char why[256])
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int rc = fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? TIERCE_E_LOCKED : 0;
     if (rc < 0)
-        snprintf(why, 256, "process %ld has %.180s open", (long)lock.l_pid, path);
+        snprintf(why, 256, "process %ld has %.180s open; end it, or set another path",
+                 (long)lock.l_pid, path);
     (void)close(fd);
     return rc;
 }
@@ -71,7 +72,7 @@ static int check_empty(int folder, const char *path, char why[256])
     (void)closedir(dir);
     if (is_empty)
         return 0;
-    snprintf(why, 256, "%.180s holds files of somebody else", path);
+    snprintf(why, 256, "%.180s holds files that do not belong to the manager", path);
     return TIERCE_E_FORMAT;
 }
 

@@ -31,11 +31,10 @@ void tierce__rocks_leave(struct tierce__rocks *rocks)
 
 static void tell_failure(const struct tierce__rocks *rocks, int rc)
 {
-    const char *hint =
-        rc == -ENOSPC ? "blocks are found, and none is added or removed; make room on the file "
-                        "system, and it goes on by itself"
-                      : "blocks are found, and none is added or removed; the kernel's log may "
-                        "say how the device fails";
+    const char *hint = rc == -ENOSPC ? "blocks are still found, but none is added or removed; free "
+                                       "space on the file system, and writes resume"
+                                     : "blocks are still found, but none is added or removed; look "
+                                       "for device errors in the kernel's log";
     tierce__log(TIERCE_LOG_ERROR, "meta_writes_rejected", "path=\"%s\" reason=\"%s\" hint=\"%s\"",
                 rocks->path, tierce_strerror(rc), hint);
 }

@@ -89,7 +89,7 @@ static void move_bucket(struct tierce__table *table)
     table->moved++;
 }
 
-/* Running out of memory for buckets is no failure: chains get longer, or memory stays in use. */
+/* Running out of memory for buckets is not a failure: chains get longer, or memory stays in use. */
 static void begin_move(struct tierce__table *table, unsigned bits)
 {
     struct tierce__table_buckets buckets;

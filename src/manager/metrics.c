@@ -56,9 +56,9 @@ static void tell_calls(const struct telling *t)
         bool is_counter;
     } metrics[RPC_METRICS] = {
         {"service.query_counter", "Calls of an API.", true},
-        {"service.error_counter", "Calls that were answered with another code than OK.", true},
+        {"service.error_counter", "Calls answered with a code other than OK.", true},
         {"service.error_code", "The code of the last call.", false},
-        {"service.query_rt_us", "How long the last call took, in microseconds.", false},
+        {"service.query_rt_us", "Duration of the last call, in microseconds.", false},
     };
     for (int m = 0; m < RPC_METRICS; m++) {
         for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
@@ -82,13 +82,13 @@ static void tell_groups(const struct telling *t, const struct tierce__catalog *c
     static const struct {
         const char *name, *help;
     } metrics[] = {
-        {"cache_manager_group.usage_ratio", "Bytes in use, of the group's quota."},
+        {"cache_manager_group.usage_ratio", "Bytes in use as a share of the group's quota."},
         {"cache_manager_group.serving_bytes", "Bytes of blocks that can be read."},
         {"cache_manager_group.writing_bytes", "Bytes of blocks that are being written."},
         {"cache_manager_group.deleting_bytes", "Bytes of blocks that are being deleted."},
         {"cache_manager_group.key_count", "Blocks that can be read."},
         {"cache_manager_group.write_sessions", "Write sessions that are open."},
-        {"cache_manager.write_location_expire_size", "Write sessions that ended by their time."},
+        {"cache_manager.write_location_expire_size", "Write sessions that expired."},
     };
     size_t count;
     const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
@@ -127,20 +127,21 @@ static void tell_instances(const struct telling *t, const struct instance_number
     } metrics[] = {
         {"cache_manager_instance.key_count", "Blocks of an instance that can be read.", false},
         {"cache_manager_instance.byte_size", "Their bytes.", false},
-        {"cache_manager_instance.asked_key_count", "Keys that were asked for.", true},
-        {"cache_manager_instance.found_key_count", "Those that were found.", true},
+        {"cache_manager_instance.asked_key_count", "Keys requested.", true},
+        {"cache_manager_instance.found_key_count", "Keys found.", true},
         {"meta_indexer.total_key_count", "Keys in an instance's index.", false},
         {"meta_indexer.total_cache_usage", "Bytes of an instance's search cache.", false},
-        {"meta_indexer.search_cache_hit_count", "Records that it had.", true},
-        {"meta_indexer.search_cache_miss_count", "Records that it did not have.", true},
-        {"meta_indexer.search_cache_hit_ratio", "The former, of both.", false},
+        {"meta_indexer.search_cache_hit_count", "Records found in the search cache.", true},
+        {"meta_indexer.search_cache_miss_count", "Records not found in the search cache.", true},
+        {"meta_indexer.search_cache_hit_ratio", "Share of records found in the search cache.",
+         false},
         {"meta_indexer.writes_rejected",
          "1 while the store of the index rejects writes (a full disk).", false},
-        {"cache_manager_instance.reclaimed_key_count", "Blocks that left for want of room.", true},
+        {"cache_manager_instance.reclaimed_key_count", "Blocks evicted to make room.", true},
         {"cache_manager_instance.reclaimed_idle_seconds",
-         "How long those all together had not been used when they left.", true},
+         "Sum of the idle times of these blocks at their eviction.", true},
         {"cache_manager_instance.reclaim_age_seconds",
-         "How long the block used last of those that left last had not been used.", false},
+         "Idle time of the most recently used block of the last eviction.", false},
     };
     for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
         for (size_t i = 0; i < count; i++) {
@@ -179,7 +180,7 @@ static void tell_rejected(const struct telling *t, const struct instance_numbers
                 {"instance_id", numbers[i].instance->id},
                 {"reason", tierce__rejection_name((enum tierce__rejection)r)}};
             tell(t, "cache_manager_instance.rejected_key_count",
-                 "Blocks for which a write was asked for and not begun, by reason.", true,
+                 "Blocks whose write was requested but not started, by reason.", true,
                  (double)numbers[i].usage.rejected_keys[r], tags, 3);
         }
     }
@@ -256,7 +257,7 @@ static void tell_quotas(const struct telling *t, const struct tierce__catalog *c
         const char *name, *help;
     } metrics[QUOTA_METRICS] = {
         {"cache_manager_group.quota_bytes",
-         "What the group may hold: in all, and of each storage type that has a quota."},
+         "Quota of the group: in total, and for each storage type that has one."},
         {"cache_manager_group.watermark_bytes", "Above this many bytes blocks are reclaimed."},
         {"cache_manager_group.used_bytes",
          "Bytes that count against the quota: read, being written, being deleted."},
@@ -287,8 +288,8 @@ static void tell_global_quotas(const struct telling *t)
                                 state[TIERCE__QUOTA_DELETING]),
                      &tag, 1);
             else if (shared.limit != UINT64_MAX)
-                tell(t, "cache_manager_global_quota.quota_bytes",
-                     "What quota.groups lets them hold.", false, (double)shared.limit, &tag, 1);
+                tell(t, "cache_manager_global_quota.quota_bytes", "Their limit in quota.groups.",
+                     false, (double)shared.limit, &tag, 1);
         }
     }
 }
@@ -299,8 +300,8 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
                                         "data_storage.storage_usage_ratio",
                                         "data_storage.byte_size", "data_storage.capacity_bytes"};
     static const char *const helps[] = {
-        "1: enabled, and its last probes went well.",
-        "The used share of what it lies on; -1: not known.",
+        "1: enabled, and its last probes succeeded.",
+        "Used share of its medium; -1: unknown.",
         "Bytes of locations in it, in any state.",
         "Its capacity_bytes; 0: not bounded.",
     };
@@ -335,7 +336,7 @@ static void tell_queues(const struct telling *t)
         tierce__server_waiting(server, &waiting[0], &waiting[1]);
     for (int i = 0; i < 2; i++) {
         struct tierce__metric_tag tag = {"queue", i == 0 ? "workers" : "passwords"};
-        tell(t, "service.request_queue_size", "Calls that wait for a thread that may wait.", false,
+        tell(t, "service.request_queue_size", "Calls queued for a worker thread.", false,
              waiting[i], &tag, 1);
     }
 }
@@ -349,9 +350,8 @@ static void tell_background(const struct telling *t)
     tierce__deleter_stats(t->manager->locator->deleter, &deleter);
     tell(t, "cache_reclaimer.block_submit_count", "Blocks that were reclaimed.", true,
          (double)reclaimer.submitted_blocks, NULL, 0);
-    tell(t, "cache_reclaimer.expired_block_count",
-         "Those of them that left because their time was over.", true,
-         (double)reclaimer.expired_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.expired_block_count", "Of these, blocks whose time to live expired.",
+         true, (double)reclaimer.expired_blocks, NULL, 0);
     tell(t, "cache_reclaimer.location_submit_count", "Their locations.", true,
          (double)reclaimer.submitted_locations, NULL, 0);
     tell(t, "cache_reclaimer.location_del_count", "Locations whose bytes are deleted.", true,
@@ -407,11 +407,11 @@ static void put_latencies(struct tierce__prometheus *text, const struct tierce__
                                             {"service", tierce__rpcs[id].service}};
         tierce__prometheus_put_latency(
             text,
-            &(struct tierce__metric){.name = "service.query_seconds",
-                                     .help = "How long calls took, from their first byte read to "
-                                             "their answer.",
-                                     .tags = tags,
-                                     .tag_count = 2},
+            &(struct tierce__metric){
+                .name = "service.query_seconds",
+                .help = "Duration of calls, from the first byte read to the answer.",
+                .tags = tags,
+                .tag_count = 2},
             &stats->latency);
     }
 }

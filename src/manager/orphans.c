@@ -104,7 +104,7 @@ static int scan_page(struct tierce__live *live, struct tierce__arena *arena)
     return 0;
 }
 
-/* ---- what lies behind ------------------------------------------------------------------------ */
+/* ---- successors ------------------------------------------------------------------------------ */
 
 static int by_parent(const void *a, const void *b)
 {

@@ -107,9 +107,9 @@ struct tierce__place_return {
  * them says so. A slot that is free already stays so; a give that was not ended may be begun again.
  * Several gives may go into one batch, and share `notes` then, in which a file has one. Places with
  * a text have nothing to give; their file is their own, and so empty, where the text has no blkid.
- * A slot that its file has not is damaged, and passed over: refused, its batch would never end.
- * Errors, nothing given: -ENOMEM, TIERCE_E_LIMIT (of notes), -EBUSY (a file is in another give that
- * has not ended for a second: try later), of the store.
+ * A slot that its file does not have is damaged, and is skipped: if it were rejected, its batch
+ * would never end. Errors, nothing given: -ENOMEM, TIERCE_E_LIMIT (of notes), -EBUSY (a file is in
+ * another give that has not ended for a second: try later), of the store.
  */
 TIERCE_MUSTUSE int tierce__places_give(struct tierce__places *places,
                                        const struct tierce__place_return *given, bool *is_empty,

@@ -107,7 +107,7 @@ static struct account *make_account(struct account **first, const char *name)
     return account;
 }
 
-/* ---- what groups share ----------------------------------------------------------------------- */
+/* ---- shared quotas --------------------------------------------------------------------------- */
 
 int tierce__quota_set_shared(struct tierce__quota *quota, const struct tierce__quota_group *limits,
                              size_t count)
@@ -209,11 +209,10 @@ static void count(struct sums *sums, enum tierce__quota_state state, uint64_t by
         *all[i] = add ? *all[i] + bytes : *all[i] - gone;
     }
     if (lacking > 0)
-        tierce__log(
-            TIERCE_LOG_ERROR, "manager.quota_drift",
-            "bytes=%llu reason=\"more was taken off than was counted: a record of the index "
-            "is damaged\"",
-            (unsigned long long)lacking);
+        tierce__log(TIERCE_LOG_ERROR, "manager.quota_drift",
+                    "bytes=%llu reason=\"more bytes were subtracted than had been counted: a "
+                    "record of the index is damaged\"",
+                    (unsigned long long)lacking);
 }
 
 static uint64_t over_states(const uint64_t by_state[TIERCE__QUOTA_STATES])

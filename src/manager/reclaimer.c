@@ -37,7 +37,7 @@ struct tierce__reclaimer {
     pthread_t thread;
 };
 
-/* ---- what is too much ------------------------------------------------------------------------ */
+/* ---- excess ---------------------------------------------------------------------------------- */
 
 static uint64_t above(double used, double limit)
 {
@@ -228,7 +228,7 @@ static size_t reclaim_all(struct tierce__reclaimer *reclaimer,
     return removed;
 }
 
-/* ---- what expires ---------------------------------------------------------------------------- */
+/* ---- expiry ---------------------------------------------------------------------------------- */
 
 static int64_t delete_delay_us(const struct tierce__group *group)
 {
@@ -273,7 +273,7 @@ static size_t expire_all(struct tierce__reclaimer *reclaimer, const struct tierc
     return (size_t)r.expired.blocks;
 }
 
-/* ---- what cannot be reached ------------------------------------------------------------------ */
+/* ---- unreachable blocks ---------------------------------------------------------------------- */
 
 struct sweep_round {
     struct tierce__reclaimer *reclaimer;

@@ -45,7 +45,7 @@ static uint8_t *varint_write(uint8_t *out, uint64_t value)
     return out;
 }
 
-/* What is left to read; `bad` is sticky, and then nothing is left. */
+/* The rest of the input; `bad` is sticky, and then the rest is empty. */
 struct reader {
     const uint8_t *at, *end;
     bool bad;

@@ -229,7 +229,7 @@ static int take_number(uint64_t *next, uint64_t max, const char *noun, char why[
 {
     if (*next <= max)
         return (*next)++ > 0 ? 0 : TIERCE_E_LIMIT;
-    snprintf(why, 256, "all numbers of %ss were used", noun);
+    snprintf(why, 256, "all numbers for %ss have been used", noun);
     return TIERCE_E_LIMIT;
 }
 
@@ -382,9 +382,10 @@ static int check_version(const struct tierce__group *old, const struct tierce__g
 {
     if (old->version == current_version && group->version > old->version)
         return 0;
-    snprintf(why, 256, "instance group %.100s is of version %lld; given were %lld and the new %lld",
-             old->name, (long long)old->version, (long long)current_version,
-             (long long)group->version);
+    snprintf(
+        why, 256,
+        "instance group %.100s is of version %lld; the request has %lld and the new version %lld",
+        old->name, (long long)old->version, (long long)current_version, (long long)group->version);
     return -ESTALE;
 }
 
@@ -474,8 +475,8 @@ static int check_room(const struct tierce__catalog *catalog,
         return say_missing("instance group", instance->group_name, why);
     if (group->max_instance_count > 0 &&
         count_instances(catalog, group->name, &one) >= group->max_instance_count) {
-        snprintf(why, 256, "instance group %.100s has %lld instances, as many as it may",
-                 group->name, (long long)group->max_instance_count);
+        snprintf(why, 256, "instance group %.100s has %lld instances, its maximum", group->name,
+                 (long long)group->max_instance_count);
         return TIERCE_E_LIMIT;
     }
     return 0;
@@ -615,7 +616,7 @@ static int check_all(struct tierce__catalog *catalog, char why[256])
     for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_INSTANCE].count; i++) {
         rc = tierce__instance_check(&instances[i], why);
         if (rc == 0 && tierce__catalog_group(catalog, instances[i].group_name) == NULL) {
-            snprintf(why, 256, "instance %.100s is of instance group %.100s, which is not there",
+            snprintf(why, 256, "instance %.100s is of instance group %.100s, which does not exist",
                      instances[i].id, instances[i].group_name);
             rc = TIERCE_E_ARGUMENT;
         }
@@ -681,8 +682,8 @@ static int start(struct tierce__catalog *catalog, const void *arg, char why[256]
     if (text == NULL) {
         snprintf(
             why, 256,
-            "the registry is empty, and there is no folder for a first storage: name a "
-            "startup.file, or set STATE_DIRECTORY, XDG_STATE_HOME or HOME to an absolute path");
+            "the registry is empty, and there is no folder for a first storage: set startup.file, "
+            "or set STATE_DIRECTORY, XDG_STATE_HOME or HOME to an absolute path");
         return TIERCE_E_CONFIG;
     }
     int rc = tierce__model_parse(&json, text, strlen(text), why);

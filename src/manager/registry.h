@@ -17,7 +17,7 @@
  *     tierce__registry_release(registry, catalog);
  *
  * Stored by registry_store.h: a local file (written whole, atomically) or Redis hashes as KVCM
- * names them, so that its registry can be read. "" is memory only. A shared store refuses writes
+ * names them, so that its registry can be read. "" is memory only. A shared store rejects writes
  * with an older fencing token (TIERCE_E_REFUSED).
  *
  * Threads: any.

@@ -77,7 +77,7 @@ static int local_open(struct tierce__registry_store **out, const char *uri, stru
     const char *rest = uri + strlen("local://");
     size_t n = strlen(rest);
     if (n == 0 || rest[n - 1] == '/') {
-        snprintf(why, 256, "local:// needs the path of a file");
+        snprintf(why, 256, "local:// requires the path of a file");
         return TIERCE_E_CONFIG;
     }
     struct local *local = tierce__calloc(1, sizeof(*local));
@@ -127,10 +127,10 @@ static int wait_for_lock(const struct local *local, char why[256])
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (tierce__now_ns() > deadline_ns) {
             close(fd);
-            snprintf(
-                why, 256,
-                "%.120s: another manager holds it; those that share a registry need elector.uri",
-                local->lock_path);
+            snprintf(why, 256,
+                     "%.120s: another manager holds it; managers that share a registry require "
+                     "elector.uri",
+                     local->lock_path);
             return TIERCE_E_LOCKED;
         }
         nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
@@ -204,7 +204,7 @@ static int check_content(struct content *content, char why[256])
     uint64_t fence = 0, body_bytes = 0, sum = 0;
     int at = 0;
     if (sscanf(content->text, "tierce-registry %u ", &format) != 1) {
-        snprintf(why, 256, "not a registry of tierce");
+        snprintf(why, 256, "not a registry of Tierce");
         return TIERCE_E_FORMAT;
     }
     if (format != FORMAT) {
@@ -214,14 +214,14 @@ static int check_content(struct content *content, char why[256])
     if (sscanf(content->text, "tierce-registry %*u %" SCNu64 " %" SCNu64 " %" SCNx64 "%n", &fence,
                &body_bytes, &sum, &at) != 3 ||
         content->text[at] != '\n' || body_bytes != content->bytes - (size_t)at - 1) {
-        snprintf(why, 256, "damaged: its head does not fit its length");
+        snprintf(why, 256, "damaged: its header does not match its length");
         return TIERCE_E_FORMAT;
     }
     content->fence = fence;
     content->body = content->text + at + 1;
     content->body_bytes = (size_t)body_bytes;
     if (sum_of(content->body, content->body_bytes, fence) != sum) {
-        snprintf(why, 256, "damaged: its sum does not fit");
+        snprintf(why, 256, "damaged: its checksum does not match");
         return TIERCE_E_CHECKSUM;
     }
     return 0;

@@ -6,7 +6,7 @@
  *     instance                            hash, id -> id
  *     <id>                                hash, id -> JSON
  *
- * What KVCM does not know lies in a hash of its own, "kvcache_registry_tierce:<cluster_name>":
+ * Data that KVCM does not know is in a separate hash, "kvcache_registry_tierce:<cluster_name>":
  * format, fence, and the next numbers. Every call is one script, and therefore atomic. In a cluster
  * the name has a tag in braces, which puts all keys into one slot.
  */
@@ -125,14 +125,14 @@ static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri,
 {
     const char *cluster = tierce__url_param(&uri->url, "cluster_name");
     if (cluster == NULL || *cluster == '\0') {
-        snprintf(why, 256, "the URI of a registry in Redis needs ?cluster_name=");
+        snprintf(why, 256, "the URI of a registry in Redis requires ?cluster_name=");
         return TIERCE_E_CONFIG;
     }
     int rc = make_keys(store, cluster);
     if (rc == 0 && uri->is_cluster && !has_one_slot(store)) {
         snprintf(why, 256,
                  "in a cluster of Redis the cluster_name of a registry begins with a tag in "
-                 "braces, as in {name}, so that its keys lie in one slot");
+                 "braces, as in {name}, so that its keys are in one slot");
         return TIERCE_E_CONFIG;
     }
     if (rc == 0)
@@ -420,7 +420,7 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
 {
     uint64_t *const numbers[] = {&out->next.storage, &out->next.group, &out->next.instance};
     if (values->type != TIERCE__RESP_ARRAY || values->count != 4)
-        return refuse(store->own_key, "not what was asked", why);
+        return refuse(store->own_key, "an unexpected answer", why);
     for (size_t i = 0; i < 3; i++) {
         const struct tierce__resp_value *value = &values->items[i];
         if (value->type == TIERCE__RESP_NIL)
@@ -449,7 +449,7 @@ static int redis_load(struct tierce__registry_store *base, uint64_t fence,
     snprintf(token, sizeof(token), "%" PRIu64, fence);
     int rc = run(store, arguments, begin_script(store, load_script, token, arguments), &value, why);
     if (rc == 0 && (value.type != TIERCE__RESP_ARRAY || value.count != TIERCE__KINDS + 1))
-        rc = refuse(store->prefix, "not what was asked", why);
+        rc = refuse(store->prefix, "an unexpected answer", why);
     if (rc == 0)
         rc = load_own(store, &value.items[TIERCE__KINDS], out, why);
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)

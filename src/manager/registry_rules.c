@@ -37,7 +37,7 @@ static int check_name(const char *name, const char *what, const char *without, c
         return complain(why, what, "has more than 512 bytes");
     for (const char *p = name; *p != '\0'; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f || strchr(without, *p) != NULL)
-            return complain(why, what, "has a character that it must not have");
+            return complain(why, what, "has an invalid character");
     return 0;
 }
 
@@ -164,13 +164,13 @@ static int check_watermark(const struct tierce__group *group, char why[256])
     return TIERCE_E_ARGUMENT;
 }
 
-/* -1 says that there is none; 0 is what that becomes. */
+/* -1 means none; it is stored as 0. */
 static int check_ttl(struct tierce__group *group, char why[256])
 {
     if (group->ttl_s < -1 || group->ttl_s > TIERCE__TTL_S_MAX) {
         snprintf(why, 256,
                  "ttl_seconds of instance group %.60s is %lld; accepted are 1 to %lld, 0 for the "
-                 "usual time and -1 for none",
+                 "default time and -1 for none",
                  group->name, (long long)group->ttl_s, (long long)TIERCE__TTL_S_MAX);
         return TIERCE_E_ARGUMENT;
     }
@@ -281,7 +281,7 @@ static int check_specs(const struct tierce__instance *instance, const char **nam
         if (rc != 0)
             return rc;
         if (instance->specs[i].size > left)
-            return complain(why, what, "have sizes of more than 2^47 bytes together");
+            return complain(why, what, "have a total size of more than 2^47 bytes");
         left -= instance->specs[i].size;
         names[i] = instance->specs[i].name;
     }

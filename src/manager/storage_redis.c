@@ -87,7 +87,7 @@ static int exchange(struct redis_driver *driver, const char *key, char why[128])
         return say(driver, why, "read", rc, &value);
     if (value.type != TIERCE__RESP_STRING || value.bytes != sizeof(written) ||
         memcmp(value.text, written, sizeof(written)) != 0) {
-        snprintf(why, 128, "read: other bytes than were written");
+        snprintf(why, 128, "read: the bytes differ from those written");
         return TIERCE_E_CHECKSUM;
     }
     return 0;

@@ -266,7 +266,7 @@ void tierce__storage_worker_hold(struct tierce__storage_worker *worker)
     tierce__lock_drop(&worker->lock);
 }
 
-/* ---- what is asked of it --------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void put_job(struct tierce__storage_worker *worker, struct job *job)
 {

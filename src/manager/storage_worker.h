@@ -47,7 +47,7 @@ void tierce__storage_worker_probe(struct tierce__storage_worker *worker);
 /* Probes and waits for the end of it. Errors, `why` in words: TIERCE_E_DOWN. */
 TIERCE_MUSTUSE int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128]);
 
-/* Forgets what probes said. */
+/* Discards the results of probes. */
 void tierce__storage_worker_reset(struct tierce__storage_worker *worker);
 
 struct tierce__storage_report {

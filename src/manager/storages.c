@@ -353,7 +353,7 @@ void tierce__storages_close(struct tierce__storages *storages)
     tierce__free(storages);
 }
 
-/* ---- what others ask ------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 bool tierce__storages_is_available(struct tierce__storages *storages,
                                    const struct tierce__storage *storage)

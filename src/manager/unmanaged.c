@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #define STAYS                                                                                      \
-    "reclaiming there empties the index only, and the bytes stay until their owner deletes them"
+    "reclaiming removes only index entries, and the bytes stay until their owner deletes them"
 
 const char *tierce__storage_status(const struct tierce__storage_state *state)
 {
@@ -25,7 +25,7 @@ void tierce__storage_warning(char out[TIERCE__WARNING_BYTES],
     if (storage->capacity_bytes == 0 || tierce__storages_is_managed(storages, storage->type))
         return;
     snprintf(out, TIERCE__WARNING_BYTES,
-             "capacity_bytes of storage %.60s (%s) is over a storage that is unmanaged: " STAYS,
+             "capacity_bytes of storage %.60s (%s) limits an unmanaged storage: " STAYS,
              storage->name, tierce__storage_type_name(storage->type));
 }
 
@@ -62,12 +62,11 @@ void tierce__group_warning(char out[TIERCE__WARNING_BYTES], const struct tierce_
     out[0] = '\0';
     if (kind != NULL)
         snprintf(out, TIERCE__WARNING_BYTES,
-                 "quota_config of instance group %.60s is over storages (%s) that are "
-                 "unmanaged: " STAYS,
+                 "quota_config of instance group %.60s limits unmanaged storages (%s): " STAYS,
                  group->name, kind);
     else if (candidate != NULL)
         snprintf(out, TIERCE__WARNING_BYTES,
-                 "quota of instance group %.60s is over storage %.60s, which is unmanaged: " STAYS,
+                 "quota of instance group %.60s limits storage %.60s, which is unmanaged: " STAYS,
                  group->name, candidate);
 }
 

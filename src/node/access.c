@@ -120,12 +120,12 @@ int tierce__access_read(struct tierce__tokens **out, struct tierce__access *acce
     if (access->token_file[0] != '\0')
         rc = tierce__tokens_load(
             &tokens,
-            &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
-                                          .path = access->token_file,
-                                          .rights = read_scopes,
-                                          .rights_text = "scopes are read, write and admin, with "
-                                                         "commas between",
-                                          .has_tenants = true},
+            &(struct tierce__tokens_opts){
+                .size = sizeof(struct tierce__tokens_opts),
+                .path = access->token_file,
+                .rights = read_scopes,
+                .rights_text = "scopes are read, write and admin, separated by commas",
+                .has_tenants = true},
             why);
     if (rc == 0)
         rc = add_tenants(access, tokens, why);

@@ -39,29 +39,30 @@ void tierce__access_destroy(struct tierce__access *access);
  * NULL: there is no file. Errors as create. Thread: one at a time. */
 TIERCE_MUSTUSE int tierce__access_read(struct tierce__tokens **out, struct tierce__access *access,
                                        char why[256]);
-/* Gives those that counted until now. [transfer] both. Thread: that of read. */
+/* Returns the tokens that were valid until now. [transfer] both. Thread: that of read. */
 TIERCE_MUSTUSE struct tierce__tokens *tierce__access_exchange(struct tierce__access *access,
                                                               struct tierce__tokens *fresh);
 
 /* The identity of a client. */
 struct tierce__identity {
     uint32_t scopes;
-    struct tierce__objects *space; /* of the kind that was asked for. [borrow until destroy] */
-    uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES]; /* of the token, where there are tokens */
-    uint64_t generation;                        /* of the tokens that say so */
+    struct tierce__objects *space; /* the space of the requested kind. [borrow until destroy] */
+    uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES]; /* the token's digest, if tokens are configured */
+    uint64_t generation; /* generation of the tokens that granted this identity */
 };
 
 /* The identity of a client that has not authenticated; false if a token is required. */
 bool tierce__access_nobody(struct tierce__access *access, enum tierce__space_kind kind,
                            struct tierce__identity *out);
 
-/* By a token, and where `name` is not NULL only if it is that one's. False: it is wrong. */
+/* Identifies a client by its token; if `name` is not NULL, the token must have that name. False:
+ * the token is invalid. */
 bool tierce__access_token(struct tierce__access *access, enum tierce__space_kind kind,
                           const char *name, size_t name_bytes, const char *token,
                           size_t token_bytes, struct tierce__identity *out);
 
-/* By the tokens of now, which *who comes to agree with. False: its token counts no more, or is
- * another tenant's. Costs nothing while no tokens were exchanged. */
+/* Checks *who against the current tokens, and updates it. False: its token is no longer valid, or
+ * now belongs to another tenant. Costs nothing if the tokens have not changed. */
 bool tierce__access_still(struct tierce__access *access, enum tierce__space_kind kind,
                           struct tierce__identity *who);
 

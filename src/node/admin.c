@@ -107,9 +107,9 @@ static void put_native(struct tierce__prometheus *text, struct tierce__node *nod
     put_gauge(text, "node.native_clients_now", "Clients that map the pool.", (double)stats.clients);
     put_gauge(text, "node.native_connections_now", "Their connections.", (double)stats.connections);
     put_gauge(text, "node.native_views_now", "Their views.", (double)stats.views);
-    put_gauge(text, "node.native_loads_now", "Their loads under way.", (double)stats.loads);
-    put_gauge(text, "node.native_stores_now", "Their stores under way.", (double)stats.stores);
-    put_gauge(text, "node.native_prefetches_now", "Their prefetches that have not been ended.",
+    put_gauge(text, "node.native_loads_now", "Their loads in progress.", (double)stats.loads);
+    put_gauge(text, "node.native_stores_now", "Their stores in progress.", (double)stats.stores);
+    put_gauge(text, "node.native_prefetches_now", "Their open prefetches.",
               (double)stats.prefetches);
     put_gauge(text, "node.native_held_bytes", "Bytes that these loads and stores hold in memory.",
               (double)stats.held_bytes);
@@ -246,9 +246,9 @@ static bool may_change(struct tierce__node *node, struct tierce__call *call)
     if (is_known && (who.scopes & TIERCE__SCOPE_ADMIN) != 0)
         return true;
     if (is_known)
-        tierce__call_reply_text(call, 403, "the token has not the scope admin\n");
+        tierce__call_reply_text(call, 403, "the token lacks the scope admin\n");
     else
-        tierce__call_reply_unknown(call, "Bearer", "a token of auth.token_file is needed\n");
+        tierce__call_reply_unknown(call, "Bearer", "a token of auth.token_file is required\n");
     return false;
 }
 
@@ -268,7 +268,7 @@ static void serve_mode(void *arg, struct tierce__call *call)
         tierce__call_reply_text(call, rc == 0 ? 200 : 500, text);
         return;
     }
-    tierce__call_reply_text(call, 400, "the body is normal, freeze or bypass\n");
+    tierce__call_reply_text(call, 400, "the body must be normal, freeze or bypass\n");
 }
 
 static void serve_clear(void *arg, struct tierce__call *call)
@@ -278,7 +278,7 @@ static void serve_clear(void *arg, struct tierce__call *call)
     if (!may_change(node, call))
         return;
     if (tierce__call_info(call)->query[0] != '\0') {
-        tierce__call_reply_text(call, 400, "all is cleared, so that there is nothing to ask for\n");
+        tierce__call_reply_text(call, 400, "clear deletes everything and accepts no parameters\n");
         return;
     }
     if (!tierce__call_info(call)->is_deferred) {

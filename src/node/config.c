@@ -21,7 +21,7 @@ static const struct tierce__param params[] = {
 _Static_assert(sizeof(params) / sizeof(params[0]) == TIERCE__NODE_PARAMS,
                "one row for each number");
 
-/* Variables that share the prefix and are no parameters. */
+/* Variables that share the prefix and are not parameters. */
 static const char *const other_variables[] = {ENV_CONFIG, "TIERCE_NODE_SOCKET", "TIERCE_NODE_USER",
                                               NULL};
 
@@ -115,7 +115,7 @@ static int check_access(const struct tierce__node_config *config,
     bool has_client_ca = config->tls_client_ca[0] != '\0';
     if (has_tls != (config->tls_key[0] != '\0'))
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.certificate and tls.key belong together");
+                                   "tls.certificate and tls.key must be set together");
     if (has_client_ca && !has_tls)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "tls.client_ca requires tls.certificate and tls.key");
@@ -188,7 +188,7 @@ static int read_arguments(struct request *request, int argc, char *const *argv,
         else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
             return tierce__config_fail(
                 error, TIERCE_E_CONFIG,
-                "\"%.100s\" is no argument of the node; parameters are written "
+                "\"%.100s\" is not an argument of the node; parameters are written "
                 "--NAME=VALUE (see tierce help node)",
                 arg);
     }

@@ -22,8 +22,9 @@
 #define SENDS_AT_ONCE     4u
 #define TLS_BYTES_AT_ONCE (32u << 10)
 #define PROGRESS_BYTES    (1u << 20)
-/* Of a value at a time. The reader sleeps while a piece is verified, and waking it costs more than
- * the piece: 1.25x at 4 MiB against one piece each (2 cores of a virtual machine, 2026-11). */
+/* The bytes of a value sent at a time. The reader sleeps while a piece is verified, and waking it
+ * costs more than the piece: 1.25x at 4 MiB against one piece each (2 cores of a virtual machine,
+ * 2026-11). */
 #define SEND_BYTES (4u * TIERCE__OBJECT_PIECE)
 /* The amount of a value that must arrive before epoll reports it: 1.1x to 1.6x for SETs of 1 to 16
  * MiB, whose writer need not wake us for each packet (ibidem). */
@@ -174,7 +175,7 @@ static uint64_t next_value_end(const struct tierce__connection *c)
     return to < c->value_end ? to : c->value_end;
 }
 
-/* Up to three ranges: text, pieces of the value that are verified, what comes behind the last. */
+/* Up to three ranges: text, verified pieces of the value, and the text after the last piece. */
 static int gather(struct tierce__connection *c, struct iovec iov[3])
 {
     int count = 0;
@@ -204,7 +205,7 @@ static void let_text_go(struct tierce__connection *c)
     c->text_room = 0;
 }
 
-/* `count` bytes of what gather named are gone. */
+/* `count` bytes of the gathered ranges have been sent. */
 static void advance(struct tierce__connection *c, size_t count)
 {
     size_t n = c->text_bytes - c->text_at;
@@ -411,7 +412,7 @@ static void read_plain(struct tierce__connection *c)
         if (room != NULL)
             c->protocol->filled(c->session, 0);
         tierce__node_count(c->node, TIERCE__NODE_protocol_errors, 1);
-        note_end(c, "it does not speak TLS as it should");
+        note_end(c, "it violates the TLS protocol");
         c->is_ending = c->has_said_bye = true; /* once it has been sent the alert */
         return;
     }
@@ -434,7 +435,7 @@ static bool read_cipher(struct tierce__connection *c)
     return true;
 }
 
-/* To the value's place as far as it goes, and what comes behind it to the loop's memory. A piece at
+/* Reads into the value's memory up to its end, and further bytes into the loop's memory. A piece at
  * a time, so that its sum is taken while it is in the processor's cache. */
 static bool read_some(struct tierce__connection *c)
 {
@@ -503,10 +504,10 @@ static void out_of_patience(struct tierce__deadline *deadline)
         TIERCE__CONTAINER_OF(deadline, struct tierce__connection, deadline);
     static const char *const whys[] = {
         [TIERCE__PATIENCE_NONE] = "",
-        [TIERCE__PATIENCE_OPENING] = "it has not said who it is",
+        [TIERCE__PATIENCE_OPENING] = "it did not authenticate in time",
         [TIERCE__PATIENCE_IDLE] = "idle",
-        [TIERCE__PATIENCE_REQUEST] = "its request does not come",
-        [TIERCE__PATIENCE_ANSWER] = "it does not take its answer",
+        [TIERCE__PATIENCE_REQUEST] = "its request did not arrive in time",
+        [TIERCE__PATIENCE_ANSWER] = "it did not read its answer in time",
     };
     enum tierce__patience kind = c->patience;
     c->patience = TIERCE__PATIENCE_NONE;
@@ -701,7 +702,7 @@ void tierce__connection_settle(struct tierce__connection *c, struct tierce__obje
 static void tune(int fd)
 {
     int yes = 1, seconds = KEEPALIVE_S;
-    /* Of a Unix socket, which a test may use, they fail and are not needed. */
+    /* On a Unix socket, which a test may use, these calls fail and are not needed. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));

@@ -72,12 +72,12 @@ struct tierce__connection {
     bool is_readable, is_writable;
     bool has_hung_up; /* the end of its input is to be read */
     bool is_busy;     /* a find or a work is under way */
-    bool goes_on;     /* the session wants its turn without input */
+    bool goes_on;     /* the session requests a turn without input */
     bool is_ending;   /* closed when all is sent */
     bool is_closing;  /* the socket is gone */
     bool has_plain;   /* TLS may have decrypted bytes that were not read yet */
     bool has_said_bye;
-    bool is_open;  /* it may stay: who it is was told, where that must be */
+    bool is_open;  /* it has authenticated, if that is required */
     int low_water; /* bytes that the socket awaits before it tells */
     int failure;   /* no memory for the session's output */
 
@@ -143,7 +143,7 @@ bool tierce__connection_is_waiting(const struct tierce__connection *connection);
 /* Has feed called again though nothing comes. */
 void tierce__connection_go_on(struct tierce__connection *connection);
 
-/* Closes when what was put is sent. */
+/* Closes when all output has been sent. */
 void tierce__connection_end(struct tierce__connection *connection);
 
 /* Acknowledges received bytes now, without sending any. */
@@ -155,8 +155,8 @@ TIERCE_MUSTUSE int tierce__connection_find(struct tierce__connection *connection
                                            struct tierce__objects *space, const void *name,
                                            size_t name_bytes);
 
-/* Runs what may wait for a device: at once where no device is (0), else on a worker (-EINPROGRESS,
- * and then `answered` is called). Errors: -EBUSY (too many wait). */
+/* Runs an operation that may wait for a device: at once without a device (0), else on a worker
+ * (-EINPROGRESS, and then `answered` is called). Errors: -EBUSY (too many wait). */
 TIERCE_MUSTUSE int tierce__connection_work(struct tierce__connection *connection,
                                            void (*work)(void *session));
 

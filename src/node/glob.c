@@ -26,7 +26,7 @@ static bool in_set(const char **at, const char *end, char c)
     return found != is_not;
 }
 
-/* One character that is no star; *at is moved over what stands for it. */
+/* One character that is not a star; *at is moved over its pattern. */
 static bool match_one(const char **at, const char *end, char c)
 {
     char first = *(*at)++;

@@ -22,7 +22,7 @@ void tierce__grace_destroy(struct tierce__grace *grace);
 /* [transfer] object */
 void tierce__grace_keep(struct tierce__grace *grace, struct tierce__object *object);
 
-/* Lets go of those whose moment is over; to be called now and then. */
+/* Releases values whose time is over; must be called periodically. */
 void tierce__grace_expire(struct tierce__grace *grace, uint64_t now_ns);
 
 /* Bytes that are kept. */

@@ -211,7 +211,7 @@ static int begin(struct session *s)
     int rc = tierce__lm_request_decode(&s->request, s->head);
     s->head_bytes = 0;
     if (rc < 0)
-        return refuse(s, "no request: its command and length are given",
+        return refuse(s, "not a request; number is its command or length",
                       (long long)(int32_t)tierce__load_le32(s->head + 4));
     if (s->request.value_bytes > s->node->config->value_max)
         return refuse(s, "a value above limit.value", s->request.value_bytes);

@@ -19,7 +19,7 @@
 #include "node/native_private.h"
 #include "wire/stream.h"
 
-/* Sockets and threads: who may come in, frames in and out, and the end. */
+/* Sockets and threads: access control, frames in and out, and the end. */
 
 enum { TICK_MS = 250, DRAIN_TICK_MS = 20, FIRST_ROOM = 4096, ROOM_KEPT = 1 << 20 };
 
@@ -27,7 +27,7 @@ enum { TICK_MS = 250, DRAIN_TICK_MS = 20, FIRST_ROOM = 4096, ROOM_KEPT = 1 << 20
 
 static bool grow_input(struct tierce__native_connection *c, size_t need)
 {
-    /* Only what has come is believed: the rest of a frame gets memory as it arrives. */
+    /* Announced lengths are not trusted: a frame gets memory only as it arrives. */
     if (c->in_used < c->in_room)
         return true;
     size_t room = c->in_room > 0 ? 2 * c->in_room : FIRST_ROOM;
@@ -45,7 +45,7 @@ static int receive_some(struct tierce__native_connection *c, size_t need, uint64
 {
     if (!grow_input(c, need))
         return -ENOMEM;
-    /* A first byte is waited for in recv, which spares a call for each question. */
+    /* The wait for a first byte is in recv, which saves a call per request. */
     bool has_deadline = deadline_ns != TIERCE__DEADLINE_NEVER;
     for (;;) {
         int rc = has_deadline ? tierce__stream_wait(c->fd, POLLIN, NULL, deadline_ns) : 0;
@@ -64,7 +64,7 @@ static int receive_some(struct tierce__native_connection *c, size_t need, uint64
     }
 }
 
-/* A whole question: the body lies behind the head. The time for it runs from its first byte on. */
+/* A complete request: the body follows the head. The time for it runs from its first byte on. */
 static int receive(struct tierce__native_connection *c, uint32_t *op, uint32_t *body_bytes)
 {
     uint32_t request_ms = c->native->node->config->request_ms;
@@ -182,7 +182,7 @@ static void *run_connection(void *arg)
     free_connection(c);
     tierce__lock_take(&native->lock);
     native->connection_count--;
-    tierce__cond_broadcast(&native->changed); /* the last touch of what stop frees */
+    tierce__cond_broadcast(&native->changed); /* the last access to memory that stop frees */
     tierce__lock_drop(&native->lock);
     return NULL;
 }
@@ -281,7 +281,7 @@ static void *run_native(void *arg)
         if (fd >= 0)
             let_in(native, fd);
         else if (fds[0].revents != 0 && (errno == EMFILE || errno == ENFILE))
-            poll(NULL, 0, TICK_MS); /* who waits is let in when others have gone */
+            poll(NULL, 0, TICK_MS); /* waiting connections are accepted when others have closed */
         if (tierce__now_ns() < tick_ns)
             continue;
         tierce__native_expire(native);
@@ -314,7 +314,8 @@ static int check_folder(const char *path, char why[256])
     bool is_closed = (info.st_mode & 022) == 0 || (info.st_mode & S_ISVTX) != 0;
     if (is_owned && is_closed)
         return 0;
-    snprintf(why, 256, "listen.native: others can change the folder %.160s; chmod 700 it", folder);
+    snprintf(why, 256, "listen.native: other users can change the folder %.160s; chmod 700 it",
+             folder);
     return -EACCES;
 }
 

@@ -28,8 +28,8 @@ struct tierce__native;
 TIERCE_MUSTUSE int tierce__native_start(struct tierce__native **out, struct tierce__node *node,
                                         const char *path, char why[256]);
 
-/* Takes no new loads and stores, waits for those under way for serve.drain, closes all connections
- * and gives back what clients have. NULL is accepted. */
+/* Rejects new loads and stores, waits for those in progress for at most serve.drain, closes all
+ * connections and releases the clients' resources. NULL is accepted. */
 void tierce__native_stop(struct tierce__native *native);
 
 struct tierce__native_stats {

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 
-/* The questions of clients, one function each: [in] what was asked, [out] the answer; returns its
+/* The requests of clients, one function each: [in] the request, [out] the answer; returns its
  * status. */
 
 #define LAYERS_MAX 4096u
@@ -49,7 +49,7 @@ static uint8_t *make_rows(struct call *call, struct tierce__native_rows *rows, s
     return c->rows;
 }
 
-/* A question about a chain in a view: both, until done. */
+/* A request about a chain in a view: holds both until done. */
 struct about {
     struct tierce__native_held_view *view;
     struct tierce__native_held_chain *chain;
@@ -77,7 +77,7 @@ static void end_about(struct call *call, struct about *about)
         tierce__native_view_put(call->client, about->view);
 }
 
-/* Hands the reference over to what is open on it. */
+/* Passes the reference to the object that is open on it. */
 static struct tierce__native_held_view *keep_view(struct about *about)
 {
     struct tierce__native_held_view *view = about->view;

@@ -72,7 +72,7 @@ static void close_shared(struct tierce__native *native, struct tierce__native_sh
     tierce__free(shared);
 }
 
-/* ---- what is open ---------------------------------------------------------------------------- */
+/* ---- open objects ---------------------------------------------------------------------------- */
 
 uint64_t tierce__native_add(struct tierce__native_client *client, enum tierce__native_list list,
                             struct tierce__native_open *open)
@@ -296,8 +296,7 @@ bool tierce__native_unpin(struct tierce__native_client *client,
     return true;
 }
 
-/* Moves the pins of a view, or all (NULL), or those that have ended by themselves (now_ns), to
- * `out`. */
+/* Moves the pins of a view, or all (NULL), or the expired ones (now_ns), to `out`. */
 static void collect_pins(struct tierce__native_client *client, struct tierce__list *out,
                          const struct tierce__native_held_view *view, uint64_t now_ns)
 {
@@ -489,7 +488,7 @@ static int get_chain(struct tierce__native_client *client, struct tierce__native
     tierce__list_remove(&chain->node);
     tierce__list_push_front(&client->chains, &chain->node);
     evict_chains(client);
-    /* Those that loads are about stay, whatever there is of them. */
+    /* Chains of loads in progress stay, whatever their total size. */
     if (client->chain_bytes - chain->bytes > client->native->node->config->native_chains_max) {
         forget_chain(client, chain);
         return TIERCE_E_LIMIT;
@@ -569,8 +568,7 @@ static struct tierce__native_held_load *take_late_load(struct tierce__native_cli
     return late;
 }
 
-/* Gives up the stores that are late; their rooms stay. The lock keeps them from ending
- * meanwhile. */
+/* Aborts the stores that are late; their spaces stay. The lock keeps them from ending meanwhile. */
 static void expire_stores(struct tierce__native_client *client, uint64_t now_ns)
 {
     struct tierce__node *node = client->native->node;
@@ -739,7 +737,7 @@ static struct tierce__native_client *next_client(struct tierce__native *native, 
     return found;
 }
 
-/* One that ends meanwhile lets another be skipped, until the next time. */
+/* If a client ends during the walk, another client may be skipped until the next call. */
 void tierce__native_expire(struct tierce__native *native)
 {
     struct tierce__native_client *client;

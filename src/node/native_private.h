@@ -39,13 +39,14 @@ struct tierce__native {
     uint32_t connection_count;
 };
 
-/* A namespace and shard, one for all clients that share sessions, which are a view's: those of an
- * inference engine that has a name, one client, or those of parts that name none. */
+/* A namespace and shard, with one view and its sessions, for all clients that share sessions: the
+ * clients of a named inference engine, one client alone, or the clients without a name that store
+ * parts. */
 struct tierce__native_shared {
     struct tierce__list node;
     struct tierce_view *view;
     const struct tierce__native_client
-        *client;                              /* whose alone it is, or NULL; only to be compared */
+        *client; /* the only client that uses it, or NULL; only compared, never dereferenced */
     char engine[TIERCE__NATIVE_ENGINE_BYTES]; /* its name, or "" */
     uint32_t refs;                            /* under NATIVE */
 };
@@ -55,8 +56,8 @@ struct tierce__native_open {
     struct tierce__list node;
     uint64_t number;
     uint64_t deadline_ns; /* loads, stores, pins */
-    bool busy;            /* a question about it is being answered */
-    bool over;            /* and it has been taken meanwhile */
+    bool busy;            /* a request for it is being answered */
+    bool over;            /* it was taken while busy */
 };
 
 struct tierce__native_held_view {
@@ -95,9 +96,9 @@ struct tierce__native_pin {
 };
 
 struct tierce__native_held_chain {
-    struct tierce__list node; /* the one asked for last first */
+    struct tierce__list node; /* most recently requested first */
     uint64_t number;
-    uint32_t refs; /* of questions under way, and of the list */
+    uint32_t refs; /* held by requests in progress, and by the list */
     size_t bytes;
     struct tierce_chain *chain;
 };
@@ -153,28 +154,28 @@ struct tierce__native_connection {
 TIERCE_MUSTUSE int tierce__native_join(struct tierce__native_connection *connection,
                                        const struct tierce__native_hello *hello);
 
-/* Ends a connection's part; that of the last one gives back what the client has. */
+/* Detaches a connection; the last one releases all resources of the client. */
 void tierce__native_leave(struct tierce__native_connection *connection);
 
-/* Does what deadlines ask for. */
+/* Handles the deadlines that have passed. */
 void tierce__native_expire(struct tierce__native *native);
 
-/* Puts something into a list of a client's and returns its number, from when on it is any
- * question's; 0: there are too many. */
+/* Adds an object to a list of a client and returns its number; from then on any request can use it.
+ * 0: there are too many. */
 TIERCE_MUSTUSE uint64_t tierce__native_add(struct tierce__native_client *client,
                                            enum tierce__native_list list,
                                            struct tierce__native_open *open);
 
-/* The one of a number, for this question alone until put; or NULL. A view is not busy: it gets a
- * reference. */
+/* Returns the object with this number, reserved for this request until put; or NULL. A view is not
+ * reserved but gets a reference. */
 struct tierce__native_open *tierce__native_get(struct tierce__native_client *client,
                                                enum tierce__native_list list, uint64_t number);
-/* False: it has been taken meanwhile, and the caller must end it. */
+/* False: it was taken meanwhile, and the caller must end it. */
 TIERCE_MUSTUSE bool tierce__native_put(struct tierce__native_client *client,
                                        struct tierce__native_open *open);
 
-/* The same, taken out of the list. NULL: there is none, or (*later) another question about it is
- * being answered, and who answers that one ends it. */
+/* The same, taken out of the list. NULL: there is none, or (*later) another request for it is being
+ * answered, and that request ends it. */
 struct tierce__native_open *tierce__native_take(struct tierce__native_client *client,
                                                 enum tierce__native_list list, uint64_t number,
                                                 bool *later);
@@ -208,7 +209,7 @@ TIERCE_MUSTUSE bool tierce__native_pin(struct tierce__native_client *client,
 bool tierce__native_unpin(struct tierce__native_client *client,
                           const struct tierce__native_held_view *view, uint64_t session);
 
-/* The chain of a question, until put. Returns 0, TIERCE__NATIVE_UNKNOWN_CHAIN, or an error. */
+/* The chain of a request, until put. Returns 0, TIERCE__NATIVE_UNKNOWN_CHAIN, or an error. */
 TIERCE_MUSTUSE int tierce__native_chain_get(struct tierce__native_client *client,
                                             struct tierce__native_held_chain **out,
                                             const struct tierce__native_held_view *view,
@@ -216,7 +217,7 @@ TIERCE_MUSTUSE int tierce__native_chain_get(struct tierce__native_client *client
 void tierce__native_chain_put(struct tierce__native_client *client,
                               struct tierce__native_held_chain *chain);
 
-/* Give back what they hold, and free them. */
+/* Release their resources, and free them. */
 void tierce__native_end_load(struct tierce__native_client *client,
                              struct tierce__native_held_load *load, const uint32_t *blocks);
 int64_t tierce__native_end_store(struct tierce__native_client *client,
@@ -226,8 +227,8 @@ void tierce__native_end_prefetch(struct tierce__native_client *client,
 
 /* ---- native_calls.c ---- */
 
-/* Answers a question into connection->out. Errors: TIERCE_E_FORMAT and others that end the
- * connection. Blocks as the call does that it stands for. */
+/* Answers a request into connection->out. Errors: TIERCE_E_FORMAT and others that end the
+ * connection. Blocks like the call that it implements. */
 TIERCE_MUSTUSE int tierce__native_answer(struct tierce__native_connection *connection, uint32_t op,
                                          const uint8_t *body, size_t body_bytes);
 

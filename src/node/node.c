@@ -131,7 +131,7 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256])
     int rc = 0;
     why[0] = '\0';
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes) && rc == 0; i++) {
-        /* Two who ask at once must not take each other's away. */
+        /* Two concurrent probes must not remove each other's value. */
         int bytes = snprintf(name, sizeof(name), "probe %ld %llu", (long)getpid(),
                              (unsigned long long)atomic_fetch_add(&probes, 1));
         rc = probe(node, name, (size_t)bytes, sizes[i].bytes);
@@ -167,7 +167,7 @@ static void tick(struct tierce__deadline *deadline)
     tierce__grace_expire(whole->node.grace, tierce__now_ns());
     if (tierce__deadline_set(&whole->node.loops[0]->base.deadlines, deadline,
                              tierce__deadline_in_ms(GRACE_TICK_MS)) != 0)
-        tierce__log(TIERCE_LOG_ERROR, "node_no_clock", "what was kept for a moment stays");
+        tierce__log(TIERCE_LOG_ERROR, "node_no_clock", "a value kept for a moment stays");
 }
 
 static void begin_ticking(struct tierce__task *task)
@@ -358,7 +358,7 @@ static void end_connections(struct tierce__task *task)
     sem_post(ending->done);
 }
 
-/* Returns how many are left; those that were closed take a moment. */
+/* Returns the number of remaining connections; closing takes a moment. */
 static uint32_t end_all(struct tierce__node *node, bool at_once)
 {
     uint32_t left = 0;

@@ -40,7 +40,7 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256]);
 bool tierce__node_has_disk(struct tierce__node *node, char why[256]);
 
 /* Reads tokens and certificates again, all of them or none: sessions whose token is gone are
- * refused from their next command on, connections that are there keep their certificates. Errors,
+ * rejected from their next command on, connections that are there keep their certificates. Errors,
  * `why` in words and all as it was: as start. Thread: one for start, reload and stop. */
 TIERCE_MUSTUSE int tierce__node_reload(struct tierce__node *node, char why[256]);
 

@@ -138,7 +138,7 @@ void tierce__resp_run_exists(struct tierce__resp_session *s)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* NULL, or what is to be said. */
+/* NULL, or the error message. */
 static const char *read_set_options(struct tierce__resp_session *s)
 {
     struct tierce__resp_set *set = &s->set;
@@ -164,7 +164,7 @@ static const char *read_set_options(struct tierce__resp_session *s)
                                                                             : NULL;
 }
 
-/* The value that came at once with its command, or the large one whose place was there before. */
+/* The small value inside its command, or the large value whose memory was reserved before. */
 static int make_object(struct tierce__resp_session *s, struct tierce__object **out,
                        const struct tierce__resp_arg *name, const struct tierce__resp_arg *value)
 {
@@ -304,7 +304,7 @@ void tierce__resp_mset_drop(struct tierce__resp_session *s)
     s->value_count = 0;
 }
 
-/* One after the other: who asks meanwhile may find some new and some old. */
+/* Not atomic: a concurrent reader may find some new and some old values. */
 static void mset_work(void *session)
 {
     struct tierce__resp_session *s = session;

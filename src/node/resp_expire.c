@@ -17,7 +17,7 @@ static bool is_command(const struct tierce__resp_session *s, const char *name)
     return tierce__resp_arg_is(&s->request.args[0], name);
 }
 
-/* Makes milliseconds since 1970 of seconds, or of what counts from now. */
+/* Converts seconds, or a time relative to now, to milliseconds since 1970. */
 static bool read_when(int64_t *number, bool is_ms, bool is_at)
 {
     return (is_ms || !__builtin_mul_overflow(*number, 1000, number)) &&
@@ -142,7 +142,7 @@ static void begin(struct tierce__resp_session *s)
         tierce__resp_int(s, 0);
 }
 
-/* NULL, or what is to be said. */
+/* NULL, or the error message. */
 static const char *read_options(struct tierce__resp_session *s, char unknown[128])
 {
     struct tierce__resp_expire *expire = &s->expire;

@@ -8,7 +8,7 @@
 
 /* SCAN: the names of a space, a page at a time; KEYS: all of them at once. */
 
-#define PATTERN_BYTES_MAX 4096u /* a name of which each byte is escaped, and more */
+#define PATTERN_BYTES_MAX 4096u /* room for a name with every byte escaped, and more */
 #define LONG_PATTERN      "ERR the pattern is longer than 4096 bytes"
 #define KEYS_BYTES_MAX    (64u << 20) /* of an answer to KEYS, which is buffered until complete */
 

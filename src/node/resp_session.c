@@ -99,7 +99,7 @@ void tierce__resp_error_rc(struct tierce__resp_session *s, int rc)
     if (rc == TIERCE_E_FULL)
         tierce__resp_error(s, "OOM command not allowed: there is no room for the value");
     else if (rc == TIERCE_E_CLOSED)
-        tierce__resp_error(s, "READONLY the node stores nothing now");
+        tierce__resp_error(s, "READONLY the node does not accept writes now");
     else if (rc == TIERCE_E_LIMIT)
         tierce__resp_error(s, "ERR the value is larger than the node allows");
     else
@@ -297,7 +297,7 @@ static bool is_allowed(struct tierce__resp_session *s, const struct tierce__resp
         tierce__resp_error(s, "NOAUTH Authentication required.");
     } else if ((command->scopes & ~s->who.scopes) != 0) {
         tierce__node_count(s->node, TIERCE__NODE_denied, 1);
-        tierce__resp_error(s, "NOPERM the token has no right to run the '%s' command",
+        tierce__resp_error(s, "NOPERM the token has no permission to run the '%s' command",
                            command->name);
     } else {
         return true;

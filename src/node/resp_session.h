@@ -19,7 +19,7 @@ struct tierce__resp_command {
     const char *name; /* upper case */
     int arity;        /* as Redis counts: with the name; -2: two or more */
     uint32_t scopes;  /* that it needs */
-    bool is_open;     /* also for those who have not said who they are */
+    bool is_open;     /* also for clients that have not authenticated */
     void (*run)(struct tierce__resp_session *s);
     int key_first, key_last,
         key_step; /* the arguments that are keys, as in Redis' COMMAND; 0: none */
@@ -256,7 +256,7 @@ void tierce__resp_int(struct tierce__resp_session *s, int64_t value);
 void tierce__resp_nil(struct tierce__resp_session *s);
 void tierce__resp_bulk(struct tierce__resp_session *s, const void *bytes, size_t count);
 void tierce__resp_text(struct tierce__resp_session *s, const char *text);
-/* Text that is to be shown as it is: RESP3 knows it from a value. */
+/* A verbatim string: RESP3 distinguishes it from a value. */
 void tierce__resp_verbatim(struct tierce__resp_session *s, const char *text, size_t bytes);
 /* The command, or a command and its word in lower case, has too few arguments or too many. */
 void tierce__resp_error_arity(struct tierce__resp_session *s, const char *name, const char *word);

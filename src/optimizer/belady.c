@@ -102,7 +102,7 @@ struct candidate {
 
 struct cache {
     uint64_t capacity;
-    uint32_t *next; /* [distinct] of what is there; ABSENT */
+    uint32_t *next; /* [distinct] for cached blocks; ABSENT */
     uint64_t count;
     struct candidate *heap; /* the farthest first, of equal ones the deepest */
     size_t heap_count, heap_room;

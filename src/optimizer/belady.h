@@ -8,10 +8,10 @@
 /*
  * An upper bound for all policies: a cache that knows the future (Belady 1966) and need not store
  * every block. After each request it keeps those cached and requested blocks whose next use is
- * nearest; ties go to the shallower block, because a block without its prefix is no prefix hit.
+ * nearest; ties go to the shallower block, because a block without its prefix is not a prefix hit.
  * Blocks that are never used again are dropped at once. For blocks of one size this is the maximum
  * number of hits, of prefixes and of single blocks, if ids identify prefixes and no request repeats
- * a block. It is no bound for window matches, which need only the last blocks of a chain.
+ * a block. It is not a bound for window matches, which need only the last blocks of a chain.
  *
  * A first pass from the end of the recording writes the next use of each block into a second
  * temporary file (4 bytes a block); each capacity then reads both from the start.

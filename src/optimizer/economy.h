@@ -103,7 +103,7 @@ struct tierce__economy_row {
                               line; NAN for the last capacity */
     double hull_next; /* the same along the concave hull: falls from row to row, and looks beyond a
                          plateau; after its end 0, or NAN without a curve */
-    double break_even_bandwidth; /* of what hit; 0 for nothing */
+    double break_even_bandwidth; /* of the hits; 0 without hits */
     double break_even_residency;
 };
 

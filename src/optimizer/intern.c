@@ -72,7 +72,7 @@ static inline uint32_t tag_of(uint32_t instance, uint64_t id)
     return tag != 0 ? tag : 1;
 }
 
-/* ---- what a number stands for ---------------------------------------------------------------- */
+/* ---- names of numbers ------------------------------------------------------------------------ */
 
 static inline uint64_t *id_of(const struct tierce__intern *intern, uint32_t number)
 {

@@ -21,7 +21,7 @@
 
 struct tierce__json_write {
     FILE *file;
-    bool comma; /* something stands before, in the same brackets */
+    bool comma; /* an element precedes, in the same brackets */
 };
 
 void tierce__json_write_open(struct tierce__json_write *json, const char *name, char bracket);

@@ -9,11 +9,11 @@
  * The caches of KVCM (Tair KVCache Manager, as of February 2026), exactly as its own optimizer
  * replays them, including its peculiarities.
  *
- *   read    counts and touches the leading blocks that are cached, from the first on; what comes
- *           behind a hole is neither counted nor touched. Stores nothing.
- *   write   fills holes and adds what is new; what is there is not touched. Then evicts.
- *   turn    a read of all that it stores (so that hits may be more than what it asks for), then a
- *           write.
+ *   read    counts and touches the leading blocks that are cached, from the first on; blocks after
+ *           a gap are neither counted nor touched. Stores nothing.
+ *   write   fills gaps and adds new blocks; existing blocks are not touched. Then evicts.
+ *   turn    a read of all blocks that it stores (so there may be more hits than requested blocks),
+ *           then a write.
  *
  * A cache is as large as it must be during a request and is trimmed after it, if the blocks of all
  * instances of a group are more than its quota:

@@ -238,7 +238,7 @@ static int64_t evict_drawn(struct tierce__kvcm_policy *p, uint32_t count)
     return evicted;
 }
 
-/* ---- what is common -------------------------------------------------------------------------- */
+/* ---- common ---------------------------------------------------------------------------------- */
 
 void tierce__kvcm_policy_init(struct tierce__kvcm_policy *out, enum tierce__kvcm_kind kind,
                               struct tierce__kvcm_tree *tree, uint32_t root, uint32_t batch,

@@ -7,13 +7,13 @@
 /*
  * The order in which KVCM evicts the blocks of one instance:
  *
- *   lru             the one whose last use is longest ago. A chain is used from its head on, so
- *                   that its head leaves first.
- *   random_lru      draws, with replacement, and takes the oldest of what was drawn: perhaps fewer
- *                   than asked for, since one may be drawn twice.
- *   leaf_aware_lru  as lru, of the nodes none of whose children has a block of its own. Which a
- *                   node is, is asked when a block is stored and when one is the oldest; what is
- *                   passed over then comes back once the last child has lost its blocks.
+ *   lru             evicts the least recently used block. A chain is used from its head on, so its
+ *                   head is evicted first.
+ *   random_lru      samples blocks with replacement and evicts the oldest of the sample; possibly
+ *                   fewer than requested, because a block may be sampled twice.
+ *   leaf_aware_lru  as lru, but only for leaves: nodes without a child that has a block of its own.
+ *                   A node is tested when a block is stored and when it is the oldest; a node
+ *                   skipped then becomes a candidate again when its last child has lost its blocks.
  *
  * Threads: one at a time.
  */

@@ -44,7 +44,7 @@ struct tierce__kvcm_node {
 };
 
 struct tierce__kvcm_tree {
-    struct tierce__kvcm_block *blocks; /* the first `roots` are no blocks, but ends of lists */
+    struct tierce__kvcm_block *blocks; /* the first `roots` are not blocks, but ends of lists */
     uint32_t block_count, block_room;
     uint32_t free_block;             /* a list through `next` */
     struct tierce__kvcm_node *nodes; /* the first `roots` are the roots */

@@ -33,7 +33,7 @@ struct tierce__watch tierce__latencies_watch(struct tierce__latencies *latencies
 
 /* The quantile of the time to the first token, in seconds, over requests that look up, for a share
  * above 0 and up to 1. `row` is a row of the sweep, or TIERCE__NO_CACHE for no cache. NAN if
- * nothing was watched: no requests, or a match that is no prefix. */
+ * nothing was watched: no requests, or a match that is not a prefix. */
 #define TIERCE__NO_CACHE SIZE_MAX
 double tierce__latencies_at(const struct tierce__latencies *latencies, size_t row, double share);
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define NOT_YET     INT64_MIN
-#define NODES       128u  /* of an instance, unless told otherwise */
+#define NODES       128u  /* of an instance, by default */
 #define NODES_TOTAL 4096u /* of all */
 
 enum { STORED = 1, ALIVE = 2, REUSED = 4 }; /* of a block */

@@ -64,7 +64,7 @@ struct tierce__life {
     struct tierce__histogram distance;
     /* Reuses, by the microseconds since an earlier request last named the block. */
     struct tierce__histogram gap_us;
-    /* Different blocks, by their uses: the requests that use them, unless a block stands in a
+    /* Different blocks, by their uses: the requests that use them, unless a block occurs in a
      * request more than once. */
     struct tierce__histogram uses_of;
     /* Different blocks with a reuse, by the microseconds from the first request that names them to
@@ -84,7 +84,7 @@ struct tierce__life_opts {
     size_t size;
     uint32_t nodes_max;    /* of each instance; 0: 128. Of all instances never more than 4,096, so
                               that each has at most its part of that, and at least one */
-    uint64_t block_tokens; /* 0: told from the recording */
+    uint64_t block_tokens; /* 0: derived from the recording */
 };
 
 /* Errors, *out untouched: -ENOMEM, TIERCE_E_LIMIT (as tierce__curve_request). */
@@ -107,12 +107,12 @@ uint64_t tierce__block_tokens(const struct tierce__recording *recording);
 
 struct tierce__life_cached {
     uint64_t stored; /* times that a block was stored */
-    uint64_t left;   /* of those, evicted or expired since */
-    uint64_t unused; /* of those that left, without any use between: share unused / left */
+    uint64_t left;   /* of those, evicted or expired */
+    uint64_t unused; /* removed without any use; share: unused / left */
     uint64_t at_end; /* still there: stored - left */
     uint64_t at_end_unused;
-    struct tierce__histogram stay_us; /* of those that left, from storing to leaving */
-    struct tierce__histogram uses_of; /* of those that left, uses between */
+    struct tierce__histogram stay_us; /* of removed blocks: time from store to removal */
+    struct tierce__histogram uses_of; /* of removed blocks: number of uses */
 };
 
 /*

@@ -60,7 +60,7 @@ static int file_open(struct tierce__live_source **out, const char *url,
     if (fd < 0) {
         bool may_be_host = fd == -ENOENT && strchr(url, ':') != NULL;
         snprintf(why, TIERCE__TRACE_WHY_BYTES, "cannot be opened: %s%s", tierce_strerror(fd),
-                 may_be_host ? "; what is no file begins with tcp:// (vLLM's KV events) or http://"
+                 may_be_host ? "; other sources begin with tcp:// (vLLM's KV events) or http://"
                              : "");
         tierce__free(path);
         tierce__free(f);

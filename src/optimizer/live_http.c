@@ -177,7 +177,7 @@ static ssize_t http_read(struct tierce__live_source *source, void *out, size_t s
         (void)curl_easy_pause(h->easy, CURLPAUSE_CONT);
     }
     if (curl_multi_perform(h->multi, &running) != CURLM_OK) {
-        snprintf(why, TIERCE__TRACE_WHY_BYTES, "the transfer cannot go on");
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "the transfer cannot continue");
         return -EIO;
     }
     look_for_end(h);

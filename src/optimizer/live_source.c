@@ -47,7 +47,7 @@ int tierce__live_open(struct tierce__live_source **out, const char *url,
     const struct tierce__live_ops *ops = find_ops(url);
     if (ops == NULL) {
         snprintf(why, TIERCE__TRACE_WHY_BYTES,
-                 "is no source; there are tcp:// and ipc:// (vLLM's KV events), http:// and "
+                 "is not a source; sources are tcp:// and ipc:// (vLLM's KV events), http:// and "
                  "https:// (lines), and files");
         return TIERCE_E_ARGUMENT;
     }

@@ -34,7 +34,7 @@ struct tierce__live_opts {
     const atomic_bool *stop;
 };
 
-/* What went by. */
+/* Totals so far. */
 struct tierce__live_counts {
     uint64_t messages; /* numbered messages; 0 for sources without numbers */
     uint64_t lost;     /* missing numbers */

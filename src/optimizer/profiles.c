@@ -22,7 +22,7 @@ const char *tierce__mark_text(enum tierce__mark mark)
     return texts[mark];
 }
 
-/* ---- what is known --------------------------------------------------------------------------- */
+/* ---- known names ----------------------------------------------------------------------------- */
 
 const struct tierce__profile_key tierce__model_keys[] = {
     {"bytes", offsetof(struct tierce__model, bytes), "a token", 1, 1e12, true, 0},

@@ -16,7 +16,7 @@
 
 /*
  * Blocks of many requests are numbered together, so that the memory of one request's numbers is
- * fetched while another's are looked at. Until then a request stands in the buffer without them.
+ * fetched while another's are looked at. Until then a request is in the buffer without them.
  */
 struct tierce__recording {
     struct tierce__intern *intern;

@@ -7,9 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-#define SHARED_BY 100u /* a block in more than one of so many requests is no root */
+#define SHARED_BY 100u /* a block in more than one of so many requests is not a root */
 
-/* ---- what is drawn --------------------------------------------------------------------------- */
+/* ---- drawing --------------------------------------------------------------------------------- */
 
 struct sample {
     uint32_t *through; /* [distinct] requests that name the block */

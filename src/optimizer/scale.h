@@ -33,8 +33,8 @@ TIERCE_MUSTUSE int tierce__scale_draw(struct tierce__recording **out,
 uint64_t tierce__scale_capacity(uint64_t capacity, double share);
 
 struct tierce__scaled {
-    struct tierce__sweep sweep; /* rows as for the whole trace: with the original capacities, and
-                                   the requests, blocks and hits of the sample */
+    struct tierce__sweep sweep; /* rows have the original capacities, but the requests, blocks and
+                                   hits of the sample */
     uint64_t requests, requests_all;
     uint32_t distinct, distinct_all;
     double rate;  /* asked for */

@@ -15,7 +15,7 @@
 
 #define REQUESTS_TOLD 1024u /* of a replay between two counts of its progress */
 
-/* ---- what can be simulated ------------------------------------------------------------------- */
+/* ---- valid combinations ---------------------------------------------------------------------- */
 
 static const struct tierce__cache others[] = {
     {.kind = TIERCE__CACHE_BELADY, .name = "belady"},

@@ -61,7 +61,7 @@ struct tierce__sim_point {
 /*
  * Creates the replay of a point; the other fields of `opts` (distinct, matches, samples, watch) are
  * used unchanged. Errors, *out untouched: those of tierce__replay_create; TIERCE_E_ARGUMENT
- * (Belady's cache, or KVCM's, which are no replays).
+ * (Belady's cache, or KVCM's, which are not replays).
  */
 TIERCE_MUSTUSE int tierce__sim_replay(struct tierce__replay **out,
                                       const struct tierce__sim_point *point,

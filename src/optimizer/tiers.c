@@ -66,7 +66,7 @@ struct tierce__tiers {
     struct tierce__tiers_result result;
 };
 
-/* ---- what a tier holds ----------------------------------------------------------------------- */
+/* ---- content of a tier ----------------------------------------------------------------------- */
 
 static bool has(const struct tierce__flat *store, uint32_t block)
 {

@@ -17,25 +17,26 @@
  *
  * A request of the trace is one lookup, one load and one store:
  *
- *   lookup   The first tier is asked for the prefix; the next for what follows what it has; and so
- *            on, from the top again for as long as that goes on. The leading blocks that some tier
- *            has are hits, each of the first tier if that has it, else of the tier that answered
- *            for it. What is behind a hole is not served.
+ *   lookup   The first tier is queried for the prefix, and the next for the blocks after it; and so
+ *            on, again from the first tier as long as blocks are found. The leading blocks that
+ *            some tier has are hits, each counted for the first tier if that has it, else for the
+ *            tier that answered. Blocks after a gap are not served.
  *   load     Hits on blocks that the engine does not hold itself (external ones) are read, from all
- *            tiers at once. With promotion, what comes from a slower tier is put into the first one
- *            (or into all faster ones), which must have room for it beside the request's blocks
- *            that it holds; of what finds none only the leading part is loaded, and from the first
- *            that is not on, hits are `failed` and nothing is read.
- *   store    What no tier has is put into the first tier from the first missing block on. At the
- *            first for which it has no room the rest is not stored, because it would be a suffix
- *            without its prefix. With one tier alone the request's own blocks are not evicted for
- *            it. What lies behind a hole in some tier already is left where it is.
- *     write-all  what the first tier took is put into every other tier too; one that lacks the
- *                block before it by then refuses it
- *     waterfall  what a tier evicts is put into the next, if that has not got it; what the last
- *                evicts is gone. (The engine of today knows write-all only.)
- *   use      In every tier what is there of a request is used once, from the last block to the
- *            first, so that the prefix is the newest; a policy that asks for parents gets them.
+ *            tiers at once. With promotion, blocks from a slower tier are put into the first tier
+ *            (or into all faster tiers), which must have room for them beside the request's blocks
+ *            that it holds. Of the blocks without room, only the leading ones are loaded: from the
+ *            first that is not, all hits are `failed` and not read.
+ *   store    Blocks that no tier has are put into the first tier, from the first missing block on.
+ *            The store ends at the first block without room, because the rest would be a suffix
+ *            without its prefix. With only one tier, the request's own blocks are not evicted for
+ *            it. Blocks that a tier already holds after a gap stay there.
+ *     write-all  each block stored in the first tier is put into every other tier too; a tier that
+ *                lacks the preceding block by then rejects it
+ *     waterfall  each block that a tier evicts is put into the next tier, unless it is there;
+ *                blocks that the last tier evicts are lost. (Today's engine supports only
+ *                write-all.)
+ *   use      In every tier each block of the request is used once, from the last to the first, so
+ *            that the prefix is the most recently used; a policy that uses parents gets them.
  *
  * A read does not store; a write does not look up or load. Stored blocks are available to the next
  * request regardless of the tier's queue, and no queue overflows. Blocks that a tier's policy has
@@ -131,7 +132,7 @@ struct tierce__tiers_result {
     uint64_t internal_hits;
     uint64_t failed;
     uint64_t not_stored; /* blocks that no tier had, and for which the first tier had no room */
-    double hit_tokens, hit_squares; /* as of struct tierce__sweep_row, of what was loaded */
+    double hit_tokens, hit_squares; /* as in struct tierce__sweep_row, for loaded blocks */
     size_t tier_count;
     struct tierce__tier_result tiers[TIERCE__TIERS_MAX];
     uint64_t loads;                   /* requests that read something */

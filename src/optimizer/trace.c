@@ -152,7 +152,7 @@ static int tell_format(struct tierce__trace *trace, const char *wanted)
         tierce__text_for_message(shown, sizeof(shown), wanted);
         if (row == NULL) {
             snprintf(trace->why, sizeof(trace->why),
-                     "there is no format of traces \"%s\"; there are %s", shown, names);
+                     "there is no trace format \"%s\"; the formats are %s", shown, names);
             return TIERCE_E_ARGUMENT;
         }
     } else {
@@ -168,8 +168,8 @@ static int tell_format(struct tierce__trace *trace, const char *wanted)
         row = probe_formats(head, length);
         if (row == NULL) {
             snprintf(trace->why, sizeof(trace->why),
-                     "is of no format that its first lines tell; if it is a trace, name its "
-                     "format: %s",
+                     "has an unknown format, judging by its first lines; if it is a trace, pass "
+                     "its --format: %s",
                      names);
             return TIERCE_E_FORMAT;
         }
@@ -228,8 +228,8 @@ static int open_trace(struct tierce__trace **out, struct origin from,
     if (opts->size != sizeof(*opts) || !(opts->bad_share_max >= 0 && opts->bad_share_max <= 1) ||
         opts->window_requests > 1u << 28) {
         snprintf(why, TIERCE__TRACE_WHY_BYTES,
-                 "an option of the trace is out of its range: a share lies between 0 and 1, a "
-                 "window has at most 268435456 requests");
+                 "an option of the trace is out of range: accepted are shares from 0 to 1, and "
+                 "windows up to 268435456 requests");
         return TIERCE_E_ARGUMENT;
     }
     struct tierce__trace *trace = tierce__calloc(1, sizeof(*trace));
@@ -292,7 +292,7 @@ void tierce__trace_close(struct tierce__trace *trace)
     tierce__free(trace);
 }
 
-/* ---- what formats call ---------------------------------------------------------------------- */
+/* ---- functions for formats ------------------------------------------------------------------ */
 
 int tierce__trace_bad(struct tierce__trace *trace, const char *format, ...)
 {
@@ -305,10 +305,9 @@ int tierce__trace_bad(struct tierce__trace *trace, const char *format, ...)
 
 static int too_late(struct tierce__trace *trace, int64_t time_us)
 {
-    return tierce__trace_bad(trace,
-                             "comes %.6g s after its turn: more than the window of requests that "
-                             "are sorted",
-                             (double)(tierce__order_last(trace->order) - time_us) / 1e6);
+    return tierce__trace_bad(
+        trace, "is %.6g s out of order: more than the window in which requests are sorted",
+        (double)(tierce__order_last(trace->order) - time_us) / 1e6);
 }
 
 int tierce__trace_emit(struct tierce__trace *trace, const struct tierce__trace_request *request,
@@ -509,7 +508,7 @@ static int next_line(struct tierce__trace *trace)
     trace->line = line.number;
     if (line.too_long) {
         trace->report.lines++;
-        (void)tierce__trace_bad(trace, "is longer than a line may be, %zu bytes",
+        (void)tierce__trace_bad(trace, "exceeds the maximum length of a line, %zu bytes",
                                 trace->line_bytes_max);
         return count_bad(trace);
     }
@@ -549,15 +548,15 @@ static int next_measured(struct tierce__trace *trace)
     }
     trace->line = ++trace->record;
     if (size < 0)
-        return lose_rest(trace, false, "is damaged, and what is behind it is not read");
+        return lose_rest(trace, false, "is damaged, and the rest is not read");
     if (size == 0)
         return lose_rest(trace, length < trace->line_bytes_max,
                          length < trace->line_bytes_max ? "the trace ends in it"
-                                                        : "is longer than a record may be");
+                                                        : "exceeds the maximum length of a record");
     int rc;
     if ((uint64_t)size > trace->line_bytes_max) {
         trace->report.lines++;
-        (void)tierce__trace_bad(trace, "is longer than a record may be, %zu bytes",
+        (void)tierce__trace_bad(trace, "exceeds the maximum length of a record, %zu bytes",
                                 trace->line_bytes_max);
         rc = count_bad(trace);
     } else {

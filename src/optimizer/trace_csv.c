@@ -122,7 +122,7 @@ static bool probe(const char *head, size_t length)
            (count <= COLUMNS && read_number(columns[0], &time_us, 6));
 }
 
-/* A key in quotes, of which two stand for one. */
+/* A key in quotes, in which a doubled quote is one quote. */
 static int unquote(struct csv *csv, struct tierce__text *text)
 {
     size_t used = 0;
@@ -176,15 +176,15 @@ static int record(struct tierce__trace *trace, void *state, const char *line, si
     }
     const int *place = csv->place;
     if ((size_t)place[TIME] >= count || (size_t)place[KEY] >= count)
-        return tierce__trace_bad(trace, "has %zu columns; a time and a key are wanted", count);
+        return tierce__trace_bad(trace, "has %zu columns; a time and a key are required", count);
     struct tierce__trace_request request = {
         .kind = TIERCE__TRACE_TURN, .query = TIERCE__QUERY_ANY, .count = 1, .read_count = 1};
     uint64_t id, size;
     if (!read_number(columns[place[TIME]], &request.time_us, csv->scale) || request.time_us < 0)
-        return tierce__trace_bad(trace,
-                                 "column %d is no time: a number that is not negative, and "
-                                 "not too large",
-                                 place[TIME] + 1);
+        return tierce__trace_bad(
+            trace,
+            "column %d is not a time: accepted are non-negative numbers that are not too large",
+            place[TIME] + 1);
     struct tierce__text key = columns[place[KEY]];
     if (key.length == 0 || memchr(key.at, '\0', key.length) != NULL)
         return tierce__trace_bad(trace, "the key is empty or holds a NUL");
@@ -194,8 +194,9 @@ static int record(struct tierce__trace *trace, void *state, const char *line, si
     request.blocks = &id;
     if (place[SIZE] >= 0 && (size_t)place[SIZE] < count) {
         if (!read_size(columns[place[SIZE]], &size))
-            return tierce__trace_bad(trace, "column %d is no size: an integer from 0 to 2^64 - 1",
-                                     place[SIZE] + 1);
+            return tierce__trace_bad(
+                trace, "column %d is not a size: accepted are integers from 0 to 2^64 - 1",
+                place[SIZE] + 1);
         request.bytes = &size;
     }
     return tierce__trace_emit(trace, &request, NULL);

@@ -5,8 +5,8 @@
  * begins with it. A batch may also lie in a byte string, by itself or as the last of the three
  * frames [topic, sequence, batch] in which it was sent.
  *
- * BlockStored names new blocks and the one before them. Its request is the whole chain: what is
- * before the new blocks is known from earlier events, was held by the engine, and is marked so.
+ * BlockStored names new blocks and the one before them. Its request is the whole chain: the blocks
+ * before the new ones are known from earlier events, were held by the engine, and are marked so.
  * Only blocks of the GPU and of the first group count; copies to other tiers are not uses.
  */
 #include "base/alloc.h"
@@ -47,7 +47,7 @@ struct event {
 /* A value that does not have the type it should have. */
 static int wrong(struct tierce__trace *trace, const char *what)
 {
-    return tierce__trace_bad(trace, "%s is missing, or not what it should be", what);
+    return tierce__trace_bad(trace, "%s is missing or invalid", what);
 }
 
 /* ---- items ---------------------------------------------------------------------------------- */
@@ -352,7 +352,7 @@ static int read_batch(struct tierce__trace *trace, struct events *e, struct tier
     int rc = read_time(trace, &time, &request.time_us);
     if (rc < 0)
         return rc;
-    /* The rank stands behind the events. */
+    /* The rank follows the events. */
     struct tierce__msgpack events = m;
     (void)tierce__msgpack_skip(&m);
     if (items > 2)
@@ -401,7 +401,7 @@ static int record(struct tierce__trace *trace, void *state, const char *at, size
     struct tierce__msgpack m = {(const uint8_t *)at, (const uint8_t *)at + length};
     uint32_t items;
     if (!find_batch(&m, &items))
-        return tierce__trace_bad(trace, "is no batch [time, events, rank]");
+        return tierce__trace_bad(trace, "is not a batch [time, events, rank]");
     e->emitted = e->emitted_blocks = 0;
     int rc = read_batch(trace, e, m, items);
     return rc == 0 && e->emitted == 0 ? TIERCE__TRACE_SKIPPED : rc;

@@ -91,7 +91,7 @@ static int read_sizes(struct tierce__json *json, struct tierce__ids *sizes)
     return 0;
 }
 
-/* 0 .. 15, or above for what is no hex digit. */
+/* 0 .. 15, or above for what is not a hex digit. */
 static inline unsigned hex_digit(char c)
 {
     unsigned digit = (unsigned char)c - '0', letter = ((unsigned char)c | 0x20u) - 'a';
@@ -117,7 +117,7 @@ static int read_hex_ids(struct tierce__json *json, struct tierce__ids *ids)
             id = id << 4 | (digit & 15);
         }
         if (wrong > 15)
-            (void)tierce__json_fail(json, "holds a character that is no hex digit");
+            (void)tierce__json_fail(json, "holds a character that is not a hex digit");
         ids->at[ids->count++] = id;
     }
     return json->why == NULL ? 0 : TIERCE_E_FORMAT;

@@ -124,7 +124,7 @@ static int gzip_next_member(struct tierce__input *input)
     if (input->raw_at == input->raw_end)
         return 0;
     if (inflateReset(&input->zlib) != Z_OK)
-        return fail(input, TIERCE_E_FORMAT, "zlib cannot begin again");
+        return fail(input, TIERCE_E_FORMAT, "zlib cannot be reset");
     input->in_stream = true;
     return 0;
 }

@@ -24,13 +24,13 @@ int tierce__kvcm_read_query(struct tierce__trace *trace, struct tierce__trace_re
     while (name[0] != '\0' && found < NAMES && strcmp(names[found], name) != 0)
         found++;
     if (found == NAMES)
-        return tierce__trace_bad(trace, "\"query_type\" is none of prefix_match, batch_get and "
-                                        "reverse_roll_sw_match");
+        return tierce__trace_bad(
+            trace, "\"query_type\" is not prefix_match, batch_get or reverse_roll_sw_match");
     request->query = (enum tierce__trace_query)found;
     if (request->query != TIERCE__QUERY_WINDOW)
         return 0;
     if (window < 1 || window > UINT32_MAX)
-        return tierce__trace_bad(trace, "\"sw_size\" is no window: it lies between 1 and 2^32 - 1");
+        return tierce__trace_bad(trace, "\"sw_size\" is not a window: accepted are 1 to 2^32 - 1");
     request->window = (uint32_t)window;
     return 0;
 }

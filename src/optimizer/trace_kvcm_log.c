@@ -4,16 +4,16 @@
  *
  *     GetCacheLocation     a read
  *     StartWriteCache      a write of all its keys, which stores those that were there already
- *     FinishWriteCache     says when that write ended, and what else it stored
+ *     FinishWriteCache     the end of that write, and the other keys that it stored
  *     CacheReclaimSubmit   a removal
  *
- * Of a write only the leading keys that were there or were written are stored: what lies behind one
- * that failed is a suffix without its prefix. Without a FinishWriteCache nothing was written, and
- * the write is taken to end 100 ms after it began. (KVCM replays all keys of every write, and so do
- * kvcm.c and its policies.)
+ * A write stores only the leading keys that existed or were written: keys after a failed one are a
+ * suffix without its prefix. Without a FinishWriteCache nothing was written, and the write is taken
+ * to end 100 ms after it began. (KVCM replays all keys of every write, and so do kvcm.c and its
+ * policies.)
  *
- * A write whose end is still to come waits in the window of requests that are sorted, with the keys
- * that were there already marked as internal.
+ * A write whose end has not been read waits in the sorting window, with its existing keys marked as
+ * internal.
  */
 #include "base/alloc.h"
 #include "base/bytes.h"
@@ -83,7 +83,8 @@ static bool probe(const char *head, size_t length)
 static int check_keys(struct tierce__trace *trace, const struct kvcm_log *k)
 {
     if (k->keys.count == 0 && k->tokens > 0 && k->tokens >= k->block_tokens)
-        return tierce__trace_bad(trace, "has tokens and no keys: how long a block is is not told");
+        return tierce__trace_bad(trace,
+                                 "has tokens and no keys, and the length of a block is not given");
     return 0;
 }
 

@@ -2,9 +2,9 @@
 /*
  * The optimizer schema of KVCM, one JSON object a line: instance_id, trace_id, timestamp_us,
  * tokens, keys, query_type, block_mask, sw_size, location_spec_names, input_len, output_len,
- * total_keys. Which fields are there tells what a line is: input_len, output_len and total_keys
- * make a turn that looks up `keys` and stores `total_keys`; query_type and block_mask a read;
- * others are writes.
+ * total_keys. The fields determine the kind of a line. With input_len, output_len and total_keys it
+ * is a turn that looks up `keys` and stores `total_keys`; with query_type and block_mask a read;
+ * else a write.
  */
 #include "base/alloc.h"
 #include "optimizer/trace_fields.h"
@@ -76,7 +76,8 @@ static int record(struct tierce__trace *trace, void *state, const char *line, si
                                             .input_tokens = k->input_tokens,
                                             .output_tokens = k->output_tokens};
     if (k->keys.count == 0 && k->tokens > 0)
-        return tierce__trace_bad(trace, "has tokens and no keys: how long a block is is not told");
+        return tierce__trace_bad(trace,
+                                 "has tokens and no keys, and the length of a block is not given");
     if ((seen & TURN) == TURN) {
         rc = find_turn(trace, k, &request);
     } else if ((seen & READ) == READ) {

@@ -86,7 +86,7 @@ static bool fixed_extension(uint8_t first, struct tierce__msgpack_item *item)
     return true;
 }
 
-/* An item whose number stands behind the first byte. */
+/* An item whose number follows the first byte. */
 static enum tierce__msgpack_result long_item(const uint8_t **at, const uint8_t *end, uint8_t first,
                                              struct tierce__msgpack_item *item)
 {

@@ -60,8 +60,8 @@ struct tierce__order {
     struct places ring;                 /* times never fall */
     struct places heap;                 /* the earliest on top */
     uint64_t stale;                     /* number of stale entries */
-    int64_t latest_us;                  /* of what came */
-    int64_t last_us;                    /* of what was given out */
+    int64_t latest_us;                  /* of the requests received */
+    int64_t last_us;                    /* of the requests returned */
     uint64_t reordered;
 };
 

@@ -27,18 +27,19 @@ enum loss {
 
 /* The sentence for each kind; # stands for the number. */
 static const char *const loss_texts[LOSSES] = {
-    [LOSS_WRITES] = "# writes are left out: a line is a lookup that stores what it misses",
-    [LOSS_DROPS] = "# removals are left out",
-    [LOSS_TAILS] = "of # turns that store more than they look up the rest is left out",
+    [LOSS_WRITES] = "# writes were omitted: a line is a lookup that stores its missing blocks",
+    [LOSS_DROPS] = "# removals were omitted",
+    [LOSS_TAILS] = "of # turns that store more blocks than they look up, the others were omitted",
     [LOSS_QUERIES] = "# lookups that matched any block or a window are now lookups of prefixes",
-    [LOSS_INTERNAL] = "of # requests is lost which blocks the engine held itself",
-    [LOSS_BYTES] = "of # requests the sizes of blocks are lost",
-    [LOSS_SESSIONS] = "of # requests the session is lost",
-    [LOSS_LENGTHS] = "of # requests the lengths in tokens are lost",
-    [LOSS_CHAINS] = "of # requests is lost which blocks belong together",
-    [LOSS_FAILED] = "of # writes the blocks that failed are left out",
-    [LOSS_SPLITS] = "# turns that store less than they look up are a read and a write now",
-    [LOSS_INSTANCES] = "of # requests the instance is lost; its blocks have numbers of their own",
+    [LOSS_INTERNAL] = "# requests lost the information which blocks the engine held itself",
+    [LOSS_BYTES] = "# requests lost the sizes of blocks",
+    [LOSS_SESSIONS] = "# requests lost their session",
+    [LOSS_LENGTHS] = "# requests lost their lengths in tokens",
+    [LOSS_CHAINS] = "# requests lost the information which blocks belong together",
+    [LOSS_FAILED] = "# writes lost their failed blocks",
+    [LOSS_SPLITS] = "# turns that store fewer blocks than they look up are now a read and a write",
+    [LOSS_INSTANCES] =
+        "# requests lost their instance; each instance's blocks have different numbers",
 };
 
 struct tierce__trace_writer;

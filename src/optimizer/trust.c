@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define CLUSTERS_MAX 65536u
-#define ROOTED       UINT32_MAX /* stands for the instance where a block tells the session */
+#define ROOTED       UINT32_MAX /* used instead of the instance if a block determines the session */
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
@@ -366,12 +366,14 @@ void tierce__trust_clear(struct tierce__trust *trust)
 const char *tierce__finding_text(enum tierce__finding finding)
 {
     static const char *const texts[TIERCE__FINDINGS] = {
-        [TIERCE__FINDING_UNEXERCISED] = "nothing had to leave: any policy would have done the same",
-        [TIERCE__FINDING_BARELY] = "fewer blocks left than it holds: the policy had little to do",
-        [TIERCE__FINDING_NO_WRAP] = "the hand never came round: it chose as LFU would have done",
-        [TIERCE__FINDING_WARM_UP] = "it was not full yet for most of the requests",
+        [TIERCE__FINDING_UNEXERCISED] =
+            "nothing was evicted: every policy would have had the same result",
+        [TIERCE__FINDING_BARELY] =
+            "fewer blocks were evicted than it holds: the policy had little effect",
+        [TIERCE__FINDING_NO_WRAP] = "the hand never completed a lap: it chose as LFU would have",
+        [TIERCE__FINDING_WARM_UP] = "it was not yet full during most of the requests",
         [TIERCE__FINDING_COMPULSORY] =
-            "nine in ten misses or more are first uses, which no cache avoids",
+            "at least nine in ten misses are first uses, which no cache can avoid",
     };
     return texts[finding];
 }
@@ -390,7 +392,7 @@ const char *tierce__session_kind_text(enum tierce__session_kind kind)
 {
     static const char *const texts[] = {
         [TIERCE__SESSIONS_NONE] = "",
-        [TIERCE__SESSIONS_TRACE] = "sessions are those of the trace",
+        [TIERCE__SESSIONS_TRACE] = "sessions as in the trace",
         [TIERCE__SESSIONS_SUBTREE] =
             "the trace names no sessions: requests that share a block are one, if at most one "
             "request in\na hundred goes through it",

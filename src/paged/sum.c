@@ -17,7 +17,8 @@
 #define PRIME_AVALANCHE 0x165667919E3779F9ULL
 
 enum {
-    /* Up to here XXH3 has other forms, which are not ours: a copy of that size is no data path. */
+    /* Up to here XXH3 has other forms, which are not ours: a copy of that size is not a data path.
+     */
     SHORT_BYTES_MAX = 240,
     /* The keys of the last stripe and of the fold start at these odd places in the secret. */
     LAST_KEY = TIERCE__SCRAMBLE_KEY - 7,
@@ -73,9 +74,9 @@ static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *last, siz
 }
 
 /*
- * Streams what can be streamed and returns the number of stripes that are done. The first bytes of
- * dst, up to its next multiple of 64, are copied plainly; the stores run that much ahead of the
- * sum, so that many bytes must be left behind the last stripe.
+ * Streams as many stripes as possible and returns their number. The first bytes of dst, up to its
+ * next multiple of 64, are copied plainly; the stores run that much ahead of the sum, so that many
+ * bytes must be left behind the last stripe.
  */
 static size_t stream_stripes(const struct tierce__kernel *kernel, uint64_t acc[TIERCE__LANES],
                              uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *next)

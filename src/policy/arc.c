@@ -193,7 +193,8 @@ static uint32_t arc_run(struct tierce__flat *flat, const struct tierce__flat_use
 
 const struct tierce__policy_ops tierce__policy_arc_ops = {
     .name = "arc",
-    .summary = "ARC: balances what was used once against what was used again by what comes back",
+    .summary =
+        "ARC: balances blocks used once against blocks used again, adapting to recurring misses",
     .counts_uses = true,
     .create = arc_create,
     .destroy = arc_destroy,

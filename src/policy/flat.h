@@ -51,7 +51,7 @@ struct tierce__flat_opts {
     uint32_t samples;
 };
 
-/* -ENOMEM or TIERCE_E_ARGUMENT leave what fini accepts; fini accepts a zeroed one. */
+/* After -ENOMEM or TIERCE_E_ARGUMENT, fini may still be called; fini accepts a zeroed one. */
 TIERCE_MUSTUSE int tierce__flat_init(struct tierce__flat *flat,
                                      const struct tierce__flat_opts *opts);
 void tierce__flat_fini(struct tierce__flat *flat);
@@ -71,7 +71,7 @@ struct tierce__flat_uses {
 /* Returns how many of the counted uses found their key. */
 uint32_t tierce__flat_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses);
 
-/* Evicts what has expired. */
+/* Evicts expired entries. */
 void tierce__flat_expire(struct tierce__flat *flat);
 
 /* ---- on the hot path: `ops` are those of flat->policy, or NULL if there is none -------------- */

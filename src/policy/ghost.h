@@ -51,8 +51,8 @@ struct tierce__ghost {
     uint64_t bytes[TIERCE__GHOST_LISTS];
 };
 
-/* Room for `key_count` keys (>= 1), which are all below `range`, or any if it is 0. -ENOMEM leaves
- * what fini accepts, as is a zeroed ghost. */
+/* Room for `key_count` keys (>= 1), which are all below `range`, or any if it is 0. After -ENOMEM,
+ * fini may still be called; fini accepts a zeroed ghost. */
 TIERCE_MUSTUSE int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count,
                                       uint32_t range);
 void tierce__ghost_fini(struct tierce__ghost *ghost);
@@ -75,8 +75,8 @@ static inline void tierce__ghost_prefetch(const struct tierce__ghost *ghost, uin
         __builtin_prefetch(&ghost->cells[tierce__ghost_hash(key) & ghost->mask], 1);
 }
 
-/* Fetches what it takes to remember the entries that leave after `slot`: the cell of the next one,
- * whose key is here already, and the key of the one after it. */
+/* Prefetches the data needed to remember the entries evicted after `slot`: the cell of the next
+ * entry, whose key is already cached, and the key of the entry after it. */
 static inline void tierce__ghost_fetch_next(const struct tierce__ghost *ghost,
                                             const struct tierce__ghost_entry *entries,
                                             const struct tierce__order *order, uint32_t slot)

@@ -29,7 +29,7 @@ struct tierce__heap {
     uint32_t count;
 };
 
-/* -ENOMEM leaves what fini accepts; fini accepts a zeroed heap. */
+/* After -ENOMEM, fini may still be called; fini accepts a zeroed heap. */
 TIERCE_MUSTUSE int tierce__heap_init(struct tierce__heap *heap, uint32_t slot_count);
 void tierce__heap_fini(struct tierce__heap *heap);
 

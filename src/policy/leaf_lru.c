@@ -6,18 +6,18 @@
 #include <errno.h>
 
 /*
- * LRU in which a suffix leaves before its prefix: an entry with a child that is in is not
- * evictable, on top of what the owner says.
+ * LRU that evicts a suffix before its prefix: an entry with a cached child is not evictable, even
+ * if the owner has marked it evictable.
  *
- * A child knows its parent's slot and how often that slot had been given up when the child came.
- * So the children of an entry that is removed before them need no visit: the numbers no longer
- * agree, and they are without a parent from then on.
+ * A child records its parent's slot and how often that slot had been reused when the child was
+ * inserted. So the children of an entry that is removed before them need no visit: the numbers no
+ * longer agree, and they are without a parent from then on.
  */
 
 struct leaf_family {
     uint32_t parent; /* slot, or NO_SLOT */
     uint32_t parent_life;
-    uint32_t life; /* how often the slot was given up */
+    uint32_t life; /* how often the slot was freed */
     uint32_t children;
 };
 

@@ -244,7 +244,7 @@ static void park_slot(struct lfu *lfu, uint32_t slot)
     lfu->parkings++;
 }
 
-/* The oldest evictable slot of a group's list, or NONE. Parks what is older. */
+/* The oldest evictable slot of a group's list, or NONE. Parks older entries. */
 static uint32_t first_listed(struct lfu *lfu, uint32_t group)
 {
     uint32_t slot;
@@ -296,8 +296,8 @@ static bool lfu_rank(struct tierce__policy_rank *out, const struct tierce__polic
 
 const struct tierce__policy_ops tierce__policy_lfu_ops = {
     .name = "lfu",
-    .summary = "least frequently used: evicts the entry with the fewest uses, among equals "
-               "the one that came to its number of uses first",
+    .summary = "least frequently used: evicts the entry with the fewest uses; among equals, the "
+               "one that reached its count first",
     .counts_uses = true,
     .create = lfu_create,
     .destroy = lfu_destroy,

@@ -62,7 +62,7 @@ void tierce__order_set_evictable(struct tierce__order *order, uint32_t slot, boo
     order->nodes[slot].state = state ^ TIERCE__ORDER_EVICTABLE;
 }
 
-/* The first evictable slot that is in the list, or the list's head. Parks what is before it. */
+/* The first evictable slot that is in the list, or the list's head. Parks the entries before it. */
 static uint32_t first_listed(struct tierce__order *order, uint32_t list)
 {
     struct tierce__order_node *nodes = order->nodes;

@@ -10,13 +10,13 @@
  * Lists of slots that know exactly which evictable slot is first. Most policies consist of one or
  * two such lists and a rule.
  *
- * All slots stand in their list, evictable or not, so that turning evictability off and on again
- * (which every lease does) changes one bit and no link. When order_first meets a slot at the list's
- * end that is not evictable, it parks the slot: the slot leaves the list. Once it is evictable
- * again it enters a heap ordered by the time of its last move, and the end of the list is compared
- * with the heap's top. So the order is always that of the plain policy, and a search skips an entry
- * at most once for each time that it moved or became evictable: push, move and set_evictable O(1),
- * first O(1) amortised; O(log parked) for parked slots.
+ * All slots are in their list, evictable or not, so that clearing and setting evictability (which
+ * every lease does) changes one bit and no link. When order_first meets a slot at the list's end
+ * that is not evictable, it parks the slot: the slot leaves the list. Once it is evictable again it
+ * enters a heap ordered by the time of its last move, and the end of the list is compared with the
+ * heap's top. So the order is always that of the plain policy, and a search skips an entry at most
+ * once for each time that it moved or became evictable: push, move and set_evictable O(1), first
+ * O(1) amortised; O(log parked) for parked slots.
  */
 
 enum {
@@ -41,7 +41,7 @@ struct tierce__order {
     struct tierce__heap heaps[TIERCE__ORDER_LISTS_MAX];
 };
 
-/* -ENOMEM leaves what fini accepts; fini accepts a zeroed order. */
+/* After -ENOMEM, fini may still be called; fini accepts a zeroed order. */
 TIERCE_MUSTUSE int tierce__order_init(struct tierce__order *order, uint32_t slot_count,
                                       uint32_t list_count, bool newest_first);
 void tierce__order_fini(struct tierce__order *order);

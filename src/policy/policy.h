@@ -65,15 +65,15 @@ struct tierce__policy_opts {
     uint64_t seed;       /* for policies that draw */
     uint64_t ttl;        /* for policies that expire, in the unit of `now`; 0 for never */
     uint32_t samples;    /* for policies that draw a sample: its size; 0 for 16 */
-    uint32_t key_count;  /* all keys are below, so that what is kept of a key is found without a
-                            search; 0: keys are any */
+    uint32_t key_count;  /* all keys are below this number, so that per-key data is found without a
+                            search; 0: any keys */
 };
 
 struct tierce__policy_ops {
     const char *name;
     const char *summary; /* one line for help and docs */
-    bool by_parent;      /* asks for parents: an entry stays as long as one that names it */
-    bool counts_uses;    /* a touch says more than an order: one too many changes who leaves */
+    bool by_parent;   /* uses parents: an entry stays as long as an entry that names it as parent */
+    bool counts_uses; /* the number of touches matters: an extra touch changes the victim */
     TIERCE_MUSTUSE int (*create)(struct tierce__policy **out,
                                  const struct tierce__policy_opts *opts); /* -ENOMEM, E_ARGUMENT */
     void (*destroy)(struct tierce__policy *policy);
@@ -86,7 +86,7 @@ struct tierce__policy_ops {
     /* A use of a slot that is in. */
     void (*touch)(struct tierce__policy *policy, uint32_t slot, uint64_t now);
     /* Pinned and leased entries are not evictable and never victims. Keeps the entry's place in
-     * the order. Setting what is set already does nothing. */
+     * the order. Setting the present value has no effect. */
     void (*set_evictable)(struct tierce__policy *policy, uint32_t slot, bool evictable);
     /* Takes a slot out. `evicted` tells an eviction (which ghost lists remember) from a removal
      * for any other reason. */
@@ -94,8 +94,8 @@ struct tierce__policy_ops {
     /* *slot = the entry to evict now, which stays in until remove; false if none is evictable.
      * Asked again with nothing in between, the answer is the same. */
     bool (*victim)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
-    /* Optional, tierce__policy_expired: *slot = an evictable entry whose time is over, so that it
-     * leaves even where there is room. */
+    /* Optional, tierce__policy_expired: *slot = an evictable entry that has expired; it is removed
+     * even if there is room. */
     bool (*expired)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
     /*
      * Optional: the rank of an entry from its history alone. Returns false if the entry must not be
@@ -105,8 +105,8 @@ struct tierce__policy_ops {
     bool (*rank)(struct tierce__policy_rank *out, const struct tierce__policy_history *history,
                  uint64_t now, uint64_t half_life);
     /* Optional, tierce__policy_prefetch: this key will be used, in this slot, or stored (NO_SLOT).
-     * Called some uses ahead, with `near` false, and again with `near` true, nearer, when what the
-     * first call fetched tells what else is needed. Changes nothing. */
+     * Called some uses ahead with `near` false, and again later with `near` true, when the data
+     * fetched by the first call shows what else to fetch. Changes nothing. */
     void (*prefetch)(const struct tierce__policy *policy, uint64_t key, uint32_t slot, bool near);
     /* Optional, of policies with a hand that walks over all entries: how often it came to the last
      * one and began again. Until it has, it has met no entry twice. */

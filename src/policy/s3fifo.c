@@ -218,8 +218,8 @@ static uint32_t s3fifo_run(struct tierce__flat *flat, const struct tierce__flat_
 
 const struct tierce__policy_ops tierce__policy_s3fifo_ops = {
     .name = "s3fifo",
-    .summary = "S3-FIFO: a small queue for what is new, a main queue for what was used there or "
-               "came back soon",
+    .summary = "S3-FIFO: a small queue for new entries, a main queue for those used there or "
+               "stored again soon",
     .counts_uses = true,
     .create = s3fifo_create,
     .destroy = s3fifo_destroy,

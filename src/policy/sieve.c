@@ -12,10 +12,10 @@
  * and begins again. A use sets a bit; the hand clears bits and stops at the first entry that has
  * none. A use is one store into an array of a byte per slot.
  *
- * An entry that the hand would take but may not is put aside, so that no walk meets it again. Once
- * it is evictable it waits under the hand, the one put aside first before the others: if it was
- * used since, its bit is cleared and it goes back into the list, right behind the hand; if not, it
- * is the victim.
+ * An entry that the hand selects but that is not evictable is set aside, so that no later walk
+ * visits it. When it becomes evictable, it waits under the hand, in the order of setting aside: if
+ * it was used since, its bit is cleared and it returns to the list, right behind the hand; if not,
+ * it is the victim.
  */
 
 #define SIEVE_MAGIC 0x53495631u
@@ -179,7 +179,7 @@ static bool sieve_victim(struct tierce__policy *policy, uint64_t now, uint32_t *
     (void)now;
     if (aside_victim(sieve, slot))
         return true;
-    /* Ends: a lap clears all bits, and what is met without a bit is taken or put aside. */
+    /* Terminates: a lap clears all bits, and an entry without a bit is evicted or set aside. */
     for (;;) {
         uint32_t at = sieve->hand;
         if (at == sieve->slot_count) {
@@ -215,8 +215,8 @@ static uint32_t sieve_run(struct tierce__flat *flat, const struct tierce__flat_u
 
 const struct tierce__policy_ops tierce__policy_sieve_ops = {
     .name = "sieve",
-    .summary = "SIEVE: a hand walks from old to new and takes the first entry that was not used "
-               "since it came by",
+    .summary = "SIEVE: a hand moves from old to new and evicts the first entry not used since its "
+               "last pass",
     .counts_uses = true,
     .create = sieve_create,
     .destroy = sieve_destroy,

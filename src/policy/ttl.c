@@ -78,8 +78,8 @@ static bool ttl_expired(struct tierce__policy *policy, uint64_t now, uint32_t *s
 
 const struct tierce__policy_ops tierce__policy_ttl_ops = {
     .name = "ttl",
-    .summary = "time to live: evicts an entry after this time without a use; without room, the "
-               "entry that would expire next",
+    .summary = "time to live: evicts an entry after this time without a use; if full, the entry "
+               "that would expire next",
     .create = ttl_create,
     .destroy = ttl_destroy,
     .insert = ttl_insert,

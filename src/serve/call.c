@@ -200,7 +200,7 @@ const char *tierce__call_header(const struct tierce__call *call, const char *nam
 static void submit(struct tierce__call *call, struct tierce__workers *workers)
 {
     if (!tierce__workers_submit(workers, &call->work))
-        refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503, "too many calls wait");
+        refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503, "the queue of calls is full");
 }
 
 void tierce__call_defer(struct tierce__call *call)
@@ -218,7 +218,8 @@ void tierce__call_defer_with(struct tierce__call *call, void *state, size_t byte
     TIERCE_ASSERT(call->state == NULL);
     if (!tierce__shared_hold(call->shared, bytes)) {
         release(state);
-        refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503, "too many bytes wait");
+        refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503,
+               "the queue of calls holds too many bytes");
         return;
     }
     call->state = state;

@@ -179,7 +179,7 @@ static void refuse_by(struct tierce__grpc_call *call, int rc)
 {
     if (rc == TIERCE_E_LIMIT)
         tierce__grpc_call_refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED,
-                                 "the message is longer than this server takes");
+                                 "the message exceeds this server's limit");
     else if (rc == TIERCE_E_FORMAT)
         tierce__grpc_call_refuse(call, TIERCE__GRPC_INTERNAL, "the message is malformed");
     else
@@ -213,7 +213,8 @@ static void take_message(struct tierce__grpc_call *call, struct tierce__grpc_mes
     } else if (call->talk != NULL) {
         answer_talk(call, message);
     } else if (call->has_request) {
-        tierce__grpc_call_refuse(call, TIERCE__GRPC_UNIMPLEMENTED, "one message is wanted");
+        tierce__grpc_call_refuse(call, TIERCE__GRPC_UNIMPLEMENTED,
+                                 "exactly one message is required");
     } else {
         call->request = *message;
         call->has_request = true;
@@ -241,7 +242,7 @@ void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
     if (call->phase != TIERCE__GRPC_RECEIVING && call->phase != TIERCE__GRPC_TALKING)
         return;
     if (tierce__grpc_reader_is_inside(&call->reader)) {
-        tierce__grpc_call_refuse(call, TIERCE__GRPC_INTERNAL, "the message is cut off");
+        tierce__grpc_call_refuse(call, TIERCE__GRPC_INTERNAL, "the message is truncated");
         return;
     }
     if (call->talk != NULL) {
@@ -249,7 +250,8 @@ void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
         return;
     }
     if (!call->has_request) {
-        tierce__grpc_call_refuse(call, TIERCE__GRPC_UNIMPLEMENTED, "one message is wanted");
+        tierce__grpc_call_refuse(call, TIERCE__GRPC_UNIMPLEMENTED,
+                                 "exactly one message is required");
         return;
     }
     if (call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at) {

@@ -56,7 +56,7 @@ struct tierce__grpc_client_call {
     size_t bytes, sent; /* sent: the prefix included */
     struct tierce__grpc_reader reader;
     struct tierce__grpc_message message;
-    bool has_message, is_broken; /* broken: the data received is no answer */
+    bool has_message, is_broken; /* broken: the data received is not an answer */
     int http_status;
     int64_t status; /* -1: none came */
     char text[256];

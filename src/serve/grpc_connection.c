@@ -183,7 +183,7 @@ void tierce__grpc_connection_destroy(struct tierce__grpc_connection *connection)
         return;
     TIERCE_ASSERT(!connection->is_feeding);
     tierce__deadline_unset(&connection->opts.loop->deadlines, &connection->drain);
-    /* The session first: until it is gone its frames may point into what calls own. */
+    /* Destroy the session before the calls: its frames may point into memory of the calls. */
     nghttp2_session_del(connection->session);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &connection->calls)
         tierce__grpc_call_closed(TIERCE__CONTAINER_OF(node, struct tierce__grpc_call, node));

@@ -116,7 +116,7 @@ static int on_stream_close(nghttp2_session *session, int32_t stream, uint32_t er
     if (call->is_broken) {
         finish(call, TIERCE__GRPC_INTERNAL, "the answer cannot be read");
     } else if (call->status == TIERCE__GRPC_OK && !call->has_message) {
-        finish(call, TIERCE__GRPC_INTERNAL, "there is no message in the answer");
+        finish(call, TIERCE__GRPC_INTERNAL, "the answer contains no message");
     } else if (call->status >= 0) {
         finish(call, (uint32_t)call->status, call->text);
     } else if (error != NGHTTP2_NO_ERROR) {
@@ -129,7 +129,7 @@ static int on_stream_close(nghttp2_session *session, int32_t stream, uint32_t er
     return 0;
 }
 
-/* ---- what comes ------------------------------------------------------------------------------ */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static bool is_named(const uint8_t *name, size_t name_bytes, const char *wanted)
 {
@@ -220,7 +220,7 @@ out:
     return rc;
 }
 
-/* ---- what goes ------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static ssize_t read_request(nghttp2_session *session, int32_t stream, uint8_t *out, size_t capacity,
                             uint32_t *flags, nghttp2_data_source *source, void *arg)

@@ -5,7 +5,7 @@
 #include "serve/grpc_socket.h"
 #include "serve/listen.h"
 
-/* What the sockets of a listener have in common. */
+/* The shared state of a listener's sockets. */
 struct tierce__grpc_origin {
     struct tierce__shared *shared;
     const struct tierce__routes *routes;

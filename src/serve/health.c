@@ -10,7 +10,7 @@
 
 #define SERVICE_BYTES_MAX 256u
 
-/* False: it is no valid message or service name. */
+/* False: it is not a valid message or service name. */
 static bool read_service(char service[SERVICE_BYTES_MAX], const void *body, size_t bytes)
 {
     struct tierce__protobuf in = {body, bytes};

@@ -271,7 +271,7 @@ void tierce__http_drain(struct tierce__http *http)
     http->is_draining = true;
     tell_of_those_that_left(http);
     tierce__lock_drop(&http->lock);
-    /* The socket may be closed only when the daemon has ended; new clients are refused at once. */
+    /* The socket may be closed only when the daemon has ended; new clients are rejected at once. */
     if (http->daemon != NULL && MHD_quiesce_daemon(http->daemon) != MHD_INVALID_SOCKET)
         (void)shutdown(http->fd, SHUT_RDWR);
     tierce__http_streams_end(http);

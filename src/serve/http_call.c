@@ -246,7 +246,7 @@ static void take_headers(struct tierce__http_call *call, const char *method)
     }
     call->base.info.method = tierce__texts_find(&call->base.headers, " method");
     if (!accepted)
-        tierce__http_settle(call, 403, tierce__http_error("a client certificate is needed"));
+        tierce__http_settle(call, 403, tierce__http_error("a client certificate is required"));
     else if (call->came_too_late)
         tierce__http_settle(call, 503, tierce__http_error("the server ends"));
     else if ((refused = tierce__http_refuses(call)) != NULL)

@@ -35,7 +35,7 @@ bool tierce__loop_is_here(const struct tierce__loop *loop);
 /* Makes the owner call `run`. Thread: any. */
 void tierce__loop_post(struct tierce__loop *loop, struct tierce__task *task);
 
-/* Runs what was posted. Owner only. */
+/* Runs the posted functions. Owner only. */
 void tierce__loop_run_inbox(struct tierce__loop *loop);
 
 #endif

@@ -130,7 +130,7 @@ static int start(struct tierce__server *server, const struct tierce__server_opts
         rc = tierce__reflection_create(&server->reflection, opts->descriptors,
                                        opts->descriptor_bytes);
         if (rc != 0) {
-            snprintf(why, 256, "the descriptors are no FileDescriptorSet");
+            snprintf(why, 256, "the descriptors are not a FileDescriptorSet");
             return rc;
         }
         server->shared.reflection = server->reflection;

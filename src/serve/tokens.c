@@ -83,7 +83,7 @@ int tierce__tokens_load(struct tierce__tokens **out, const struct tierce__tokens
         snprintf(why, 256, "no memory");
         rc = -ENOMEM;
     } else if (stat(opts->path, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        snprintf(why, 256, "others may read the token file %.120s; chmod 600 it", opts->path);
+        snprintf(why, 256, "other users can read the token file %.120s; chmod 600 it", opts->path);
         rc = TIERCE_E_CONFIG;
     } else {
         rc = read_tokens(tokens, opts, text, why);

@@ -30,7 +30,7 @@ struct tierce__tokens_opts {
     size_t size;
     const char *path;
     bool (*rights)(uint32_t *out, const char *word); /* false: unknown word */
-    const char *rights_text;                         /* "a role is user or admin" */
+    const char *rights_text;                         /* "a role must be user or admin" */
     bool has_tenants;                                /* a fourth word is allowed */
 };
 

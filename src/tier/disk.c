@@ -89,8 +89,8 @@ static struct tierce__tier_req *put_of(struct tierce__list *by_key)
     return TIERCE__CONTAINER_OF(by_key, struct tierce__tier_req, scratch[1]);
 }
 
-/* Puts that wait were not written yet, and what follows on them is of no use without them: so it is
- * the last that has no room. One alone always has. */
+/* Waiting puts are not yet written, and their successors are useless without them: so the newest
+ * put gets no room. One alone always has. */
 static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
 {
     return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
@@ -241,7 +241,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     bool wants_device = req->op == TIERCE__TIER_LOOKUP || req->op == TIERCE__TIER_SIBLINGS ||
                         req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
     if (wants_device && is_down(d))
-        return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
+        return TIERCE_E_DOWN; /* a lookup too: it would promise chunks that cannot be loaded */
     tierce__disk_expire(d);
     switch (req->op) {
     case TIERCE__TIER_LOOKUP:

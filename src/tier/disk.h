@@ -46,7 +46,7 @@ struct tierce__disk_opts {
  * Opens or creates a store folder and reads its index back.
  * Errors: TIERCE_E_LOCKED (another process holds it, after the wait), TIERCE_E_VERSION (a newer
  * format; nothing is touched), negative errno of the file system, -ENOMEM, TIERCE_E_ARGUMENT. A
- * damaged journal is no error: untrusted records are skipped, counted and logged. A failure is
+ * damaged journal is not an error: untrusted records are skipped, counted and logged. A failure is
  * logged as disk_open_failed with the file or folder and the remedy.
  */
 TIERCE_MUSTUSE int tierce__disk_open(struct tierce__tier **out,

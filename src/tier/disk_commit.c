@@ -14,8 +14,9 @@
 #define RETRY_MS 1000u
 
 /*
- * The journal thread. A commit makes durable what was visible when it began: sync of the data,
- * records, sync of the journal, in that order. Space of evicted chunks is given back after it.
+ * The journal thread. A commit makes durable all chunks that were visible when it began: sync of
+ * the data, records, sync of the journal, in that order. Space of evicted chunks is given back
+ * after it.
  *
  * A commit that only has to make removals durable leaves the chunks that are dirty to a later one,
  * and so the sync of the data: values that replace others wait for such a commit.
@@ -23,7 +24,7 @@
  * After a sync that failed nothing that it should have covered is believed in again:
  * - of the data: the chunks concerned are dropped;
  * - of the journal: the file is never appended to again, and a new one is written from the index.
- *   Until that works nothing is evicted for good, nothing becomes durable and puts are refused.
+ *   Until that works nothing is evicted for good, nothing becomes durable and puts are rejected.
  */
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -257,14 +258,13 @@ int tierce__disk_compact(struct tierce__disk *d)
     if (rc == 0)
         tierce__disk_mark_synced(d);
     else
-        tierce__log_repeated(TIERCE_LOG_ERROR, "disk_journal_failed",
-                             "path=%s/" TIERCE__DISK_JOURNAL " err=%s hint=\"%s\"", d->folder,
-                             tierce_error_name(rc),
-                             tierce__disk_is_full_error(rc)
-                                 ? "the file system is full: chunks are read and none is written, "
-                                   "until there is room again"
-                                 : "chunks are read and none is written; it is tried again once a "
-                                   "second");
+        tierce__log_repeated(
+            TIERCE_LOG_ERROR, "disk_journal_failed",
+            "path=%s/" TIERCE__DISK_JOURNAL " err=%s hint=\"%s\"", d->folder, tierce_error_name(rc),
+            tierce__disk_is_full_error(rc)
+                ? "the file system is full: chunks can be read, but none is written until space is "
+                  "free"
+                : "chunks can be read, but none is written; the journal is retried once a second");
     return rc;
 }
 
@@ -384,7 +384,7 @@ static void begin(struct tierce__disk *d)
     take_flushes(d, false);
     if (with_puts)
         tierce__disk_begin_commit(d);
-    if (d->dirty.count == 0) { /* else what is pending goes on to be */
+    if (d->dirty.count == 0) { /* otherwise the pending commit continues */
         d->pending_since = 0;
         d->urgent = false;
     }

@@ -167,8 +167,8 @@ static bool has_a_right_head(struct tierce__disk *d, uint64_t length, uint8_t *p
     return false;
 }
 
-/* By the first page, if no chunk is what the journal says. The lowest range of a data file begins
- * at 0, and each chunk with its magic, which a damage may have hit as well. */
+/* Decides by the first page, if no chunk matches the journal. The lowest range of a data file
+ * begins at 0, and each chunk with its magic, which a damage may have hit as well. */
 static bool begins_as_ours(const uint8_t *page, bool has_journal, bool has_chunks)
 {
     unsigned right = tierce__chunk_magic_bytes(page);

@@ -450,7 +450,7 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
     x->io.is_write = op->is_put;
     x->io.data = op->data + op->issued;
     x->io.offset = op->file_offset + op->issued;
-    /* A remainder of a few pages, such as a header makes, is no transfer of its own. */
+    /* A remainder of a few pages, such as after a header, does not get its own transfer. */
     x->io.length = left < d->io_bytes + d->io_bytes / 8 ? (uint32_t)left : d->io_bytes;
     op->issued += x->io.length;
     op->flying++;

@@ -32,7 +32,7 @@
 enum tierce__journal_kind {
     TIERCE__JOURNAL_PUT = 1, /* a chunk is there */
     TIERCE__JOURNAL_DEL = 2, /* the chunk of that key and sequence number is gone */
-    TIERCE__JOURNAL_NS = 3,  /* the digest that a number of this file stands for */
+    TIERCE__JOURNAL_NS = 3,  /* the digest denoted by a number of this file */
     TIERCE__JOURNAL_DAY = 4, /* bytes written to the device on a day so far */
 };
 
@@ -80,8 +80,8 @@ typedef void tierce__journal_visit_fn(void *arg, const struct tierce__journal_re
 /* Pages of a journal that holds `count` chunks, each of another namespace, and nothing else. */
 uint64_t tierce__journal_pages_live(uint64_t count);
 
-/* The most pages that a journal of a store with so many slots ever has: twice what is live, and a
- * batch; then it is replaced. */
+/* The most pages that a journal of a store with so many slots ever has: twice the live records, and
+ * a batch; then it is replaced. */
 uint64_t tierce__journal_pages_max(uint64_t slot_count);
 
 /*
@@ -167,9 +167,9 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
                             uint64_t epoch, uint64_t capacity, uint64_t pages);
 
 /*
- * Appends a record; writes when the buffer is full. `digest` is what key.ns of a PUT or DEL stands
- * for (a number of one file always for the same): each page names the namespaces it uses, so that
- * it can be read without any other. NULL for DAY. After any error the object must not be written to
+ * Appends a record; writes when the buffer is full. `digest` is the digest denoted by key.ns of a
+ * PUT or DEL (in one file a number always denotes the same digest): each page names its namespaces,
+ * so that it can be read alone. NULL for DAY. After any error the object must not be written to
  * again, because the contents of the file are unknown.
  */
 TIERCE_MUSTUSE int tierce__journal_add(struct tierce__journal *journal,
@@ -187,7 +187,7 @@ TIERCE_MUSTUSE int tierce__journal_extend(struct tierce__journal *journal, uint6
  * so that its epoch is on the disk. Errors as of add. */
 TIERCE_MUSTUSE int tierce__journal_commit(struct tierce__journal *journal);
 
-/* Drops what is in the buffer and closes the file. */
+/* Drops the content of the buffer and closes the file. */
 void tierce__journal_close(struct tierce__journal *journal);
 
 #endif

@@ -99,7 +99,7 @@ struct replay {
     struct tierce__vfs_file *file; /* the journal, or NULL: there is none */
     uint64_t journal_length;
     uint64_t lost; /* pages that were synced, gone from the journal's end */
-    bool rewrite;  /* the journal says what is not so, or has holes */
+    bool rewrite;  /* the journal is inconsistent, or has gaps */
 };
 
 /* Opens the journal and finds how many slots its chunks may need: those of the store that wrote
@@ -155,10 +155,10 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
     if (rc == 0 && r->file != NULL && r->reader.good == 0)
         rc = tierce__disk_check_journal(d, r->file, r->journal_length);
     if (rc == TIERCE_E_VERSION)
-        tierce__log(TIERCE_LOG_ERROR, "disk_version_newer",
-                    "path=%s this_build=%u hint=\"a newer build wrote this store; "
-                    "it is left as it is\"",
-                    d->folder, TIERCE__JOURNAL_VERSION);
+        tierce__log(
+            TIERCE_LOG_ERROR, "disk_version_newer",
+            "path=%s this_build=%u hint=\"a newer build wrote this store; it is not changed\"",
+            d->folder, TIERCE__JOURNAL_VERSION);
     if (rc < 0)
         return rc;
     struct tierce__journal_mark mark = tierce__journal_mark_read(d->vfs, TIERCE__JOURNAL_MARK_NAME);
@@ -210,7 +210,7 @@ static int claim_space(struct tierce__disk *d, struct replay *r, const uint32_t 
     return rc == -ENOMEM ? rc : 0;
 }
 
-/* Tells the policy and the siblings what there is, oldest first. */
+/* Adds all chunks to the policy and the siblings, oldest first. */
 static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -233,7 +233,7 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
     }
 }
 
-/* A store with fewer slots than the one that wrote the journal: the policy says who leaves. */
+/* For a store with fewer slots than the one that wrote the journal: evicts by policy. */
 static void evict_surplus(struct tierce__disk *d, struct replay *r)
 {
     uint32_t slot;
@@ -297,7 +297,7 @@ static int resume_journal(struct tierce__disk *d, struct replay *r)
     return 0;
 }
 
-/* Removes what a compaction left that did not come to its end; it is ours. */
+/* Removes the files of an interrupted compaction; they are ours. */
 static int remove_leftover(struct tierce__disk *d)
 {
     if (!d->has_leftover)
@@ -371,7 +371,8 @@ static void warn_of_others(const struct tierce__disk *d)
                     d->folder, (unsigned)st.st_mode & 07777u);
 }
 
-/* The file grows as it is needed: who names more than there is would hear of it much later. */
+/* The file grows on demand, so without this warning a disk.size above the free space would only be
+ * noticed much later. */
 static void warn_of_room(const struct tierce__disk *d)
 {
     struct statvfs st;
@@ -379,12 +380,11 @@ static void warn_of_room(const struct tierce__disk *d)
         return;
     uint64_t there = d->allocated + (uint64_t)st.f_bavail * st.f_frsize;
     if (there < d->data_cap)
-        tierce__log(
-            TIERCE_LOG_WARN, "store_folder_too_small",
-            "path=\"%s\" size=%" PRIu64 " there=%" PRIu64
-            " hint=\"the file system has less room than the store may take: it will keep to what "
-            "there is; make room, or lower disk.size\"",
-            d->folder, d->cap_bytes, there);
+        tierce__log(TIERCE_LOG_WARN, "store_folder_too_small",
+                    "path=\"%s\" size=%" PRIu64 " there=%" PRIu64
+                    " hint=\"the file system has less space than disk.size; the store uses only "
+                    "this space; free space, or lower disk.size\"",
+                    d->folder, d->cap_bytes, there);
 }
 
 /* Opens the data file. Returns its length or an error. */
@@ -553,7 +553,7 @@ static const char *advice(int rc)
         return "a file of that name does not belong to Tierce: move it away, or set disk.path to "
                "another folder";
     case -EIO:
-        return "the device fails; the kernel's log may say how";
+        return "the device fails; look for its errors in the kernel's log";
     default:
         return "set disk.path to another folder";
     }

@@ -118,11 +118,11 @@ struct tierce__disk {
     /* ---- the lock ---- */
     struct tierce__disk_table table;
     struct tierce__siblings *siblings; /* of slots that are served */
-    struct tierce__policy *policy;     /* holds what is visible or written */
+    struct tierce__policy *policy;     /* holds visible chunks and chunks being written */
     struct tierce__space *space;
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
-    int unsaid_loss;     /* 0, or the error of a sync that no flush has told of yet */
+    int unsaid_loss;     /* 0, or the error of a sync that no flush has reported yet */
     struct tierce__disk_slots dirty;
     struct tierce__disk_slots committing;
     uint32_t doomed;    /* first of the doomed, or NO_SLOT */
@@ -202,7 +202,8 @@ struct tierce__disk {
 
     bool has_leftover; /* there may be a journal.new, and it is ours; and during open */
 
-    const char *opening; /* during open: the name at work, told if it is refused; "." the folder */
+    const char *opening; /* during open: the present name, for the message if it is rejected; ".":
+                            the folder */
 };
 
 #define TIERCE__DISK_BATCH 64u
@@ -238,8 +239,8 @@ bool tierce__disk_is_served(const struct tierce__disk *d, uint32_t slot);
 void tierce__disk_hide(struct tierce__disk *d, uint32_t slot);
 /* A chunk that is served, as one that was admitted; [borrow until it is gone]. */
 struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, uint32_t slot);
-/* Dooms what is visible and cancels what is being written, of one namespace or (NULL) of all, in
- * the slots [from, to). Returns the number of chunks that were served. */
+/* Dooms visible chunks and cancels chunks being written, of one namespace or (NULL) of all, in the
+ * slots [from, to). Returns the number of chunks that were served. */
 size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_of, uint32_t from,
                           uint32_t to);
 /* Whether a journal may say, until the next commit, that a chunk is there which is not. */
@@ -251,7 +252,7 @@ void tierce__disk_reap(struct tierce__disk *d);
 bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes);
 /* Evicts a durable chunk without reads in flight; false if limbo has no room for it. */
 bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot);
-/* Takes out what the policy says has expired; it is invisible at once. */
+/* Removes chunks that have expired according to the policy; they are invisible at once. */
 void tierce__disk_expire(struct tierce__disk *d);
 /* Whether something is under way that will free space or make chunks evictable. */
 bool tierce__disk_will_free(const struct tierce__disk *d);
@@ -308,7 +309,7 @@ TIERCE_MUSTUSE int tierce__disk_check_kinds(struct tierce__disk *d);
  * for a file that is not ours, TIERCE_E_LIMIT for a journal that is too long, -ENOMEM, errno of
  * reading. d->opening is its name. Changes nothing. */
 TIERCE_MUSTUSE int tierce__disk_check_contents(struct tierce__disk *d);
-/* Whether a journal none of whose pages is good is ours at all. Errors: as above. */
+/* Whether a journal without a valid page is ours at all. Errors: as above. */
 TIERCE_MUSTUSE int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *file,
                                               uint64_t length);
 /* The same of the data file that is open, when the journal has been read. */
@@ -320,8 +321,8 @@ TIERCE_MUSTUSE int tierce__disk_check_data(struct tierce__disk *d, uint64_t leng
 /* Publishes the text of a namespace beside the journal; failing costs only the text. Thread: the
  * journal thread, or open. Blocks. */
 void tierce__disk_publish_text(struct tierce__disk *d, uint32_t id);
-/* Loads the texts of namespaces that the journal names, removes other texts, and counts what is
- * left. During open. Errors: -ENOMEM, negative errno of ns/ itself. */
+/* Loads the texts of namespaces that the journal names, removes other texts, and counts the rest.
+ * During open. Errors: -ENOMEM, negative errno of ns/ itself. */
 TIERCE_MUSTUSE int tierce__disk_sort_texts(struct tierce__disk *d);
 
 /* ---- disk_room.c ----------------------------------------------------------------------------- */
@@ -336,7 +337,7 @@ uint64_t tierce__disk_evict_batch(const struct tierce__disk *d);
 /* Asks the journal thread for a file that reaches to `end` and beyond; where the file system was
  * full, for a look whether there is room again. Under the lock. */
 void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end);
-/* Grows, or blocks what there is no room for. Under the lock, which is dropped on the way. The
+/* Grows, or blocks the part without free space. Under the lock, which is dropped on the way. The
  * journal thread. */
 void tierce__disk_grow(struct tierce__disk *d);
 /* The journal cannot be written for lack of room: evicts chunks at the end of the data file and

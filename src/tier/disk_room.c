@@ -10,14 +10,13 @@
 
 /*
  * How long the data file may be. It grows as it is needed, up to the cap, but never into the room
- * that the journal and its copy need: without a journal nothing can be written at all. Where the
- * file system has no more room, what the data file does not have yet counts as taken ("blocked"),
- * so that the store evicts as one does whose cap is reached. About once a second a put that needs
- * space lets it look whether there is room again.
+ * that the journal and its copy need: without a journal nothing can be written at all. If the file
+ * system is full, the part of the cap that the data file has not reached counts as used
+ * ("blocked"), so that the store evicts as if its cap were reached. About once a second, a put that
+ * needs space checks for free space again.
  *
  * If others take the rest of the file system, so that even the journal cannot be written, the store
- * gives back the end of its data file: chunks there are evicted, whatever the policy thinks of
- * them.
+ * releases the end of its data file: chunks there are evicted, regardless of the policy.
  */
 
 #define PAGE             TIERCE__JOURNAL_PAGE
@@ -74,7 +73,7 @@ uint64_t tierce__disk_evict_batch(const struct tierce__disk *d)
     return d->evict_bytes < share ? d->evict_bytes : share;
 }
 
-/* Takes what lies beyond the file out of use; false if a part of it is in use still. */
+/* Takes the space beyond the file out of use; false if a part of it is still in use. */
 static bool block(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
@@ -114,12 +113,11 @@ static void unblock(struct tierce__disk *d)
 
 void tierce__disk_tell_full(const struct tierce__disk *d, uint64_t room)
 {
-    tierce__log(
-        TIERCE_LOG_WARN, "disk_full",
-        "path=%s size=%" PRIu64 " room=%" PRIu64
-        " hint=\"the file system has no more room: new chunks take the place of old ones in "
-        "what there is; make room, and it grows again, or lower disk.size\"",
-        d->folder, d->cap_bytes, room);
+    tierce__log(TIERCE_LOG_WARN, "disk_full",
+                "path=%s size=%" PRIu64 " room=%" PRIu64
+                " hint=\"the file system is full: new chunks replace old ones; free space to let "
+                "the store grow, or lower disk.size\"",
+                d->folder, d->cap_bytes, room);
 }
 
 static void tell_room(const struct tierce__disk *d, uint64_t room)
@@ -185,10 +183,11 @@ void tierce__disk_grow(struct tierce__disk *d)
     else
         g.to = g.from;
     if (rc < 0 && rc != -EOPNOTSUPP && !tierce__disk_is_full_error(rc))
-        tierce__log_repeated(TIERCE_LOG_WARN, "disk_grow_failed",
-                             "path=%s/" TIERCE__DISK_DATA " err=%s hint=\"the device fails; the "
-                             "kernel's log may say how\"",
-                             d->folder, tierce_error_name(rc));
+        tierce__log_repeated(
+            TIERCE_LOG_WARN, "disk_grow_failed",
+            "path=%s/" TIERCE__DISK_DATA
+            " err=%s hint=\"the device fails; look for its errors in the kernel's log\"",
+            d->folder, tierce_error_name(rc));
     tierce__lock_take(&d->lock);
     d->grow_target = 0;
     if (g.from == d->allocated)
@@ -219,7 +218,7 @@ void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end)
         return;
     if ((blocked || ahead) && tierce__now_ns() < d->regrow_at)
         return;
-    if (blocked) /* by steps that are worth it, or it would tell of each page that comes and goes */
+    if (blocked) /* in larger steps; otherwise it would report every freed page */
         end = d->allocated + regrow_step(d);
     d->grow_least = end < d->data_cap ? end : d->data_cap;
     d->grow_target = end + d->grow_bytes < d->data_cap ? end + d->grow_bytes : d->data_cap;
@@ -243,7 +242,7 @@ static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted)
     return end;
 }
 
-/* Evicts what lies beyond `end`, as far as limbo has room. Returns the end that came of it. */
+/* Evicts chunks beyond `end`, as far as limbo has room. Returns the end that came of it. */
 static uint64_t evict_beyond(struct tierce__disk *d, uint64_t end)
 {
     for (uint32_t slot = 0; slot < d->table.slot_count; slot++) {

@@ -194,8 +194,8 @@ void tierce__disk_retry_later(struct tierce__disk *d)
 void tierce__disk_drop_unsynced(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
-    /* Writes that are still on their way began before the failure was known, and may be part of
-     * what the device lost: their puts fail when they end. */
+    /* Writes in progress began before the failure was known, and may be lost too: their puts fail
+     * when they end. */
     d->sync_epoch++;
     struct tierce__disk_slots *lists[] = {&d->committing, &d->dirty};
     for (size_t i = 0; i < 2; i++) {

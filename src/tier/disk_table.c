@@ -42,7 +42,7 @@ static bool is_sane(const struct tierce__journal_record *r)
            r->seq < TIERCE__JOURNAL_SEQ_MAX;
 }
 
-/* The key inside this process; false if the file never said what its namespace is. */
+/* The key inside this process; false if the file does not define its namespace. */
 static bool translate(const struct tierce__disk_table *t, struct tierce__key *key,
                       const struct tierce__journal_record *record)
 {

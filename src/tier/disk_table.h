@@ -77,7 +77,7 @@ void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot);
 uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table);
 
 /* Reads the text of namespace `id` from the folder and interns it; a text that is missing or
- * wrong is left out. Returns the bytes of the text, 0 for none; -ENOMEM. */
+ * wrong is omitted. Returns the bytes of the text, 0 for none; -ENOMEM. */
 TIERCE_MUSTUSE int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,
                                               struct tierce__namespaces *namespaces, uint32_t id);
 

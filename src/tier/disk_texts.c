@@ -65,7 +65,7 @@ static bool is_part(const char *found, size_t length, const char *text)
     return true;
 }
 
-/* Makes the name of a temporary free if what has it is ours. */
+/* Removes an existing file with the name of a temporary, if it is ours. */
 static int remove_own_tmp(struct tierce__disk *d, const char *tmp, const char *text)
 {
     char *found = NULL;
@@ -211,9 +211,10 @@ static int sort_text(struct tierce__disk *d, const char *path, uint8_t *used)
         used[id] = known >= 0;
         d->text_bytes += tierce__round_up(length, PAGE);
     } else if (kind == STRAY_FOREIGN || d->vfs->ops->unlink(d->vfs, path) < 0) {
-        tierce__log(TIERCE_LOG_WARN, "disk_stray_skipped",
-                    "path=\"%s/%s\" hint=\"it is not Tierce's; move it out of the store\"",
-                    d->folder, path);
+        tierce__log(
+            TIERCE_LOG_WARN, "disk_stray_skipped",
+            "path=\"%s/%s\" hint=\"it does not belong to Tierce; move it out of the store\"",
+            d->folder, path);
     }
     tierce__free(text);
     return rc == -ENOMEM ? rc : 0;

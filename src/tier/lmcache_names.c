@@ -46,7 +46,7 @@ static const struct dtype *find_dtype(const char *name, size_t bytes)
 
 static int refuse(char why[TIERCE__LMCACHE_WHY_BYTES], const char *what)
 {
-    snprintf(why, TIERCE__LMCACHE_WHY_BYTES, "not what LMCache can read: %s", what);
+    snprintf(why, TIERCE__LMCACHE_WHY_BYTES, "LMCache cannot read it: %s", what);
     return TIERCE_E_UNSUPPORTED;
 }
 
@@ -63,12 +63,12 @@ int tierce__lmcache_form_of(struct tierce__lmcache_form *out, const struct tierc
     const char *colon = strchr(text, ':');
     if (dtype == NULL || colon == NULL || !tierce__parse_count(&hidden, colon + 1) || hidden == 0 ||
         hidden > INT32_MAX)
-        return refuse(why, "the namespace's layout names no type or no size that it knows");
+        return refuse(why, "the namespace's layout has no type or size that LMCache supports");
     if (ns->quantization != NULL && ns->quantization[0] != '\0')
         return refuse(why, "the namespace's KV is quantized");
     for (uint32_t i = 0; i < ns->layer_count; i++) {
         if (ns->cell_bytes[i] != 2 * hidden * dtype->bytes * ns->block_tokens)
-            return refuse(why, "the namespace's cells are not as long as its layout says");
+            return refuse(why, "the namespace's cells differ in length from its layout");
     }
     if (ns->chunk_blocks > TIERCE__LMCACHE_BLOCKS_MAX)
         return refuse(why, "the namespace's chunks have more than 256 blocks");

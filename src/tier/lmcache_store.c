@@ -133,7 +133,7 @@ static void move_cells(const struct task *task, uint8_t *payload, uint8_t *kv, b
     }
 }
 
-/* A header for what came without one. */
+/* A header for a chunk that has none. */
 static void make_header(struct task *task, uint8_t *object)
 {
     const struct tierce__lmcache_chunk *chunk = &task->chunk;
@@ -325,8 +325,8 @@ static void begin_task(struct lmcache_store *store, struct tierce__connector_req
     if (rc == 0 && is_put)
         rc = check_put(task);
     if (rc == TIERCE_E_MISS && is_put) {
-        set_why(store, "a chunk that LMCache has no name for: its layout is not LMCache's, or more "
-                       "than tokens is part of its hash");
+        set_why(store, "a chunk without a name in LMCache: its layout is not LMCache's, or its "
+                       "hash covers more than tokens");
         rc = TIERCE_E_UNSUPPORTED;
     }
     if (rc != 0) {

@@ -189,8 +189,8 @@ static void show_entry(struct memory *memory, uint32_t slot, const struct tierce
     note_entry(memory, slot, req);
 }
 
-/* Takes an entry out, or what is reserved; the tier's reference on the buffer is the caller's to
- * release. */
+/* Removes an entry, or a reservation; the caller must release the tier's reference on the
+ * buffer. */
 static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
                                       enum tierce__tier_left left)
 {

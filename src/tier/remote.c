@@ -16,7 +16,7 @@ _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "one word 
 #define WRITE_TIMEOUT_MS 10000u
 #define REMOTE_PAGE      4096u
 
-/* ---- what the files share -------------------------------------------------------------------- */
+/* ---- shared by the files --------------------------------------------------------------------- */
 
 bool tierce__remote_name(struct tierce__remote *remote, struct tierce__remote_name *name,
                          const struct tierce__key *key)
@@ -345,7 +345,7 @@ static struct tierce__tier_req *pop_request(struct tierce__list *list)
     return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
 }
 
-/* Those who came later have their answer from the same reading: their parts are there by now. */
+/* Requests that joined later are answered by the same read, which has their parts by now. */
 static void has_read_whole(struct tierce__connector_req *call)
 {
     struct reading *whole = call->arg;

@@ -57,7 +57,7 @@ struct tierce__remote {
         enum tierce__remote_hiding {
             TIERCE__REMOTE_SHOWN,       /* or never was */
             TIERCE__REMOTE_REPLACEABLE, /* until a put has replaced it */
-            TIERCE__REMOTE_LEFT_ALONE,  /* puts are refused too */
+            TIERCE__REMOTE_LEFT_ALONE,  /* puts are rejected too */
         } how;
     } hidden[TIERCE__REMOTE_HIDDEN];
     uint64_t hidden_count; /* that were ever hidden: the last ones are kept */
@@ -66,7 +66,7 @@ struct tierce__remote {
         uint64_t at_ns;
         bool is_there;
     } known[TIERCE__REMOTE_SETS * TIERCE__REMOTE_WAYS];
-    uint64_t forgotten_ns; /* answers to questions that were asked before do not count */
+    uint64_t forgotten_ns; /* answers to earlier queries do not count */
     struct tierce__tier_stats stats;
 };
 

@@ -14,11 +14,11 @@
  *        |         |        |         \------|-> UNDO -> over
  *        \---------\--------\-----------------------------> over
  *
- * CHECK asks whether the store has it (not of what is to be replaced), PARENT whether it has the
- * chunk before, SEND sends it, AWAIT waits for a parent that is on its way itself, UNDO takes back
- * what should not be there: a store that cannot delete keeps it, hidden. An event takes it further:
- * from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is pushed once. Everything
- * of a put but its calls is under the lock.
+ * CHECK asks whether the store has the chunk (not if it is to be replaced), PARENT whether it has
+ * the preceding chunk. SEND sends the chunk, AWAIT waits for a parent that is being sent. UNDO
+ * deletes a chunk that must not be stored; a store that cannot delete keeps it, hidden. An event
+ * takes it further: from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is
+ * pushed once. Everything of a put but its calls is under the lock.
  */
 
 enum phase { WAITING, BEGUN, CHECK, PARENT, SEND, AWAIT, RESUMED, UNDO };
@@ -127,8 +127,8 @@ static void tell_waiters(struct tierce__remote *remote, const struct tierce__rem
 }
 
 /*
- * Takes a put out of its list into `over`, and what follows it too, as far as that has not been
- * begun: without its prefix it must not be stored. Under the lock.
+ * Moves a put from its list to `over`, with those successors that have not been started: a chunk
+ * must not be stored without its prefix. Under the lock.
  */
 static void end_put(struct tierce__remote *remote, struct tierce__remote_put *first, int verdict,
                     struct tierce__list *over)
@@ -154,8 +154,8 @@ static void end_put(struct tierce__remote *remote, struct tierce__remote_put *fi
     }
 }
 
-/* Whether the key has a put or a deletion before this one that is not over: in the store the later
- * one would not know of it. Under the lock. */
+/* Whether the key has an earlier put or deletion in progress: the store would not order the two.
+ * Under the lock. */
 static bool comes_after_another(const struct tierce__remote *remote,
                                 const struct tierce__remote_put *put)
 {
@@ -185,7 +185,7 @@ static void begin_put(struct tierce__remote *remote, struct tierce__remote_put *
     tierce__remote_push(remote, &put->event);
 }
 
-/* Begins what may be begun, the oldest first. Under the lock. */
+/* Begins all puts that may begin, the oldest first. Under the lock. */
 static void begin_puts(struct tierce__remote *remote)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &remote->waiting) {
@@ -390,8 +390,8 @@ static bool fits(const struct tierce__remote *remote, uint64_t bytes)
 }
 
 /*
- * Drops the oldest that wait, with what follows them, until `newcomer` fits; not what it follows
- * itself, for then it would be of no use. False: it does not fit. Under the lock.
+ * Drops the oldest waiting puts, with their successors, until `newcomer` fits; but not its
+ * predecessors, without which it would be useless. False: it does not fit. Under the lock.
  */
 static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *newcomer,
                       struct tierce__list *over)

@@ -9,8 +9,8 @@
 #include "key/key.h"
 
 /*
- * A place that holds chunks. Memory, disk, peers and remote stores all stand behind this table of
- * functions, and so do the wrappers that inject faults.
+ * A place that holds chunks. Memory, disk and remote stores all implement this table of functions,
+ * and so do the wrappers that inject faults.
  *
  * Everything is a request. submit() returns nothing: the answer is always done(req), exactly
  * once, perhaps before submit returns, perhaps from a thread of the tier, never under a lock of
@@ -38,8 +38,8 @@ enum tierce__tier_op {
                               deletes and clears alone */
     TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
     TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
-    TIERCE__TIER_PING, /* is what stands behind it there? No key; TIERCE__TIER_SHARED only, others
-                          answer TIERCE_E_UNSUPPORTED */
+    TIERCE__TIER_PING, /* asks whether the store behind it is available. No key; TIERCE__TIER_SHARED
+                          only, others answer TIERCE_E_UNSUPPORTED */
 };
 
 /* A chunk that begins with the block that was asked for. */
@@ -246,11 +246,10 @@ struct tierce__tier_ops {
      */
     uint64_t (*evict)(struct tierce__tier *tier, uint64_t bytes);
     /*
-     * A new pool buffer, evicting by policy, for a chunk that will be put: it stands in the
-     * eviction order from here on and cannot be found before. The reference is the caller's; if
-     * all such go without a PUT, so does the place. Only tiers that have evict. NULL: there is no
-     * room and nothing can be evicted, or a chunk larger than the pool. Thread: any. Does not
-     * block.
+     * A new pool buffer, evicting by policy, for a chunk that will be put: it is in the eviction
+     * order from here on, but cannot be found before the put. The reference is the caller's; if all
+     * such go without a PUT, so does the place. Only tiers that have evict. NULL: there is no room
+     * and nothing can be evicted, or a chunk larger than the pool. Thread: any. Does not block.
      */
     struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);

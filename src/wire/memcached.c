@@ -9,7 +9,7 @@ struct word {
     size_t bytes;
 };
 
-/* Takes what stands before the next space, and that. Returns false where nothing stands. */
+/* Consumes the text before the next space, and the space. Returns false where nothing stands. */
 static bool take_word(struct word *rest, struct word *out)
 {
     const char *space = memchr(rest->text, ' ', rest->bytes);

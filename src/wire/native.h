@@ -381,7 +381,7 @@ struct tierce__native_frame {
 
 void tierce__native_frame_fini(struct tierce__native_frame *frame);
 
-/* Replace what is in the frame; [borrow] the message for the call. `message` may be NULL where
+/* Replace the content of the frame; [borrow] the message for the call. `message` may be NULL where
  * there is no body. Errors: -ENOMEM, TIERCE_E_LIMIT (a body above TIERCE__NATIVE_BODY_MAX). */
 TIERCE_MUSTUSE int tierce__native_pack_request(struct tierce__native_frame *frame,
                                                enum tierce__native_op op,

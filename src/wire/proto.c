@@ -85,7 +85,7 @@ static bool take_bytes(struct wire *wire, uint64_t bytes)
     return true;
 }
 
-/* Steps over a value that is no run of bytes. */
+/* Skips a value that is not a run of bytes. */
 static bool skip_fixed(struct wire *wire, unsigned type)
 {
     uint64_t ignored;
@@ -96,7 +96,7 @@ static bool skip_fixed(struct wire *wire, unsigned type)
         return take_bytes(wire, 8);
     case PROTOBUF_C_WIRE_TYPE_32BIT:
         return take_bytes(wire, 4);
-    default: /* groups, and what is none */
+    default: /* groups, and unknown wire types */
         return false;
     }
 }
@@ -124,7 +124,7 @@ static int check_wire(const ProtobufCMessageDescriptor *descriptor, struct wire 
             continue;
         }
         if (!take_varint(&wire, 5, &bytes) || !take_bytes(&wire, bytes))
-            return wire_error(why, descriptor->short_name, "a field does not end");
+            return wire_error(why, descriptor->short_name, "a field is truncated");
         const ProtobufCFieldDescriptor *field =
             protobuf_c_message_descriptor_get_field(descriptor, (unsigned)(tag >> 3));
         const uint8_t *value = wire.at - bytes;

@@ -11,7 +11,7 @@
  * members of a oneof only when set. In: snake_case or lowerCamel, integers as numbers or strings,
  * enums as names or numbers, unknown fields and unknown enum names ignored, null as absent.
  *
- * A field that comes twice, two members of a oneof, and a null in an array are refused.
+ * A field that comes twice, two members of a oneof, and a null in an array are rejected.
  *
  * For the types that our messages have: int32, int64, double, bool, enum, string, message.
  *

@@ -267,7 +267,7 @@ static bool take_value(struct parser *parser, const ProtobufCFieldDescriptor *fi
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Doubles what an array has room for. */
+/* Doubles the capacity of an array. */
 static bool grow(struct parser *parser, char **items, size_t *size, size_t bytes)
 {
     size_t wanted = *size > 0 ? 2 * *size : 16;

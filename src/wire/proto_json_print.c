@@ -168,7 +168,7 @@ static void put_value(struct text *text, const ProtobufCFieldDescriptor *field, 
     else if (field->type == PROTOBUF_C_TYPE_MESSAGE)
         put_message(text, *(const ProtobufCMessage *const *)at);
     else
-        tierce__panic(__FILE__, __LINE__, "a field of a type that no message of ours has");
+        tierce__panic(__FILE__, __LINE__, "a field of an unsupported type");
 }
 
 static size_t value_bytes(ProtobufCType type)

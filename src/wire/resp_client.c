@@ -210,7 +210,7 @@ bool tierce__resp_is_ready(struct tierce__resp *resp)
            tierce__resp_stream_is_quiet(&resp->stream);
 }
 
-/* Closes the connection, on which nothing can be told apart any more. */
+/* Closes the connection, because its answers can no longer be matched. */
 static int fail(struct tierce__resp *resp, int rc, const char *what)
 {
     tierce__resp_stream_close(&resp->stream);
@@ -322,7 +322,7 @@ int tierce__resp_append_borrowed(struct tierce__resp *resp, const char *const *a
     return append(resp, arguments, bytes, count, true);
 }
 
-/* Three quarters of what is left, so that the answer comes in time. */
+/* Three quarters of the remaining time, so that the answer arrives in time. */
 int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas, uint64_t deadline_ns)
 {
     uint64_t now_ns = tierce__now_ns();
@@ -335,7 +335,7 @@ int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas, uint6
                                (size_t[]){4, (size_t)count_bytes, (size_t)ms_bytes}, 3);
 }
 
-/* Makes room for a whole line behind what is not parsed. */
+/* Makes room for a whole line after the unparsed bytes. */
 static int make_room(struct tierce__resp *resp)
 {
     if (resp->in_at > 0) {
@@ -351,7 +351,7 @@ static int make_room(struct tierce__resp *resp)
     return rc;
 }
 
-/* Reads what is there, into a bulk string that is begun or into the buffer. */
+/* Reads the available bytes, into a bulk string in progress or into the buffer. */
 static int receive(struct tierce__resp *resp)
 {
     size_t room_bytes = 0, done = 0;

@@ -82,11 +82,11 @@ TIERCE_MUSTUSE int tierce__resp_append_borrowed(struct tierce__resp *resp,
                                                 const char *const *arguments, const size_t *bytes,
                                                 size_t count);
 
-/* WAIT, until so many replicas have what was written before: as long as the deadline allows. */
+/* WAIT, until so many replicas have the earlier writes: as long as the deadline allows. */
 TIERCE_MUSTUSE int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas,
                                             uint64_t deadline_ns);
 
-/* Sends what was appended. */
+/* Sends the appended commands. */
 TIERCE_MUSTUSE int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns);
 
 /* The next answer, in order; [borrow until begin]. An error reply is a value. TIERCE_E_ARGUMENT if

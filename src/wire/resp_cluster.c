@@ -43,7 +43,7 @@ struct command {
     size_t into_bytes;
     struct tierce__resp_value value;
     bool is_answered;
-    uint16_t asked; /* the node that ASK named, for one attempt; or NOBODY */
+    uint16_t asked; /* the node named by ASK, for one attempt; or NOBODY */
     size_t next;    /* of the same node and round; NONE: the last */
 };
 
@@ -249,7 +249,7 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
     for (size_t i = 0; rc == 0 && i < value.count; i++) {
         rc = learn_entry(cluster, &value.items[i], host);
         if (rc != 0)
-            fail(cluster, rc, "CLUSTER SLOTS: not understood");
+            fail(cluster, rc, "CLUSTER SLOTS: an invalid answer");
     }
     if (rc == 0)
         cluster->is_stale = false;
@@ -257,7 +257,7 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
     return rc;
 }
 
-/* Asks the nodes in turn, the newest first: those that left are the oldest. */
+/* Queries the nodes in turn, the newest first: nodes that left the cluster are the oldest. */
 static int learn(struct tierce__resp_cluster *cluster, uint64_t deadline_ns)
 {
     int rc = TIERCE_E_DEADLINE;
@@ -506,7 +506,7 @@ static void assign(struct tierce__resp_cluster *cluster)
     }
 }
 
-/* wrote: the node has done something; else what it says of its replicas is of no interest. */
+/* wrote: the node has executed a write; otherwise its answer about replicas is ignored. */
 static int read_wait(struct tierce__resp_cluster *cluster, struct tierce__resp *resp, bool wrote,
                      uint64_t deadline_ns)
 {
@@ -537,8 +537,8 @@ static int read_command(struct tierce__resp *resp, const struct command *command
                                  : tierce__resp_read(resp, value, deadline_ns);
 }
 
-/* Sends a node its commands. One that cannot be reached is left out of this round, and the slots
- * are asked for again. */
+/* Sends a node its commands. A node that cannot be reached is skipped in this round, and the slots
+ * are queried again. */
 static int send_node(struct tierce__resp_cluster *cluster, struct node *node, uint64_t deadline_ns)
 {
     int rc = begin_node(cluster, node);

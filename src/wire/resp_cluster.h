@@ -6,8 +6,8 @@
 
 /*
  * A client of a Redis Cluster: a batch of commands is sent to the nodes that have their keys, each
- * node's in one pipeline, and all answers are collected. MOVED and ASK are followed; where a node
- * cannot be reached, another one is asked who has its slots now.
+ * node's in one pipeline, and all answers are collected. MOVED and ASK are followed; if a node
+ * cannot be reached, another node is queried for the new owner of its slots.
  *
  *     rc = tierce__resp_cluster_create(&cluster, &opts, nodes, count);
  *     tierce__resp_cluster_begin(cluster);
@@ -54,12 +54,12 @@ TIERCE_MUSTUSE int tierce__resp_cluster_append_borrowed(struct tierce__resp_clus
  * tierce__resp_read_into. */
 void tierce__resp_cluster_into(struct tierce__resp_cluster *cluster, void *memory, size_t capacity);
 
-/* The batch writes: every node is asked to wait (WAIT) until so many of its replicas have what was
- * written. If they don't in time, run fails with TIERCE_E_DEADLINE, and it may be lost. */
+/* The batch writes: every node must wait (WAIT) until so many of its replicas have the writes. If
+ * they don't in time, run fails with TIERCE_E_DEADLINE, and it may be lost. */
 void tierce__resp_cluster_wait(struct tierce__resp_cluster *cluster, uint32_t replicas);
 
 /* Sends the batch and waits for all answers. Errors: as tierce__resp_read, -EACCES,
- * TIERCE_E_UNSUPPORTED (it is no cluster), with tierce__resp_cluster_why in words; then no value
+ * TIERCE_E_UNSUPPORTED (it is not a cluster), with tierce__resp_cluster_why in words; then no value
  * may be looked at. */
 TIERCE_MUSTUSE int tierce__resp_cluster_run(struct tierce__resp_cluster *cluster,
                                             uint64_t deadline_ns);
@@ -74,9 +74,9 @@ const char *tierce__resp_cluster_why(const struct tierce__resp_cluster *cluster)
 bool tierce__resp_cluster_is_connected(const struct tierce__resp_cluster *cluster);
 uint64_t tierce__resp_cluster_connects(const struct tierce__resp_cluster *cluster);
 
-/* For what is asked of each node, such as SCAN: the client of the i-th of those that have slots.
- * Between begin and the first append. Errors: -ENOENT behind the last; TIERCE_E_DOWN, some slots
- * are nobody's; TIERCE_E_UNSUPPORTED, it is no cluster; as tierce__resp_open. */
+/* For commands to every node, such as SCAN: the client of the i-th node with slots. Between begin
+ * and the first append. Errors: -ENOENT after the last; TIERCE_E_DOWN (some slots have no node),
+ * TIERCE_E_UNSUPPORTED (not a cluster), those of tierce__resp_open. */
 TIERCE_MUSTUSE int tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i,
                                              struct tierce__resp **out);
 
@@ -85,8 +85,8 @@ TIERCE_MUSTUSE int tierce__resp_cluster_node(struct tierce__resp_cluster *cluste
 /* The slot of a key, 0 .. 16383: that of the text in its first braces, if they are not empty. */
 unsigned tierce__resp_slot(const char *key, size_t bytes);
 
-/* The smallest number whose decimal digits lie in a slot: a key with it in braces lies there
- * too. */
+/* The smallest number whose decimal digits hash to a slot; a key with this number in braces is in
+ * the same slot. */
 uint32_t tierce__resp_slot_tag(unsigned slot);
 
 #endif

@@ -69,14 +69,14 @@ TIERCE_MUSTUSE int tierce__resp_link_call(struct tierce__resp_link *link, size_t
                                           size_t count, struct tierce__resp_value *out,
                                           uint64_t deadline_ns);
 
-/* For what is asked of each server: the client of the i-th, after a begin. -ENOENT behind the last;
- * as tierce__resp_cluster_node. */
+/* For commands to every server: the client of the i-th, after a begin. -ENOENT behind the last; as
+ * tierce__resp_cluster_node. */
 TIERCE_MUSTUSE int tierce__resp_link_node(struct tierce__resp_link *link, size_t i,
                                           struct tierce__resp **out);
 
 bool tierce__resp_link_is_connected(const struct tierce__resp_link *link);
 
-/* How many connections it has made so far, but for those that only asked where something is. */
+/* Connections made so far, except those that only queried a location. */
 uint64_t tierce__resp_link_connects(const struct tierce__resp_link *link);
 
 /* A sentence about the last failure, never with the password. [borrow until the next call] */

@@ -46,7 +46,7 @@ struct tierce__resp_request_parser {
     struct span *spans;
     struct tierce__resp_arg *args; /* made of spans when all are there */
     size_t count, room, wanted;
-    bool has_ended; /* the request was told: the next feed forgets it */
+    bool has_ended; /* the request was returned: the next feed discards it */
 
     size_t end_bytes; /* of BULK_END that have come */
     uint64_t left;    /* of BULK and LARGE */
@@ -121,7 +121,7 @@ static void forget_request(struct tierce__resp_request_parser *parser)
     parser->has_ended = parser->has_large = false;
 }
 
-/* ---- what is kept ---------------------------------------------------------------------------- */
+/* ---- kept requests --------------------------------------------------------------------------- */
 
 static bool make_text_room(struct tierce__resp_request_parser *parser, size_t bytes)
 {
@@ -233,7 +233,7 @@ static int take_count(struct tierce__resp_request_parser *parser)
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: invalid multibulk length");
     if (count > 0 && (uint64_t)count > parser->limits.args_max)
         return broken(parser, TIERCE_E_LIMIT, "Protocol error: invalid multibulk length");
-    parser->wanted = count > 0 ? (size_t)count : 0; /* none is no request, as in Redis */
+    parser->wanted = count > 0 ? (size_t)count : 0; /* a count of 0 is not a request, as in Redis */
     parser->state = count > 0 ? LENGTH : BEGIN;
     return TIERCE__RESP_REQUEST_MORE;
 }

@@ -25,7 +25,7 @@
  */
 
 struct tierce__resp_arg {
-    const char *text; /* with a NUL behind it; may hold others. Of the large argument: NULL */
+    const char *text; /* with a NUL behind it; may hold others. NULL for the large argument */
     size_t bytes;
 };
 
@@ -39,13 +39,13 @@ struct tierce__resp_request {
 enum tierce__resp_request_event {
     TIERCE__RESP_REQUEST_MORE = 0,
     TIERCE__RESP_REQUEST_WHOLE = 1, /* at least one argument */
-    TIERCE__RESP_REQUEST_LARGE = 2, /* those before it are there; into comes next */
+    TIERCE__RESP_REQUEST_LARGE = 2, /* the arguments before it are complete; call into next */
 };
 
 struct tierce__resp_request_limits {
     size_t args_max;
     size_t bytes_max;         /* of all arguments but the large one */
-    uint64_t large_bytes;     /* from when on the first such argument is the large one */
+    uint64_t large_bytes;     /* the first argument of at least this length is the large one */
     uint64_t large_bytes_max; /* and its maximum */
 };
 
@@ -66,8 +66,8 @@ TIERCE_MUSTUSE int tierce__resp_request_feed(struct tierce__resp_request_parser 
                                              const char *bytes, size_t count, size_t *used,
                                              struct tierce__resp_request *out);
 
-/* The request that was told is not needed any more: more memory than most need goes. Harmless where
- * none was told. */
+/* The last request is no longer needed: frees memory beyond the usual need. May be called without a
+ * request. */
 void tierce__resp_request_done(struct tierce__resp_request_parser *parser);
 
 /* The error in Redis' words; constant storage. */
@@ -76,7 +76,7 @@ const char *tierce__resp_request_error(const struct tierce__resp_request_parser 
 /* After LARGE: where the bytes go, [borrow until they are there]. NULL: nowhere. */
 void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void *memory);
 
-/* Nowhere from now on, whatever into said. */
+/* Discards the rest of the large argument, even if into was given memory. */
 void tierce__resp_request_drop(struct tierce__resp_request_parser *parser);
 
 /* If the next bytes belong to the large argument and it has memory, returns their destination: up

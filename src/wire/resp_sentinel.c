@@ -92,7 +92,7 @@ static bool read_place(struct place *out, const struct tierce__resp_value *value
     return true;
 }
 
-/* Where one sentinel says that the master is. */
+/* The master's address according to one sentinel. */
 static int ask(const struct tierce__resp_sentinel *sentinel, const struct tierce__resp_node *node,
                struct place *out, char why[TIERCE__RESP_WHY_BYTES])
 {

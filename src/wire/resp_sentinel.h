@@ -9,8 +9,8 @@
  *
  *     rc = tierce__resp_sentinel_open(sentinel, &client, why);
  *
- * Sentinels are queried in turn, beginning with the one that answered last; what they name counts
- * only if it says itself that it is a master. (A user who may not ask for its ROLE has only the
+ * Sentinels are queried in turn, beginning with the one that answered last; the named server counts
+ * only if it reports itself as a master. (A user who may not ask for its ROLE has only the
  * sentinels' word.) No connection to a sentinel is kept.
  *
  * Thread: one at a time.

@@ -168,7 +168,7 @@ static bool is_address(const char *host)
     return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
-/* Whose certificate it must be. */
+/* Sets the name that the certificate must have. */
 static bool expect_name(SSL *ssl, const char *host)
 {
     if (is_address(host))

@@ -176,7 +176,7 @@ static const char *take_node(struct tierce__resp_uri *uri)
     return has_files && !uri->opts.tls ? "there are files of TLS, and tls=false" : NULL;
 }
 
-/* cluster=true makes a cluster of what its scheme does not say to be one. */
+/* cluster=true makes it a cluster, even if its scheme does not. */
 static const char *take_cluster(struct tierce__resp_uri *uri)
 {
     bool is_cluster;

@@ -6,7 +6,7 @@
 #include "wire/resp_cluster.h"
 
 /*
- * Where a Redis is, or a node, as text:
+ * The address of a Redis server or a node as a URI:
  *
  *     redis://user:password@host:port/database?timeout_ms=500&client_max_pool_size=8
  *     rediss://...                 with TLS; ?ca_file=, client_certificate=, client_key=
@@ -20,14 +20,13 @@
  * no file of TLS is named, or ?tls= says it
  *
  * valkey... is redis.... User information without a colon is the password. timeout_ms bounds
- * connecting and calls; parameters that are not known here are kept in `url` for whoever knows
- * them.
+ * connecting and calls; unknown parameters are kept in `url` for the caller.
  *
  * Thread: any.
  */
 
 #define TIERCE__RESP_URI_NODES 16u
-#define TIERCE__RESP_NODE_PORT 6494u /* of tierce:// without one; node/params.def has it too */
+#define TIERCE__RESP_NODE_PORT 6494u /* default port of tierce://; same as in node/params.def */
 
 struct tierce__resp_uri {
     struct tierce__resp_opts opts; /* texts are borrowed from url */
@@ -37,7 +36,7 @@ struct tierce__resp_uri {
     const char *master;            /* the name that sentinels know; NULL without them */
     struct tierce__resp_node nodes[TIERCE__RESP_URI_NODES]; /* the first is opts' */
     size_t node_count;
-    uint32_t wait_replicas; /* that have a write before it is told; 0 */
+    uint32_t wait_replicas; /* replicas that must have a write before it is acknowledged; 0 */
     struct tierce__url url; /* owned */
 };
 

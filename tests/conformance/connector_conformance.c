@@ -71,7 +71,7 @@ START_TEST(what_was_put_is_got)
 }
 END_TEST
 
-/* A store that cannot delete says so, and has what it had; a PUT is how one goes. */
+/* A store that cannot delete reports so and keeps the object; only a PUT replaces it. */
 static void expect_kept(void)
 {
     ck_assert_int_eq(connector_delete(connector, "none"), TIERCE_E_UNSUPPORTED);
@@ -627,8 +627,8 @@ START_TEST(another_connector_finds_it)
 }
 END_TEST
 
-/* All tests over one factory. What a close leaves behind may still reach a shared store, so the
- * test that closes in the middle of requests is the last. */
+/* All tests over one factory. Requests that close abandons may still reach a shared store, so the
+ * test that closes during requests is the last. */
 static Suite *make_suite(int i)
 {
     Suite *suite = suite_create(factories[i].name);

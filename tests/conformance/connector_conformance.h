@@ -6,8 +6,7 @@
 #include "connector_harness.h"
 
 /*
- * What every connector must do, whatever stands behind it. A test program names its stores and
- * runs them:
+ * The contract of every connector, for any store. A test program names its stores and runs them:
  *
  *     static const struct connector_factory factories[] = {{.name = "file", .start = ...}};
  *     int main(void) { return connector_conformance_main(factories, 1); }
@@ -27,8 +26,7 @@ struct connector_factory {
     void (*stop)(void *ctx);
     void *ctx;
     unsigned caps; /* that its connector must have */
-    /* How many names an EXISTS asks for, 600 where this is 0: fewer for a store that is asked for
-     * each by itself. */
+    /* Number of names in an EXISTS; 0: 600. Lower for a store that needs one query per name. */
     uint32_t exists;
     /* How many names a LIST has to find, 600 where this is 0, and by how many prefixes, all where
      * this is 0: fewer for a store that reads each object for it, or each folder, if the same code

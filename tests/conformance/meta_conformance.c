@@ -229,7 +229,7 @@ START_TEST(spaces_are_apart)
     ck_assert_int_eq(counters[TIERCE__META_KEYS], 0);
     ck_assert_int_eq(other->ops->counters(other, counters), 0);
     ck_assert_int_eq(counters[TIERCE__META_KEYS], 3);
-    /* What was dropped is empty, and a space as any other. */
+    /* A dropped space is empty, and usable like any other. */
     put(5, 1);
     check(5, 1);
     ck_assert_int_eq(other->ops->space_drop(other), 0);
@@ -488,7 +488,7 @@ START_TEST(samples_are_even)
         for (size_t i = 0; i < found; i++)
             drawn[keys[i]]++;
     }
-    /* Ten each on average; nearly all keys come up, and none is drawn all the time. */
+    /* Ten each on average; nearly all keys are sampled, and none is sampled every time. */
     size_t never = 0;
     for (int i = 0; i < KEYS; i++) {
         never += drawn[i] == 0;

@@ -5,7 +5,7 @@
 #include "check_main.h"
 #include "manager/meta_store.h"
 
-/* What every store of records must do, whatever it is. */
+/* The contract of every store of records. */
 struct meta_factory {
     const char *name;
     const struct tierce__meta_store_ops *ops;

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What each kind of fault does to the requests it hits, and to nothing else. */
+/* Each kind of fault affects the requests that it hits, and no others. */
 
 #define OBJECT_BYTES 65536u
 #define PAGE         4096u
@@ -129,13 +129,13 @@ START_TEST(a_short_read_leaves_the_rest_of_the_range_as_it_was)
         ck_assert(tier_test_is_object(buf, 1, 1, PAGE, 4 * PAGE));
         ck_assert(all_stale(buf, 4 * PAGE, OBJECT_BYTES));
         tierce__buf_release(buf);
-        /* Of one page there is no half. */
+        /* A single page cannot be written in half. */
         buf = read_range(1, 0, PAGE, &status);
         ck_assert_int_eq(status, answers[i]);
         ck_assert(all_stale(buf, 0, OBJECT_BYTES));
         tierce__buf_release(buf);
     }
-    /* What is not there is no success. */
+    /* Reading a missing file must not succeed. */
     rule(TIERCE__TIER_GET, &(struct tierce__fault_rule){.kind = TIERCE__FAULT_SHORT});
     int status;
     tierce__buf_release(read_range(2, 0, OBJECT_BYTES, &status));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every kind of lease: one holder at a time, tokens rise, and who lost it is told. */
+/* Every kind of lease: one holder at a time, tokens rise, and a holder that lost it is notified. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
@@ -160,9 +160,9 @@ START_TEST(test_it_runs_out)
 }
 END_TEST
 
-/* Renewed in time it is kept for longer than one lease. Whoever finds it lost although the last
- * renewal began less than a lease ago has found a fault; a machine that stood still for that long
- * has not, and it begins anew. */
+/* A lease that is renewed in time is held for longer than its duration. A lost lease is a fault if
+ * the last renewal began less than a lease ago. If the machine was suspended for longer, it is not,
+ * and the test starts again. */
 START_TEST(test_renewing_keeps_it)
 {
     enum { SHORT_MS = 1000, KEPT_MS = 2500 };
@@ -206,7 +206,7 @@ START_TEST(test_holders_of_any_name)
 }
 END_TEST
 
-/* One that bears the same name has it with a token of its own, and the other is told. */
+/* A second holder of the same name gets the lease with a new token, and the first is notified. */
 START_TEST(test_a_twin)
 {
     struct tierce__lease *twin = open_lease("a:6491");
@@ -247,7 +247,7 @@ START_TEST(test_redis_beside_kvcm)
     ck_assert_str_eq(other, "theirs");
     redis_command((const char *[]){"DEL", "kvcm_lock:_TAIR_KVCM_LEADER_KEY"}, 2);
     (void)take(a, LONG_MS);
-    /* Taken away by hand: whoever had it is told. */
+    /* An operator deletes the lease: its holder is notified. */
     redis_command((const char *[]){"DEL", "kvcm_lock:_TAIR_KVCM_LEADER_KEY"}, 2);
     ck_assert_int_eq(a->ops->renew(a, LONG_MS), TIERCE_E_REFUSED);
 }

@@ -34,7 +34,7 @@ static char plain[] = "", capped[] = "?bytes=100000000&connections=2";
 
 #define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
 
-/* What another one can do is its own business. */
+/* Another plug-in may have other capabilities. */
 static unsigned caps_of(const char *where)
 {
     char url[1024], why[TIERCE__CONNECTOR_WHY_BYTES];

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* What every policy of policies.def must do. The loop index of a test is the row. */
+/* The contract of every policy in policies.def. The loop index of a test is the row. */
 
 enum { SLOTS = 97, STEPS = 20000 };
 

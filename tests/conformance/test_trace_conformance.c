@@ -10,7 +10,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-/* What every format must do, over a small trace of each. */
+/* The contract of every format, over a small trace of each. */
 
 static const char events[] = "\x92\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00\x92"
                              "\x96\xab"
@@ -212,7 +212,7 @@ START_TEST(lines_have_a_limit)
     ck_assert_int_eq(dump->rc, TIERCE_E_FORMAT);
     ck_assert_uint_eq(dump->report.requests, 0);
     ck_assert_uint_ge(dump->report.bad_lines, 1);
-    ck_assert(strstr(dump->text, "is longer than a ") != NULL);
+    ck_assert(strstr(dump->text, "exceeds the maximum length of a ") != NULL);
 }
 END_TEST
 

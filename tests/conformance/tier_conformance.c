@@ -437,7 +437,7 @@ TIER_TEST(a_lookup_lends_what_it_finds)
     ck_assert_uint_eq(tier_test_stats().get_chunks, got + 140);
     for (unsigned i = 0; i < 140; i++)
         ck_assert_uint_eq(tier_test_version(bufs[i], i), 1);
-    /* What is lent stays, and no more. */
+    /* Leased chunks stay, and only those. */
     ck_assert_uint_eq(tier_test.tier->ops->evict(tier_test.tier, UINT64_MAX), 160 * 4096);
     req = lend(again, 300, UINT64_MAX);
     ck_assert_uint_eq(req.found, 140);

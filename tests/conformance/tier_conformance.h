@@ -6,7 +6,7 @@
 #include "tier/tier.h"
 
 /*
- * What every tier must do, whatever it stands on. A test program names its tiers and runs them:
+ * The contract of every tier, on any medium. A test program names its tiers and runs them:
  *
  *     static const struct tier_factory factories[] = {{.name = "memory", .open = open_memory}};
  *     int main(void) { return tier_conformance_main(factories, 1); }
@@ -82,7 +82,7 @@ void tier_test_fill(struct tierce__buf *buf, uint64_t n, uint32_t version);
 /* Whether bytes [from, to) of the buffer are those of the object. */
 bool tier_test_is_object(const struct tierce__buf *buf, uint64_t n, uint32_t version, uint64_t from,
                          uint64_t to);
-/* The version that an object names; 0 for one that is no object of key `n`. */
+/* The version that an object names; 0 for one that is not an object of key `n`. */
 uint32_t tier_test_version(const struct tierce__buf *buf, uint64_t n);
 
 /* Whole operations. `put` makes, fills and releases the buffer. */

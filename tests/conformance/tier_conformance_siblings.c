@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Which chunks a tier says begin with a block, against what can be found in it. */
+/* Compares the siblings that a tier reports with the chunks that can be found in it. */
 
 enum { KEYS = 40, FAMILIES = 4, STEPS = TEST_ROUNDS(600), BYTES = 64 << 10 };
 

@@ -161,8 +161,8 @@ START_TEST(closing_answers_every_request)
 }
 END_TEST
 
-/* Whatever a put that was submitted before a delete comes to, the chunk is not there afterwards;
- * one that is submitted later is. */
+/* After a delete, a chunk whose put was submitted earlier is absent, whatever the result of the
+ * put; a chunk put later is present. */
 START_TEST(a_delete_ends_what_is_being_put)
 {
     static struct tier_call puts[8], deletes[8], again[8];

@@ -6,14 +6,15 @@
 #include <pthread.h>
 #include <string.h>
 
-/* What a tier tells its watcher, against what can be found in it. */
+/* Compares the changes that a tier reports to its watcher with the chunks that can be found in
+ * it. */
 
 enum { KEYS = 64, STEPS = TEST_ROUNDS(1200), BYTES = 64 << 10, CALLS = 24 };
 
-/* The chunks by what was told. Filled in by any thread, under the tier's lock. */
+/* The chunks according to the reported changes. Filled in by any thread, under the tier's lock. */
 struct model {
     pthread_mutex_t mutex;
-    bool held[2 * KEYS]; /* of the second namespace from KEYS on */
+    bool held[2 * KEYS]; /* keys from KEYS on belong to the second namespace */
     uint32_t admitted;
     uint32_t left[TIERCE__LEFT_SUPERSEDED + 1];
     uint32_t wrong; /* what cannot be */
@@ -83,7 +84,7 @@ static bool start(int index)
     return true;
 }
 
-/* What was told, what a scan tells, what is found and what is counted are one. */
+/* Reported changes, a scan, lookups and the counters agree. */
 static void check_model(uint32_t places)
 {
     struct model scanned = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -238,7 +239,7 @@ START_TEST(a_clear_leaves_what_is_lent)
 }
 END_TEST
 
-/* Nothing that was submitted before a clear can be found after it; what comes after it can. */
+/* Chunks submitted before a clear cannot be found after it; later chunks can. */
 START_TEST(a_clear_takes_what_is_on_its_way)
 {
     static struct tier_call calls[CALLS];

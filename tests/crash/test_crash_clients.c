@@ -2,7 +2,7 @@
 /*
  * Clients that vanish: threads that leave pins and prefetches behind, and break off stores and
  * loads anywhere; processes that are killed, one after the other, with an engine on one folder.
- * What they held comes back and is counted, and nobody ever loads a wrong byte.
+ * Their resources are released and counted, and no client ever loads a wrong byte.
  */
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -129,7 +129,7 @@ static bool prefetch_and_vanish(struct client *c, const struct tierce_chain *cha
     if (vanishes)
         tierce_unpin(fx.view, session); /* pins that were to last */
     ck_assert_int_eq(tierce_prefetch_begin(&prefetch, fx.view, chain, BLOCKS, &opts), 0);
-    c->left_prefetches += pins; /* those who stay may come too late to unpin, too */
+    c->left_prefetches += pins; /* surviving clients may be too late to unpin, too */
     if (!vanishes)
         tierce_prefetch_end(prefetch);
     return vanishes;
@@ -244,8 +244,8 @@ static void keep_to_oneself(int ready)
     }
 }
 
-/* Stores and loads until it is killed; it ends by itself if something is wrong. Says when it is
- * open, and when something of what it stores is durable. */
+/* Stores and loads until it is killed; it ends by itself if something is wrong. Reports when it is
+ * open, and when some stored chunks are durable. */
 static void work_until_killed(uint64_t seed, int ready)
 {
     struct client c = {.rng.state = seed};
@@ -297,7 +297,7 @@ START_TEST(processes_that_are_killed)
         ck_assert_int_eq(waitpid(pid, &status, 0), pid);
         ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     }
-    /* What the last one left is right, and takes no memory. */
+    /* Chunks of the last process are right, and use no memory. */
     open_engine((const char *const[]){"memory.size", "1MiB", "disk.size", "4MiB", NULL});
     ck_assert_int_gt(fx_stats(&fx).disk_chunks_now, 0);
     ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);

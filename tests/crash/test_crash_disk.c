@@ -10,9 +10,9 @@
 
 /*
  * Stores that end badly: a process killed at random moments, and the power cut at every operation
- * that changes the disk. A model outside of the store knows what a flush acknowledged. After each
- * reopening every such chunk is there, whatever is there is right in every byte, and the bytes
- * that are accounted for are those of the chunks that are there.
+ * that changes the disk. A model outside the store records the acknowledged flushes. After each
+ * reopening every such chunk is there, whatever is there is right in every byte, and the bytes that
+ * are accounted for are those of the chunks that are there.
  */
 
 #define MIB    (1ULL << 20)
@@ -103,7 +103,7 @@ static bool step(void)
     return rc == 0;
 }
 
-/* Opens what is left with nothing in the way and compares it with the model. */
+/* Reopens the store without faults and compares it with the model. */
 static void verify(const char *what)
 {
     ck_assert_int_eq(store_parts(&s, 4 * MIB), 0);

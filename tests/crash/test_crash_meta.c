@@ -15,8 +15,8 @@
 
 /*
  * A process that changes an index on RocksDB or Redis is killed at random moments. After each
- * reopening the counters equal a full scan, children are those that are there, the last call is
- * there wholly or not at all, and what a call acknowledged is there.
+ * reopening the counters equal a full scan, each child exists, the last call took effect completely
+ * or not at all, and all acknowledged calls took effect.
  */
 enum { KEYS = 300, PARENTS = 10, CALL_KEYS = 30 };
 
@@ -131,8 +131,8 @@ static void settle_last_call(void)
     model->begun = model->done = (uint32_t)last;
 }
 
-/* What the killed process sent may still lie in its connections: they are gone when the server has
- * read them to their ends. */
+/* The killed process's last requests may still be in its connections: these are closed when the
+ * server has read them to the end. */
 static void await_silence(void)
 {
     struct tierce__resp *control;

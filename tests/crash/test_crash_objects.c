@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process that puts, replaces and removes named values is killed at any moment. What the next one
- * finds of a name is what was put last, or nothing: never what was replaced or removed before. What
- * was flushed and not changed since is there.
+ * A process that puts, replaces and removes named values is killed at any moment. For each name,
+ * the next process finds the value put last, or nothing: never a value that was replaced or removed
+ * before. A value that was flushed and not changed since is found.
  */
 #include "base/log.h"
 #include "check_main.h"
@@ -18,7 +18,7 @@
 
 static struct fixture fx;
 static struct tierce__objects *space;
-static int acks; /* where the child tells what it does */
+static int acks; /* where the child reports its operations */
 
 /* A child's line: it begins, or has ended, what it does to a name; version 0 is a removal. */
 struct line {
@@ -95,7 +95,7 @@ static void live(uint64_t seed, uint64_t version)
     pthread_join(workers[0].thread, NULL);
 }
 
-/* What is known of a name. */
+/* The known state of a name. */
 struct model {
     uint64_t ended;   /* the last that was put, 0: removed */
     uint64_t pending; /* begun since, 0: removal */
@@ -108,7 +108,8 @@ static void read_lines(struct model *models, int fd)
     struct line line;
     while (read(fd, &line, sizeof(line)) == sizeof(line)) {
         if (line.name == UINT32_MAX) {
-            /* Of the thread that says so; the other may be about to change its own. */
+            /* Names of the reporting thread only; the other thread may be about to change its
+             * own. */
             for (uint32_t n = 0; n < NAMES; n += THREADS)
                 models[n].flushed = true;
             continue;

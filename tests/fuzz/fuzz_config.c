@@ -9,8 +9,8 @@
 #include <string.h>
 
 /*
- * Any bytes as a configuration file. What is taken must be printed as a file that is taken and
- * gives the same values; what is refused must come with a message; nothing may leak.
+ * Any bytes as a configuration file. An accepted file must be printed as a file that is accepted
+ * and has the same values; a rejected file must yield a message; nothing may leak.
  */
 
 static const struct tierce__param table[] = {

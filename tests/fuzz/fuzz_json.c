@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Whatever the pulling reader takes, json-c takes, with the same values. */
+/* json-c accepts every text that the pull reader accepts, with the same values. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,9 +7,9 @@
 #include <string.h>
 
 /*
- * Any text as the configuration of KVCM's optimizer. What is taken keeps the bounds that replays
- * rely on, and has a layout for its own instances; what is refused comes with a reason; nothing
- * leaks.
+ * Any text as the configuration of KVCM's optimizer. An accepted configuration keeps the bounds
+ * that replays rely on, and has a layout for its own instances; a rejected one yields a reason;
+ * nothing leaks.
  */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

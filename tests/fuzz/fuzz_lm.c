@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* Messages of lm://: what is decoded is within its bounds and is encoded to what means the same. */
+/* Messages of lm://: decoded fields are within their bounds, and their encoding has the same
+ * meaning. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Any text as a configuration file of KVCM: taken or refused with a reason, and nothing leaks. */
+/* Any text as a configuration file of KVCM: taken or rejected with a reason, and nothing leaks. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* What memcached answers: lines, whose texts lie within them, and heads, which are encoded to what
- * they were; and keys, which are such as it takes. */
+/* Answers of memcached: lines, whose texts lie within them; heads, whose encoding is their input;
+ * and keys, which memcached accepts. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Frames of the native protocol, both directions: what is unpacked lies within the body, and packed
- * again it is the body. The first byte is the op. */
+/* Frames of the native protocol, both directions: unpacked fields lie within the body, and packing
+ * them yields the body again. The first byte is the op. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notes of sessions and deletions: what can be read is written as the same bytes, but for a session
- * that would end too late. The first byte says which of the two. */
+/* Notes of sessions and deletions: a readable note is written as the same bytes, except for a
+ * session that would end too late. The first byte says which of the two. */
 #include "base/bytes.h"
 #include "manager/locator_private.h"
 

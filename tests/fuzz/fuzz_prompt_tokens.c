@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What is taken is written as numbers and taken again: the same tokens. */
+/* Accepted tokens are written as numbers and parsed again: the same tokens. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

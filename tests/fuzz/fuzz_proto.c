@@ -7,8 +7,8 @@
 #include <string.h>
 
 /*
- * Two bytes say which message and whether wire or JSON follows. What is taken is written in both
- * forms and read again, and then it is the same.
+ * Two bytes say which message and whether wire or JSON follows. An accepted message is written in
+ * both forms and read again, and is unchanged.
  */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Hostile bytes; what can be read is written as the same bytes, in memory that is in proportion. */
+/* Hostile bytes; a readable record is written as the same bytes, with memory in proportion. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tierce__arena arena = {0};

@@ -7,8 +7,8 @@
 #include <string.h>
 
 /*
- * Replies of RESP, whole and in pieces whose size the first byte says: the same values, or the
- * same error. What is left is also taken for a URI.
+ * Replies of RESP, whole and in pieces of the size in the first byte: the same values, or the same
+ * error. The rest is also parsed as a URI.
  */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

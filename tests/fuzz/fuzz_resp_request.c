@@ -6,8 +6,8 @@
 #include <string.h>
 
 /*
- * Requests of RESP, whole, in pieces whose size the first byte says, and with large arguments
- * written to their place: the same requests, or the same error.
+ * Requests of RESP, whole, in pieces of the size in the first byte, and with large arguments
+ * written to the caller's memory: the same requests, or the same error.
  */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An answer of S3: what is read lies within its limits, and a key that is a name is that name's. */
+/* An answer of S3: parsed texts lie within its limits, and a key that is a valid name decodes to
+ * that name. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

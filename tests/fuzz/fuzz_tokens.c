@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Token files: refused in words, or every name and tenant of them is text that fits. */
+/* Token files: rejected in words, or every name and tenant of them is text that fits. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A URL: what is parsed lies within its text, and what is shown has no user and no password. */
+/* A URL: parsed parts lie within its text, and its printed form has no user and no password. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -193,7 +193,7 @@ static void sieve_touch(struct model *m, uint32_t slot)
     m->items[slot].used = true;
 }
 
-/* Where the hand goes from a place, whose slot may have been cut out. */
+/* The hand's next position; the slot at its position may have been removed. */
 static void set_hand(struct model *m, uint32_t at)
 {
     m->hand = at < m->lists[0].count ? m->lists[0].slots[at] : NONE;

@@ -5,8 +5,8 @@
 #include "policy/policy.h"
 
 /*
- * Every policy once more, as slow and as plain as can be: arrays, searched and shifted. What is
- * pinned stays where it is and is stepped over.
+ * Every policy once more, as slow and as plain as can be: arrays, searched and shifted. Pinned
+ * entries keep their position and are skipped.
  */
 
 enum { MODEL_SLOTS_MAX = 64, MODEL_GHOSTS_MAX = 256 };
@@ -16,10 +16,10 @@ struct model_item {
     bool used; /* sieve */
     uint64_t key, bytes;
     uint64_t stored_at, used_at; /* numbers of operations */
-    uint64_t used_time;          /* what the owner said */
+    uint64_t used_time;          /* as set by the owner */
     uint64_t uses;               /* 1 when stored */
     uint32_t parent;             /* slot, or NO_SLOT */
-    uint64_t parent_stored_at;   /* tells the parent from who has its slot now */
+    uint64_t parent_stored_at;   /* distinguishes the parent from the present owner of its slot */
 };
 
 /* Slots, oldest first. */

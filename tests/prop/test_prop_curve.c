@@ -43,7 +43,7 @@ static bool lru_touch(struct lru *lru, uint32_t block)
     return hit;
 }
 
-/* What the definition of each match says, in the plainest words. */
+/* The definition of each match, implemented in the simplest way. */
 static uint32_t count_hits(const struct tierce__match *match, const bool *there, uint32_t count)
 {
     uint32_t hits = 0;

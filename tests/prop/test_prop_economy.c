@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* What must hold of tokens, money and waiting on any trace: random chains of a tree. */
+/* Properties of tokens, money and waiting that hold for every trace: random chains of a tree. */
 
 enum { BLOCKS = 120, REQUEST_MAX = 12, REQUESTS = 150, ROUNDS = 12, BLOCK_TOKENS = 8 };
 
@@ -120,7 +120,7 @@ static void lookup(void *arg, size_t row, const struct tierce__recorded *request
     c->rows[row].last = request;
     c->rows[row].lookups++;
     c->rows[row].hits += hits;
-    /* Token by token: what the engine held from the first on is not saved. */
+    /* Token by token: tokens that the engine held from the beginning do not count as saved. */
     uint32_t held = 0;
     while (internal != NULL && held < request->read_count && internal[held])
         held++;
@@ -190,7 +190,7 @@ static void clear(struct run *r)
     tierce__recording_destroy(r->recording);
 }
 
-/* ---- what must hold -------------------------------------------------------------------------- */
+/* ---- properties ------------------------------------------------------------------------------ */
 
 static void is_near(double a, double b)
 {
@@ -334,7 +334,7 @@ START_TEST(all_of_it)
 }
 END_TEST
 
-/* What is cached never makes a request wait longer, if it is there at once. */
+/* Cached blocks never make a request wait longer, if they load instantly. */
 START_TEST(a_hit_from_a_fast_tier_is_no_loss)
 {
     struct test_random random = test_random_start("test_prop_economy");

@@ -7,8 +7,8 @@
 #include <string.h>
 
 /*
- * KVCM's caches against models that look at everything each time: lists as arrays, a tree whose
- * nodes say what they hold, and no counts that are carried along.
+ * KVCM's caches against models that scan everything each time: lists as arrays, a tree whose nodes
+ * list their blocks, and no incremental counts.
  */
 
 enum {

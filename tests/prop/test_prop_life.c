@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* What a scan says of blocks, against the definitions in the plainest words; times to live and
- * slices of time, against replays. */
+/* A scan's results for blocks, against the simplest implementation of the definitions; times to
+ * live and slices of time, against replays. */
 
 enum { BLOCKS = 60, REQUESTS = 150, ROUNDS = 20 };
 

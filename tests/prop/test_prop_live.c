@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The window of what is live: as long as nothing leaves it, it is a sweep over all that came; what
- * is old fades, by the clock of its source; memory is bounded; a part stands for the whole.
+ * The window of live requests: until requests drop out of it, it equals a sweep over all requests;
+ * old requests fade, by the clock of their source; memory is bounded; a sample represents the
+ * whole.
  */
 #include "check_main.h"
 #include "optimizer/live.h"
@@ -140,7 +141,7 @@ START_TEST(what_is_old_counts_less)
     add(window, 0, 0, &id, 1, 0);
     add(window, 0, 1000000, &id, 1, s);
     ck_assert_double_le(fabs(rate_at(window, 10, s) - 1 / 1.5), 0.001);
-    /* While nothing comes both fade alike. */
+    /* Without new requests both fade equally. */
     ck_assert_double_le(fabs(rate_at(window, 10, 3 * s) - 1 / 1.5), 0.005);
     add(window, 0, 11100000, &id, 1, 12 * s);
     ck_assert_uint_eq(tierce__live_window_seen(window), 3);

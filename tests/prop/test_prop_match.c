@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The match modes against a small model: chains of which some blocks are there, some in several
- * storages, some with a part of their specs to which others come later, while storages go away and
- * come back; masks, windows of every size, names of specs, keys that come twice.
+ * The match modes against a small model: chains with some blocks stored, some in several storages,
+ * some with only a part of their specs at first, while storages become unavailable and return;
+ * masks, windows of every size, names of specs, repeated keys.
  */
 #include "check_main.h"
 #include "manager_harness.h"
@@ -123,7 +123,7 @@ static size_t draw_keys(int64_t keys[KEYS_MAX])
     return count;
 }
 
-/* As what a client was told to write. */
+/* As the client was told to write it. */
 static void note_place(int64_t key, const struct tierce__found *found)
 {
     ck_assert_uint_lt(blocks[key].count, LOCATIONS_MAX);
@@ -192,7 +192,7 @@ static void remove_some(void)
     }
 }
 
-/* ---- what it answers ------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static bool is_asked_for(const struct tierce__get_request *request, int spec)
 {

@@ -7,10 +7,10 @@
 #include <pthread.h>
 
 /*
- * Threads that read, change and delete at random beside each other. The model of a key is touched
- * by its decisions alone, without a lock of its own: the index must let one in at a time, and show
- * each what the one before it did. In the end, counters, bytes and children are those of the
- * model, and none waits for another for ever.
+ * Threads that read, change and delete at random beside each other. Only a key's decisions access
+ * its model, without a lock: the index must run one decision at a time, and each must see the
+ * effects of the previous one. At the end, counters, bytes and children equal those of the model,
+ * and there was no deadlock.
  */
 enum { THREADS = 4, KEYS = 160, PARENTS = 12, CALL_KEYS = 40 };
 

@@ -3,8 +3,8 @@
  * Named values under several threads, with little room: created, replaced, put again as they are,
  * removed, expired, evicted and cleared at once, over restarts. The model is time: each write has a
  * beginning and an end on one clock of events. A value is stale for a find that begins after
- * another write of its name has ended that began after the value's own had ended. None that is
- * stale, expired or another's may be found; whatever is found is whole.
+ * another write of its name has ended that began after the value's own had ended. No stale, expired
+ * or foreign value may be found; every value found is complete.
  */
 #include "check_main.h"
 #include "object_fixture.h"
@@ -80,7 +80,7 @@ static void put_version(uint64_t version)
     atomic_fetch_add(&put_count, 1);
 }
 
-/* Now and then what this thread put last under the name, once more. */
+/* Sometimes repeats this thread's last put under the name. */
 static void put_one(struct test_random *random, uint32_t n, uint64_t *last)
 {
     if (*last != 0 && test_random_below(random, 3) == 0) {

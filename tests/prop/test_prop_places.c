@@ -242,7 +242,7 @@ static void finish_give(size_t at)
     end_give(at, true);
 }
 
-/* Batches on their way are written or not; what was in memory is gone. */
+/* Batches in progress are written or not; the state in memory is lost. */
 static void crash(void)
 {
     while (operation_count > 0) {
@@ -281,7 +281,8 @@ static void step(void)
     }
 }
 
-/* When all is given and ended, no file is left, and no note but that of the numbers. */
+/* When all slots are returned and all sessions ended, no file is left, and no note except that of
+ * the numbers. */
 static int count_note(void *arg, const struct tierce__meta_note *note)
 {
     *(uint64_t *)arg += note->number != 0;

@@ -74,7 +74,7 @@ static void pin(struct twins *t, uint32_t slot, bool pinned)
 }
 
 /* Pins all, lets a search pass over them, and unpins most in random order: many slots are then
- * evictable that had been passed over. */
+ * evictable that had been skipped. */
 static void storm(struct twins *t)
 {
     for (uint32_t i = 0; i < t->m.slots; i++)

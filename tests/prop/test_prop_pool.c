@@ -44,7 +44,7 @@ static void alloc_one(struct tierce__pool *pool, struct test_random *random, uin
     if (rc < 0) {
         ck_assert_int_eq(rc, TIERCE_E_FULL);
         ck_assert_ptr_null(buf);
-        /* Refused for buffers, for bytes, or for the want of one hole of that size. */
+        /* Rejected for buffers, for bytes, or for the lack of one hole of that size. */
         ck_assert(live_count == BUFS_MAX || used > 0);
         return;
     }

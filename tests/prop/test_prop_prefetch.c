@@ -12,8 +12,8 @@
  * Random prefetches of prompts that share prefixes, while tiers fail, are late or hang, chunks
  * leave memory, loads read the same chunks, and some are ended or forgotten. The model knows how
  * many leading chunks of each prompt the disk has; what a prefetch reports must be at most that,
- * and all of it where nothing was in the way. What it held is really there. In the end memory is
- * as it was.
+ * and all of it where nothing was in the way. The chunks that it held are really in memory. In the
+ * end memory is as it was.
  */
 
 enum {
@@ -124,7 +124,7 @@ static void begin(struct run *run)
         tierce_prefetch_begin(&run->prefetch, fx.view, prompt->chain, run->to_block, &opts), 0);
 }
 
-/* What may be reported at any time. */
+/* Bounds of a report at any time. */
 static void check_bounds(const struct run *run, const struct tierce_prefetch_result *result)
 {
     ck_assert_uint_le(result->memory_blocks, result->blocks);
@@ -142,7 +142,7 @@ static void check_bounds(const struct run *run, const struct tierce_prefetch_res
     ck_assert_uint_eq(loaded, result->memory_blocks > from ? result->memory_blocks - from : 0);
 }
 
-/* What is held for a session is in memory, and its bytes are right. */
+/* Chunks held for a session are in memory, with the right bytes. */
 static void check_held(const struct run *run, uint64_t blocks)
 {
     int32_t ids[BLOCKS_MAX];
@@ -172,7 +172,7 @@ static void end(struct run *run)
     check_bounds(run, &result);
     if (final && run->pin)
         check_held(run, result.memory_blocks);
-    /* One that wants nothing, as its end is before its begin, finds what it finds. */
+    /* A request for nothing, with its end before its beginning, reports the same hits. */
     if (run->from_block < run->to_block && final && !run->disturbed && !result.late &&
         !result.short_of_memory)
         ck_assert_uint_eq(result.memory_blocks, run->to_block);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random traffic on some instances of a group, then a round: whatever the policy, no block that
- * left ranks above one that stayed, over all instances; and no more left than was needed. The model
- * is a list of all blocks.
+ * Random traffic on some instances of a group, then a round: with every policy, no evicted block
+ * ranks above a remaining one, over all instances; and no more blocks are evicted than necessary.
+ * The model is a list of all blocks.
  */
 #include "check_main.h"
 #include "manager/reclaimer.h"
@@ -80,7 +80,7 @@ static void change_group(int policy, double watermark)
     tierce__registry_release(h.registry, catalog);
 }
 
-/* The model's order: those that left are the lowest. */
+/* The model's order: the evicted blocks rank lowest. */
 static void check_order(const struct tierce__policy_ops *policy)
 {
     struct tierce__policy_rank highest = {0}, rank;

@@ -9,7 +9,7 @@
 #include <errno.h>
 
 /*
- * Random prompts that part from each other at random blocks, stored up to random ends with and
+ * Random prompts that diverge from each other at random blocks, stored up to random ends with and
  * without their tails, looked up from and to anywhere, loaded, evicted, under a disk that now and
  * then fails, is late or lies. The model knows the blocks of every chunk that was ever stored and
  * asks the tiers which are there: a lookup must find as many leading blocks as they have between
@@ -89,7 +89,7 @@ static void open_all(bool with_disk)
     fx.engine->rungs[1].tier = disk;
 }
 
-/* One that is another's up to some block, and its own from there on. */
+/* A chain that equals another up to some block, and diverges from there on. */
 static void make_prompt(void)
 {
     struct prompt *p = &prompts[prompt_count];
@@ -177,7 +177,7 @@ static size_t common(const struct piece *piece, const struct prompt *p, size_t f
 }
 
 /* How many leading blocks of p[0, to) the first `rungs` tiers have; *sure: the tiers name all
- * chunks that matter. Those that end before `from` are not asked for. */
+ * chunks that matter. Chunks that end before `from` are not requested. */
 static size_t expect_found(const struct prompt *p, size_t from, size_t to, int rungs, bool *sure)
 {
     size_t at = from / step * step;
@@ -249,14 +249,14 @@ static void ask(bool faulty)
         ck_assert_uint_eq(found.blocks, want);
     if (memory_only)
         ck_assert_uint_eq(found.memory_blocks, found.blocks);
-    /* What is promised is loaded, and nothing else is there to be loaded but what a lookup that
-     * may ask all tiers would find. */
+    /* Promised blocks are loaded, and a load provides no other blocks than a lookup in all tiers
+     * would find. */
     bool exact = sure && !faulty && !(memory_only && disk != NULL);
     check_load(p, from, to, found.blocks, exact, pin ? opts.session : 0);
 }
 
-/* Cells that nobody wanted have not been verified: what was flipped in one may have come to memory,
- * and be found by who wants it later. */
+/* Cells that no load wanted have not been verified: a flipped bit in one may have been promoted to
+ * memory, where a later load finds it. */
 static void forget_flips(void)
 {
     for (uint64_t session = 1; session <= SESSIONS; session++)

@@ -108,7 +108,7 @@ static void give_one(struct model *model, struct tierce__space *space, uint32_t 
     tierce__space_give(space, object.offset, object.bytes);
     model_mark(model, &object, false);
     model->objects[which] = model->objects[--model->object_count];
-    /* What was given back can be had again at once. */
+    /* Released space can be allocated again at once. */
     ck_assert_uint_ge(tierce__space_longest(space), object.bytes);
 }
 

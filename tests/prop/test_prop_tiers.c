@@ -394,7 +394,7 @@ START_TEST(a_tier_without_a_bound_is_the_infinite_cache)
 }
 END_TEST
 
-/* ---- what always holds ----------------------------------------------------------------------- */
+/* ---- properties ------------------------------------------------------------------------------ */
 
 static void check_sums(const struct tierce__tiers_result *r, const struct tierce__tier_spec *specs,
                        bool in_bytes)
@@ -441,7 +441,7 @@ static double read_s(const struct tierce__tier_spec *spec, uint64_t bytes)
            (spec->read_bytes_per_s > 0 ? (double)bytes / spec->read_bytes_per_s : 0);
 }
 
-/* Does `work_s` behind what it has to do; returns when that is done, from now on. */
+/* Queues work of `work_s`; returns the time until it is done. */
 static double device_do(struct device *device, double now_s, double work_s, bool is_load)
 {
     double wait_s = device->free_s > now_s ? device->free_s - now_s : 0;

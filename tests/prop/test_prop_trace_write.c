@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is written in KVCM's schema is read again as it was: kinds, instances, times, keys of 64
- * bits, matches, masks, lengths.
+ * A trace written in KVCM's schema is read unchanged: kinds, instances, times, keys of 64 bits,
+ * matches, masks, lengths.
  */
 #include "check_main.h"
 #include "test_random.h"
@@ -33,7 +33,7 @@ static void draw_internal(struct test_random *random, struct request *r)
     r->request.internal = any ? r->internal : NULL;
 }
 
-/* What the schema has a place for. */
+/* Data that the schema can represent. */
 static void draw(struct test_random *random, struct request *r, int64_t time_us)
 {
     static const uint64_t corners[] = {0, 1, INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX};
@@ -122,14 +122,14 @@ START_TEST(the_schema_of_kvcm_is_read_as_it_was_written)
 }
 END_TEST
 
-/* What it has no place for is said. */
+/* Data that it cannot represent is reported. */
 START_TEST(losses)
 {
     const uint64_t blocks[] = {1, 2, 3}, sizes[] = {4, 4, 4};
     static const char *const wanted[] = {
-        "1 removals are left out", "of 1 requests the sizes of blocks are lost",
-        "of 2 requests the session is lost", "of 1 writes the blocks that failed are left out",
-        "1 turns that store less than they look up are a read and a write now"};
+        "1 removals were omitted", "1 requests lost the sizes of blocks",
+        "2 requests lost their session", "1 writes lost their failed blocks",
+        "1 turns that store fewer blocks than they look up are now a read and a write"};
     struct tierce__trace_writer *writer;
     char loss[160], *text = NULL;
     size_t bytes = 0, index = 0;

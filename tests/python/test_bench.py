@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks written in Python still run; what they measure is no test's business."""
+"""The benchmarks written in Python still run; their measurements are not tested."""
 
 import csv
 import sys

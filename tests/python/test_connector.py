@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector on vLLM's own configuration objects, without a running engine: what it serves, what
-it says when it does not, and that vLLM is never harmed."""
+"""The connector on vLLM's own configuration objects, without a running engine: the supported
+setups, the messages for the others, and that vLLM is never harmed."""
 
 import logging
 import os
@@ -393,7 +393,7 @@ def test_embeddings_are_left_alone(scheduler, lines):
         assert tokens == 0 and meta.requests == [] and scheduler.link.parts == []
         assert scheduler.request_finished(request, []) == (False, None)
     assert [line for line in lines() if "embeddings" in line] == [
-        "a request is left alone: the prompt holds embeddings"]
+        "Tierce ignores a request: the prompt holds embeddings"]
 
 
 def test_tokens_reach_the_chain(scheduler):

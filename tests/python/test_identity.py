@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What separates requests and engines, and what must not."""
+"""Data that separates requests and engines, and data that must not."""
 
 import os
 from types import SimpleNamespace as Thing

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket between the two halves: what is asked arrives, what is hostile ends one connection,
-what is dead costs one deadline."""
+"""The socket between the two halves: requests arrive, a hostile peer loses its connection, and a
+dead peer costs one deadline."""
 
 import os
 import random

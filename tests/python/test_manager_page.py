@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manager's web page in a real browser: what it shows, and that it asks nobody else."""
+"""The manager's web page in a real browser: its content, and that it sends no request to other
+hosts."""
 
 import base64
 import hashlib

@@ -240,10 +240,10 @@ def test_in(codec, rng):
 
 
 def google(cls, text):
-    """What Google reads, or None."""
+    """Google's reading, or None."""
     message = cls()
     try:
-        # Not json_format.Parse, which refuses unknown fields that come twice.
+        # Not json_format.Parse, which rejects unknown fields that come twice.
         json_format.ParseDict(json.loads(text.decode()), message, ignore_unknown_fields=True)
         message.SerializeToString()
     except (json_format.ParseError, UnicodeError, ValueError, RecursionError):
@@ -275,7 +275,7 @@ def mutate(rng, text):
 
 
 def test_broken(codec, rng):
-    """Whatever is taken, Google takes too, and as the same."""
+    """Google accepts every accepted text too, with the same values."""
     taken = 0
     for _ in range(ROUNDS):
         number = rng.randrange(len(CLASSES))
@@ -296,7 +296,7 @@ def test_broken(codec, rng):
 
 
 def test_broken_wire(codec, rng):
-    """Wire bytes that are broken are refused or read, and never more."""
+    """Wire bytes that are broken are rejected or read, and never more."""
     for _ in range(ROUNDS):
         number = rng.randrange(len(CLASSES))
         wire = bytearray(fill(rng, CLASSES[number]()).SerializeToString())
@@ -364,14 +364,14 @@ def test_unknown_enum_names_in_arrays(codec):
 
 
 def test_wire_strings(codec):
-    """What protobuf-c alone would take: texts that are not UTF-8, or go on behind a NUL."""
+    """Texts that protobuf-c alone would accept: not UTF-8, or with text after a NUL."""
     number = next(i for i, c in enumerate(CLASSES) if c.DESCRIPTOR.name == "GetInstanceInfoRequest")
     for text, want in ((b"ok", 0), (b"\xff", FORMAT), (b"a\0b", FORMAT), (b"\xed\xa0\x80", FORMAT)):
         assert codec(b"w", number, b"\x0a" + bytes([len(text)]) + text)[0] == want
 
 
 def test_memory_is_bounded(codec):
-    """Two bytes of wire each become a message: refused where that would grow without a measure."""
+    """Two bytes of wire each become a message: rejected where that would grow without a measure."""
     number = next(i for i, c in enumerate(CLASSES) if c.DESCRIPTOR.name == "FinishWriteCacheRequest")
     assert codec(b"w", number, b"\x2a\x00" * 5000)[0] == 0
     assert codec(b"w", number, b"\x2a\x00" * 500000)[0] == LIMIT

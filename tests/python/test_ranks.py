@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several workers: which layers of a chunk each of them has, what all of them are told, and how what
-they tell is put together."""
+"""Several workers: the layers of a chunk in each worker, the messages to all workers, and the
+combination of their answers."""
 
 from types import SimpleNamespace as Thing
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of `tierce optimize --html` in a real browser: what it shows, and that it asks for
-nothing."""
+"""The page of `tierce optimize --html` in a real browser: its content, and that it sends no
+requests."""
 
 import csv
 import json

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the worker half tells the store of vLLM's speed, how it puts off a lookup, and how it reads durations."""
+"""The worker half: its reports of vLLM's speed to the store, its delay of a lookup, and its parsing
+of durations."""
 
 import threading
 import time
@@ -31,7 +32,7 @@ def request(blocks, load=None):
 
 
 def step(*requests, ranks=Ranks()):
-    """What is told after a step of these requests that took 5 ms."""
+    """The report after a step of these requests that took 5 ms."""
     half = SimpleNamespace(ranks=ranks, requests=list(requests), namespace={"block_tokens": 16}, view=View(),
                            step_began_ns=time.monotonic_ns() - 5_000_000)
     WorkerHalf.tell_speed(half)
@@ -165,7 +166,7 @@ def test_a_lookup_is_not_put_off_for_ever(half, bound):
         half.put_off[7].until = time.monotonic()
     else:
         half.put_off[7].times = PUT_OFF_MAX
-    for _ in range(3):  # nor later: the bound is that of the request
+    for _ in range(3):  # nor later: the limit applies to the request
         assert ask(half) == (2, 2)
         assert not half.view.flags[-1] & LOOKUP_AGAIN  # this answer counts
     half.release(7, True)

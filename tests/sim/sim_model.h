@@ -7,7 +7,7 @@
 #include "sim_storages.h"
 #include "sim_store.h"
 
-/* What clients of a simulated manager were told, and whether the store agrees. */
+/* The answers to the clients of a simulated manager, and whether the store agrees. */
 
 enum {
     INSTANCES = 2,
@@ -94,7 +94,7 @@ static void goes(const char *path)
     }
 }
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- contents -------------------------------------------------------------------------------- */
 
 /* Whether the locator still has the session. */
 static bool is_open(const struct told *t)
@@ -172,7 +172,7 @@ static void see_instance(int instance)
     tierce__arena_clear(&arena);
 }
 
-/* Compares the store with what clients were told; `may_go`: blocks may have left by themselves. */
+/* Compares the store with the answers to clients; `may_go`: blocks may have been evicted. */
 static void compare(bool may_go)
 {
     for (size_t i = 0; i < placed_count; i++)
@@ -202,7 +202,7 @@ static void compare(bool may_go)
     }
 }
 
-/* What quotas count is what there is: once nothing is in doubt any more. */
+/* Quotas count exactly the existing bytes, once no outcome is in doubt. */
 static int add_deletion(void *arg, const struct tierce__meta_note *note)
 {
     struct tierce__live *live = ((void **)arg)[0];

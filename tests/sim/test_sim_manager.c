@@ -2,8 +2,8 @@
 /*
  * A manager's locator, deleter and reclaimer on a clock, a store and storages that are simulated: a
  * seed is a run. Clients write, read and remove; stores and storages fail, also after they have
- * done what they were asked; leaders change, and old ones go on; limits change; clocks are set.
- * After each step what the store holds is compared with what clients were told:
+ * executed a request; leaders change, and old leaders continue; limits change; clocks are set.
+ * After each step the content of the store is compared with the answers to clients:
  *
  *   - no block is written by two sessions at once, no two blocks share a slot;
  *   - nothing serves that was not finished, or was removed; nothing that serves loses its file;
@@ -15,7 +15,7 @@
 #include "meta_folder.h"
 #include "sim_model.h"
 
-/* ---- what clients do ------------------------------------------------------------------------- */
+/* ---- actions of clients ---------------------------------------------------------------------- */
 
 static size_t draw_keys(int64_t keys[KEYS])
 {
@@ -225,7 +225,7 @@ static void look(void)
     }
 }
 
-/* ---- what befalls them ----------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 
 static void change_group(void)
 {
@@ -353,9 +353,9 @@ static void late_remove(void)
 }
 
 /*
- * It does what it does as if it still led; the store takes nothing of it. What it deletes in
- * storages nobody can refuse: an old leader knows by its clock that it is none before slots that
- * were free when the new one came may be used again.
+ * It continues as if it still led; the store rejects its writes. No storage can reject its
+ * deletions; but by its clock, an old leader stops leading before the new leader may reuse free
+ * slots.
  */
 static void late_step(void)
 {
@@ -423,7 +423,7 @@ static void set_rates(uint32_t permille)
     sim_storages.fail_permille = permille * 5;
 }
 
-/* What has expired leaves within a second, whoever has been reading. */
+/* Expired blocks are removed within a second, regardless of readers. */
 static void check_expired(void)
 {
     h.now_us += 1000000;
@@ -439,7 +439,7 @@ static void check_expired(void)
     }
 }
 
-/* Nothing fails for a while; what was in doubt is known then. */
+/* Without faults for a while, all doubtful outcomes become known. */
 static void settle(void)
 {
     uint32_t was = rate;
@@ -522,7 +522,7 @@ static void check_holes(void *arg, struct tierce__live *live)
             live->holes.count);
 }
 
-/* Nobody writes: what nobody reaches goes. */
+/* Without writes: unreachable blocks are removed. */
 static void sweep(void)
 {
     for (int i = 0; i < 4; i++) {

@@ -18,7 +18,7 @@
 #include "tier/fault.h"
 
 /*
- * What the rounds (test_soak.c), the steps (soak_steps.c) and the subscriber (soak_events.c) share.
+ * Shared by the rounds (test_soak.c), the steps (soak_steps.c) and the subscriber (soak_events.c).
  * Every byte of a block follows from its hash, its namespace, its shard and its layer, so that
  * nobody has to remember what a right byte is.
  */
@@ -81,7 +81,7 @@ struct flight {
     bool pin;
 };
 
-/* What a session was promised. */
+/* The blocks promised to a session. */
 struct hold {
     uint64_t session; /* 0: the place is free */
     unsigned ns, prompt;
@@ -120,12 +120,12 @@ void worker_fini(struct worker *w);
 uint64_t soak_durable(const struct worker *w, unsigned ns, unsigned prompt);
 
 /* Notes how many blocks of each prompt of a namespace are durable now, in memory that outlives this
- * process. What may delete some of them forgets it first. */
+ * process. An operation that may delete some of them removes them from here first. */
 void note_facts(struct worker *w, unsigned ns);
 
 /* Subscribes to the round's events. */
 void events_start(struct test_random *random);
-/* When nothing goes on any more: what was told is what is there. */
+/* When all is idle: the reported chunks are the stored chunks. */
 void events_settle(uint32_t timeout_ms);
 /* Adds what there was. */
 void events_stop(uint64_t *told, uint64_t *gaps);

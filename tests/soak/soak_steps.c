@@ -171,7 +171,7 @@ static struct tierce_transfer_opts transfer_of(struct worker *w, const struct ta
                                          .block_ids = t->ids};
 }
 
-/* Layers until one is left out, or all. */
+/* Layers until one is omitted, or all. */
 static uint32_t draw_layers(struct worker *w, unsigned ns)
 {
     return one_in(w, 3) ? below(w, layer_counts[ns]) : layer_counts[ns];
@@ -314,7 +314,8 @@ static void step_load(struct worker *w)
     check_load(w, &t, what.from_block, loaded, origins);
 }
 
-/* What a lookup pinned is loaded from memory, unless it is too late or somebody cleared. */
+/* Chunks pinned by a lookup are loaded from memory, unless the pins expired or a clear
+ * intervened. */
 static void load_held(struct worker *w, struct hold *hold)
 {
     struct target t = target_of(w, hold->ns, hold->prompt);
@@ -402,7 +403,7 @@ static void begin_prefetch(struct worker *w, struct flight *flight)
     MUST(tierce_prefetch_begin(&flight->prefetch, t.view, t.at.chain, t.to, &opts) == 0);
 }
 
-/* Waits or cancels; what it says it holds is held. */
+/* Waits or cancels; chunks reported as held are held. */
 static void end_prefetch(struct worker *w, struct flight *flight)
 {
     struct tierce_prefetch_result result = {.size = sizeof(result)};

@@ -38,8 +38,8 @@ static struct worker workers[THREADS];
 /* Blocks of each prompt that a quiet engine said are durable; of the last round. */
 static uint64_t durable[NAMESPACES][PROMPTS];
 static bool durable_known;
-/* Over all rounds: a long soak in which one of these stays 0 has not tried it. What is rarest comes
- * about once in eight rounds, and a short soak of a slow build has a handful of them. */
+/* Over all rounds: a long soak in which one of these stays 0 has not tried it. The rarest event
+ * occurs about once in eight rounds, and a short soak of a slow build has only a few rounds. */
 static struct tierce_engine_stats totals;
 static uint64_t durable_blocks_checked, kills, killed_blocks_checked, events_told, event_gaps;
 
@@ -105,7 +105,7 @@ static void open_round(struct test_random *random)
         {"memory.policy", policy},
         {"disk.policy", policy},
         {"disk.size", soak.roomy ? "96MiB" : "2MiB"},
-        /* Nothing but a flush, or the want of space, makes anything durable. */
+        /* Only a flush, or lack of space, makes anything durable. */
         {"disk.flush_interval", test_random_below(random, 2) == 0 ? "50ms" : "1h"},
         {"events.ring", test_random_below(random, 2) == 0 ? "64" : "16384"},
         {"timeout.store", test_random_below(random, 2) == 0 ? "5ms" : "0"},
@@ -126,7 +126,7 @@ static void open_round(struct test_random *random)
     events_start(random);
 }
 
-/* ---- what was durable is there --------------------------------------------------------------- */
+/* ---- durability ------------------------------------------------------------------------------ */
 
 /* Every block that was durable is on disk, and, where no fault spoils bytes, can be loaded. */
 static void check_durable(void)
@@ -156,7 +156,7 @@ static void note_durable(void)
 
 /* ---- quiet ----------------------------------------------------------------------------------- */
 
-/* A tier that is well again comes back, if somebody asks for what it holds. */
+/* A tier that works again returns to service when its chunks are requested. */
 static void await_service(void)
 {
     uint64_t give_up = tierce__deadline_in_ms(QUIET_MS);
@@ -178,7 +178,7 @@ static uint64_t memory_chunk_bytes(void)
     return s.used_bytes;
 }
 
-/* Nobody holds anything: what memory is used belongs to chunks that can be found. */
+/* There are no references: all used memory belongs to chunks that can be found. */
 static void await_baseline(void)
 {
     struct tierce_engine_stats s;
@@ -239,7 +239,7 @@ static void be_quiet(void)
     events_settle(QUIET_MS);
 }
 
-/* ---- what was tried ------------------------------------------------------------------------ */
+/* ---- statistics ---------------------------------------------------------------------------- */
 
 #define TRIED(use)                                                                                 \
     use(chunks_stored) use(blocks_loaded_memory) use(blocks_loaded_disk) use(blocks_failed)        \
@@ -335,8 +335,8 @@ static _Noreturn void live(struct test_random *random)
     abort();
 }
 
-/* What it said was durable is there afterwards, unless it may have been evicted, or taken out of
- * service for bytes that a fault of before has made wrong. */
+/* Chunks reported as durable are found afterwards, unless they may have been evicted, or removed
+ * because an earlier fault corrupted their bytes. */
 static void live_and_be_killed(struct test_random *random)
 {
     uint64_t(*facts)[PROMPTS] =

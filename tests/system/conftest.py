@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system tests share: a small model, prompts, and vLLM engines in child processes."""
+"""Shared by the system tests: a small model, prompts, and vLLM engines in child processes."""
 
 import json
 import os
@@ -86,7 +86,8 @@ class Forker:
         """A process that calls this function of engine.py."""
         if self.process is None:
             self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            # What killed hosts leave there, sockets of vLLM and of multiprocessing, goes with the folder.
+            # Sockets that killed processes of vLLM and multiprocessing leave there are removed with
+            # the folder.
             self.folder = tempfile.mkdtemp(prefix="tierce-vllm-")
             self.process = subprocess.Popen(
                 [sys.executable, ENGINE, "fork"], env={**environment(), "TMPDIR": self.folder}, stdin=theirs,

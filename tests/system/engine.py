@@ -215,7 +215,7 @@ def preload():
     current_platform.register_triton_kernel_overrides()
     current_platform.register_triton_kernel_overrides = lambda: None
     # vLLM calls gc.unfreeze() and then collects garbage, several times in the life of an engine: most of the time that
-    # a small engine needs, unless what was imported is left out.
+    # a small engine needs, unless what was imported is omitted.
     gc.freeze()
     gc.freeze = gc.unfreeze = lambda: None
     gc.enable()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LMCache 0.5.6 lacks in a vLLM on a CPU. LMCacheConnectorV1 copies between vLLM's pages and its chunks by what a
-GPU's driver and kernels offer, and refuses a CPU ("No supported cpu connector found"): Pages copies them with torch.
-All else, the connection to the remote store with it, is LMCache's own."""
+"""Adds the parts that LMCache 0.5.6 lacks in a vLLM on a CPU. LMCacheConnectorV1 copies between
+vLLM's pages and its chunks by what a GPU's driver and kernels offer, and rejects a CPU ("No
+supported cpu connector found"): Pages copies them with torch. All else, the connection to the
+remote store with it, is LMCache's own."""
 
 import sys
 from pathlib import Path

@@ -45,7 +45,7 @@ def test_damaged_chunks(engine, prompts, expected, filled, tmp_path, mode, every
     assert sum(loaded(outputs, "failed")) > 0
     stats = host.stats()
     assert stats["checksum_failures"] + stats["identity_failures"] > 0
-    # What was computed instead has replaced the damaged chunks.
+    # The newly computed chunks have replaced the damaged ones.
     assert host.forget()
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
@@ -54,7 +54,7 @@ def test_damaged_chunks(engine, prompts, expected, filled, tmp_path, mode, every
 
 
 def test_policy_fail_loads_what_is_pinned_only(engine, prompts, expected, filled, tmp_path):
-    """There a failed load would end the request, so what lies on disk is not promised."""
+    """There a failed load would end the request, so chunks on disk are not promised."""
     folder = shutil.copytree(filled, tmp_path / "store")
     damage(folder, 64 << 10)
     host = engine(disk_store(folder), policy="fail")
@@ -141,7 +141,7 @@ def test_memory_smaller_than_a_prompt(engine, prompts, expected, tmp_path, disk)
     ({"config": "/nowhere/tierce.yaml"}, "/nowhere/tierce.yaml"),
     ({"chunk.tokens": 48}, "chunk.tokens 48 is not a multiple of vLLM's block"),
     ({"strict": True, "disk.path": "/nowhere/store"}, "disk.path: /nowhere/store cannot be used: No such file"),
-    ({"chunk.hash": "vllm-sha256-cbor"}, "chunk.hash vllm-sha256-cbor needs vLLM's prefix cache"),
+    ({"chunk.hash": "vllm-sha256-cbor"}, "chunk.hash vllm-sha256-cbor requires vLLM's prefix cache"),
 ])
 def test_vllm_does_not_start_with_an_invalid_configuration(hosts, models, changes, reason):
     host = hosts()

@@ -120,4 +120,4 @@ def test_the_curve_is_that_of_the_managers_lookups(manager, follower):
     manager.stop()
     code, out, error = follower.end()
     assert code == 0, error
-    assert f"{after[0]} requests" in out and "lookups are taken to be stored" in out
+    assert f"{after[0]} requests" in out and "lookups are assumed to store" in out

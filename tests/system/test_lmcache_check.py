@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache 0.5.6's own check of a remote store against a `tierce node`, by each of its clients, and what the node says beside
-what LMCache's server says. Needs a Python that has LMCache (TIERCE_LMCACHE_PYTHON)."""
+"""LMCache 0.5.6's own check of a remote store against a `tierce node`, by each of its clients, and
+the node's answers beside those of LMCache's server. Needs a Python that has LMCache
+(TIERCE_LMCACHE_PYTHON)."""
 
 import contextlib
 import os

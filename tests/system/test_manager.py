@@ -577,7 +577,7 @@ def test_the_command_line(manager, tmp_path):
             [str(executable()), *arguments, "--url", f"http://127.0.0.1:{manager.ports['admin_http']}",
              "--meta-url", f"http://127.0.0.1:{manager.ports['http']}"],
             capture_output=True, text=True, input=stdin,
-            # Nobody but whom it names hears of a call.
+            # Only the named recipient receives a call.
             env={**os.environ, "http_proxy": "http://127.0.0.1:1", "all_proxy": "http://127.0.0.1:1"})
         assert done.returncode == status, done
         return done.stdout if status == 0 else done.stderr

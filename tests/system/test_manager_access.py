@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS, accounts and what is said at the start: who is let in, and whether a message names what is
-to be mended."""
+"""TLS, accounts and startup messages: access control, and whether each message says what to do."""
 
 import base64
 import concurrent.futures
@@ -53,7 +52,7 @@ def authority(tmp_path_factory):
 
 
 def refused(folder, *arguments, ports=True):
-    """What a manager says that does not start."""
+    """The message of a manager that does not start."""
     folder.mkdir(exist_ok=True)
     free = [f"--listen.{name}_port={0 if name != 'admin_grpc' else free_port()}"
             for name in ("grpc", "http", "admin_grpc", "admin_http")] if ports else []
@@ -136,7 +135,8 @@ def test_certificates_are_looked_at(encrypted, authority, tmp_path):
     stranger = Authority(tmp_path / "stranger")
     token = (("authorization", "Bearer secret"),)
     client, admin = authority.sign("engine"), authority.sign("boss")
-    # A certificate that is no account's gets through TLS, and is nobody; with a token it is.
+    # A certificate without an account passes TLS, but does not authenticate; together with a token
+    # it does.
     channel = channel_of(encrypted, authority, *client)
     assert grpc_code(channel, "meta", "GetInstanceInfo") == "UNAUTHENTICATED"
     assert grpc_code(channel, "meta", "GetInstanceInfo", token) == "OK"
@@ -236,7 +236,8 @@ def test_an_account_that_changes_is_known_as_it_is(guarded):
 
 
 def test_wrong_passwords_keep_nobody_from_the_workers(guarded):
-    """Guesses wait in a short queue of their own: who is known, and what waits for a disk, goes on."""
+    """Password guesses wait in their own short queue: known clients, and calls that wait for a
+    disk, are not delayed."""
     add_account(guarded, "engine", "right")
     assert status(guarded, basic("engine", "right")) == 200
     stop = []
@@ -266,7 +267,7 @@ def test_wrong_passwords_keep_nobody_from_the_workers(guarded):
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/page", "/"])
 def test_users_may_look(guarded, path):
-    """What is shown to browsers and collectors, users may read; what changes anything they may not."""
+    """Users may read pages for browsers and collectors, but may not change anything."""
     headers = {"Authorization": "Bearer user"}
     assert status(guarded, headers, "admin_http", path, "GET") == 200
     assert status(guarded, headers, "admin_http", "/api/listAccount") == 403
@@ -282,7 +283,8 @@ def test_nobody_may_enter(tmp_path):
 
 
 def test_global_quotas_are_read_again(tmp_path):
-    """By SIGHUP, from the configuration file: more room for what was rejected, and less."""
+    """By SIGHUP, from the configuration file: a larger quota for rejected writes, and a smaller
+    one."""
     config = tmp_path / "manager.yaml"
     config.write_text("quota.groups: default_quota_group=5000\n")
     manager = Manager(tmp_path / "m", f"--config={config}")
@@ -319,7 +321,7 @@ def test_global_quotas_are_read_again(tmp_path):
 
 
 def test_tokens_and_certificates_are_read_again(tmp_path):
-    """By SIGHUP: all of them, or, where one is no good, none."""
+    """By SIGHUP: all of them, or none if one is invalid."""
     folders = {}
     for name in ("first", "second"):
         authority = Authority(tmp_path / name)
@@ -420,7 +422,7 @@ def test_one_address_does_not_keep_all_connections(tmp_path):
     assert manager.stop() == 0
 
 
-# ---- what is said at the start -------------------------------------------------------------------
+# ---- startup messages ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["grpc", "http", "admin_grpc", "admin_http"])

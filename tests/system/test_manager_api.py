@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that make no sense, groups, storages that nobody manages, spans: over both transports."""
+"""Invalid numbers, groups, unmanaged storages, spans: over both transports."""
 
 import copy
 import json
@@ -221,7 +221,7 @@ def test_storages_that_nobody_manages_say_so(api, manager):
     assert code(reply) == "OK"
     message = reply["header"]["status"]["message"]
     assert message.startswith("Storage updated successfully; warning: capacity_bytes of storage "
-                              f"{name} (s3) is over a storage that is unmanaged"), message
+                              f"{name} (s3) limits an unmanaged storage"), message
     assert shown()[name] == ("unmanaged", message.split("warning: ")[1])
     wait_until(lambda: len(warnings_of(manager)) > before)  # a thread of its own writes the log
     assert len(warnings_of(manager)) == before + 1 and name in warnings_of(manager)[-1]
@@ -232,8 +232,8 @@ def test_storages_that_nobody_manages_say_so(api, manager):
 
 @pytest.mark.parametrize("change,words", [
     ({"quota": {"capacity": 10_000, "quota_config": [{"storage_type": 102, "capacity": 5000}]}},
-     "is over storages (s3) that are unmanaged"),
-    ({"storage_candidates": ["nfs_01", "moon"]}, "is over storage moon, which is unmanaged")])
+     "limits unmanaged storages (s3)"),
+    ({"storage_candidates": ["nfs_01", "moon"]}, "limits storage moon, which is unmanaged")])
 def test_quotas_over_them_are_warned_of(api, manager, change, words):
     api.call("admin", "AddStorage", storage={
         "global_unique_name": "moon", "mooncake": {"local_hostname": "h"}})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile and unlucky clients of the manager: none crashes it, gets past a rule, or is told a place
-whose bytes are another block's."""
+"""Hostile and unlucky clients of the manager: none crashes it, bypasses a rule, or receives a
+location with another block's bytes."""
 
 import os
 import shutil
@@ -170,7 +170,7 @@ def test_an_instance_goes_at_once_though_its_deletions_are_delayed(tmp_path):
     began = time.monotonic()
     reply = api.call("admin", "RemoveInstance", instance_group="default", instance_id="late")
     assert code(reply) == "OK", reply
-    assert time.monotonic() - began < 9  # it does not wait for what was delayed
+    assert time.monotonic() - began < 9  # it does not wait for the delayed call
     assert manager.stop() == 0
 
 

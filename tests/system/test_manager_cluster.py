@@ -43,8 +43,8 @@ def uris(reply):
 
 
 class Load:
-    """Clients that write and read. What was told to be written must be found, as it was told; what
-    fails is tried no more."""
+    """Clients that write and read. Acknowledged writes must be found unchanged; failed writes are
+    not retried."""
 
     def __init__(self, manager, writers=3):
         self.manager, self.stop = manager, threading.Event()

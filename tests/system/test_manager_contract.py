@@ -368,7 +368,7 @@ def test_two_managers_do_not_write_one_registry(tmp_path):
     second = Manager(tmp_path / "second", uri, often, ready=False)
     try:
         said = second.folder / "stderr.log"
-        wait_until(lambda: "need elector.uri" in said.read_text())
+        wait_until(lambda: "require elector.uri" in said.read_text())
         status, why = second.get("/readyz")
         assert status == 503 and b"another manager leads" not in why
         assert code(Http(second).call("admin", "ListStorage")) in ("SERVER_NOT_LEADER",

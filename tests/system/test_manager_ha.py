@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several managers over one Redis: who leads, and what a change of leader costs."""
+"""Several managers over one Redis: the election, and the cost of a change of leader."""
 
 import signal
 import threading
@@ -168,8 +168,8 @@ def elector(request, tmp_path, redis):
 
 @pytest.fixture
 def late(tmp_path, redis, elector):
-    """Two managers that reach Redis through a proxy; the first leads. They elect elsewhere. What
-    is held back costs who takes over a timeout, so that is short."""
+    """Two managers that reach Redis through a proxy; the first leads. They elect elsewhere.
+    Held-back requests cost the new leader a timeout, so the timeout is short."""
     proxy = Proxy(redis.port)
     managers = [fleet_member(tmp_path / name, proxy, tmp_path / "nfs", ready=name == "first",
                              elector=elector, timeout_ms=1000) for name in ("first", "second")]
@@ -257,7 +257,7 @@ def test_redis_away_and_back(tmp_path, redis):
 
 @pytest.mark.parametrize("kind", ["rocksdb", "redis", "cluster"])
 def test_kill_9_under_load(tmp_path, kind):
-    """What a client was told to be written is there afterwards, and sums are exact."""
+    """Acknowledged writes are found afterwards, and sums are exact."""
     storage = tmp_path / "nfs"
     kinds = {"redis": Redis, "cluster": RedisCluster}
     place = kinds[kind](tmp_path / "redis") if kind in kinds else None
@@ -320,7 +320,7 @@ def test_kill_9_under_load(tmp_path, kind):
 
 
 def test_a_fault_that_is_met_while_the_manager_ends(tmp_path, redis):
-    """What was to be answered later is answered at once, though who does that has ended."""
+    """Deferred calls are answered at once, although their worker has ended."""
     proxy = Proxy(redis.port)
     manager = Manager(tmp_path / "m",
                       f"--registry.uri=redis://127.0.0.1:{proxy.port}?cluster_name=c&timeout_ms=15000",

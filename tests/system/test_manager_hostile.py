@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may call what, and what a manager does with files that are not as it left them."""
+"""Permissions for each call, and a manager's reaction to modified files."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ def code(reply):
     return reply["header"]["status"]["code"]
 
 
-# ---- who may -------------------------------------------------------------------------------------
+# ---- permissions ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_odd_credentials_let_nobody_in(guarded, shown):
     assert http_status(guarded, "meta", "GetInstanceInfo", {"Authorization": shown}) == 401
 
 
-# ---- what is read back ---------------------------------------------------------------------------
+# ---- reading back --------------------------------------------------------------------------------
 
 
 def filled(folder):
@@ -117,7 +117,8 @@ def filled(folder):
 
 
 def starts(folder):
-    """Whether a manager leads on what lies there; if it does not, it says why. It ends well."""
+    """Whether a manager leads with the existing files; if not, it states the reason. It ends
+    well."""
     manager = Manager(folder, f"--registry.uri=local://{folder}/registry", ready=False)
     api = Http(manager)
     try:
@@ -139,8 +140,8 @@ def starts(folder):
 
 
 def test_a_damaged_registry_is_refused_with_its_reason(tmp_path):
-    """Cut anywhere, or with any bit turned: the manager leads with what was stored, or says why it
-    cannot; it neither crashes nor begins anew."""
+    """Truncated anywhere, or with any bit flipped: the manager leads with the stored data, or
+    states why it cannot; it neither crashes nor starts empty."""
     filled(tmp_path / "a")
     good = starts(tmp_path / "a")["instance_info"]
     assert len(good) == 3
@@ -197,7 +198,7 @@ def test_a_snapshot_that_was_changed_changes_all_or_nothing(tmp_path):
     assert manager.stop() == 0
 
 
-# ---- what is written down ------------------------------------------------------------------------
+# ---- persistent state ----------------------------------------------------------------------------
 
 
 def test_no_password_is_in_a_log(tmp_path):

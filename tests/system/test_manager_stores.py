@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that answer rubbish, nothing, or not what was written: the manager neither ends nor serves
-what was not there, and says why it does not lead."""
+"""Stores that answer garbage, nothing, or other data than was written: the manager neither exits
+nor serves missing data, and states why it does not lead."""
 
 import random
 import signal
@@ -84,7 +84,7 @@ def bulk_strings(answer):
 
 
 class Impostor:
-    """Listens where a store should, and answers as it is told to."""
+    """Listens in place of a store, and answers by a script."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -213,7 +213,7 @@ def test_a_redis_without_memory(tmp_path, redis):
 
 
 def test_a_redis_that_is_emptied(tmp_path, redis):
-    """What was in it is gone; what is answered from then on is what is in it."""
+    """Its content is lost; from then on answers match its new content."""
     manager = on_redis(tmp_path / "m", redis, tmp_path / "nfs",
                        f"--elector.uri=redis://127.0.0.1:{redis.port}", "--elector.lease=5s",
                        "--elector.interval=50ms")
@@ -243,7 +243,7 @@ def use_all(api, keys):
 
 
 def check_places(api, keys):
-    """What is told of is in a storage. (Where in it, a text of KVCM's has no sum to tell.)"""
+    """Reported blocks are in a storage. (Where in it, a text of KVCM's has no sum to tell.)"""
     got = locate(api, keys)
     for location in got.get("locations", []):
         for spec in location["location_specs"]:

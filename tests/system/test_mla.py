@@ -94,7 +94,7 @@ def test_one_rank_fails_to_load(engine, model, asked, plain, node, mode):
         assert sum(host.tell_workers(method="mend_loads", arguments=[rank])) > 0
         assert answers(outputs) == plain(2)[at:at + 1]
         assert loaded(outputs, "failed")[0] > 0
-        # What is found now is not what the other one had computed then.
+        # The chunks found now differ from those that the other engine computed then.
         assert host.forget()
         outputs = host.generate(prompts=asked[at:at + 1])
         assert answers(outputs) == plain(2)[at:at + 1]

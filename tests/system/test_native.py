@@ -126,7 +126,7 @@ def test_what_a_killed_process_held_comes_back(engine, node, prompts, plain, who
     host.kill()
     wait_until(lambda: node.metric("node_native_clients_now") == 0)
     assert gave_back(node)()
-    # What was published stays.
+    # Published chunks stay.
     host = engine(node.store, **WORKERS["tp"])
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == plain("tp")
@@ -145,7 +145,7 @@ def test_a_node_that_is_killed_and_comes_back(engine, node, prompts, expected):
     node.start()
 
     def found():
-        """At first what vLLM computes is stored, which the next request finds."""
+        """First, the KV that vLLM computes is stored; the next request finds it."""
         assert host.forget()
         outputs = host.generate(prompts=prompts)
         assert answers(outputs) == expected()
@@ -165,7 +165,7 @@ def test_a_node_that_hangs(engine, node, prompts, expected):
     node.process.send_signal(signal.SIGCONT)
 
     def settled():
-        """What it began while nobody listened is ended when it is asked again."""
+        """An operation that it began while no answer was read is ended at the next request."""
         assert host.forget()
         assert answers(host.generate(prompts=prompts[:1])) == expected(prompts[:1])
         return gave_back(node)()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node and what talks to it: redis-cli, redis-benchmark, redis-py, LMCache's messages, and those who mean no good."""
+"""A node and its clients: redis-cli, redis-benchmark, redis-py, LMCache's messages, and hostile
+clients."""
 
 import concurrent.futures
 import contextlib
@@ -113,7 +114,7 @@ def test_header_and_value_come_together(node):
     client.close()
 
 
-# ---- those who mean no good ---------------------------------------------------------------------
+# ---- hostile clients ----------------------------------------------------------------------------
 
 def test_bytes_that_are_no_request(node):
     dice = random.Random(int(os.environ.get("TIERCE_TEST_SEED", "7")))
@@ -334,7 +335,8 @@ def test_those_that_left_hold_no_place(node):
 @pytest.mark.parametrize("start", [b"", b"GET /live", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n",
                                    b"POST /mode HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nab"])
 def test_those_that_stay_keep_nobody_out(node, start):
-    """The 64 places of administrators, held by who never asks anything whole: the oldest gives way."""
+    """All 64 connections of administrators, held by clients with incomplete requests: the oldest is
+    closed."""
     holders = [node.connect(node.http) for _ in range(64)]
     for holder in holders:
         holder.sendall(start)
@@ -401,7 +403,7 @@ def test_tls(tmp_path):
     for i in range(500):
         pipeline.set(f"p{i}", i).get(f"p{i}").get("big" if i % 50 == 0 else "k")
     assert pipeline.execute()[150:152] == [True, b"50"]
-    plain = node.connect(node.resp)  # who does not speak it is cut, at once or when time is over
+    plain = node.connect(node.resp)  # a client without TLS is closed, at once or at its deadline
     plain.sendall(b"*1\r\n$4\r\nPING\r\n")
     assert b"PONG" not in plain.recv(100)
     silent = node.connect(node.resp)
@@ -411,7 +413,8 @@ def test_tls(tmp_path):
 
 
 def test_tokens_and_certificates_are_read_again(tmp_path):
-    """By SIGHUP: all of them, or, where one is no good, none; and nobody who may stay is cut."""
+    """By SIGHUP: all of them, or none if one is invalid; clients that are still allowed keep their
+    connections."""
     files = [tmp_path / name for name in ("server.pem", "server.key", "tokens")]
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -455,7 +458,7 @@ def test_tokens_and_certificates_are_read_again(tmp_path):
 
 
 def test_clients_show_a_certificate(tmp_path):
-    """Over TLS 1.3 a client learns with its first answer that it is refused."""
+    """Over TLS 1.3 a client learns with its first answer that it is rejected."""
     make_certificates(tmp_path)
     node = Node(tmp_path, f"--tls.certificate={tmp_path}/server.pem", f"--tls.key={tmp_path}/server.key",
                 f"--tls.client_ca={tmp_path}/ca.pem")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node in front of a node: what the one forgets the other has, by tierce://."""
+"""A node in front of a node, by tierce://: the second keeps values that the first has evicted."""
 
 import hashlib
 import os
@@ -102,7 +102,7 @@ def test_the_one_behind_is_killed(pair):
     assert say(front, "SET", "before", b"x" * 200_000) == b"+OK"
     wait_until(lambda: pair.kept() == 1, "it is not stored behind")
     pair.back.kill()
-    for i in range(20):  # a SET cannot know that there is no older value behind, and may be refused
+    for i in range(20):  # a SET cannot know that there is no older value behind, and may be rejected
         is_kept = say(front, "SET", f"mean{i}", b"y" * 100_000) == b"+OK"
         assert say(front, "GET", f"mean{i}") == (b"y" * 100_000 if is_kept else b"$-1")
         assert say(front, "GET", f"none{i}") == b"$-1"

@@ -43,7 +43,7 @@ def reach(node, listener):
     return sock
 
 
-# ---- what is sent -------------------------------------------------------------------------------
+# ---- sent messages ------------------------------------------------------------------------------
 
 def lm_request(code, key=b"k", length=0, shape=(1, 3, 0, 2, 4, 16, 16)):
     return REQUEST.pack(code, length, *shape, key.ljust(150))
@@ -139,7 +139,7 @@ def test_thousands_of_wrong_requests(node, listener):
 
 @pytest.mark.parametrize("length", EDGES)
 def test_lengths_of_values(node, length):
-    """Refused, or awaited: no length of a value makes the node take memory that is not there."""
+    """Rejected, or awaited: no length of a value makes the node take memory that is not there."""
     sock = node.connect(node.resp)
     sock.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % length)
     sock.shutdown(socket.SHUT_WR)
@@ -227,7 +227,8 @@ def read_value(key, value):
 
 
 class Writer(threading.Thread):
-    """Sets one key to one version after the other, and removes it now and then; knows what it was told."""
+    """Sets one key to one version after the other, and sometimes removes it; records the
+    answers."""
 
     def __init__(self, node, key, dice):
         super().__init__()
@@ -253,8 +254,9 @@ class Writer(threading.Thread):
 
 
 def test_killed_in_the_middle_of_everything(tmp_path):
-    """Whatever is under way: what comes back is the last version that was acknowledged, or one that was on its way, or
-    nothing; never an older one, which would be wrong. What was on disk for good before is there."""
+    """Whatever is in progress: a read returns the last acknowledged version, or a version being
+    written, or nothing; never an older one, which would be wrong. Values that were durable before
+    are found."""
     print(f"TIERCE_TEST_SEED={SEED}")
     dice = random.Random(SEED)
     node = Node(tmp_path, f"--disk.path={tmp_path / 'store'}", "--disk.size=256MiB", "--disk.flush_interval=20ms")

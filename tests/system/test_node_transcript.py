@@ -17,7 +17,8 @@ from node_process import SECONDS, Lm, Node, command
 LONG = "x" * 20_000
 NAMES = 1500
 
-# What both answer alike, byte by byte. In this order: later rows see the values of earlier ones.
+# Requests that both answer identically, byte by byte. In this order: later rows see the values of
+# earlier ones.
 SAME = [
     "PING", "PING x", "PING x y", "ECHO x", "ECHO", "SELECT 0", "SELECT x", "SELECT 99",
     "NOSUCH", "NOSUCH a b", f"NOSUCH {'a' * 200} b", "GET", "get a b", "MSET a", "MSET a 1 b", "SET a",
@@ -187,7 +188,7 @@ def test_redis_py_uses_what_is_served(node, protocol):
     client.close()
 
 
-# ---- what must hold while others do the same ----------------------------------------------------
+# ---- concurrent use -----------------------------------------------------------------------------
 
 def test_numbers_of_many_clients_add_up(node):
     """Each INCR is seen once by one: the answers are the numbers up to the sum."""

@@ -15,7 +15,7 @@ SIZES = (1, 60, 200, 1000, 5000, 20_000, 20_000, 700_000)
 
 
 def make_value(name, writer, version, size):
-    """Says of itself what it is, and every byte follows from that."""
+    """The value states its own parameters, from which every byte follows."""
     head = b"%s %d %d %d " % (name, writer, version, size)
     return head + random.Random(head).randbytes(size)
 
@@ -25,8 +25,8 @@ class Refused(Exception):
 
 
 class Client(threading.Thread):
-    """What it finds was stored under that name, whole; and of each writer nothing older than what it has seen of it,
-    or than what it has stored itself."""
+    """Each value found was stored completely under that name; and no writer's value is older than
+    one already seen, or than its own last store."""
 
     def __init__(self, node, number, names, dice):
         super().__init__()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two real vLLMs share a remote store: what one has computed the other loads, and the answers are
-those of a vLLM without a store, also where the store has gone."""
+"""Two real vLLMs share a remote store: each loads the KV that the other computed, and the answers
+equal those of a vLLM without a store, also when the store has gone."""
 
 import re
 

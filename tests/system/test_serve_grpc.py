@@ -199,7 +199,7 @@ def test_held_bytes_have_a_limit():
     raw.h2.send_data(stream, frame(gzip.compress(bytes(8 << 20)), 1), end_stream=True)
     assert raw.wait(stream).status == 8
     assert raw.call("/test.Echo/Big", headers=[("x-bytes", str(2 << 20))]).status == 8
-    # Answers that nobody reads come to the limit, and go with their connection.
+    # Unread answers reach the limit, and are freed with their connection.
     deaf = Raw(server.grpc, window=0)
     streams = [deaf.begin("/test.Echo/Big", [("x-bytes", str(300 << 10))]) for _ in range(8)]
     for stream in streams:

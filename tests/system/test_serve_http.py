@@ -124,7 +124,8 @@ def test_a_large_answer(server):
 @pytest.mark.parametrize("size", [(1 << 20) + 1, 5 << 20])
 def test_a_body_that_is_too_long(server, size, chunked):
     extra = ["-H", "Transfer-Encoding: chunked"] if chunked else []
-    # Who still sends when the connection is closed may be cut off before the answer is read (55, 56).
+    # A client that is still sending when the connection is closed may fail before it reads the
+    # answer (55, 56).
     for _ in range(5):
         try:
             answer = curl(server.url + "/Echo", "-H", "Expect:", *extra, data=b"x" * size)
@@ -265,7 +266,7 @@ def read_events(stream):
 
 
 def test_an_answer_that_is_read_slowly_is_cut_off():
-    """All share the memory of answers: who takes a little now and then would keep it."""
+    """All share the memory for answers: a client that reads slowly would keep it."""
     server = Server("--transfer", 2000, "--held-max", 96 << 20)
     with connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as events, socket.socket() as s:
         lines = read_events(events)
@@ -431,7 +432,7 @@ def test_mutual_tls(certificates):
 
 
 def test_certificates_are_read_again(tmp_path):
-    """A connection keeps what it was begun with; files that are no good change nothing."""
+    """A connection keeps its initial certificates; invalid files change nothing."""
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()

@@ -89,7 +89,7 @@ def test_a_slow_disk_is_no_slower_than_no_cache(start, engine, prompts, expected
     assert after["blocks_loaded_disk"] == before["blocks_loaded_disk"]
     assert after["misses_not_worth_loading"] >= len(cached)
     assert statistics.median(cached) < statistics.median(alone) + SLOW / 2
-    # What the disk is read for the sake of the numbers nobody waits for.
+    # No request waits for reads that only measure the disk.
     host.delay_reads(seconds=0)
 
 
@@ -98,7 +98,8 @@ def test_a_disk_that_hangs_costs_one_deadline(start, prompts, expected):
     host.delay_reads(seconds=None)
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
-    # The first request waited for what then did not come; after it the disk was left alone.
+    # The first request waited for chunks that did not arrive; after that the disk was out of
+    # service.
     assert loaded(outputs, "failed")[0] > 0
     assert loaded(outputs, "failed")[1:] == loaded(outputs, "disk")[1:] == [0] * 4
     stats = host.stats()

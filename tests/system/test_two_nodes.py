@@ -98,7 +98,7 @@ def test_what_one_host_computed_another_loads(pair, places, prompts, plain, name
     assert place.spoil() >= sum(whole_blocks(prompts[:1])) // 256
     node, outputs, failed = asked_of_a_new_node()
     assert failed > 0 and sum(loaded(outputs, "failed")) > 0
-    # What was computed instead has replaced it, in that node and in the store.
+    # The newly computed chunk has replaced it, in that node and in the store.
     assert host.engine.flush()
     lost = {name: node.metric(name) for name in ("remote_dropped_puts_total", "remote_errors_total")}
     assert not any(lost.values()), lost

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real vLLM over a real store: the answers are those of a vLLM without one, wherever the KV comes
-from. What goes wrong is in test_faults.py."""
+from. test_faults.py tests faults."""
 
 import os
 
@@ -25,7 +25,7 @@ def whole_chunks(prompts):
 
 
 def whole_blocks(prompts, block=BLOCK):
-    """What can be loaded: vLLM computes the last token itself."""
+    """The loadable tokens: vLLM computes the last token itself."""
     return [(len(p) - 1) // block * block for p in prompts]
 
 
@@ -97,7 +97,7 @@ def test_prompts_that_part_inside_a_chunk(shared, prompts, expected):
     outputs = shared.generate(prompts=[second], **salted)
     assert answers(outputs) == expected([second])
     assert loaded(outputs, "memory") == whole_blocks([second])
-    # What vLLM holds itself ends inside the chunk, too.
+    # The blocks that vLLM holds itself end inside the chunk, too.
     third = second[:600] + prompts[2][600:]
     assert shared.forget()
     shared.generate(prompts=[third[:560]], **salted)

@@ -67,7 +67,7 @@ static void put_some(uint64_t from, uint64_t to)
             durable[n] = !deleted[n];
 }
 
-/* What is found must be right, whatever has failed. */
+/* Every hit must be right, whatever has failed. */
 static void get_all(void)
 {
     for (uint64_t n = 0; n < CHUNKS; n++) {
@@ -194,7 +194,7 @@ START_TEST(each_operation_fails_for_ever_from_some_point)
 }
 END_TEST
 
-static _Atomic int told; /* chunks that came, less those that left */
+static _Atomic int told; /* chunks added minus chunks removed */
 
 static void count_told(void *arg, const struct tierce__tier_event *event)
 {
@@ -202,8 +202,8 @@ static void count_told(void *arg, const struct tierce__tier_event *event)
     atomic_fetch_add(&told, event->admitted ? 1 : -1);
 }
 
-/* What was cleared is not found, whatever fails, and after a flush that is durable. What was told
- * is what is there. Returns the operations on files. */
+/* Cleared chunks are not found, whatever fails, and after a flush the clear is durable. The
+ * reported chunks are the stored chunks. Returns the operations on files. */
 static uint64_t clear_under(const struct tierce__vfs_fault_rule *rule)
 {
     struct tierce__vfs *vfs = NULL, *inner = NULL;

@@ -11,7 +11,7 @@
 /*
  * Every allocation of two loads of one prompt fails once, one after the other. Whatever fails: no
  * crash, no leak, no hang, never a wrong byte, and the next load has everything. The same for a
- * prompt that parts from what is stored inside a chunk, looked up and loaded.
+ * lookup and a load of a prompt that diverges from the stored one inside a chunk.
  */
 
 #define BLOCKS 40u
@@ -94,7 +94,8 @@ static void load_twice_at_once(void)
 START_TEST(each_allocation_of_a_load_fails_once)
 {
     uint64_t live = tierce__alloc_live(), count = 0;
-    for (uint64_t nth = 1; nth <= count + 5; nth++) { /* who begins what is the threads' luck */
+    for (uint64_t nth = 1; nth <= count + 5;
+         nth++) { /* thread timing decides which thread begins which operation */
         empty_memory();
         tierce__alloc_fail_nth(nth);
         load_twice_at_once();
@@ -108,7 +109,7 @@ START_TEST(each_allocation_of_a_load_fails_once)
 }
 END_TEST
 
-/* A lookup with pins and a load of the prompt that parts; true: all of what is shared came. */
+/* A lookup with pins and a load of the diverging prompt; true: all shared blocks were loaded. */
 static bool look_up_and_load(struct tierce_chain *parting)
 {
     uint8_t origins[BLOCKS];
@@ -139,7 +140,7 @@ START_TEST(each_allocation_of_a_hit_inside_a_chunk_fails_once)
     empty_memory();
     uint64_t live = tierce__alloc_live(), count = 0;
     for (uint64_t nth = 1; nth <= count + 5; nth++) {
-        /* From the disk, and again from what that has promoted. */
+        /* From the disk, and again from the promoted chunks. */
         for (int round = 0; round < 2; round++) {
             tierce__alloc_fail_nth(nth);
             look_up_and_load(parting);

@@ -11,9 +11,9 @@
 
 /*
  * A locator's life, in which every allocation fails once, then every operation of its store (before
- * it was done, and after), then every deletion in a storage. Whatever fails: the same call again
- * does what it is to do, nothing stays in a state that no clock ends, sums are those of a scan, and
- * in the end there is nothing left, of memory neither.
+ * it was done, and after), then every deletion in a storage. Whatever fails: a repeated call
+ * succeeds, every state ends by a timeout at the latest, sums equal those of a scan, and at the end
+ * nothing is left, and no memory.
  */
 enum { KEYS = 6, LOST = 5, HOUR_US = 0x70000000 };
 
@@ -173,7 +173,7 @@ static int finish_expiring(void)
     return tierce__locator_finish_write(h.locator, "i", started.session, &all, h.why);
 }
 
-/* Blocks whose time is over leave, at the latest a second after a round that failed. */
+/* Expired blocks are removed, at the latest a second after a round that failed. */
 static int expire_blocks(void)
 {
     struct tierce__meta_space *space = sim_store.spaces[1];
@@ -210,13 +210,13 @@ static int change_leader(void)
 
 /* ---- a life ---------------------------------------------------------------------------------- */
 
-/* What failed, failed for what was made to; the second time it works. */
+/* A call fails only because of the injected fault; the second attempt succeeds. */
 static void try(int (*call)(void), const char *name)
 {
     int rc = call();
     ck_assert_msg(rc == 0 || rc == -ENOMEM || rc == -EIO || rc == TIERCE_E_DEADLINE, "%s: %d %s",
                   name, rc, h.why);
-    tierce__arena_clear(&h.arena); /* one that was refused memory refuses all */
+    tierce__arena_clear(&h.arena); /* an arena that failed an allocation fails all later ones */
     if (rc == 0 || call == delete_due)
         return;
     rc = call();
@@ -250,7 +250,7 @@ static void use(void)
     TRY(change_leader);
 }
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- contents -------------------------------------------------------------------------------- */
 
 static void scan(uint64_t *count, uint64_t *bytes)
 {
@@ -298,7 +298,7 @@ static int count_note(void *arg, const struct tierce__meta_note *note)
     return 0;
 }
 
-/* Nothing fails any more: what is there is counted, can be written again, and all of it goes. */
+/* Without faults: stored blocks are counted, can be written again, and can all be removed. */
 static void verify(void)
 {
     struct tierce__meta_space *space = sim_store.spaces[1];
@@ -415,12 +415,12 @@ START_TEST(operations_of_the_store)
 }
 END_TEST
 
-/* A session of which nobody knows whether it began ends by its time, and another leader comes: what
- * was taken for it is free again. */
+/* A session whose begin has an unknown outcome expires, and another leader takes over: its slots
+ * are free again. */
 START_TEST(a_start_in_doubt)
 {
     tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
-    enum { ERRORS = 8 }; /* seeds of what the store answers */
+    enum { ERRORS = 8 }; /* seeds for the store's answers */
     uint64_t all = 1;
     for (uint64_t nth = 0; nth <= (all + 1) * ERRORS; nth++) {
         begin(4);

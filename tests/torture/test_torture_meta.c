@@ -11,8 +11,8 @@
 
 /*
  * Every allocation fails once, one after the other, over the life of a store and an index.
- * Whatever fails: no crash, no leak, a call that failed for it did nothing, and the counters are
- * those of a full scan.
+ * Whatever fails: no crash, no leak, a failed call has no effect, and the counters equal a full
+ * scan.
  */
 enum { KEYS = 40 };
 
@@ -78,7 +78,7 @@ static void use(const struct tierce__meta_store_ops *ops, const char *uri)
     for (unsigned round = 0; rc == 0 && round < 4; round++) {
         for (size_t i = 0; i < KEYS; i++)
             keys[i] = (int64_t)i;
-        tierce__arena_clear(&arena); /* one that was refused memory refuses all */
+        tierce__arena_clear(&arena); /* an arena that failed an allocation fails all later ones */
         int one = tierce__meta_index_modify(
             lookup, keys, KEYS,
             &(struct tierce__meta_change){

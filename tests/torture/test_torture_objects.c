@@ -27,7 +27,7 @@ static void be_silent(void *arg, enum tierce_log_level level, const char *event,
 static void setup(void)
 {
     tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
-    /* So many faults are no reason to leave the disk alone here. */
+    /* Here so many faults must not take the disk out of service. */
     fx_open(&fx, true,
             (const char *const[]){"breaker.errors", "1000000", "breaker.window", "64", NULL});
     ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->rungs[1].tier), 0);
@@ -109,7 +109,7 @@ static void settle(void)
     empty_memory(); /* of pages of small values too */
 }
 
-/* What is answered last is freed by the tier's thread a moment later. */
+/* The tier's thread frees the last answered request slightly later. */
 static uint64_t live_now(uint64_t wanted)
 {
     uint64_t live = tierce__alloc_live(), before, give_up = tierce__deadline_in_ms(60000);

@@ -11,8 +11,8 @@
 
 /*
  * Every allocation of stores that wait for each other, of a copy and of a move fails once, one
- * after the other. Whatever fails: no crash, no leak, no suffix without its prefix, and who stores
- * again has everything.
+ * after the other. Whatever fails: no crash, no leak, no suffix without its prefix, and a repeated
+ * store stores everything.
  */
 
 #define BLOCKS 20u

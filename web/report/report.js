@@ -67,7 +67,7 @@ function showHead() {
       trace.internal_blocks > 0 && ` The engine itself held ${count(trace.internal_blocks)} of the blocks looked up; the hit rates are of the others.`,
       !(trace.internal_blocks > 0) && ' Which blocks the engine held itself is not known: the hit rates are of its own cache and of a store together.'),
     trace.bad_lines > 0 ? h('p', {class: 'note'},
-      `${count(trace.bad_lines)} ${trace.bad_lines === 1 ? 'line' : 'lines'} of the file could not be read and are left out.`) : '');
+      `${count(trace.bad_lines)} ${trace.bad_lines === 1 ? 'line' : 'lines'} of the file could not be read and were ignored.`) : '');
 }
 
 function showContents() {

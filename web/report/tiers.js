@@ -54,5 +54,5 @@ function showTiers() {
       `half of them within ${seconds(run.load.p50_s)}, 90\u00a0% within ${seconds(run.load.p90_s)}, 99\u00a0% within ${seconds(run.load.p99_s)}.`),
     run.tiers.some(tier => tier.waits > 0) && h('p', {class: 'note'}, run.tiers.filter(tier => tier.waits > 0).map(tier =>
       `${count(tier.waits)} of ${count(tier.loads)} loads waited for ${tier.name}, ${seconds(tier.wait_s)} in all; its queue was ${seconds(tier.queue_max_s)} at most.`).join(' ')),
-    run.failed > 0 && h('p', {class: 'note'}, `${count(run.failed)} hits could not be loaded: the first tier had no room.`));
+    run.failed > 0 && h('p', {class: 'note'}, `${count(run.failed)} hits could not be loaded: no room in the first tier.`));
 }

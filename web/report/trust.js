@@ -38,7 +38,7 @@ function showTrust() {
   section('trust', 'How far to trust it',
     trust.rounds > 0 && h('p', null, `The bands are 95\u00a0% intervals from ${count(trust.rounds)} draws of ${count(trust.sessions)} sessions` +
       (trust.clusters < trust.sessions ? ` in ${count(trust.clusters)} groups that stay together` : '') +
-      `: how much the hit rate would differ had others of them come, with their hits as they were. ${sentence(trust.sessions_text)}`),
+      `: how much the hit rate would differ with another sample of them, with their recorded hits. ${sentence(trust.sessions_text)}`),
     rows.length > 0 ? [h('p', null, 'Caveats to the rates, with the capacities to which they apply:'), h('ul', {class: 'plain'}, rows)]
       : h('p', null, 'Every cache was full, its content was replaced, and it had avoidable misses.'));
 }

@@ -177,7 +177,7 @@ def chain_root(request, adapters: AdapterDigests, hashed_media: bool) -> ChainRo
     if request.prompt_embeds is not None or request.prompt_token_ids is None:
         raise Unsupported("the prompt holds embeddings")
     if not all(hashed_media and CONTENT_HASH.search(f.identifier) for f in request.mm_features):
-        raise Unsupported("an image or the like is known by a name, not by its content")
+        raise Unsupported("an image or similar input is identified by a name, not by its content")
     lora = getattr(request, "lora_request", None)
     return ChainRoot(
         lora=b"" if lora is None else adapters.digest(lora.lora_path),

@@ -147,7 +147,7 @@ def socket_folder() -> str:
         pass
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise LinkError(f"{path} is not a folder of this user alone")
+        raise LinkError(f"{path} is not a folder with access for this user only (mode 0700)")
     return path
 
 
@@ -203,9 +203,9 @@ class LinkServer:
             except LinkError as error:
                 log.debug("the scheduler's connection ended: %s", error)
             except OSError as error:
-                log.debug("the scheduler's connection broke: %s", error)
+                log.debug("the scheduler's connection failed: %s", error)
             except Exception:
-                log.exception("a question of the scheduler could not be answered")
+                log.exception("a query of the scheduler could not be answered")
 
     def answer(self, frame: memoryview) -> bytes | None:
         if frame[0] == OP_FACTS:
@@ -274,7 +274,7 @@ class RemoteWorker:
 
     def ask(self, body: bytes, answers: bool = True, takes_s: float = 0.0):
         if time.monotonic() < self.retry_at:
-            raise LinkError("the worker did not answer a moment ago")
+            raise LinkError("the worker did not answer the previous query")
         try:
             sock = self.connected()
             sock.settimeout(self.timeout_s + takes_s)

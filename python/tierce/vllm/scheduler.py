@@ -83,7 +83,7 @@ class SchedulerHalf:
         try:
             root = identity.chain_root(request, self.adapters, self.hashed_media)
         except Unsupported as reason:
-            self.warn_once(f"a request is left alone: {reason}")
+            self.warn_once(f"Tierce ignores a request: {reason}")
             return None
         wishes = request.kv_transfer_params or {}
         tracker = RequestTracker(

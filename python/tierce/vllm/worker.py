@@ -92,7 +92,7 @@ class Geometry:
         for name in sorted(kv_caches, key=layer_order):
             tensor = kv_caches[name]
             if not hasattr(tensor, "data_ptr"):
-                raise Unsupported(f"layer {name} keeps its KV in something that is no tensor")
+                raise Unsupported(f"layer {name} keeps its KV in something that is not a tensor")
             if tensor.device.type != "cpu":
                 raise Unsupported(f"KV in {tensor.device.type} memory")
             if tensor.data_ptr() in seen:  # layers that share their KV
@@ -342,7 +342,7 @@ class WorkerHalf:
         self.hashed = (wanted in ("auto", "vllm-sha256-cbor") and constant
                        and config.cache_config.enable_prefix_caching)
         if wanted == "vllm-sha256-cbor" and not self.hashed:
-            raise ConfigError("chunk.hash vllm-sha256-cbor needs vLLM's prefix cache with "
+            raise ConfigError("chunk.hash vllm-sha256-cbor requires vLLM's prefix cache with "
                               "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
         cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or
                              os.path.expanduser("~/.cache"), "tierce")
@@ -518,7 +518,7 @@ class WorkerHalf:
             TOKEN_BYTES * self.namespace["block_tokens"])
         news = memoryview(part.data)[(have - part.from_block) * block_bytes:]
         if len(news) % block_bytes:
-            raise ValueError("a part of a chain that is no whole number of blocks")
+            raise ValueError("a part of a chain that is not a whole number of blocks")
         if len(news) and part.hashed:
             chain.append_hashes(news)
         elif len(news):

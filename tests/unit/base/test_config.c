@@ -165,7 +165,7 @@ START_TEST(durations_counts_shares_and_bools_are_read_strictly)
 }
 END_TEST
 
-/* What a formatter writes its parser reads back; numbers from a generator that is printed. */
+/* Each parser reads back the formatter's output; the seed of the numbers is printed. */
 START_TEST(formats_round_trip)
 {
     uint64_t seed = (uint64_t)time(NULL), x = seed | 1;
@@ -207,20 +207,21 @@ START_TEST(defaults_and_set)
 }
 END_TEST
 
-/* A value that is refused leaves the old one with its origin, and says what would be right. */
+/* A rejected value leaves the old one with its origin, and the message states the accepted
+ * values. */
 START_TEST(refused_values_change_nothing)
 {
     static const struct {
         const char *name, *value, *says;
     } bad[] = {
         {"memory.size", "12Q", "512MiB"},
-        {"memory.size", "1MB", "lies between 1MiB and 16TiB"},
-        {"memory.size", "17TiB", "lies between 1MiB and 16TiB"},
-        {"memory.pins", "101%", "lies between 0 and 1"},
+        {"memory.size", "1MB", "accepted are values from 1MiB to 16TiB"},
+        {"memory.size", "17TiB", "accepted are values from 1MiB to 16TiB"},
+        {"memory.pins", "101%", "accepted are values from 0 to 1"},
         {"memory.pins", "-0.1", "0.5 or 50%"},
         {"disk.direct", "maybe", "true or false"},
-        {"disk.flush_interval", "9ms", "lies between 10ms and 1h"},
-        {"disk.depth", "0", "lies between 1 and 1024"},
+        {"disk.flush_interval", "9ms", "accepted are values from 10ms to 1h"},
+        {"disk.depth", "0", "accepted are values from 1 to 1024"},
         {"chunk.hash", "sha", "auto|sha256|xxh3-128"},
         {"chunk.hash", "", "auto|sha256|xxh3-128"},
         {"chunk.hash", "sha256|xxh3-128", "auto|sha256|xxh3-128"},
@@ -311,7 +312,7 @@ START_TEST(hostile_files_are_refused_with_the_place)
         {"\"memory\\0x\": 1\n", "not the plain name"},
         {"top: \x01\n", ":1: a control character"},
         {"top: 1\n\n# \xff\n", ":3: a control character or bytes that are not UTF-8"},
-        {"%YAML 9.9\n---\ntop: 1\n", ":1: a directive"},
+        {"%YAML 9.9\n---\ntop: 1\n", ":1: a YAML directive"},
         {"top: !!binary 1\n  - x\n", ""},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {

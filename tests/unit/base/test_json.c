@@ -202,7 +202,8 @@ static size_t make_value(char *out, size_t size, struct test_random *random, uns
     return used;
 }
 
-/* What json-c reads is read alike; with one byte changed it is refused or read alike. */
+/* Text that json-c accepts is read identically; with one byte changed it is rejected or read
+ * identically. */
 START_TEST(it_reads_what_json_c_reads)
 {
     struct test_random random = test_random_start("json");

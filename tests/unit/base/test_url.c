@@ -138,7 +138,7 @@ START_TEST(parameters_are_checked)
     tierce__url_clear(&url);
     parse("redis://h?ttl=3&ttl=3");
     ck_assert_int_eq(tierce__url_check_params(&url, known, why), TIERCE_E_CONFIG);
-    ck_assert_ptr_nonnull(strstr(why, "\"ttl\" comes twice"));
+    ck_assert_ptr_nonnull(strstr(why, "\"ttl\" is given twice"));
     tierce__url_clear(&url);
     parse("redis://h?ttl=3&prefix=%3F");
     ck_assert_int_eq(tierce__url_check_params(&url, known, why), 0);
@@ -180,7 +180,7 @@ static const char *const shown[][2] = {
     {"redis://user:hidden@h:1/0", "redis://h:1/0"},
     {"redis://hidden@h", "redis://h"},
     {"redis://a:hid@den@h", "redis://h"},
-    {"redis://a:hid/den@h/0", "redis://h/0"}, /* not percent-encoded: refused, not shown */
+    {"redis://a:hid/den@h/0", "redis://h/0"}, /* not percent-encoded: rejected, not shown */
     {"redis://a:hid?den@h/0", "redis://h/0"},
     {"redis://h?password=hidden&b=1", "redis://h?password=***&b=1"},
     {"s3://b?b=1&Secret_Access_Key=hidden", "s3://b?b=1&Secret_Access_Key=***"},

@@ -271,7 +271,7 @@ START_TEST(the_script_fails_delays_hangs_and_flips)
 }
 END_TEST
 
-/* What a file holds after a cut: old or new, sector by sector. */
+/* The content of a file after a power cut: old or new, sector by sector. */
 START_TEST(a_cut_takes_back_only_what_was_not_synced)
 {
     struct tierce__vfs *vfs = make_fault(true);

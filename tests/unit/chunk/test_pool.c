@@ -345,8 +345,8 @@ END_TEST
 
 #define BUSY 8
 
-/* Pages are touched when nobody else wants the processor, and the process's memory map is locked
- * meanwhile: whoever maps memory on a busy machine must not wait until it is idle. */
+/* Pages are touched at idle priority, and the process's memory map is locked meanwhile: a thread
+ * that maps memory on a busy machine must not wait until the machine is idle. */
 START_TEST(nobody_waits_for_pages_to_be_touched)
 {
     pid_t busy[BUSY];

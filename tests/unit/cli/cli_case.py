@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command line share: they run the real executable from outside."""
+"""Shared by the tests of the command line: they run the real executable as a process."""
 
 import os
 import random

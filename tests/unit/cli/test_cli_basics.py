@@ -83,7 +83,7 @@ class Config(CliCase):
 
     def test_refusals(self):
         self.check(2, "config", "--memory.sise=1GiB", err=['nearest name is "memory.size"'])
-        self.check(2, "config", "--memory.size=1", err=["lies between 1MiB and 16TiB"])
+        self.check(2, "config", "--memory.size=1", err=["accepted are values from 1MiB to 16TiB"])
         self.check(2, "config", "--memory.size", err=["needs a value"])
         self.check(2, "config", "--set", "x", err=["is not PARAMETER=VALUE"])
         self.check(2, "config", "extra", err=['"extra" is not expected', "--file"])

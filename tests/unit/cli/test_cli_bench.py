@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tierce bench: that every row is there and says what it must. Speed is no test."""
+"""tierce bench: every row is present and has the right fields. Speed is no test."""
 
 import csv
 import json
@@ -121,7 +121,7 @@ class Bench(CliCase):
         self.check(2, "bench", "--seconds", "0", err=["--seconds"])
         self.check(2, "bench", "--seconds", "nan", err=["--seconds"])
         self.check(2, "bench", "--memory", "1MiB", err=["--memory"])
-        self.check(1, "bench", "hash", "--dir", "missing", err=["cannot make missing/"])
+        self.check(1, "bench", "hash", "--dir", "missing", err=["cannot create missing/"])
 
     def test_a_signal_leaves_no_files(self):
         for number in (signal.SIGINT, signal.SIGTERM):

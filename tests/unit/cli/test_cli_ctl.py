@@ -103,7 +103,7 @@ class Ctl(KeeperCase):
         self.assertEqual(self.chunks(pid), [2])
 
     def test_backfill(self):
-        """A store that was added later gets what lies on disk, once."""
+        """A store that is added later receives the chunks on disk, once."""
         disk, shared = f"disk.path={self.folder}/store", f"{self.folder}/shared"
         _, keeper = self.keep(disk)
         keeper.stdin.close()
@@ -163,7 +163,7 @@ class Ctl(KeeperCase):
                    err=["--tier comes once"], env=self.env)
         refused = self.check(1, "ctl", pid, "clear", "--tier", "tape", err=["no tier"],
                              env=self.env)
-        self.assertIn("there are: memory\n", refused.stderr)
+        self.assertIn("the tiers are: memory\n", refused.stderr)
         self.assertNotIn("\n\n", refused.stderr)
         self.check(2, "ctl", pid, "backfill", "begin", err=["'begin'"], env=self.env)
         self.check(2, "ctl", pid, "backfill", "--rat", "1MiB", err=["--rate"], env=self.env)

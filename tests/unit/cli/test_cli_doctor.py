@@ -87,7 +87,7 @@ class Doctor(CliCase):
     def test_a_description_is_compared_with_a_namespace(self):
         ns = self.write("ns", text())
         a = self.write("a.yaml", DESCRIPTION.format(model=json.dumps(MODEL)))
-        self.check(0, "doctor", a, ns, out=["as far as these sources tell"])
+        self.check(0, "doctor", a, ns, out=["as far as these sources show"])
         a = self.write("a.yaml", DESCRIPTION.format(model="'" + json.dumps(MODEL) + "'"))
         self.check(0, "doctor", ns, a)
         self.write("model/config.json", json.dumps(MODEL, indent=2))
@@ -98,15 +98,15 @@ class Doctor(CliCase):
         self.check(1, "doctor", ns, a, out=["model.name\n    A: \"small\"\n    B: \"big\""])
         a = self.write("a.yaml", "cell_bytes: 4096\nlayer_count: 3\n")
         self.check(1, "doctor", ns, a, out=["cell_bytes\n    A: 4096x2,8192x1\n    B: 4096x3",
-                                            "do not tell it", "weights (missing in B)"])
+                                            "do not contain it", "weights (missing in B)"])
 
     def test_a_models_own_file_is_compared_with_what_an_engine_made_of_it(self):
         effective = {"config": {**MODEL, "default": 1}, "dtype": "torch.bfloat16"}
         ns = self.write("ns", text(model=json.dumps(effective)))
         self.write("m/config.json", json.dumps({**MODEL, "unused": True}))
         a = self.write("a.yaml", "model: m\n")
-        self.check(0, "doctor", a, ns, out=["only what its own file holds"])
-        self.check(0, "doctor", ns, a, out=["only what its own file holds"])
+        self.check(0, "doctor", a, ns, out=["Only the fields in the model's own file"])
+        self.check(0, "doctor", ns, a, out=["Only the fields in the model's own file"])
         self.write("m/config.json", json.dumps({**MODEL, "rope_theta": 1}))
         self.check(1, "doctor", ns, a, out=["model.rope_theta\n    A: 10000\n    B: 1\n"])
 
@@ -114,7 +114,7 @@ class Doctor(CliCase):
         a = self.write("a.yaml", "chunk: {tokens: 512, hash: sha256}\nmemory.size: 1GiB\n")
         b = self.write("b.yaml", "chunk.tokens: 512\nmodel: m.json\n")
         self.write("m.json", json.dumps(MODEL))
-        self.check(0, "doctor", a, b, out=["do not tell it", "algo (missing in B)",
+        self.check(0, "doctor", a, b, out=["do not contain it", "algo (missing in B)",
                                            "model (missing in A)"])
         ns = self.write("ns", text())
         self.check(1, "doctor", a, ns, out=["chunk_tokens\n    A: 512\n    B: 256"])
@@ -140,7 +140,7 @@ class Doctor(CliCase):
         cases = [
             ("/nowhere", "/nowhere: No such file"),
             (empty, "holds no namespaces yet"),
-            (plain, "is no store folder"),
+            (plain, "is not a store folder"),
             (damaged, "its digest is not its name"),
             ("/dev/null", "/dev/null: is neither a file nor a folder"),
             ("", '"" names no file and no folder'),
@@ -159,7 +159,7 @@ class Doctor(CliCase):
             ("weights: aa\nweights: bb\n", "weights stands twice"),
             ("weights: [a]\n", "takes a single value"),
             ("weights: &a b\nlayout: *a\n", "takes a single value"),
-            ("model: {a: &a 1, b: *a}\n", "JSON has not"),
+            ("model: {a: &a 1, b: *a}\n", "JSON does not have"),
             ("model: {a: 1, a: 2}\n", "a key stands twice"),
             ("model: '{'\nlayout: x\n", "is not JSON"),
             ("model: /nowhere\nlayout: x\n", "No such file"),

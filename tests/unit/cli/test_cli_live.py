@@ -18,7 +18,7 @@ from cli_case import EXECUTABLE, CliCase, free_port
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PATIENCE = 60  # seconds until a test gives up; none waits that long if all is well
 
-# Publishes what it reads: a line is "NUMBER HEX" or "NUMBER HEX HEX HEX" for another count of frames.
+# Publishes its input: a line is "NUMBER HEX" or "NUMBER HEX HEX HEX" for another count of frames.
 PUBLISHER = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.PUB)
@@ -116,7 +116,7 @@ class File(Live):
         self.assertIn("6 requests over", table)
         self.assertIn("18 blocks, 4 of them different", table)
         self.assertRegex(table, r"(?m)^lru +77\.78%$")
-        self.assertIn("the source began anew 2 times", table)
+        self.assertIn("the source restarted 2 times", table)
 
     def test_it_is_the_curve_of_the_whole_trace(self):
         lines = [turn(i, [i % 5, 10 + i % 11, 100 + i % 30, 1000 + i]) for i in range(600)]
@@ -166,8 +166,8 @@ class File(Live):
         wrong = self.write("wrong.txt", "of no format\n")
         follower = self.follow(one, "--live", other, "--live", wrong, "--capacity", "100")
         self.wait_for(follower, "requests=3 blocks=8 different=5 lost=0 lru[100]=37.50%")
-        self.assertRegex(follower.stderr.readline(), "wrong.txt: is of no format .*; the other "
-                                                     "sources are followed on")
+        self.assertRegex(follower.stderr.readline(), "wrong.txt: has an unknown format.*; the other "
+                                                     "sources are still followed")
         self.append(other, turn(1, [1, 2]))
         self.wait_for(follower, "requests=4 blocks=10 different=5 lost=0 lru[100]=50.00%")
         self.assertIn("4 requests over", self.end(follower))
@@ -177,7 +177,7 @@ class File(Live):
         follower = self.follow(path)
         self.append(path, "nonsense\n" * 50 + turn(1, [1, 2]))
         self.wait_for(follower, "requests=2 ")
-        self.assertIn("50 bad lines are left out; the first, line 2: ", self.end(follower))
+        self.assertIn("50 bad lines were ignored; the first, line 2: ", self.end(follower))
 
     def test_an_access_log_of_lookups_and_stores(self):
         line = '{"tierce_access":1,"time_us":%d,"op":"%s","blocks":"' + "00" * 7 + '01"}\n'
@@ -186,7 +186,7 @@ class File(Live):
         self.wait_for(follower, "requests=2 blocks=2 different=1 lost=0 lru[10]=0.00%")
         self.append(path, line % (4, "lookup"))
         self.wait_for(follower, "requests=3 blocks=3 different=1 lost=0 lru[10]=50.00%")
-        self.assertIn("lookups are taken to be stored afterwards", self.end(follower))
+        self.assertIn("lookups are assumed to store their blocks afterwards", self.end(follower))
 
     def test_a_terminal_sees_pages(self):
         path = self.write("trace.jsonl", turn(0, [1, 2]) + turn(1, [1, 2]))
@@ -211,20 +211,19 @@ class File(Live):
     def test_what_is_wrong_is_said(self):
         self.check(1, "optimize", "--live", "missing", err=["missing: cannot be opened: "])
         self.check(1, "optimize", "--live", self.folder, err=["cannot be opened: "])
-        self.check(1, "optimize", "--live", "ftp://x/y", err=["is no source; there are tcp://"])
+        self.check(1, "optimize", "--live", "ftp://x/y", err=["is not a source; sources are tcp://"])
         self.check(1, "optimize", "--live", "127.0.0.1:5557",
-                   err=["cannot be opened: No such file or directory; what is no file begins with "
-                        "tcp:// (vLLM's KV events) or http://"])
-        self.check(1, "optimize", "--live", "tcp://nonsense", err=["cannot be connected to: "])
-        self.check(2, "optimize", "--live", "a", "b", err=["give no TRACE with it"])
+                   err=["cannot be opened: No such file or directory; other sources begin with tcp:// (vLLM's KV events) or http://"])
+        self.check(1, "optimize", "--live", "tcp://nonsense", err=["cannot be reached: "])
+        self.check(2, "optimize", "--live", "a", "b", err=["omit TRACE"])
         self.check(2, "optimize", "--live", "a", "--html", "b", err=["--live shows hit rates"])
         self.check(2, "optimize", "--live", "a", "--engine-cache", "5", err=["--live shows hit rates"])
         self.check(2, "optimize", "--live", "a", "--fade", "x", err=["--fade takes a time"])
         self.check(2, "optimize", "--live", "a", "--fade", "1s", "--match", "stream",
-                   err=["--fade does not go with --match stream"])
-        self.check(2, "optimize", "a", "--fade", "1s", err=["--fade goes with --live"])
+                   err=["--fade cannot be used with --match stream"])
+        self.check(2, "optimize", "a", "--fade", "1s", err=["--fade requires --live"])
         self.check(2, "optimize", "--live", "a", "--every", "x", err=["--every takes a time"])
-        self.check(2, "optimize", "a", "--every", "1s", err=["--every goes with --live"])
+        self.check(2, "optimize", "a", "--every", "1s", err=["--every requires --live"])
         path = self.write("empty", "")
         self.end(self.started(self.follow(path)), 1)
 
@@ -234,7 +233,7 @@ class File(Live):
                 follower = subprocess.Popen(
                     [EXECUTABLE, "optimize", "--live", url], stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                self.assertIn(f"{url}: nothing has come for 3 s", follower.stderr.readline())
+                self.assertIn(f"{url}: no data for 3 s", follower.stderr.readline())
                 self.assertIsNone(follower.poll())
                 follower.terminate()
                 self.assertIn("no request came", follower.stderr.read())
@@ -306,8 +305,8 @@ class Http(Live):
         out, err = follower.communicate(timeout=PATIENCE)
         self.assertEqual(follower.returncode, 0, err)
         self.assertIn("3 requests", out)
-        self.assertIn("the source began anew 1 times", out)
-        self.assertIn("1 bad lines are left out", out)
+        self.assertIn("the source restarted 1 times", out)
+        self.assertIn("1 bad lines were ignored", out)
 
     def test_more_than_its_buffer(self):
         lines = [turn(i, list(range(i, i + 200))) for i in range(4000)]
@@ -380,9 +379,9 @@ class Zmq(Live):
         self.wait_for(follower, " different=6 lost=2 ")
         out = self.end(follower)
         self.assertRegex(out, r"\d+ messages, 2 lost\n")
-        self.assertIn("2 messages are no events and are left out", out)
-        self.assertIn("the source began anew 1 times", out)
-        self.assertIn("1 bad lines are left out", out)
+        self.assertIn("2 messages are not events and were ignored", out)
+        self.assertIn("the source restarted 1 times", out)
+        self.assertIn("1 bad lines were ignored", out)
         return publisher
 
     def test_events_over_tcp(self):

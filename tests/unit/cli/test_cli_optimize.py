@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tierce optimize, from outside: what it is asked, what it answers, and the golden numbers."""
+"""tierce optimize as a process: arguments, output, and the golden numbers."""
 
 import csv
 import json
@@ -199,7 +199,7 @@ class Optimize(CliCase):
                 self.check(2, "optimize", *args, err=[said])
 
     def test_progress_of_a_pipe(self):
-        """Nobody knows how much is to come, and nothing is made up."""
+        """The total is unknown, so no progress is shown."""
         ours, theirs = pty.openpty()
         self.addCleanup(os.close, ours)
         reader = subprocess.Popen([EXECUTABLE, "optimize", "-", "--format", "mooncake"],
@@ -247,19 +247,19 @@ class Optimize(CliCase):
         return folder, said
 
     def test_no_room_for_belady(self):
-        # 8,000 * (56 + 256) bytes, and 4 * 512,000. What a tmpfs has left is counted by processor
-        # and may be off by hundreds of KiB, so every size here is far from what is wanted.
+        # 8,000 * (56 + 256) bytes, and 4 * 512,000. The free space of a tmpfs is counted per
+        # processor and may be off by hundreds of KiB, so every size here is far from the limit.
         path = self.trace([list(range(64))] * 8000)
         folder, said = self.on_a_small_disk(3400, path, "--policy", "lru,belady")
         self.assertEqual(said.returncode, 1, said.stderr)
         for text in ("belady", f"temporary file of 2048000 bytes in {folder}", "No space left",
-                     "TMPDIR names another folder", "--policy"):
+                     "set TMPDIR", "--policy"):
             self.assertIn(text, said.stderr)
         _, said = self.on_a_small_disk(3400, path, "--policy", "lru")
         self.assertEqual(said.returncode, 0, said.stderr)
         folder, said = self.on_a_small_disk(800, path, "--policy", "lru")
         self.assertEqual(said.returncode, 1, said.stderr)
-        for text in (f"temporary file in {folder}", "No space left", "TMPDIR names another"):
+        for text in (f"temporary file in {folder}", "No space left", "set TMPDIR to use another"):
             self.assertIn(text, said.stderr)
 
     # ---- KVCM's caches ----
@@ -394,14 +394,14 @@ class Optimize(CliCase):
                 ({group + "tier_flows": []}, "tier_flows"),
                 ({group + "instances": []}, "instances"),
                 ({one + "instance_id": "a"}, "another instance"),
-                ({one + "instance_group_name": "h"}, "the group that it stands in"),
+                ({one + "instance_group_name": "h"}, "the group that contains it"),
                 ({one + "eviction_policy_type": "random_lru"}, "sample_rate"),
                 ({one + "eviction_policy_type": "lfu"}, "leaf_aware_lru"),
                 ({one + "eviction_policy_params": {"rate": 1}}, "eviction_policy_params.rate"),
-                ({one + "instance_id": "c"}, '"b" stands in no group'),
+                ({one + "instance_id": "c"}, '"b" is in no group'),
                 ({"trace_file_path": "/nonexistent"}, "/nonexistent")]:
             with self.subTest(changes=changes):
-                of_trace = said in ('"b" stands in no group', "/nonexistent")
+                of_trace = said in ('"b" is in no group', "/nonexistent")
                 self.check(1 if of_trace else 2, "optimize", "--kvcm-config",
                            self.config(trace, **changes), err=[said])
         self.check(2, "optimize", "--kvcm-config", self.write("x", "{"), err=["JSON"])

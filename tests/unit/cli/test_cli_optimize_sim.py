@@ -56,17 +56,17 @@ class OptimizeSim(CliCase):
                              ("10", "6", "3", "3", f"{3 / 7:.6f}"), row)
         out = self.check(0, "optimize", *at).stdout
         self.assertIn("hits by prefix, without the engine's own: of the 7 of 10 blocks looked up that "
-                      "the engine did not hold, in a cache of so many blocks:", out)
+                      "the engine did not hold, by cache size in blocks:", out)
         for name in ("lru", "belady", "infinite"):
             self.assertEqual(self.line(out, f"{name} ")[1], "42.86%")
         self.check(2, "optimize", *at, "--engine-cache", "2",
-                   err=["--engine-cache", "says itself what the engine held"])
+                   err=["--engine-cache", "already states what the engine held"])
 
     def test_an_engine_that_is_simulated(self):
         """An engine of two blocks: 1 and 2 after the first two requests, 1 and 4 after the third."""
         trace = self.trace([[1, 2], [1, 2], [1, 4], [1, 2], [5]])
         at = [trace, "--capacity", "100", "--policy", "lru"]
-        self.assertIn("hits by prefix, with the engine's own (--engine-cache SIZE leaves them out), of "
+        self.assertIn("hits by prefix, with the engine's own (--engine-cache SIZE excludes them), of "
                       "the blocks looked up, ", self.check(0, "optimize", *at).stdout)
         self.assertNotIn("store_hit_rate", self.rows(*at)[0])
         row = self.rows(*at, "--engine-cache", "2")[0]
@@ -142,7 +142,7 @@ class OptimizeSim(CliCase):
             return out, row
         # 3 s of writing from second 0, 1 s more from second 1: free at second 4.
         out, row = disk("1MB/s")
-        self.assertIn("disk does one thing at a time: 1 of 1 loads waited, 2.0 s in all; its queue "
+        self.assertIn("disk serves one request at a time: 1 of 1 loads waited, 2.0 s in all; its queue "
                       "was 3.0 s at most, 2.1 s at the end", out)
         self.assertEqual([row[k] for k in ("waits", "waiting_s", "queue_s", "queue_max_s")],
                          ["1", "2", "2.1", "3"])
@@ -212,12 +212,12 @@ class OptimizeSim(CliCase):
 
     def test_wrong_tiers(self):
         path = self.trace([[1]])
-        for spec, said in [("", "NAME:SIZE"), (":5", "no name"), ("memory=5", "NAME:SIZE"), ("a:0", "not \"0\""),
+        for spec, said in [("", "NAME:SIZE"), (":5", "not a name"), ("memory=5", "NAME:SIZE"), ("a:0", "not \"0\""),
                            ("a:5,polcy=lru", '"polcy" is not known here ("policy"?)'),
                            ("a:5,policy=belady", "no policy \"belady\""),
                            ("a:5,read", '"read" lacks a value'), ("a:5,read=fast", "a rate like"),
                            ("a:5,latency=x", "a time like"), ("a:5,ttl=0", "a time like"),
-                           ("a:5,endurance=-1", "a size like"), ("a" * 40, "no name"),
+                           ("a:5,endurance=-1", "a size like"), ("a" * 40, "not a name"),
                            ("a:5," + "x" * 200, "NAME:SIZE"),
                            ("a:1GiB", "--block-bytes")]:
             with self.subTest(spec=spec):
@@ -232,7 +232,7 @@ class OptimizeSim(CliCase):
         path = self.trace([[1, 2, 3], [1, 2, 4], [1, 5]], every_ms=2000)
         out = self.check(0, "optimize", path, "--policy", "lru", "--capacity", "2", "--life",
                          "--block-tokens", "16").stdout
-        self.assertIn("37.50% of the 8 blocks looked up had come before", out)
+        self.assertIn("37.50% of the 8 blocks looked up had occurred before", out)
         self.assertIn("60.00% of the 5 different blocks stored are never used again", out)
         self.assertEqual(self.line(out, "  time until used again")[4:], ["3", "2.0", "s", "2.0",
                                                                         "s", "2.0", "s", "2.0",
@@ -320,7 +320,7 @@ class OptimizeSim(CliCase):
             with self.subTest(args=args):
                 self.check(2, "optimize", self.log(), *args, err=[said])
         self.check(0, "optimize", self.log(), "--quota", "i0=5", out=["in no group"])
-        self.check(2, "optimize", self.trace([[1]]), "--quota", "i0=5", err=["names no instance"])
+        self.check(2, "optimize", self.trace([[1]]), "--quota", "i0=5", err=["names no instances"])
 
     def test_groups_as_csv(self):
         path, out = self.log(), os.path.join(self.folder, "g.csv")
@@ -356,7 +356,7 @@ class OptimizeSim(CliCase):
         self.assertEqual(sum(int(self.line(out, g)[1]) for g in ("a  ", "b  ")) <= 40, True)
 
     def test_hostile_names(self):
-        """What a trace calls an instance does not reach the terminal as it is."""
+        """Names of instances from a trace are escaped before they reach the terminal."""
         turns = [{"instance_id": f"\033[2J{i % 2}", "trace_id": "x", "timestamp_us": i, "tokens": [],
                   "keys": [1, i], "query_type": "prefix_match", "block_mask": [], "sw_size": 0,
                   "location_spec_names": [], "input_len": 32, "output_len": 1,
@@ -396,8 +396,8 @@ class OptimizeSim(CliCase):
         rows = self.rows(path)
         self.assertEqual(max(int(r["capacity"]) for r in rows), sum(keys.values()))
         self.assertNotIn("belady", {r["policy"] for r in rows})
-        self.check(0, "optimize", path, out=["in a cache of so many bytes"])
-        self.check(0, "optimize", path, "--policy", "belady", out=["so many blocks"])
+        self.check(0, "optimize", path, out=["by cache size in bytes"])
+        self.check(0, "optimize", path, "--policy", "belady", out=["cache size in blocks"])
         self.check(2, "optimize", path, "--policy", "belady", "--capacity", "1KiB",
                    err=["counts blocks"])
         self.check(2, "optimize", path, "--capacity", "1KiB,5", err=["of one kind"])
@@ -437,9 +437,9 @@ class OptimizeSim(CliCase):
         self.assertEqual([r["hits"] for r in self.rows(*at, "--scale", "1")],
                          [r["hits"] for r in self.rows(*at)])
         result = self.check(0, "optimize", *at, "--scale", "30%", "--csv", "-",
-                            err=["points in the mean"])
+                            err=["points on average"])
         self.assertEqual([r["capacity"] for r in rows_of(result.stdout)], ["20", "60", "150"] * 2)
-        self.check(1, "optimize", *at, "--scale", "0.000000001", err=["nothing was drawn"])
+        self.check(1, "optimize", *at, "--scale", "0.000000001", err=["nothing was sampled"])
         for share in ("0", "1.5", "half"):
             self.check(2, "optimize", *at, "--scale", share, err=["--scale takes"])
         self.check(2, "optimize", *at, "--scale", "0.5", "--html", "x", err=["--html"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tierce optimize --html, --svg and --png, from outside. What a browser makes of the page is told
-by tests/python/test_report.py."""
+"""tierce optimize --html, --svg and --png, from outside. tests/python/test_report.py tests the page
+in a browser."""
 
 import base64
 import hashlib
@@ -195,7 +195,7 @@ class Report(CliCase):
         for path in trace, link:
             self.check(2, "optimize", trace, "--csv", path, err=["is the trace"])
         self.check(2, "optimize", trace, "--csv", "out", "--svg", "out",
-                   err=["out is named for two outputs"])
+                   err=["out is given for two outputs"])
         self.check(2, "optimize", trace, "--html", "", err=["a file to be written has an empty name"])
         self.check(2, "optimize", "", err=["takes a trace: a file, or - for standard input"])
         with open(trace, encoding="utf-8") as file:
@@ -226,8 +226,8 @@ class Report(CliCase):
         self.assertNotIn(self.trace, said)
 
     def test_a_report_takes_the_place_of_the_one_before(self):
-        """Through a link, with its permissions, and never by being written over: who reads the
-        old one reads on."""
+        """The file is replaced through a link, with its permissions, and never overwritten: readers
+        of the old file can continue."""
         for option in ("--csv", "--html", "--svg", "--png", "--timeline"):
             with self.subTest(option=option):
                 target = self.write("target", "of yesterday\n" * 10000)

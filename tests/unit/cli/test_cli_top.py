@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tierce top: what running processes say of themselves."""
+"""tierce top: the reported state of running processes."""
 
 import json
 import os
@@ -74,16 +74,16 @@ class Top(KeeperCase):
         self.check(1, "top", env=self.env, err=["no process"])
 
     def test_a_folder_of_others_is_not_asked(self):
-        """What lies in /tmp may be anybody's, and why would send it a prompt."""
+        """Files in /tmp may belong to any user, and `tierce why` would send them a prompt."""
         self.keep()
         folder = os.path.join(self.runtime, "tierce")
         os.chmod(folder, 0o755)
         for command in (("top",), ("why", "--tokens", self.write("tokens", "1 2 3"))):
-            self.check(1, *command, env=self.env, err=["folder of this user alone"])
+            self.check(1, *command, env=self.env, err=["folder with access for this user only"])
         os.chmod(folder, 0o700)
         if os.geteuid() == 0:
             os.chown(folder, 4711, -1)
-            self.check(1, "top", env=self.env, err=["folder of this user alone"])
+            self.check(1, "top", env=self.env, err=["folder with access for this user only"])
             os.chown(folder, 0, -1)
         self.check(0, "top", env=self.env)
 

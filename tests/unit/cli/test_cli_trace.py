@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tierce trace: what it says of a trace, and the traces it makes."""
+"""tierce trace: its summary of a trace, and the traces that it writes."""
 
 import gzip
 import json
@@ -71,7 +71,7 @@ class Trace(CliCase):
         self.assertEqual(result.stdout, MOONCAKE)
         self.assertEqual(result.stderr, "")
         access = self.check(0, "trace", "convert", path, "--to", "access",
-                            err=["of 3 requests the lengths in tokens are lost"]).stdout
+                            err=["3 requests lost their lengths in tokens"]).stdout
         self.assertEqual(access.splitlines()[:2], [
             '{"tierce_access":1,"time_us":0,"op":"lookup","namespace":"","request":1,'
             '"blocks":"00000000000000000000000000000001"}',
@@ -82,7 +82,7 @@ class Trace(CliCase):
         self.assertEqual(result.stdout, access)
         self.assertEqual(result.stderr, "")
         csv = self.check(0, "trace", "convert", path, "--to", "csv", err=[
-            "of 2 requests is lost which blocks belong together"]).stdout
+            "2 requests lost the information which blocks belong together"]).stdout
         self.assertEqual(csv.splitlines()[:3], ["time_us,key,size", "0,0,1", "0,1,1"])
         path = self.write("c.csv", csv)
         self.assertEqual(self.check(0, "trace", "convert", path, "--to", "csv").stdout, csv)
@@ -104,7 +104,7 @@ class Trace(CliCase):
     def test_convert_says_what_has_no_place(self):
         path = self.write("k.log", KVCM.replace('"b"', '"a"'))
         result = self.check(0, "trace", "convert", path, "--to", "mooncake", err=[
-            "1 writes are left out", "of 1 requests is lost which blocks the engine held itself"])
+            "1 writes were omitted", "1 requests lost the information which blocks the engine held itself"])
         self.assertEqual(len(result.stdout.splitlines()), 1)
         writes = self.write("w.jsonl", '{"instance_id":"i","timestamp_us":1,"keys":[1]}\n')
         self.check(1, "trace", "convert", writes, "--to", "csv",
@@ -117,7 +117,7 @@ class Trace(CliCase):
         self.check(1, "trace", "convert", path, "--to", "mooncake",
                    err=['line 2 is of a second instance, "b"', "--renumber"])
         result = self.check(0, "trace", "convert", path, "--to", "mooncake", "--renumber",
-                            err=["of 1 requests the instance is lost"])
+                            err=["1 requests lost their instance"])
         ids = [json.loads(line)["hash_ids"] for line in result.stdout.splitlines()]
         self.assertEqual(ids, [[0], [1], [0]])
         access = self.check(0, "trace", "convert", path, "--to", "access").stdout
@@ -172,18 +172,18 @@ class Trace(CliCase):
         lines = self.check(0, "trace", "head", path).stdout.splitlines()[1:]
         self.assertEqual([line.split()[0] for line in lines], ["2", "3", "1"])
         self.check(0, "trace", "head", path, "--window", "1",
-                   err=["2 of 3 lines are bad", "line 2: comes 2 s after its turn"])
+                   err=["2 of 3 lines are bad", "line 2: is 2 s out of order"])
         path = self.write("t.jsonl", MOONCAKE + '{"timestamp": 2, "hash_ids": [' +
                           ", ".join(["1"] * 100) + "]}\n")
         self.check(0, "trace", "stat", path, "--line-size", "100B",
-                   err=["line 4: is longer than a line may be, 100 bytes"])
+                   err=["line 4: exceeds the maximum length of a line, 100 bytes"])
 
     def test_wrong_files(self):
         self.check(1, "trace", "stat", "missing", err=["missing: cannot be opened: No such file"])
         self.check(1, "trace", "stat", self.folder, err=["is a folder; name the file"])
         self.check(1, "trace", "stat", self.write("e", ""), err=["e: is empty"])
         self.check(1, "trace", "stat", self.write("t", "hello\n"),
-                   err=["is of no format that its first lines tell", "kvcm-log, kvcm-schema, qwen"])
+                   err=["has an unknown format, judging by its first lines", "kvcm-log, kvcm-schema, qwen"])
         path = self.write("t.csv", "1,a\n")
         self.check(1, "trace", "stat", path, "--format", "mooncake",
                    err=["holds no request that can be read; as mooncake, line 1: is not an object"])

@@ -99,7 +99,7 @@ class Why(CliCase):
         answer = self.ask(1, self.store, "--tokens", self.tokens((0, 64), (1, 128)))
         self.assertEqual((answer["held_blocks"], answer["reason"], answer["block"]),
                          (4, "never_stored", 4))
-        self.assertIn("a folder does not remember", answer["text"])
+        self.assertIn("a folder has no record of removed chunks", answer["text"])
         self.assertEqual(self.ask(1, self.store, "--tokens", there, "--shard", "1/2")["reason"],
                          "never_stored")
         # From a pipe, as plain numbers.
@@ -113,7 +113,7 @@ class Why(CliCase):
         pid, _ = self.keep("dtype=fp8", "token=5")
         there = self.tokens((0, 128))
         several = self.why(1, self.store, "--tokens", there,
-                           err=["2 namespaces are meant", "kv_dtype=bf16", "kv_dtype=fp8"])
+                           err=["2 namespaces match", "kv_dtype=bf16", "kv_dtype=fp8"])
         by_dtype = {line.split("kv_dtype=")[1].split()[0]: line.split()[0]
                     for line in several.stderr.splitlines() if "kv_dtype=" in line}
         self.assertEqual(sorted(by_dtype), ["bf16", "fp8"])
@@ -158,7 +158,7 @@ class Why(CliCase):
         self.why(2, self.folder, "--tokens", tokens, "--namespace", "xyz", err=["in hex"])
         self.why(2, self.folder, "--tokens", tokens, "--shard", "2/2", err=["RANK/SIZE"])
         self.why(2, self.folder, "--tokens", tokens, "--lora", "abc", err=["in hex"])
-        self.why(1, self.folder, "--tokens", tokens, err=["is no store folder"])
+        self.why(1, self.folder, "--tokens", tokens, err=["is not a store folder"])
         self.why(1, self.folder + "/none", "--tokens", tokens, err=["there is no such folder"])
         self.why(1, self.folder, "--tokens", self.folder + "/none", err=["none: "])
         bad = self.write("bad", "[1, two]")

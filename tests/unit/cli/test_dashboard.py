@@ -81,7 +81,7 @@ def metrics_of_a_manager():
 
 
 class Boards:
-    """What holds for each dashboard."""
+    """Properties of each dashboard."""
 
     @classmethod
     def setUpClass(cls):

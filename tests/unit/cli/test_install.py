@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed tree: what leaves the library, a program built against it, and its removal."""
+"""The installed tree: the exported symbols of the library, a program built against it, and its
+removal."""
 
 import os
 import re

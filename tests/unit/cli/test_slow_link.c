@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 
-/* ---- a server that says what it hears -------------------------------------------------------- */
+/* ---- an echo server -------------------------------------------------------------------------- */
 
 struct echo {
     int listener;
@@ -145,7 +145,7 @@ START_TEST(test_a_byte_takes_a_round_trip)
 }
 END_TEST
 
-/* Requests that are sent one behind the other come back together. */
+/* Pipelined requests are answered together. */
 START_TEST(test_a_pipeline_takes_one_round_trip)
 {
     enum { COUNT = 50 };

@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_LINKS_WORLD_H
 #define TIERCE_TESTS_LINKS_WORLD_H
 
-/* Links of a test's own, which wait, hang and answer what they are told to. */
+/* Scripted links for tests, which wait, hang and answer as instructed. */
 #include "connector/links.h"
 #include "connector_harness.h"
 
@@ -20,7 +20,7 @@ struct tierce__link {
     uint64_t connects;
 };
 
-/* What the links share, under `lock`. */
+/* State shared by the links, under `lock`. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;

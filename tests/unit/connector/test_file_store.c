@@ -73,7 +73,7 @@ static void end(void)
     remove_root();
 }
 
-/* ---- what lies in the folder ----------------------------------------------------------------- */
+/* ---- content of the folder ------------------------------------------------------------------- */
 
 static struct {
     uint32_t objects, temporaries, folders;
@@ -368,7 +368,7 @@ static void make_older(const char *name, time_t seconds)
     ck_assert_int_eq(system(command), 0);
 }
 
-/* Full for a moment is right: what was written during a sweep counts twice until the next one. */
+/* It may be full briefly: objects written during a sweep count twice until the next sweep. */
 static void put_when_there_is_room(const char *name, uint32_t version)
 {
     int rc;
@@ -433,7 +433,7 @@ static void claim_sweep(unsigned count)
     ck_assert_int_eq(rename(tmp, claim), 0);
 }
 
-/* Others claim one sweep after the other: who runs out of room does not wait for them. */
+/* Other processes claim one sweep after another: a writer without room does not wait for them. */
 START_TEST(who_runs_out_of_room_sweeps)
 {
     start((struct tierce__file_opts){.cap_bytes = 10 << 20, .sweep_ms = 3600000});
@@ -451,7 +451,7 @@ START_TEST(who_runs_out_of_room_sweeps)
 }
 END_TEST
 
-/* A restart knows what lies there. */
+/* After a restart the existing objects are known. */
 START_TEST(the_count_survives)
 {
     char name[16];
@@ -549,8 +549,8 @@ START_TEST(a_writer_is_killed)
 }
 END_TEST
 
-/* The power goes before each call to the disk of a PUT: what was answered is there, and what was
- * not is there whole or not at all. */
+/* The power fails before each disk call of a PUT: an acknowledged object is there, and an
+ * unacknowledged one is there completely or not at all. */
 START_TEST(the_power_goes)
 {
     int rc = -EIO;

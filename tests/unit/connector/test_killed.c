@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stores that are killed (SIGKILL) and started again while requests of every kind are under way: a
- * server of S3, nanio, and a node by lm://. What is got is right, and all goes on afterwards.
+ * server of S3, nanio, and a node by lm://. Every read is right, and service continues afterwards.
  * Redis, memcached and Mooncake have theirs in their own tests.
  */
 #include "check_main.h"

@@ -34,8 +34,8 @@ START_TEST(names_are_asked_for_in_parts)
 }
 END_TEST
 
-/* What is known at the deadline is told: of the parts that are answered, and of the one that is
- * not. */
+/* At the deadline the known results are reported: for the answered parts, and for the unanswered
+ * one. */
 START_TEST(names_found_so_far_are_told)
 {
     static const char text[] = "abcdefghi";
@@ -129,7 +129,7 @@ START_TEST(one_link_takes_no_stores)
 }
 END_TEST
 
-/* Nobody is forgotten, whoever is woken for what: rounds of a store and reads on idle links. */
+/* No waiter is forgotten, whichever link is woken: rounds of a store and reads on idle links. */
 START_TEST(nobody_waits_beside_an_idle_link)
 {
     static struct connector_call calls[3];
@@ -236,7 +236,7 @@ START_TEST(not_too_many_wait)
         submit(&calls[i]);
     }
     ck_assert_int_eq(connector_call_wait(&calls[3]), TIERCE_E_LIMIT);
-    ck_assert_str_eq(connector_why(connector), "test://x: too many requests wait");
+    ck_assert_str_eq(connector_why(connector), "test://x: the request queue is full");
     set_shut(false);
     for (size_t i = 0; i < 3; i++)
         ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
@@ -336,7 +336,7 @@ START_TEST(close_cancels_what_waits_and_awaits_what_runs)
 }
 END_TEST
 
-/* What hangs is answered at the deadline of close, and frees the rest when it comes back. */
+/* A hanging call is answered at the deadline of close, and frees the rest when it returns. */
 START_TEST(close_is_bounded)
 {
     struct connector_call call;
@@ -375,7 +375,7 @@ START_TEST(a_link_that_cannot_be_made)
 }
 END_TEST
 
-/* Each allocation fails once: whoever asked is told, and nothing is lost. */
+/* Each allocation fails once: the request gets the error, and nothing is lost. */
 START_TEST(each_allocation_fails_once)
 {
     uint64_t made = 1;

@@ -59,7 +59,7 @@ static bool has_come(size_t i)
     return data[0] == 'a' + i && data[9] == 'a' + i;
 }
 
-/* Its share of what waits, in the order in which it came. */
+/* Its share of the waiting requests, in order of arrival. */
 START_TEST(a_link_takes_several_gets)
 {
     start_gets(0);
@@ -108,7 +108,7 @@ static void *close_connector(void *arg)
     return NULL;
 }
 
-/* What was taken and not asked for again is cancelled, as is what waits. */
+/* Requests taken but not sent again are cancelled, and so are waiting ones. */
 START_TEST(gets_are_cancelled_at_close)
 {
     pthread_t thread;

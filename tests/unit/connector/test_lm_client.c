@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lm:// against servers that answer what they must not, and URLs that are wrong. What it does with
- * real ones is tests/conformance/test_lm_connector.c. */
+/* lm:// against servers that answer what they must not, and URLs that are wrong.
+ * tests/conformance/test_lm_connector.c tests it with real servers. */
 #include "check_main.h"
 #include "connector_harness.h"
 #include "script_server.h"
@@ -41,11 +41,11 @@ static void close_all(void)
 static const struct {
     const char *url, *why;
 } wrong_urls[] = {
-    {"lm://", "URL: one host is needed"},
-    {"lm:///path", "URL: one host is needed"},
+    {"lm://", "URL: exactly one host is required"},
+    {"lm:///path", "URL: exactly one host is required"},
     {"lm://host", "URL: a port is needed"},
-    {"lm://:7380", "URL: one host is needed"},
-    {"lm://a:1,b:2", "URL: one host is needed"},
+    {"lm://:7380", "URL: exactly one host is required"},
+    {"lm://a:1,b:2", "URL: exactly one host is required"},
     {"lm://host:7380/path", "URL: the URL takes no path after the host"},
     {"lm://user:secret@host:7380", "URL: this protocol takes no user name"},
     {"lm://host:7380?ttl=1h",
@@ -146,8 +146,8 @@ START_TEST(wrong_answers)
 }
 END_TEST
 
-/* An answer that comes after the deadline is not taken for that of the next request. Of two links
- * one takes all stores, so that it is the same one. */
+/* An answer after the deadline is not mistaken for the answer to the next request. Of two links one
+ * takes all stores, so that it is the same one. */
 START_TEST(a_late_answer)
 {
     uint8_t bytes[256];
@@ -163,7 +163,7 @@ START_TEST(a_late_answer)
 }
 END_TEST
 
-/* What comes without having been asked for. */
+/* Unsolicited answers. */
 START_TEST(an_answer_too_many)
 {
     uint8_t bytes[512];

@@ -184,7 +184,7 @@ START_TEST(gets_share_round_trips)
 }
 END_TEST
 
-/* ---- what is known at the deadline ----------------------------------------------------------- */
+/* ---- results at the deadline ----------------------------------------------------------------- */
 
 static uint8_t lm_yes[4 * TIERCE__LM_REPLY_BYTES];
 
@@ -284,7 +284,7 @@ START_TEST(s3_tells_the_part_that_is_certain)
 }
 END_TEST
 
-/* Nobody waits for names behind the first that is missing. */
+/* No lookup waits for names after the first missing one. */
 START_TEST(s3_answers_when_it_knows)
 {
     struct connector_call call;

@@ -196,15 +196,15 @@ END_TEST
 static const struct {
     const char *url, *why;
 } wrong_urls[] = {
-    {"memcached://", "URL: one host is needed"},
-    {"memcached://a,b", "URL: one host is needed"},
+    {"memcached://", "URL: exactly one host is required"},
+    {"memcached://a,b", "URL: exactly one host is required"},
     {"memcached://a/0", "URL: the URL takes no path after the host"},
     {"memcached://u:p@a", "URL: this protocol takes no user name"},
     {"memcached://a?prefix=a%20b",
-     "URL: the prefix is longer than 64 bytes or has others than printable ones"},
+     "URL: the prefix is longer than 64 bytes or has unprintable characters"},
     {"memcached://a?ttl=never", "URL: parameter ttl is not between 1ms and 87600h"},
-    {"memcached+unix://a/b", "URL: a socket is an absolute path: three slashes"},
-    {"memcached+unix:///", "URL: a socket is an absolute path: three slashes"},
+    {"memcached+unix://a/b", "URL: a socket must be an absolute path: three slashes"},
+    {"memcached+unix:///", "URL: a socket must be an absolute path: three slashes"},
 };
 
 START_TEST(wrong_urls_are_told)
@@ -215,7 +215,7 @@ START_TEST(wrong_urls_are_told)
 }
 END_TEST
 
-/* ---- what lies in the server ----------------------------------------------------------------- */
+/* ---- content of the server ------------------------------------------------------------------- */
 
 #define LARGE (3u << 20) /* a head and four parts, of items of 1 MiB less what they need */
 
@@ -226,7 +226,7 @@ START_TEST(objects_leave_nothing_behind)
     ck_assert_uint_eq(items(), 5);
     ck_assert_int_eq(connector_delete(connector, "a"), 0);
     ck_assert_int_eq(connector_exists(connector, "a"),
-                     0); /* what has expired goes when asked for */
+                     0); /* expired items are removed when requested */
     ck_assert_uint_eq(items(), 0);
     ck_assert_int_eq(connector_put(connector, pool, "b", 1, 1), 0);
     ck_assert_uint_eq(items(), 2);
@@ -309,7 +309,7 @@ START_TEST(times_to_live)
 }
 END_TEST
 
-/* Far more than it holds: what is found is whole, and the last ones are there. */
+/* Far more objects than it holds: every object found is complete, and the last ones are there. */
 START_TEST(a_full_server_evicts)
 {
     static const char *const more[] = {"-m", "64", NULL};

@@ -180,9 +180,9 @@ START_TEST(a_bridge_that_does_not_start)
         int status;
     } cases[] = {
         {"dies-first", "ended before it was ready", TIERCE_E_DOWN},
-        {"no-hello", "is no bridge", TIERCE_E_FORMAT},
-        {"long-hello", "is no bridge", TIERCE_E_FORMAT},
-        {"half-hello", "is no bridge", TIERCE_E_FORMAT},
+        {"no-hello", "is not a bridge", TIERCE_E_FORMAT},
+        {"long-hello", "is not a bridge", TIERCE_E_FORMAT},
+        {"half-hello", "is not a bridge", TIERCE_E_FORMAT},
         {"sorry", "no master there", TIERCE_E_DOWN},
     };
     pid_t pid;
@@ -243,7 +243,7 @@ START_TEST(a_bridge_that_answers_nonsense)
              : _i == 7 ? connector_delete(connector, "x")
                        : connector_put(connector, pool, "x", 1, 100);
     ck_assert_int_eq(rc, _i == 4 || _i == 5 ? TIERCE_E_DOWN : TIERCE_E_FORMAT);
-    expect_why(_i == 4 || _i == 5 ? "ended in the middle" : "nonsense");
+    expect_why(_i == 4 || _i == 5 ? "ended during a request" : "an invalid answer");
     ck_assert_uint_eq(count_bridges(&second), 0);
     if (_i == 6)
         while (get("x", 10) != 0)
@@ -257,7 +257,8 @@ START_TEST(a_bridge_that_answers_nonsense)
 }
 END_TEST
 
-/* Nobody asks a process that speaks out of turn, and nobody has to know that it was ended. */
+/* A process that sends unsolicited answers gets no more requests, and callers need not know that it
+ * was ended. */
 START_TEST(a_bridge_that_chatters)
 {
     open_fake("chatters", "");
@@ -381,7 +382,7 @@ START_TEST(urls_that_are_refused)
         {"mooncake://", "one master"},
         {"mooncake://a,b", "one master"},
         {"mooncake:///x", "one master"},
-        {"mooncake://u:p@a", "no users"},
+        {"mooncake://u:p@a", "no user"},
         {"mooncake://a/b", "no path"},
         {"mooncake://a?ttl=1h", "ttl"},
         {"mooncake://a?connections=1", "connections"},
@@ -475,7 +476,7 @@ START_TEST(the_master_goes_and_comes_back)
     expect_why("Mooncake's error -9");
     expect_all_down();
     ck_assert(mooncake_run_master(&server));
-    /* It has forgotten everything; the memory comes back by itself. */
+    /* The master has lost all objects; the memory registers again automatically. */
     while (connector_put(connector, pool, "a", 2, 500000) != 0)
         server_pause_ms(50);
     ck_assert_int_eq(connector_get(connector, pool, "a", 2, 0, 500000), 0);
@@ -527,7 +528,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* What is got is right, and all are answered, however often the process is killed. */
+/* Every read is right, and all requests are answered, however often the process is killed. */
 START_TEST(the_bridge_is_killed_in_the_middle)
 {
     pthread_t workers[4];

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* What tierce__connector_open refuses before it makes anything. */
+/* Arguments that tierce__connector_open rejects before it creates anything. */
 static const struct {
     const char *url, *why;
 } not_opened[] = {

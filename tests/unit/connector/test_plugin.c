@@ -44,7 +44,7 @@ START_TEST(what_is_no_file_is_told)
     expect_refused(open_url("plugin://host/lib.so"), "absolute path");
     expect_refused(open_url("plugin://"), "absolute path");
     expect_refused(open_url("plugin:///nothing/is/here.so"), "No such file");
-    expect_refused(open_url("plugin:///tmp"), "no regular file");
+    expect_refused(open_url("plugin:///tmp"), "not a regular file");
     plugin_file_make(&file, "/etc/passwd");
     expect_refused(open_file(""), "invalid ELF header");
     expect_refused(open_file("?connections=1"), "between 2 and 150");
@@ -59,7 +59,7 @@ START_TEST(what_others_may_write_is_not_loaded)
     static const mode_t modes[] = {0664, 0646, 0666};
     for (size_t i = 0; i < 3; i++) {
         ck_assert_int_eq(chmod(file.path, modes[i]), 0);
-        expect_refused(open_file(""), "others may write it");
+        expect_refused(open_file(""), "is writable for others");
     }
     ck_assert_int_eq(chmod(file.path, 0600), 0);
     ck_assert_int_eq(chmod(file.folder, 0777), 0);
@@ -92,9 +92,9 @@ static const struct {
     {TIERCE_WRONG_PLUGINS "/libwrong_plugin_1.so", "exports no function tierce_plugin"},
     {TIERCE_WRONG_PLUGINS "/libwrong_plugin_2.so", "tierce_plugin() returns NULL"},
     {TIERCE_WRONG_PLUGINS "/libwrong_plugin_3.so",
-     "is made for version 2 of plugin.h, and this is 1"},
-    {TIERCE_WRONG_PLUGINS "/libwrong_plugin_4.so", "are needed"},
-    {TIERCE_WRONG_PLUGINS "/libwrong_plugin_5.so", "has caps that are not known: 0x40"},
+     "was built for version 2 of plugin.h; this is version 1"},
+    {TIERCE_WRONG_PLUGINS "/libwrong_plugin_4.so", "are required"},
+    {TIERCE_WRONG_PLUGINS "/libwrong_plugin_5.so", "has unknown caps: 0x40"},
     {TIERCE_WRONG_PLUGINS "/libwrong_plugin_6.so", "has no function remove"},
     {TIERCE_WRONG_PLUGINS "/libwrong_plugin_7.so", "xxxxxxxx"},
     {TIERCE_WRONG_PLUGINS "/libwrong_plugin_8.so", ": "},
@@ -149,7 +149,7 @@ START_TEST(wrong_answers)
     ck_assert_int_eq(open_file("?connections=2"), 0);
     ck_assert_int_eq(connector_exists(connector, "n"), TIERCE_E_FORMAT);
     ck_assert_int_eq(connector_get(connector, pool, "n", 0, 0, 10), TIERCE_E_FORMAT);
-    ck_assert_ptr_nonnull(strstr(connector_why(connector), "returned 5, which is no status"));
+    ck_assert_ptr_nonnull(strstr(connector_why(connector), "returned 5, which is not a status"));
     ck_assert_int_eq(connector_get(connector, pool, "n", 0, 0, 10), TIERCE_E_FORMAT);
     ck_assert_int_eq(connector_delete(connector, "n"), 0);
     ck_assert_int_eq(connector_ping(connector), TIERCE_E_DOWN);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connector of Redis on bad days: a real server that is full, not ready, refuses and goes away,
+ * The connector of Redis on bad days: a real server that is full, not ready, rejects and goes away,
  * and between it and us something that cuts, stops, or answers in its place.
  */
 #include "base/alloc.h"
@@ -70,7 +70,7 @@ static void expect_why(const char *part)
     ck_assert_ptr_null(strstr(why, "hidden"));
 }
 
-/* ---- what the server says -------------------------------------------------------------------- */
+/* ---- server messages ------------------------------------------------------------------------- */
 
 START_TEST(a_full_server)
 {
@@ -199,7 +199,7 @@ START_TEST(what_is_stored_is_a_string_with_a_ttl)
 }
 END_TEST
 
-/* Each allocation fails once: whoever asked is told, and all goes on. */
+/* Each allocation fails once: the request gets the error, and service continues. */
 START_TEST(each_allocation_fails_once)
 {
     char url[64], why[TIERCE__CONNECTOR_WHY_BYTES];
@@ -292,7 +292,7 @@ START_TEST(a_server_that_says_nothing)
         ck_assert(rc == TIERCE_E_DEADLINE || rc == TIERCE_E_DOWN);
     }
     ck_assert_int_eq(kill(server.pid, SIGCONT), 0);
-    int rc; /* of another name: what was sent before may happen yet */
+    int rc; /* of another name: commands sent before may still take effect */
     do
         rc = connector_put(connector, pool, "b", 2, 100000);
     while (rc == TIERCE_E_DOWN);
@@ -451,8 +451,8 @@ static int operate(enum tierce__connector_op op, uint32_t version)
     }
 }
 
-/* The connection is cut after each of some numbers of bytes, in either direction: the operation
- * fails, the object is the old one or the new one, and all goes on afterwards. */
+/* The connection is cut after various numbers of bytes, in either direction: the operation fails,
+ * the object is the old one or the new one, and service continues afterwards. */
 START_TEST(cut_in_the_middle)
 {
     static const int64_t places[] = {0, 1, 3, 7, 8, 20, 40, 60, 5000, BYTES - 1, BYTES, BYTES + 10};
@@ -595,7 +595,7 @@ START_TEST(wrong_answers)
 }
 END_TEST
 
-/* A server knows our password, and may say what it likes: no message repeats that. */
+/* A server knows our password and may repeat it: no message of ours shows it. */
 START_TEST(a_server_that_repeats_the_password)
 {
     static const char *const replies[] = {"-ERR hidden\r\n", "-OOM xhiddenx\r\n",

@@ -88,7 +88,7 @@ static void end_sentinels(void)
 
 enum { WRITERS = 3, NAMES_MAX = 4000 };
 
-/* What each writer was told of each name. */
+/* The answers to each writer for each name. */
 static struct writer {
     pthread_t thread;
     int number;
@@ -236,7 +236,7 @@ START_TEST(a_master_dies)
 }
 END_TEST
 
-/* Orders a failover until a server is the master. A sentinel refuses it while it knows of no good
+/* Orders a failover until a server is the master. A sentinel rejects it while it knows of no good
  * replica, and gives it up if one of its steps takes too long. */
 static void change_master(uint16_t port)
 {
@@ -247,7 +247,7 @@ static void change_master(uint16_t port)
         uint16_t sentinel = sentinels.watchers[0].port;
         if (!goes_on)
             (void)redis_tell(sentinel, answer, sizeof(answer), "SENTINEL FAILOVER m");
-        /* The server is the master before the failover ends: it is asked last. */
+        /* The server is the master before the failover ends, so the test queries it last. */
         goes_on = redis_tell(sentinel, answer, sizeof(answer), "SENTINEL MASTER m") &&
                   strstr(answer, "failover_in_progress") != NULL;
         is_master =
@@ -256,7 +256,7 @@ static void change_master(uint16_t port)
     ck_assert(is_master);
 }
 
-/* The old master comes back as a replica; and a failover that is ordered. */
+/* The old master returns as a replica; and a requested failover. */
 START_TEST(masters_change)
 {
     char length[16];
@@ -315,7 +315,7 @@ START_TEST(who_is_asked)
 }
 END_TEST
 
-/* A sentinel that names a replica: what it says does not count. */
+/* A sentinel that names a replica: its answer is ignored. */
 START_TEST(a_replica_is_no_master)
 {
     char answer[256];
@@ -491,7 +491,7 @@ END_TEST
 
 /* ---- another authority ----------------------------------------------------------------------- */
 
-/* Who is not of the authority that is named is nobody. */
+/* A server without a certificate of the configured authority is rejected. */
 static void expect_nobody(const char *scheme, const char *hosts, const char *rest)
 {
     close_connector();

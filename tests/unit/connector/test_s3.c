@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connector of S3 on bad days: what answers in place of S3 refuses, is busy, lies about
+ * The connector of S3 on bad days: what answers in place of S3 rejects, is busy, lies about
  * lengths, has another time, cuts, and says nothing.
  */
 #include "check_main.h"
@@ -22,10 +22,11 @@ static const struct refusal {
 } refusals[] = {
     {"404 Not Found", "NoSuchKey", MISS, DOWN, 0, 0, DOWN, "404 NoSuchKey"},
     {"404 Not Found", "NoSuchBucket", DOWN, DOWN, 0, DOWN, DOWN, "no such bucket"},
-    {"404 Not Found", "", MISS, DOWN, 0, 0, DOWN, "endpoint right"},
+    {"404 Not Found", "", MISS, DOWN, 0, 0, DOWN, "check endpoint="},
     {"403 Forbidden", "AccessDenied", REFU, REFU, REFU, REFU, REFU, "403 AccessDenied: these"},
-    {"403 Forbidden", "SignatureDoesNotMatch", REFU, REFU, REFU, REFU, REFU, "secret key is wrong"},
-    {"403 Forbidden", "InvalidAccessKeyId", REFU, REFU, REFU, REFU, REFU, "not know the access"},
+    {"403 Forbidden", "SignatureDoesNotMatch", REFU, REFU, REFU, REFU, REFU,
+     "secret key is invalid"},
+    {"403 Forbidden", "InvalidAccessKeyId", REFU, REFU, REFU, REFU, REFU, "access key is unknown"},
     {"400 Bad Request", "ExpiredToken", REFU, REFU, FORM, REFU, REFU, "token has expired"},
     {"403 Forbidden", "Evil <&\n", REFU, REFU, REFU, REFU, REFU, "PutObject: 403: the cred"},
     {"403 Forbidden", "QuotaExceeded", FULL, FULL, REFU, FULL, FULL, "no room"},
@@ -86,7 +87,7 @@ static bool redirect(int fd, const struct s3_request *request)
     return s3_fake_reply(fd, statuses[request->number % 5], headers, body, bytes);
 }
 
-/* Nobody goes where a store points to: what is signed is for the endpoint that was configured. */
+/* Redirects are not followed: signed requests go only to the configured endpoint. */
 START_TEST(redirections_are_told_and_not_followed)
 {
     static const enum tierce__connector_op ops[] = {
@@ -459,7 +460,7 @@ START_TEST(a_clock_is_corrected_once)
     start(always_skewed, "");
     ck_assert_int_eq(run(TIERCE__CONNECTOR_PUT, 10000), TIERCE_E_REFUSED);
     ck_assert_uint_eq(atomic_load(&fake.requests), 2);
-    expect_why("clock is too far");
+    expect_why("clock differs too much");
     end();
 }
 END_TEST

@@ -133,7 +133,7 @@ START_TEST(waiting_ranges_are_one_request)
 }
 END_TEST
 
-/* Nobody waits for the bytes behind his own. */
+/* No request waits for the bytes after its own range. */
 START_TEST(a_range_is_answered_when_it_is_there)
 {
     start_busy(OBJECT);
@@ -239,8 +239,8 @@ START_TEST(one_range_is_late)
 }
 END_TEST
 
-/* One connection that breaks is no failure of all the ranges that were to come over it: so many at
- * once would open the breaker of a store that is well. `_i`: ranges that have come before. */
+/* One connection that breaks is not a failure of all the ranges that were to come over it: so many
+ * at once would open the breaker of a store that is well. `_i`: ranges that have come before. */
 START_TEST(a_connection_breaks)
 {
     start_busy(OBJECT);

@@ -114,7 +114,7 @@ static bool see(void *arg, const char *path, const char *text, size_t bytes)
 }
 
 static const struct xml_case {
-    const char *xml, *leaves; /* NULL: refused */
+    const char *xml, *leaves; /* NULL: rejected */
 } xmls[] = {
     {"<a/>", "a=;"},
     {"<a></a>", "a=;"},

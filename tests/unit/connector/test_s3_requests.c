@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connector of S3 where one request becomes several, or none: parts, pages, what is remembered;
- * and where memory ends. */
+/* The connector of S3 when one request becomes several, or none: parts, pages, cached results; and
+ * without memory. */
 #include "base/alloc.h"
 #include "check_main.h"
 #include "s3_case.h"
@@ -13,7 +13,7 @@
 
 static struct {
     _Atomic int begun, parts, completed, aborted;
-    int fail_part;             /* that number is refused; 0: none */
+    int fail_part;             /* that number is rejected; 0: none */
     _Atomic int slow_part;     /* that number is not answered */
     _Atomic int slow_begin_ms; /* before it is answered */
     int bad_completes;         /* that answer 200 and an error */
@@ -176,7 +176,7 @@ START_TEST(pieces_are_of_one_version)
     ck_assert_uint_gt(atomic_load(&fake.requests), 7);
     atomic_store(&changes, 1000);
     ck_assert_int_eq(connector_get(connector, pool, "n", 0, 0, 3 * PART), TIERCE_E_FORMAT);
-    expect_why("changes all the time");
+    expect_why("was replaced during each attempt");
     end();
 }
 END_TEST
@@ -252,7 +252,7 @@ START_TEST(a_listing_that_was_forgotten)
         ck_assert_int_eq(list("a", &other), 0);
     }
     ck_assert_int_eq(list("a", &first), TIERCE_E_ARGUMENT);
-    expect_why("not known any more");
+    expect_why("no longer exists");
     ck_assert_int_eq(list("a", &other), 0);
     end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* S3 by TLS: whom it is spoken to, and to whom nothing is said. */
+/* S3 over TLS: which servers are accepted, and which receive nothing. */
 #include "check_main.h"
 #include "s3_case.h"
 #include "tls_front.h"

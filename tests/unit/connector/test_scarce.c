@@ -77,7 +77,8 @@ static void remove_folder(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-/* Whom the limit binds who has no other process: root may become such a user, one for each test. */
+/* A user without other processes to whom the limit applies: root may become such a user, a
+ * different one for each test. */
 static bool be_alone(void)
 {
     return geteuid() == 0 && setuid(100000 + (uid_t)getpid()) == 0;

@@ -60,7 +60,7 @@ static int get(void *link, const struct tierce_plugin_name *name, void *memory, 
     return fails++ % 2 == 0 ? 5 : TIERCE_E_CONFIG;
 }
 
-/* Comes back long after the deadline. */
+/* Returns long after the deadline. */
 static int put(void *link, const struct tierce_plugin_name *name, const void *memory,
                uint64_t length, uint64_t deadline_ns)
 {

@@ -192,14 +192,14 @@ START_TEST(a_dead_socket_is_taken_over_and_a_live_one_is_not)
     ck_assert_int_eq(start(&second, path, 0, why), -EADDRINUSE);
     tierce__control_stop(control);
 
-    /* A file is nobody's socket. */
+    /* A regular file instead of a socket. */
     ck_assert_int_eq(close(open(path, O_CREAT | O_WRONLY, 0600)), 0);
     ck_assert_int_eq(start(&second, path, 0, why), -EADDRINUSE);
     ck_assert_int_eq(access(path, F_OK), 0);
 }
 END_TEST
 
-/* A socket that is bound, and on which nobody listens any more. */
+/* A bound socket without a listener. */
 static void leave_socket(char path[128], const char *name)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -210,7 +210,7 @@ static void leave_socket(char path[128], const char *name)
     close(fd);
 }
 
-/* What killed processes left goes; all else in the folder stays. */
+/* Files of killed processes are removed; all else in the folder stays. */
 START_TEST(stale_sockets_are_removed)
 {
     enum { KILLED, OLD, YOUNG, OTHER_NAME, FILE_OF_THE_NAME, LINK, PLACES };
@@ -227,7 +227,7 @@ START_TEST(stale_sockets_are_removed)
     snprintf(name, sizeof(name), "%ld-0.sock", (long)child);
     leave_socket(paths[KILLED], name);
     snprintf(name, sizeof(name), "%ld-7.sock", (long)getpid());
-    leave_socket(paths[OLD], name); /* its process has got the number of a dead one */
+    leave_socket(paths[OLD], name); /* its process has reused the id of a dead one */
     ck_assert_int_eq(utimensat(AT_FDCWD, paths[OLD], long_ago, 0), 0);
     snprintf(name, sizeof(name), "%ld-8.sock", (long)getpid());
     leave_socket(paths[YOUNG], name);

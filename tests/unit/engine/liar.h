@@ -3,9 +3,9 @@
 #define TIERCE_TESTS_LIAR_H
 
 /*
- * One who stands between a client and a true node, passes on what is asked and tells something else
- * than was answered; and every call of a client that is told so. Whatever it says, a call is a miss
- * at worst, and no block is reported that is not right.
+ * A proxy between a client and a real node that forwards requests and falsifies answers; and every
+ * call of a client that receives such answers. Whatever it says, a call is a miss at worst, and no
+ * block is reported that is not right.
  */
 #define TIERCE_TEST_NODE
 #include "check_main.h"
@@ -25,8 +25,8 @@
 #define BODY_MAX    (1u << 20)
 #define LOOKUP_TIME "2s"
 
-/* What is told in the place of an answer. `say` borrows body, which may be written to; a status
- * other than 0 has no body. */
+/* The falsified answer. `say` borrows body, which may be written to; a status other than 0 has no
+ * body. */
 struct answer {
     int32_t status;
     union tierce__native_answer say;
@@ -65,7 +65,7 @@ static struct fixture fx;
 static struct tierce_engine *client;
 static struct tierce_view *honest;
 
-/* ---- who stands between ---------------------------------------------------------------------- */
+/* ---- the proxy ------------------------------------------------------------------------------- */
 
 struct relay {
     int from, to;

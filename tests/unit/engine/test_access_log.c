@@ -333,8 +333,8 @@ static bool any_behind(const struct tierce_chain *chain, uint32_t found, uint32_
 }
 
 /* As an inference engine asks: looks up, loads what there is, stores the rest, in two parts now and
- * then, and now and then not all that it looked up. A hole is filled in one step: the first of
- * several knows nothing of what is held behind it, and so uses it later. */
+ * then, and now and then not all that it looked up. A gap is filled in one step: the first of
+ * several steps would not know the chunks held after it, and would use them later. */
 static void ask_engine(struct test_random *rnd, struct seen *seen, uint64_t request)
 {
     uint64_t nodes[RECORDING_DEPTH];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client of a node, where there is none, where it goes and comes, and where memory that it lends
- * is not what it should be. What works as ever is in the other tests, which run against a node
- * too. */
+/* A client of a node: without a node, with a node that stops and restarts, and with invalid memory
+ * from the node. The other tests, which also run against a node, test normal operation. */
 #define TIERCE_TEST_NODE
 #include "check_main.h"
 #include "child_exit.h"
@@ -200,7 +199,7 @@ START_TEST(a_node_that_is_gone_is_a_miss_and_comes_back)
     stop_node();
     expect_nothing(chain);
     restart_node();
-    /* Who waits without end is the one who connects. */
+    /* Only the connecting thread waits without a limit. */
     int rc = TIERCE_E_DOWN;
     for (int i = 0; i < 1000 && rc == TIERCE_E_DOWN; i++) {
         rc = tierce_engine_flush(fx.client, UINT32_MAX);
@@ -241,7 +240,7 @@ START_TEST(a_node_that_dies_under_a_transfer)
     ck_assert_int_eq(tierce_store_layer(store, 0), 0);
     stop_node();
     restart_node();
-    /* What was lent is ours until the end; it is verified as ever. */
+    /* Lent memory is ours until the end; it is verified as always. */
     for (uint32_t l = 1; l < FX_LAYERS; l++) {
         ck_assert_int_eq(tierce_load_layer(begun, l), 0);
         ck_assert_int_eq(tierce_store_layer(store, l), 0);

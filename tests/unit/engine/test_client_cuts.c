@@ -22,7 +22,8 @@ START_TEST(cut_answers)
         }
     }
     tell_the_truth();
-    /* The same client gets on, and what it was not told of has been given back. */
+    /* The same client continues, and operations whose answer it did not receive have been
+     * released. */
     int64_t loaded = 0;
     for (int i = 0; i < 3000 && loaded < BLOCKS; i++) {
         is_no_failure(fx_store(&fx, chain, BLOCKS, fx_ids, true));
@@ -43,8 +44,8 @@ static void tell_patience(const struct lie *lie, struct answer *answer)
     answer->say.hello.lookup_ms = answer->say.hello.prefetch_ms = UINT32_MAX;
 }
 
-/* A node that says that it may take its time, and takes it, holds nobody up for longer than the
- * client's own configuration allows: the test has a limit of its own. */
+/* A node that announces a long wait, and waits, delays no caller for longer than the client's own
+ * configuration allows: the test has its own limit. */
 START_TEST(answers_that_do_not_come)
 {
     static const enum tierce__native_op ops[] = {TIERCE__NATIVE_STORE_BEGIN, TIERCE__NATIVE_LOOKUP,

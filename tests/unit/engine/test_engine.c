@@ -70,7 +70,7 @@ START_TEST(another_prompt_shares_only_its_prefix)
     ck_assert_int_eq(fx_store(&fx, a, 16, fx_ids, false), 16);
     ck_assert_uint_eq(fx_found(&fx, b, 16, 0, 0, NULL), 8);
     expect_loaded(b, 0, 8, TIERCE_ORIGIN_MEMORY);
-    /* What is not there is reported block by block, and nothing of it is written. */
+    /* Missing blocks are reported individually, and their memory is not written. */
     uint8_t origins[16];
     fx_wipe(&fx);
     struct tierce_transfer_opts what = fx_what(&fx, b, 0, 16, fx_ids);
@@ -115,7 +115,7 @@ START_TEST(blocks_the_engine_holds_need_not_be_held)
     struct tierce_lookup_opts opts = {.size = sizeof(opts), .from_block = 5};
     ck_assert_int_eq(tierce_lookup(fx.view, chain, 12, &opts, &found), 0);
     ck_assert_uint_eq(found.blocks, 12);
-    /* And are no hits of ours. */
+    /* And are not hits of ours. */
     struct tierce_engine_stats s = fx_stats(&fx);
     ck_assert_int_eq(s.lookup_blocks, 12 + 7);
     ck_assert_int_eq(s.lookup_hit_blocks, 7);
@@ -240,7 +240,7 @@ START_TEST(no_block_is_named_twice)
             struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 8, ids);
             ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), TIERCE_E_ARGUMENT);
             ck_assert_int_eq(tierce_store_begin(&store, fx.view, &what), TIERCE_E_ARGUMENT);
-            /* What lies before from_block is not written, and may be anything. */
+            /* Memory before from_block is not written, and may hold anything. */
             what.from_block = first + 1;
             ck_assert_int_eq(tierce_load(fx.view, &what, NULL), (int64_t)(7 - first));
             ids[second] = fx_ids[second];

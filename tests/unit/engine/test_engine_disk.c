@@ -170,7 +170,7 @@ START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 0);
     tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
     usleep(250000); /* breaker.retry */
-    /* A lookup of what it has not shows nothing; one of what it has lets the disk read. */
+    /* A lookup of missing chunks shows nothing; a lookup of stored chunks makes the disk read. */
     struct tierce_chain *other = fx_chain(&fx, 2, 16, 0);
     ck_assert_uint_eq(fx_found(&fx, other, 16, 0, 0, NULL), 0);
     (void)fx_found(&fx, chain, 16, 0, 0, NULL); /* the disk may be back before this has ended */
@@ -515,7 +515,7 @@ START_TEST(the_disk_takes_no_suffix_without_its_prefix)
 }
 END_TEST
 
-/* However fast the disk is: what it has of a store is found, and it has no more of it. */
+/* At any speed of the disk, exactly the stored part of a store is found. */
 START_TEST(a_store_longer_than_the_queue_keeps_its_beginning)
 {
     const char *sets[] = {"disk.queue", "32KiB", NULL};
@@ -623,7 +623,7 @@ START_TEST(chunks_of_another_version_are_hidden_and_kept)
 }
 END_TEST
 
-/* What follows a chunk that memory does not take would be a suffix without its prefix. */
+/* The successors of a chunk that memory rejects would be a suffix without its prefix. */
 START_TEST(a_store_ends_where_memory_takes_no_more)
 {
     fx_open(&fx, true, NULL);
@@ -672,7 +672,7 @@ START_TEST(a_prompt_longer_than_memory_is_loaded_whole)
         ck_assert_int_eq(stats.pinned_bytes_now, 0);
         ck_assert_int_gt(stats.blocks_loaded_disk, BLOCKS / 4 * round);
     }
-    /* What cannot be read fails alone. */
+    /* Only the unreadable chunk fails. */
     struct tierce__fault_rule rule = {
         .kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 30, .times = 1};
     tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
@@ -681,7 +681,7 @@ START_TEST(a_prompt_longer_than_memory_is_loaded_whole)
     for (size_t b = 0; b < BLOCKS; b++)
         ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, ids[b]));
     tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
-    /* One that is given up holds nothing. */
+    /* An aborted load holds nothing. */
     for (int layers = 0; layers < 2; layers++) {
         struct tierce_load *load;
         ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);

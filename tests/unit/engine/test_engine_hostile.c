@@ -51,9 +51,8 @@ static void wait_for_a_sync(void)
     ck_assert_uint_gt(atomic_load(&syncs_hanging), 0);
 }
 
-/* Until nobody has been seen to sync for half a second: a thread that was left behind goes on, to
- * the journal and the namespaces. Looks are counted, not time, which passes too while all stands
- * still. */
+/* Waits until there was no sync for half a second: an abandoned thread continues, with the journal
+ * and the namespaces. Looks are counted, not time, which passes too while all stands still. */
 static void wait_for_the_last_sync(void)
 {
     uint64_t give_up = tierce__deadline_in_ms(120000);
@@ -121,7 +120,7 @@ START_TEST(flush_tells_once_that_a_write_failed)
     store_seed(1);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    /* Dropped by a full queue or refused by a rule: by design, and no error. */
+    /* Dropped by a full queue or rejected by a rule: by design, and no error. */
     tierce__fault_set(
         disk, TIERCE__TIER_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_FULL});
@@ -342,7 +341,7 @@ START_TEST(a_chain_of_another_namespace_is_refused)
 }
 END_TEST
 
-/* What a child does with an engine it got by fork. */
+/* A child's use of an engine inherited by fork. */
 static int use_inherited(struct tierce_chain *chain, struct tierce_load *load)
 {
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);

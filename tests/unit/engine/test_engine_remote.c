@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine over memory and remote stores: two processes' engines share a folder, and what a store
- * that fails or lies costs. */
+/* The engine over memory and remote stores: two processes' engines share a folder, and the cost of
+ * a store that fails or lies. */
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine_fixture.h"
@@ -160,8 +160,7 @@ START_TEST(a_store_that_is_not_there_costs_a_miss)
 }
 END_TEST
 
-/* A store that was down from the beginning: nobody asks it for anything, and it is found to be
- * there.
+/* A store that was down from the beginning: its return is detected without any request.
  */
 START_TEST(a_store_comes_back_without_being_asked)
 {
@@ -235,7 +234,7 @@ START_TEST(a_wrong_url_is_told)
         const char *urls, *says;
     } cases[] = {{"gopher://x", "redis"},
                  {"127.0.0.1:6379", "redis"},
-                 {"file:///tmp/x?read_only=perhaps", "read_only is true or false"},
+                 {"file:///tmp/x?read_only=perhaps", "read_only must be true or false"},
                  {"redis://u:geheim@127.0.0.1:1/?conections=3", "connections"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_config *config;

@@ -9,9 +9,9 @@
 #include "tier/disk_private.h"
 
 /*
- * What the policies of a running engine hear of is what they hear of in a simulation: a request is
- * one use of a chunk, however many loads and stores it takes. Random requests go through both, and
- * after each of them both hold the same.
+ * The policies of a running engine see the same events as in a simulation: a request is one use of
+ * a chunk, however many loads and stores it needs. Random requests go through both, and after each
+ * of them both hold the same.
  */
 
 enum { TREE = 300, REQUESTS = TEST_ROUNDS(400), DISK_REQUESTS = 200 + TEST_ROUNDS(200) };
@@ -312,7 +312,7 @@ END_TEST
 
 struct disk_sim {
     struct tierce__flat flat;
-    struct tierce__policy_ops silent; /* as the policy's, for which an insert was announced */
+    struct tierce__policy_ops silent; /* as in the policy, which was told of the next insert */
     uint64_t bytes;                   /* of a chunk */
     struct simulated all;
 };
@@ -339,8 +339,8 @@ static void put_one(struct disk_sim *sim, const uint64_t *ids, uint32_t at)
         ck_assert(tierce__flat_store(flat, &sim->silent, (uint32_t)ids[at], sim->bytes, parent));
 }
 
-/* What is found is loaded, and one more chunk is stored: so each insert finds all others durable
- * and in reach of the policy. */
+/* All hits are loaded, and one more chunk is stored: so at each insert all other chunks are durable
+ * and evictable. */
 static void disk_request(struct disk_sim *sim, uint32_t number, const char *policy)
 {
     uint64_t ids[RECORDING_DEPTH];

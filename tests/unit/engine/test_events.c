@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Subscribers: what they are told, in batches, with gaps and snapshots. */
+/* Subscribers: the events that they receive, in batches, with gaps and snapshots. */
 #include "base/clock.h"
 #include "base/lock.h"
 #include "check_main.h"
@@ -122,7 +122,7 @@ START_TEST(a_full_batch_goes_at_once)
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     ck_assert_uint_eq(diary.count, 10);
-    /* Nobody listened meanwhile, so nothing was numbered. */
+    /* There was no subscriber meanwhile, so no event was numbered. */
     s = subscribe(10, 3600000);
     ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
     wait_for(&diary, 10);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One reading of a chunk for all who want it: each segment once, whoever comes, leaves or has no
- * more time; and what is wrong is seen by all. */
+/* One read of a chunk for all its waiters: each segment once, whoever joins, leaves or times out;
+ * and all see a fault. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -544,7 +544,7 @@ static void promote_whole(uint32_t n)
     tierce__fetch_leave(&seat);
 }
 
-/* Whoever reads other cells of it meanwhile does not see what is wrong. */
+/* Concurrent readers of other cells do not see the fault. */
 START_TEST(what_is_being_taken_out_is_not_promoted)
 {
     struct tierce__fetch_ban first, second;

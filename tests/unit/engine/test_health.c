@@ -90,8 +90,8 @@ START_TEST(failures_in_a_row_end_service_and_a_try_brings_it_back)
 }
 END_TEST
 
-/* What a disk does not have, its index in memory says; what a shared store does not have, it says
- * itself: one that lost all it had is well again. */
+/* A disk answers misses from its index in memory; a shared store answers them itself, so a miss
+ * proves that it is healthy, even if it lost all its chunks. */
 START_TEST(a_no_brings_a_shared_tier_back)
 {
     for (int shared = 0; shared < 2; shared++) {
@@ -138,7 +138,7 @@ START_TEST(the_deadline_of_a_lookup_is_no_failure)
 }
 END_TEST
 
-/* A store that answers is asked again, though nothing is known that it has; it is no reading. */
+/* A store that answers is asked again, though nothing is known that it has; it is not a reading. */
 START_TEST(a_ping_brings_a_shared_tier_back)
 {
     struct tierce__key proven;
@@ -183,7 +183,8 @@ START_TEST(failing_now_and_then_ends_service_too)
     ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_LOST);
     let_pass(31);
     ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
-    /* What it was judged for does not count again; what is older than the window neither. */
+    /* Failures that opened the breaker do not count again; nor do failures older than the
+     * window. */
     for (int i = 0; i < 7; i++)
         ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
     for (unsigned i = 0; i < TIERCE__HEALTH_WINDOW; i++)
@@ -283,7 +284,7 @@ START_TEST(what_takes_longer_than_computing_is_not_worth_it)
     tiers[1] = (struct tierce__cost_tier){0.1, 1e9};
     ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 3, 1000000, 256, 10000), 0);
     ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 10000), 8);
-    /* What is not known is worth it. */
+    /* With unknown costs, loading is assumed to be worthwhile. */
     ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 0), 8);
     tiers[1].bytes_per_s = 0;
     ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 1e9), 8);
@@ -354,7 +355,7 @@ static void grow_old(void)
     atomic_store(&rung->measure_tried_ns, 0);
 }
 
-/* What is not worth loading is measured all the same, and no request waits for that. */
+/* Chunks that are not worth loading are read for measurement, and no request waits for that. */
 START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
 {
     fx_open(&fx, true, NULL);

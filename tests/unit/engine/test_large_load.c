@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads that are larger than the memory of the node that lends it: they go through it chunk by
- * chunk, beside each other, and whoever dies in between leaves nothing behind. */
+/* Loads larger than the node's memory: they pass through it chunk by chunk, in parallel, and a
+ * client that dies in between leaves nothing behind. */
 #define TIERCE_TEST_NODE
 #include "base/clock.h"
 #include "check_main.h"
@@ -66,7 +66,7 @@ static uint32_t passing(void)
     return atomic_load(&fx.engine->passing);
 }
 
-/* Nobody holds anything: all of memory can be cleared. */
+/* There are no references: all of memory can be cleared. */
 static void expect_baseline(void)
 {
     for (int i = 0; i < 3000 && held().held_bytes > 0; i++)
@@ -271,7 +271,7 @@ START_TEST(what_is_asked_wrongly)
 }
 END_TEST
 
-/* Behind a last chunk that is gone nobody waits for what its load gives back. */
+/* If the last chunk is missing, no load waits for memory that its load releases. */
 START_TEST(the_last_chunk_is_gone)
 {
     char path[80], data[96];
@@ -297,7 +297,7 @@ START_TEST(the_last_chunk_is_gone)
 }
 END_TEST
 
-/* Somebody who holds all of memory and does not go on costs others their deadline, no more. */
+/* A client that holds all memory and stalls costs others no more than their deadline. */
 START_TEST(one_that_stops_costs_others_a_deadline)
 {
     static struct guest guest;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks in a real Redis as LMCache keeps them: the bytes, what came without a header of ours,
- * halves that were evicted, and what must not be shared.
+ * Chunks in a real Redis in LMCache's layout: the bytes, chunks without our header, chunks with an
+ * evicted half, and chunks that must not be shared.
  */
 #include "check_main.h"
 #include "base/alloc.h"
@@ -202,8 +202,8 @@ START_TEST(halves)
 }
 END_TEST
 
-/* The server takes all but metadata, as if it had been left in the middle of a chunk: what lies
- * there is found by nobody, and stored again later. */
+/* The server accepts everything but metadata, as after an interrupted store: the chunk is not
+ * found, and is stored again later. */
 START_TEST(metadata_comes_last)
 {
     static const char *const rights[] = {"ACL",        "SETUSER",  "default",      "resetkeys",
@@ -246,7 +246,8 @@ START_TEST(damage)
 }
 END_TEST
 
-/* What LMCache would not tell apart, or could not read, is kept out; nothing fails by it. */
+/* Chunks that LMCache could not distinguish or read are not stored there; no request fails for
+ * that. */
 START_TEST(what_is_not_shared)
 {
     start();
@@ -283,15 +284,15 @@ START_TEST(other_weights)
 END_TEST
 
 static const char *const refused[][2] = {
-    {"redis://h?layout=other", "layout is tierce or lmcache"},
-    {"redis://h?layout=lmcache", "layout=lmcache needs model="},
+    {"redis://h?layout=other", "layout must be tierce or lmcache"},
+    {"redis://h?layout=lmcache", "layout=lmcache requires model="},
     {"redis://h?layout=lmcache&model=a%40b", "model is not valid in LMCache's keys"},
-    {"redis://h?layout=lmcache&model=m&hash=md5", "hash is builtin or sha256_cbor"},
-    {"redis://h?layout=lmcache&model=m&none_hash=x", "none_hash is vllm or"},
+    {"redis://h?layout=lmcache&model=m&hash=md5", "hash must be builtin or sha256_cbor"},
+    {"redis://h?layout=lmcache&model=m&none_hash=x", "none_hash must be vllm or"},
     {"file:///tmp/x?layout=lmcache&model=m", "layout=lmcache is for Redis"},
     {"redis://h?layout=lmcache&model=m redis://i?layout=lmcache&model=m", "there is another"},
     {"redis://h?model=m", "unknown parameter \"model\""},
-    {"redis://h?read_only=maybe", "read_only is true or false"},
+    {"redis://h?read_only=maybe", "read_only must be true or false"},
 };
 
 START_TEST(wrong_urls)

@@ -366,7 +366,7 @@ START_TEST(what_lay_in_memory_before_does_not_go_to_disk)
 }
 END_TEST
 
-/* What was deleted does not come back, though nothing was flushed afterwards. */
+/* Deleted values do not reappear, even without a later flush. */
 START_TEST(what_was_replaced_or_removed_is_not_there_after_a_crash)
 {
     bool was;
@@ -399,7 +399,7 @@ START_TEST(what_was_replaced_or_removed_is_not_there_after_a_crash)
 }
 END_TEST
 
-/* The disk does not give the old value up: the new one is refused, and the old one stays whole. */
+/* The disk does not give the old value up: the new one is rejected, and the old one stays whole. */
 START_TEST(a_disk_that_does_not_forget_refuses_the_new_value)
 {
     open_space(true, NULL);
@@ -452,7 +452,7 @@ START_TEST(a_reading_under_way_does_not_bring_the_old_value_back)
     while (!call.done)
         pthread_cond_wait(&call.answered, &call.mutex);
     pthread_mutex_unlock(&call.mutex);
-    /* It began before the other, so it may have either; but what it has is whole. */
+    /* It began before the other, so it may return either value, but a complete one. */
     if (call.find.status == 0) {
         ck_assert(tierce__object_verified(call.find.object, 300000));
         tierce__object_release(call.find.object);

@@ -132,7 +132,7 @@ START_TEST(what_is_under_way_ends_as_it_began)
     for (uint32_t l = 0; l < FX_LAYERS; l++)
         ck_assert_int_eq(tierce_store_layer(store, l), 0);
     ck_assert_int_eq(tierce_store_end(store), BLOCKS);
-    /* What was promised and pinned is loaded. */
+    /* Promised and pinned blocks are loaded. */
     set_mode(TIERCE_MODE_NORMAL);
     ck_assert_uint_eq(fx_found(&fx, chain, BLOCKS, TIERCE_LOOKUP_PIN, 5, NULL), BLOCKS);
     struct tierce_load *begun;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a request may wish: tiers, how long its pins last, a tag. */
+/* Options of a request: tiers, lifetime of its pins, a tag. */
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine_fixture.h"
@@ -189,7 +189,7 @@ static size_t count_uses(const struct tierce_view *view)
     return count;
 }
 
-/* What comes to lie where a closed view lay has done nothing yet. */
+/* A new view at the address of a closed one has no history. */
 START_TEST(a_closed_view_is_forgotten)
 {
     open_engine(false, NULL);
@@ -210,7 +210,7 @@ START_TEST(a_closed_view_is_forgotten)
 }
 END_TEST
 
-/* What is added to pins may make them last longer, and never shorter. */
+/* Adding pins may extend the lifetime of a session's pins, but never shortens it. */
 START_TEST(pins_are_added_to)
 {
     open_engine(false, NULL);

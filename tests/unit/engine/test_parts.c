@@ -133,7 +133,7 @@ START_TEST(a_chunk_is_there_when_all_parts_are)
     ck_assert_int_eq(tierce_store_end(a), BLOCKS + 2);
     ck_assert_int_eq(fx_stats(&fx).chunks_stored, 4);
     check_whole(chain);
-    /* The whole view sees the same bytes, and so does who reads them from disk. */
+    /* The whole view sees the same bytes, and so does a reader from disk. */
     fx_wipe(&fx);
     if (_i > 0) {
         ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
@@ -389,8 +389,8 @@ static void wait_until_free(void)
     ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, baseline);
 }
 
-/* One part never comes. Its place is free at the deadline; who is writing still keeps his
- * memory. */
+/* One part never comes. Its slot is free at the deadline; a part that is still being written keeps
+ * its memory. */
 START_TEST(a_part_that_does_not_come)
 {
     static const char *const sets[] = {"timeout.pin", "300ms", NULL};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prefetch: what comes, in which order, who holds it, and that whatever fails gives all back. */
+/* Prefetch: the chunks, their order, their holder, and the release of all resources after any
+ * failure. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -143,7 +144,7 @@ static bool prefetches_hold_nothing(void)
     return fx_stats(&fx).prefetch_bytes_now == 0;
 }
 
-/* ---- what comes ---- */
+/* ---- receiving ---- */
 
 START_TEST(what_the_disk_has_comes_to_memory_and_is_held)
 {

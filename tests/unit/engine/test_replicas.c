@@ -115,7 +115,7 @@ START_TEST(all_load_what_each_has_stored_a_share_of)
         ck_assert_int_ge(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
         check_loads(chain, BLOCKS);
     }
-    /* It is the chunk of somebody who has all layers for himself. */
+    /* It equals the chunk of a single rank with all layers. */
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), BLOCKS);
     ck_assert_ptr_null(begin(&ranks[0], chain, 6));

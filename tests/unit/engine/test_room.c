@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stores that wait for memory: who wakes them, and that nobody waits for ever or holds a part. */
+/* Stores that wait for memory: their wake-up, and that none waits for ever or holds a part. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"

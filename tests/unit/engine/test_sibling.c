@@ -81,7 +81,7 @@ START_TEST(the_blocks_before_prompts_part)
             ck_assert_int_eq(fx_stats(&fx).lookup_sibling_blocks, (int64_t)(shared % 4));
             expect(b, 0, 11, shared, on_disk ? TIERCE_ORIGIN_DISK : TIERCE_ORIGIN_MEMORY, 0);
             ck_assert_int_eq(fx_stats(&fx).blocks_loaded_siblings, (int64_t)(shared % 4));
-            /* What was read is in memory now, whole. */
+            /* The chunk that was read is now in memory, complete. */
             ck_assert_uint_eq(fx_found(&fx, b, 11, 0, 0, &memory), shared);
             ck_assert_uint_eq(memory, shared);
             /* And the prompt's own chunks are stored whole, beside it. */
@@ -467,7 +467,7 @@ START_TEST(a_disk_that_fails_or_lies)
 }
 END_TEST
 
-/* A header that is late costs a lookup its time and no more, and is no fault of the tier. */
+/* A header that is late costs a lookup its time and no more, and is not a fault of the tier. */
 START_TEST(a_disk_that_is_slow)
 {
     const char *sets[] = {"timeout.lookup", "1s", "breaker.errors", "1", NULL};

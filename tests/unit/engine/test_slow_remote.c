@@ -91,7 +91,8 @@ START_TEST(a_store_does_not_wait_for_it)
 }
 END_TEST
 
-/* Whoever asked it would wait for timeout.lookup, which is long enough for a busy machine to tell.
+/* A lookup that queried it would wait for timeout.lookup, long enough to be noticed on a busy
+ * machine.
  */
 START_TEST(a_store_does_not_wait_for_one_that_hangs)
 {
@@ -203,7 +204,7 @@ START_TEST(what_was_spoiled_is_replaced)
 }
 END_TEST
 
-/* Looks up as one who asks again does, until `blocks` are found; returns how often that was. */
+/* Repeats a lookup until `blocks` are found; returns the number of lookups. */
 static unsigned ask_until_known(const struct tierce_chain *chain, size_t blocks,
                                 struct tierce_found *found)
 {
@@ -276,8 +277,8 @@ START_TEST(one_who_does_not_wait_asks_again)
 }
 END_TEST
 
-/* It takes longer than timeout.lookup, so that the first lookups find nothing, and is no failure:
- * it answers. */
+/* It takes longer than timeout.lookup, so that the first lookups find nothing, and is not a
+ * failure: it answers. */
 START_TEST(a_distant_store_is_no_failure)
 {
     start(0);

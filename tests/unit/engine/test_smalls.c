@@ -219,7 +219,7 @@ static uint32_t values_for(uint64_t memory_bytes, uint32_t value_bytes, double l
     return (uint32_t)(share * (double)memory_bytes / value_bytes);
 }
 
-/* Nothing is refused, what is newest is there, and most of memory is payload. */
+/* Nothing is rejected, what is newest is there, and most of memory is payload. */
 START_TEST(most_of_memory_is_payload)
 {
     open_with(test_scale() > 1 ? shares[_i].memory_at_scale : shares[_i].memory);

@@ -208,8 +208,8 @@ END_TEST
 #define PROMPTS 12u
 #define OPEN    5u
 
-/* What the chunks of a prompt are, by the key of the chunk that ends them: in a tree, a chunk's
- * parent is there if the chunk is. */
+/* The chunks of a prompt, by the key of the last chunk: in a tree, a stored chunk's parent is
+ * stored too. */
 static size_t there(const struct tierce_chain *chain)
 {
     struct tierce__keys keys;
@@ -253,7 +253,7 @@ START_TEST(random_stores)
             (void)there(prompts[p]);
         if (round % 300 < 299)
             continue;
-        /* All end: what is there is all that takes memory, and who stores again has everything. */
+        /* All stores end: only stored chunks use memory, and a repeated store finds all of them. */
         for (uint32_t s = 0; s < OPEN; s++) {
             tierce_store_abort(open[s]);
             open[s] = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unfull chunks at the ends of prompts: what they leave behind when the prompt goes on. */
+/* Unfull chunks at the ends of prompts: their replacement when the prompt continues. */
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "tier/fault.h"
@@ -8,7 +8,7 @@
 
 static struct fixture fx;
 
-/* Of two prompts the second goes on where the first ends, if `shared` is the first one's length. */
+/* The second prompt continues the first if `shared` is the first one's length. */
 static struct tierce_chain *prompt(uint32_t n, size_t blocks, size_t shared)
 {
     return fx_chain(&fx, n * 1000 + 7, blocks, shared);
@@ -209,7 +209,7 @@ static void expect_shared(unsigned count)
         usleep(1000);
 }
 
-/* Each turn of a conversation takes the place of what the one before has left there. */
+/* Each turn of a conversation replaces the tail of the previous turn. */
 START_TEST(a_tail_that_this_process_has_sent_is_deleted_there)
 {
     open_beside();
@@ -228,7 +228,7 @@ START_TEST(a_tail_that_this_process_has_sent_is_deleted_there)
 }
 END_TEST
 
-/* It is not asked for, so that of what others have sent nothing is known. */
+/* It is not queried, so nothing is known about chunks that others have sent. */
 START_TEST(a_tail_that_is_not_known_stays_there)
 {
     open_beside();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two remote stores, each behind a slow network of its own, at the default timeouts: what is wrong
- * with one costs the other nothing. */
+/* Two remote stores, each behind its own slow network, at the default timeouts: faults of one store
+ * do not delay the other. */
 #include "base/clock.h"
 #include "check_main.h"
 #include "delay_proxy.h"
@@ -140,8 +140,8 @@ START_TEST(a_store_that_is_gone_costs_another_no_time)
 }
 END_TEST
 
-/* One has the beginning of the prompts, the other all: a lookup puts it together, and the load of
- * what it has found brings it. */
+/* One store has the beginnings of the prompts, the other everything: a lookup combines both, and a
+ * load returns all found chunks. */
 START_TEST(what_both_have_is_put_together)
 {
     uint8_t origins[BLOCKS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a lookup found no more: each reason, told and counted. */
+/* Why a lookup found no more: each reason, reported and counted. */
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine/departures.h"
@@ -81,7 +81,7 @@ START_TEST(what_was_never_stored)
     check(chain, 20, TIERCE_MISS_NEVER_STORED, 12);
     ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20 - 12);
     check(chain, 20, TIERCE_MISS_NONE, 0);
-    /* A lookup of memory alone does not know what other tiers have. */
+    /* A lookup in memory only does not know the content of other tiers. */
     struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
     int64_t all = count_of(TIERCE_MISS_NONE);
     ck_assert_uint_eq(fx_found(&fx, other, 8, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL), 0);
@@ -90,7 +90,7 @@ START_TEST(what_was_never_stored)
     ck_assert_int_eq(tierce_why(fx.view, other, 0, 8, &miss), TIERCE_E_ARGUMENT);
     miss.size = sizeof(miss);
     ck_assert_int_eq(tierce_why(fx.view, other, 0, 9, &miss), TIERCE_E_ARGUMENT);
-    /* What the inference engine holds itself is not asked for. */
+    /* Blocks that the inference engine holds itself are not requested. */
     ck_assert_int_eq(tierce_why(fx.view, other, 8, 8, &miss), 0);
     ck_assert_int_eq(miss.reason, TIERCE_MISS_NONE);
     ck_assert_int_eq(tierce_why(fx.view, other, 4, 8, &miss), 0);
@@ -132,7 +132,7 @@ START_TEST(what_was_evicted)
     ck_assert_str_eq(miss.policy, sets[1]);
     ck_assert_uint_ge(miss.when_s, start_s);
     ck_assert_uint_le(miss.when_s, tierce__wall_s());
-    /* It comes back, and what is known of it is forgotten. */
+    /* The chunk is stored again, and the recorded reason is dropped. */
     ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20);
     check(chain, 20, TIERCE_MISS_NONE, 0);
     end(chain);
@@ -283,7 +283,7 @@ START_TEST(what_lies_under_another_namespace)
     ck_assert_str_eq(d.field, "kv_dtype");
     ck_assert_str_eq(d.a, "fp8_e4m3");
     ck_assert_str_eq(d.b, "float32");
-    /* Another shard of it is no twin. */
+    /* Another shard of it is not a twin. */
     tierce_view_close(fx.view);
     ck_assert_int_eq(tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){1, 2, 0, 1}),
                      0);
@@ -356,8 +356,8 @@ END_TEST
 
 enum { SLOTS = 4096, KEYS = 6000, STEPS = 200000 };
 
-/* A table that has room for all of a set knows the last of each; one that has not forgets the
- * oldest, and never says what was not noted. */
+/* A table with room for a whole set has the last reason of each; a smaller table drops the oldest,
+ * and never reports a reason that was not noted. */
 START_TEST(the_table_remembers_the_last)
 {
     struct tierce__departures *table;
@@ -381,7 +381,7 @@ START_TEST(the_table_remembers_the_last)
         if (dice < 4) {
             struct tierce__departure kept;
             if (refused_below && !tierce__departures_find(table, spreads[k], &kept))
-                continue; /* the table has forgotten what the model has not */
+                continue; /* the table has dropped an entry that the model still has */
             tierce__departures_note(table, spreads[k], &d);
             if (!refused_below)
                 model[k] = d;

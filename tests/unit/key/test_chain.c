@@ -207,7 +207,7 @@ START_TEST(different_roots_differ)
             }
             tierce_chain_destroy(chain);
         }
-        /* Nothing but empty parts is no root. */
+        /* Nothing but empty parts is not a root. */
         struct tierce_chain *plain = make_chain(algos[a], 4, NULL);
         ck_assert_mem_eq(tierce_chain_root_hash(plain), seen[7 * a][0], 32);
         tierce_chain_destroy(plain);

@@ -19,7 +19,7 @@ static int parse_own(const char *text, size_t size)
     memset(&shard, 0xaa, sizeof(shard));
     int rc = tierce__key_text_parse(ns, &shard, hash, text, size);
     if (rc < 0) {
-        /* A failure leaves what it was given. */
+        /* A failure does not change its output. */
         ck_assert_uint_eq(ns[0], 0xaa);
         ck_assert_uint_eq(hash[0], 0xaa);
         ck_assert_uint_eq(shard.tp_rank, 0xaaaa);

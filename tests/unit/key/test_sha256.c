@@ -121,7 +121,7 @@ START_TEST(the_last_part_is_padded)
 END_TEST
 
 #if defined(__x86_64__)
-/* What the kernel says of the processor is what is used. */
+/* The hash uses the processor features that the kernel reports. */
 START_TEST(the_fast_path_is_used_where_it_runs)
 {
     char line[8192];

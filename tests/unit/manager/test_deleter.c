@@ -7,12 +7,12 @@
 #include <pthread.h>
 #include <time.h>
 
-/* The deleter on storages that are slow, refuse, or hang, and on a clock of its own. */
+/* The deleter on storages that are slow, reject, or hang, and on a clock of its own. */
 
 static const int64_t keys[] = {11, 22, 33, 44, 55, 66};
 static struct harness h;
 
-/* ---- a storage that does as it is told ------------------------------------------------------- */
+/* ---- a scripted storage ---------------------------------------------------------------------- */
 
 enum { HANG_MS = 50 };
 
@@ -265,7 +265,8 @@ START_TEST(one_that_fails_does_not_hold_the_others_up)
 }
 END_TEST
 
-/* Nothing waits for a storage that hangs longer than its limit, and all goes once it is well. */
+/* No operation waits for a hanging storage longer than its limit, and all bytes are deleted once it
+ * works again. */
 START_TEST(a_storage_that_hangs_is_left_behind)
 {
     open_with((struct harness_opts){.delete_timeout_ms = HANG_MS});
@@ -292,7 +293,7 @@ START_TEST(a_storage_that_hangs_is_left_behind)
 }
 END_TEST
 
-/* A path that is refused is refused for ever: the batch ends, and says what it left. */
+/* A rejected path stays rejected: the batch ends, and reports the remaining locations. */
 START_TEST(what_is_refused_is_an_orphan)
 {
     static const int refusals[] = {TIERCE_E_ARGUMENT, TIERCE_E_UNSUPPORTED};
@@ -370,7 +371,7 @@ END_TEST
 /* Threads of its own; whoever drops it waits for what they are at. */
 START_TEST(threads_do_what_is_due)
 {
-    /* What is removed before the storage hangs must not be given up. */
+    /* Removals that began before the storage hangs must not be abandoned. */
     open_with((struct harness_opts){.delete_threads = 3, .delete_timeout_ms = 5000});
     for (int round = 0; round < 20; round++) {
         harness_store(&h, keys, 6);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Election: one leads at a time, tokens rise, and who lost its lease knows it. */
+/* Election: one manager leads at a time, tokens rise, and a manager that lost its lease knows
+ * it. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
@@ -355,7 +356,7 @@ START_TEST(test_the_place_of_the_lease_goes)
 }
 END_TEST
 
-/* A manager in a process of its own, which answers questions. */
+/* A manager in a separate process, which answers requests. */
 struct child {
     pid_t pid;
     int fd;

@@ -142,7 +142,8 @@ static void set_ttl(int64_t ttl_s)
     tierce__registry_release(h.registry, catalog);
 }
 
-/* A miss from the moment on, whether a round came or not; reads do not prolong it. */
+/* A miss from the moment of expiry on, with or without a round; reads do not extend the
+ * lifetime. */
 START_TEST(a_block_with_a_time_of_its_own_expires)
 {
     open_all(&(struct harness_opts){0});

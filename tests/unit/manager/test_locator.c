@@ -209,7 +209,7 @@ START_TEST(a_session_ends_by_its_time)
     ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
     ck_assert_uint_eq(harness_count_files(&h), 0);
     ck_assert_uint_eq(harness_usage(&h).deleting_bytes, 0);
-    /* Who was late writes after all: the files are swept away once more. */
+    /* A late client still writes: its files are deleted once more. */
     harness_write_files(started.locations, started.count);
     h.now_us += 600 * 1000000LL;
     ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);

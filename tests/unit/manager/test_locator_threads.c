@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All that a locator does at once, for two seconds; what is left over in the end is nothing.
+ * All operations of a locator in parallel, for two seconds; at the end no state is left.
  */
 #include "check_main.h"
 #include "manager/reclaimer.h"

@@ -140,7 +140,7 @@ START_TEST(test_precedence)
 }
 END_TEST
 
-/* The configuration that the original comes with, and everything else it knows. */
+/* The configuration shipped with KVCM, and all its other keys. */
 START_TEST(test_kvcm_keys)
 {
     char *path = write_file("# what a server listens at\n"
@@ -231,7 +231,7 @@ START_TEST(test_who_may_reach_it)
     take(ARGS("--listen.host=127.0.0.2"), NULL);
     take(ARGS("--listen.host=::1"), NULL);
     take(ARGS("--listen.host=localhost"), NULL);
-    assert_refused(ARGS("--tls.key=k"), NULL, "belong together");
+    assert_refused(ARGS("--tls.key=k"), NULL, "must be set together");
     assert_refused(ARGS("--tls.client_ca=k"), NULL, "tls.client_ca");
     assert_refused(ARGS("--elector.lease=150ms"), NULL, "elector.lease");
 }
@@ -287,8 +287,8 @@ START_TEST(test_refused)
     ck_assert_int_eq(load(ARGS("--config=/nowhere/at/all"), NULL), -ENOENT);
     assert_refused(ARGS("-e", "novalue"), NULL, "KEY=VALUE");
     assert_refused(ARGS("-e", "tierce.listen.hots=x"), NULL, "listen.host");
-    assert_refused(ARGS("-c"), NULL, "-c wants a value");
-    assert_refused(ARGS("--env"), NULL, "--env wants a value");
+    assert_refused(ARGS("-c"), NULL, "-c requires a value");
+    assert_refused(ARGS("--env"), NULL, "--env requires a value");
     assert_refused(ARGS("--listen.hots=x"), NULL, "listen.host");
     assert_refused(ARGS("serve"), NULL, "serve");
     assert_refused(ARGS("--listen.host"), NULL, "--listen.host");

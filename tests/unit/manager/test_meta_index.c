@@ -88,7 +88,7 @@ static void teardown(void)
 
 /* ---- decisions ------------------------------------------------------------------------------ */
 
-/* What a call does with each of its keys. */
+/* The operation of a call on each of its keys. */
 struct decision {
     enum tierce__meta_action action;
     uint32_t version;
@@ -535,7 +535,7 @@ START_TEST(a_write_in_doubt_is_counted_as_it_went)
     write_happens = true;
     ck_assert_int_eq(put(1, 1), TIERCE_E_DEADLINE);
     write_result = 0;
-    /* What was cached before is gone, and nothing is cached for a while. */
+    /* The cache is emptied, and nothing is cached for a while. */
     ck_assert_int_eq(version_of(1), 1);
     reads = 0;
     ck_assert_int_eq(version_of(1), 1);

@@ -214,7 +214,8 @@ START_TEST(another_process_writes_it)
 }
 END_TEST
 
-/* Home does not answer: nobody knows, until it is asked again. Then it is one or the other. */
+/* Home does not answer: the outcome is unknown until it is queried again. Then it is one or the
+ * other. */
 START_TEST(what_is_in_doubt_is_known_later)
 {
     int home = node_of(META);

@@ -176,7 +176,7 @@ START_TEST(somebody_elses_is_refused)
 {
     make_database("a key", 5, "a value");
     ck_assert_int_eq(open_at(meta_folder), TIERCE_E_FORMAT);
-    ck_assert_ptr_nonnull(strstr(why, "somebody else"));
+    ck_assert_ptr_nonnull(strstr(why, "do not belong to the manager"));
 }
 END_TEST
 
@@ -193,11 +193,11 @@ START_TEST(a_folder_with_other_files_is_refused)
 {
     make_file("notes.txt", "x");
     ck_assert_int_eq(open_at(meta_folder), TIERCE_E_FORMAT);
-    ck_assert_ptr_nonnull(strstr(why, "somebody else"));
+    ck_assert_ptr_nonnull(strstr(why, "do not belong to the manager"));
     char path[128];
     snprintf(path, sizeof(path), "%s/notes.txt", meta_folder);
     ck_assert_int_eq(remove(path), 0);
-    /* What a first opening may leave that was killed. */
+    /* Files that a killed first opening may leave. */
     make_file("tierce-meta.new", "tier");
     open_here("");
     put(1, 1);
@@ -385,7 +385,7 @@ static int open_below(void)
     return rc;
 }
 
-/* Leaves a database whose last records are in its log alone, on a disk that is full. */
+/* Leaves a database whose last records are only in its log, on a full disk. */
 static void leave_on_full_disk(void)
 {
     pid_t child = fork();
@@ -428,7 +428,7 @@ START_TEST(a_full_disk_at_opening_is_read)
 }
 END_TEST
 
-/* While it is only read, no other process takes it and changes it behind its reader's back. */
+/* While it is open for reading only, no other process can open and change it. */
 START_TEST(a_database_that_is_only_read_is_held)
 {
     int ready[2], done[2];

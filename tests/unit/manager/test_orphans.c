@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of blocks behind one that left: of chains that are reclaimed, removed, expire. */
+/* The fate of blocks after a removed block: in chains that are reclaimed, removed, or expire. */
 #include "base/alloc.h"
 #include "check_main.h"
 #include "manager_reclaim.h"
@@ -104,7 +104,7 @@ START_TEST(a_block_that_is_stored_again_has_its_suffix_back)
     ck_assert_uint_eq(sweep(&h), 0);
     ck_assert_uint_eq(harness_prefix(&h, chain, LENGTH), LENGTH);
     ck_assert_uint_eq(count_notes(&h), 0);
-    /* It knows what follows it: a second removal is noticed. */
+    /* The block has its number of successors: a second removal is noticed. */
     remove_keys(&h, &chain[3], 1);
     ck_assert_uint_eq(sweep(&h), 4);
     close_all(&h);
@@ -132,7 +132,7 @@ START_TEST(a_block_that_is_removed_twice_leaves_one_hole)
 }
 END_TEST
 
-/* What a sweep without memory leaves, a later sweep finds. */
+/* Blocks that a sweep skipped for lack of memory are found by a later sweep. */
 START_TEST(each_allocation_of_a_sweep_fails_once)
 {
     uint64_t nth = 0, made;
@@ -249,8 +249,8 @@ START_TEST(what_was_never_stored_is_no_hole)
 }
 END_TEST
 
-/* Blocks of a group with a time to live stay while what follows them is read, even if the engine
- * never asks for them. */
+/* Blocks of a group with a time to live stay while their successors are read, even if the engine
+ * never requests them. */
 START_TEST(a_prefix_does_not_expire_before_its_suffix)
 {
     struct harness h;
@@ -345,8 +345,8 @@ START_TEST(a_circle_can_be_reclaimed)
 }
 END_TEST
 
-/* A block that is used while it is being chosen stays, and so does what it follows: those that
- * leave are chosen anew. */
+/* A block that is used while it is being selected stays, and so do its predecessors: other blocks
+ * are selected. */
 START_TEST(a_use_meanwhile_makes_no_hole)
 {
     struct harness h;

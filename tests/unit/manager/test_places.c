@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places: what the property test does not come to. */
+/* Places: cases that the property test does not reach. */
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "check_main.h"
@@ -151,7 +151,8 @@ START_TEST(test_files_are_empty_once)
 }
 END_TEST
 
-/* The note says what is free once the give has ended: it goes with the batch that ends it. */
+/* The note lists the slots that become free when the give ends; the batch that ends it deletes the
+ * note. */
 START_TEST(test_slots_are_free_after_a_restart)
 {
     take(taken, 4);
@@ -180,7 +181,7 @@ START_TEST(test_slots_that_are_free_already)
 }
 END_TEST
 
-/* A batch in which one slot is damaged would never end if it were refused. */
+/* A batch in which one slot is damaged would never end if it were rejected. */
 START_TEST(test_a_slot_that_its_file_has_not)
 {
     struct tierce__places_stats stats;

@@ -257,7 +257,7 @@ START_TEST(shared_limits_change_while_in_use)
 }
 END_TEST
 
-/* What a write found no room for is told with its limit, once; what never fits is not. */
+/* A write without room is reported once, with the limit; a write that can never fit is not. */
 START_TEST(writes_leave_what_they_wanted)
 {
     struct tierce__quota_limits limits = none;

@@ -73,7 +73,7 @@ START_TEST(what_is_too_old_leaves_below_the_watermark_too)
     h.now_us += 700 * 1000000LL;
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 3);
     ck_assert(is_there(&h, 3));
-    ck_assert_uint_eq(harness_usage(&h).reclaimed_keys, 0); /* not for want of room */
+    ck_assert_uint_eq(harness_usage(&h).reclaimed_keys, 0); /* not for lack of room */
     close_all(&h);
 }
 END_TEST
@@ -157,7 +157,8 @@ static void read_in(struct harness *h, const char *id, int64_t first, size_t cou
     ck_assert_uint_eq(got.hits, count);
 }
 
-/* Of 80 blocks 50 are read all the time; the 30 of the old model version leave, and no other. */
+/* 50 of 80 blocks are read continuously; exactly the other 30, of the old model version, are
+ * evicted. */
 START_TEST(idle_instances_give_before_busy_ones)
 {
     struct harness h;
@@ -176,7 +177,7 @@ START_TEST(idle_instances_give_before_busy_ones)
 }
 END_TEST
 
-/* From a partial sample too, hardly any that is read leaves. */
+/* With a partial sample too, hardly any block that is read is evicted. */
 START_TEST(a_sample_is_drawn_from_all_instances)
 {
     struct harness h;
@@ -304,7 +305,7 @@ START_TEST(what_groups_share_is_reclaimed_from_all_of_them)
 }
 END_TEST
 
-/* Of a block in two kinds of storage the location in the one that is over its quota leaves. */
+/* If a block is in two kinds of storage, the location in the kind over its quota is removed. */
 START_TEST(a_kind_above_its_quota_loses_locations_and_not_blocks)
 {
     struct harness h;

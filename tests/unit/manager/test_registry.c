@@ -498,7 +498,7 @@ START_TEST(test_restore)
     ck_assert_uint_eq(number_of_storage("a"), 1);
     ck_assert_uint_eq(number_of_storage("b"), 0);
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    /* The instance had gone: what it left is not what it is now. */
+    /* The instance was removed: its old state does not belong to the new one. */
     ck_assert_uint_eq(tierce__catalog_instance(catalog, "i")->number, 2);
     tierce__registry_release(registry, catalog);
     ck_assert_int_eq(add_storage("b"), 0);

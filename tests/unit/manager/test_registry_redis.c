@@ -122,7 +122,7 @@ static void check_same(char *before, char *after)
     tierce__free(after);
 }
 
-/* What another manager finds there. */
+/* The content that another manager finds there. */
 static char *stored(void)
 {
     struct tierce__registry *other = open_one();
@@ -265,7 +265,7 @@ START_TEST(test_the_server_goes_away)
 }
 END_TEST
 
-/* It did what was asked, and nobody was told. */
+/* It executed the request, and the answer was lost. */
 START_TEST(test_an_answer_is_lost)
 {
     struct tierce__registry *hasty, *patient = registry;

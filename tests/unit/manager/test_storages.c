@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storages at work: files are deleted and nothing else; what is ill or hangs is left out. */
+/* Storages in operation: only files of blocks are deleted; storages that fail or hang are
+ * skipped. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
@@ -550,7 +551,7 @@ START_TEST(test_a_delete_that_hangs)
     set_gate(false, false);
     WAIT_FOR(get(&inside) == 0);
     WAIT_FOR(tierce__storages_delete(storages, &storage, paths, 3, status) == 0 && status[2] == 0);
-    /* What nobody waited for was not done. */
+    /* Requests without a waiter were not executed. */
     ck_assert_uint_eq(get(&removes), 4);
 }
 END_TEST

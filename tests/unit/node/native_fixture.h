@@ -91,7 +91,7 @@ static inline void wait_for_clients(uint64_t clients)
     ck_assert(clients > 0 || stats().views == 0);
 }
 
-/* What the node's own engine finds of a chain is whole and right. Returns its blocks. */
+/* Chunks that the node's own engine finds are complete and right. Returns its blocks. */
 static inline uint64_t check_found(const struct tierce_chain *of)
 {
     uint64_t blocks = fx_found(&fx, of, tierce_chain_blocks(of), 0, 0, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which other users may come to a node's native socket: real users, each in a process of its own.
+/* Access of other users to a node's native socket: real users, each in its own process.
  */
 #include "check_main.h"
 #include "native_harness.h"
@@ -48,7 +48,7 @@ static int as_user(uid_t user, gid_t group, int (*what)(const char *arg), const 
     return WEXITSTATUS(status);
 }
 
-/* A node tells whom it has refused. */
+/* A node logs which user it has rejected. */
 static void tell_refused(void *arg, enum tierce_log_level level, const char *event,
                          const char *fields)
 {

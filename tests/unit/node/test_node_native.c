@@ -122,7 +122,7 @@ START_TEST(chains_are_sent_once)
     ask.lookup.chain = native_chain(5, other, BLOCKS);
     ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL),
                      TIERCE__NATIVE_UNKNOWN_CHAIN);
-    /* The one asked for longest ago is forgotten. */
+    /* The least recently requested chain is dropped. */
     for (uint64_t number = 100; number < 200; number++)
         ck_assert_uint_eq(native_found(&a, other, number, 0, 0), 0);
     ck_assert_uint_le(stats().chain_bytes, 65536);
@@ -208,7 +208,7 @@ START_TEST(pins_end_with_their_client)
     }
     ck_assert_uint_eq(native_found(&a, chain, 1, TIERCE_LOOKUP_PIN, 12), BLOCKS);
     native_close(&a, true);
-    wait_for_clients(1); /* it is no client any more, and what it had goes now */
+    wait_for_clients(1); /* the client no longer exists, and its resources are released now */
     for (int i = 0; i < 3000 && fx_stats(&fx).pinned_bytes_now > 0; i++)
         pause_ms(10);
     ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
@@ -352,7 +352,7 @@ START_TEST(bytes_that_are_no_frame)
 }
 END_TEST
 
-/* Real questions with bytes changed: whatever the node answers, it goes on. */
+/* Real requests with changed bytes: whatever the node answers, it continues to serve. */
 START_TEST(mutated_questions)
 {
     start(0, NULL);
@@ -520,7 +520,7 @@ START_TEST(a_folder_that_others_can_change)
     ck_assert_int_eq(chmod(folder, 0777), 0);
     ck_assert_int_eq(tierce__node_config_load(&config, 5, argv, no_environment, &error), 0);
     ck_assert_int_eq(tierce__node_start(&other, &config, why), -EACCES);
-    ck_assert_ptr_nonnull(strstr(why, "others can change"));
+    ck_assert_ptr_nonnull(strstr(why, "other users can change"));
     tierce__node_config_clear(&config);
     ck_assert_int_eq(chmod(folder, 0700), 0);
     start(0, NULL);

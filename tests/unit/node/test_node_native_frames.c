@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames that are told and do not come, or come slowly. */
+/* Frames that are announced and do not arrive, or arrive slowly. */
 #define TIERCE_TEST_NODE
 #include "check_main.h"
 #include "engine_fixture.h"
@@ -20,7 +20,7 @@ static void say_and_wait(int fd, const uint8_t *bytes, size_t count)
     }
 }
 
-/* Who tells of a large frame gets memory for what has come of it. */
+/* A client that announces a large frame gets memory only for the part that has arrived. */
 START_TEST(memory_comes_with_the_bytes)
 {
     enum { SINGLE = 20, FOLLOWING = 64 << 10, DOUBLINGS = 5 }; /* from 4 KiB on */

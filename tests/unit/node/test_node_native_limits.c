@@ -46,8 +46,8 @@ static void wait_for_connections(uint64_t connections)
     ck_assert_uint_eq(stats().connections, connections);
 }
 
-/* Who closes a connection on which the answer to a beginning comes, or has come unread, does not
- * know what began: that ends, and what else he has stays. */
+/* A client that closes a connection before it has read the answer to a begin does not know the new
+ * operation: the node ends that operation, and keeps the client's others. */
 START_TEST(what_nobody_hears_of_is_ended)
 {
     union tierce__native_request asks[4];
@@ -93,7 +93,7 @@ START_TEST(what_nobody_hears_of_is_ended)
         ck_assert_uint_eq(stats().prefetches, 0);
         ck_assert_uint_eq(stats().views, 1);
     }
-    /* What was heard of is nobody's but who heard. */
+    /* An operation whose answer was read belongs to its reader only. */
     ck_assert_int_eq(native_hello(&b, path, &a), 0);
     ck_assert_int_eq(native_store_begin(&b, &say, other, 2, 0), 0);
     native_close(&b, false);

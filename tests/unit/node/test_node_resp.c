@@ -85,7 +85,7 @@ START_TEST(test_large_values)
 }
 END_TEST
 
-/* What comes behind a value, and a value whose pieces come one by one. */
+/* Bytes after a value, and a value that arrives in pieces. */
 START_TEST(test_large_values_in_pieces)
 {
     char *value = make_value(100000, 7);
@@ -388,7 +388,8 @@ START_TEST(test_what_is_no_request)
 }
 END_TEST
 
-/* Larger than memory, and a large argument of what takes none: read, dropped, and said. */
+/* A value larger than memory, and a large argument of a command without values: read, dropped, and
+ * reported. */
 START_TEST(test_values_that_have_no_room)
 {
     size_t bytes = 100 << 20;
@@ -570,9 +571,9 @@ START_TEST(test_tokens)
     talk(fd, "AUTH w reader\r\n",
          "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
     talk(fd, "AUTH reader\r\nGET k\r\n", "+OK\r\n$-1\r\n");
-    talk(fd, "SET k x\r\n", "-NOPERM the token has no right to run the 'SET' command\r\n");
+    talk(fd, "SET k x\r\n", "-NOPERM the token has no permission to run the 'SET' command\r\n");
     talk(fd, "AUTH w writer\r\nSET k x\r\n", "+OK\r\n+OK\r\n");
-    talk(fd, "FLUSHDB\r\n", "-NOPERM the token has no right to run the 'FLUSHDB' command\r\n");
+    talk(fd, "FLUSHDB\r\n", "-NOPERM the token has no permission to run the 'FLUSHDB' command\r\n");
     talk(fd, "AUTH default other\r\nGET k\r\nDBSIZE\r\nSET k y\r\n", "+OK\r\n$-1\r\n:0\r\n+OK\r\n");
     talk(fd, "AUTH reader\r\nGET k\r\n", "+OK\r\n$1\r\nx\r\n");
     talk(fd, "RESET\r\nGET k\r\n", "+RESET\r\n-NOAUTH Authentication required.\r\n");
@@ -588,7 +589,8 @@ static int log_in(const char *words)
     return session;
 }
 
-/* What is under way when its token goes is refused too; what stays is not disturbed. */
+/* Commands in progress when their token is removed are rejected too; clients with valid tokens are
+ * not disturbed. */
 START_TEST(test_tokens_are_read_again)
 {
     char why[256];
@@ -605,13 +607,13 @@ START_TEST(test_tokens_are_read_again)
     talk(reader, "AUTH reader\r\n",
          "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
     talk(writer, "GET k\r\nSET k y\r\n",
-         "$1\r\nx\r\n-NOPERM the token has no right to run the 'SET' command\r\n");
+         "$1\r\nx\r\n-NOPERM the token has no permission to run the 'SET' command\r\n");
     talk(other, "GET k\r\nSET k y\r\n", "$4\r\nmine\r\n+OK\r\n");
     talk(reader, "AUTH fresh\r\nDBSIZE\r\nSET k z\r\nDBSIZE\r\n", "+OK\r\n:0\r\n+OK\r\n:1\r\n");
     char *rest = make_value(19996, 1);
     say_bytes(late, rest, 19996);
     talk(late, "\r\nGET k\r\n",
-         "-NOPERM the token has no right to run the 'SET' command\r\n$1\r\nx\r\n");
+         "-NOPERM the token has no permission to run the 'SET' command\r\n$1\r\nx\r\n");
     write_tokens("read " WRITER "\nread,write " OTHER " fresh\n");
     ck_assert_msg(tierce__node_reload(h.node, why) == 0, "%s", why);
     talk(other, "GET k\r\nAUTH other\r\nGET k\r\n", NOAUTH "+OK\r\n$1\r\nz\r\n");

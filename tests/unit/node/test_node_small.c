@@ -133,7 +133,8 @@ static char answer_to(int fd, const char *command)
     return text[0];
 }
 
-/* A command without memory is answered with an error, or loses its connection; the node goes on. */
+/* A command without memory is answered with an error, or loses its connection; the node continues
+ * to serve. */
 START_TEST(test_each_allocation_of_a_command_fails_once)
 {
     static const char *const commands[] = {"SET a 1\r\n",    "MSET a 1 b 2\r\n",    "SETNX c 1\r\n",
@@ -192,7 +193,7 @@ START_TEST(test_pipeline_keeps_its_order)
 }
 END_TEST
 
-/* What CLIENT LIST tells of a connection's last command. */
+/* CLIENT LIST's report of a connection's last command. */
 static void last_command_is(int fd, const char *asked, const char *wanted)
 {
     char text[8192];
@@ -211,8 +212,8 @@ static void last_command_is(int fd, const char *asked, const char *wanted)
     ck_assert_msg(strncmp(at + 5, wanted, strlen(wanted)) == 0, "%.*s", (int)(end - line), line);
 }
 
-/* SETs that are published together are commands like others: listed, and behind a line of HTTP none
- * is executed. */
+/* SETs that are published together count as commands like others: they are listed, and none is
+ * executed after a line of HTTP. */
 START_TEST(test_pipeline_is_listed_and_ends_at_http)
 {
     char folder[] = "/tmp/tierce-test-XXXXXX", path[64], command[64];
@@ -235,8 +236,8 @@ START_TEST(test_pipeline_is_listed_and_ends_at_http)
 }
 END_TEST
 
-/* Whoever was answered OK for a value that replaced another finds the new one or none after the
- * node has gone without a word. */
+/* After an OK for a value that replaced another, a client finds the new value or none, even if the
+ * node was killed. */
 START_TEST(test_replaced_values_stay_gone)
 {
     enum { COUNT = 4 * PIPELINE };

@@ -99,8 +99,8 @@ START_TEST(test_stalled_uploads_keep_nobody_out)
 }
 END_TEST
 
-/* A value as large as what is stalled takes its place, and the stalled one is told when it goes
- * on. */
+/* A value as large as a stalled upload takes its memory, and the stalled client gets an error when
+ * it continues. */
 START_TEST(test_stalled_upload_loses_its_room)
 {
     enum { BYTES = 30 << 20 };

@@ -215,7 +215,7 @@ static void check_story(const char *cache)
     /* In 4 blocks 20 and then 30 tokens hit: 1000 * 50 + 5 * (400 + 900). */
     is_near(large->saved_flops, 56500);
     is_near(large->saved_per_hour, 0.00565);
-    /* Hits anywhere are no tokens saved. */
+    /* Hits anywhere are not tokens saved. */
     ck_assert(!e->rows[1].is_valued && !e->rows[3].is_valued);
     /* Waiting: 3.45, 2.8125 and 3.45 s without a cache. */
     double none = tierce__latencies_at(r.latencies, TIERCE__NO_CACHE, 1);
@@ -244,7 +244,7 @@ START_TEST(a_story_replayed)
 }
 END_TEST
 
-/* What the engine held itself is not saved: of 30 tokens that hit it had 10. */
+/* Tokens that the engine held itself do not count as saved: of 30 hit tokens it held 10. */
 START_TEST(what_the_engine_held)
 {
     static const struct test_request held[] = {

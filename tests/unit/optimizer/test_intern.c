@@ -127,7 +127,7 @@ static int fill(void)
     if (rc == 0)
         rc = tierce__intern_chain(intern, 3, ids, 1000, out);
     if (rc == -ENOMEM && intern != NULL) {
-        /* What it holds it still holds, and it goes on. */
+        /* It keeps its content, and remains usable. */
         uint32_t count = tierce__intern_count(intern);
         for (uint32_t i = 0; i < count; i++)
             ck_assert_uint_eq(tierce__intern_find(intern, 3, ids[i]), i);

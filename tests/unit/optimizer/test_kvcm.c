@@ -185,8 +185,8 @@ START_TEST(in_a_leaf_the_head_leaves_first_too)
 END_TEST
 
 /*
- * "abcd" and "abce": a run of three blocks of one time is passed over, and comes back when both
- * leaves are gone.
+ * "abcd" and "abce": a run of three blocks of the same time is skipped, and becomes a candidate
+ * again when both leaves are evicted.
  */
 static void pass_over_a_run(struct harness *h)
 {

@@ -2,7 +2,7 @@
 #include "check_main.h"
 #include "trace_dump.h"
 
-/* What each format makes of small traces, told by itself and by name. */
+/* Each format's reading of small traces, detected and by name. */
 
 #define check_trace(input, name, wanted)                                                           \
     do {                                                                                           \
@@ -54,7 +54,7 @@ START_TEST(mooncake_bad_lines)
         {"{\"timestamp\": -1, \"hash_ids\": [1]}", "\"timestamp\": is negative"},
         {"{\"timestamp\": 1e300, \"hash_ids\": [1]}", "\"timestamp\": is too large a number"},
         {"{\"timestamp\": 5, \"timestamp\": 5, \"hash_ids\": [1]}", "\"timestamp\": comes twice"},
-        {"{\"timestamp\": 5, \"hash_ids\": [1]} 7", "something stands behind the end"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1]} 7", "there is text after the end"},
         {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": tru}", "is not true or false"},
         {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": \"\\q\"}", "an invalid escape"},
         {"[1]", "is not an object"},
@@ -202,7 +202,7 @@ START_TEST(kvcm_log_of_writes_that_fail)
         ck_assert_str_eq(dump->text, cases[i].wanted);
         ck_assert_uint_eq(dump->report.joined_lines, 1);
     }
-    /* One that never ended has written nothing; what was there before is there. */
+    /* A write without an end has written nothing; existing blocks stay. */
     ck_assert_str_eq(trace_dump(MASKED("10", "s", "1,2,3", "1", ""), NULL)->text,
                      "write 100010 instance=a unstored=2 [1* 2 3]\n");
 }
@@ -251,8 +251,8 @@ START_TEST(kvcm_log_of_a_manager)
               "read 1 instance=a [1]\n"
               "bad 1: \"block_bytes\" is neither one size nor one for each key\n"
               "bad 2: \"block_bytes\": is not a size (column 139)\n"
-              "bad 3: \"query_type\" is none of prefix_match, batch_get and reverse_roll_sw_match\n"
-              "bad 4: \"sw_size\" is no window: it lies between 1 and 2^32 - 1\n");
+              "bad 3: \"query_type\" is not prefix_match, batch_get or reverse_roll_sw_match\n"
+              "bad 4: \"sw_size\" is not a window: accepted are 1 to 2^32 - 1\n");
 }
 END_TEST
 
@@ -263,7 +263,7 @@ START_TEST(kvcm_log_tokens_are_no_keys)
                   LOOKUP("1", "prefix_match", "1", "0"),
               "kvcm-log",
               "read 1 instance=a [1]\n"
-              "bad 1: has tokens and no keys: how long a block is is not told\n");
+              "bad 1: has tokens and no keys, and the length of a block is not given\n");
 }
 END_TEST
 
@@ -292,7 +292,7 @@ START_TEST(kvcm_schema)
               "kvcm-schema",
               "write 1 instance=i [1]\n"
               "bad 1: \"total_keys\" does not begin with \"keys\"\n"
-              "bad 2: \"sw_size\" is no window: it lies between 1 and 2^32 - 1\n");
+              "bad 2: \"sw_size\" is not a window: accepted are 1 to 2^32 - 1\n");
 }
 END_TEST
 
@@ -320,7 +320,7 @@ START_TEST(access_log)
         "bad 1: is of version 2, which this build does not read\n"
         "bad 2: \"op\" is neither lookup nor store\n"
         "bad 3: \"blocks\": is not 16 hex digits for each block (column 58)\n"
-        "bad 4: \"blocks\": holds a character that is no hex digit (column 72)\n"
+        "bad 4: \"blocks\": holds a character that is not a hex digit (column 72)\n"
         "bad 5: \"held\" is more than there are blocks\n");
 }
 END_TEST
@@ -369,17 +369,19 @@ START_TEST(csv)
     check_trace("time,key\n1,\"a\"\"b,c\"\n2,\"7\"\n3,07\n", "csv",
                 "turn 1000000 any [13839268328496515626]\nturn 2000000 any [7]\n"
                 "turn 3000000 any [4484850317460735341]\n");
-    check_bad("1,a\nx,b\n2,\"c\n3\n4,,1\n-5,d\nnan,e\n6,f,-1\n99999999999999,g\n7,h\n", "csv",
-              "turn 1000000 any [16629034431890738719]\n"
-              "turn 7000000 any [8090085636497697382]\n"
-              "bad 2: column 1 is no time: a number that is not negative, and not too large\n"
-              "bad 3: has more than 16 columns, or a quote that does not end\n"
-              "bad 4: has 1 columns; a time and a key are wanted\n"
-              "bad 5: the key is empty or holds a NUL\n"
-              "bad 6: column 1 is no time: a number that is not negative, and not too large\n"
-              "bad 7: column 1 is no time: a number that is not negative, and not too large\n"
-              "bad 8: column 3 is no size: an integer from 0 to 2^64 - 1\n"
-              "bad 9: column 1 is no time: a number that is not negative, and not too large\n");
+    check_bad(
+        "1,a\nx,b\n2,\"c\n3\n4,,1\n-5,d\nnan,e\n6,f,-1\n99999999999999,g\n7,h\n", "csv",
+        "turn 1000000 any [16629034431890738719]\n"
+        "turn 7000000 any [8090085636497697382]\n"
+        "bad 2: column 1 is not a time: accepted are non-negative numbers that are not too large\n"
+        "bad 3: has more than 16 columns, or a quote that does not end\n"
+        "bad 4: has 1 columns; a time and a key are required\n"
+        "bad 5: the key is empty or holds a NUL\n"
+        "bad 6: column 1 is not a time: accepted are non-negative numbers that are not too large\n"
+        "bad 7: column 1 is not a time: accepted are non-negative numbers that are not too large\n"
+        "bad 8: column 3 is not a size: accepted are integers from 0 to 2^64 - 1\n"
+        "bad 9: column 1 is not a time: accepted are non-negative numbers that are not too "
+        "large\n");
 }
 END_TEST
 
@@ -403,7 +405,7 @@ static const char vllm_events[] =
     "7391c4200303030303030303030303030303030303030303030303030000000000000003a66d656469756da3"
     "47505581a474797065b0416c6c426c6f636b73436c656172656401";
 
-/* Reads hex digits as bytes; spaces are passed over. */
+/* Reads hex digits as bytes; spaces are skipped. */
 static const struct trace_dump *dump_hex(const char *hex, const char *name)
 {
     static unsigned char bytes[4096];
@@ -482,25 +484,23 @@ START_TEST(events_that_are_damaged)
     static const struct {
         const char *hex, *wanted;
     } bad[] = {
-        {"01", "bad 2: is no batch [time, events, rank]\n"},
-        {"91 01", "bad 2: is no batch [time, events, rank]\n"},
-        {"c1", "bad 2: is damaged, and what is behind it is not read\n"},
+        {"01", "bad 2: is not a batch [time, events, rank]\n"},
+        {"91 01", "bad 2: is not a batch [time, events, rank]\n"},
+        {"c1", "bad 2: is damaged, and the rest is not read\n"},
         {"92", "bad 2: the trace ends in it\n"},
         {"dd ffffffff", "bad 2: the trace ends in it\n"},
-        {"92 c0 90", "bad 2: the time of a batch is missing, or not what it should be\n"},
-        {"92 cb 7ff8000000000000 90",
-         "bad 2: the time of a batch is missing, or not what it should be\n"},
-        {"92" TIME "c0", "bad 2: the list of events is missing, or not what it should be\n"},
-        {"93" TIME "90 a0", "bad 2: the rank of a batch is missing, or not what it should be\n"},
-        {"92" TIME "91 c0", "bad 2: an event is missing, or not what it should be\n"},
-        {"92" TIME "91 80", "bad 2: the type of an event is missing, or not what it should be\n"},
-        {"92" TIME "91 91" STORED,
-         "bad 2: \"block_hashes\" is missing, or not what it should be\n"},
+        {"92 c0 90", "bad 2: the time of a batch is missing or invalid\n"},
+        {"92 cb 7ff8000000000000 90", "bad 2: the time of a batch is missing or invalid\n"},
+        {"92" TIME "c0", "bad 2: the list of events is missing or invalid\n"},
+        {"93" TIME "90 a0", "bad 2: the rank of a batch is missing or invalid\n"},
+        {"92" TIME "91 c0", "bad 2: an event is missing or invalid\n"},
+        {"92" TIME "91 80", "bad 2: the type of an event is missing or invalid\n"},
+        {"92" TIME "91 91" STORED, "bad 2: \"block_hashes\" is missing or invalid\n"},
         {"92" TIME "91 93" STORED "91 c0 c0",
-         "bad 2: a hash of \"block_hashes\" is missing, or not what it should be\n"},
+         "bad 2: a hash of \"block_hashes\" is missing or invalid\n"},
         {"92" TIME "91 93" STORED "91 01 90",
-         "bad 2: \"parent_block_hash\" is missing, or not what it should be\n"},
-        {"c402 92 01", "bad 2: is no batch [time, events, rank]\n"},
+         "bad 2: \"parent_block_hash\" is missing or invalid\n"},
+        {"c402 92 01", "bad 2: is not a batch [time, events, rank]\n"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char hex[256], wanted[256];
@@ -516,15 +516,16 @@ START_TEST(formats_are_told)
     ck_assert_str_eq(trace_dump("", NULL)->text, "open: is empty\n");
     ck_assert_str_eq(trace_dump("\n \r\n", NULL)->text, "open: is empty\n");
     const char *unknown =
-        "open: is of no format that its first lines tell; if it is a trace, name "
-        "its format: access, kvcm-log, kvcm-schema, qwen, mooncake, events, csv\n";
+        "open: has an unknown format, judging by its first lines; if it is a trace, pass its "
+        "--format: access, kvcm-log, kvcm-schema, qwen, mooncake, events, csv\n";
     ck_assert_str_eq(trace_dump("hello\n", NULL)->text, unknown);
     ck_assert_str_eq(trace_dump("{\"a\": 1}\n", NULL)->text, unknown);
-    ck_assert_str_eq(trace_dump("x", "mooncak")->text,
-                     "open: there is no format of traces \"mooncak\"; there are access, kvcm-log, "
-                     "kvcm-schema, qwen, mooncake, events, csv\n");
+    ck_assert_str_eq(
+        trace_dump("x", "mooncak")->text,
+        "open: there is no trace format \"mooncak\"; the formats are access, kvcm-log, "
+        "kvcm-schema, qwen, mooncake, events, csv\n");
     ck_assert_int_eq(trace_dump("x", "mooncak")->rc, TIERCE_E_ARGUMENT);
-    /* A damaged first line is passed over. */
+    /* A damaged first line is ignored. */
     ck_assert_str_eq(trace_dump("{\"timest\n{\"timestamp\":1,\"hash_ids\":[1]}\n", NULL)->text,
                      "turn 1000 [1]\nbad 1: a text does not end (column 3)\n");
     /* The wrong one by name. */

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* What a row's number does not show, and intervals, on traces small enough to see it. */
+/* Findings and intervals, on traces small enough to verify by hand. */
 
 struct run {
     struct tierce__cache caches[4];
@@ -103,8 +103,7 @@ START_TEST(findings_of_a_replay)
 }
 END_TEST
 
-/* Reads store nothing: what is read first and never written misses each time, for want of a
- * write. */
+/* Reads store nothing: a block that is never written misses each time. */
 START_TEST(reads_fill_nothing)
 {
     static const struct test_request requests[] = {

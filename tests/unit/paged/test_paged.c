@@ -65,7 +65,7 @@ static uint8_t untouched_memory[sizeof(memory)];
 static uint64_t sums[2];
 static uint8_t good[2];
 
-/* Both directions refuse the call and move nothing. */
+/* Both directions reject the call and move nothing. */
 static void expect_no_move(uint32_t layer, const int32_t *ids, size_t n)
 {
     memset(cells, 0xC3, sizeof(cells));

@@ -94,7 +94,7 @@ static void setup(void)
     char why[256];
     atomic_store(&gate, false);
     atomic_store(&waiting, 0);
-    start_server(server_free_port(), NULL); /* one to come back to */
+    start_server(server_free_port(), NULL); /* a connection to reuse */
     ck_assert_int_eq(open_client(4, (struct tierce__grpc_client_opts){0}, why), 0);
 }
 
@@ -231,8 +231,8 @@ static void *stop_server(void *arg)
     return NULL;
 }
 
-/* The server goes away and comes back at the same port: calls in flight are told, later ones find
- * it. */
+/* The server stops and restarts at the same port: calls in flight get an error, later calls
+ * succeed. */
 START_TEST(test_a_server_that_comes_back)
 {
     uint16_t port = tierce__server_port(server, 0);

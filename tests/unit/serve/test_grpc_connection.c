@@ -243,7 +243,7 @@ START_TEST(test_give_up)
 }
 END_TEST
 
-/* Who is refused before it has sent everything is told to stop sending. */
+/* A client that is rejected before it has sent everything is told to stop sending. */
 START_TEST(test_an_early_answer_stops_the_request)
 {
     static struct harness_body body;

@@ -206,7 +206,7 @@ END_TEST
 
 /* ---- deferred calls -------------------------------------------------------------------------- */
 
-/* A call of nobody's connection, with what becomes of it. */
+/* A call without a connection, and its result. */
 struct test_call {
     struct tierce__call call;
     struct tierce__shared shared;
@@ -355,8 +355,8 @@ static int connect_to(uint16_t port)
     return fd;
 }
 
-/* Whoever comes when no descriptor is left is sent away, not left to wait. When nobody is there,
- * the loop may sleep, though the system says for want of a descriptor that it cannot look. */
+/* A connection without a free descriptor is closed instead of left waiting. Without connections the
+ * loop may sleep, although accept fails for lack of a descriptor. */
 START_TEST(test_accepting_without_descriptors)
 {
     struct sockaddr_storage peer;
@@ -401,7 +401,7 @@ union any_address {
     struct sockaddr_in6 in6;
 };
 
-/* One of 40 hosts, in one of the ways in which they come. */
+/* One of 40 hosts, in one of the accepted spellings. */
 static union any_address from_host(struct test_random *random, unsigned host)
 {
     union any_address a = {.in6 = {.sin6_port = (in_port_t)test_random_below(random, 65536)}};
@@ -448,7 +448,7 @@ START_TEST(test_addresses_have_a_limit)
 }
 END_TEST
 
-/* Many that come and go leave no more than those that are there need. */
+/* After many short connections, memory is only what the present ones need. */
 START_TEST(test_addresses_without_memory)
 {
     struct tierce__addresses *addresses;

@@ -7,7 +7,7 @@
 #include "grpc_harness.h"
 
 /* Each allocation fails once, over the life of a connection with calls of every kind. Nothing may
- * crash or leak, and who was not answered must have lost the stream or the connection. */
+ * crash or leak, and a client without an answer must have lost the stream or the connection. */
 
 /* A FileDescriptorSet with a file of a message and a service. */
 static const uint8_t descriptors[] = {

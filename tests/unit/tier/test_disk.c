@@ -70,7 +70,7 @@ static void check_mode(const char *name, unsigned mode)
 
 START_TEST(nobody_else_may_look_into_a_store)
 {
-    strcat(s.folder, "/made"); /* mkdtemp has made its folder 0700 by itself */
+    strcat(s.folder, "/made"); /* mkdtemp creates its folder with mode 0700 */
     mode_t before = umask(0);
     open_with(store_opts(&s, 64 * MIB));
     ck_assert_int_eq(store_put(&s, 1), 0);
@@ -168,7 +168,7 @@ START_TEST(a_large_store_evicts_ahead)
 }
 END_TEST
 
-/* Nobody flushes and nothing else is written: the space comes back all the same. */
+/* The space is released even without a flush and without other writes. */
 START_TEST(a_deletion_alone_is_committed)
 {
     struct tierce__disk_opts opts = store_opts(&s, 16 * MIB);
@@ -213,7 +213,7 @@ START_TEST(what_has_expired_is_a_miss)
     for (uint64_t n = 0; n < 10; n++)
         ck_assert_int_eq(store_put(&s, n), 0);
     ck_assert_int_eq(store_flush(&s), 0);
-    while (store_has(&s, 9)) /* a lookup is no use that renews */
+    while (store_has(&s, 9)) /* a lookup does not count as a use that renews */
         continue;
     for (uint64_t n = 0; n < 10; n++)
         ck_assert_int_eq(store_get(&s, n, 0, 0), TIERCE_E_MISS);
@@ -271,7 +271,7 @@ START_TEST(fewer_slots_evict_the_oldest)
 }
 END_TEST
 
-/* Space that waits for its record is no slot. */
+/* Space that waits for its record is not a slot. */
 START_TEST(full_of_slots_with_space_in_limbo)
 {
     struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
@@ -384,7 +384,7 @@ START_TEST(more_than_the_file_system_has_is_told)
     opts.chunk_count_max = 1024; /* or its tables would want memory to match */
     open_with(opts);
     ck_assert_ptr_nonnull(strstr(log_text, "store_folder_too_small"));
-    ck_assert_int_eq(store_put(&s, 1), 0); /* told, and not refused */
+    ck_assert_int_eq(store_put(&s, 1), 0); /* told, and not rejected */
 }
 END_TEST
 
@@ -650,7 +650,7 @@ START_TEST(siblings_are_known_when_it_is_opened_again)
         store_close(&s);
         open_with(opts);
     }
-    /* A store with fewer places than before: who had to leave is not named. */
+    /* A store with fewer slots than before: evicted chunks are not listed. */
     store_close(&s);
     opts.chunk_count_max = 2;
     open_with(opts);

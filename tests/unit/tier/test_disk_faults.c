@@ -285,7 +285,7 @@ START_TEST(a_vanished_folder_leaves_a_store_that_reads)
 }
 END_TEST
 
-/* Whoever wrote the journal may have been killed before its sync, and from the opening on its
+/* The process that wrote the journal may have been killed before its sync, but after reopening its
  * chunks count as durable. */
 START_TEST(a_journal_that_cannot_be_synced_is_not_gone_on_with)
 {
@@ -384,7 +384,7 @@ START_TEST(a_full_queue_takes_no_more)
 }
 END_TEST
 
-/* Room in the queue is not for a suffix whose prefix found none: it is answered at once. */
+/* A suffix whose prefix found no room gets no room in the queue either: it is answered at once. */
 START_TEST(a_queue_takes_no_suffix_without_its_prefix)
 {
     struct tierce__disk_opts opts = faulty_opts();
@@ -436,7 +436,8 @@ START_TEST(close_cancels_what_does_not_end)
 }
 END_TEST
 
-/* A device that never answers does not hang the process; what it may write to is left alone. */
+/* A device that never answers does not hang the process; memory that it may still write to is not
+ * reused. */
 START_TEST(close_leaves_a_dead_device_behind)
 {
     open_faulty();
@@ -470,8 +471,8 @@ static void submit_get(struct many *m, unsigned n, const struct tierce__key *key
     s.tier->ops->submit(s.tier, &m->reqs[n]);
 }
 
-/* Reads are not made to wait for a queue full of writes: they come as soon as those that have
- * begun end, though the next of them hang. */
+/* Reads do not wait for a full queue of writes: they run as soon as the started writes end, even if
+ * later writes hang. */
 START_TEST(reads_pass_queued_writes)
 {
     static struct many gets = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
@@ -515,8 +516,8 @@ static bool journal_has_it(void)
     return found;
 }
 
-/* What was deleted before a flush stays deleted, whatever comes, though somebody reads it still;
- * the loop index says whether it was durable. */
+/* A chunk deleted before a flush stays deleted, whatever happens, even while it is still being
+ * read; the loop index selects whether it was durable. */
 START_TEST(a_flush_covers_the_deletion_of_what_is_read)
 {
     static struct many gets = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
@@ -550,7 +551,7 @@ START_TEST(a_flush_covers_the_deletion_of_what_is_read)
 }
 END_TEST
 
-/* Its deletion waits for a commit, which may be long; who puts it anew does not. */
+/* Its deletion waits for a commit, which may take long; a new put does not. */
 START_TEST(what_was_deleted_while_it_was_read_is_put_anew_at_once)
 {
     static struct many gets = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
@@ -573,7 +574,7 @@ START_TEST(what_was_deleted_while_it_was_read_is_put_anew_at_once)
 }
 END_TEST
 
-/* Gets that ask again as soon as they are answered, until they are told to stop. */
+/* Gets that are repeated as soon as they are answered, until they are stopped. */
 #define READERS   12u
 #define READS_MAX 20000u
 

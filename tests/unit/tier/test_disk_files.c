@@ -269,7 +269,7 @@ START_TEST(strays_among_the_texts_are_left_alone)
 }
 END_TEST
 
-/* Ours that nobody needs any more goes, and what a killed process left. */
+/* Our obsolete files are removed, and files of a killed process too. */
 START_TEST(own_leftovers_are_removed)
 {
     static const char other[] = "tierce-namespace=1\nobjects=x\ntenant=y\n";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a flush makes durable, of all or of removals alone, and what it reports. */
+/* The effect and the result of a flush, of everything or only of removals. */
 #include "base/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
@@ -77,7 +77,7 @@ START_TEST(what_a_failed_sync_should_have_covered_is_dropped)
 }
 END_TEST
 
-/* A loss that came about while nobody waited is told by the next flush, once. */
+/* A loss without a waiting flush is reported by the next flush, once. */
 START_TEST(a_sync_that_failed_in_between_is_told_by_the_next_flush)
 {
     struct tierce__disk_opts opts = faulty_opts();
@@ -314,7 +314,7 @@ START_TEST(a_flush_of_removals_does_not_report_lost_chunks)
 }
 END_TEST
 
-/* It comes while a sync of the data is failing: the commit of that one does not know its removal.
+/* It arrives while a sync of the data is failing: that commit does not include its removal.
  */
 START_TEST(a_flush_of_removals_waits_for_a_commit_of_its_own)
 {

@@ -102,7 +102,7 @@ static void flush_now(void)
     ck_assert_int_eq(store_flush(&s), 0);
 }
 
-/* The store keeps to the room that there is, for as long as one likes, and through openings. */
+/* The store stays within the free space, for any length of time and across reopening. */
 START_TEST(a_store_larger_than_its_file_system_goes_on_writing)
 {
     char folder[160];
@@ -123,7 +123,7 @@ START_TEST(a_store_larger_than_its_file_system_goes_on_writing)
         ck_assert_uint_eq(times_told("disk_full "), life + 1); /* once each */
         ck_assert_msg(times_told("disk_journal_failed") == 0, "life %d: %s", (int)life, log_text);
     }
-    ck_assert_ptr_nonnull(strstr(log_text, "hint=\"the file system has no more room"));
+    ck_assert_ptr_nonnull(strstr(log_text, "hint=\"the file system is full"));
     ck_assert_uint_eq(times_told("disk_chunks_dropped"), 0);
 }
 END_TEST
@@ -151,8 +151,8 @@ START_TEST(a_full_store_grows_again)
 }
 END_TEST
 
-/* Others take all the room that is left, the journal's too: the store gives up a part of its data,
- * and goes on in the rest. */
+/* Other files take all free space, including the journal's: the store releases a part of its data,
+ * and continues with the rest. */
 START_TEST(others_fill_the_file_system)
 {
     char folder[160];

@@ -133,7 +133,7 @@ START_TEST(what_is_written_is_read)
 }
 END_TEST
 
-/* Bytes of a page that any reader must refuse to believe when they change. */
+/* Bytes of a page whose change every reader must detect. */
 START_TEST(no_byte_of_a_page_can_change_unseen)
 {
     size_t bytes;
@@ -217,7 +217,7 @@ START_TEST(a_gap_is_reported_and_the_rest_is_read)
     pages[3 * PAGE] = 1;
     reader = read_back(pages, count, &sink);
     ck_assert_uint_eq(reader.bad, 1);
-    /* A page of another journal in the middle is no page of this one. */
+    /* A page of another journal in the middle is not a page of this one. */
     memcpy(pages + 3 * PAGE, pages + 4 * PAGE, PAGE);
     tierce__store_le64(pages + 3 * PAGE + 32, 3);
     reseal(pages + 3 * PAGE);
@@ -250,8 +250,8 @@ static void check_named(void *arg, const struct tierce__journal_record *record)
     names->wrong += !*named;
 }
 
-/* What a page says does not depend on any other: none uses a namespace that it does not name, once,
- * however many namespaces take turns. */
+/* Pages do not depend on each other: each page names all its namespaces, once, however many
+ * namespaces alternate. */
 START_TEST(each_page_can_be_read_alone)
 {
     struct test_random rng = test_random_start("each_page_can_be_read_alone");
@@ -390,9 +390,9 @@ static void put_file(const uint8_t *content, size_t bytes)
 }
 
 /*
- * Opens whatever is there: exact accounting, and it works again. A chunk whose removal stood in the
- * last pages, which are gone without a trace, may come back over bytes of another: that is for the
- * reader to find, who knows what he asked for.
+ * Opens whatever is there: exact accounting, and it works again. If the last pages, with the
+ * removal of a chunk, are lost without a trace, the chunk may reappear over another chunk's bytes:
+ * the reader, which knows the wanted identity, must detect this.
  */
 static uint64_t open_damaged(void)
 {
@@ -443,7 +443,7 @@ static void copy_mark(const char *from, const char *to)
     ck_assert_int_eq(system(command), 0);
 }
 
-/* What a sync has covered and is gone is told, once; what was never synced is not missed. */
+/* The loss of synced pages is reported once; the loss of unsynced pages is not. */
 START_TEST(a_journal_that_lost_its_end_is_told)
 {
     make_store();
@@ -527,8 +527,8 @@ START_TEST(a_journal_damaged_at_random)
 }
 END_TEST
 
-/* Sums that fit over fields that do not: offsets and lengths from nowhere may at worst name bytes
- * that the reader's own sums refuse; nothing crashes and the caps hold. */
+/* Valid sums over invalid fields: at worst, arbitrary offsets and lengths name bytes that the
+ * reader's own sums reject; nothing crashes and the caps hold. */
 START_TEST(a_journal_forged_at_random)
 {
     struct test_random rng = test_random_start("a_journal_forged_at_random");
@@ -558,7 +558,7 @@ START_TEST(a_journal_forged_at_random)
 }
 END_TEST
 
-/* A page whose sum fits says that its store has more slots than any store can have. */
+/* A page with a valid sum states more slots than any store can have. */
 START_TEST(an_impossible_capacity_costs_the_records_of_its_page)
 {
     make_store();
@@ -594,7 +594,7 @@ START_TEST(a_newer_version_is_left_alone)
 }
 END_TEST
 
-/* The data file is shorter than the journal says, or gone. */
+/* The data file is shorter than the journal states, or missing. */
 START_TEST(data_that_is_missing_is_not_served)
 {
     make_store();

@@ -254,7 +254,7 @@ START_TEST(what_has_expired_is_a_miss)
     } while (stats.chunks == 2);
     ck_assert(!has(1));
     tierce__buf_release(two);
-    while (has(2)) /* a GET is no use that renews */
+    while (has(2)) /* a GET does not count as a use that renews */
         continue;
     tier->ops->stats(tier, &stats);
     ck_assert_uint_eq(stats.evicted_chunks, 2);
@@ -379,7 +379,7 @@ END_TEST
 static _Atomic(struct tierce__buf *) passed;
 static _Atomic bool stop;
 
-/* Releases what it is passed, at any moment. */
+/* Releases the buffers passed to it, at any moment. */
 static void *release_passed(void *arg)
 {
     (void)arg;
@@ -408,7 +408,8 @@ static void wait_until_passed(void)
         sched_yield();
 }
 
-/* A device may hold a buffer that the tier is given: whoever lets go last, it is evictable. */
+/* A device may hold a buffer that is put into the tier: after the last release, by either, it is
+ * evictable. */
 START_TEST(a_put_races_with_releases_by_others)
 {
     pthread_t thread;
@@ -451,8 +452,9 @@ static void *get_and_release(void *arg)
     return NULL;
 }
 
-/* Between a release that leaves the tier alone and its hook, somebody else gets the chunk: it
- * must not be evicted then. The tier itself asserts that nobody holds what it evicts. */
+/* Between a release that leaves only the tier's reference and its hook, another thread gets the
+ * chunk: it must not be evicted then. The tier itself asserts that a chunk has no other reference
+ * when it evicts it. */
 START_TEST(a_get_races_with_the_hook_of_a_release)
 {
     pthread_t threads[3];

@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* The queue of a remote tier: who is sent when, and what becomes of those who follow. */
+/* The queue of a remote tier: the order of sending, and the fate of successors. */
 
 enum { BYTES = 64 << 10, CALLS = 64 };
 
@@ -198,7 +198,7 @@ START_TEST(an_answer_in_part_counts_and_is_remembered)
     clear->key.ns = ns[1]; /* nothing, but all is forgotten */
     check(submit(clear), 0);
     check_recalled(TIERCE_E_DEADLINE, 0);
-    /* The store has looked, and says so after the deadline: what it found is certain. */
+    /* The store answers after the deadline: its result is still valid. */
     store_connector_fail(store, TIERCE__CONNECTOR_EXISTS, TIERCE_E_DEADLINE, 1, true);
     struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
     ck_assert_int_eq(req.status, TIERCE_E_DEADLINE);
@@ -311,12 +311,12 @@ START_TEST(the_queue_is_bounded)
     struct call *sent = put(1);
     struct call *a = put(2), *a2 = put_after(3, 2), *b = put(4), *b2 = put_after(5, 4);
     ck_assert_uint_eq(stats().queued_bytes, 5 * BYTES);
-    /* The oldest goes, and what follows it. */
+    /* The oldest chunk is dropped, with its successors. */
     struct call *c = put(6);
     check(a, TIERCE_E_FULL);
     check(a2, TIERCE_E_FULL);
     ck_assert_uint_eq(b->done + b2->done + c->done, 0);
-    /* A prompt does not push out its own prefix, and is cut where there is no more room. */
+    /* A prompt does not evict its own prefix, and is truncated where there is no more room. */
     struct call *c2 = put_after(7, 6);
     struct call *c3 = put_after(8, 7);
     check(b, TIERCE_E_FULL);
@@ -510,7 +510,7 @@ START_TEST(what_cannot_be_deleted_is_hidden_until_it_is_replaced)
 }
 END_TEST
 
-/* A put that has gone out must not be there, and cannot be taken back. */
+/* A put that was sent must not be stored, but cannot be undone. */
 START_TEST(what_cannot_be_taken_back_is_hidden)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 4}, false);
@@ -626,7 +626,7 @@ START_TEST(the_connections_are_counted)
 }
 END_TEST
 
-/* What is queued is sent while there is time; then it is answered all the same. */
+/* Queued chunks are sent until the deadline; then the rest is answered anyway. */
 START_TEST(closing_sends_what_it_can)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 1}, true);

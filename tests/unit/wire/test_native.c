@@ -105,7 +105,7 @@ START_TEST(test_rows_come_as_they_went)
 }
 END_TEST
 
-/* Every shorter and every longer body is refused, of every op; a count beyond the body as well. */
+/* Every shorter and every longer body is rejected, of every op; a count beyond the body as well. */
 START_TEST(test_lengths_are_checked)
 {
     struct tierce__native_frame frame = {0};

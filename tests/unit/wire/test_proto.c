@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* What all messages together mean beside Google's code: tests/python/test_proto_json.py. */
+/* tests/python/test_proto_json.py compares all messages with Google's code. */
 
 static char why[TIERCE__PROTO_WHY_BYTES];
 
@@ -156,7 +156,7 @@ START_TEST(test_a_text_has_a_largest_size)
 }
 END_TEST
 
-/* What a handler makes of foreign bytes does not leave. */
+/* Invalid text that a handler copied from foreign bytes is not sent. */
 START_TEST(test_no_utf8_leaves)
 {
     char bad[] = "a\xc3", *text = NULL, *one[] = {bad};
@@ -175,7 +175,7 @@ START_TEST(test_no_utf8_leaves)
 }
 END_TEST
 
-/* Nor does it come in; nor a text that C would take for a shorter one. */
+/* It is not accepted either; nor is a text with a NUL. */
 START_TEST(test_no_utf8_comes)
 {
     static const struct {

@@ -262,7 +262,7 @@ START_TEST(test_authentication)
 }
 END_TEST
 
-/* What a server answers that cannot serve now is a value. */
+/* The answer of a server that cannot serve now is a value. */
 START_TEST(test_readonly)
 {
     struct tierce__resp_opts opts = tcp_opts();
@@ -428,7 +428,7 @@ START_TEST(test_tls)
     free(back);
     cut_off(&opts);
     call("PING");
-    call("PING"); /* the same connection: what TLS sends by itself is no answer */
+    call("PING"); /* the same connection: what TLS sends by itself is not an answer */
     call("CLIENT ID");
     int64_t id = value.integer;
     call("CLIENT ID");

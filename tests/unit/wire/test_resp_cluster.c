@@ -211,7 +211,7 @@ START_TEST(test_migration)
     ck_assert_str_eq(call("SET {foo}old 1")->text, "OK");
     tell(0, "CLUSTER SETSLOT 12182 IMPORTING %s%s", third, "");
     tell(2, "CLUSTER SETSLOT 12182 MIGRATING %s%s", first, "");
-    /* What is there still answers there; what is not is asked for at the new place. */
+    /* Keys that are still there are answered there; other keys are requested from the new node. */
     tierce__resp_cluster_begin(cluster);
     append("GET {foo}old");
     append("SET {foo}new 2");
@@ -223,7 +223,7 @@ START_TEST(test_migration)
     ck_assert_int_eq(tierce__resp_cluster_value(cluster, 2)->type, TIERCE__RESP_NIL);
     ck_assert_str_eq(tierce__resp_cluster_value(cluster, 3)->text, "2");
     ck_assert_int_eq(ask(0, "DBSIZE").integer, 1);
-    /* Moved for good; the client has not been told. */
+    /* Moved permanently; the client does not know yet. */
     tell(2, "DEL {foo}old%s%s", "", "");
     tell(0, "CLUSTER SETSLOT 12182 NODE %s%s", first, "");
     tell(2, "CLUSTER SETSLOT 12182 NODE %s%s", first, "");
@@ -233,12 +233,12 @@ START_TEST(test_migration)
 }
 END_TEST
 
-/* A migration whose target is gone is given up: what was sent there comes back. */
+/* A migration whose target is gone is aborted: commands sent there are repeated here. */
 START_TEST(test_migration_to_nowhere)
 {
     char second[64];
     snprintf(second, sizeof(second), "%s", ask(1, "CLUSTER MYID").text);
-    /* The slot's number is a key of the same node, which ends the migration after its ASK. */
+    /* The slot's number is a key of the same node; the node ends the migration after its ASK. */
     ck_assert_uint_eq(tierce__resp_slot("{s}new", 6), 3828);
     ck_assert_uint_lt(tierce__resp_slot("3828", 4), 5461);
     tell(0, "CLUSTER SETSLOT 3828 MIGRATING %s%s", second, "");

@@ -155,7 +155,7 @@ START_TEST(test_errors_are_values)
 }
 END_TEST
 
-/* It knows it, and may say what it likes: what is shown of its words never has it. */
+/* A server knows the password and may repeat it: shown parts of its messages never contain it. */
 START_TEST(test_errors_that_repeat_the_password)
 {
     static const char *const replies[] = {"-ERR no hidden here\r\n", "-hidden\r\n",
@@ -232,7 +232,7 @@ START_TEST(test_garbage)
 }
 END_TEST
 
-/* More answers than questions: the next pipeline must not take the second for its own. */
+/* More answers than commands: the next pipeline must not use the second answer. */
 START_TEST(test_unasked)
 {
     start_and_open("+one\r\n+two\r\n", 100);
@@ -254,7 +254,7 @@ START_TEST(test_both_write)
     fake.writes_first = true;
     start("+PONG\r\n", reply, BYTES, BYTES);
     int rc = try_open();
-    /* The answers may come with the greeting: then they were not asked for. */
+    /* Answers that arrive with the greeting are unsolicited. */
     if (rc == 0)
         rc = tierce__resp_append_borrowed(resp, (const char *[]){"ECHO", command},
                                           (size_t[]){4, BYTES}, 2);

@@ -21,7 +21,7 @@ static void tear_down(void)
     tierce__resp_parser_destroy(parser);
 }
 
-/* The whole text in pieces of `step` bytes; what is not used comes again. */
+/* The whole text in pieces of `step` bytes; unused bytes are passed again. */
 static int feed(const char *text, size_t bytes, size_t step, size_t *used)
 {
     size_t at = 0, end = 0;
@@ -126,7 +126,7 @@ START_TEST(test_limits)
     ck_assert_int_eq(feed_all("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"), 1);
     ck_assert_int_eq(feed_all("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"),
                      TIERCE_E_LIMIT);
-    /* What is announced costs nothing before it comes. */
+    /* An announced length costs no memory before the bytes arrive. */
     uint64_t live = tierce__alloc_live();
     ck_assert_int_eq(feed_all("*9223372036854775807\r\n:1\r\n"), 0);
     ck_assert_uint_eq(tierce__alloc_live(), live);
@@ -398,7 +398,7 @@ START_TEST(test_uri_refused)
 }
 END_TEST
 
-/* What lies behind the bytes that came is not looked at: here the line end that is to come. */
+/* Bytes after the received ones are not read: here the line end that has not arrived yet. */
 START_TEST(test_a_line_end_in_two)
 {
     static const char bytes[] = "$1\r\na\r\n";

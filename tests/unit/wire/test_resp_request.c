@@ -59,7 +59,7 @@ static void note(int rc, const struct tierce__resp_request *request)
     }
 }
 
-/* In pieces of `step`; what goes to its place is written there directly where `direct`. */
+/* In pieces of `step`; if `direct`, the large argument is written directly to its memory. */
 static int feed(const char *text, size_t bytes, size_t step, bool direct)
 {
     size_t at = 0;
@@ -194,7 +194,7 @@ START_TEST(test_what_is_too_much)
 }
 END_TEST
 
-/* Whoever sends one large request and nothing behind it holds no memory for it. */
+/* A client that sends one large request and no more holds no memory for it. */
 START_TEST(test_memory_goes_with_its_request)
 {
     enum { ARGS = 10000 };
@@ -213,7 +213,7 @@ START_TEST(test_memory_goes_with_its_request)
     ck_assert_uint_eq(request.count, ARGS);
     tierce__resp_request_done(parser);
     ck_assert_uint_eq(tierce__alloc_live(), live);
-    /* Of a request that is not whole nothing goes. */
+    /* No memory of an incomplete request is freed. */
     ck_assert_int_eq(feed("*1\r\n$4\r\nab", 10, 10, false), 0);
     tierce__resp_request_done(parser);
     ck_assert_int_eq(feed("cd\r\n", 4, 4, false), 0);
