@@ -28,7 +28,7 @@ void tierce__trace_tell_faults(const char *command, const char *path,
     if (report->bad_lines == 0)
         return;
     tierce__text_for_message(name, sizeof(name), strcmp(path, "-") == 0 ? "standard input" : path);
-    fprintf(stderr, "tierce %s: %s: %" PRIu64 " of %" PRIu64 " lines are bad and left out%s\n",
+    fprintf(stderr, "tierce %s: %s: %" PRIu64 " of %" PRIu64 " lines are bad and were ignored%s\n",
             command, name, report->bad_lines, report->lines,
             report->cut ? ", the last one because it is cut" : "");
     for (uint32_t i = 0; i < report->fault_count; i++)

@@ -10,7 +10,7 @@
  *
  *     begun ──all parts have joined and ended──> published
  *       └──one is not complete, or begins a later store of the writer instead, or the deadline──>
- *          given up; its rooms stay until all that joined have ended
+ *          aborted; its space stays reserved until all that joined have ended
  *
  * Joining an aborted or empty write yields an empty write. A store of the only part is a
  * reservation of its own.
@@ -28,15 +28,14 @@ struct tierce__share {
     struct tierce__reservation *reservation;
 };
 
-/* share->reservation is NULL, and the share needs no end, where there is nothing to store. Errors,
- * as that: those of tierce_store_begin. Waits timeout.store at most, and for the part that
- * reserves. */
+/* If there is nothing to store, share->reservation is NULL and the share needs no end. Errors:
+ * those of tierce_store_begin. Waits for the part that reserves, for at most timeout.store. */
 TIERCE_MUSTUSE int tierce__share_begin(struct tierce__share *share, struct tierce_view *view,
                                        const struct tierce_part *part, uint64_t write,
                                        const struct tierce__reserve_what *what);
 
-/* The store will not be published. The rooms stay until end. Thread: any, while the share is
- * there. */
+/* The store will not be published. Its space stays reserved until end. Thread: any, while the share
+ * exists. */
 void tierce__share_give_up(const struct tierce__share *share);
 
 /* Returns the blocks published now. */

@@ -52,12 +52,12 @@ void tierce__storing_fini(struct tierce__storing *storing);
 TIERCE_MUSTUSE bool tierce__claim_take(struct tierce__storing *storing, struct tierce__claim *claim,
                                        const struct tierce__key *key);
 
-/* Appends those that were parked with it to `ready`; one that has ended is fine. */
+/* Ends the claim, if it has not ended yet, and appends the requests parked with it to `ready`. */
 void tierce__claim_end(struct tierce__storing *storing, struct tierce__claim *claim,
                        struct tierce__list *ready);
 
-/* Parks with the claim of a key. True: another thread may continue `parked` from now on. False: the
- * key is not claimed. */
+/* Lets `parked` wait for the claim of a key to end. True: from now on another thread may continue
+ * `parked`. False: the key is not claimed. */
 TIERCE_MUSTUSE bool tierce__claim_park(struct tierce__storing *storing,
                                        const struct tierce__key *key,
                                        struct tierce__parked *parked);

@@ -11,13 +11,13 @@
 /*
  * The definitions of a hit. A lookup sees the cache as it is at the request's start:
  *
- *   prefix    the leading blocks that are there
- *   any       the blocks that are there, wherever they stand
- *   window:N  the longest leading part whose last N blocks are there (all of it, if it is
- *             shorter): what sliding-window attention over N blocks needs
+ *   prefix    the leading cached blocks
+ *   any       all cached blocks of the request, at any position
+ *   window:N  the longest leading part whose last N blocks are cached (all of its blocks, if it
+ *             has fewer than N): sliding-window attention over N blocks needs these
  *
- * stream, instead, asks at each touch, when earlier touches of the same request have had their
- * effect: what simulators of plain caches count.
+ * stream, instead, counts a hit at each touch, after the effects of earlier touches of the same
+ * request, as simulators of plain caches do.
  */
 
 /* The order in which a request's blocks are touched after the lookup. */

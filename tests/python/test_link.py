@@ -101,7 +101,7 @@ def test_a_folder_that_others_can_enter_is_refused(folder):
     path = folder / f"tierce-{os.getuid()}"
     path.mkdir(mode=0o755)
     os.chmod(path, 0o755)
-    with pytest.raises(LinkError, match="alone"):
+    with pytest.raises(LinkError, match="this user only"):
         LinkServer(Worker(), "engine")
 
 

@@ -6,9 +6,9 @@
 #include "engine/events.h"
 
 /*
- * A directory of what the tiers hold, kept from the events as tierce/events.h says. Numbers have no
- * holes but those that are told; what a snapshot cannot have seen changes the set each time; and in
- * a quiet moment the set is what the tiers say they hold.
+ * A directory of the chunks in the tiers, built from the events as tierce/events.h describes.
+ * Checked: numbers have only the gaps that are reported; each event that a snapshot cannot include
+ * changes the set; and while nothing happens, the set equals the tiers' own listing.
  */
 
 enum { BINS = 1024, ENTRIES = 16384, END = -1 };

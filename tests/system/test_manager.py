@@ -611,7 +611,7 @@ def test_the_command_line(manager, tmp_path):
     assert "is_leader: true" in tierce("cluster", "health")
     assert "service.query_counter" in tierce("cluster", "metrics")
     tierce("cluster", "log", "info")
-    assert "no key" in tierce("cache", "look", instance, "x", status=2)
+    assert "is not a key" in tierce("cache", "look", instance, "x", status=2)
     assert 'no "storage frob"' in tierce("storage", "frob", status=2)
     assert "nearest is" in tierce("storage", "list", "--jsn", status=2)
 

@@ -158,7 +158,7 @@ class Trace(CliCase):
     def test_bad_lines_are_told(self):
         path = self.write("t.jsonl", MOONCAKE + "x\x1b\n" + '{"timestamp": 1, "hash_ids": [1')
         result = self.check(0, "trace", "stat", path, out=["bad lines        2"], err=[
-            "t.jsonl: 2 of 5 lines are bad and left out, the last one because it is cut",
+            "t.jsonl: 2 of 5 lines are bad and were ignored, the last one because it is cut",
             "  line 4: is not an object (column 1)", '  line 5: "hash_ids": the line ends too early'])
         self.assertNotIn("\x1b", result.stderr)
         path = self.write("many.jsonl", MOONCAKE + "x\n" * 12)

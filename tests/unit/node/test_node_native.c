@@ -257,7 +257,7 @@ START_TEST(prefetches)
 }
 END_TEST
 
-/* ---- what clients say and do wrongly --------------------------------------------------------- */
+/* ---- faulty clients ------------------------------------------------------------------------ */
 
 START_TEST(verdicts_are_looked_at)
 {
