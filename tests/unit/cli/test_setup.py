@@ -50,6 +50,20 @@ class Setup(unittest.TestCase):
         result = self.refused("tools/setup", "packages")
         self.assertRegex(result.stdout, r"^apt-get install [^\n]* libfyaml-dev [^\n]*\n$")
 
+    def test_packages_that_pip_cannot_get(self):
+        """The environment cannot be made: the last line says why, and what to do."""
+        self.tool("df", "echo head; echo /dev/x 9 9 99999999 9% /")
+        self.tool("python-of-venv", "echo 'ERROR: no network' >&2; exit 1")
+        self.tool("python", f"""case $1$2 in -mvenv)
+            mkdir -p "$3/bin" && ln -s {self.bin}/python-of-venv "$3/bin/python";; esac""")
+        self.environment["PYTHON"] = os.path.join(self.bin, "python")
+        said = self.refused("tools/setup", "python").stderr
+        self.assertIn("sources do not offer torch", said)
+        self.assertNotIn("CUDA", said)
+        self.assertIn("ERROR: no network", said)
+        self.assertRegex(said, "setup: pip cannot install torch .*PIP_INDEX_URL.* run the command "
+                               "again")
+
 
 if __name__ == "__main__":
     unittest.main()
