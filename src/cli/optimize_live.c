@@ -250,7 +250,7 @@ static int run(struct tierce__follow *f)
         printf("\x1b[H\x1b[J");
     if (any && status == TIERCE__CLI_OK)
         status = print_page(f);
-    int failed = was_stopped ? TIERCE__CLI_OK : tierce__follow_status(f);
+    int failed = tierce__follow_status(f, was_stopped);
     if (status != TIERCE__CLI_OK || failed != TIERCE__CLI_OK)
         return TIERCE__CLI_FAILED;
     return any ? TIERCE__CLI_OK

@@ -77,7 +77,8 @@ void tierce__follow_close(struct tierce__follow *f);
  * continue. */
 void tierce__follow_tell(struct tierce__follow *f);
 
-/* Reports failures that were not yet reported; no reader may run. Returns an exit status. */
-int tierce__follow_status(const struct tierce__follow *f);
+/* Reports failures that were not yet reported; no reader may run. Returns an exit status. If the
+ * reading was stopped, readers that it cut short have not failed. */
+int tierce__follow_status(const struct tierce__follow *f, bool was_stopped);
 
 #endif

@@ -179,12 +179,12 @@ void tierce__follow_tell(struct tierce__follow *f)
     }
 }
 
-int tierce__follow_status(const struct tierce__follow *f)
+int tierce__follow_status(const struct tierce__follow *f, bool was_stopped)
 {
     int status = TIERCE__CLI_OK;
     for (size_t i = 0; i < f->source_count; i++) {
         const struct tierce__followed *one = &f->sources[i];
-        if (one->rc == 0)
+        if (one->rc == 0 || (was_stopped && !one->is_told))
             continue;
         status = TIERCE__CLI_FAILED;
         if (!one->is_told)

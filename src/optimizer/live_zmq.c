@@ -72,7 +72,8 @@ static int zmq_open_source(struct tierce__live_source **out, const char *url,
     }
     int rc = connect_socket(z, url);
     if (rc < 0) {
-        snprintf(why, TIERCE__TRACE_WHY_BYTES, "cannot be reached: %s", zmq_strerror(-rc));
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "cannot be reached: %s%s", zmq_strerror(-rc),
+                 rc == -EINVAL ? "; an address is tcp://HOST:PORT or ipc://PATH" : "");
         zmq_close_source(&z->base);
         return rc;
     }

@@ -170,7 +170,7 @@ class File(Live):
                                                      "sources are still followed")
         self.append(other, turn(1, [1, 2]))
         self.wait_for(follower, "requests=4 blocks=10 different=5 lost=0 lru[100]=50.00%")
-        self.assertIn("4 requests over", self.end(follower))
+        self.assertIn("4 requests over", self.end(follower, status=1))
 
     def test_bad_lines_end_nothing(self):
         path = self.write("trace.jsonl", turn(0, [1, 2]))
@@ -214,7 +214,8 @@ class File(Live):
         self.check(1, "optimize", "--live", "ftp://x/y", err=["is not a source; sources are tcp://"])
         self.check(1, "optimize", "--live", "127.0.0.1:5557",
                    err=["cannot be opened: No such file or directory; other sources begin with tcp:// (vLLM's KV events) or http://"])
-        self.check(1, "optimize", "--live", "tcp://nonsense", err=["cannot be reached: "])
+        self.check(1, "optimize", "--live", "tcp://nonsense",
+                   err=["cannot be reached: Invalid argument; an address is tcp://HOST:PORT or ipc://"])
         self.check(2, "optimize", "--live", "a", "b", err=["omit TRACE"])
         self.check(2, "optimize", "--live", "a", "--html", "b", err=["--live shows hit rates"])
         self.check(2, "optimize", "--live", "a", "--engine-cache", "5", err=["--live shows hit rates"])
