@@ -29,13 +29,27 @@ void tierce__storage_warning(char out[TIERCE__WARNING_BYTES],
              storage->name, tierce__storage_type_name(storage->type));
 }
 
-/* Returns the kind of a type quota that covers unmanaged storages, or NULL. */
+static bool has_type(const struct tierce__catalog *catalog, enum tierce__storage_type type)
+{
+    size_t count;
+    const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].type == type)
+            return true;
+    }
+    return false;
+}
+
+/* Returns the kind of a type quota that covers unmanaged storages, or NULL. The quota of a type of
+ * which there is no storage limits nothing: the default group has such quotas. */
 static const char *find_kind(const struct tierce__storages *storages,
+                             const struct tierce__catalog *catalog,
                              const struct tierce__group *group)
 {
     for (size_t i = 0; i < group->type_quota_count; i++) {
-        if (!tierce__storages_is_managed(storages, group->type_quotas[i].type))
-            return tierce__storage_type_name(group->type_quotas[i].type);
+        enum tierce__storage_type type = group->type_quotas[i].type;
+        if (!tierce__storages_is_managed(storages, type) && has_type(catalog, type))
+            return tierce__storage_type_name(type);
     }
     return NULL;
 }
@@ -57,7 +71,7 @@ static const char *find_candidate(const struct tierce__storages *storages,
 void tierce__group_warning(char out[TIERCE__WARNING_BYTES], const struct tierce__storages *storages,
                            const struct tierce__catalog *catalog, const struct tierce__group *group)
 {
-    const char *kind = find_kind(storages, group);
+    const char *kind = find_kind(storages, catalog, group);
     const char *candidate = find_candidate(storages, catalog, group);
     out[0] = '\0';
     if (kind != NULL)

@@ -237,6 +237,8 @@ def test_storages_that_nobody_manages_say_so(api, manager):
 def test_quotas_over_them_are_warned_of(api, manager, change, words):
     api.call("admin", "AddStorage", storage={
         "global_unique_name": "moon", "mooncake": {"local_hostname": "h"}})
+    api.call("admin", "AddStorage", storage={
+        "global_unique_name": "bucket", "s3": {"bucket": "b"}})
     name = f"group-{next(_names)}"
     reply = api.call("admin", "CreateInstanceGroup", instance_group={**group(name), **change})
     assert code(reply) == "OK" and words in reply["header"]["status"]["message"]
@@ -258,10 +260,17 @@ def test_quotas_over_them_are_warned_of(api, manager, change, words):
 
 
 def test_a_manager_that_begins_to_lead_warns_again(tmp_path):
+    """A quota of a type of which there is no storage, as the built-in group has them, warns of
+    nothing."""
     startup = Manager.usual_startup(storage=tmp_path / "nfs")
     startup["instance_group"]["quota"]["quota_config"] = [
         {"storage_type": "mooncake", "capacity": 1000}]
-    manager = Manager(tmp_path, startup=startup)
+    manager = Manager(tmp_path, f"--registry.uri=local://{tmp_path}/registry", startup=startup)
+    assert warnings_of(manager) == []
+    Http(manager).call("admin", "AddStorage", storage={
+        "global_unique_name": "moon", "mooncake": {"local_hostname": "h"}})
+    assert manager.stop() == 0
+    manager.start()
     assert manager.stop() == 0
     warnings = warnings_of(manager)
     assert len(warnings) == 1 and "instance group default" in warnings[0]
