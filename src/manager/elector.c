@@ -128,7 +128,8 @@ static void campaign(struct tierce__elector *elector)
     int error = rc == -EBUSY ? 0 : rc;
     if (error < 0 && error != elector->lease_error)
         tierce__log(TIERCE_LOG_ERROR, "lease_unreachable",
-                    "why=\"%s\"; no manager can become leader", tierce_strerror(rc));
+                    "why=\"%s\" hint=\"this manager leads when the store of elector.uri answers\"",
+                    tierce_strerror(rc));
     elector->lease_error = error;
     tierce__lock_take(&elector->lock);
     if (rc == 0) {
@@ -301,8 +302,8 @@ static int open_lease(struct tierce__elector *elector, const char *uri, char why
         return ops->open(&elector->lease, uri, elector->node_id, elector->lease_ms / TIMEOUTS, why);
     /* The URI itself is not logged, because it may contain a password. */
     snprintf(why, 256,
-             "the URI of a lease begins with memory://, file://, redis:// or etcd://, or "
-             "is empty");
+             "elector.uri begins with memory://, file://, redis://, rediss://, redis+unix://, "
+             "redis-cluster://, rediss-cluster://, etcd:// or etcds://, or is empty");
     return TIERCE_E_CONFIG;
 }
 
@@ -405,7 +406,8 @@ void tierce__elector_state(struct tierce__elector *elector, struct tierce__elect
             (int64_t)(tierce__lease_wall_us() + (elector->lease_until_ns - now) / 1000);
     snprintf(out->leader, sizeof(out->leader), "%s", elector->leader);
     if (elector->trouble != 0)
-        snprintf(out->trouble, sizeof(out->trouble), "the lease cannot be acquired: %s",
+        snprintf(out->trouble, sizeof(out->trouble),
+                 "the lease of elector.uri cannot be acquired: %s",
                  tierce_strerror(elector->trouble));
     tierce__lock_drop(&elector->lock);
 }

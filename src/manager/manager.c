@@ -109,8 +109,8 @@ static int open_logs(struct whole *whole, const struct tierce__manager_config *c
     const char *folder = config->log_folder;
     if (folder[0] != '\0' && mkdir(folder, 0700) != 0 && errno != EEXIST) {
         int rc = -errno;
-        snprintf(why, 256, "the folder of logs %.160s cannot be created: %s", folder,
-                 tierce_strerror(rc));
+        snprintf(why, 256, "log.folder: cannot create the folder %.140s%s: %s", folder,
+                 folder[0] == '/' ? "" : " below the working directory", tierce_strerror(rc));
         return rc;
     }
     whole->logs_to_console = config->logs_to_console;
@@ -184,8 +184,11 @@ static void make_state_folder(const struct whole *whole)
                    strncmp(storage->root_path, folder, strlen(folder)) == 0;
     int rc = is_used ? tierce__state_folder_make(folder) : 0;
     if (rc < 0)
-        tierce__log(TIERCE_LOG_ERROR, "manager.state_folder", "path=\"%s\" error=\"%s\"", folder,
-                    tierce_strerror(rc));
+        tierce__log(
+            TIERCE_LOG_ERROR, "manager.state_folder",
+            "path=\"%s\" error=\"%s\" consequence=\"storage " TIERCE__STARTUP_STORAGE
+            " is unwell\" hint=\"set STATE_DIRECTORY to a folder that this user may write\"",
+            folder, tierce_strerror(rc));
     tierce__registry_release(whole->manager.registry, catalog);
 }
 

@@ -102,7 +102,9 @@ static int open_store(struct tierce__registry_store **out, const struct tierce__
         if (strncmp(uri, all[i].scheme, strlen(all[i].scheme)) == 0)
             return all[i].ops->open(out, uri, opts->vfs, why);
     /* The URI itself is not logged, because it may contain a password. */
-    snprintf(why, 256, "the URI of a registry begins with local:// or redis://, or is empty");
+    snprintf(why, 256,
+             "registry.uri begins with local://, redis://, rediss://, redis+unix://, "
+             "redis-cluster:// or rediss-cluster://, or is empty");
     return TIERCE_E_CONFIG;
 }
 

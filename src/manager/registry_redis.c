@@ -125,7 +125,7 @@ static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri,
 {
     const char *cluster = tierce__url_param(&uri->url, "cluster_name");
     if (cluster == NULL || *cluster == '\0') {
-        snprintf(why, 256, "the URI of a registry in Redis requires ?cluster_name=");
+        snprintf(why, 256, "registry.uri of a registry in Redis requires ?cluster_name=NAME");
         return TIERCE_E_CONFIG;
     }
     int rc = make_keys(store, cluster);

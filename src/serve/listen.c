@@ -81,7 +81,9 @@ int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *host, char why[2
         return 0;
     }
     snprintf(why, 256, "cannot listen on %.100s port %s: %s%s", host, service, tierce_strerror(rc),
-             rc == -EADDRINUSE ? "; end the process that uses it, or set another port" : "");
+             rc == -EADDRINUSE ? "; end the process that uses it, or set another port"
+             : rc == -EACCES   ? "; set a port of 1024 or above"
+                               : "");
     if (fd >= 0)
         close(fd);
     return rc;

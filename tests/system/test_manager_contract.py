@@ -394,6 +394,8 @@ def test_a_lease_that_cannot_be_had_is_said(tmp_path):
         said = manager.folder / "stderr.log"
         wait_until(lambda: "lease_unreachable" in said.read_text())
         assert "No such file or directory" in said.read_text()
+        assert "leads when the store of elector.uri answers" in said.read_text()
         wait_until(lambda: manager.get("/readyz")[0] == 503)
+        assert "the lease of elector.uri cannot be acquired: No" in str(manager.get("/readyz")[1])
     finally:
         manager.stop()

@@ -142,6 +142,19 @@ class Config(CliCase):
         self.check(2, "manager", "--print-config", "--listen.htp_port=1",
                    err=['nearest name is "listen.http_port"'])
 
+    def test_a_manager_that_cannot_start_names_the_parameter(self):
+        ports = [f"--listen.{name}_port=0" for name in
+                 ("grpc", "http", "admin_grpc", "admin_http")]
+        for value, words in (("registry.uri=foo", "registry.uri begins with local://, redis://"),
+                             ("registry.uri=redis://127.0.0.1:1",
+                              "registry.uri of a registry in Redis requires ?cluster_name=NAME"),
+                             ("registry.uri=local:///none/x", "registry.uri: the folder /none: No"),
+                             ("elector.uri=foo://x", "elector.uri begins with memory://, file://"),
+                             ("elector.uri=file:///none", "elector.uri: the folder /none: No"),
+                             ("log.folder=none/x", "log.folder: cannot create the folder none/x "
+                              "below the working directory: No such file")):
+            self.check(1, "manager", *ports, f"--{value}", err=["tierce manager: " + words])
+
 
 if __name__ == "__main__":
     unittest.main()
