@@ -235,6 +235,17 @@ static const char *nearest_name(const struct tierce__config *config, const char 
     return best;
 }
 
+/* The first row whose name starts with "name.", which stands for that section. */
+static size_t find_section(const struct tierce__config *config, const char *name)
+{
+    size_t len = strlen(name);
+    for (size_t row = 0; row < config->count; row++) {
+        if (strncmp(config->table[row].name, name, len) == 0 && config->table[row].name[len] == '.')
+            return row;
+    }
+    return TIERCE__CONFIG_NONE;
+}
+
 static int unknown_name(const struct tierce__config *config, const char *name, const char *where,
                         struct tierce__config_error *error)
 {
@@ -251,6 +262,11 @@ int tierce__config_set(struct tierce__config *config, const char *name, const ch
     char where[VALUE_SHOWN];
     size_t row = tierce__config_find(config, name);
     tierce__text_for_message(where, sizeof(where), source);
+    if (row == TIERCE__CONFIG_NONE && find_section(config, name) != TIERCE__CONFIG_NONE)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "%s: \"%.60s\" is a section; a parameter of it is named with a "
+                                   "dot, such as \"%s\"",
+                                   where, name, config->table[find_section(config, name)].name);
     if (row == TIERCE__CONFIG_NONE)
         return unknown_name(config, name, where, error);
     return assign(config, row, value, source, where, error);
@@ -375,17 +391,6 @@ static void join_name(char out[NAME_BYTES_MAX], const char *prefix, const char *
     int n = snprintf(out, NAME_BYTES_MAX, "%s%s%s", prefix, *prefix != '\0' ? "." : "", key);
     if (n >= NAME_BYTES_MAX)
         memcpy(out + NAME_BYTES_MAX - 4, "...", 4);
-}
-
-/* The first row whose name starts with "name.", which stands for that section. */
-static size_t find_section(const struct tierce__config *config, const char *name)
-{
-    size_t len = strlen(name);
-    for (size_t row = 0; row < config->count; row++) {
-        if (strncmp(config->table[row].name, name, len) == 0 && config->table[row].name[len] == '.')
-            return row;
-    }
-    return TIERCE__CONFIG_NONE;
 }
 
 static const char *node_kind(struct fy_node *node)

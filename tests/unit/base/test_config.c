@@ -230,6 +230,8 @@ START_TEST(refused_values_change_nothing)
         {"memory.sise", "1GiB", "nearest name is \"memory.size\""},
         {"disk.dierct", "1", "nearest name is \"disk.direct\""},
         {"", "1", "nearest name is"},
+        {"memory", "1GiB",
+         "test: \"memory\" is a section; a parameter of it is named with a dot, such as \"memory."},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         int rc = tierce__config_set(config, bad[i].name, bad[i].value, "test", &error);
