@@ -194,6 +194,7 @@ def test_strict_is_a_start_that_fails(config, lines):
 
 @pytest.mark.parametrize("extra, reason", [({"memory.sise": "1GiB"}, "the nearest name is"),
                                            ({"memory.size": "much"}, "memory.size"),
+                                           ({"memory": {"size": "1GiB"}}, "is a section"),
                                            ({"config": "/nowhere/x.yaml"}, "/nowhere/x.yaml")])
 def test_an_invalid_configuration_is_a_start_that_fails(config, lines, extra, reason):
     wrong = changed(config, "kv_transfer_config", kv_connector_extra_config=extra)
@@ -202,6 +203,20 @@ def test_an_invalid_configuration_is_a_start_that_fails(config, lines, extra, re
             ours.TierceConnector(wrong, role, cache(kv.FullAttentionSpec(**FULL)))
         assert reason in str(failure.value)
     assert len(lines()) == 1 and reason in lines()[0]
+
+
+def test_the_environment_names_the_file(config, lines, monkeypatch, tmp_path):
+    """As with every program; the key `config` comes before it."""
+    monkeypatch.setenv("TIERCE_CONFIG", "/nowhere/y.yaml")
+    with pytest.raises(ConfigError, match="/nowhere/y.yaml: cannot be read"):
+        ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache(kv.FullAttentionSpec(**FULL)))
+    path = tmp_path / "strict.yaml"
+    path.write_text("strict: true\n")
+    assert worker.Settings.from_extra_config({"config": str(path)}).check()
+    monkeypatch.setenv("TIERCE_CONFIG", str(path))
+    assert worker.Settings.from_extra_config({}).check()
+    monkeypatch.setenv("TIERCE_CONFIG", "")
+    assert not worker.Settings.from_extra_config({}).check()
 
 
 def test_hybrid_models_keep_their_memory_manager():

@@ -57,7 +57,7 @@ class Settings:
             return str(value).lower() if isinstance(value, bool) else str(value)
 
         values = {k: text(v) for k, v in extra.items() if k != "config"}
-        return cls(extra.get("config"), values)
+        return cls(extra.get("config") or os.getenv("TIERCE_CONFIG") or None, values)
 
     def check(self) -> bool:
         """Whether the start is strict. Raises ConfigError if the configuration cannot be used."""
