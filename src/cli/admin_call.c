@@ -65,18 +65,27 @@ static int read_status(const char *command, struct json_object *reply)
     return tierce__cli_fail(command, "%s: %s", json_object_get_string(code), text);
 }
 
-static int read_reply(const char *command, const char *url,
-                      const struct tierce__http_answer *answer, struct json_object **reply)
+static const char *explain_refusal(const struct tierce__admin_target *target, long http)
+{
+    if (http == 403)
+        return "permission denied: an administrator is required; see --token-file and --user";
+    return target->token_file != NULL ? "the manager does not know the token of --token-file"
+           : target->user != NULL     ? "the manager does not know the name and password of --user"
+                                      : "authentication required; see --token-file and --user";
+}
+
+static int read_reply(const struct tierce__admin_target *target, const char *command,
+                      const char *url, bool is_meta, const struct tierce__http_answer *answer,
+                      struct json_object **reply)
 {
     long http = answer->status;
     if (http == 401 || http == 403)
-        return tierce__cli_fail(command, "%s: %s; see --token-file and --user", url,
-                                http == 401 ? "authentication required"
-                                            : "permission denied: an administrator is required");
+        return tierce__cli_fail(command, "%s: %s", url, explain_refusal(target, http));
     *reply = answer->body != NULL ? json_tokener_parse(answer->body) : NULL;
     if (http != 200 || *reply == NULL)
-        return tierce__cli_fail(command, "%s answered HTTP %ld: it is not a manager; check the URL",
-                                url, http);
+        return tierce__cli_fail(
+            command, "%s answered HTTP %ld; set %s to the manager's HTTP port for %s", url, http,
+            is_meta ? "--meta-url" : "--url", is_meta ? "engines" : "administrators");
     return read_status(command, *reply);
 }
 
@@ -112,14 +121,15 @@ int tierce__admin_call(const struct tierce__admin_target *target, const char *co
         set_way(curl, target, headers);
         int rc = tierce__http_post(&answer, curl, url, text, REPLY_BYTES_MAX, why);
         if (rc == 0)
-            status = read_reply(command, url, &answer, reply);
+            status = read_reply(target, command, url, is_meta, &answer, reply);
         else if (rc == -ECONNREFUSED)
             status = tierce__cli_fail(command,
                                       "%s: no manager listens there; start one with `tierce "
                                       "manager`, or set another address with %s",
                                       url, is_meta ? "--meta-url" : "--url");
         else
-            status = tierce__cli_fail(command, "%s: %s", url, why);
+            status = tierce__cli_fail(command, "%s: %s; check %s", url, why,
+                                      is_meta ? "--meta-url" : "--url");
     }
     curl_slist_free_all(headers);
     curl_easy_cleanup(curl);

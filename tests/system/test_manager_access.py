@@ -451,6 +451,29 @@ def test_the_command_line_says_how_to_start_one(tmp_path):
     assert "tierce manager" in done.stderr and str(port) in done.stderr, done.stderr
 
 
+def test_the_command_line_says_what_is_not_accepted(guarded, tmp_path):
+    secret = tmp_path / "secret"
+
+    def said(*arguments, port="admin_http", scheme="http"):
+        done = subprocess.run([executable(), "storage", "list", "--url",
+                               f"{scheme}://127.0.0.1:{guarded.ports[port]}", *arguments],
+                              capture_output=True, text=True, timeout=20)
+        assert done.returncode == (0 if done.stdout else 1)
+        return done.stderr
+
+    token, account = ("--token-file", str(secret)), ("--user", f"nobody:{secret}")
+    secret.write_text("admin\n")
+    assert said(*token) == ""
+    assert "set --url to the manager's HTTP port for administrators" in said(*token, port="http")
+    assert "check --url" in said(*token, scheme="https")
+    secret.write_text("other\n")
+    assert "does not know the token of --token-file" in said(*token)
+    assert "does not know the name and password of --user" in said(*account)
+    assert "authentication required; see --token-file and --user" in said()
+    secret.write_text("user\n")
+    assert "an administrator is required" in said(*token)
+
+
 def test_keys_of_kvcm_that_are_not_there(tmp_path):
     manager = Manager(tmp_path, "-e", "kvcm.cache.compression=zstd",
                       "-e", "kvcm.distributed_lock.url=")
