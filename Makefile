@@ -20,9 +20,11 @@ packages:
 	@tools/setup packages build
 
 build: packages ## builds the release; the executable is build/bin/tierce
-	@[ -f build/rel/build.ninja ] || cmake --preset rel
-	@cmake --build --preset rel -j $(JOBS)
 	@mkdir -p build/bin
+	@exec 9>build/.lock; \
+		flock -n 9 || { echo "another make builds here; waiting for its end"; flock 9; }; \
+		{ [ -f build/rel/build.ninja ] || cmake --preset rel; } && \
+		cmake --build --preset rel -j $(JOBS)
 	@ln -sfn ../rel/bin/tierce build/bin/tierce
 
 test: ## installs what is missing, runs every test, counts them in the last line (FAST=1: the quick ones)
