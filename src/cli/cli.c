@@ -42,9 +42,14 @@ static int unknown_command(const char *name)
 #undef TIERCE_COMMAND
                                         NULL};
     char shown[64];
+    const char *nearest = tierce__nearest(name, known);
     tierce__text_for_message(shown, sizeof(shown), name);
-    fprintf(stderr, "tierce: there is no command \"%s\"; the nearest is \"%s\" (see tierce help)\n",
-            shown, tierce__nearest(name, known));
+    if (2 * tierce__edit_distance(name, nearest) <= strlen(nearest))
+        fprintf(stderr,
+                "tierce: there is no command \"%s\"; the nearest is \"%s\" (see tierce help)\n",
+                shown, nearest);
+    else
+        fprintf(stderr, "tierce: there is no command \"%s\"; tierce help lists all\n", shown);
     return TIERCE__CLI_USAGE;
 }
 

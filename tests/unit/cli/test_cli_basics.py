@@ -31,6 +31,7 @@ class Basics(CliCase):
     def test_wrong_commands(self):
         self.check(2, err=["usage: tierce COMMAND"])
         self.check(2, "confg", err=['no command "confg"; the nearest is "config"'])
+        self.check(2, "serve", err=['no command "serve"; tierce help lists all'])  # like no other
         self.check(2, "help", "docter", err=['the nearest is "doctor"'])
         self.check(2, "help", "config", "more", err=["takes one command"])
         self.check(2, "--verison", err=['the nearest is "--version"'])
