@@ -472,6 +472,11 @@ TIERCE_MUSTUSE int tierce__storage_take_out(struct tierce_engine *engine, size_t
                                             const struct tierce__key *key, uint64_t deadline_ns,
                                             bool *unsettled);
 
+/* Whether a chunk of that key that was removed from a durable rung could reappear after a crash,
+ * because no sync has covered the removal yet. Waits. */
+bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
+                                const struct tierce__key *key, uint64_t deadline_ns);
+
 /* Reads the beginning of a chunk of a slower rung, as much as the buffer holds. Waits. */
 TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
                                              const struct tierce__key *key, struct tierce__buf *buf,

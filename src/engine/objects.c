@@ -532,6 +532,33 @@ static int take_out(const struct tierce__object_handle *h, size_t rung, uint64_t
     return 0;
 }
 
+/* The rung, or memory, holds the value already. It may have replaced an older one a moment ago: by
+ * another thread that has not settled that yet, or before a sync that failed. */
+static int settle_kept(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns,
+                       bool *unsettled)
+{
+    struct tierce_engine *engine = h->space->engine;
+    if (!tierce__storage_may_return(engine, rung, &h->key, deadline_ns))
+        return 0;
+    if (unsettled == NULL)
+        return tierce__storage_settle(engine, rung, deadline_ns);
+    *unsettled = true;
+    return 0;
+}
+
+/* The same value is in memory. */
+static int keep(const struct tierce__object_handle *h, uint64_t deadline_ns, bool *unsettled)
+{
+    struct tierce_engine *engine = h->space->engine;
+    int rc = 0;
+    tierce__storage_touch(engine, 1, engine->rung_count, &h->key, 1, 0);
+    for (size_t rung = 1; rung < engine->rung_count && rc == 0; rung++)
+        rc = settle_kept(h, rung, deadline_ns, unsettled);
+    if (rc == 0)
+        tierce__count(engine, TIERCE__STAT_objects_kept, 1);
+    return rc;
+}
+
 /* A small value that only memory has: slower tiers cannot be given it. */
 static void miss_chunk(const struct tierce__object_handle *h)
 {
@@ -553,11 +580,8 @@ static int replace_small(const struct tierce__object_handle *h, uint64_t deadlin
     struct tierce__buf *chunk = NULL;
     uint32_t rungs = 0;
     int rc = 0, late = 0;
-    if (tierce__smalls_same(engine->smalls, &h->key, &h->base.what, h->base.value)) {
-        tierce__storage_touch(engine, 1, engine->rung_count, &h->key, 1, 0);
-        tierce__count(engine, TIERCE__STAT_objects_kept, 1);
-        return 0;
-    }
+    if (tierce__smalls_same(engine->smalls, &h->key, &h->base.what, h->base.value))
+        return keep(h, deadline_ns, unsettled);
     if (engine->rung_count > 1) {
         chunk = make_chunk(&as, h);
         rc = tierce__smalls_make_room(engine->smalls, &h->key, &h->base.what);
@@ -602,14 +626,13 @@ static int replace(const struct tierce__object_handle *h, uint64_t deadline_ns, 
     struct tierce_engine *engine = h->space->engine;
     uint32_t rungs = 0;
     int rc = 0, late = 0;
-    if (memory_has_same(h)) {
-        tierce__storage_touch(engine, 1, engine->rung_count, &h->key, 1, 0);
-        tierce__count(engine, TIERCE__STAT_objects_kept, 1);
-        return 0;
-    }
+    if (memory_has_same(h))
+        return keep(h, deadline_ns, unsettled);
     for (size_t rung = engine->rung_count; --rung > 0 && rc >= 0;) {
-        if (rung_has_same(h, rung, deadline_ns))
+        if (rung_has_same(h, rung, deadline_ns)) {
+            rc = settle_kept(h, rung, deadline_ns, unsettled);
             continue;
+        }
         rungs |= 1u << rung;
         rc = take_out(h, rung, deadline_ns, unsettled, &late);
     }

@@ -703,6 +703,18 @@ int tierce__storage_settle(struct tierce_engine *engine, size_t rung, uint64_t d
     return flush(engine, rung, deadline_ns, true);
 }
 
+bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
+                                const struct tierce__key *key, uint64_t deadline_ns)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
+                               .deadline_ns = deadline_ns,
+                               .keys = key,
+                               .key_count = 1,
+                               .only_asks = true}};
+    return (engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) != 0 &&
+           (ask(engine, rung, &w) < 0 || w.req.found > 0);
+}
+
 int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
                              const struct tierce__key *key, uint64_t deadline_ns, bool *unsettled)
 {

@@ -100,11 +100,11 @@ int tierce__resp_change_end(struct tierce__resp_session *s)
     const struct tierce__resp_expire *expire = &s->expire;
     struct tierce__object *old = NULL;
     bool was = false;
-    if (tierce__node_find(s->node, s->who.space, &old, name->text, name->bytes) != 0)
-        return 0;
+    int rc = tierce__node_find(s->node, s->who.space, &old, name->text, name->bytes);
+    if (rc != 0)
+        return rc == TIERCE_E_MISS ? 0 : rc;
     uint64_t before_ms = old->what.expires_ms;
     bool is_over = !expire->persists && expire->at_ms <= (int64_t)(tierce__wall_us() / 1000);
-    int rc = 0;
     if (is_wanted(expire, before_ms)) {
         if (is_over)
             rc = tierce__object_remove(s->who.space, name->text, name->bytes, &was);

@@ -223,7 +223,7 @@ static void take_out(struct tierce__resp_session *s)
     const struct tierce__resp_arg *name = tierce__resp_arg(s, 1);
     bool was;
     s->rc = find_old(s);
-    if (s->rc > 0)
+    if (s->rc >= 0) /* a value that cannot be read now is removed too */
         s->rc = tierce__object_remove(s->who.space, name->text, name->bytes, &was);
 }
 

@@ -172,6 +172,10 @@ static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
 static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req,
                          struct tierce__list *finished)
 {
+    if (req->only_asks) {
+        req->found = tierce__disk_may_return(d, req->keys);
+        return 0;
+    }
     cancel_queued(d, req->keys, finished);
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
     if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].state == TIERCE__DISK_WRITING)

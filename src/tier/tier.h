@@ -106,7 +106,8 @@ struct tierce__tier_req {
      *
      * DELETE answers earlier puts of the key in progress TIERCE_E_CANCELLED, and does not affect
      * later ones. From a durable tier: [out] found is 1 if the chunk could be found again after a
-     * reopen without a FLUSH in between, even if it is not in the tier now.
+     * reopen without a FLUSH in between, even if it is not in the tier now. With only_asks,
+     * DELETE changes nothing and sets found; tiers with TIERCE__TIER_DURABLE.
      */
     const struct tierce__key *keys;
     size_t key_count;
@@ -141,6 +142,7 @@ struct tierce__tier_req {
     uint64_t token_start;
     uint32_t block_count;
     enum tierce__tier_left left; /* DELETE: why */
+    bool only_asks;              /* DELETE */
     bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */
     bool needs_parent;           /* PUT: reject the chunk if its parent is not stored yet, so that
                                     no suffix is kept without its prefix */

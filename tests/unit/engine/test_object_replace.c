@@ -104,6 +104,49 @@ START_TEST(a_removal_that_is_not_durable_leaves_one_of_both)
 }
 END_TEST
 
+/* Publishes the value without a sync. Returns whether one is needed. */
+static bool put_unsettled(const char *name, uint64_t version, uint64_t bytes)
+{
+    struct tierce__object *object;
+    bool unsettled;
+    ck_assert_int_eq(
+        tierce__object_create(space, &object,
+                              &(struct tierce__object_what){.name = name,
+                                                            .name_bytes = strlen(name),
+                                                            .note = &version,
+                                                            .note_bytes = sizeof(version),
+                                                            .value_bytes = bytes}),
+        0);
+    ox_fill(object->value, bytes, version);
+    ck_assert_int_eq(tierce__object_publish_unsettled(object, &unsettled), 0);
+    return unsettled;
+}
+
+/* A thread has replaced a value and not synced the removal. Another thread, or the same client
+ * again, stores the same new value: it is not acknowledged before the removal is durable. */
+START_TEST(the_same_value_again_settles_the_removal_too)
+{
+    uint64_t bytes = sizes[_i];
+    fx_open(&fx, true, (const char *const[]){"disk.flush_interval", "1h", NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    wrap(DISK);
+    ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert(put_unsettled("x", 2, bytes));
+    ck_assert(put_unsettled("x", 2, bytes));
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), -EIO);
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0);
+    ck_assert(!put_unsettled("x", 2, bytes));
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0); /* there is nothing to sync */
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    end();
+}
+END_TEST
+
 /* Takes memory away: `most` buffers, or all that there is. */
 static size_t take_memory(struct tierce__buf **bufs, size_t most)
 {
@@ -252,6 +295,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, a_tier_that_fails_leaves_the_old_value, 0, 4);
     tcase_add_loop_test(tc, a_removal_that_is_not_durable_leaves_one_of_both, 0, 2);
+    tcase_add_loop_test(tc, the_same_value_again_settles_the_removal_too, 0, 2);
     tcase_add_test(tc, a_small_value_without_a_place_leaves_the_old_one);
     tcase_add_test(tc, a_small_value_that_loses_its_place_is_stored_as_a_large_one);
     tcase_add_test(tc, a_small_value_that_cannot_grow_stays);

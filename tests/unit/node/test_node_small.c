@@ -164,6 +164,34 @@ START_TEST(test_each_allocation_of_a_command_fails_once)
 }
 END_TEST
 
+/* GETDEL that finds nothing for want of memory still removes the value. */
+START_TEST(test_getdel_leaves_nothing)
+{
+    uint64_t nth = 0, made;
+    unsigned misses = 0;
+    harness_start(&h, 0, NULL);
+    do {
+        int fd = harness_connect(h.ports.resp);
+        char text[32] = "";
+        talk(fd, "SET a 1\r\n", "+OK\r\n");
+        ck_assert_uint_lt(nth, 1000);
+        tierce__alloc_fail_nth(++nth);
+        say(fd, "GETDEL a\r\n");
+        ssize_t n = recv(fd, text, 5, MSG_WAITALL);
+        made = tierce__alloc_fail_nth(0);
+        close(fd);
+        if (n != 5 || strcmp(text, "$-1\r\n") != 0)
+            continue;
+        misses++;
+        fd = harness_connect(h.ports.resp);
+        talk(fd, "GET a\r\n", "$-1\r\n");
+        close(fd);
+    } while (made >= nth);
+    ck_assert_uint_ge(misses, 1);
+    harness_stop(&h);
+}
+END_TEST
+
 /* A pipeline of SETs, other commands and wrong ones on a node with a disk: answers in their order,
  * and each GET finds what was stored just before; also when the values are on disk already. */
 START_TEST(test_pipeline_keeps_its_order)
@@ -297,6 +325,7 @@ int main(void)
     tcase_add_test(t, test_more_than_a_disk_takes);
     tcase_add_test(t, test_full_memory_keeps_nothing_from_the_disk);
     tcase_add_test(t, test_each_allocation_of_a_command_fails_once);
+    tcase_add_test(t, test_getdel_leaves_nothing);
     tcase_add_test(t, test_pipeline_keeps_its_order);
     tcase_add_test(t, test_pipeline_is_listed_and_ends_at_http);
     tcase_add_test(t, test_replaced_values_stay_gone);
