@@ -232,6 +232,16 @@ static int check_disk(struct tierce__node *node, char why[TIERCE_CONFIG_ERROR_BY
     return stats.disk_open_status != 0 ? (int)stats.disk_open_status : -EIO;
 }
 
+static int cannot_start(int rc, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    const char *hint = rc == -EAGAIN                    ? "; raise the limit on threads (ulimit -u)"
+                       : rc == -EMFILE || rc == -ENFILE ? "; raise the limit on files (ulimit -n)"
+                                                        : "";
+    snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "cannot start the threads: %s%s", tierce_strerror(rc),
+             hint);
+    return rc;
+}
+
 static int open_parts(struct whole *whole, const struct tierce__node_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -249,14 +259,15 @@ static int open_parts(struct whole *whole, const struct tierce__node_config *con
     rc = read_certificates(&node->tls, config, why);
     if (rc < 0)
         return rc;
-    snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "no memory, or no thread");
     if (config->connections_per_address > 0)
         rc = tierce__addresses_create(&node->addresses, config->connections_per_address);
     if (rc == 0)
         rc = tierce__grace_create(&node->grace, config->grace_ms, config->grace_max);
     if (rc == 0)
         rc = tierce__workers_create(&node->workers, config->workers, WORKER_QUEUE_MAX);
-    return rc == 0 ? start_loops(whole) : rc;
+    if (rc == 0)
+        rc = start_loops(whole);
+    return rc < 0 ? cannot_start(rc, why) : 0;
 }
 
 static int listen_to(struct whole *whole, const struct tierce__node_config *config,

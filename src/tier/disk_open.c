@@ -547,6 +547,8 @@ static const char *advice(int rc)
     case -EMFILE:
     case -ENFILE:
         return "no more files can be opened: raise the limit (ulimit -n)";
+    case -EAGAIN:
+        return "no more threads can be started: raise the limit (ulimit -u)";
     case TIERCE_E_LOCKED:
         return "another process has the store open: end it, or set disk.path to another folder";
     case TIERCE_E_FORMAT:
@@ -608,15 +610,15 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
     }
     if (rc == 0)
         rc = read_back(d, opts);
-    if (rc < 0)
-        log_refusal(d, rc);
     if (rc == 0) {
         warn_of_others(d);
         warn_of_room(d);
         register_pool(d, opts->pool);
+        d->opening = ".";
         rc = start_threads(d);
     }
     if (rc < 0) {
+        log_refusal(d, rc);
         if (d->vfs == opts->vfs) { /* the caller keeps his vfs */
             close_files(d);
             d->vfs = NULL;

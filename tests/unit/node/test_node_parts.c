@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -192,6 +193,38 @@ START_TEST(test_systemd_is_told)
 }
 END_TEST
 
+/* A node without the descriptors that it needs does not start, and blames nothing else. */
+START_TEST(test_a_start_without_descriptors_says_so)
+{
+    char *arguments[] = {(char *)"--listen.resp_port=0", (char *)"--listen.lm_port=0",
+                         (char *)"--listen.http_port=0", (char *)"--control.socket="};
+    char *const no_environment[] = {NULL};
+    struct tierce__config_error error;
+    struct tierce__node_config config;
+    struct rlimit before, now;
+    unsigned hints = 0;
+    int rc = tierce__node_config_load(&config, 4, arguments, no_environment, &error);
+    ck_assert_int_eq(rc, 0);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rc = -EMFILE;
+    for (rlim_t n = (rlim_t)dup(0); rc < 0; n++) {
+        char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+        struct tierce__node *node;
+        now = (struct rlimit){.rlim_cur = n, .rlim_max = before.rlim_max};
+        ck_assert_uint_lt(n, 100);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+        rc = tierce__node_start(&node, &config, why);
+        if (rc == 0)
+            tierce__node_stop(node);
+        ck_assert_msg(rc == 0 || rc == -ENOMEM || strstr(why, "memory") == NULL, "%s", why);
+        hints += strstr(why, "ulimit -n") != NULL;
+    }
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ck_assert_uint_gt(hints, 0);
+    tierce__node_config_clear(&config);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("node_parts");
@@ -202,6 +235,7 @@ static Suite *suite(void)
     tcase_add_test(t, test_whom_a_configuration_lets_in);
     tcase_add_test(t, test_whose_loops_may_not_wait);
     tcase_add_test(t, test_each_allocation_of_a_start_fails_once);
+    tcase_add_test(t, test_a_start_without_descriptors_says_so);
     tcase_add_test(t, test_systemd_is_told);
     suite_add_tcase(s, t);
     return s;
