@@ -175,6 +175,8 @@ void tierce__journal_read(struct tierce__journal_reader *reader, const uint8_t *
         reader->good++;
         reader->epoch = tierce__load_le64(page + AT_EPOCH);
         reader->capacity = tierce__load_le64(page + AT_CAPACITY);
+        if (reader->missing == 0)
+            reader->missing_first = reader->end;
         reader->missing += reader->page - reader->end;
         reader->end = reader->page + 1;
         read_records(reader, page, visit, arg);
@@ -304,6 +306,14 @@ uint64_t tierce__journal_lost(const struct tierce__journal_mark *mark,
     if (reader->good > 0 && mark->epoch != reader->epoch)
         return 0;
     return mark->pages > reader->end ? mark->pages - reader->end : 0;
+}
+
+bool tierce__journal_lost_synced(const struct tierce__journal_mark *mark,
+                                 const struct tierce__journal_reader *reader)
+{
+    bool is_marked = mark->epoch == reader->epoch && reader->missing_first < mark->pages;
+    return tierce__journal_lost(mark, reader) > 0 || reader->damaged_records > 0 ||
+           (reader->missing > 0 && is_marked);
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */

@@ -60,10 +60,11 @@ struct tierce__journal_reader {
     uint64_t page; /* number of the next page */
     uint64_t epoch;
     uint64_t good;
-    uint64_t bad;     /* not empty, and not a page of this journal */
-    uint64_t newer;   /* of a later version */
-    uint64_t end;     /* pages up to the last good one */
-    uint64_t missing; /* pages before `end` that were not good */
+    uint64_t bad;           /* not empty, and not a page of this journal */
+    uint64_t newer;         /* of a later version */
+    uint64_t end;           /* pages up to the last good one */
+    uint64_t missing;       /* pages before `end` that were not good */
+    uint64_t missing_first; /* number of the first of these */
     uint64_t capacity;
     uint64_t damaged_records; /* in pages whose sum is right: written by a faulty build */
 };
@@ -135,6 +136,10 @@ TIERCE_MUSTUSE int tierce__journal_mark_write(const struct tierce__journal_mark 
  * writing, the mark must be read before the journal. */
 uint64_t tierce__journal_lost(const struct tierce__journal_mark *mark,
                               const struct tierce__journal_reader *reader);
+
+/* Whether records are lost that were synced before: after `end`, or in a page before it. */
+bool tierce__journal_lost_synced(const struct tierce__journal_mark *mark,
+                                 const struct tierce__journal_reader *reader);
 
 /* ---- writing -------------------------------------------------------------------------------- */
 

@@ -99,6 +99,7 @@ struct replay {
     struct tierce__vfs_file *file; /* the journal, or NULL: there is none */
     uint64_t journal_length;
     uint64_t lost; /* pages that were synced, gone from the journal's end */
+    bool forgets;  /* removals may be lost that were synced */
     bool rewrite;  /* the journal is inconsistent, or has gaps */
 };
 
@@ -163,6 +164,7 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
         return rc;
     struct tierce__journal_mark mark = tierce__journal_mark_read(d->vfs, TIERCE__JOURNAL_MARK_NAME);
     r->lost = tierce__journal_lost(&mark, &r->reader);
+    r->forgets = r->file != NULL && tierce__journal_lost_synced(&mark, &r->reader);
     log_damage(d, r, d->table.dropped);
     r->rewrite = r->file == NULL || r->reader.good == 0 || r->reader.missing > 0 || r->lost > 0 ||
                  r->reader.damaged_records > 0 || d->table.dropped > 0;
@@ -178,6 +180,35 @@ static bool head_is_right(struct tierce__disk *d, const struct tierce__disk_chun
 {
     return d->vfs->ops->read(d->vfs, d->data, page, PAGE, c->offset) == 0 &&
            XXH3_64bits(page, PAGE) == c->head_sum;
+}
+
+/* Named values, and chunks of one token block, which are of little worth: objects.c stores a value
+ * under the hash of its only block. */
+static bool may_be_named_value(const struct tierce__key *key, const struct tierce__disk_chunk *c)
+{
+    return c->block_count == 1 && memcmp(c->first_block, key->hash, sizeof(c->first_block)) == 0;
+}
+
+/* Drops the named values if removals are lost. A chunk always has the same bytes, but a value that
+ * returns may have been replaced or removed. */
+static void drop_values(struct tierce__disk *d, struct replay *r)
+{
+    uint64_t dropped = 0;
+    for (uint32_t slot = 0; slot < d->table.slot_count && r->forgets; slot++) {
+        if (!tierce__index_has(d->table.index, slot) ||
+            !may_be_named_value(tierce__index_key(d->table.index, slot), &d->table.chunks[slot]))
+            continue;
+        tierce__disk_table_erase(&d->table, slot);
+        dropped++;
+    }
+    if (dropped == 0)
+        return;
+    r->rewrite = true;
+    tierce__log(
+        TIERCE_LOG_WARN, "disk_values_dropped",
+        "path=%s values=%llu hint=\"the journal was damaged, and has lost which of them were "
+        "replaced or removed\"",
+        d->folder, (unsigned long long)dropped);
 }
 
 /* Claims the space of every chunk, newest first, so that of two overlapping chunks the later one is
@@ -252,6 +283,7 @@ static void evict_surplus(struct tierce__disk *d, struct replay *r)
 
 static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_length)
 {
+    drop_values(d, r);
     uint32_t count = tierce__index_count(d->table.index);
     uint32_t *slots = tierce__disk_table_sorted(&d->table);
     if (slots == NULL)

@@ -6,9 +6,11 @@
 #include "paged/paged.h"
 #include "tier/fault.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <tierce/log.h>
@@ -399,6 +401,56 @@ START_TEST(what_was_replaced_or_removed_is_not_there_after_a_crash)
 }
 END_TEST
 
+static void copy_folder(const char *from, const char *to)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "rm -rf %s%s && cp -r %s%s %s%s", fx.folder, to, fx.folder,
+             from, fx.folder, to);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* A page of the journal is damaged, or the journal is cut there, after all was durable: values that
+ * were replaced or removed stay gone, though the journal's remaining pages name them. */
+START_TEST(a_damaged_journal_brings_no_old_value_back)
+{
+    enum { VERSIONS = 4 };
+    bool was;
+    char path[80];
+    struct stat st;
+    open_space(true, NULL);
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        ck_assert_int_eq(ox_put(space, "replaced", v, sizes[_i]), 0);
+        ck_assert_int_eq(ox_put(space, "removed", v, sizes[_i]), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    }
+    ck_assert_int_eq(tierce__object_remove(space, "removed", 7, &was), 0);
+    close_space();
+    copy_folder("", ".whole");
+    snprintf(path, sizeof(path), "%s/journal", fx.folder);
+    ck_assert_int_eq(stat(path, &st), 0);
+    for (int64_t page = 0; page < st.st_size / 4096; page++) {
+        for (int cut = 0; cut < 2; cut++) {
+            copy_folder(".whole", "");
+            int fd = open(path, O_RDWR | O_CLOEXEC);
+            ck_assert(cut == 0 ? pwrite(fd, "?", 1, page * 4096 + 100) == 1
+                               : ftruncate(fd, page * 4096) == 0);
+            close(fd);
+            open_space(true, NULL);
+            int64_t found = ox_get(space, "replaced", NULL);
+            ck_assert_msg(found == 0 || found == VERSIONS, "page %d: %d", (int)page, (int)found);
+            ck_assert_int_eq(ox_get(space, "removed", NULL), 0);
+            ck_assert_int_eq(ox_put(space, "replaced", 9, sizes[_i]), 0);
+            reopen();
+            ck_assert_int_eq(ox_get(space, "replaced", NULL), 9);
+            close_space();
+        }
+    }
+    char command[160];
+    snprintf(command, sizeof(command), "rm -r %s %s.whole", fx.folder, fx.folder);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
 /* The disk does not give the old value up: the new one is rejected, and the old one stays whole. */
 START_TEST(a_disk_that_does_not_forget_refuses_the_new_value)
 {
@@ -719,6 +771,7 @@ int main(void)
                         IN_QUEUE + 1);
     tcase_add_test(tc, what_lay_in_memory_before_does_not_go_to_disk);
     tcase_add_loop_test(tc, what_was_replaced_or_removed_is_not_there_after_a_crash, 0, 2);
+    tcase_add_loop_test(tc, a_damaged_journal_brings_no_old_value_back, 4, 6);
     tcase_add_test(tc, a_disk_that_does_not_forget_refuses_the_new_value);
     tcase_add_loop_test(tc, a_reading_under_way_does_not_bring_the_old_value_back, 0, 2);
     tcase_add_loop_test(tc, what_has_expired_is_not_found_and_is_taken_out, 0, 2);
