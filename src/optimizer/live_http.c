@@ -39,10 +39,19 @@ static struct live_http *http_of(struct tierce__live_source *source)
     return (struct live_http *)(void *)source;
 }
 
+static bool is_redirect(struct live_http *h)
+{
+    long status = 0;
+    curl_easy_getinfo(h->easy, CURLINFO_RESPONSE_CODE, &status);
+    return status / 100 == 3;
+}
+
 static size_t take_bytes(char *data, size_t one, size_t count, void *arg)
 {
     struct live_http *h = arg;
     size_t n = one * count;
+    if (is_redirect(h))
+        return n;
     if (h->at == h->end)
         h->at = h->end = 0;
     if (n > BUFFER_BYTES - h->end) {
@@ -143,6 +152,11 @@ static ssize_t go_on(struct live_http *h, char *out, char why[TIERCE__TRACE_WHY_
 {
     if (h->again_ns == 0)
         return begin_transfer(h) < 0 ? -ENOMEM : -EAGAIN;
+    if (h->result == CURLE_OK && is_redirect(h)) {
+        snprintf(why, TIERCE__TRACE_WHY_BYTES,
+                 "it redirects to another address, which is not followed: name that address");
+        return -EIO;
+    }
     if (!is_broken(h)) {
         if (h->result == CURLE_OK)
             return 0;

@@ -326,6 +326,16 @@ class Http(Live):
         self.check(1, "optimize", "--live", url, err=["404"])
         self.check(1, "optimize", "--live", f"http://127.0.0.1:{free_port()}/", err=["onnect"])
 
+    def test_a_redirect_is_not_followed(self):
+        def handle(request, _):
+            request.send_response(302)
+            request.send_header("Location", "file:///etc/passwd")
+            request.send_header("Content-Length", "6")
+            request.end_headers()
+            request.wfile.write(b"moved\n")
+
+        self.check(1, "optimize", "--live", self.serve(handle), err=["redirects", "not followed"])
+
 
 def python_with_zmq():
     venv = os.environ.get("TIERCE_VENV", os.path.join(ROOT, ".venv"))
