@@ -130,11 +130,20 @@ static int ask_machine(struct tierce__s3_config *config, char why[TIERCE__CONNEC
     int rc = tierce__aws_login_find(&config->login, TIERCE__AWS_MACHINE, NULL, config->region, why);
     if (rc != 0 || (config->login != NULL && !tierce__aws_login_is_instance(config->login)))
         return rc;
-    if (config->login != NULL &&
-        tierce__aws_login_fetch(config->login, &config->credentials, &config->expires_s, text) == 0)
+    bool is_asked = config->login != NULL;
+    if (is_asked)
+        rc = tierce__aws_login_fetch(config->login, &config->credentials, &config->expires_s, text);
+    if (is_asked && rc == 0)
         return 0;
     tierce__aws_login_free(config->login);
     config->login = NULL;
+    if (is_asked && (rc != TIERCE_E_DOWN || strstr(text, "HTTP status") != NULL)) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
+                 "%.120s; there are no other S3 credentials: set AWS_ACCESS_KEY_ID and "
+                 "AWS_SECRET_ACCESS_KEY, or ACCESS_KEY:SECRET_KEY@ in the URL",
+                 text);
+        return TIERCE_E_CONFIG;
+    }
     return refuse(why,
                   "S3 credentials: none found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a "
                   "web identity, a profile with keys or SSO, a container's credentials, "

@@ -549,6 +549,26 @@ START_TEST(malformed_answers_are_told)
 }
 END_TEST
 
+/* The metadata service of an instance exists, and gives no credentials. */
+START_TEST(an_instance_without_credentials_says_why)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    start_world();
+    use_instance();
+    answer = "{}";
+    ck_assert_int_eq(try_open(why), TIERCE_E_CONFIG);
+    ck_assert_msg(strstr(why, "metadata service: the answer has no AccessKeyId; ") != NULL, "%s",
+                  why);
+    ck_assert_msg(strstr(why, "AWS_SECRET_ACCESS_KEY") != NULL, "%s", why);
+    atomic_store(&world.broken, 503);
+    ck_assert_int_eq(try_open(why), TIERCE_E_CONFIG);
+    ck_assert_msg(strstr(why, "metadata service: HTTP status 503; ") != NULL, "%s", why);
+    atomic_store(&world.broken, 0);
+    answer = NULL;
+    end_world(false);
+}
+END_TEST
+
 /* A value that is longer than any, and an answer that is. */
 START_TEST(answers_that_are_too_long_are_told)
 {
@@ -609,6 +629,7 @@ static Suite *login_suite(void)
     tcase_add_test(tcase, close_does_not_wait_for_them);
     tcase_add_loop_test(tcase, places_have_an_order, 0, 3);
     tcase_add_loop_test(tcase, wrong_settings_are_told, 0, sizeof(wrong) / sizeof(*wrong));
+    tcase_add_test(tcase, an_instance_without_credentials_says_why);
     tcase_add_loop_test(tcase, malformed_answers_are_told, 0,
                         sizeof(malformed) / sizeof(*malformed));
     tcase_add_loop_test(tcase, answers_that_are_too_long_are_told, 0, 2);
