@@ -101,7 +101,7 @@ uint64_t tierce__smalls_count(struct tierce__smalls *smalls, const struct tierce
 /* Reports the values of a namespace in one part of a page (at most 128 values) and advances
  * *cursor, which stays below 2^TIERCE__SMALLS_CURSOR_BITS. Returns false at the end. A value that
  * exists during the whole scan and is not replaced is reported once; a value that cannot be copied
- * is omitted. `each` is called without a lock. */
+ * is omitted. Names are not verified: one may be damaged. `each` is called without a lock. */
 #define TIERCE__SMALLS_CURSOR_BITS 29
 typedef void tierce__smalls_each_fn(void *arg, const struct tierce__object_what *what,
                                     struct tierce__small_coming coming);

@@ -8,6 +8,7 @@
 #include "test_random.h"
 
 #include "engine/engine_private.h"
+#include "engine/smalls_private.h"
 
 #define NAMES       1000u
 #define LARGE_EACH  20u /* each so many-th value is larger than a small one */
@@ -139,6 +140,46 @@ START_TEST(values_that_are_replaced_are_told)
 }
 END_TEST
 
+/* Changes the name of a small value in memory. */
+static bool damage_name(const char *name)
+{
+    struct tierce__smalls *smalls = fx.engine->smalls;
+    for (uint32_t i = 0; i < smalls->partition_count; i++) {
+        struct tierce__small_partition *p = &smalls->partitions[i];
+        for (uint32_t n = 0; n < p->page_count; n++) {
+            for (uint32_t slot = 0; p->pages[n] != NULL && slot < p->pages[n]->slots; slot++) {
+                struct tierce__small_record *record =
+                    tierce__small_at(p, n << TIERCE__SMALLS_SLOT_BITS | slot);
+                if (p->pages[n]->marks[slot] == TIERCE__SMALL_FREE ||
+                    record->name_bytes != strlen(name) ||
+                    memcmp(record + 1, name, strlen(name)) != 0)
+                    continue;
+                *(char *)(record + 1) ^= 1;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+START_TEST(a_damaged_name_is_not_told)
+{
+    uint64_t cursor = 0;
+    fx_open(&fx, false, NULL);
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    for (unsigned n = 100; n < 110; n++)
+        put(n, 1, 100);
+    ck_assert(damage_name("105"));
+    memset(told, 0, sizeof(told));
+    do {
+        ck_assert_int_eq(tierce__objects_scan(space, &cursor, 1, note_name, NULL), 0);
+    } while (cursor != 0);
+    for (unsigned n = 0; n < NAMES; n++)
+        ck_assert_uint_eq(told[n], n >= 100 && n < 110 && n != 105);
+    end();
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("object_walk");
@@ -146,6 +187,7 @@ int main(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, values_that_come_from_disk_are_told_once, 0,
                         sizeof(walks) / sizeof(walks[0]));
+    tcase_add_test(t, a_damaged_name_is_not_told);
     tcase_add_loop_test(t, values_that_are_replaced_are_told, 0, sizeof(walks) / sizeof(walks[0]));
     suite_add_tcase(s, t);
     return check_main(s);
