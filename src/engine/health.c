@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 
+#include <errno.h>
+
 /* Readings count half as much once so many seconds of reading, or so many answers, have
  * followed. */
 #define HALF_LIFE_S    2.0
@@ -28,6 +30,13 @@ bool tierce__health_is_fault(int status)
 {
     return status == TIERCE_E_DEADLINE || status == TIERCE_E_DOWN ||
            (status < 0 && status > TIERCE_E_MISS);
+}
+
+/* Whether an answer counts against the tier. A full disk fails writes only: what it holds can be
+ * read. */
+static bool counts_against(int status)
+{
+    return tierce__health_is_fault(status) && status != -ENOSPC && status != -EDQUOT;
 }
 
 static bool reaches_device(const struct tierce__tier_req *req)
@@ -87,6 +96,16 @@ static void end_reading(struct tierce__health *health, const struct tierce__tier
         if (stale || req->length <= SMALL_READ_BYTES)
             health->latency_s += (stale ? 1 : LATENCY_WEIGHT) * (took_s - health->latency_s);
     }
+    tierce__lock_drop(&health->lock);
+}
+
+/* After an outage: the time that failed reads took in it is not the speed of the tier. */
+static void forget_speed(struct tierce__health *health)
+{
+    tierce__lock_take(&health->lock);
+    health->busy_since_ns = tierce__now_ns();
+    health->busy_s = health->busy_bytes = health->latency_s = 0;
+    health->measured_ns = 0;
     tierce__lock_drop(&health->lock);
 }
 
@@ -174,7 +193,7 @@ static enum tierce__health_change note_index(struct tierce__health *health,
 {
     uint64_t now_ns = tierce__now_ns();
     bool asks_outside = health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0;
-    bool failed = tierce__health_is_fault(req->status);
+    bool failed = counts_against(req->status);
     bool hangs_now = asks_outside && note_lookup(health, req, now_ns);
     if (asks_outside && tierce__health_is_unanswered(health, req)) {
         if (req->found == 0)
@@ -203,17 +222,14 @@ static enum tierce__health_change note_ping(struct tierce__health *health,
     return ok && !was_closed ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME;
 }
 
-enum tierce__health_change tierce__health_note(struct tierce__health *health,
-                                               const struct tierce__tier_req *req)
+/* A read, or a write. */
+static enum tierce__health_change note_transfer(struct tierce__health *health,
+                                                const struct tierce__tier_req *req)
 {
-    if (!reaches_device(req))
-        return note_index(health, req);
-    if (req->op == TIERCE__TIER_PING)
-        return note_ping(health, req);
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__TIER_GET)
         end_reading(health, req, now_ns);
-    bool failed = tierce__health_is_fault(req->status);
+    bool failed = counts_against(req->status);
     if (!failed && req->status != 0) {
         /* An honest no comes from the index; a shared tier's from its store, which is there
          * then. */
@@ -237,6 +253,18 @@ enum tierce__health_change tierce__health_note(struct tierce__health *health,
     if (lost)
         return TIERCE__HEALTH_LOST;
     return !failed && !was_closed ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME;
+}
+
+enum tierce__health_change tierce__health_note(struct tierce__health *health,
+                                               const struct tierce__tier_req *req)
+{
+    if (!reaches_device(req))
+        return note_index(health, req);
+    enum tierce__health_change change =
+        req->op == TIERCE__TIER_PING ? note_ping(health, req) : note_transfer(health, req);
+    if (change == TIERCE__HEALTH_BACK)
+        forget_speed(health);
+    return change;
 }
 
 bool tierce__health_serves(const struct tierce__health *health)

@@ -90,6 +90,29 @@ START_TEST(failures_in_a_row_end_service_and_a_try_brings_it_back)
 }
 END_TEST
 
+/* A file system without room fails writes. Its chunks can be read. */
+START_TEST(a_full_disk_stays_in_service)
+{
+    static const int full[] = {-ENOSPC, -EDQUOT};
+    setup(3, 5, 0);
+    for (int i = 0; i < 100; i++) {
+        ck_assert_int_eq(answer(TIERCE__TIER_PUT, full[i % 2], 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__TIER_FLUSH, full[i % 2], 0), TIERCE__HEALTH_SAME);
+        ck_assert(tierce__health_serves(&health));
+    }
+    /* Nor does it show that the device works. */
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__TIER_PUT, -ENOSPC, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_LOST);
+    let_pass(31);
+    ck_assert_int_eq(answer(TIERCE__TIER_PUT, -ENOSPC, 0), TIERCE__HEALTH_SAME);
+    ck_assert(!tierce__health_serves(&health));
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
+    tierce__health_fini(&health);
+}
+END_TEST
+
 /* A disk answers misses from its index in memory; a shared store answers them itself, so a miss
  * proves that it is healthy, even if it lost all its chunks. */
 START_TEST(a_no_brings_a_shared_tier_back)
@@ -240,6 +263,19 @@ START_TEST(a_tier_that_is_silent_to_the_deadline_hangs)
 }
 END_TEST
 
+/* A read of 1 MiB that takes `ms` of the clock. */
+static enum tierce__health_change answer_after(uint32_t ms, int status)
+{
+    struct tierce__tier_req req = {.op = TIERCE__TIER_GET,
+                                   .keys = &key,
+                                   .key_count = 1,
+                                   .length = 1u << 20,
+                                   .status = status};
+    ck_assert(tierce__health_pass(&health, &req));
+    let_pass(ms);
+    return tierce__health_note(&health, &req);
+}
+
 START_TEST(speed_is_what_all_readings_bring_together)
 {
     struct tierce__speed speed;
@@ -260,6 +296,35 @@ START_TEST(speed_is_what_all_readings_bring_together)
     ck_assert(speed.bytes_per_s > 104e6 && speed.bytes_per_s < 106e6);
     ck_assert(speed.latency_s > 0.0199 && speed.latency_s < 0.0201);
     ck_assert_uint_ne(speed.known_ns, 0);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+/* Reads that failed in an outage took seconds: a tier that is back is not slow for that. */
+START_TEST(an_outage_does_not_count_as_slowness)
+{
+    struct tierce__speed speed;
+    setup(2, 0, 0);
+    ck_assert_int_eq(answer_after(10, 0), TIERCE__HEALTH_SAME);
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.bytes_per_s > 104e6 && speed.bytes_per_s < 106e6);
+    ck_assert_int_eq(answer_after(10000, TIERCE_E_DEADLINE), TIERCE__HEALTH_SAME);
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.bytes_per_s < 1e6); /* in service it is what it does */
+    ck_assert_int_eq(answer_after(10000, TIERCE_E_DEADLINE), TIERCE__HEALTH_LOST);
+    let_pass(31);
+    struct tierce__tier_req hanging = {
+        .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .status = TIERCE_E_CANCELLED};
+    ck_assert(tierce__health_pass(&health, &hanging));
+    let_pass(5000);
+    tierce__health_note(&health, &hanging);
+    ck_assert_int_eq(answer_after(1, 0), TIERCE__HEALTH_BACK);
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.bytes_per_s == 0 && speed.known_ns == 0); /* unknown: it is tried */
+    ck_assert_int_eq(answer_after(10, 0), TIERCE__HEALTH_SAME);
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.bytes_per_s > 104e6 && speed.bytes_per_s < 106e6);
+    ck_assert(speed.latency_s > 0.009 && speed.latency_s < 0.011);
     tierce__health_fini(&health);
 }
 END_TEST
@@ -540,6 +605,7 @@ int main(void)
     TCase *t = tcase_create("health");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, failures_in_a_row_end_service_and_a_try_brings_it_back);
+    tcase_add_test(t, a_full_disk_stays_in_service);
     tcase_add_test(t, a_no_brings_a_shared_tier_back);
     tcase_add_test(t, a_ping_brings_a_shared_tier_back);
     tcase_add_test(t, one_try_at_a_time);
@@ -548,6 +614,7 @@ int main(void)
     tcase_add_test(t, a_tier_that_is_silent_to_the_deadline_hangs);
     tcase_add_test(t, the_deadline_of_a_lookup_is_no_failure);
     tcase_add_test(t, speed_is_what_all_readings_bring_together);
+    tcase_add_test(t, an_outage_does_not_count_as_slowness);
     tcase_add_test(t, what_takes_longer_than_computing_is_not_worth_it);
     tcase_add_test(t, a_slow_disk_is_not_promised);
     tcase_add_test(t, a_slow_disk_is_measured_with_nobody_waiting);
