@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
 
@@ -27,6 +28,7 @@ struct tierce__file_store {
     uint32_t levels; /* for a new store */
     uint64_t cap_bytes, sweep_ms, tmp_ms;
     _Atomic uint64_t tmp_count; /* names of temporaries */
+    _Atomic bool was_open;      /* a mark has been read. Relaxed: a flag alone */
     uint8_t tmp_seed[8];
     /* Bytes in the folder after the last sweep of any process; bytes that this process is writing;
      * below, bytes that it has written since the sweep. Relaxed: an estimate. */
@@ -99,7 +101,8 @@ TIERCE_MUSTUSE int tierce__file_publish(struct tierce__file_store *store, const 
  * TIERCE_E_FORMAT (the folder has an invalid ~store, or one that is a link). */
 TIERCE_MUSTUSE int tierce__file_read_mark(const struct tierce__file_store *store, uint32_t *levels);
 
-/* The same, and makes a store where there is none. */
+/* The same, and makes a store where there is none. -ENOENT: the store was open before and has gone,
+ * as when its file system is unmounted. What is in its place is left alone then. */
 TIERCE_MUSTUSE int tierce__file_open_store(struct tierce__file_store *store, uint32_t *levels);
 
 /* The content of a file of the store's own in its root, with at most `bytes_max` bytes; heap,

@@ -128,8 +128,12 @@ static int make_mark(struct tierce__file_store *store)
 int tierce__file_open_store(struct tierce__file_store *store, uint32_t *levels)
 {
     int rc = tierce__file_read_mark(store, levels);
-    if (rc != -ENOENT)
-        return rc;
-    rc = make_mark(store);
-    return rc == 0 ? tierce__file_read_mark(store, levels) : rc;
+    if (rc == -ENOENT && !atomic_load_explicit(&store->was_open, memory_order_relaxed)) {
+        rc = make_mark(store);
+        if (rc == 0)
+            rc = tierce__file_read_mark(store, levels);
+    }
+    if (rc == 0)
+        atomic_store_explicit(&store->was_open, true, memory_order_relaxed);
+    return rc;
 }

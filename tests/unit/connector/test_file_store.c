@@ -183,6 +183,31 @@ START_TEST(a_store_that_goes)
 }
 END_TEST
 
+/* Where a mount was, a folder stays. Nothing is written below it, on the disk of this machine. */
+START_TEST(a_store_that_went_is_not_made_again)
+{
+    char away[96];
+    start((struct tierce__file_opts){0});
+    ck_assert_int_eq(connector_put(connector, pool, "name", 1, 10), 0);
+    snprintf(away, sizeof(away), "%s/away", root);
+    ck_assert_int_eq(rename(store, away), 0);
+    for (int i = 0; i < 20; i++) {
+        ck_assert_int_eq(connector_put(connector, pool, "name", 1, 10), TIERCE_E_DOWN);
+        ck_assert_int_eq(connector_exists(connector, "name"), TIERCE_E_DOWN);
+        ck_assert_int_eq(connector_ping(connector), TIERCE_E_DOWN);
+        ck_assert_int_ne(access(store, F_OK), 0);
+    }
+    ck_assert_ptr_nonnull(strstr(connector_why(connector), "is its file system mounted?"));
+    /* The mount point itself may be the store's folder. */
+    ck_assert_int_eq(mkdir(store, 0700), 0);
+    ck_assert_int_eq(connector_put(connector, pool, "name", 1, 10), TIERCE_E_DOWN);
+    ck_assert_int_eq(rmdir(store), 0); /* nothing is in it */
+    ck_assert_int_eq(rename(away, store), 0);
+    ck_assert_int_eq(connector_get(connector, pool, "name", 1, 0, 10), 0);
+    end();
+}
+END_TEST
+
 START_TEST(a_file_of_another_length)
 {
     char path[400];
@@ -636,6 +661,7 @@ int main(void)
     tcase_add_test(tcase, a_store_keeps_its_fanout);
     tcase_add_test(tcase, a_folder_that_is_no_store);
     tcase_add_test(tcase, a_store_that_goes);
+    tcase_add_test(tcase, a_store_that_went_is_not_made_again);
     tcase_add_test(tcase, a_file_of_another_length);
     tcase_add_loop_test(tcase, each_io_fails_once, 0, 6);
     tcase_add_test(tcase, each_io_of_the_first_put_fails_once);
