@@ -12,6 +12,7 @@
 #include "node/node_private.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +121,20 @@ static int probe(struct tierce__node *node, const char *name, size_t name_bytes,
     return rc < 0 ? rc : !is_same || !was;
 }
 
+/* Adds the likely cause of a failed probe: a value that cannot be removed from a remote store is not
+ * replaced (docs/node.md). */
+static void add_remotes(struct tierce__node *node, char why[256])
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    tierce_engine_stats(node->engine, &stats);
+    size_t used = strlen(why);
+    if (stats.remotes_in_service_now < stats.remotes_now)
+        snprintf(why + used, 256 - used,
+                 "; remote stores out of service: %" PRId64 " of %" PRId64
+                 " (event tier_out_of_service in the log)",
+                 stats.remotes_now - stats.remotes_in_service_now, stats.remotes_now);
+}
+
 bool tierce__node_is_ready(struct tierce__node *node, char why[256])
 {
     static _Atomic uint64_t probes;
@@ -140,6 +155,8 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256])
                      rc < 0 ? tierce_strerror(rc)
                             : "the value that was read differs from the stored value");
     }
+    if (rc < 0)
+        add_remotes(node, why);
     return rc == 0;
 }
 

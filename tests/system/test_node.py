@@ -540,6 +540,17 @@ def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path):
     assert path.read_text() == "not a folder"
 
 
+def test_a_remote_store_that_is_down_is_named(tmp_path):
+    """SET is rejected then, and /readyz fails: the operator reads why."""
+    node = Node(tmp_path, "--remote.urls=redis://127.0.0.1:1", "--breaker.errors=1", "--breaker.retry=1h")
+    node.ask("GET", "/readyz")
+    status, text = node.ask("GET", "/readyz")
+    assert status == 503 and "; remote stores out of service: 1 of 1 (event tier_out_of_service" in text, text
+    assert b"out of service" in cli(node, "set", "k", "v")
+    assert "event=tier_out_of_service tier=redis" in node.log.read_text()
+    node.end()
+
+
 # 24 MiB beside a foreign file, in a mount namespace of the node's own: it ends with the node.
 SMALL_DISK = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
               'mount -t tmpfs -o size=96m none "$0" && head -c 72M /dev/zero >"$0/filler" && exec "$@"']
