@@ -131,12 +131,15 @@ static bool is_time_to_measure(struct tierce__rung *rung, const struct tierce__s
            atomic_compare_exchange_strong(&rung->measure_tried_ns, &tried_ns, now_ns);
 }
 
-void tierce__cost_measure(struct tierce_view *view, size_t rung, const struct tierce__key *key)
+void tierce__cost_measure(struct tierce_view *view, size_t rung, const struct tierce__key *keys,
+                          size_t count)
 {
     struct tierce_engine *engine = view->engine;
     struct tierce__speed speed;
     tierce__health_speed(&engine->rungs[rung].health, &speed);
-    if (engine->settings.cost_read_bytes_per_s == 0 &&
-        is_time_to_measure(&engine->rungs[rung], &speed))
-        tierce__storage_sample(engine, rung, key, view->full.extent.object_bytes);
+    if (engine->settings.cost_read_bytes_per_s > 0 ||
+        !is_time_to_measure(&engine->rungs[rung], &speed))
+        return;
+    for (size_t i = 0; i < count && i < TIERCE__COST_SAMPLES; i++)
+        tierce__storage_sample(engine, rung, &keys[i], view->full.extent.object_bytes);
 }

@@ -55,9 +55,11 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
  * any. Does not block. */
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
 
-/* Measures a rung by a chunk that was not worth loading, unless its numbers are new. Thread: any.
- * Does not wait for the rung. */
-void tierce__cost_measure(struct tierce_view *view, size_t rung, const struct tierce__key *key);
+/* Measures a rung by chunks that were not worth loading, at most TIERCE__COST_SAMPLES at a time as
+ * a load reads them, unless its numbers are new. Thread: any. Does not wait for the rung. */
+#define TIERCE__COST_SAMPLES 4u
+void tierce__cost_measure(struct tierce_view *view, size_t rung, const struct tierce__key *keys,
+                          size_t count);
 
 /* Whether `tokens` more are sooner read, `bytes` from a rung, than computed. Thread: any. Does not
  * block. */

@@ -49,7 +49,10 @@ static bool reaches_device(const struct tierce__tier_req *req)
 
 /*
  * Bandwidth is what all readings together brought while at least one was under way: that is what
- * a load of many chunks sees. Latency is that of small readings, which brings no bandwidth into it.
+ * a load of many chunks sees. Latency is that of small readings, which brings no bandwidth into it,
+ * and of the first answer only: the readings of a load are requested together, and wait for each
+ * other. The latency before the first answer is not counted again as a lack of bandwidth, up to
+ * half of that time, because the latency is an estimate too.
  */
 
 /* Ends a time of reading at `now`, or cuts it there. Under the lock. */
@@ -74,6 +77,7 @@ static void begin_reading(struct tierce__health *health, uint64_t now_ns)
     tierce__lock_take(&health->lock);
     if (health->reading++ == 0) {
         health->busy_since_ns = now_ns;
+        health->is_first = true;
         if (is_stale(health, now_ns)) {
             health->busy_s /= STALE_SHARE;
             health->busy_bytes /= STALE_SHARE;
@@ -82,18 +86,29 @@ static void begin_reading(struct tierce__health *health, uint64_t now_ns)
     tierce__lock_drop(&health->lock);
 }
 
+/* The part of the time to a first answer that is latency. Under the lock. */
+static uint64_t latency_within(const struct tierce__health *health, uint64_t took_ns)
+{
+    uint64_t latency_ns = (uint64_t)(health->latency_s * 1e9);
+    return latency_ns < took_ns / 2 ? latency_ns : took_ns / 2;
+}
+
 static void end_reading(struct tierce__health *health, const struct tierce__tier_req *req,
                         uint64_t now_ns)
 {
     double took_s = (double)(now_ns - req->begun_ns) / 1e9;
     tierce__lock_take(&health->lock);
+    bool is_first = health->is_first;
+    health->is_first = false;
+    if (is_first && req->status == 0)
+        health->busy_since_ns += latency_within(health, now_ns - health->busy_since_ns);
     add_busy(health, now_ns);
     health->reading--;
     if (req->status == 0) {
         bool stale = is_stale(health, now_ns) || health->latency_s == 0;
         health->busy_bytes += (double)req->length;
         health->measured_ns = now_ns;
-        if (stale || req->length <= SMALL_READ_BYTES)
+        if (stale || (is_first && req->length <= SMALL_READ_BYTES))
             health->latency_s += (stale ? 1 : LATENCY_WEIGHT) * (took_s - health->latency_s);
     }
     tierce__lock_drop(&health->lock);

@@ -63,6 +63,7 @@ struct tierce__health {
                                   probes read it */
     bool has_proven;
     uint32_t reading; /* reads under way */
+    bool is_first;    /* none of them has been answered since there were none */
     uint64_t busy_since_ns;
     double busy_s, busy_bytes; /* of the readings lately */
     double latency_s;

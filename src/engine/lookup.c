@@ -99,8 +99,11 @@ static void leave(const struct lookup *l, const uint8_t *places, size_t from, si
     tierce__session_leave(l->view, l->opts->session, l->found + from);
     while (from < to && places[from] == 0)
         from++;
-    if (from < to && l->found + from < l->keys.full_count)
-        tierce__cost_measure(l->view, places[from], &l->keys.keys[l->found + from]);
+    size_t end = from;
+    while (end < to && places[end] == places[from] && l->found + end < l->keys.full_count)
+        end++;
+    if (end > from)
+        tierce__cost_measure(l->view, places[from], &l->keys.keys[l->found + from], end - from);
 }
 
 /* Finds what the tiers hold behind the chunks in memory and is worth loading. */

@@ -121,8 +121,8 @@ static int probe(struct tierce__node *node, const char *name, size_t name_bytes,
     return rc < 0 ? rc : !is_same || !was;
 }
 
-/* Adds the likely cause of a failed probe: a value that cannot be removed from a remote store is not
- * replaced (docs/node.md). */
+/* Adds the likely cause of a failed probe: a value that cannot be removed from a remote store is
+ * not replaced (docs/node.md). */
 static void add_remotes(struct tierce__node *node, char why[256])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};

@@ -266,11 +266,8 @@ END_TEST
 /* A read of 1 MiB that takes `ms` of the clock. */
 static enum tierce__health_change answer_after(uint32_t ms, int status)
 {
-    struct tierce__tier_req req = {.op = TIERCE__TIER_GET,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .length = 1u << 20,
-                                   .status = status};
+    struct tierce__tier_req req = {
+        .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20, .status = status};
     ck_assert(tierce__health_pass(&health, &req));
     let_pass(ms);
     return tierce__health_note(&health, &req);
@@ -282,7 +279,8 @@ START_TEST(speed_is_what_all_readings_bring_together)
     setup(1000, 0, 0);
     tierce__health_speed(&health, &speed);
     ck_assert(speed.bytes_per_s == 0 && speed.known_ns == 0);
-    /* Two at a time, 1 MiB each in 20 ms: 100 MiB/s. */
+    /* Two at a time, 1 MiB each in 20 ms: 100 MiB/s as long as the latency is unknown. Then half of
+     * the time may be latency: in all 10 MiB in 20 + 4 * 10 ms. */
     for (int i = 0; i < 5; i++) {
         struct tierce__tier_req a = {
             .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
@@ -291,11 +289,67 @@ START_TEST(speed_is_what_all_readings_bring_together)
         let_pass(20);
         tierce__health_note(&health, &a);
         tierce__health_note(&health, &b);
+        tierce__health_speed(&health, &speed);
+        ck_assert(i > 0 || (speed.bytes_per_s > 104e6 && speed.bytes_per_s < 106e6));
     }
-    tierce__health_speed(&health, &speed);
-    ck_assert(speed.bytes_per_s > 104e6 && speed.bytes_per_s < 106e6);
+    ck_assert(speed.bytes_per_s > 174e6 && speed.bytes_per_s < 176e6);
     ck_assert(speed.latency_s > 0.0199 && speed.latency_s < 0.0201);
     ck_assert_uint_ne(speed.known_ns, 0);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+/* Reads that are requested together wait for each other: that is bandwidth, and no latency. */
+START_TEST(latency_is_that_of_the_first_answer)
+{
+    enum { READS = 64 };
+    static struct tierce__tier_req reqs[READS];
+    struct tierce__speed speed;
+    setup(1000, 0, 0);
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < READS; i++) {
+            reqs[i] = (struct tierce__tier_req){
+                .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 19};
+            ck_assert(tierce__health_pass(&health, &reqs[i]));
+        }
+        let_pass(3);
+        for (int i = 0; i < READS; i++) { /* 512 KiB in 2 ms, from 5 ms on */
+            let_pass(2);
+            tierce__health_note(&health, &reqs[i]);
+        }
+        let_pass(1000);
+    }
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.latency_s > 0.0049 && speed.latency_s < 0.0051);
+    ck_assert(speed.bytes_per_s > 250e6 && speed.bytes_per_s < 263e6);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+/* A store at 30 ms that brings 1 GB/s, read by loads of 16 MiB: neither is its latency taken for a
+ * lack of bandwidth, nor the queue of its connections for latency. */
+START_TEST(a_distant_store_is_not_a_slow_store)
+{
+    struct tierce__speed speed;
+    setup(1000, 0, 0);
+    for (int round = 0; round < 8; round++) {
+        struct tierce__tier_req reqs[32];
+        for (int i = 0; i < 32; i++) {
+            reqs[i] = (struct tierce__tier_req){
+                .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 19};
+            ck_assert(tierce__health_pass(&health, &reqs[i]));
+        }
+        let_pass(30);
+        for (int i = 0; i < 32; i++) {
+            clock_ns += (1u << 19); /* a byte a nanosecond */
+            tierce__health_note(&health, &reqs[i]);
+        }
+        let_pass(100);
+    }
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.latency_s > 0.030 && speed.latency_s < 0.031);
+    /* 16 MiB in 47 ms are 360 MB/s. */
+    ck_assert(speed.bytes_per_s > 450e6 && speed.bytes_per_s < 1e9);
     tierce__health_fini(&health);
 }
 END_TEST
@@ -614,6 +668,8 @@ int main(void)
     tcase_add_test(t, a_tier_that_is_silent_to_the_deadline_hangs);
     tcase_add_test(t, the_deadline_of_a_lookup_is_no_failure);
     tcase_add_test(t, speed_is_what_all_readings_bring_together);
+    tcase_add_test(t, latency_is_that_of_the_first_answer);
+    tcase_add_test(t, a_distant_store_is_not_a_slow_store);
     tcase_add_test(t, an_outage_does_not_count_as_slowness);
     tcase_add_test(t, what_takes_longer_than_computing_is_not_worth_it);
     tcase_add_test(t, a_slow_disk_is_not_promised);
