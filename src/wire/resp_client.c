@@ -583,8 +583,13 @@ static int reconnect(struct tierce__resp *resp)
     resp->in_at = resp->in_end = 0;
     forget(resp);
     int rc = tierce__resp_stream_connect(&resp->stream, &resp->opts, deadline_ns, resp->why);
-    if (rc == 0)
+    if (rc == 0) {
         rc = greet(resp, deadline_ns);
+        if (rc == TIERCE_E_DEADLINE)
+            snprintf(resp->why, sizeof(resp->why),
+                     "%.180s: connected, but no answer within %u ms (timeout_ms)", resp->opts.host,
+                     (unsigned)resp->opts.connect_timeout_ms);
+    }
     resp->connect_rc = rc;
     resp->retry_ns = rc == 0 ? 0 : tierce__now_ns() + resp->opts.retry_interval_ms * TIERCE__MS_NS;
     if (rc == 0) {

@@ -330,6 +330,7 @@ START_TEST(test_server_stalls)
     tierce__resp_close(resp);
     resp = NULL;
     ck_assert_int_eq(tierce__resp_open(&resp, &opts, why), TIERCE_E_DEADLINE);
+    ck_assert_str_eq(why, "127.0.0.1: connected, but no answer within 50 ms (timeout_ms)");
     kill(server.pid, SIGCONT);
     opts.connect_timeout_ms = 10000;
     open_client(&opts);
