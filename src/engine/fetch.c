@@ -434,6 +434,37 @@ void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
         tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, why);
 }
 
+/* Fails one fetch of a bin that waits for the rung. Returns false if there is none. */
+static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, size_t rung)
+{
+    struct tierce__fetch *fetch = NULL;
+    struct tierce__list told;
+    int outcome = 0;
+    tierce__lock_take(&engine->fetches.lock);
+    TIERCE__LIST_FOR_EACH (it, bin) {
+        fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
+        if (fetch->rung == rung && fetch->reading > 0)
+            break;
+        fetch = NULL;
+    }
+    if (fetch != NULL) {
+        fail(fetch, TIERCE_E_DOWN);
+        outcome = settle(fetch, &told);
+    }
+    tierce__lock_drop(&engine->fetches.lock);
+    if (fetch != NULL)
+        tell(&told, outcome);
+    return fetch != NULL;
+}
+
+void tierce__fetches_abandon(struct tierce_engine *engine, size_t rung)
+{
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
+        while (abandon_one(engine, &engine->fetches.bins[i], rung))
+            ;
+    }
+}
+
 /* The fetch can be found until its ban has begun, so that the chunk is not read again in
  * between. */
 void tierce__fetch_spoil(struct tierce__fetch_seat *seat)

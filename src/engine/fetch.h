@@ -25,7 +25,8 @@
  *
  *     a segment:  IDLE -> READING -> HERE
  *                            |  \-> LATE -> READING, asked again by one who has more time
- *                            \----> lost: the whole fetch fails, for all who have joined it
+ *                            \----> lost, or its tier has gone out of service: the whole fetch
+ *                                   fails, for all who have joined it
  *
  * A fetch is found by its key from its beginning until it has been promoted, has failed or has
  * proved wrong. It lives until its last seat has been left and its last request been answered,
@@ -108,7 +109,7 @@ void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settl
                             void *arg);
 
 /* Whether a segment is there, asking for it if need be and waiting for it up to the seat's
- * deadline. False too if the fetch has failed in another place. */
+ * deadline. False too if the fetch has failed in another place, or the tier goes out of service. */
 bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t segment);
 
 /* Bytes that were asked for and have not come. Does not lock. */
@@ -117,6 +118,11 @@ uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat);
 /* The header is not that of the chunk: takes the chunk out of service and fails the fetch. Only the
  * first of several calls has an effect. */
 void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why);
+
+/* A rung has gone out of service: fails the fetches that wait for it, so that a load whose read
+ * hangs does not wait for its deadline. Fetches that have been read are not affected. Called under
+ * no lock. */
+void tierce__fetches_abandon(struct tierce_engine *engine, size_t rung);
 
 /* A cell does not verify: takes the chunk out of service, of memory too if it was promoted. The
  * other cells are not affected, so the fetch continues. */

@@ -18,10 +18,12 @@
 
 /* ---- requests through the breaker ---- */
 
-static void tell_change(struct tierce_engine *engine, const struct tierce__rung *rung,
-                        enum tierce__health_change change, int status)
+static void apply_change(struct tierce_engine *engine, size_t index,
+                         enum tierce__health_change change, int status)
 {
+    const struct tierce__rung *rung = &engine->rungs[index];
     if (change == TIERCE__HEALTH_LOST) {
+        tierce__fetches_abandon(engine, index);
         tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
         char why[TIERCE__TIER_WHY_BYTES] = "";
         if (rung->tier->ops->why != NULL)
@@ -53,7 +55,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
     else if (tierce__health_is_fault(req->status) && req->status != TIERCE_E_DOWN)
         tierce__count(engine, TIERCE__STAT_device_failures, 1);
-    tell_change(engine, r, tierce__health_note(&r->health, req), req->status);
+    apply_change(engine, rung, tierce__health_note(&r->health, req), req->status);
 }
 
 bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)

@@ -53,12 +53,24 @@ static void be_silent(void *arg, enum tierce_log_level level, const char *event,
     (void)detail;
 }
 
-static void setup(void)
+static void setup_with(const char *const *settings)
 {
     tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
-    fx_open(&fx, true, sets);
+    fx_open(&fx, true, settings);
     open_wide(CELL);
     wrap_disk();
+}
+
+static void setup(void)
+{
+    setup_with(sets);
+}
+
+/* Three failures take the disk out of service. */
+static void setup_breaker(void)
+{
+    setup_with((const char *const[]){"memory.size", "64MiB", "breaker.errors", "3", "breaker.retry",
+                                     "1h", NULL});
 }
 
 static void close_all(void)
@@ -479,6 +491,44 @@ START_TEST(a_lost_segment_fails_all_who_joined_and_no_later_one)
 }
 END_TEST
 
+static void note_settled(void *arg, int status)
+{
+    *(int *)arg = status;
+}
+
+/* A read that hangs waits for its deadline, unless its tier goes out of service. */
+START_TEST(reads_that_hang_end_when_the_tier_is_lost)
+{
+    struct tierce__fetch_seat hung, prefetched, whole, lost;
+    int settled = 1;
+    for (uint32_t n = 1; n <= 4; n++)
+        put(n);
+    ck_assert(take_seat(&whole, 1, UINT32_MAX));
+    for (uint32_t s = 0; s < SEGMENTS; s++)
+        ck_assert(tierce__fetch_wait(&whole, s));
+    fault(TIERCE__FAULT_HANG, 0, 0);
+    ck_assert(take_seat(&hung, 2, UINT32_MAX));
+    tierce__fetch_ask(&hung, 0);
+    ck_assert(take_seat(&prefetched, 3, UINT32_MAX));
+    tierce__fetch_read_all(&prefetched, note_settled, &settled);
+    ck_assert_int_eq(settled, 1);
+    fault(TIERCE__FAULT_ERROR, 0, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert(take_seat(&lost, 4, UINT32_MAX));
+        ck_assert(!tierce__fetch_wait(&lost, 0));
+        tierce__fetch_leave(&lost);
+    }
+    ck_assert_int_eq(fx_stats(&fx).breaker_trips, 1);
+    ck_assert(!tierce__fetch_wait(&hung, 0)); /* does not wait */
+    ck_assert_int_eq(settled, TIERCE_E_DOWN);
+    promote(&whole, 1); /* what has been read is good */
+    ck_assert(in_memory(1));
+    tierce__fetch_leave(&hung);
+    (void)tierce__fetch_leave(&prefetched);
+    tierce__fetch_leave(&whole);
+}
+END_TEST
+
 START_TEST(a_wrong_header_is_refused_for_all_and_counted_once)
 {
     struct tierce__fetch_seat a, b;
@@ -751,6 +801,11 @@ static Suite *make_suite(void)
     tcase_add_test(t, a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too);
     tcase_add_test(t, without_memory_there_is_no_seat);
     tcase_add_test(t, whoever_comes_and_goes_reads_right_bytes_and_memory_comes_back);
+    suite_add_tcase(suite, t);
+    t = tcase_create("breaker");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, setup_breaker, teardown);
+    tcase_add_test(t, reads_that_hang_end_when_the_tier_is_lost);
     suite_add_tcase(suite, t);
     return suite;
 }
