@@ -174,7 +174,7 @@ static void say_not_leader(struct tierce__api_call *api)
         is_kv ? META__ERROR_CODE__SERVICE_NOT_READY : SERVER_NOT_LEADER; /* kv_meta has no 9 */
     tierce__manager_trouble(api->manager, trouble);
     if (trouble[0] != '\0')
-        tierce__api_say(api, code, "Server is not leader; it cannot become leader: %s", trouble);
+        tierce__api_say(api, code, "Server is not leader; it cannot lead: %s", trouble);
     else
         tierce__api_say(api, code, "Server is not leader%s%s",
                         state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
