@@ -330,7 +330,8 @@ def measure(servers, folder, options):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     node = servers.start([options.executable, "node", "--listen.resp_port=0", "--listen.lm_port=0", "--listen.http_port=0",
                           "--memory.size=1GiB", "--serve.loops=1", "--control.socket="], stderr=subprocess.PIPE, text=True)
-    ports = {name: int(port) for name, port in re.findall(r"(RESP|lm) (\d+)", node.stderr.readline())}
+    line = next(line for line in node.stderr if "listening" in line)
+    ports = {name: int(port) for name, port in re.findall(r"(RESP|lm) (\d+)", line)}
     redis_port = free_port()
     redis = servers.start(["redis-server", "--port", str(redis_port), "--save", "", "--dir", folder], **quiet)
     clients = {"node lm": Lm(connect(ports["lm"])), "bare": Lm(connect(servers.start_bare())),
