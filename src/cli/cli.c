@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/config_parse.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/nearest.h"
 #include "base/utf8.h"
 
@@ -13,8 +14,12 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <tierce/version.h>
 #include <unistd.h>
+
+/* Open files of a node or manager that are not connections of clients. */
+#define FILES_BESIDE 64u
 
 static const struct tierce__command commands[] = {
 #define TIERCE_COMMAND(suffix, name, args, summary)                                                \
@@ -261,6 +266,24 @@ int tierce__cli_fail(const char *command, const char *format, ...)
     print_message(command, format, ap);
     va_end(ap);
     return TIERCE__CLI_FAILED;
+}
+
+void tierce__cli_raise_files(const char *command, const char *name, uint32_t connections)
+{
+    struct rlimit files;
+    char text[256];
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return;
+    struct rlimit most = {.rlim_cur = files.rlim_max, .rlim_max = files.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &most) == 0)
+        files = most;
+    if (files.rlim_cur >= connections + FILES_BESIDE)
+        return;
+    snprintf(text, sizeof(text),
+             "only %llu files can be open, too few for %u connections (%s); raise the limit "
+             "(ulimit -Hn, or LimitNOFILE of systemd), or lower %s",
+             (unsigned long long)files.rlim_cur, (unsigned)connections, name, name);
+    tierce__log_to_stderr(command, text);
 }
 
 void tierce__cli_clean(char *text)

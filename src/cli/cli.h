@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include <tierce/status.h>
@@ -76,6 +77,10 @@ void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *
  * file; -EILSEQ: it holds a NUL), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__cli_read_text(char **out, const char *path, size_t bytes_max);
+
+/* Raises the limit on open files of this process to the most that it may have, and logs if that is
+ * too few for `connections`, which the parameter `name` allows. Thread: before others start. */
+void tierce__cli_raise_files(const char *command, const char *name, uint32_t connections);
 
 /* Replaces invalid UTF-8, and control characters except line feeds, by '?', so that untrusted text
  * can go to a terminal. */

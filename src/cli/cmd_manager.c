@@ -133,6 +133,7 @@ static int run(const struct tierce__manager_config *config, int argc, char **arg
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails as one to a full disk does */
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only sigwait sees them */
+    tierce__cli_raise_files("tierce manager", "serve.connections", config->connections_max);
     int rc = tierce__manager_start(&manager, config, why);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));

@@ -113,6 +113,7 @@ static int run(const struct tierce__node_config *config)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails as one to a full disk does */
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only we see them */
+    tierce__cli_raise_files("tierce node", "limit.connections", config->connections_max);
     int rc = tierce__node_start(&node, config, why);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));

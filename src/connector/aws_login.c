@@ -240,6 +240,9 @@ static int fetch_sso(struct call *call, struct tierce__s3_credentials *out, uint
     struct tierce__aws_sso_token *token = tierce__calloc(1, sizeof(*token));
     int rc = token != NULL ? get_sso_token(login, token, why)
                            : tierce__aws_refuse(why, -ENOMEM, "no memory");
+    if (rc == 0 && strpbrk(token->access, "\r\n") != NULL)
+        rc = tierce__aws_refuse(why, TIERCE_E_REFUSED,
+                                "the SSO access token contains a line break; run `aws sso login`");
     if (rc == 0) {
         tierce__s3_encode(role, sizeof(role), login->role, false);
         snprintf(url, sizeof(url), "%s/federation/credentials?role_name=%s&account_id=%s",

@@ -374,6 +374,20 @@ def test_sigterm_lets_requests_end(node):
     node.end()
 
 
+@pytest.mark.parametrize("limits, enough", [("64:1024", True), ("64:300", False)])
+def test_the_limit_on_open_files_is_raised(tmp_path, limits, enough):
+    node = Node(tmp_path, "--limit.connections=400", wrapper=["prlimit", f"--nofile={limits}"])
+    clients = [node.connect(node.resp) for _ in range(200)]
+    for client in clients:
+        client.sendall(b"PING\r\n")
+    for client in clients:
+        assert take(client, 7) == b"+PONG\r\n"
+        client.close()
+    warning = "only 300 files can be open, too few for 400 connections (limit.connections)"
+    assert (warning in node.log.read_text()) is not enough
+    node.end()
+
+
 def test_systemd_is_told(tmp_path):
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:

@@ -213,7 +213,7 @@ static void use_web_identity_of_a_profile(void)
 }
 
 /* The name of the file is the SHA-1 sum of the session's name or of the start address. */
-static void write_sso(const char *of, const char *expires)
+static void write_sso(const char *of, const char *token, const char *expires)
 {
     char command[256], name[160], text[256], sum[41] = "";
     snprintf(command, sizeof(command), "mkdir -p %s/.aws/sso/cache && printf %%s %s | sha1sum",
@@ -224,14 +224,14 @@ static void write_sso(const char *of, const char *expires)
     snprintf(name, sizeof(name), ".aws/sso/cache/%s.json", sum);
     snprintf(text, sizeof(text),
              "{\"startUrl\":\"https://corp.example/start\",\"region\":\"eu-west-1\","
-             "\"accessToken\":\"hidden-sso\",\"expiresAt\":\"%s\",\"refreshToken\":\"hidden\"}",
-             expires);
+             "\"accessToken\":\"%s\",\"expiresAt\":\"%s\",\"refreshToken\":\"hidden\"}",
+             token, expires);
     write_file(name, text);
 }
 
 static void use_sso_session(void)
 {
-    write_sso("corp", "2099-01-01T00:00:00Z");
+    write_sso("corp", "hidden-sso", "2099-01-01T00:00:00Z");
     write_file("config", "[sso-session corp]\nsso_region = eu-west-1\n"
                          "sso_start_url = https://corp.example/start\n"
                          "[default]\nsso_session = corp\nsso_account_id = 123456789012\n"
@@ -241,7 +241,7 @@ static void use_sso_session(void)
 
 static void use_sso_address(void)
 {
-    write_sso("https://corp.example/start", "2099-01-01T00:00:00UTC");
+    write_sso("https://corp.example/start", "hidden-sso", "2099-01-01T00:00:00UTC");
     write_file("config", "[default]\nsso_start_url = https://corp.example/start\n"
                          "sso_region = eu-west-1\nsso_account_id = 123456789012\n"
                          "sso_role_name = My Role\n");
@@ -606,10 +606,22 @@ START_TEST(an_sso_session_that_has_expired)
 {
     start_world();
     use_sso_session();
-    write_sso("corp", "2020-01-01T00:00:00Z");
+    write_sso("corp", "hidden-sso", "2020-01-01T00:00:00Z");
     open_world();
     ck_assert_int_eq(run(TIERCE__CONNECTOR_PUT, 30000), TIERCE_E_REFUSED);
     expect_why("the SSO session has expired; run `aws sso login`");
+    end_world(true);
+}
+END_TEST
+
+START_TEST(an_sso_token_that_is_no_header)
+{
+    start_world();
+    use_sso_session();
+    write_sso("corp", "hidden-sso\\r\\nx-amz-role: other", "2099-01-01T00:00:00Z");
+    open_world();
+    ck_assert_int_eq(run(TIERCE__CONNECTOR_PUT, 30000), TIERCE_E_REFUSED);
+    expect_why("the SSO access token contains a line break; run `aws sso login`");
     end_world(true);
 }
 END_TEST
@@ -635,6 +647,7 @@ static Suite *login_suite(void)
     tcase_add_loop_test(tcase, answers_that_are_too_long_are_told, 0, 2);
     tcase_add_test(tcase, members_that_are_null_are_absent);
     tcase_add_test(tcase, an_sso_session_that_has_expired);
+    tcase_add_test(tcase, an_sso_token_that_is_no_header);
     suite_add_tcase(suite, tcase);
     return suite;
 }
