@@ -104,7 +104,7 @@ static inline bool s3_fake_read(int fd, struct s3_request *request)
     size_t used = 0;
     char *end = NULL;
     while (end == NULL && used + 1 < sizeof(request->head)) {
-        /* What is behind the head stays where it is. */
+        /* Bytes after the head are kept for the next read. */
         if (!s3_fake_wait(fd, POLLIN, -1))
             return false;
         ssize_t seen = recv(fd, request->head + used, sizeof(request->head) - 1 - used, MSG_PEEK);

@@ -102,7 +102,7 @@ TIERCE_MUSTUSE int tierce__file_publish(struct tierce__file_store *store, const 
 TIERCE_MUSTUSE int tierce__file_read_mark(const struct tierce__file_store *store, uint32_t *levels);
 
 /* The same, and makes a store where there is none. -ENOENT: the store was open before and has gone,
- * as when its file system is unmounted. What is in its place is left alone then. */
+ * as when its file system is unmounted. Files that now have its path are not changed then. */
 TIERCE_MUSTUSE int tierce__file_open_store(struct tierce__file_store *store, uint32_t *levels);
 
 /* The content of a file of the store's own in its root, with at most `bytes_max` bytes; heap,

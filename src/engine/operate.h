@@ -10,7 +10,7 @@
  * Modes, and clears against operations in progress.
  *
  * A clear begins a new era. A store or fetch that began in an earlier era no longer publishes, so
- * nothing returns after a clear. A clear waits for publications in progress. What is read from a
+ * nothing returns after a clear. A clear waits for publications in progress. A chunk read from a
  * tier while a clear runs is not published either: the clear may not have reached that tier.
  *
  * Thread: any.

@@ -278,8 +278,8 @@ def test_each_name_is_told_once(crowded):
 
 
 def test_no_name_is_missed_while_values_move(crowded):
-    """Each name that is told is read, which brings it to memory and evicts others. Some are replaced, which are not
-    looked at."""
+    """Reads each name that SCAN returns, which brings it to memory and evicts others. Names that are replaced meanwhile
+    are not checked."""
     server, other, value = Server(crowded.resp, 2), Server(crowded.resp, 2), os.urandom(40_000)
 
     def use(name):

@@ -236,8 +236,8 @@ START_TEST(a_master_dies)
 }
 END_TEST
 
-/* Orders a failover until a server is the master. A sentinel rejects it while it knows of no good
- * replica, and gives it up if one of its steps takes too long. */
+/* Requests a failover repeatedly until another server is the master: a sentinel rejects the request
+ * while it knows no good replica, and aborts a failover if one of its steps takes too long. */
 static void change_master(uint16_t port)
 {
     char answer[8192];

@@ -78,8 +78,8 @@ static void begin_get(struct connector_call *call, const char *name, struct tier
     connector->ops->submit(connector, &call->req);
 }
 
-/* An object of so many bytes, and a connector both of whose connections are busy until
- * `let_go`, so that what is asked for meanwhile waits. */
+/* Makes an object of `bytes` bytes, and a connector whose two connections are busy until `let_go`,
+ * so that later requests wait. */
 static void start_busy(uint64_t bytes)
 {
     start(serve_ranges, "&connections=2");

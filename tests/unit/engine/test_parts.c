@@ -254,8 +254,8 @@ START_TEST(a_part_that_does_not_end_well_spoils_all)
 END_TEST
 
 /* A part that did not begin a store, as it had no connection, begins the next: chunks of the missed
- * store are free again at once, not at its deadline. What was missed stays so if it comes after
- * all, and the numbers may wrap. */
+ * store are free again at once, not at its deadline. A missed store that begins later stays empty,
+ * and the numbers may wrap. */
 START_TEST(a_store_that_a_part_has_missed_is_given_up)
 {
     open_parts(false, NULL);
