@@ -400,16 +400,9 @@ static int fail_sweep(const struct tierce__optimize *request,
     return tierce__optimize_fail_replay("the replay", rc);
 }
 
-static int run(const struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
-               const char *name)
+struct tierce__sweep_opts tierce__optimize_sweep_opts(const struct tierce__optimize *request)
 {
-    const struct tierce__recording *recording = trace->recording;
-    struct tierce__sweep sweep;
-    struct tierce__progress progress;
-    struct tierce__optimize_findings findings;
-    tierce__progress_begin(&progress, "replaying", 1);
-    progress.unit = "requests";
-    struct tierce__sweep_opts opts = {
+    return (struct tierce__sweep_opts){
         .size = sizeof(struct tierce__sweep_opts),
         .caches = request->caches,
         .cache_count = request->cache_count,
@@ -425,10 +418,22 @@ static int run(const struct tierce__optimize *request, const struct tierce__opti
         .ttl_count = request->ttl_count,
         .kvcm = request->kvcm,
         .threads = request->threads,
-        .keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL,
-        .progress = tell_progress,
-        .progress_arg = &progress,
     };
+}
+
+static int run(const struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
+               const char *name)
+{
+    const struct tierce__recording *recording = trace->recording;
+    struct tierce__sweep sweep;
+    struct tierce__progress progress;
+    struct tierce__optimize_findings findings;
+    tierce__progress_begin(&progress, "replaying", 1);
+    progress.unit = "requests";
+    struct tierce__sweep_opts opts = tierce__optimize_sweep_opts(request);
+    opts.keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL;
+    opts.progress = tell_progress;
+    opts.progress_arg = &progress;
     if (request->sim.scale > 0) {
         int scaled = tierce__optimize_run_scaled(request, recording, name, &opts);
         tierce__progress_end(&progress);

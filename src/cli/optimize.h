@@ -86,6 +86,9 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
  * holds all, behind those that there are. */
 void tierce__optimize_choose_capacities(struct tierce__optimize *request, double most);
 
+/* What a sweep takes from the request. [borrow] its arrays. */
+struct tierce__sweep_opts tierce__optimize_sweep_opts(const struct tierce__optimize *request);
+
 /* One line a row under tierce__optimize_csv_header and the columns of the findings, or NULL;
  * `trace` is the first column. */
 extern const char tierce__optimize_csv_header[];

@@ -219,19 +219,7 @@ static struct tierce__groups_opts groups_opts(const struct tierce__optimize *req
         .groups = m->specs,
         .group_count = m->count,
         .group_of = m->group_of,
-        .sweep = {.size = sizeof(struct tierce__sweep_opts),
-                  .caches = request->caches,
-                  .cache_count = request->cache_count,
-                  .orders = request->orders,
-                  .order_count = request->order_count,
-                  .matches = request->matches,
-                  .match_count = request->match_count,
-                  .in_bytes = request->in_bytes,
-                  .ttls = request->ttls,
-                  .ttl_count = request->ttl_count,
-                  .seed = request->seed,
-                  .kvcm = request->kvcm,
-                  .threads = request->threads},
+        .sweep = tierce__optimize_sweep_opts(request),
     };
 }
 

@@ -68,24 +68,8 @@ static int replay(struct tierce__follow *f, struct view *view)
         request->capacity_count = 0;
         tierce__optimize_choose_capacities(request, distinct > 0 ? distinct : 1);
     }
-    return tierce__live_sweep(&view->result, &view->picture,
-                              &(struct tierce__sweep_opts){
-                                  .size = sizeof(struct tierce__sweep_opts),
-                                  .caches = request->caches,
-                                  .cache_count = request->cache_count,
-                                  .orders = request->orders,
-                                  .order_count = request->order_count,
-                                  .matches = request->matches,
-                                  .match_count = request->match_count,
-                                  .capacities = request->capacities,
-                                  .capacity_count = request->capacity_count,
-                                  .seed = request->seed,
-                                  .ttls = request->ttls,
-                                  .ttl_count = request->ttl_count,
-                                  .kvcm = request->kvcm,
-                                  .threads = request->threads,
-                              },
-                              0);
+    struct tierce__sweep_opts opts = tierce__optimize_sweep_opts(request);
+    return tierce__live_sweep(&view->result, &view->picture, &opts, 0);
 }
 
 static void clear_view(struct view *view)
