@@ -101,17 +101,23 @@ def check_includes(path, lines):
             yield number, complaint
 
 
-def check_functions(lines):
-    """Functions open with a brace in column one and close with one (.clang-format sees to it)."""
+def functions(lines):
+    """(first, last) line of each body. Functions open with a brace in column one and close with one
+    (.clang-format sees to it)."""
     start = None
     for number, line in enumerate(lines, 1):
         if line.rstrip() == "{":
             start = number
         elif line.startswith("}") and start is not None:
-            length = number - start + 1
-            if length > FUNCTION_LINES_MAX:
-                yield start, f"a function of {length} lines; {FUNCTION_LINES_MAX} at most"
+            yield start, number
             start = None
+
+
+def check_functions(lines):
+    for start, end in functions(lines):
+        length = end - start + 1
+        if length > FUNCTION_LINES_MAX:
+            yield start, f"a function of {length} lines; {FUNCTION_LINES_MAX} at most"
 
 
 def check_file(path, text):
