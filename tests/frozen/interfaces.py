@@ -40,6 +40,20 @@ def parameters():
     return lines
 
 
+KVCM = ["kvcm.registry_storage.uri=local://r", "kvcm.distributed_lock.uri=file://l", "kvcm.leader_elector.node_id=n",
+        "kvcm.leader_elector.lease_ms=4000", "kvcm.leader_elector.loop_interval_ms=50", "kvcm.service.rpc_port=5001",
+        "kvcm.service.http_port=5002", "kvcm.service.admin_rpc_port=5003", "kvcm.service.admin_http_port=5004",
+        "kvcm.service.io_thread_num=2", "kvcm.service.enable_debug_service=true", "kvcm.logger.log_level=5",
+        "kvcm.startup_config=s", "kvcm.schedule_plan_executor_thread_count=3", "kvcm.metrics.reporter_type=dummy",
+        "kvcm.metrics.reporter_config=x", "kvcm.metrics.report_interval_ms=70", "kvcm.event.event_publishers_configs=y"]
+
+
+def kvcm():
+    """What a manager makes of the settings of KVCM."""
+    out = run("manager", "--print-config", *(word for setting in KVCM for word in ("-e", setting)))
+    return [" ".join(line.split()) for line in out.splitlines() if "# -e kvcm." in line]
+
+
 def commands():
     """`node: --config --parameter ...`: the flags and subcommands that the help of a command names."""
     lines = []
@@ -285,7 +299,7 @@ def manager_http():
     return lines
 
 
-ALL = {f.__name__: f for f in (parameters, commands, symbols, metrics, control, resp, lm, manager_http)}
+ALL = {f.__name__: f for f in (parameters, kvcm, commands, symbols, metrics, control, resp, lm, manager_http)}
 
 
 def frozen(name):

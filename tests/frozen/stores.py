@@ -36,6 +36,11 @@ PROMPTS = {
     "vllm": ({"algo": "vllm-sha256-cbor", "model": "third"}, (0, 1, 0, 1), {}, False),
     "cleared": ({"weights": "bb"}, (0, 1, 0, 1), {}, True),
 }
+# In Redis, as LMCache has them: whole chunks only.
+LMCACHE = "lmcache"
+PROMPTS[LMCACHE] = ({"layout": "lmcache:KV_2LTD:bfloat16:8", "kv_dtype": "bfloat16", "cell_bytes": [128] * LAYERS},
+                    (0, 1, 0, 1), {}, False)
+IN_FOLDER = [name for name in PROMPTS if name != LMCACHE]
 
 
 class Prompt:
@@ -43,16 +48,17 @@ class Prompt:
 
     def __init__(self, engine, name):
         changes, shard, root, self.is_cleared = PROMPTS[name]
+        cells = {**KV, **changes}["cell_bytes"]
         self.view = engine.view({**KV, **changes}, shard)
-        self.memory = [ctypes.create_string_buffer(CELL * BLOCKS) for _ in range(LAYERS)]
-        self.view.set_paged([ctypes.addressof(m) for m in self.memory], [CELL] * LAYERS, BLOCKS)
+        self.memory = [ctypes.create_string_buffer(cell * BLOCKS) for cell in cells]
+        self.view.set_paged([ctypes.addressof(m) for m in self.memory], cells, BLOCKS)
         source = random.Random(name)
         self.chain = self.view.chain(**root)
         if changes.get("algo") == "vllm-sha256-cbor":
             self.chain.append_hashes(source.randbytes(32 * BLOCKS))
         else:
             self.chain.append(array("i", [source.randrange(50000) for _ in range(BLOCKS * BLOCK_TOKENS)]))
-        self.kv = [source.randbytes(CELL * BLOCKS) for _ in range(LAYERS)]
+        self.kv = [source.randbytes(cell * BLOCKS) for cell in cells]
         self.ids = array("i", range(BLOCKS))
 
     def store(self):
@@ -64,11 +70,11 @@ class Prompt:
             store.layer(layer)
         return store.end()
 
-    def load(self):
+    def load(self, blocks=BLOCKS):
         """The bytes of all blocks, and where they came from."""
         for memory in self.memory:
             memory.raw = bytes(len(memory))
-        load = self.view.load_begin(self.chain, 0, BLOCKS, self.ids)
+        load = self.view.load_begin(self.chain, 0, blocks, self.ids)
         for layer in range(LAYERS):
             load.layer(layer)
         origins = load.end()
@@ -77,14 +83,14 @@ class Prompt:
 
 def open_engine(**values):
     from tierce import _core as core
-    return core.Engine.open(None, {"memory.size": "16MiB", "disk.path": "", "cost.check": "off", "timeout.lookup": "20s",
+    return core.Engine.open(None, {"memory.size": "16MiB", "disk.path": "", "cost.check": "false", "timeout.lookup": "20s",
                                    **values})
 
 
 def make_chunks(folder):
     engine = open_engine(**{"disk.path": f"{folder}/store", "disk.size": "8MiB", "remote.urls": f"file://{folder}/remote",
                             "access_log.path": f"{folder}/access", "control.socket": f"{folder}/s"})
-    prompts = [Prompt(engine, name) for name in PROMPTS]
+    prompts = [Prompt(engine, name) for name in IN_FOLDER]
     for prompt in prompts:
         assert prompt.store() == BLOCKS
         prompt.view.lookup(prompt.chain, 0, BLOCKS, 0, 0, "frozen")
@@ -150,6 +156,63 @@ def make_values(folder):
     node.end()
 
 
+# ---- Redis ---------------------------------------------------------------------------------------
+
+def redis_call(link, *words):
+    link.sendall(command(*words))
+    with link.makefile("rb") as lines:
+        return read_redis(lines)
+
+
+def read_redis(lines):
+    line = lines.readline()
+    if line[:1] == b"*":
+        return [read_redis(lines) for _ in range(int(line[1:]))]
+    return lines.read(int(line[1:]) + 2)[:-2] if line[:1] == b"$" else line[1:-2]
+
+
+READERS = {b"string": ("SET", lambda r, k: [r("GET", k)]),
+           b"hash": ("HSET", lambda r, k: r("HGETALL", k)),
+           b"set": ("SADD", lambda r, k: r("SMEMBERS", k)),
+           b"list": ("RPUSH", lambda r, k: r("LRANGE", k, 0, -1)),
+           b"zset": ("ZADD", lambda r, k: [w for name, score in zip(*[iter(r("ZRANGE", k, 0, -1, "WITHSCORES"))] * 2)
+                                           for w in (score, name)])}
+
+
+def dump_redis(redis, name):
+    """NAME.txt gets all keys as the commands that make them; PORT: of the Redis."""
+    lines = []
+    with socket.create_connection(("127.0.0.1", redis.port), SECONDS) as link:
+        for key in sorted(redis_call(link, "KEYS", "*")):
+            word, read = READERS[redis_call(link, "TYPE", key)]
+            words = [word, key, *read(lambda *words: redis_call(link, *words), key)]
+            words = [w if isinstance(w, str) else w.decode("latin-1") for w in words]
+            lines.append(json.dumps([w.replace(f":{redis.port}", ":PORT") for w in words]))
+    (FOLDER / f"{name}.txt").write_text("# The keys of a Redis\n" + "\n".join(lines) + "\n")
+
+
+def fill_redis(redis, name):
+    with socket.create_connection(("127.0.0.1", redis.port), SECONDS) as link:
+        for line in frozen(name):
+            words = [w.replace(":PORT", f":{redis.port}").encode("latin-1") for w in json.loads(line)]
+            redis_call(link, *words)
+
+
+def lmcache_url(redis):
+    return f"redis://127.0.0.1:{redis.port}/?layout=lmcache&model=org/small&timeout_ms=20000"
+
+
+def make_lmcache(folder):
+    redis = Redis(folder / "redis")
+    engine = open_engine(**{"remote.urls": lmcache_url(redis)})
+    prompt = Prompt(engine, LMCACHE)
+    assert prompt.store() == BLOCKS and engine.flush(SECONDS * 1000)
+    del prompt
+    engine.close()
+    dump_redis(redis, "lmcache")
+    redis.stop()
+
+
 # ---- managers ------------------------------------------------------------------------------------
 
 KEYS, REMOVED_KEYS, UNFINISHED_KEYS = [1, 2, 3, -4, 2**62], [5, 6], [7]
@@ -207,56 +270,21 @@ def make_rocksdb(folder):
     assert manager.stop() == 0
 
 
-def redis_call(link, *words):
-    link.sendall(command(*words))
-    with link.makefile("rb") as lines:
-        return read_redis(lines)
-
-
-def read_redis(lines):
-    line = lines.readline()
-    if line[:1] == b"*":
-        return [read_redis(lines) for _ in range(int(line[1:]))]
-    return lines.read(int(line[1:]) + 2)[:-2] if line[:1] == b"$" else line[1:-2]
-
-
-READERS = {b"string": ("SET", lambda r, k: [r("GET", k)]),
-           b"hash": ("HSET", lambda r, k: r("HGETALL", k)),
-           b"set": ("SADD", lambda r, k: r("SMEMBERS", k)),
-           b"list": ("RPUSH", lambda r, k: r("LRANGE", k, 0, -1)),
-           b"zset": ("ZADD", lambda r, k: [w for name, score in zip(*[iter(r("ZRANGE", k, 0, -1, "WITHSCORES"))] * 2)
-                                           for w in (score, name)])}
-
-
 def make_redis(folder):
-    """All keys as the commands that make them; PORT: of the Redis."""
     redis = Redis(folder / "redis")
     manager = manager_on(folder, "redis", redis.uri, f"{redis.uri}?cluster_name=c")
     fill_manager(manager, "redis")
     assert manager.stop() == 0
-    lines = []
-    with socket.create_connection(("127.0.0.1", redis.port), SECONDS) as link:
-        for key in sorted(redis_call(link, "KEYS", "*")):
-            word, read = READERS[redis_call(link, "TYPE", key)]
-            words = [word, key, *read(lambda *words: redis_call(link, *words), key)]
-            words = [w if isinstance(w, str) else w.decode("latin-1") for w in words]
-            lines.append(json.dumps([w.replace(f":{redis.port}", ":PORT") for w in words]))
+    dump_redis(redis, "redis")
     redis.stop()
-    (FOLDER / "redis.txt").write_text("# A manager's keys in Redis\n" + "\n".join(lines) + "\n")
-
-
-def fill_redis(redis):
-    with socket.create_connection(("127.0.0.1", redis.port), SECONDS) as link:
-        for line in frozen("redis"):
-            words = [w.replace(":PORT", f":{redis.port}").encode("latin-1") for w in json.loads(line)]
-            redis_call(link, *words)
 
 
 # ---- archives ------------------------------------------------------------------------------------
 
 # name: what makes it, and which of its files are kept
 MAKERS = {"chunks": (make_chunks, ["store", "remote", "access"]), "values": (make_values, ["store"]),
-          "rocksdb": (make_rocksdb, ["log/meta", "registry"]), "redis": (make_redis, [])}
+          "rocksdb": (make_rocksdb, ["log/meta", "registry"]), "redis": (make_redis, []),
+          "lmcache": (make_lmcache, [])}
 
 
 def pack(name):

@@ -49,6 +49,6 @@ def test_commands_keep_their_flags():
         assert set(words.split()) <= set(new[name].split()), f"tierce {name}"
 
 
-@pytest.mark.parametrize("name", ["resp", "lm", "manager_http"])
+@pytest.mark.parametrize("name", ["kvcm", "resp", "lm", "manager_http"])
 def test_answers_are_the_same_bytes(name):
     assert interfaces.ALL[name]() == interfaces.frozen(name)

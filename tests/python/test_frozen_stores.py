@@ -26,7 +26,7 @@ def verify(folder):
 
 
 def check_prompts(engine, origin, cleared):
-    for name in stores.PROMPTS:
+    for name in stores.IN_FOLDER:
         prompt = stores.Prompt(engine, name)
         found = prompt.view.lookup(prompt.chain, 0, stores.BLOCKS, 0, 0)[0]
         if prompt.is_cleared and cleared:
@@ -56,7 +56,7 @@ def test_a_store_folder_of_an_engine(chunks):
 
 def test_chunk_objects_in_a_shared_folder(chunks):
     objects = [p for p in (chunks / "remote").rglob("tierce1*")]
-    assert len(objects) == 3 * len(stores.PROMPTS)
+    assert len(objects) == 3 * len(stores.IN_FOLDER)
     for path in objects:
         assert path.read_bytes()[:12] == b"TIERCECK\1\0\0\0"
     engine = stores.open_engine(**{"remote.urls": f"file://{chunks}/remote"})
@@ -94,6 +94,20 @@ def test_a_store_folder_of_a_node(tmp_path):
     node.end()
 
 
+def test_chunks_in_redis_as_lmcache_has_them(tmp_path):
+    redis = Redis(tmp_path / "redis")
+    stores.fill_redis(redis, "lmcache")
+    engine = stores.open_engine(**{"remote.urls": stores.lmcache_url(redis)})
+    prompt, whole = stores.Prompt(engine, stores.LMCACHE), 8
+    assert prompt.view.lookup(prompt.chain, 0, stores.BLOCKS, 0, 0)[0] == whole
+    kv, origins = prompt.load(whole)
+    assert origins == bytes([REMOTE]) * whole
+    assert [k[:128 * whole] for k in kv] == [k[:128 * whole] for k in prompt.kv]
+    del prompt
+    engine.close()
+    redis.stop()
+
+
 # ---- managers ------------------------------------------------------------------------------------
 
 @pytest.fixture(name="manager", params=["rocksdb", "redis"])
@@ -104,7 +118,7 @@ def run_manager(request, tmp_path):
         place = ("rocksdb", "meta", f"local://{tmp_path}/registry")
     else:
         redis = Redis(tmp_path / "redis")
-        stores.fill_redis(redis)
+        stores.fill_redis(redis, "redis")
         place = ("redis", redis.uri, f"{redis.uri}?cluster_name=c")
     manager = stores.manager_on(tmp_path, *place)
     manager.uris = frozen(f"{request.param}-uris")
