@@ -12,7 +12,7 @@
 
 /*
  * A server on loopback that keeps the bytes of every request, and answers each with the reply of
- * the first row whose text the request contains.
+ * the first row whose text the request contains. A request without a reply ends its connection.
  */
 
 struct fake_reply {
@@ -42,7 +42,7 @@ struct fake_connection {
     char bytes[8192];
 };
 
-static inline void fake_server_answer(struct fake_server *server, int fd, const char *request,
+static inline bool fake_server_answer(struct fake_server *server, int fd, const char *request,
                                       size_t count)
 {
     const struct fake_reply *reply = server->replies;
@@ -54,10 +54,8 @@ static inline void fake_server_answer(struct fake_server *server, int fd, const 
     while (reply->request != NULL &&
            memmem(request, count, reply->request, strlen(reply->request)) == NULL)
         reply++;
-    if (reply->request == NULL)
-        fprintf(stderr, "no reply to %.*s\n", (int)count, request);
-    else if (reply->count > 0 && send(fd, reply->bytes, reply->count, MSG_NOSIGNAL) < 0)
-        fprintf(stderr, "a reply: %s\n", strerror(errno));
+    return reply->request != NULL &&
+           (reply->count == 0 || send(fd, reply->bytes, reply->count, MSG_NOSIGNAL) >= 0);
 }
 
 /* False: the connection has ended. */
@@ -68,7 +66,8 @@ static inline bool fake_server_read(struct fake_server *server, struct fake_conn
         return false;
     from->used += (size_t)got;
     for (size_t n; (n = server->request_bytes(from->bytes, from->used)) > 0;) {
-        fake_server_answer(server, from->fd, from->bytes, n);
+        if (!fake_server_answer(server, from->fd, from->bytes, n))
+            return false;
         from->used -= n;
         memmove(from->bytes, from->bytes + n, from->used);
     }

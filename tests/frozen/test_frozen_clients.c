@@ -204,10 +204,10 @@ static void check_operation(const struct client *client, struct fake_server *ser
                                why);
     ck_assert_msg(rc == 0, "%s", why);
     rc = run(connector, pool, what);
+    check_requests(server, client, what);
     ck_assert_msg(rc == status, "%s of %s: %s", what, client->name, tierce_strerror(rc));
     ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(10000)));
     tierce__pool_destroy(pool);
-    check_requests(server, client, what);
 }
 
 START_TEST(requests)
