@@ -110,9 +110,9 @@ def test_chunks_in_redis_as_lmcache_has_them(tmp_path):
 
 # ---- managers ------------------------------------------------------------------------------------
 
-@pytest.fixture(name="manager", params=["rocksdb", "redis"])
-def run_manager(request, tmp_path):
-    redis = None
+@pytest.fixture(name="manager", params=["rocksdb", "redis"], scope="module")
+def run_manager(request, tmp_path_factory):
+    tmp_path, redis = tmp_path_factory.mktemp("manager"), None
     if request.param == "rocksdb":
         stores.unpack("rocksdb", tmp_path)
         place = ("rocksdb", "meta", f"local://{tmp_path}/registry")
