@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +194,7 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocksdb_options_set_max_background_jobs(rocks->options, BACKGROUND_JOBS);
     rocksdb_options_set_keep_log_file_num(rocks->options, LOG_FILES);
     rocksdb_options_set_info_log_level(rocks->options, NO_LINES);
+    rocksdb_options_set_wal_recovery_mode(rocks->options, rocksdb_point_in_time_recovery);
     /* Overlaps one write's log with another write's insertion into the table in memory. */
     rocksdb_options_set_enable_pipelined_write(rocks->options, 1);
     rocks->reads = rocksdb_readoptions_create();
@@ -259,21 +261,105 @@ static int say_why_not(const struct tierce__rocks *rocks, char *error, char why[
     return is_locked && rc != -ENOSPC ? TIERCE_E_LOCKED : rc;
 }
 
-/* Batched reads need the handle of the column family, which only opening returns. */
-static int open_with(struct tierce__rocks *rocks, const rocksdb_options_t *options, char why[256])
+/* Returns the library's error, or NULL. Batched reads need the handle of the column family, which
+ * only opening returns. */
+static char *try_open(struct tierce__rocks *rocks, const rocksdb_options_t *options)
 {
     const char *name = "default";
     char *error = NULL;
     rocks->db = rocksdb_open_column_families(options, rocks->path, 1, &name, &options,
                                              &rocks->family, &error);
+    return error;
+}
+
+static int open_with(struct tierce__rocks *rocks, const rocksdb_options_t *options, char why[256])
+{
+    char *error = try_open(rocks, options);
     return error != NULL ? say_why_not(rocks, error, why) : 0;
+}
+
+/* ---- damaged logs --------------------------------------------------------------------------- */
+
+/*
+ * At opening, the library applies its logs up to the first damaged write, drops the writes behind
+ * it without an error, and deletes the logs. So a database is first opened in the mode that rejects
+ * every flaw. If a log has one, the logs are read again, without changes to the folder. This shows
+ * whether a crash cut off the last write, whose caller got no answer, or whether writes are lost.
+ */
+struct loss {
+    char *error;   /* the library's, of a damaged log; or NULL */
+    uint64_t last; /* number of the last readable change, even behind the damage; 0: unknown */
+};
+
+/* Sets `last` to the number of the last change that this mode reads. Returns the library's error,
+ * or NULL. */
+static char *read_logs(const struct tierce__rocks *rocks, int mode, uint64_t *last)
+{
+    char *error = NULL;
+    rocksdb_options_t *options = rocksdb_options_create_copy(rocks->options);
+    rocksdb_options_set_wal_recovery_mode(options, mode);
+    rocksdb_t *db = rocksdb_open_for_read_only(options, rocks->path, 0, &error);
+    if (db != NULL) {
+        *last = rocksdb_get_latest_sequence_number(db);
+        rocksdb_close(db);
+    }
+    rocksdb_options_destroy(options);
+    return error;
+}
+
+static struct loss find_loss(const struct tierce__rocks *rocks)
+{
+    struct loss loss = {0};
+    loss.error = read_logs(rocks, rocksdb_tolerate_corrupted_tail_records_recovery, &loss.last);
+    if (loss.error != NULL)
+        rocksdb_free(read_logs(rocks, rocksdb_skip_any_corrupted_records_recovery, &loss.last));
+    return loss;
+}
+
+/* A log whose end was cut off is damage too if a later log has writes. */
+static void tell_loss(const struct tierce__rocks *rocks, const struct loss *loss)
+{
+    uint64_t kept = rocksdb_get_latest_sequence_number(rocks->db);
+    uint64_t lost = loss->last > kept ? loss->last - kept : 0;
+    if (loss->error == NULL && lost == 0)
+        return;
+    if (loss->error != NULL)
+        make_printable(loss->error);
+    tierce__log(
+        TIERCE_LOG_ERROR, "meta_records_lost",
+        "path=\"%s\" reason=\"%s\" lost=\"the last changes before the manager ended, at "
+        "least %" PRIu64 "\" consequence=\"the index is used without them: blocks that they "
+        "added are not found, and blocks that they removed may be found again\" hint=\"look "
+        "for device errors in the kernel's log\"",
+        rocks->path,
+        loss->error != NULL ? loss->error : "the end of a log before the last is missing",
+        lost > 0 ? lost : 1);
+}
+
+static int open_and_recover(struct tierce__rocks *rocks, char why[256])
+{
+    rocksdb_options_t *options = rocksdb_options_create_copy(rocks->options);
+    rocksdb_options_set_wal_recovery_mode(options, rocksdb_absolute_consistency_recovery);
+    char *error = try_open(rocks, options);
+    rocksdb_options_destroy(options);
+    if (error == NULL)
+        return 0;
+    if (strncmp(error, "Corruption", strlen("Corruption")) != 0)
+        return say_why_not(rocks, error, why);
+    rocksdb_free(error);
+    struct loss loss = find_loss(rocks);
+    int rc = open_with(rocks, rocks->options, why);
+    if (rc == 0)
+        tell_loss(rocks, &loss);
+    rocksdb_free(loss.error);
+    return rc;
 }
 
 static int open_to_write(struct tierce__rocks *rocks, char why[256])
 {
     int rc = check_folder(rocks->path, why);
     if (rc == 0)
-        rc = open_with(rocks, rocks->options, why);
+        rc = open_and_recover(rocks, why);
     if (rc == 0)
         remove_options(rocks->path);
     return rc;

@@ -7,10 +7,14 @@
 #include "meta_records.h"
 #include "small_disk.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <rocksdb/c.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <tierce/log.h>
 
 static struct tierce__meta_store *store;
 static struct tierce__meta_space *space;
@@ -494,6 +498,166 @@ START_TEST(a_new_database_on_a_full_disk_is_empty)
 }
 END_TEST
 
+/* ---- damaged logs --------------------------------------------------------------------------- */
+
+enum { LOG_PATH = 400, LOGGED = 2000 /* records: several blocks of a log */ };
+
+static char reported[1024]; /* the last line about lost records */
+
+static void keep_report(void *arg, enum tierce_log_level level, const char *event,
+                        const char *detail)
+{
+    (void)arg;
+    if (strcmp(event, "meta_records_lost") == 0 && level == TIERCE_LOG_ERROR)
+        snprintf(reported, sizeof(reported), "%s", detail);
+}
+
+/* Leaves a database whose records are only in its log, as a killed manager does. */
+static void leave_logged(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        open_here("");
+        for (int64_t key = 0; key < LOGGED; key++)
+            put(key, 1);
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* Sets `path` to the first log (by name) that is not empty. Returns its size. */
+static off_t find_log(char path[LOG_PATH])
+{
+    struct dirent **entries;
+    struct stat file = {0};
+    int count = scandir(meta_folder, &entries, NULL, alphasort);
+    ck_assert_int_gt(count, 0);
+    path[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        const char *ending = strrchr(entries[i]->d_name, '.');
+        char name[LOG_PATH];
+        snprintf(name, sizeof(name), "%s/%s", meta_folder, entries[i]->d_name);
+        if (path[0] == '\0' && ending != NULL && strcmp(ending, ".log") == 0 &&
+            stat(name, &file) == 0 && file.st_size > 0)
+            snprintf(path, LOG_PATH, "%s", name);
+        free(entries[i]);
+    }
+    free(entries);
+    ck_assert_str_ne(path, "");
+    ck_assert_int_eq(stat(path, &file), 0);
+    return file.st_size;
+}
+
+static void flip_byte(const char *path, off_t at)
+{
+    char byte;
+    int fd = open(path, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x40;
+    ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* Counts the records up to the first missing one, behind which there must be none. */
+static int64_t count_records(void)
+{
+    int64_t kept = 0;
+    while (kept < LOGGED && get(kept, 1))
+        kept++;
+    for (int64_t key = kept; key < LOGGED; key++)
+        ck_assert(!get(key, 1));
+    return kept;
+}
+
+/* In the middle (0) and in the last record (1). */
+START_TEST(damage_in_a_log_is_reported)
+{
+    char path[LOG_PATH];
+    leave_logged();
+    off_t bytes = find_log(path);
+    flip_byte(path, _i == 0 ? bytes / 2 : bytes - 3);
+    tierce_set_log_fn(keep_report, NULL, TIERCE_LOG_WARN);
+    open_here("");
+    int64_t kept = count_records();
+    ck_assert_int_ge(kept, _i == 0 ? LOGGED / 4 : LOGGED - 1);
+    ck_assert_int_lt(kept, _i == 0 ? LOGGED * 3 / 4 : LOGGED);
+    ck_assert_msg(strstr(reported, meta_folder + 2) != NULL, "%s", reported);
+    ck_assert_msg(strstr(reported, "reason=\"Corruption: ") != NULL, "%s", reported);
+    const char *count = strstr(reported, "at least ");
+    ck_assert_ptr_nonnull(count);
+    long least = strtol(count + strlen("at least "), NULL, 10);
+    ck_assert_int_ge(least, _i == 0 ? LOGGED / 4 : 1);
+    ck_assert_int_le(least, LOGGED - kept);
+    put(LOGGED, 1);
+    close_here();
+    reported[0] = '\0';
+    open_here("");
+    ck_assert(get(kept - 1, 1));
+    ck_assert(get(LOGGED, 1));
+    ck_assert_str_eq(reported, "");
+    close_here();
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
+/* A killed manager may leave a part of its last write, from which that many bytes are missing. The
+ * file may also end in zeros (-1). */
+START_TEST(a_log_that_a_crash_cut_off_is_not_damage)
+{
+    static const int cuts[] = {0, 1, 50, 100, -1};
+    char path[LOG_PATH];
+    leave_logged();
+    off_t bytes = find_log(path);
+    ck_assert_int_eq(truncate(path, cuts[_i] >= 0 ? bytes - cuts[_i] : bytes + 100), 0);
+    tierce_set_log_fn(keep_report, NULL, TIERCE_LOG_WARN);
+    open_here("");
+    ck_assert_int_ge(count_records(), cuts[_i] > 0 ? LOGGED - 2 : LOGGED);
+    close_here();
+    ck_assert_str_eq(reported, "");
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
+/* A write to the database that leaves the earlier logs in place. */
+static void add_log(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        char *error = NULL;
+        rocksdb_options_t *usual = rocksdb_options_create(), *options = rocksdb_options_create();
+        rocksdb_options_set_uint64add_merge_operator(usual);
+        rocksdb_get_options_from_string(usual, "avoid_flush_during_recovery=true", options, &error);
+        rocksdb_t *db = error == NULL ? rocksdb_open(options, meta_folder, &error) : NULL;
+        if (error == NULL)
+            rocksdb_put(db, rocksdb_writeoptions_create(), "later", 5, "v", 1, &error);
+        _exit(error == NULL ? 0 : 1);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* After a power cut: what follows in the next log is not applied without it. */
+START_TEST(a_cut_in_a_log_before_the_last_is_reported)
+{
+    char path[LOG_PATH];
+    leave_logged();
+    off_t bytes = find_log(path);
+    add_log();
+    ck_assert_int_eq(find_log(path), bytes);
+    ck_assert_int_eq(truncate(path, bytes - 1), 0);
+    tierce_set_log_fn(keep_report, NULL, TIERCE_LOG_WARN);
+    open_here("");
+    ck_assert_int_eq(count_records(), LOGGED - 1);
+    close_here();
+    ck_assert_msg(strstr(reported, "at least 2") != NULL, "%s", reported);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
 int main(void)
 {
     bool mounts = small_disk_permitted();
@@ -512,6 +676,9 @@ int main(void)
     tcase_add_test(tcase, a_broken_record_is_not_found);
     tcase_add_test(tcase, touches_go_out_by_themselves);
     tcase_add_test(tcase, more_touches_than_there_is_room);
+    tcase_add_loop_test(tcase, damage_in_a_log_is_reported, 0, 2);
+    tcase_add_loop_test(tcase, a_log_that_a_crash_cut_off_is_not_damage, 0, 5);
+    tcase_add_test(tcase, a_cut_in_a_log_before_the_last_is_reported);
     if (mounts) {
         tcase_add_test(tcase, a_full_disk_rejects_writes_and_nothing_else);
         tcase_add_test(tcase, a_large_database_is_written_again);
