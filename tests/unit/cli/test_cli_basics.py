@@ -107,6 +107,19 @@ class Config(CliCase):
         path = self.write("broken.yaml", "disk: [\n")
         self.check(1, "config", "--file", path, err=[":2:1: is not valid YAML"])
 
+    def test_remote_urls_are_checked_as_by_a_node(self):
+        good = "redis://h:1/0?ttl=24h file:///s3://no?size=1GiB"
+        self.check(0, "config", f"--remote.urls={good}  s3://bucket/a", out=["s3://bucket/a"])
+        for wrong in ("redis//h", "redis:/h", "gopher://h", "redis://h:99999", "redis://[::1",
+                      "redis://u:secret%@h", "redis://h?ttl", "redis://h?a=%zz", "://h"):
+            urls = f"--remote.urls=redis://127.0.0.1:1 {wrong}"
+            result = self.check(1, "config", urls, err=["remote.urls, number 2: "])
+            said = result.stderr.split("remote.urls, ")[1]
+            self.assertNotIn("secret", said)
+            self.assertEqual(result.stdout, "")
+            self.check(1, "node", urls, "--memory.size=64MiB", "--control.socket=",
+                       "--listen.resp_port=0", "--listen.lm_port=0", "--listen.http_port=0", err=[said])
+
     def check_reference(self, page, printed_by, configuration):
         """The page is what the command prints, and has what the configuration has."""
         reference = self.check(0, *printed_by).stdout
