@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "manager/file_lock.h"
 #include "manager/lease.h"
 #include "manager/model_json.h"
 
@@ -17,15 +18,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
     FILE_BYTES_MAX = 4096,
     BOOT_BYTES = 40,
 };
-#define FLOCK_PAUSE_NS 1000000
 
 struct file_lease {
     struct tierce__lease base;
@@ -91,21 +89,11 @@ static void file_close(struct tierce__lease *base)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Returns a descriptor that holds the flock until it is closed, or an error. */
+/* Returns a descriptor that holds the lock until it is closed, or an error. */
 static int lock_file(const struct file_lease *lease)
 {
-    int fd = open(lease->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return -errno;
-    uint64_t deadline_ns = tierce__deadline_in_ms(lease->timeout_ms);
-    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if (tierce__now_ns() > deadline_ns) {
-            close(fd);
-            return TIERCE_E_DEADLINE;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = FLOCK_PAUSE_NS}, NULL);
-    }
-    return fd;
+    int fd = tierce__file_lock(lease->path, lease->timeout_ms);
+    return fd == TIERCE_E_LOCKED ? TIERCE_E_DEADLINE : fd;
 }
 
 static const char *text_at(struct json_object *json, const char *key)

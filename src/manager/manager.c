@@ -11,6 +11,7 @@
 #include "manager/admin_http.h"
 #include "manager/api_private.h"
 #include "manager/config.h"
+#include "manager/file_lock.h"
 #include "manager/manager_private.h"
 #include "manager/metrics.h"
 #include "manager/page.h"
@@ -24,6 +25,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { QUOTA_GROUPS_MAX = 256 };
 enum { LISTENERS_MAX = 5, ROUTES_MAX = TIERCE__RPC_COUNT + TIERCE__ADMIN_HTTP_ROUTES_MAX };
@@ -38,6 +40,7 @@ struct whole {
     char *startup;      /* JSON, or NULL: there is none */
     char *state_folder; /* the folder of the built-in storage of `startup`; or NULL */
     struct tierce__line_log *service_log, *metrics_log;
+    int log_lock; /* keeps other managers out of the folder of the logs; -1: there are none */
     bool logs_to_console;
     uint32_t drain_ms, metrics_interval_ms;
     struct tierce__lock lock; /* TICKER */
@@ -103,18 +106,44 @@ static int open_log(struct tierce__line_log **out, const char *folder, const cha
     return rc;
 }
 
+/* Creates and locks the folder. A manager that is being replaced may still end. */
+static int take_log_folder(struct whole *whole, const char *folder, char why[256])
+{
+    enum { WAIT_MS = 2000 };
+    const char *below = folder[0] == '/' ? "" : " below the working directory";
+    if (folder[0] == '\0')
+        return 0;
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
+        int rc = -errno;
+        snprintf(why, 256, "log.folder: cannot create the folder %.140s%s: %s", folder, below,
+                 tierce_strerror(rc));
+        return rc;
+    }
+    char *path = tierce__join_path(folder, "kv_cache_manager.lock");
+    int rc = path != NULL ? tierce__file_lock(path, WAIT_MS) : -ENOMEM;
+    tierce__free(path);
+    if (rc >= 0)
+        whole->log_lock = rc;
+    else if (rc == TIERCE_E_LOCKED)
+        snprintf(why, 256,
+                 "log.folder: another manager writes its logs to %.100s%s; end it, or set "
+                 "log.folder to another folder",
+                 folder, below);
+    else
+        snprintf(why, 256, "log.folder: cannot lock the folder %.140s%s: %s", folder, below,
+                 tierce_strerror(rc));
+    return rc < 0 ? rc : 0;
+}
+
 static int open_logs(struct whole *whole, const struct tierce__manager_config *config,
                      char why[256])
 {
     const char *folder = config->log_folder;
-    if (folder[0] != '\0' && mkdir(folder, 0700) != 0 && errno != EEXIST) {
-        int rc = -errno;
-        snprintf(why, 256, "log.folder: cannot create the folder %.140s%s: %s", folder,
-                 folder[0] == '/' ? "" : " below the working directory", tierce_strerror(rc));
+    int rc = take_log_folder(whole, folder, why);
+    if (rc < 0)
         return rc;
-    }
     whole->logs_to_console = config->logs_to_console;
-    int rc = open_log(&whole->service_log, folder, "kv_cache_manager.log", why);
+    rc = open_log(&whole->service_log, folder, "kv_cache_manager.log", why);
     if (rc == 0)
         rc = open_log(&whole->manager.events, folder, "event_publisher.log", why);
     if (rc == 0 && config->logs_accesses && folder[0] != '\0')
@@ -133,6 +162,8 @@ static void close_logs(struct whole *whole)
     tierce__line_log_close(whole->manager.access_log);
     tierce__line_log_close(whole->metrics_log);
     tierce__line_log_close(whole->service_log);
+    if (whole->log_lock >= 0)
+        close(whole->log_lock);
 }
 
 /* ---- leading --------------------------------------------------------------------------------- */
@@ -622,6 +653,7 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
         return -ENOMEM;
     }
     why[0] = '\0';
+    whole->log_lock = -1;
     whole->drain_ms = config->drain_ms;
     whole->metrics_interval_ms = config->metrics_interval_ms;
     whole->manager.started_us = tierce__manager_now_us(&whole->manager);

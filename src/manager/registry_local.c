@@ -4,17 +4,14 @@
  * replaced whole: written beside, synced, renamed, the folder synced.
  */
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/vfs.h"
+#include "manager/file_lock.h"
 #include "manager/registry_store.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -22,7 +19,6 @@
 #define HEAD_BYTES_MAX 128u
 #define FORMAT         1
 #define LOCK_WAIT_MS   2000u
-#define LOCK_PAUSE_NS  2000000
 
 struct local {
     struct tierce__registry_store base;
@@ -117,24 +113,14 @@ static int local_open(struct tierce__registry_store **out, const char *uri, stru
 /* A descriptor that holds the lock until it is closed; or an error. */
 static int wait_for_lock(const struct local *local, char why[256])
 {
-    int fd = open(local->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        int rc = -errno;
-        snprintf(why, 256, "%.200s: %s", local->lock_path, tierce_strerror(rc));
-        return rc;
-    }
-    uint64_t deadline_ns = tierce__deadline_in_ms(LOCK_WAIT_MS);
-    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if (tierce__now_ns() > deadline_ns) {
-            close(fd);
-            snprintf(why, 256,
-                     "%.120s: another manager holds it; managers that share a registry require "
-                     "elector.uri",
-                     local->lock_path);
-            return TIERCE_E_LOCKED;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
-    }
+    int fd = tierce__file_lock(local->lock_path, LOCK_WAIT_MS);
+    if (fd == TIERCE_E_LOCKED)
+        snprintf(why, 256,
+                 "%.120s: another manager holds it; managers that share a registry require "
+                 "elector.uri",
+                 local->lock_path);
+    else if (fd < 0)
+        snprintf(why, 256, "%.200s: %s", local->lock_path, tierce_strerror(fd));
     return fd;
 }
 

@@ -627,6 +627,21 @@ def test_it_ends_at_once(tmp_path):
                                                          "stderr.log"]
 
 
+def test_two_managers_in_one_folder(tmp_path):
+    """They would write to the same logs."""
+    first = Manager(tmp_path)
+    said = (tmp_path / "logs" / "kv_cache_manager.log").read_text()
+    with pytest.raises(RuntimeError, match="another manager writes its logs to logs below the working "
+                                           "directory; end it, or set log.folder to another folder"):
+        Manager(tmp_path)
+    assert (tmp_path / "logs" / "kv_cache_manager.log").read_text() == said
+    second = Manager(tmp_path, "--log.folder=other")
+    assert second.stop() == 0
+    first.stop(signal.SIGKILL)
+    first.start()  # a killed manager leaves no lock
+    assert first.stop() == 0
+
+
 def test_another_address_needs_more(tmp_path):
     with pytest.raises(RuntimeError, match="insecure"):
         Manager(tmp_path, "--listen.host=0.0.0.0")
