@@ -13,6 +13,8 @@
 
 #define LINKS_MAX  8u
 #define EXISTS_MAX 3u
+/* A test whose calls must begin before their deadline tries longer ones up to this. */
+#define TIMEOUT_MS_MAX 12000u
 
 struct tierce__link {
     uint32_t number;

@@ -90,14 +90,21 @@ END_TEST
 /* A GET whose answer is late is answered at its deadline, those behind it at theirs. */
 START_TEST(gets_are_answered_at_their_deadline)
 {
-    start_gets(100);
-    open_but('b');
-    int first = connector_call_wait(&many.gets[0]);
-    ck_assert(first == 0 || first == TIERCE_E_DEADLINE); /* on a busy machine */
-    for (size_t i = 1; i < GETS; i++)
-        ck_assert_int_eq(connector_call_wait(&many.gets[i]), TIERCE_E_DEADLINE);
-    ck_assert_uint_eq(connector_stats(connector).requests_left_behind, 1);
-    end_gets();
+    bool were_sent = false;
+    for (uint32_t timeout_ms = 100; !were_sent; timeout_ms *= 2) { /* for a busy machine */
+        ck_assert_uint_lt(timeout_ms, TIMEOUT_MS_MAX);
+        world.ended = 0;
+        start_gets(timeout_ms);
+        open_but('b');
+        int first = connector_call_wait(&many.gets[0]);
+        ck_assert(first == 0 || first == TIERCE_E_DEADLINE);
+        for (size_t i = 1; i < GETS; i++)
+            ck_assert_int_eq(connector_call_wait(&many.gets[i]), TIERCE_E_DEADLINE);
+        uint64_t left_behind = connector_stats(connector).requests_left_behind;
+        ck_assert_uint_le(left_behind, 1);
+        were_sent = left_behind == 1;
+        end_gets();
+    }
 }
 END_TEST
 
