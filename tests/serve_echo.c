@@ -24,11 +24,11 @@
  * are the same words: Echo; Wait (on a worker, milliseconds in the header x-wait-ms; gives up when
  * the call is over); Late (answers from another thread); Fail (status and text from x-status and
  * x-message); Info (what the server knows of the call); Big (x-bytes bytes of an answer); Begun and
- * Over (how many calls have waited, and how many of those learnt that they were over); GET /events
- * (a stream).
+ * Over (how many calls have waited, and how many of those learnt that they were over); Answered
+ * (how many Late calls were answered); GET /events (a stream).
  */
 
-static atomic_ulong begun_count, over_count, served_count;
+static atomic_ulong begun_count, over_count, answered_count, served_count;
 
 static long number(struct tierce__call *call, const char *name, long otherwise)
 {
@@ -80,6 +80,7 @@ static void *answer_late(void *arg)
     struct tierce__call *call = arg;
     pause_ms(number(call, "x-wait-ms", 10));
     echo(NULL, call);
+    atomic_fetch_add(&answered_count, 1);
     return NULL;
 }
 
@@ -182,6 +183,7 @@ static const struct tierce__route grpc_routes[] = {
     {"/test.Echo/Big", NULL, big, NULL},
     {"/test.Echo/Over", NULL, count, &over_count},
     {"/test.Echo/Begun", NULL, count, &begun_count},
+    {"/test.Echo/Answered", NULL, count, &answered_count},
     {"/any/*", NULL, info, NULL},
 };
 
@@ -191,7 +193,7 @@ static const struct tierce__route http_routes[] = {
     {"/Info", "GET", info, NULL},         {"/Big", "GET", big, NULL},
     {"/Over", "GET", count, &over_count}, {"/Begun", "GET", count, &begun_count},
     {"/events", "GET", events, NULL},     {"/few", "GET", few, NULL},
-    {"/any/*", NULL, info, NULL},
+    {"/any/*", NULL, info, NULL},         {"/Answered", "GET", count, &answered_count},
 };
 
 static const char *unhealthy;

@@ -134,7 +134,7 @@ def test_demotion_with_a_delay(pair):
     assert not leads(first)
     assert code(locate(api, [1])) == "SERVER_NOT_LEADER"
     assert code(locate(Http(second), [1])) == "OK"
-    time.sleep(1)
+    time.sleep(1)  # for a campaign that must not come
     assert not leads(first)
 
 
@@ -150,7 +150,7 @@ def test_a_leader_that_slept_does_not_write(pair):
     for _ in range(20):
         reply = start(api, [4, 5])
         assert code(reply) in ("SERVER_NOT_LEADER", "SERVICE_NOT_READY"), reply
-        time.sleep(0.02)
+        time.sleep(0.02)  # no call may succeed, at once or later
     assert leads(second) and not leads(first)
     assert len(locate(Http(second), [1, 2, 3])["locations"]) == 3
 
@@ -290,15 +290,14 @@ def test_kill_9_under_load(tmp_path, kind):
     threads = [threading.Thread(target=write, args=(w,)) for w in range(1, 4)]
     for thread in threads:
         thread.start()
-    time.sleep(1)
-    wait_until(lambda: len(written) > 20)
+    wait_until(lambda: len(written) > 500)
     manager.stop(signal.SIGKILL)
     stop.set()
     for thread in threads:
         thread.join()
     manager.start()
     api = Http(manager)
-    assert len(written) > 20
+    assert len(written) > 500
     for key, uri in written.items():
         found = locate(api, [key])["locations"]
         assert [l["location_specs"][0]["uri"] for l in found] == [uri], key
@@ -344,10 +343,8 @@ def test_a_fault_that_is_met_while_the_manager_ends(tmp_path, redis):
     wait_until(lambda: waiting in manager.get("/metrics", "admin_http")[1].decode())
     manager.process.send_signal(signal.SIGTERM)
     with pytest.raises(OSError):  # it listens no more
-        while True:
-            manager.get("/livez")
-            time.sleep(0.01)
-    time.sleep(0.2)  # for what else it does at its end
+        wait_until(lambda: manager.get("/livez") is None)
+    time.sleep(0.2)  # for mistakes that it may make next: no sign from outside tells how far it is
     proxy.let_go()
     for thread in threads:
         thread.join()

@@ -25,7 +25,7 @@ def test_quotas_are_hard_and_watermarks_soft(api):
     finish(api, instance, started["write_session_id"], {"offset": 4})
     wait_until(lambda: len([f for f in locate(api, instance, [1, 2, 3, 4], "QT_BATCH_GET")
                             if f["type"] != "ST_UNSPECIFIED"]) == 2)  # 4096 of 5000
-    time.sleep(0.5)
+    time.sleep(0.5)  # for removals that must not come
     left = [f["type"] != "ST_UNSPECIFIED"
             for f in locate(api, instance, [1, 2, 3, 4], "QT_BATCH_GET")]
     assert sum(left) == 2  # and not less

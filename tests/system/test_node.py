@@ -251,14 +251,15 @@ def test_what_several_commands_left_on_disk(tmp_path):
 def test_killed_while_it_stores(tmp_path):
     node = Node(tmp_path, *disk_arguments(tmp_path))
     for round_ in range(3):
-        client = Lm(node)
+        client, stored = Lm(node), []
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            def store(client=client):
+            def store(client=client, stored=stored):
                 for i in range(10_000):
                     body = hashlib.sha256(str(i % 50).encode()).digest() * 4096
                     client.put(f"k{i % 50}", body)
+                    stored.append(i)
             storing = pool.submit(store)
-            time.sleep(0.3)
+            wait_until(lambda stored=stored: len(stored) > 100 or storing.done(), SECONDS)
             node.kill()
             with pytest.raises(OSError):
                 storing.result()
@@ -361,13 +362,20 @@ def test_those_that_stay_keep_nobody_out(node, start):
     assert node.ask("GET", "/livez") == (200, "ok\n")
 
 
+def listens(node):
+    with contextlib.suppress(OSError):
+        node.connect(node.resp).close()
+        return True
+    return False
+
+
 def test_sigterm_lets_requests_end(node):
     client = node.connect(node.resp)
     value = os.urandom(2 << 20)
     client.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % len(value) + value[:1 << 20])
     wait_until(lambda: node.metric("node_incoming_bytes") > 0, SECONDS)
     node.process.terminate()
-    time.sleep(0.2)
+    wait_until(lambda: not listens(node), SECONDS)
     client.sendall(value[1 << 20:] + b"\r\n")
     assert take(client, 5) == b"+OK\r\n"
     assert client.recv(1) == b""

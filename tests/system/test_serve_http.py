@@ -223,15 +223,15 @@ def test_a_deadline_ends_a_call():
     # The handler learns of it; its own answer is dropped.
     wait_until(lambda: curl(server.url + "/Over").body != b"0")
     assert curl(server.url + "/Late", "-H", "x-wait-ms: 600", data=b"").status == 504
-    time.sleep(0.5)
+    wait_until(lambda: curl(server.url + "/Answered").body == b"1")
     # A body that does not come, or comes too slowly, ends with the connection.
     with connect(server, b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n") as s:
         assert s.recv(1000) == b""
-    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n") as s:
+    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n") as s:
         with pytest.raises(ConnectionError):
-            for _ in range(100):
+            for _ in range(1200):
                 s.sendall(b"x")
-                time.sleep(0.05)
+                time.sleep(0.05)  # a slow client
     assert curl(server.url + "/Echo", data=b"well").body == b"well"
     server.end()
 
