@@ -645,7 +645,9 @@ static int publish(struct tierce__object *object, bool *unsettled)
 {
     struct tierce__object_handle *h = handle_of(object);
     struct tierce_engine *engine = h->space->engine;
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    uint64_t deadline_ns = object->deadline_ns != 0
+                               ? object->deadline_ns
+                               : tierce__deadline_in_ms(engine->settings.load_ms);
     tierce__object_filled(object, h->base.what.value_bytes);
     if (!h->is_small)
         tierce__chunk_seal(h->buf->data, h->header_bytes);
@@ -781,11 +783,18 @@ int tierce__object_remove(struct tierce__objects *space, const void *name, size_
                           bool *was)
 {
     TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
+    uint64_t deadline_ns = tierce__deadline_in_ms(space->engine->settings.load_ms);
+    return tierce__object_remove_by(space, name, name_bytes, deadline_ns, was);
+}
+
+int tierce__object_remove_by(struct tierce__objects *space, const void *name, size_t name_bytes,
+                             uint64_t deadline_ns, bool *was)
+{
+    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
     struct tierce_engine *engine = space->engine;
     *was = false;
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     struct tierce__key key = tierce__object_key(&space->space, name, name_bytes);
     struct tierce__object_name *turn;
     int rc = tierce__object_name_begin(&turn, &engine->object_names, &key, deadline_ns);

@@ -64,6 +64,7 @@ struct tierce__object_what {
 struct tierce__object {
     uint8_t *value; /* contiguous; to be written before publish, only to be read after find */
     struct tierce__object_what what; /* name and note lie in the object itself */
+    uint64_t deadline_ns; /* of publish; may be set before it. 0: timeout.load after it begins */
 };
 
 /* Room for a value that will be written; name and note are copied. Errors: TIERCE_E_FULL (nothing
@@ -87,7 +88,7 @@ void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms);
  * remote store held the old value, has deleted it, and a faster tier failed afterwards. Does not
  * wait for a device, unless a slower tier has, or recently had, a value of that name. Then it reads
  * that value's header, and its bytes too if they may be equal, and durably deletes a different
- * value, within timeout.load. Errors: TIERCE_E_CLOSED (mode), -ENOMEM, TIERCE_E_FULL,
+ * value, by object->deadline_ns. Errors: TIERCE_E_CLOSED (mode), -ENOMEM, TIERCE_E_FULL,
  * TIERCE_E_DEADLINE, or the error of a slower tier that could not delete.
  */
 TIERCE_MUSTUSE int tierce__object_publish(struct tierce__object *object);
@@ -154,6 +155,9 @@ TIERCE_MUSTUSE bool tierce__object_verified(struct tierce__object *object, uint6
  * wait for a device, at most timeout.load. Errors: as publish, and then it may be there or not. */
 TIERCE_MUSTUSE int tierce__object_remove(struct tierce__objects *space, const void *name,
                                          size_t name_bytes, bool *was);
+/* The same by a deadline. */
+TIERCE_MUSTUSE int tierce__object_remove_by(struct tierce__objects *space, const void *name,
+                                            size_t name_bytes, uint64_t deadline_ns, bool *was);
 
 /*
  * Values of the space: how many there are in memory and on disk, each counted once, with those that

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/lock.h"
+#include "base/clock.h"
 #include "base/log_repeat.h"
 #include "node/node_private.h"
 #include "wire/lm.h"
@@ -28,6 +28,7 @@ struct session {
     struct tierce__upload *upload; /* of a PUT in progress; NULL: dropped */
     struct tierce__object *object; /* of a received PUT */
     uint32_t filled;
+    uint64_t deadline_ns; /* of publishing it */
     int rc;
 };
 
@@ -147,19 +148,29 @@ static void let_upload_go(struct session *s)
 static void publish(void *session)
 {
     struct session *s = session;
-    struct tierce__lock *lock =
-        tierce__node_name_lock(s->node, s->request.key, s->request.key_bytes);
-    tierce__lock_take(lock);
-    s->rc = tierce__object_publish(s->object);
-    tierce__lock_drop(lock);
+    struct tierce__object_name *held;
+    s->rc = TIERCE__NODE_NO_WORKER;
+    if (tierce__now_ns() < s->deadline_ns)
+        s->rc = tierce__node_name_begin(s->node, &held, s->request.key, s->request.key_bytes,
+                                        s->deadline_ns);
+    if (s->rc < 0) {
+        tierce__object_release(s->object);
+    } else {
+        s->object->deadline_ns = s->deadline_ns;
+        s->rc = tierce__object_publish(s->object);
+        tierce__object_name_end(held);
+    }
     s->object = NULL;
 }
 
 static void after_put(struct session *s)
 {
-    if (s->rc < 0)
+    char why[TIERCE__NODE_ERROR_BYTES];
+    if (s->rc < 0) {
+        tierce__node_error(why, s->node, s->rc);
         tierce__log_repeated(TIERCE_LOG_WARN, "node_put_dropped", "peer=%s err=\"%s\"",
-                             s->connection->peer, tierce_strerror(s->rc));
+                             s->connection->peer, why);
+    }
     tierce__node_count(s->node, s->rc < 0 ? TIERCE__NODE_sets_dropped : TIERCE__NODE_sets, 1);
 }
 
@@ -177,8 +188,9 @@ static void end_put(struct session *s)
         return;
     }
     s->is_working = true;
+    s->deadline_ns = tierce__node_deadline(s->node);
     int rc = tierce__connection_work(s->connection, publish);
-    if (rc == -EBUSY) {
+    if (rc == TIERCE__NODE_NO_WORKER) {
         tierce__object_release(s->object);
         s->object = NULL;
         s->rc = rc;

@@ -40,10 +40,49 @@ static struct whole *whole_of(struct tierce__node *node)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-struct tierce__lock *tierce__node_name_lock(struct tierce__node *node, const void *name,
-                                            size_t name_bytes)
+uint64_t tierce__node_deadline(const struct tierce__node *node)
 {
-    return &node->name_locks[XXH3_64bits(name, name_bytes) % TIERCE__NODE_NAME_LOCKS];
+    return tierce__deadline_in_ms(node->find_ms);
+}
+
+/* Half of the time that is left. */
+static uint64_t half_way_to(uint64_t deadline_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    return deadline_ns > now_ns ? now_ns + (deadline_ns - now_ns) / 2 : deadline_ns;
+}
+
+/* Names with the same 128 bits wait for each other and do no harm. */
+int tierce__node_name_begin(struct tierce__node *node, struct tierce__object_name **out,
+                            const void *name, size_t name_bytes, uint64_t deadline_ns)
+{
+    struct tierce__key key = {.shard = {0, 1, 0, 1}};
+    XXH128_hash_t hash = XXH3_128bits(name, name_bytes);
+    memcpy(key.hash, &hash, sizeof(hash));
+    struct tierce__object_names *names = &node->names[hash.high64 % TIERCE__NODE_NAME_TABLES];
+    int rc = tierce__object_name_begin(out, names, &key, half_way_to(deadline_ns));
+    return rc == TIERCE_E_DEADLINE ? TIERCE__NODE_NAME_IN_USE : rc;
+}
+
+void tierce__node_error(char text[TIERCE__NODE_ERROR_BYTES], const struct tierce__node *node,
+                        int rc)
+{
+    static const char late[] = "deadline exceeded while waiting for";
+    if (rc == TIERCE__NODE_NAME_IN_USE)
+        snprintf(text, TIERCE__NODE_ERROR_BYTES,
+                 "%s another command that changes the same key (timeout.load: %u ms)", late,
+                 node->find_ms);
+    else if (rc == TIERCE__NODE_NO_WORKER)
+        snprintf(text, TIERCE__NODE_ERROR_BYTES,
+                 "%s a free worker, or too many commands wait for one (timeout.load: %u ms, "
+                 "serve.workers: %u)",
+                 late, node->find_ms, node->config->workers);
+    else if (rc == TIERCE_E_DEADLINE)
+        snprintf(text, TIERCE__NODE_ERROR_BYTES,
+                 "%s a disk or a remote store (timeout.load: %u ms, or the store's own timeout)",
+                 late, node->find_ms);
+    else
+        snprintf(text, TIERCE__NODE_ERROR_BYTES, "%s", tierce_strerror(rc));
 }
 
 static void on_found(struct tierce__object_find *find)
@@ -51,13 +90,13 @@ static void on_found(struct tierce__object_find *find)
     sem_post(find->arg);
 }
 
-int tierce__node_find(struct tierce__node *node, struct tierce__objects *space,
-                      struct tierce__object **out, const void *name, size_t name_bytes)
+int tierce__node_find(struct tierce__objects *space, struct tierce__object **out, const void *name,
+                      size_t name_bytes, uint64_t deadline_ns)
 {
     sem_t done;
     struct tierce__object_find find = {.name = name,
                                        .name_bytes = name_bytes,
-                                       .deadline_ns = tierce__deadline_in_ms(node->find_ms),
+                                       .deadline_ns = half_way_to(deadline_ns),
                                        .done = on_found,
                                        .arg = &done};
     sem_init(&done, 0, 0);
@@ -110,7 +149,7 @@ static int probe(struct tierce__node *node, const char *name, size_t name_bytes,
     memcpy(object->value + value_bytes - name_bytes, name, name_bytes);
     rc = tierce__object_publish(object);
     if (rc == 0)
-        rc = tierce__node_find(node, space, &object, name, name_bytes);
+        rc = tierce__node_find(space, &object, name, name_bytes, tierce__node_deadline(node));
     if (rc < 0)
         return rc;
     is_same = object->what.value_bytes == value_bytes &&
@@ -326,8 +365,8 @@ int tierce__node_start(struct tierce__node **out, const struct tierce__node_conf
     node->may_wait = config->may_wait;
     node->started_ns = tierce__now_ns();
     tierce__uploads_init(&node->uploads, config->incoming_max);
-    for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)
-        tierce__lock_init(&node->name_locks[i], TIERCE__LOCK_NODE_NAME);
+    for (size_t i = 0; i < TIERCE__NODE_NAME_TABLES; i++)
+        tierce__object_names_init(&node->names[i]);
     tierce__lock_init(&node->clients_lock, TIERCE__LOCK_NODE_CLIENTS);
     tierce__list_init(&node->clients);
     int rc = open_parts(whole, config, why);
@@ -438,8 +477,8 @@ void tierce__node_stop(struct tierce__node *node)
     tierce__tls_context_destroy(node->tls);
     tierce_engine_close(node->engine);
     tierce__uploads_fini(&node->uploads);
-    for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)
-        tierce__lock_fini(&node->name_locks[i]);
+    for (size_t i = 0; i < TIERCE__NODE_NAME_TABLES; i++)
+        tierce__object_names_fini(&node->names[i]);
     tierce__lock_fini(&node->clients_lock);
     tierce__free(whole);
 }

@@ -2,9 +2,11 @@
 #ifndef TIERCE_NODE_PRIVATE_H
 #define TIERCE_NODE_PRIVATE_H
 
+#include <errno.h>
 #include <stdatomic.h>
 
 #include "base/prometheus.h"
+#include "engine/object_names.h"
 #include "node/access.h"
 #include "node/config.h"
 #include "node/connection.h"
@@ -21,8 +23,12 @@ enum tierce__node_counter {
     TIERCE__NODE_COUNTERS
 };
 
-#define TIERCE__NODE_NAME_LOCKS 64u
-#define TIERCE__NODE_ROUTES     7u
+#define TIERCE__NODE_NAME_TABLES 16u
+#define TIERCE__NODE_ROUTES      7u
+
+/* Errors beside the engine's, which no tier returns. */
+#define TIERCE__NODE_NAME_IN_USE (-EUSERS) /* another command changed the value for too long */
+#define TIERCE__NODE_NO_WORKER   (-EBUSY)  /* all were busy for too long, or their queue is full */
 
 struct tierce__native;
 
@@ -43,8 +49,7 @@ struct tierce__node {
     struct tierce__native *native;                    /* native.h; or NULL */
     struct tierce__poll_loop **loops;
     size_t loop_count;
-    struct tierce__lock
-        name_locks[TIERCE__NODE_NAME_LOCKS]; /* NODE_NAME: held while a value is changed */
+    struct tierce__object_names names[TIERCE__NODE_NAME_TABLES]; /* whose values are changed */
 
     struct tierce__lock clients_lock; /* NODE_CLIENTS */
     struct tierce__list clients;      /* connections of Redis' protocol */
@@ -63,15 +68,27 @@ static inline void tierce__node_count(struct tierce__node *node, enum tierce__no
     atomic_fetch_add_explicit(&node->counters[counter], by, memory_order_relaxed);
 }
 
-/* The lock to hold while the value of a name is changed, from the check of the old value to the
- * end. */
-struct tierce__lock *tierce__node_name_lock(struct tierce__node *node, const void *name,
-                                            size_t name_bytes);
+/* The deadline of a command that begins now: timeout.load. A command that changes several values
+ * sets it anew after each, so that it ends timeout.load after the last success. */
+uint64_t tierce__node_deadline(const struct tierce__node *node);
 
-/* tierce__object_find, waited for. On a worker, or where nothing waits for a device. */
-TIERCE_MUSTUSE int tierce__node_find(struct tierce__node *node, struct tierce__objects *space,
-                                     struct tierce__object **out, const void *name,
-                                     size_t name_bytes);
+/* Takes a name, to be held while its value is changed, from the check of the old value to the end;
+ * ended by tierce__object_name_end. Waits for other commands during half of the time to the
+ * command's deadline, so that the change has the other half. Errors: TIERCE__NODE_NAME_IN_USE,
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__node_name_begin(struct tierce__node *node,
+                                           struct tierce__object_name **out, const void *name,
+                                           size_t name_bytes, uint64_t deadline_ns);
+
+/* tierce__object_find, waited for during half of the time to the command's deadline. On a worker,
+ * or where nothing waits for a device. */
+TIERCE_MUSTUSE int tierce__node_find(struct tierce__objects *space, struct tierce__object **out,
+                                     const void *name, size_t name_bytes, uint64_t deadline_ns);
+
+/* An error in words; of one that is a wait: for what, and the parameter that bounds it. */
+#define TIERCE__NODE_ERROR_BYTES 192u
+void tierce__node_error(char text[TIERCE__NODE_ERROR_BYTES], const struct tierce__node *node,
+                        int rc);
 
 /* Room for a value that will arrive, within limit.value and limit.incoming. Errors: as
  * tierce__object_create's. */

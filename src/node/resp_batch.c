@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/lock.h"
 #include "node/resp_session.h"
 
 #include <errno.h>
@@ -36,15 +35,22 @@ bool tierce__resp_batch_take(struct tierce__resp_session *s)
 static bool publish_one(struct tierce__resp_session *s, size_t at)
 {
     struct tierce__object *object = s->batch->sets[at].object;
+    struct tierce__object_name *held;
     bool unsettled = false;
+    int rc = TIERCE_E_DEADLINE;
     if (object == NULL)
         return false;
-    struct tierce__lock *lock =
-        tierce__node_name_lock(s->node, object->what.name, object->what.name_bytes);
-    tierce__lock_take(lock);
-    s->batch->sets[at].rc = tierce__object_publish_unsettled(object, &unsettled);
-    tierce__lock_drop(lock);
-    s->batch->sets[at].object = NULL;
+    if (!tierce__resp_is_late(s))
+        rc = tierce__resp_name_begin(s, &held, object->what.name, object->what.name_bytes);
+    if (rc == 0) {
+        object->deadline_ns = s->deadline_ns;
+        rc = tierce__object_publish_unsettled(object, &unsettled);
+        tierce__object_name_end(held);
+        s->batch->sets[at].object = NULL;
+    }
+    if (rc == 0)
+        tierce__resp_renew_deadline(s);
+    s->batch->sets[at].rc = rc;
     return unsettled;
 }
 

@@ -3,7 +3,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/lock.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -182,13 +181,14 @@ static int make_object(struct tierce__resp_session *s, struct tierce__object **o
     return rc;
 }
 
-/* May wait. The lock of the name is held, so the conditions do not change. */
-static void set_locked(struct tierce__resp_session *s)
+/* May wait. The name is held, so the conditions do not change. */
+static void set_held(struct tierce__resp_session *s)
 {
     struct tierce__resp_set *set = &s->set;
     const struct tierce__resp_arg *name = tierce__resp_arg(s, 1);
     if (set->nx || set->xx || set->gets || set->keeps_ttl) {
-        int rc = tierce__node_find(s->node, s->who.space, &set->old, name->text, name->bytes);
+        int rc =
+            tierce__node_find(s->who.space, &set->old, name->text, name->bytes, s->deadline_ns);
         bool exists = rc == 0;
         if (exists && set->keeps_ttl)
             set->expires_ms = set->old->what.expires_ms;
@@ -197,6 +197,7 @@ static void set_locked(struct tierce__resp_session *s)
     }
     if (set->expires_ms != 0)
         tierce__object_expire(set->object, set->expires_ms);
+    set->object->deadline_ns = s->deadline_ns;
     set->rc = tierce__object_publish(set->object);
     set->object = NULL;
     set->is_stored = set->rc == 0;
@@ -206,10 +207,12 @@ static void set_work(void *session)
 {
     struct tierce__resp_session *s = session;
     const struct tierce__resp_arg *name = tierce__resp_arg(s, 1);
-    struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
-    tierce__lock_take(lock);
-    set_locked(s);
-    tierce__lock_drop(lock);
+    struct tierce__object_name *held;
+    s->set.rc = tierce__resp_name_begin(s, &held, name->text, name->bytes);
+    if (s->set.rc < 0)
+        return;
+    set_held(s);
+    tierce__object_name_end(held);
 }
 
 static void after_set(struct tierce__resp_session *s)
@@ -311,13 +314,17 @@ static void mset_work(void *session)
     bool unsettled = false, one = false;
     for (size_t i = 0; i < s->value_count && s->rc == 0; i++) {
         const struct tierce__resp_arg *name = tierce__resp_arg(s, 1 + 2 * i);
-        struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
-        tierce__lock_take(lock);
+        struct tierce__object_name *held;
+        s->rc = tierce__resp_name_begin(s, &held, name->text, name->bytes);
+        if (s->rc < 0)
+            break;
+        s->values[i]->deadline_ns = s->deadline_ns;
         s->rc = tierce__object_publish_unsettled(s->values[i], &one);
-        tierce__lock_drop(lock);
+        tierce__object_name_end(held);
         s->values[i] = NULL;
         s->number += s->rc == 0;
         unsettled |= one;
+        tierce__resp_renew_deadline(s);
     }
     int rc = unsettled ? tierce__objects_settle(s->who.space) : 0;
     s->rc = s->rc < 0 ? s->rc : rc;
@@ -357,17 +364,22 @@ void tierce__resp_mset(struct tierce__resp_session *s)
 static void del_work(void *session)
 {
     struct tierce__resp_session *s = session;
-    for (size_t i = 1; i < s->request.count; i++) {
+    for (size_t i = 1; i < s->request.count && !tierce__resp_is_late(s); i++) {
         const struct tierce__resp_arg *name = tierce__resp_arg(s, i);
+        struct tierce__object_name *held;
         bool was = false;
         if (!tierce__resp_is_name(name))
             continue;
-        struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
-        tierce__lock_take(lock);
-        int rc = tierce__object_remove(s->who.space, name->text, name->bytes, &was);
-        tierce__lock_drop(lock);
+        int rc = tierce__resp_name_begin(s, &held, name->text, name->bytes);
+        if (rc == 0) {
+            rc = tierce__object_remove_by(s->who.space, name->text, name->bytes, s->deadline_ns,
+                                          &was);
+            tierce__object_name_end(held);
+        }
         s->number += was ? 1 : 0;
         s->rc = rc < 0 ? rc : s->rc;
+        if (rc == 0)
+            tierce__resp_renew_deadline(s);
     }
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
-#include "base/lock.h"
 #include "node/resp_session.h"
 
 #include <stdio.h>
@@ -83,6 +82,7 @@ int tierce__resp_write(struct tierce__resp_session *s, const void *bytes, uint64
     if (rc < 0)
         return rc;
     memcpy(object->value, bytes, (size_t)count);
+    object->deadline_ns = s->deadline_ns;
     return tierce__object_publish(object);
 }
 
@@ -100,14 +100,15 @@ int tierce__resp_change_end(struct tierce__resp_session *s)
     const struct tierce__resp_expire *expire = &s->expire;
     struct tierce__object *old = NULL;
     bool was = false;
-    int rc = tierce__node_find(s->node, s->who.space, &old, name->text, name->bytes);
+    int rc = tierce__node_find(s->who.space, &old, name->text, name->bytes, s->deadline_ns);
     if (rc != 0)
         return rc == TIERCE_E_MISS ? 0 : rc;
     uint64_t before_ms = old->what.expires_ms;
     bool is_over = !expire->persists && expire->at_ms <= (int64_t)(tierce__wall_us() / 1000);
     if (is_wanted(expire, before_ms)) {
         if (is_over)
-            rc = tierce__object_remove(s->who.space, name->text, name->bytes, &was);
+            rc = tierce__object_remove_by(s->who.space, name->text, name->bytes, s->deadline_ns,
+                                          &was);
         else
             rc = store_anew(s, old, expire->persists ? 0 : (uint64_t)expire->at_ms);
         rc = rc == 0 ? 1 : rc;
@@ -120,10 +121,12 @@ static void change_work(void *session)
 {
     struct tierce__resp_session *s = session;
     const struct tierce__resp_arg *name = &s->request.args[1];
-    struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
-    tierce__lock_take(lock);
+    struct tierce__object_name *held;
+    s->rc = tierce__resp_name_begin(s, &held, name->text, name->bytes);
+    if (s->rc < 0)
+        return;
     s->rc = tierce__resp_change_end(s);
-    tierce__lock_drop(lock);
+    tierce__object_name_end(held);
 }
 
 static void reply_changed(struct tierce__resp_session *s)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/lock.h"
 #include "node/resp_session.h"
 
 #include <errno.h>
@@ -10,7 +9,7 @@
 
 /*
  * Commands that read a value and then change it: INCR and its variants, GETDEL and GETEX. They hold
- * the lock of the name throughout.
+ * the name throughout.
  */
 
 #define FLOAT_DIGITS_MAX 256u  /* of a parsed number */
@@ -19,10 +18,12 @@
 static void with_name(struct tierce__resp_session *s, void (*change)(struct tierce__resp_session *))
 {
     const struct tierce__resp_arg *name = tierce__resp_arg(s, 1);
-    struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
-    tierce__lock_take(lock);
+    struct tierce__object_name *held;
+    s->rc = tierce__resp_name_begin(s, &held, name->text, name->bytes);
+    if (s->rc < 0)
+        return;
     change(s);
-    tierce__lock_drop(lock);
+    tierce__object_name_end(held);
 }
 
 /* Reads the old value into s->set.old. Returns 1, 0 if there is none, or an error; after an error
@@ -30,7 +31,7 @@ static void with_name(struct tierce__resp_session *s, void (*change)(struct tier
 static int find_old(struct tierce__resp_session *s)
 {
     const struct tierce__resp_arg *name = tierce__resp_arg(s, 1);
-    int rc = tierce__node_find(s->node, s->who.space, &s->set.old, name->text, name->bytes);
+    int rc = tierce__node_find(s->who.space, &s->set.old, name->text, name->bytes, s->deadline_ns);
     if (rc == 0 && !tierce__object_verified(s->set.old, s->set.old->what.value_bytes)) {
         tierce__object_release(s->set.old);
         s->set.old = NULL;
@@ -224,7 +225,8 @@ static void take_out(struct tierce__resp_session *s)
     bool was;
     s->rc = find_old(s);
     if (s->rc >= 0) /* a value that cannot be read now is removed too */
-        s->rc = tierce__object_remove(s->who.space, name->text, name->bytes, &was);
+        s->rc =
+            tierce__object_remove_by(s->who.space, name->text, name->bytes, s->deadline_ns, &was);
 }
 
 static void take_out_work(void *session)

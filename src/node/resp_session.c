@@ -102,8 +102,11 @@ void tierce__resp_error_rc(struct tierce__resp_session *s, int rc)
         tierce__resp_error(s, "READONLY the node does not accept writes now");
     else if (rc == TIERCE_E_LIMIT)
         tierce__resp_error(s, "ERR the value is larger than the node allows");
-    else
-        tierce__resp_error(s, "ERR %s", tierce_strerror(rc));
+    else {
+        char text[TIERCE__NODE_ERROR_BYTES];
+        tierce__node_error(text, s->node, rc);
+        tierce__resp_error(s, "ERR %s", text);
+    }
 }
 
 void tierce__resp_int(struct tierce__resp_session *s, int64_t value)
@@ -248,13 +251,40 @@ void tierce__resp_find(struct tierce__resp_session *s, const struct tierce__resp
         after(s, rc, rc == 0 ? s->connection->find.object : NULL);
 }
 
+int tierce__resp_name_begin(struct tierce__resp_session *s, struct tierce__object_name **out,
+                            const void *name, size_t name_bytes)
+{
+    return tierce__node_name_begin(s->node, out, name, name_bytes, s->deadline_ns);
+}
+
+void tierce__resp_renew_deadline(struct tierce__resp_session *s)
+{
+    s->deadline_ns = tierce__node_deadline(s->node);
+}
+
+bool tierce__resp_is_late(const struct tierce__resp_session *s)
+{
+    return tierce__now_ns() >= s->deadline_ns;
+}
+
+static void work_in_time(void *session)
+{
+    struct tierce__resp_session *s = session;
+    if (tierce__resp_is_late(s))
+        s->rc = TIERCE__NODE_NO_WORKER;
+    else
+        s->work(s);
+}
+
 void tierce__resp_work(struct tierce__resp_session *s, void (*work)(void *session),
                        void (*after)(struct tierce__resp_session *s))
 {
+    s->work = work;
     s->after_work = after;
     s->is_working = true;
-    int rc = tierce__connection_work(s->connection, work);
-    if (rc == -EBUSY)
+    tierce__resp_renew_deadline(s);
+    int rc = tierce__connection_work(s->connection, work_in_time);
+    if (rc == TIERCE__NODE_NO_WORKER)
         s->rc = rc;
     if (rc != -EINPROGRESS)
         after(s);

@@ -92,7 +92,9 @@ struct tierce__resp_session {
     void (*step)(struct tierce__resp_session *s); /* more to do, or NULL */
     bool rests; /* set by a step to yield to other connections before the next */
     tierce__resp_after_fn *after_find;
+    void (*work)(void *session);
     void (*after_work)(struct tierce__resp_session *s);
+    uint64_t deadline_ns; /* of the work */
     bool is_working;
     size_t at; /* the next argument */
     int64_t number, number_end;
@@ -239,9 +241,18 @@ bool tierce__resp_arg_int(const struct tierce__resp_arg *arg, int64_t *out);
 /* Asks for a value; `after` is called now or later. A name that can be none is a miss. */
 void tierce__resp_find(struct tierce__resp_session *s, const struct tierce__resp_arg *name,
                        tierce__resp_after_fn *after);
-/* Runs `work` where it may wait, and `after` behind it; too many waiting: an error is replied. */
+/* Runs `work` where it may wait, by s->deadline_ns, and then `after`. If no worker is free in time,
+ * only `after` runs, with s->rc TIERCE__NODE_NO_WORKER. */
 void tierce__resp_work(struct tierce__resp_session *s, void (*work)(void *session),
                        void (*after)(struct tierce__resp_session *s));
+
+/* In a work: takes the name of a value to be changed, as tierce__node_name_begin. */
+TIERCE_MUSTUSE int tierce__resp_name_begin(struct tierce__resp_session *s,
+                                           struct tierce__object_name **out, const void *name,
+                                           size_t name_bytes);
+/* In a work that changes several values: after a success the others have timeout.load again. */
+void tierce__resp_renew_deadline(struct tierce__resp_session *s);
+bool tierce__resp_is_late(const struct tierce__resp_session *s);
 
 /* Sets the identity of the session; NULL: none. */
 void tierce__resp_become(struct tierce__resp_session *s, const struct tierce__identity *who);

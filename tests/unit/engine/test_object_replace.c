@@ -288,6 +288,31 @@ START_TEST(a_small_value_that_only_memory_has_is_counted)
 }
 END_TEST
 
+/* The caller's deadline bounds a replacement and a removal, however long timeout.load is. */
+START_TEST(a_tier_that_hangs_is_left_at_the_deadline)
+{
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_HANG};
+    struct tierce__object_what what = {.name = "x", .name_bytes = 1, .value_bytes = sizes[_i]};
+    struct tierce__object *object;
+    bool was;
+    fx_open(&fx, true, (const char *const[]){"timeout.load", "1h", NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    wrap(DISK);
+    ck_assert_int_eq(ox_put(space, "x", 1, sizes[_i]), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    tierce__fault_set(faults[DISK], TIERCE__TIER_DELETE, &rule);
+    ck_assert_int_eq(tierce__object_create(space, &object, &what), 0);
+    memset(object->value, 0, what.value_bytes);
+    object->deadline_ns = tierce__deadline_in_ms(100);
+    ck_assert_int_eq(tierce__object_publish(object), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 1);
+    ck_assert_int_eq(tierce__object_remove_by(space, "x", 1, tierce__deadline_in_ms(100), &was),
+                     TIERCE_E_DEADLINE);
+    tierce__fault_set(faults[DISK], TIERCE__TIER_DELETE, NULL);
+    end();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("object_replace");
@@ -296,6 +321,7 @@ int main(void)
     tcase_add_loop_test(tc, a_tier_that_fails_leaves_the_old_value, 0, 4);
     tcase_add_loop_test(tc, a_removal_that_is_not_durable_leaves_one_of_both, 0, 2);
     tcase_add_loop_test(tc, the_same_value_again_settles_the_removal_too, 0, 2);
+    tcase_add_loop_test(tc, a_tier_that_hangs_is_left_at_the_deadline, 0, 2);
     tcase_add_test(tc, a_small_value_without_a_place_leaves_the_old_one);
     tcase_add_test(tc, a_small_value_that_loses_its_place_is_stored_as_a_large_one);
     tcase_add_test(tc, a_small_value_that_cannot_grow_stays);
