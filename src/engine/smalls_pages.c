@@ -321,14 +321,15 @@ static int add_page(struct tierce__smalls *smalls, struct tierce__small_partitio
         tierce__small_page_free(page);
         return rc;
     }
-    struct tierce__key key = page_key(smalls, p, page->number, page->generation);
+    uint32_t number = page->number;
+    struct tierce__key key = page_key(smalls, p, number, page->generation);
     tierce__lock_drop(&p->lock);
     bool fits = has_room(smalls, class->page_bytes);
     struct tierce__buf *buf = smalls->memory->ops->reserve(
         smalls->memory, &(struct tierce__reserve){.key = &key, .bytes = class->page_bytes});
     tierce__lock_take(&p->lock);
     if (buf == NULL) {
-        free_number(p, page->number);
+        free_number(p, number);
         tierce__small_page_free(page);
         return TIERCE_E_FULL;
     }
@@ -337,6 +338,8 @@ static int add_page(struct tierce__smalls *smalls, struct tierce__small_partitio
     class->debt = fits ? 0 : class->slots;
     tierce__lock_drop(&p->lock);
     rc = show(smalls, p, &key, page);
+    /* If it became empty before, the thread that emptied it found nothing to delete in the tier. */
+    tierce__small_page_give(smalls, p, number);
     tierce__lock_take(&p->lock);
     return rc;
 }

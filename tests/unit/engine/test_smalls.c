@@ -289,6 +289,88 @@ START_TEST(sizes_change)
 }
 END_TEST
 
+/* ---- a page that is being added -------------------------------------------------------------- */
+
+/* A tier in front of the memory tier, with an action before the next PUT. */
+static struct tierce__tier *behind;
+static void (*before_put)(void);
+
+static void hook_submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    void (*action)(void) = before_put;
+    (void)tier;
+    if (req->op == TIERCE__TIER_PUT && action != NULL) {
+        before_put = NULL;
+        action();
+    }
+    behind->ops->submit(behind, req);
+}
+
+static struct tierce__buf *hook_reserve(struct tierce__tier *tier,
+                                        const struct tierce__reserve *what)
+{
+    (void)tier;
+    return behind->ops->reserve(behind, what);
+}
+
+static void hook_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                       size_t used)
+{
+    (void)tier;
+    behind->ops->touch(behind, keys, count, used);
+}
+
+static const struct tierce__tier_ops hook_ops = {
+    .submit = hook_submit, .reserve = hook_reserve, .touch = hook_touch};
+static struct tierce__tier hook = {.ops = &hook_ops};
+
+enum { OTHER = 100000 };
+
+static bool remove_value(uint32_t n)
+{
+    struct tierce__key key = key_of(n, 1);
+    return tierce__smalls_remove(smalls, &key);
+}
+
+static struct made visitor;
+
+/* The second page gets a value and loses it, while the first page has a free slot. */
+static void fill_and_empty(void)
+{
+    struct tierce__key key = key_of(OTHER, 1);
+    ck_assert_int_eq(tierce__smalls_put(smalls, &key, &visitor.what, visitor.value, false), 0);
+    ck_assert(remove_value(0));
+    ck_assert(remove_value(OTHER));
+}
+
+/* A page that becomes empty before the memory tier has it is freed. */
+START_TEST(an_unpublished_page_becomes_empty)
+{
+    struct tierce__smalls_stats stats;
+    open_with("16MiB");
+    make(&visitor, OTHER, 1, 1000);
+    uint32_t size_class = tierce__small_class_of(smalls, tierce__small_record_bytes(&visitor.what));
+    uint32_t slots = smalls->partitions[0].classes[size_class].slots;
+    ck_assert_uint_eq(smalls->partition_count, 1);
+    for (uint32_t n = 0; n < slots; n++)
+        ck_assert_int_eq(put(n, 1, n + 1, 1000), 0);
+    tierce__smalls_stats(smalls, &stats);
+    ck_assert_uint_eq(stats.pages, 1);
+    behind = smalls->memory;
+    smalls->memory = &hook;
+    before_put = fill_and_empty;
+    ck_assert_int_eq(put(slots, 1, slots + 1, 1000), 0);
+    ck_assert_ptr_null(before_put);
+    smalls->memory = behind;
+    tierce__smalls_stats(smalls, &stats);
+    ck_assert_uint_eq(stats.values, slots);
+    ck_assert_uint_eq(stats.pages, 1);
+    for (uint32_t n = 1; n <= slots; n++)
+        ck_assert_uint_eq(get(n, 1, NULL), n + 1);
+    end();
+}
+END_TEST
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 /* Each plays so many steps at least, and until the other has disturbed it so often. */
@@ -464,6 +546,7 @@ int main(void)
     tcase_add_loop_test(t, most_of_memory_is_payload, 0, sizeof(shares) / sizeof(shares[0]));
     tcase_add_test(t, used_values_stay);
     tcase_add_test(t, sizes_change);
+    tcase_add_test(t, an_unpublished_page_becomes_empty);
     tcase_add_test(t, damaged_bytes_are_a_miss);
     tcase_add_test(t, damage_that_stays_does_no_harm);
     suite_add_tcase(s, t);
