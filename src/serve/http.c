@@ -109,6 +109,8 @@ static void tell_of_those_that_left(struct tierce__http *http)
         if (tierce__http_has_left(fd))
             (void)shutdown(fd, SHUT_RD);
     }
+    if (atomic_exchange(&http->is_short, false) && !tierce__list_empty(&http->idle))
+        cut_first_idle(http);
     http->look_ns = tierce__deadline_in_ms(LOOK_MS);
 }
 
@@ -184,7 +186,7 @@ static size_t tls_options(struct tierce__http *http, struct MHD_OptionItem *opti
 
 static int start_daemon(struct tierce__http *http, uint32_t threads, uint32_t connections_max)
 {
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem tls[5];
     if (tls_options(http, tls) > 0)
         flags |= MHD_USE_TLS;
@@ -193,6 +195,7 @@ static int start_daemon(struct tierce__http *http, uint32_t threads, uint32_t co
     /* clang-format off */
     http->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, tierce__http_call_access, http,
+        MHD_OPTION_EXTERNAL_LOGGER, tierce__http_connection_log, http,
         MHD_OPTION_LISTEN_SOCKET, http->fd,
         MHD_OPTION_THREAD_POOL_SIZE, threads,
         MHD_OPTION_CONNECTION_LIMIT, connections_max + threads * SPARE,
@@ -218,6 +221,7 @@ int tierce__http_start(struct tierce__http **out, const struct tierce__http_opts
         return -ENOMEM;
     http->shared = opts->shared;
     http->fd = -1;
+    atomic_init(&http->spare_fd, tierce__listen_spare());
     http->port = config->port;
     http->addresses = opts->addresses;
     http->connections_max = opts->connections_max;
@@ -323,6 +327,8 @@ void tierce__http_stop(struct tierce__http *http)
     }
     if (http->fd >= 0)
         close(http->fd);
+    if (http->spare_fd >= 0)
+        close(http->spare_fd);
     TIERCE_ASSERT(tierce__list_empty(&http->calls) && tierce__list_empty(&http->late));
     TIERCE_ASSERT(tierce__list_empty(&http->past) && tierce__list_empty(&http->idle));
     TIERCE_ASSERT(tierce__list_empty(&http->streams));

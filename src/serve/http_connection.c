@@ -6,6 +6,9 @@
 #include "serve/http_private.h"
 #include "serve/listen.h"
 
+#include <errno.h>
+#include <unistd.h>
+
 /*
  * A connection from libmicrohttpd's start to its end. A connection without a request is on a list
  * by its deadline for one, because libmicrohttpd's own timeout counts only silence: a client that
@@ -91,6 +94,31 @@ void tierce__http_connection_notify(void *http, struct MHD_Connection *connectio
         end(http, *context);
         *context = NULL;
     }
+}
+
+/* Only its log reports that libmicrohttpd cannot accept. Without connections it then tries again
+ * and again, and otherwise not before one of them has ended. Takes no lock, because the thread may
+ * hold one. */
+void tierce__http_connection_log(void *arg, const char *format, va_list values)
+{
+    struct tierce__http *http = arg;
+    struct sockaddr_storage peer;
+    int spare_fd = tierce__listen_spare();
+    (void)format;
+    (void)values;
+    if (spare_fd < 0) {
+        spare_fd = atomic_exchange(&http->spare_fd, -1);
+        int fd = tierce__listen_accept(http->fd, &spare_fd, &peer);
+        if (fd >= 0) /* a descriptor is free again: too late for this connection */
+            close(fd);
+        if (fd >= 0 || fd == -EMFILE) {
+            atomic_store(&http->is_short, true);
+            tierce__log_repeated(TIERCE_LOG_WARN, "serve_no_descriptor", "port=%u", http->port);
+        }
+    }
+    int other_fd = spare_fd >= 0 ? atomic_exchange(&http->spare_fd, spare_fd) : -1;
+    if (other_fd >= 0)
+        close(other_fd);
 }
 
 void tierce__http_connection_has_request(struct MHD_Connection *connection)

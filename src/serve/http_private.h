@@ -3,6 +3,8 @@
 #define TIERCE_SERVE_HTTP_PRIVATE_H
 
 #include <microhttpd.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 
 #include "serve/http.h"
 
@@ -12,6 +14,8 @@ struct tierce__http {
     struct MHD_Daemon *daemon;
     uint16_t port;
     int fd;                              /* owned by us again after quiesce */
+    _Atomic int spare_fd;                /* listen.h; -1: none, or a thread uses it */
+    atomic_bool is_short;                /* of descriptors: an idle connection must be closed */
     bool is_loopback;                    /* listens on loopback only */
     struct tierce__addresses *addresses; /* or NULL: no limit */
     /* The certificates for starting libmicrohttpd; each connection uses `credentials` instead. */
@@ -105,6 +109,9 @@ void tierce__http_streams_end(struct tierce__http *http);
 /* http_connection.c */
 void tierce__http_connection_notify(void *http, struct MHD_Connection *connection, void **context,
                                     enum MHD_ConnectionNotificationCode code);
+/* libmicrohttpd's log. Its messages are dropped; after one, a connection for which there is no
+ * descriptor is closed. */
+void tierce__http_connection_log(void *http, const char *format, va_list values);
 /* A request begins or ends. Under the lock of http. */
 void tierce__http_connection_has_request(struct MHD_Connection *connection);
 void tierce__http_connection_had_request(struct tierce__http *http,

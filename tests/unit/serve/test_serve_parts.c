@@ -10,10 +10,12 @@
 #include "serve/listen.h"
 #include "serve/protobuf.h"
 #include "serve/routes.h"
+#include "serve/serve.h"
 #include "serve/workers.h"
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -345,10 +347,15 @@ END_TEST
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
+static struct sockaddr_in address_of(uint16_t port)
+{
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
 static int connect_to(uint16_t port)
 {
-    struct sockaddr_in in = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in in = address_of(port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
@@ -390,6 +397,138 @@ START_TEST(test_accepting_without_descriptors)
     close(other);
     close(spare_fd);
     close(fd);
+}
+END_TEST
+
+static void answer_ok(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    tierce__call_reply_text(call, 200, "ok");
+}
+
+static const struct tierce__route http_route = {"/ok", "GET", answer_ok, NULL};
+
+static struct tierce__server *start_http(void)
+{
+    struct tierce__server *server;
+    char why[256];
+    struct tierce__listener listener = {.protocol = TIERCE__SERVE_HTTP,
+                                        .host = "127.0.0.1",
+                                        .threads = 1,
+                                        .routes = &http_route,
+                                        .route_count = 1};
+    struct tierce__server_opts opts = {
+        .size = sizeof(opts), .listeners = &listener, .listener_count = 1, .loops = 1};
+    int rc = tierce__server_start(&server, &opts, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    return server;
+}
+
+/* False: the server has closed the connection. */
+static bool is_served(int fd)
+{
+    static const char ask[] = "GET /ok HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    char text[4096] = "";
+    size_t bytes = 0;
+    if (send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL) != (int)sizeof(ask) - 1)
+        return false;
+    while (strstr(text, "\r\n\r\nok") == NULL) {
+        struct pollfd waits = {.fd = fd, .events = POLLIN};
+        ck_assert_msg(poll(&waits, 1, 60000) == 1, "no answer");
+        ssize_t n = recv(fd, text + bytes, sizeof(text) - 1 - bytes, 0);
+        if (n <= 0)
+            return false;
+        bytes += (size_t)n;
+        text[bytes] = '\0';
+    }
+    ck_assert_msg(strncmp(text, "HTTP/1.1 200", 12) == 0, "%s", text);
+    return true;
+}
+
+/* A connection that arrives at the end of the shortage may still be closed. */
+static void wait_for_service(uint16_t port)
+{
+    bool served = false;
+    while (!served) { /* or the test's time is over */
+        int fd = connect_to(port);
+        served = is_served(fd);
+        close(fd);
+    }
+}
+
+static void wait_for_end(int fd)
+{
+    char byte;
+    struct pollfd waits = {.fd = fd, .events = POLLIN};
+    ck_assert_msg(poll(&waits, 1, 60000) == 1, "the connection is left waiting");
+    ck_assert_int_le(recv(fd, &byte, 1, 0), 0);
+}
+
+enum { FILES = 512 };
+
+/* Opens files until none is left. Returns their number. */
+static size_t open_all(int fds[FILES], struct rlimit *before)
+{
+    size_t count = 0;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, before), 0);
+    struct rlimit few = {.rlim_cur = FILES, .rlim_max = before->rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    while ((fds[count] = dup(STDERR_FILENO)) >= 0)
+        count++;
+    ck_assert_int_eq(errno, EMFILE);
+    return count;
+}
+
+static void close_all(const int fds[FILES], size_t count, const struct rlimit *before)
+{
+    while (count > 0)
+        close(fds[--count]);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, before), 0);
+}
+
+/* A connection over HTTP that gets no descriptor is closed, so that the thread does not find it
+ * again and again. */
+START_TEST(test_http_without_descriptors)
+{
+    struct tierce__server *server = start_http();
+    struct sockaddr_in in = address_of(tierce__server_port(server, 0));
+    int fds[FILES], clients[3];
+    struct rlimit before;
+    for (size_t i = 0; i < 3; i++)
+        clients[i] = socket(AF_INET, SOCK_STREAM, 0);
+    size_t count = open_all(fds, &before);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(connect(clients[i], (struct sockaddr *)&in, sizeof(in)), 0);
+        wait_for_end(clients[i]);
+    }
+    close_all(fds, count, &before);
+    wait_for_service(tierce__server_port(server, 0));
+    for (size_t i = 0; i < 3; i++)
+        close(clients[i]);
+    tierce__server_stop(server, 1000);
+}
+END_TEST
+
+/* libmicrohttpd stops accepting until one of the thread's connections ends. So an idle one is
+ * closed. */
+START_TEST(test_http_without_descriptors_closes_an_idle_connection)
+{
+    struct tierce__server *server = start_http();
+    struct sockaddr_in in = address_of(tierce__server_port(server, 0));
+    int fds[FILES], idle = connect_to(tierce__server_port(server, 0));
+    struct rlimit before;
+    ck_assert(is_served(idle));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    size_t count = open_all(fds, &before);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+    wait_for_end(idle);
+    struct pollfd now = {.fd = fd, .events = POLLIN};
+    ck_assert_msg(poll(&now, 1, 0) == 1, "the connection was left waiting");
+    close_all(fds, count, &before);
+    close(fd);
+    wait_for_service(tierce__server_port(server, 0));
+    close(idle);
+    tierce__server_stop(server, 1000);
 }
 END_TEST
 
@@ -487,6 +626,7 @@ int main(void)
 {
     Suite *suite = suite_create("serve parts");
     TCase *tests = tcase_create("all");
+    tcase_set_timeout(tests, 240);
     tcase_add_test(tests, test_timeouts);
     tcase_add_test(tests, test_timeouts_come_back);
     tcase_add_test(tests, test_messages);
@@ -498,6 +638,8 @@ int main(void)
     tcase_add_test(tests, test_protobuf_fields);
     tcase_add_test(tests, test_peers);
     tcase_add_test(tests, test_accepting_without_descriptors);
+    tcase_add_test(tests, test_http_without_descriptors);
+    tcase_add_test(tests, test_http_without_descriptors_closes_an_idle_connection);
     tcase_add_test(tests, test_addresses_have_a_limit);
     tcase_add_test(tests, test_addresses_without_memory);
     suite_add_tcase(suite, tests);
