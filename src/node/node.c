@@ -199,7 +199,15 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256])
     return rc == 0;
 }
 
-bool tierce__node_has_disk(struct tierce__node *node, char why[256])
+/* The tier does not hand over the file that it could not use, but logs it. */
+static const char *where_to_look(int64_t status)
+{
+    return status == -ENOMEM || status == TIERCE_E_VERSION
+               ? ""
+               : "; the event disk_open_failed in the log names the file and the remedy";
+}
+
+bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK_BYTES])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     const char *path = node->config->disk_path;
@@ -208,10 +216,12 @@ bool tierce__node_has_disk(struct tierce__node *node, char why[256])
         return true;
     tierce_engine_stats(node->engine, &stats);
     if (stats.disk_open_status != 0)
-        snprintf(why, 256, "disk.path %.160s cannot be used: %.60s", path,
-                 tierce_strerror((int)stats.disk_open_status));
+        snprintf(why, TIERCE__NODE_DISK_BYTES, "disk.path %.160s cannot be used: %.60s%s", path,
+                 tierce_strerror((int)stats.disk_open_status),
+                 where_to_look(stats.disk_open_status));
     else if (stats.disk_in_service_now == 0)
-        snprintf(why, 256, "disk.path %.160s is out of service after errors", path);
+        snprintf(why, TIERCE__NODE_DISK_BYTES, "disk.path %.160s is out of service after errors",
+                 path);
     return why[0] == '\0';
 }
 
@@ -275,7 +285,7 @@ static int read_certificates(struct tierce__tls_context **out,
 static int check_disk(struct tierce__node *node, char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
-    char reason[256];
+    char reason[TIERCE__NODE_DISK_BYTES];
     if (tierce__node_has_disk(node, reason))
         return 0;
     if (node->config->disk_is_optional) {

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <tierce/engine.h>
+#include <tierce/log.h>
 
 /*
  * Values whose bytes on disk are damaged: each is a miss, and the connection that asked for it
@@ -229,7 +230,7 @@ END_TEST
 /* A disk that fails again and again is taken out of service, and the node is not ready then. */
 START_TEST(test_a_disk_out_of_service_is_told)
 {
-    char why[256];
+    char why[TIERCE__NODE_DISK_BYTES];
     struct tierce__health *health = &h.node->engine->rungs[1].health;
     ck_assert_msg(tierce__node_has_disk(h.node, why), "%s", why);
     while (tierce__health_serves(health)) {
@@ -241,6 +242,40 @@ START_TEST(test_a_disk_out_of_service_is_told)
 }
 END_TEST
 
+static char logged[512];
+
+static void note_event(void *arg, enum tierce_log_level level, const char *event,
+                       const char *detail)
+{
+    (void)arg;
+    (void)level;
+    if (strcmp(event, "disk_open_failed") == 0)
+        snprintf(logged, sizeof(logged), "%s", detail);
+}
+
+/* With disk.optional it starts, and both say which event has the file and the remedy. */
+START_TEST(test_a_folder_that_cannot_be_used)
+{
+    char *arguments[] = {(char *)"--disk.path=/dev/null/store", (char *)"--disk.optional=true"};
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    struct node_harness own;
+    struct tierce__node *node = NULL;
+    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_INFO);
+    harness_start(&own, 2, arguments);
+    ck_assert(!tierce__node_has_disk(own.node, why));
+    ck_assert_str_eq(why, "disk.path /dev/null/store cannot be used: Not a directory; the event "
+                          "disk_open_failed in the log names the file and the remedy");
+    ck_assert_msg(strstr(logged, "path=\"/dev/null/store\"") != NULL, "%s", logged);
+    tierce__node_stop(own.node);
+    own.config.disk_is_optional = false;
+    ck_assert_int_eq(tierce__node_start(&node, &own.config, why), -ENOTDIR);
+    ck_assert_ptr_nonnull(strstr(why, "; the event disk_open_failed in the log names the file"));
+    ck_assert_ptr_nonnull(strstr(why, "; with disk.optional: true the node starts"));
+    tierce__node_config_clear(&own.config);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("node_damage");
@@ -248,6 +283,7 @@ static Suite *suite(void)
     tcase_set_timeout(t, 900);
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_add_test(t, test_a_disk_out_of_service_is_told);
+    tcase_add_test(t, test_a_folder_that_cannot_be_used);
     tcase_add_test(t, test_flipped_bytes_are_misses_and_cut_nothing);
     suite_add_tcase(s, t);
     return s;
