@@ -31,6 +31,7 @@ struct store_connector {
         unsigned times;
         bool after;
     } fails[OPS];
+    bool repeats;
     unsigned counts[OPS];
     enum tierce__connector_urgency urgency;
     unsigned late_ms;
@@ -117,6 +118,7 @@ static void carry_out(struct store_connector *store, struct tierce__connector_re
     bool fails = store->fails[op].times > 0;
     store->fails[op].times -= fails;
     req->status = fails ? store->fails[op].status : 0;
+    req->repeats = fails && store->repeats;
     if (fails && !store->fails[op].after)
         return;
     switch (req->op) {
@@ -279,6 +281,13 @@ void store_connector_set_late(struct store_connector *store, unsigned ms)
     store->late_ms = ms;
     store->has_thread = true;
     ck_assert_int_eq(pthread_create(&store->thread, NULL, run_late, store), 0);
+}
+
+void store_connector_repeat(struct store_connector *store, bool repeats)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->repeats = repeats;
+    pthread_mutex_unlock(&store->mutex);
 }
 
 void store_connector_hold(struct store_connector *store, enum tierce__connector_op op)

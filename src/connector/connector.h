@@ -115,6 +115,9 @@ struct tierce__connector_req {
      * TIERCE_E_CANCELLED (close was quicker), or a negative errno. In words: ops->why.
      */
     int status;
+    /* [in] false; [out] true: `status` is a failure that another request was answered with. It is
+     * no further sign that the store fails. */
+    bool repeats;
 
     struct tierce__list node; /* the connector's while the request is with it */
     uint64_t scratch[8];      /* the connector's while the request is with it */

@@ -34,6 +34,7 @@ struct worker {
     struct slot slots[TIERCE__LINKS_GETS];
     /* Under the lock. */
     bool takes_stores, is_idle, in_call, is_connected;
+    bool is_told; /* a request was answered with the link's last failure */
     uint64_t connects;
 };
 
@@ -132,6 +133,19 @@ static void note_call(struct links *links, struct worker *worker, int rc)
     set_why(links, why != NULL && why[0] != '\0' ? why : tierce_strerror(rc));
 }
 
+/* Whether a request was answered before with the failure that a call ended with. The request whose
+ * call failed may have been answered at its deadline: then the next one is the first. Under the
+ * lock. */
+static bool repeats_failure(const struct links *links, struct worker *worker,
+                            const struct tierce__connector_req *req, int rc)
+{
+    bool repeats =
+        rc != 0 && links->link_ops->repeats != NULL && links->link_ops->repeats(worker->link);
+    bool was_told = repeats && worker->is_told;
+    worker->is_told = was_told || req != NULL;
+    return was_told;
+}
+
 /* `answering` was one more for as long as done was called. */
 static void end_answer(struct links *links)
 {
@@ -150,11 +164,13 @@ static void end_call(struct links *links, struct worker *worker, struct slot *sl
     note_call(links, worker, rc);
     worker->in_call = !is_last;
     struct tierce__connector_req *req = slot->req; /* NULL: it was answered at its deadline */
+    bool repeats = repeats_failure(links, worker, req, rc);
     slot->req = NULL;
     links->answering++;
     tierce__lock_drop(&links->lock);
     if (req != NULL) {
         tierce__links_hand_over(&slot->call, req, rc);
+        req->repeats = repeats;
         tierce__links_call_end(&slot->call);
         answer(req, rc);
     } else {

@@ -65,6 +65,9 @@ struct tierce__link_ops {
     /* After a call: is there a connection now, and how many has it made so far? */
     bool (*is_connected)(const struct tierce__link *link);
     uint64_t (*connects)(const struct tierce__link *link);
+    /* After a call that failed: whether its error is that of an earlier attempt to connect, and
+     * nothing was sent. NULL: it never is. */
+    bool (*repeats)(const struct tierce__link *link);
     /* The last failure of this link in words, without credentials. [borrow until the next call] */
     const char *(*why)(const struct tierce__link *link);
 

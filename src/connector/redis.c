@@ -393,6 +393,11 @@ static uint64_t count_connects(const struct tierce__link *link)
     return tierce__resp_link_connects(link->resp);
 }
 
+static bool repeats(const struct tierce__link *link)
+{
+    return tierce__resp_link_repeats(link->resp);
+}
+
 static const char *why_of(const struct tierce__link *link)
 {
     return link->why;
@@ -421,6 +426,7 @@ static const struct tierce__link_ops link_ops = {
     .ping = redis_ping,
     .is_connected = is_connected,
     .connects = count_connects,
+    .repeats = repeats,
     .why = why_of,
     .end = end_redis,
 };

@@ -229,8 +229,11 @@ bool tierce__s3_join_end(struct tierce__s3_transfer *transfer, int status)
         return true;
     }
     /* A store without range requests sends the whole object; these bytes are its beginning. */
-    while (!tierce__list_empty(&transfer->riders))
-        answer_rider(transfer, rider_of(transfer->riders.next), status);
+    for (bool repeats = false; !tierce__list_empty(&transfer->riders); repeats = true) {
+        struct tierce__s3_job *job = rider_of(transfer->riders.next);
+        job->req->repeats = repeats && status < 0;
+        answer_rider(transfer, job, status);
+    }
     lead->transfer = NULL;
     return false;
 }

@@ -139,6 +139,7 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req 
 {
     uint64_t now_ns = tierce__now_ns();
     req->begun_ns = now_ns;
+    req->repeats = false;
     if (!reaches_device(req))
         return tierce__breaker_closed(&health->breaker);
     if (!tierce__breaker_pass(&health->breaker, now_ns))
@@ -209,6 +210,8 @@ static enum tierce__health_change note_index(struct tierce__health *health,
     uint64_t now_ns = tierce__now_ns();
     bool asks_outside = health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0;
     bool failed = counts_against(req->status);
+    if (req->repeats)
+        return TIERCE__HEALTH_SAME;
     bool hangs_now = asks_outside && note_lookup(health, req, now_ns);
     if (asks_outside && tierce__health_is_unanswered(health, req)) {
         if (req->found == 0)
@@ -232,6 +235,10 @@ static enum tierce__health_change note_ping(struct tierce__health *health,
                                             const struct tierce__tier_req *req)
 {
     bool was_closed = tierce__breaker_closed(&health->breaker), ok = req->status == 0;
+    if (req->repeats) {
+        tierce__breaker_let_go(&health->breaker);
+        return TIERCE__HEALTH_SAME;
+    }
     if (tierce__breaker_note(&health->breaker, ok, tierce__now_ns()))
         return TIERCE__HEALTH_LOST;
     return ok && !was_closed ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME;
@@ -244,7 +251,7 @@ static enum tierce__health_change note_transfer(struct tierce__health *health,
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__TIER_GET)
         end_reading(health, req, now_ns);
-    bool failed = counts_against(req->status);
+    bool failed = counts_against(req->status) && !req->repeats;
     if (!failed && req->status != 0) {
         /* An honest no comes from the index; a shared tier's from its store, which is there
          * then. */

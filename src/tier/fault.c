@@ -43,6 +43,7 @@ static void answer(struct passage *p)
     outer->found = p->inner.found;
     outer->lent = p->inner.lent;
     outer->recalled = p->inner.recalled;
+    outer->repeats = p->inner.repeats;
     outer->buf = p->inner.buf;
     tierce__free(p);
     outer->done(outer);

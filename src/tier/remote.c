@@ -189,6 +189,7 @@ static void looked_up(struct tierce__connector_req *call)
     int status = tierce__remote_status(call);
     TIERCE_ASSERT(call->found <= call->name_count);
     req->found = lookup->first + call->found;
+    req->repeats = call->repeats;
     tierce__lock_take(&remote->lock);
     learn(lookup, status);
     tierce__lock_drop(&remote->lock);
@@ -333,6 +334,7 @@ static void has_read(struct tierce__connector_req *call)
     struct tierce__remote *remote = reading->remote;
     struct tierce__tier_req *req = reading->req;
     int status = tierce__remote_status(call);
+    req->repeats = call->repeats;
     judge(reading);
     tierce__free(reading);
     answer_read(remote, req, status);
@@ -355,8 +357,9 @@ static void has_read_whole(struct tierce__connector_req *call)
     tierce__lock_take(&remote->lock);
     tierce__list_remove(&whole->node);
     tierce__lock_drop(&remote->lock);
-    while (!tierce__list_empty(&whole->waiting)) {
+    for (bool repeats = call->repeats; !tierce__list_empty(&whole->waiting); repeats = true) {
         struct tierce__tier_req *req = pop_request(&whole->waiting);
+        req->repeats = repeats && status < 0;
         answer_read(remote, req, status);
     }
     tierce__free(whole);
@@ -556,6 +559,7 @@ static void has_pinged(struct tierce__connector_req *call)
     struct tierce__remote *remote = ping->remote;
     struct tierce__tier_req *req = ping->req;
     int status = tierce__remote_status(call);
+    req->repeats = call->repeats;
     tierce__free(ping);
     tierce__remote_answer(remote, req, status);
 }

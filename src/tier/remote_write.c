@@ -57,6 +57,7 @@ static void answer_all(struct tierce__list *over)
         struct tierce__remote *remote = put->remote;
         struct tierce__tier_req *req = put->req;
         int verdict = put->verdict;
+        req->repeats = put->call.repeats;
         tierce__list_remove(&put->node);
         tierce__buf_release(req->buf);
         tierce__free(put);

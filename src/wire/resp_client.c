@@ -44,6 +44,7 @@ struct tierce__resp {
     uint64_t appended, awaited; /* commands not sent, answers not read */
     uint64_t retry_ns;          /* no attempt to connect before */
     int connect_rc;             /* how the last attempt ended */
+    bool repeats;               /* the last begin returned it without an attempt */
     uint64_t connects;
     char why[TIERCE__RESP_WHY_BYTES];
 };
@@ -172,6 +173,12 @@ uint64_t tierce__resp_connects(const struct tierce__resp *resp)
 {
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
     return resp->connects;
+}
+
+bool tierce__resp_repeats(const struct tierce__resp *resp)
+{
+    TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
+    return resp->repeats;
 }
 
 const char *tierce__resp_why(const struct tierce__resp *resp)
@@ -576,7 +583,8 @@ static int greet(struct tierce__resp *resp, uint64_t deadline_ns)
 static int reconnect(struct tierce__resp *resp)
 {
     uint64_t now = tierce__now_ns();
-    if (now < resp->retry_ns)
+    resp->repeats = now < resp->retry_ns;
+    if (resp->repeats)
         return resp->connect_rc;
     uint64_t deadline_ns = now + resp->opts.connect_timeout_ms * TIERCE__MS_NS;
     resp->awaited = 0;
@@ -604,6 +612,7 @@ int tierce__resp_begin(struct tierce__resp *resp)
 {
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
     forget(resp);
+    resp->repeats = false;
     if (tierce__resp_is_ready(resp))
         return 0;
     tierce__resp_stream_close(&resp->stream);

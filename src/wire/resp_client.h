@@ -114,6 +114,10 @@ bool tierce__resp_is_connected(const struct tierce__resp *resp);
 /* Whether begin would use the connection that there is. */
 bool tierce__resp_is_ready(struct tierce__resp *resp);
 
+/* Whether the last begin returned the error of an earlier attempt, because it was too early for
+ * another one. */
+bool tierce__resp_repeats(const struct tierce__resp *resp);
+
 /* How many connections it has made so far. */
 uint64_t tierce__resp_connects(const struct tierce__resp *resp);
 

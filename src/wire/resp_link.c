@@ -28,6 +28,7 @@ struct tierce__resp_link {
     /* With a sentinel. */
     uint64_t look_ns;         /* it is not asked before */
     int look_rc;              /* its last result */
+    bool repeats_look;        /* the last begin returned it without asking */
     uint64_t connects_before; /* of servers that were left */
     bool has_why;             /* why is newer than the server's */
     char why[TIERCE__RESP_WHY_BYTES];
@@ -106,6 +107,12 @@ uint64_t tierce__resp_link_connects(const struct tierce__resp_link *link)
     return link->connects_before + (link->server != NULL ? tierce__resp_connects(link->server) : 0);
 }
 
+/* A cluster's pipeline asks the nodes again before it fails. */
+bool tierce__resp_link_repeats(const struct tierce__resp_link *link)
+{
+    return link->repeats_look || (link->server != NULL && tierce__resp_repeats(link->server));
+}
+
 static int fail(struct tierce__resp_link *link, int rc, const char *why)
 {
     snprintf(link->why, sizeof(link->why), "%s", why);
@@ -118,7 +125,8 @@ static int fail(struct tierce__resp_link *link, int rc, const char *why)
 /* Asks the sentinels for the master, which may be the same again. */
 static int find_master(struct tierce__resp_link *link)
 {
-    if (tierce__now_ns() < link->look_ns) {
+    link->repeats_look = tierce__now_ns() < link->look_ns;
+    if (link->repeats_look) {
         link->has_why = true;
         return link->look_rc;
     }
@@ -138,6 +146,7 @@ static int begin_server(struct tierce__resp_link *link)
         tierce__resp_leave(link->server, link->why);
     link->leaves = false;
     link->has_why = false;
+    link->repeats_look = false;
     if (link->sentinel != NULL && (link->server == NULL || !tierce__resp_is_ready(link->server))) {
         int rc = find_master(link);
         if (rc != 0)

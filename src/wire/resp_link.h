@@ -76,6 +76,9 @@ TIERCE_MUSTUSE int tierce__resp_link_node(struct tierce__resp_link *link, size_t
 
 bool tierce__resp_link_is_connected(const struct tierce__resp_link *link);
 
+/* Whether the last begin returned the error of an earlier attempt to connect. */
+bool tierce__resp_link_repeats(const struct tierce__resp_link *link);
+
 /* Connections made so far, except those that only queried a location. */
 uint64_t tierce__resp_link_connects(const struct tierce__resp_link *link);
 

@@ -34,6 +34,7 @@ static struct {
     char broken;           /* the name at which a connection ends, once */
     size_t most;           /* GETs that a link was given at once */
     int status;            /* what calls return */
+    bool repeats;          /* it is the error of an earlier call */
     uint32_t fail_link;    /* the link, counted from 1, that cannot be created */
     char order[64];        /* the first letters of the names, as they were served */
     size_t served;
@@ -60,6 +61,7 @@ static inline int pass(struct tierce__link *link, const struct tierce__store_nam
     while (world.shut)
         pthread_cond_wait(&world.changed, &world.lock);
     world.inside--;
+    pthread_cond_broadcast(&world.changed);
     world.busy[link->number] = false;
     link->connects += !link->connected && world.status == 0;
     link->connected = world.status == 0;
@@ -206,6 +208,12 @@ static inline uint64_t link_connects(const struct tierce__link *link)
     return link->connects;
 }
 
+static inline bool link_repeats(const struct tierce__link *link)
+{
+    (void)link;
+    return world.repeats;
+}
+
 static inline const char *link_why(const struct tierce__link *link)
 {
     (void)link;
@@ -245,6 +253,7 @@ static const struct tierce__link_ops ops = {
     .ping = link_ping,
     .is_connected = link_is_connected,
     .connects = link_connects,
+    .repeats = link_repeats,
     .why = link_why,
     .end = link_end,
 };
@@ -285,6 +294,15 @@ static inline void await_inside(uint32_t calls)
 {
     pthread_mutex_lock(&world.lock);
     while (world.inside != calls)
+        pthread_cond_wait(&world.changed, &world.lock);
+    pthread_mutex_unlock(&world.lock);
+}
+
+/* Waits until that many calls with a name have begun. */
+static inline void await_served(size_t calls)
+{
+    pthread_mutex_lock(&world.lock);
+    while (world.served < calls)
         pthread_cond_wait(&world.changed, &world.lock);
     pthread_mutex_unlock(&world.lock);
 }

@@ -3,6 +3,8 @@
 #include "check_main.h"
 #include "links_world.h"
 
+#include <poll.h>
+
 /* ---- many names ------------------------------------------------------------------------------ */
 
 /* One name per letter; '-' is absent. A link gets as many names at a time as it accepts. */
@@ -287,6 +289,55 @@ START_TEST(statuses_and_reasons)
 }
 END_TEST
 
+/* A ping of at most `ms`: whether its failure was the answer of another one before. */
+static bool ping_repeats(uint32_t ms, int status)
+{
+    struct connector_call call;
+    connector_call_init(&call, TIERCE__CONNECTOR_PING, NULL, 0);
+    call.req.deadline_ns = tierce__deadline_in_ms(ms);
+    ck_assert_int_eq(connector_call_run(connector, &call), status);
+    return call.req.repeats;
+}
+
+static void set_failure(int status, bool repeats)
+{
+    pthread_mutex_lock(&world.lock);
+    world.status = status;
+    world.repeats = repeats;
+    pthread_mutex_unlock(&world.lock);
+}
+
+/* All pings use one link, because a lookup occupies the other one. */
+START_TEST(one_failure_is_told_once)
+{
+    struct connector_call lookup;
+    start(2, 3);
+    hold('h');
+    connector_call_init(&lookup, TIERCE__CONNECTOR_EXISTS, "h", 0);
+    submit(&lookup);
+    await_served(1);
+    await_inside(0);
+    set_shut(true);
+    ck_assert(!ping_repeats(50, TIERCE_E_DEADLINE)); /* answered before its call fails */
+    set_failure(TIERCE_E_DOWN, false);
+    set_shut(false);
+    while (connector_stats(connector).requests_left_behind > 0)
+        poll(NULL, 0, 1);
+    set_failure(TIERCE_E_DOWN, true);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(ping_repeats(60000, TIERCE_E_DOWN), i > 0);
+    set_failure(TIERCE_E_DOWN, false); /* another attempt */
+    ck_assert(!ping_repeats(60000, TIERCE_E_DOWN));
+    set_failure(TIERCE_E_DOWN, true);
+    ck_assert(ping_repeats(60000, TIERCE_E_DOWN));
+    set_failure(0, true);
+    ck_assert(!ping_repeats(60000, 0));
+    hold('\0');
+    ck_assert_int_eq(connector_call_wait(&lookup), 0);
+    end();
+}
+END_TEST
+
 static size_t pages_names;
 
 static void count_name(void *arg, const struct tierce__store_name *name)
@@ -445,6 +496,7 @@ int main(void)
     tcase_add_test(tcase, what_hangs_is_left_behind);
     tcase_add_test(tcase, not_too_many_wait);
     tcase_add_test(tcase, statuses_and_reasons);
+    tcase_add_test(tcase, one_failure_is_told_once);
     tcase_add_test(tcase, pages);
     tcase_add_test(tcase, close_cancels_what_waits_and_awaits_what_runs);
     tcase_add_test(tcase, close_is_bounded);

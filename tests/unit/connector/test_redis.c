@@ -271,6 +271,24 @@ START_TEST(a_server_comes_and_goes)
 }
 END_TEST
 
+/* Until the connector tries to connect again, it repeats the error of the last attempt, and says
+ * so. */
+START_TEST(a_failed_attempt_is_repeated)
+{
+    struct connector_call call;
+    pool = connector_pool();
+    open_port(server_free_port(), "", "?connections=2");
+    unsigned pings = 0;
+    do { /* several on a slow machine */
+        connector_call_init(&call, TIERCE__CONNECTOR_PING, NULL, 0);
+        ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DOWN);
+        ck_assert(pings++ > 0 || !call.req.repeats);
+    } while (!call.req.repeats);
+    close_connector();
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
 /* A server that has stopped: every request is answered by its deadline. */
 START_TEST(a_server_that_says_nothing)
 {
@@ -702,6 +720,7 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, what_is_stored_is_a_string_with_a_ttl);
     tcase_add_test(tcase, each_allocation_fails_once);
     tcase_add_test(tcase, a_server_comes_and_goes);
+    tcase_add_test(tcase, a_failed_attempt_is_repeated);
     tcase_add_test(tcase, a_server_that_says_nothing);
     tcase_add_loop_test(tcase, cut_in_the_middle, 0, 10);
     tcase_add_test(tcase, half_open);

@@ -57,6 +57,8 @@ static bool serve_ranges(int fd, const struct s3_request *request)
         return s3_fake_error(fd, "404 Not Found", "NoSuchKey");
     }
     atomic_fetch_add(&store.gets, 1);
+    if (strstr(request->target, "forbidden") != NULL)
+        return s3_fake_error(fd, "403 Forbidden", "AccessDenied");
     if (last - first + 1 > atomic_load(&store.longest))
         atomic_store(&store.longest, last - first + 1);
     if (first >= store.bytes)
@@ -207,6 +209,22 @@ START_TEST(a_missing_object)
     for (size_t i = 0; i < 4; i++)
         ck_assert_int_eq(connector_call_wait(&calls[i]), TIERCE_E_MISS);
     ck_assert_uint_eq(atomic_load(&fake.requests), 3);
+    end_busy();
+}
+END_TEST
+
+/* The failure of one request is marked as known in the answers of all ranges but the first. */
+START_TEST(a_rejected_request)
+{
+    start_busy(OBJECT);
+    for (uint64_t i = 0; i < 4; i++)
+        begin_get(&calls[i], "forbidden", into, i * RANGE, RANGE, 60000);
+    let_go();
+    for (size_t i = 0; i < 4; i++) {
+        ck_assert_int_eq(connector_call_wait(&calls[i]), TIERCE_E_REFUSED);
+        ck_assert_int_eq(calls[i].req.repeats, i > 0);
+    }
+    ck_assert_uint_eq(atomic_load(&store.gets), 1);
     end_busy();
 }
 END_TEST
@@ -379,6 +397,7 @@ static Suite *join_suite(void)
     tcase_add_test(tcase, only_neighbours_are_joined);
     tcase_add_test(tcase, a_shorter_object);
     tcase_add_test(tcase, a_missing_object);
+    tcase_add_test(tcase, a_rejected_request);
     tcase_add_loop_test(tcase, one_range_is_late, 0, 8);
     tcase_add_loop_test(tcase, a_connection_breaks, 0, 8);
     tcase_add_test(tcase, close_while_they_ride);

@@ -160,6 +160,29 @@ START_TEST(a_store_that_is_not_there_costs_a_miss)
 }
 END_TEST
 
+/* Many lookups within the time between two attempts to connect are one failure of each connection:
+ * five failures of two connections take two such times, of 100 ms each. */
+START_TEST(a_failed_connection_counts_once)
+{
+    const char *sets[] = {"remote.urls",
+                          "redis://127.0.0.1:1?connections=2",
+                          "breaker.errors",
+                          "5",
+                          "breaker.retry",
+                          "60s",
+                          NULL};
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    uint64_t begun_ns = tierce__now_ns();
+    while (fx_stats(&fx).remotes_in_service_now == 1)
+        ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
+    ck_assert_uint_ge(tierce__now_ns() - begun_ns, 200 * TIERCE__MS_NS);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* A store that was down from the beginning: its return is detected without any request.
  */
 START_TEST(a_store_comes_back_without_being_asked)
@@ -260,6 +283,7 @@ int main(void)
     tcase_add_test(t, what_one_stored_another_loads);
     tcase_add_test(t, what_the_store_changed_is_never_loaded);
     tcase_add_test(t, a_store_that_is_not_there_costs_a_miss);
+    tcase_add_test(t, a_failed_connection_counts_once);
     tcase_add_test(t, a_store_comes_back_without_being_asked);
     tcase_add_test(t, a_clear_reaches_the_store_if_it_is_named);
     if (mooncake_is_there())

@@ -47,6 +47,18 @@ static enum tierce__health_change answer(enum tierce__tier_op op, int status, ui
     return tierce__health_note(&health, &req);
 }
 
+/* One request that ends with a failure that is already known, as late as a hanging store. */
+static enum tierce__health_change repeat(enum tierce__tier_op op, int status)
+{
+    struct tierce__tier_req req = {.op = op, .keys = &key, .key_count = 1, .repeats = true};
+    ck_assert(tierce__health_pass(&health, &req));
+    ck_assert(!req.repeats);
+    req.begun_ns -= 100 * TIERCE__MS_NS;
+    req.status = status;
+    req.repeats = true;
+    return tierce__health_note(&health, &req);
+}
+
 static bool passes(enum tierce__tier_op op)
 {
     struct tierce__tier_req req = {.op = op, .keys = &key, .key_count = 1, .status = TIERCE_E_MISS};
@@ -109,6 +121,33 @@ START_TEST(a_full_disk_stays_in_service)
     ck_assert_int_eq(answer(TIERCE__TIER_PUT, -ENOSPC, 0), TIERCE__HEALTH_SAME);
     ck_assert(!tierce__health_serves(&health));
     ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+/* The failure of one connection answers several requests. */
+START_TEST(a_repeated_failure_counts_once)
+{
+    static const enum tierce__tier_op ops[] = {TIERCE__TIER_GET, TIERCE__TIER_PUT,
+                                               TIERCE__TIER_LOOKUP, TIERCE__TIER_PING};
+    setup(3, 8, 0);
+    health.shared = true;
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    for (int i = 0; i < 100; i++) {
+        ck_assert_int_eq(repeat(ops[i % 4], TIERCE_E_DOWN), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(repeat(ops[i % 4], TIERCE_E_DEADLINE), TIERCE__HEALTH_SAME);
+        ck_assert(tierce__health_serves(&health));
+    }
+    /* Nor does it show that the store works. */
+    ck_assert_int_eq(answer(TIERCE__TIER_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__TIER_PUT, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+    for (int i = 0; i < 2; i++) { /* it answers no probe, so that another one may follow */
+        let_pass(31);
+        ck_assert_int_eq(repeat(i == 0 ? TIERCE__TIER_GET : TIERCE__TIER_PING, TIERCE_E_DOWN),
+                         TIERCE__HEALTH_SAME);
+        ck_assert(!tierce__health_serves(&health) && tierce__health_is_due(&health));
+    }
+    ck_assert_int_eq(answer(TIERCE__TIER_PING, 0, 0), TIERCE__HEALTH_BACK);
     tierce__health_fini(&health);
 }
 END_TEST
@@ -660,6 +699,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, failures_in_a_row_end_service_and_a_try_brings_it_back);
     tcase_add_test(t, a_full_disk_stays_in_service);
+    tcase_add_test(t, a_repeated_failure_counts_once);
     tcase_add_test(t, a_no_brings_a_shared_tier_back);
     tcase_add_test(t, a_ping_brings_a_shared_tier_back);
     tcase_add_test(t, one_try_at_a_time);

@@ -547,10 +547,14 @@ START_TEST(one_reading_serves_all_parts)
     second->req.length = BYTES - 4096;
     submit(second);
     ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_GET), 1);
+    if (_i == 1)
+        store_connector_fail(store, TIERCE__CONNECTOR_GET, TIERCE_E_DOWN, 1, false);
     (void)store_connector_let_go(store);
-    check(first, 0);
-    check(second, 0);
-    for (unsigned i = 0; i < BYTES; i++)
+    check(first, _i == 1 ? TIERCE_E_DOWN : 0);
+    check(second, _i == 1 ? TIERCE_E_DOWN : 0);
+    ck_assert(!first->req.repeats);
+    ck_assert_int_eq(second->req.repeats, _i == 1);
+    for (unsigned i = 0; i < BYTES && _i == 0; i++)
         ck_assert_uint_eq(first->req.buf->data[i], 1);
     close_tier();
 }
@@ -579,6 +583,27 @@ START_TEST(failures_of_the_store_are_told)
     check(lookup, -EIO);
     ck_assert_uint_eq(lookup->req.found, 0);
     check(put(3), -EIO);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_repeated_failure_is_marked)
+{
+    static const enum tierce__connector_op ops[] = {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_GET,
+                                                    TIERCE__CONNECTOR_PUT, TIERCE__CONNECTOR_PING};
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    for (int repeats = 0; repeats < 2; repeats++) {
+        store_connector_repeat(store, repeats == 1);
+        for (unsigned i = 0; i < 4; i++)
+            store_connector_fail(store, ops[i], TIERCE_E_DOWN, 1, false);
+        const struct call *all[] = {submit(make(TIERCE__TIER_LOOKUP, 1)), get(1, BYTES, 0, BYTES),
+                                    put(2), submit(make(TIERCE__TIER_PING, 1))};
+        for (unsigned i = 0; i < 4; i++) {
+            check(all[i], TIERCE_E_DOWN);
+            ck_assert_int_eq(all[i]->req.repeats, repeats);
+        }
+    }
     close_tier();
 }
 END_TEST
@@ -730,7 +755,8 @@ int main(void)
     tcase_add_test(t, what_is_too_short_is_a_miss);
     tcase_add_test(t, what_cannot_be_deleted_is_hidden_until_it_is_replaced);
     tcase_add_test(t, what_cannot_be_taken_back_is_hidden);
-    tcase_add_test(t, one_reading_serves_all_parts);
+    tcase_add_loop_test(t, one_reading_serves_all_parts, 0, 2);
+    tcase_add_test(t, a_repeated_failure_is_marked);
     tcase_add_test(t, failures_of_the_store_are_told);
     tcase_add_test(t, who_reads_ahead_says_so);
     tcase_add_test(t, a_ping_asks_the_store);

@@ -311,8 +311,10 @@ START_TEST(test_retry_interval)
     opts.retry_interval_ms = 3600000;
     ck_assert_int_eq(tierce__resp_create(&resp, &opts, why), 0);
     ck_assert_int_eq(tierce__resp_begin(resp), -ECONNREFUSED);
+    ck_assert(!tierce__resp_repeats(resp));
     ck_assert(redis_run(&server, false, NULL));
     ck_assert_int_eq(tierce__resp_begin(resp), -ECONNREFUSED); /* it has not tried */
+    ck_assert(tierce__resp_repeats(resp));
 }
 END_TEST
 
