@@ -32,11 +32,15 @@ bool tierce__health_is_fault(int status)
            (status < 0 && status > TIERCE_E_MISS);
 }
 
-/* Whether an answer counts against the tier. A full disk fails writes only: what it holds can be
- * read. */
-static bool counts_against(int status)
+/* Whether an answer counts against the tier. A full disk, and one that may only be read, fail
+ * writes only: their chunks can be read. */
+static bool counts_against(const struct tierce__tier_req *req)
 {
-    return tierce__health_is_fault(status) && status != -ENOSPC && status != -EDQUOT;
+    int status = req->status;
+    bool writes = req->op == TIERCE__TIER_PUT || req->op == TIERCE__TIER_FLUSH;
+    bool may_not = status == -EACCES || status == -EPERM || status == -EROFS;
+    return tierce__health_is_fault(status) && status != -ENOSPC && status != -EDQUOT &&
+           !(writes && may_not);
 }
 
 static bool reaches_device(const struct tierce__tier_req *req)
@@ -209,7 +213,7 @@ static enum tierce__health_change note_index(struct tierce__health *health,
 {
     uint64_t now_ns = tierce__now_ns();
     bool asks_outside = health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0;
-    bool failed = counts_against(req->status);
+    bool failed = counts_against(req);
     if (req->repeats)
         return TIERCE__HEALTH_SAME;
     bool hangs_now = asks_outside && note_lookup(health, req, now_ns);
@@ -251,7 +255,7 @@ static enum tierce__health_change note_transfer(struct tierce__health *health,
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__TIER_GET)
         end_reading(health, req, now_ns);
-    bool failed = counts_against(req->status) && !req->repeats;
+    bool failed = counts_against(req) && !req->repeats;
     if (!failed && req->status != 0) {
         /* An honest no comes from the index; a shared tier's from its store, which is there
          * then. */

@@ -25,7 +25,8 @@
  * an index in memory: they must neither end a row of failures nor an outage. Lookups of a shared
  * tier ask outside, and end a row. A late lookup is a failure only if its time limit was at least
  * hang_ms: a shorter limit says nothing about the store. A write that fails because the file system
- * is full is not a failure of the tier, whose chunks can still be read. A failure with which a tier
+ * is full or read-only, or because the store permits only reads, is not a failure of the tier,
+ * whose chunks can still be read. A failure with which a tier
  * answers several requests, such as that of one connection, counts once.
  *
  * The speed of a tier is unknown again when it returns to service.

@@ -147,8 +147,9 @@ int tierce__remote_status(const struct tierce__connector_req *call)
     switch (call->status) {
     case TIERCE_E_FORMAT: /* a read: an object that is shorter than it must be */
         return call->op == TIERCE__CONNECTOR_GET ? TIERCE_E_MISS : -EPROTO;
-    case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again */
-        return TIERCE_E_DOWN;
+    case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again; a
+                              PUT is refused where it may still be read */
+        return call->op == TIERCE__CONNECTOR_PUT ? -EACCES : TIERCE_E_DOWN;
     case TIERCE_E_UNSUPPORTED: /* it takes none of that kind */
         return call->op == TIERCE__CONNECTOR_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
     case TIERCE_E_LIMIT: /* larger than it takes; or more wait than it serves in time */

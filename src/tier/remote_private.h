@@ -45,6 +45,7 @@ struct tierce__remote {
     uint64_t requests;           /* not answered, or whose answer has not returned */
     struct tierce__list waiting; /* puts in the queue, the oldest first */
     struct tierce__list writing; /* puts that have been begun, the oldest first */
+    bool rejects;                /* the store permitted no write when it was asked last */
     uint32_t writes;             /* of these, those with a call under way */
     uint64_t puts_made;          /* numbers puts and clears */
     uint64_t waiting_bytes;

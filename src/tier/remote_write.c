@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 /*
  * A put:
@@ -329,6 +330,29 @@ static void begin(struct tierce__remote_put *put)
         call(put, CHECK, TIERCE__CONNECTOR_EXISTS);
 }
 
+/* Logs that the store permits only reads, and that it permits writes again. */
+static void note_permission(struct tierce__remote *remote, int status)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    bool rejects = status == TIERCE_E_REFUSED;
+    if (status != 0 && !rejects)
+        return;
+    tierce__lock_take(&remote->lock);
+    bool changed = remote->rejects != rejects;
+    remote->rejects = rejects;
+    tierce__lock_drop(&remote->lock);
+    if (!changed)
+        return;
+    remote->connector->ops->why(remote->connector, why);
+    if (rejects)
+        tierce__log(TIERCE_LOG_ERROR, "remote_rejects_writes",
+                    "tier=%s why=\"%s\" hint=\"its chunks are still read; permit writes, or add "
+                    "read_only=true to its URL\"",
+                    remote->name, why);
+    else
+        tierce__log(TIERCE_LOG_WARN, "remote_accepts_writes", "tier=%s", remote->name);
+}
+
 static void run_put(struct tierce__remote_event *event)
 {
     struct tierce__remote_put *put = TIERCE__CONTAINER_OF(event, struct tierce__remote_put, event);
@@ -350,6 +374,7 @@ static void run_put(struct tierce__remote_event *event)
             call(put, SEND, TIERCE__CONNECTOR_PUT);
         break;
     case SEND: /* it may have come also where sending it seems to have failed */
+        note_permission(put->remote, put->call.status);
         if (status == 0 || is_doomed(put))
             settle(put);
         else

@@ -160,6 +160,44 @@ START_TEST(a_store_that_is_not_there_costs_a_miss)
 }
 END_TEST
 
+static void open_redis(const struct redis_server *server, const char *user)
+{
+    snprintf(url, sizeof(url), "redis://%s127.0.0.1:%u", user, (unsigned)server->port);
+    const char *sets[] = {"remote.urls", url, "breaker.errors", "2", "breaker.retry", "60s", NULL};
+    fx_open(&fx, false, sets);
+}
+
+/* Its chunks are found and loaded, however many writes it rejects. */
+START_TEST(a_store_that_may_only_be_read)
+{
+    uint8_t origins[40];
+    struct redis_server server;
+    ck_assert(
+        redis_start(&server, (const char *const[]){"--user", "reader", "on", ">word", "~*", "-@all",
+                                                   "+getrange", "+exists", "+ping", NULL}));
+    open_redis(&server, "");
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    store_all(chain, 40);
+    fx_close(&fx);
+    open_redis(&server, "reader:word@");
+    for (uint32_t i = 0; i < 4; i++) {
+        struct tierce_chain *other = fx_chain(&fx, 2 + i, 4, 0);
+        ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EACCES);
+        ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 40);
+        tierce_chain_destroy(other);
+    }
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    ck_assert_uint_eq(origins[0], TIERCE_ORIGIN_REMOTE);
+    ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 1);
+    ck_assert_int_eq(fx_stats(&fx).breaker_trips, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    redis_stop(&server);
+}
+END_TEST
+
 /* Many lookups within the time between two attempts to connect are one failure of each connection:
  * five failures of two connections take two such times, of 100 ms each. */
 START_TEST(a_failed_connection_counts_once)
@@ -283,6 +321,7 @@ int main(void)
     tcase_add_test(t, what_one_stored_another_loads);
     tcase_add_test(t, what_the_store_changed_is_never_loaded);
     tcase_add_test(t, a_store_that_is_not_there_costs_a_miss);
+    tcase_add_test(t, a_store_that_may_only_be_read);
     tcase_add_test(t, a_failed_connection_counts_once);
     tcase_add_test(t, a_store_comes_back_without_being_asked);
     tcase_add_test(t, a_clear_reaches_the_store_if_it_is_named);

@@ -125,6 +125,23 @@ START_TEST(a_full_disk_stays_in_service)
 }
 END_TEST
 
+/* A store that permits only reads fails writes. Its chunks can be read. */
+START_TEST(a_read_only_disk_stays_in_service)
+{
+    static const int rejected[] = {-EROFS, -EACCES, -EPERM};
+    setup(3, 5, 0);
+    for (int i = 0; i < 99; i++) {
+        ck_assert_int_eq(answer(TIERCE__TIER_PUT, rejected[i % 3], 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__TIER_FLUSH, rejected[i % 3], 0), TIERCE__HEALTH_SAME);
+        ck_assert(tierce__health_serves(&health));
+    }
+    for (int i = 0; i < 3; i++) /* reads that are rejected are failures */
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, rejected[i], 0),
+                         i < 2 ? TIERCE__HEALTH_SAME : TIERCE__HEALTH_LOST);
+    tierce__health_fini(&health);
+}
+END_TEST
+
 /* The failure of one connection answers several requests. */
 START_TEST(a_repeated_failure_counts_once)
 {
@@ -699,6 +716,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, failures_in_a_row_end_service_and_a_try_brings_it_back);
     tcase_add_test(t, a_full_disk_stays_in_service);
+    tcase_add_test(t, a_read_only_disk_stays_in_service);
     tcase_add_test(t, a_repeated_failure_counts_once);
     tcase_add_test(t, a_no_brings_a_shared_tier_back);
     tcase_add_test(t, a_ping_brings_a_shared_tier_back);

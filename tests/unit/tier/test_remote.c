@@ -8,6 +8,7 @@
 #include "store_connector.h"
 
 #include <errno.h>
+#include <tierce/log.h>
 #include <string.h>
 
 /* The queue of a remote tier: the order of sending, and the fate of successors. */
@@ -566,7 +567,7 @@ START_TEST(failures_of_the_store_are_told)
         int store, read, written;
     } cases[] = {{-ECONNRESET, -ECONNRESET, -ECONNRESET},
                  {TIERCE_E_DEADLINE, TIERCE_E_DEADLINE, TIERCE_E_DEADLINE},
-                 {TIERCE_E_REFUSED, TIERCE_E_DOWN, TIERCE_E_DOWN},
+                 {TIERCE_E_REFUSED, TIERCE_E_DOWN, -EACCES},
                  {TIERCE_E_LIMIT, TIERCE_E_DEADLINE, TIERCE_E_FULL},
                  {TIERCE_E_FULL, TIERCE_E_FULL, TIERCE_E_FULL},
                  {TIERCE_E_FORMAT, TIERCE_E_MISS, -EPROTO}};
@@ -583,6 +584,41 @@ START_TEST(failures_of_the_store_are_told)
     check(lookup, -EIO);
     ck_assert_uint_eq(lookup->req.found, 0);
     check(put(3), -EIO);
+    close_tier();
+}
+END_TEST
+
+static _Atomic unsigned rejects_lines, accepts_lines;
+
+static void count_lines(void *arg, enum tierce_log_level level, const char *event,
+                        const char *fields)
+{
+    (void)arg;
+    (void)level;
+    rejects_lines +=
+        strcmp(event, "remote_rejects_writes") == 0 && strstr(fields, "tier=store why=") != NULL;
+    accepts_lines += strcmp(event, "remote_accepts_writes") == 0;
+}
+
+/* A store that permits only reads: one line in the log when that begins, one when it ends. */
+START_TEST(rejected_writes_are_logged)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    tierce_set_log_fn(count_lines, NULL, TIERCE_LOG_WARN);
+    check(put(1), 0);
+    for (unsigned round = 1; round <= 2; round++) {
+        store_connector_fail(store, TIERCE__CONNECTOR_PUT, TIERCE_E_REFUSED, 3, false);
+        for (unsigned n = 0; n < 3; n++)
+            check(put(10 * round + n), -EACCES);
+        store_connector_fail(store, TIERCE__CONNECTOR_PUT, -EIO, 1, false);
+        check(put(10 * round), -EIO); /* shows nothing about permissions */
+        check(get(1, BYTES, 0, BYTES), 0);
+        ck_assert_uint_eq(rejects_lines, round);
+        ck_assert_uint_eq(accepts_lines, round - 1);
+        check(put(10 * round), 0);
+        ck_assert_uint_eq(accepts_lines, round);
+    }
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
     close_tier();
 }
 END_TEST
@@ -756,6 +792,7 @@ int main(void)
     tcase_add_test(t, what_cannot_be_deleted_is_hidden_until_it_is_replaced);
     tcase_add_test(t, what_cannot_be_taken_back_is_hidden);
     tcase_add_loop_test(t, one_reading_serves_all_parts, 0, 2);
+    tcase_add_test(t, rejected_writes_are_logged);
     tcase_add_test(t, a_repeated_failure_is_marked);
     tcase_add_test(t, failures_of_the_store_are_told);
     tcase_add_test(t, who_reads_ahead_says_so);
