@@ -31,7 +31,7 @@ struct store_connector {
         unsigned times;
         bool after;
     } fails[OPS];
-    bool repeats;
+    bool repeats, connects;
     unsigned counts[OPS];
     enum tierce__connector_urgency urgency;
     unsigned late_ms;
@@ -119,6 +119,7 @@ static void carry_out(struct store_connector *store, struct tierce__connector_re
     store->fails[op].times -= fails;
     req->status = fails ? store->fails[op].status : 0;
     req->repeats = fails && store->repeats;
+    req->connected = store->connects;
     if (fails && !store->fails[op].after)
         return;
     switch (req->op) {
@@ -283,10 +284,11 @@ void store_connector_set_late(struct store_connector *store, unsigned ms)
     ck_assert_int_eq(pthread_create(&store->thread, NULL, run_late, store), 0);
 }
 
-void store_connector_repeat(struct store_connector *store, bool repeats)
+void store_connector_mark(struct store_connector *store, bool repeats, bool connected)
 {
     pthread_mutex_lock(&store->mutex);
     store->repeats = repeats;
+    store->connects = connected;
     pthread_mutex_unlock(&store->mutex);
 }
 

@@ -32,8 +32,8 @@ size_t store_connector_held(struct store_connector *store);
 void store_connector_fail(struct store_connector *store, enum tierce__connector_op op, int status,
                           unsigned times, bool after);
 
-/* From now on failures are those of earlier requests, or not. */
-void store_connector_repeat(struct store_connector *store, bool repeats);
+/* From now on failures are those of earlier requests, and connections are made for requests. */
+void store_connector_mark(struct store_connector *store, bool repeats, bool connected);
 
 /* From now on nothing can be deleted: TIERCE__CONNECTOR_NO_DELETE. */
 void store_connector_set_keeps(struct store_connector *store);

@@ -118,6 +118,9 @@ struct tierce__connector_req {
     /* [in] false; [out] true: `status` is a failure that another request was answered with. It is
      * no further sign that the store fails. */
     bool repeats;
+    /* [in] false; [out] true: a connection was made for the request, so that the time to the answer
+     * contains more round trips than others do. */
+    bool connected;
 
     struct tierce__list node; /* the connector's while the request is with it */
     uint64_t scratch[8];      /* the connector's while the request is with it */

@@ -120,17 +120,19 @@ static struct tierce__connector_req *next_req(struct links *links, const struct 
     return NULL;
 }
 
-/* After a call. Under the lock. */
-static void note_call(struct links *links, struct worker *worker, int rc)
+/* After a call. Returns whether it made a connection. Under the lock. */
+static bool note_call(struct links *links, struct worker *worker, int rc)
 {
     uint64_t connects = links->link_ops->connects(worker->link);
+    bool connected = connects != worker->connects;
     links->connects += connects - worker->connects;
     worker->connects = connects;
     worker->is_connected = links->link_ops->is_connected(worker->link);
     if (rc == 0 || rc == TIERCE_E_MISS)
-        return;
+        return connected;
     const char *why = links->link_ops->why(worker->link);
     set_why(links, why != NULL && why[0] != '\0' ? why : tierce_strerror(rc));
+    return connected;
 }
 
 /* Whether a request was answered before with the failure that a call ended with. The request whose
@@ -161,7 +163,7 @@ static void end_call(struct links *links, struct worker *worker, struct slot *sl
                      bool is_last)
 {
     tierce__lock_take(&links->lock);
-    note_call(links, worker, rc);
+    bool connected = note_call(links, worker, rc);
     worker->in_call = !is_last;
     struct tierce__connector_req *req = slot->req; /* NULL: it was answered at its deadline */
     bool repeats = repeats_failure(links, worker, req, rc);
@@ -171,6 +173,7 @@ static void end_call(struct links *links, struct worker *worker, struct slot *sl
     if (req != NULL) {
         tierce__links_hand_over(&slot->call, req, rc);
         req->repeats = repeats;
+        req->connected = connected;
         tierce__links_call_end(&slot->call);
         answer(req, rc);
     } else {

@@ -165,6 +165,9 @@ static bool is_delivering(const struct tierce__s3_transfer *transfer)
 static void answer_rider(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job,
                          int status)
 {
+    long connects = 0;
+    curl_easy_getinfo(transfer->easy, CURLINFO_NUM_CONNECTS, &connects);
+    job->req->connected = connects > 0;
     tierce__list_remove(&job->ride);
     tierce__s3_job_answer(job, status);
     if (job == transfer->job)

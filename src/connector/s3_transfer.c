@@ -501,6 +501,8 @@ void tierce__s3_transfer_end(struct tierce__s3_transfer *transfer, CURLcode code
     curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &transfer->http);
     curl_easy_getinfo(transfer->easy, CURLINFO_NUM_CONNECTS, &connects);
     atomic_fetch_add_explicit(&transfer->s3->connects, (uint64_t)connects, memory_order_relaxed);
+    if (transfer->job->req != NULL)
+        transfer->job->req->connected |= connects > 0;
     if (transfer->http == 200) { /* an object, not a range of it */
         curl_off_t length = 0;
         curl_easy_getinfo(transfer->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);

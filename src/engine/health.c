@@ -9,10 +9,17 @@
  * followed. */
 #define HALF_LIFE_S    2.0
 #define LATENCY_WEIGHT 0.125
-/* After this time without an answer, the recorded values are obsolete. */
+/* After this time without an answer, the recorded values are obsolete, and count no more than a
+ * reading of this time. */
 #define STALE_NS         (10u * 1000u * TIERCE__MS_NS)
-#define STALE_SHARE      8.0
+#define STALE_S          0.001
 #define SMALL_READ_BYTES (1u << 20)
+/* A silence of more than both is no reading speed, unless one was found this short a time ago. */
+#define STALL_NS       (1000u * TIERCE__MS_NS)
+#define STALL_TIMES    8.0
+#define STALL_APART_NS (30u * STALL_NS)
+/* After so many answers in a row for which a connection was made, that is how the store reads. */
+#define CONNECTED_MAX 64u
 
 void tierce__health_init(struct tierce__health *health, const struct tierce__health_limits *limits)
 {
@@ -57,6 +64,11 @@ static bool reaches_device(const struct tierce__tier_req *req)
  * and of the first answer only: the readings of a load are requested together, and wait for each
  * other. The latency before the first answer is not counted again as a lack of bandwidth, up to
  * half of that time, because the latency is an estimate too.
+ *
+ * Two answers are not counted, nor is the time before them. If a connection was made for a read, it
+ * took several round trips, and the reads that were requested with it waited too. A silence that is
+ * long for a tier of that speed is a stall, which will have passed when the next load reads; a tier
+ * with more stalls than one in STALL_APART_NS is slow.
  */
 
 /* Ends a time of reading at `now`, or cuts it there. Under the lock. */
@@ -82,9 +94,9 @@ static void begin_reading(struct tierce__health *health, uint64_t now_ns)
     if (health->reading++ == 0) {
         health->busy_since_ns = now_ns;
         health->is_first = true;
-        if (is_stale(health, now_ns)) {
-            health->busy_s /= STALE_SHARE;
-            health->busy_bytes /= STALE_SHARE;
+        if (is_stale(health, now_ns) && health->busy_s > STALE_S) {
+            health->busy_bytes *= STALE_S / health->busy_s;
+            health->busy_s = STALE_S;
         }
     }
     tierce__lock_drop(&health->lock);
@@ -97,6 +109,34 @@ static uint64_t latency_within(const struct tierce__health *health, uint64_t too
     return latency_ns < took_ns / 2 ? latency_ns : took_ns / 2;
 }
 
+/* Whether the tier was silent for far longer than it takes to read. Under the lock. */
+static bool ends_stall(struct tierce__health *health, const struct tierce__tier_req *req,
+                       uint64_t now_ns)
+{
+    uint64_t silent_ns = now_ns - health->busy_since_ns;
+    if (health->busy_s <= 0 || silent_ns < STALL_NS)
+        return false;
+    double speed = health->busy_bytes / health->busy_s;
+    double usual_s = health->latency_s + (double)req->length / speed;
+    bool is_stall = (double)silent_ns / 1e9 > STALL_TIMES * usual_s &&
+                    (health->stalled_ns == 0 || now_ns - health->stalled_ns > STALL_APART_NS);
+    if (is_stall)
+        health->stalled_ns = now_ns;
+    return is_stall;
+}
+
+/* Whether an answer says nothing about the speed. Under the lock. */
+static bool is_left_out(struct tierce__health *health, const struct tierce__tier_req *req,
+                        uint64_t now_ns)
+{
+    if (req->status != 0)
+        return false;
+    health->connected = req->connected ? health->connected + 1 : 0;
+    if (health->connected == 0 || health->connected > CONNECTED_MAX)
+        return ends_stall(health, req, now_ns);
+    return true;
+}
+
 static void end_reading(struct tierce__health *health, const struct tierce__tier_req *req,
                         uint64_t now_ns)
 {
@@ -104,6 +144,12 @@ static void end_reading(struct tierce__health *health, const struct tierce__tier
     tierce__lock_take(&health->lock);
     bool is_first = health->is_first;
     health->is_first = false;
+    if (is_left_out(health, req, now_ns)) {
+        health->busy_since_ns = health->left_out_ns = now_ns;
+        health->reading--;
+        tierce__lock_drop(&health->lock);
+        return;
+    }
     if (is_first && req->status == 0)
         health->busy_since_ns += latency_within(health, now_ns - health->busy_since_ns);
     add_busy(health, now_ns);
@@ -112,7 +158,8 @@ static void end_reading(struct tierce__health *health, const struct tierce__tier
         bool stale = is_stale(health, now_ns) || health->latency_s == 0;
         health->busy_bytes += (double)req->length;
         health->measured_ns = now_ns;
-        if (stale || (is_first && req->length <= SMALL_READ_BYTES))
+        bool has_waited = req->begun_ns < health->left_out_ns;
+        if (!has_waited && (stale || (is_first && req->length <= SMALL_READ_BYTES)))
             health->latency_s += (stale ? 1 : LATENCY_WEIGHT) * (took_s - health->latency_s);
     }
     tierce__lock_drop(&health->lock);
@@ -143,7 +190,7 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req 
 {
     uint64_t now_ns = tierce__now_ns();
     req->begun_ns = now_ns;
-    req->repeats = false;
+    req->repeats = req->connected = false;
     if (!reaches_device(req))
         return tierce__breaker_closed(&health->breaker);
     if (!tierce__breaker_pass(&health->breaker, now_ns))

@@ -44,6 +44,7 @@ static void answer(struct passage *p)
     outer->lent = p->inner.lent;
     outer->recalled = p->inner.recalled;
     outer->repeats = p->inner.repeats;
+    outer->connected = p->inner.connected;
     outer->buf = p->inner.buf;
     tierce__free(p);
     outer->done(outer);

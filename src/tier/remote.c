@@ -336,6 +336,7 @@ static void has_read(struct tierce__connector_req *call)
     struct tierce__tier_req *req = reading->req;
     int status = tierce__remote_status(call);
     req->repeats = call->repeats;
+    req->connected = call->connected;
     judge(reading);
     tierce__free(reading);
     answer_read(remote, req, status);
@@ -361,6 +362,7 @@ static void has_read_whole(struct tierce__connector_req *call)
     for (bool repeats = call->repeats; !tierce__list_empty(&whole->waiting); repeats = true) {
         struct tierce__tier_req *req = pop_request(&whole->waiting);
         req->repeats = repeats && status < 0;
+        req->connected = call->connected;
         answer_read(remote, req, status);
     }
     tierce__free(whole);

@@ -158,6 +158,8 @@ struct tierce__tier_req {
     /* [in] false; [out] true: `status` is a failure that another request was answered with, because
      * they shared a read or a connection. It counts once for the tier's health. */
     bool repeats;
+    /* [in] false; [out] GET: true: a connection to the store was made for it. */
+    bool connected;
 
     struct tierce__list node; /* the tier's while the request is with it */
     uint64_t scratch[8];      /* the tier's while the request is with it; wrappers allocate none */

@@ -307,6 +307,22 @@ static void set_failure(int status, bool repeats)
     pthread_mutex_unlock(&world.lock);
 }
 
+START_TEST(who_needed_a_connection_is_told)
+{
+    struct connector_call call;
+    start(2, 3);
+    for (int i = 0; i < 50; i++) { /* any of the two links may serve it */
+        uint64_t connects = connector_stats(connector).connects;
+        connector_call_init(&call, TIERCE__CONNECTOR_PING, NULL, 0);
+        ck_assert_int_eq(connector_call_run(connector, &call), 0);
+        ck_assert_int_eq(call.req.connected, connector_stats(connector).connects > connects);
+        ck_assert(i > 0 || call.req.connected);
+    }
+    ck_assert_uint_le(connector_stats(connector).connects, 2);
+    end();
+}
+END_TEST
+
 /* All pings use one link, because a lookup occupies the other one. */
 START_TEST(one_failure_is_told_once)
 {
@@ -496,6 +512,7 @@ int main(void)
     tcase_add_test(tcase, what_hangs_is_left_behind);
     tcase_add_test(tcase, not_too_many_wait);
     tcase_add_test(tcase, statuses_and_reasons);
+    tcase_add_test(tcase, who_needed_a_connection_is_told);
     tcase_add_test(tcase, one_failure_is_told_once);
     tcase_add_test(tcase, pages);
     tcase_add_test(tcase, close_cancels_what_waits_and_awaits_what_runs);

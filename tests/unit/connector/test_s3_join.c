@@ -125,8 +125,11 @@ START_TEST(waiting_ranges_are_one_request)
     start_busy(OBJECT);
     begin_ranges(60000);
     let_go();
-    for (size_t i = 0; i < RANGES; i++)
+    for (size_t i = 0; i < RANGES; i++) {
         ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
+        ck_assert(!calls[i].req.connected);
+    }
+    ck_assert(busy[0].req.connected && busy[1].req.connected);
     ck_assert(connector_is_object(into->data, VERSION, 0, OBJECT));
     ck_assert_uint_eq(atomic_load(&store.gets), OBJECT / PART);
     ck_assert_uint_eq(atomic_load(&store.longest), PART);

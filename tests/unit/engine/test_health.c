@@ -441,6 +441,96 @@ END_TEST
 
 /* ---- cost ---- */
 
+static double speed_now(double *latency_s)
+{
+    struct tierce__speed speed;
+    tierce__health_speed(&health, &speed);
+    if (latency_s != NULL)
+        *latency_s = speed.latency_s;
+    return speed.bytes_per_s;
+}
+
+/* The first reads of a store wait until its connections have been made: neither they nor the reads
+ * that queue behind them are slow for that. */
+START_TEST(making_a_connection_is_no_reading_speed)
+{
+    enum { READS = 16, CONNECTIONS = 8 };
+    struct tierce__tier_req reqs[READS];
+    double latency_s;
+    setup(1000, 0, 0);
+    for (int i = 0; i < READS; i++) {
+        reqs[i] = (struct tierce__tier_req){
+            .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
+        ck_assert(tierce__health_pass(&health, &reqs[i]));
+    }
+    let_pass(200);
+    for (int i = 0; i < READS; i++) { /* 1 MiB in 5 ms, from 200 ms on */
+        let_pass(5);
+        reqs[i].connected = i < CONNECTIONS;
+        tierce__health_note(&health, &reqs[i]);
+        ck_assert(i >= CONNECTIONS || speed_now(NULL) == 0); /* not known, so it is used */
+    }
+    ck_assert(speed_now(&latency_s) > 209e6 && speed_now(NULL) < 210e6);
+    ck_assert(latency_s == 0);
+    ck_assert_int_eq(answer_after(10, 0), TIERCE__HEALTH_SAME);
+    ck_assert(speed_now(&latency_s) > 188e6);
+    ck_assert(latency_s > 0.0099 && latency_s < 0.0101);
+    tierce__health_fini(&health);
+    /* If there is one for each read, it is as slow as that. */
+    setup(1000, 0, 0);
+    for (int i = 0; i < 100; i++) {
+        struct tierce__tier_req req = {
+            .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
+        ck_assert(tierce__health_pass(&health, &req));
+        req.connected = true;
+        let_pass(100);
+        tierce__health_note(&health, &req);
+    }
+    ck_assert(speed_now(&latency_s) > 0 && speed_now(NULL) < 22e6);
+    ck_assert(latency_s > 0.099);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+START_TEST(a_stall_is_no_reading_speed)
+{
+    double latency_s;
+    setup(1000, 0, 0);
+    for (int i = 0; i < 10; i++)
+        answer_after(10, 0);
+    double before = speed_now(NULL);
+    answer_after(3000, 0);
+    ck_assert(speed_now(&latency_s) == before && latency_s < 0.011);
+    answer_after(10, 0);
+    ck_assert(speed_now(NULL) > before / 1.1);
+    answer_after(3000, 0); /* a second one within 30 s is the speed of the tier */
+    ck_assert(speed_now(NULL) < before / 10);
+    tierce__health_fini(&health);
+    setup(1000, 0, 0); /* a tier that always takes so long is slow */
+    for (int i = 0; i < 3; i++) {
+        answer_after(3000, 0);
+        ck_assert(speed_now(NULL) > 0 && speed_now(NULL) < 1e6);
+    }
+    tierce__health_fini(&health);
+}
+END_TEST
+
+/* Measurements from before a silence of ten seconds do not outweigh new ones. */
+START_TEST(an_old_speed_is_replaced)
+{
+    setup(1000, 0, 0);
+    answer_after(3000, 0);
+    ck_assert(speed_now(NULL) < 1e6);
+    let_pass(10001);
+    answer_after(10, 0);
+    ck_assert(speed_now(NULL) > 94e6);
+    let_pass(10001);
+    answer_after(70, 0);
+    ck_assert(speed_now(NULL) < 30e6);
+    tierce__health_fini(&health);
+}
+END_TEST
+
 START_TEST(what_takes_longer_than_computing_is_not_worth_it)
 {
     const uint8_t disk[8] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -729,6 +819,9 @@ int main(void)
     tcase_add_test(t, latency_is_that_of_the_first_answer);
     tcase_add_test(t, a_distant_store_is_not_a_slow_store);
     tcase_add_test(t, an_outage_does_not_count_as_slowness);
+    tcase_add_test(t, making_a_connection_is_no_reading_speed);
+    tcase_add_test(t, a_stall_is_no_reading_speed);
+    tcase_add_test(t, an_old_speed_is_replaced);
     tcase_add_test(t, what_takes_longer_than_computing_is_not_worth_it);
     tcase_add_test(t, a_slow_disk_is_not_promised);
     tcase_add_test(t, a_slow_disk_is_measured_with_nobody_waiting);

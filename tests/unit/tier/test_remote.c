@@ -550,8 +550,10 @@ START_TEST(one_reading_serves_all_parts)
     ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_GET), 1);
     if (_i == 1)
         store_connector_fail(store, TIERCE__CONNECTOR_GET, TIERCE_E_DOWN, 1, false);
+    store_connector_mark(store, false, _i == 0);
     (void)store_connector_let_go(store);
     check(first, _i == 1 ? TIERCE_E_DOWN : 0);
+    ck_assert(first->req.connected == (_i == 0) && second->req.connected == (_i == 0));
     check(second, _i == 1 ? TIERCE_E_DOWN : 0);
     ck_assert(!first->req.repeats);
     ck_assert_int_eq(second->req.repeats, _i == 1);
@@ -630,7 +632,7 @@ START_TEST(a_repeated_failure_is_marked)
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     for (int repeats = 0; repeats < 2; repeats++) {
-        store_connector_repeat(store, repeats == 1);
+        store_connector_mark(store, repeats == 1, false);
         for (unsigned i = 0; i < 4; i++)
             store_connector_fail(store, ops[i], TIERCE_E_DOWN, 1, false);
         const struct call *all[] = {submit(make(TIERCE__TIER_LOOKUP, 1)), get(1, BYTES, 0, BYTES),
@@ -648,7 +650,10 @@ START_TEST(who_reads_ahead_says_so)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
-    check(get(1, BYTES, 0, BYTES), 0);
+    store_connector_mark(store, false, true);
+    const struct call *first = get(1, BYTES, 0, BYTES);
+    check(first, 0);
+    ck_assert(first->req.connected);
     ck_assert_int_eq(store_connector_urgency(store), TIERCE__CONNECTOR_FETCH);
     struct call *ahead = make(TIERCE__TIER_GET, 1);
     ck_assert_int_eq(tierce__pool_alloc(pool, &ahead->req.buf, BYTES), 0);
