@@ -7,8 +7,9 @@
 #include "tier/remote.h"
 
 /*
- * remote.c takes requests, and answers lookups, reads and deletions; remote_known.c remembers the
- * store's answers; remote_write.c is the life of a put; remote_clear.c deletes listed chunks.
+ * remote.c takes requests, and answers lookups and reads; remote_known.c remembers the store's
+ * answers; remote_write.c is the life of a put; remote_delete.c deletes a chunk, remote_clear.c
+ * listed ones.
  *
  * An operation of several connector calls consists of *steps*: each answer is queued as an event,
  * and one thread at a time runs the events in order, under no lock. So two steps never run at once,
@@ -158,7 +159,9 @@ void tierce__remote_end_deletion(struct tierce__remote *remote,
 /* For close: cancels waiting puts. */
 void tierce__remote_cancel_waiting(struct tierce__remote *remote);
 
-/* ---- remote_clear.c ---- */
+/* ---- remote_delete.c, remote_clear.c ---- */
+
+void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_req *req);
 
 void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req *req);
 
