@@ -94,6 +94,11 @@ void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_re
 {
     req->status = status;
     req->done(req);
+    tierce__remote_leave(remote);
+}
+
+void tierce__remote_leave(struct tierce__remote *remote)
+{
     tierce__lock_take(&remote->lock);
     remote->requests--;
     tierce__cond_broadcast(&remote->changed);
@@ -601,6 +606,14 @@ static bool is_idle(const struct tierce__remote *remote)
     return !remote->running && remote->submitting == 0;
 }
 
+static void destroy(struct tierce__remote *remote)
+{
+    tierce__cond_fini(&remote->changed);
+    tierce__cond_fini(&remote->clock_wake);
+    tierce__lock_fini(&remote->lock);
+    tierce__free(remote);
+}
+
 /*
  * Queued puts are still written as far as the deadline allows. One second before the deadline (or
  * at half of the time, if that is less), waiting puts are cancelled; then the connector answers the
@@ -623,15 +636,15 @@ static bool close_remote(struct tierce__tier *tier, uint64_t deadline_ns)
     while (remote->submitting > 0)
         tierce__cond_wait(&remote->changed, &remote->lock, TIERCE__DEADLINE_NEVER);
     tierce__lock_drop(&remote->lock);
-    if (!remote->connector->ops->close(remote->connector, deadline_ns))
+    bool is_closed = remote->connector->ops->close(remote->connector, deadline_ns);
+    tierce__remote_clock_end(remote);
+    if (!is_closed)
         return false;
     tierce__lock_take(&remote->lock);
     while (remote->requests > 0 || !is_idle(remote))
         tierce__cond_wait(&remote->changed, &remote->lock, TIERCE__DEADLINE_NEVER);
     tierce__lock_drop(&remote->lock);
-    tierce__cond_fini(&remote->changed);
-    tierce__lock_fini(&remote->lock);
-    tierce__free(remote);
+    destroy(remote);
     return true;
 }
 
@@ -669,9 +682,15 @@ int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_o
     tierce__list_init(&remote->events);
     tierce__list_init(&remote->waiting);
     tierce__list_init(&remote->writing);
+    tierce__cond_init(&remote->clock_wake);
     tierce__list_init(&remote->clears);
+    tierce__list_init(&remote->timed);
     tierce__list_init(&remote->deletions);
     tierce__list_init(&remote->wholes);
-    *out = &remote->base;
-    return 0;
+    int rc = tierce__remote_clock_start(remote);
+    if (rc == 0)
+        *out = &remote->base;
+    else
+        destroy(remote);
+    return rc;
 }

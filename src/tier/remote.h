@@ -41,7 +41,7 @@ struct tierce__remote_opts {
     const char *name;                      /* in logs and metrics; [borrow for the call] */
 };
 
-/* Errors: -ENOMEM. */
+/* Errors: -ENOMEM, -EAGAIN (no thread). */
 TIERCE_MUSTUSE int tierce__remote_open(struct tierce__tier **out,
                                        const struct tierce__remote_opts *opts);
 

@@ -165,7 +165,13 @@ static void run_taken_back(struct tierce__remote_event *event)
 {
     struct tierce__remote_waiter *waiter =
         TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
-    list_page(TIERCE__CONTAINER_OF(waiter, struct clear, waiter));
+    struct clear *clear = TIERCE__CONTAINER_OF(waiter, struct clear, waiter);
+    if (waiter->left == 0) {
+        list_page(clear);
+        return;
+    }
+    clear->status = TIERCE_E_DEADLINE; /* the puts that are left are undone all the same */
+    finish(clear);
 }
 
 /* The common beginning of the names of keys: of all keys, or of those of a namespace. */
@@ -206,9 +212,9 @@ void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req
                                                  .each = take_name};
     clear->listed.run = run_listed;
     tierce__list_init(&clear->listed.node);
-    clear->waiter = (struct tierce__remote_waiter){
-        .remote = remote, .ns_of = ns_of, .over = {.run = run_taken_back}};
-    tierce__list_init(&clear->waiter.over.node);
+    tierce__remote_waiter_init(&clear->waiter, remote, req->deadline_ns);
+    clear->waiter.ns_of = ns_of;
+    clear->waiter.over.run = run_taken_back;
     tierce__lock_take(&remote->lock);
     tierce__remote_forget(remote);
     tierce__lock_drop(&remote->lock);

@@ -2,6 +2,8 @@
 #ifndef TIERCE_TIER_REMOTE_PRIVATE_H
 #define TIERCE_TIER_REMOTE_PRIVATE_H
 
+#include <pthread.h>
+
 #include "base/lock.h"
 #include "key/key_text.h"
 #include "tier/remote.h"
@@ -35,6 +37,7 @@ struct tierce__remote {
     uint32_t writes_max;
     uint32_t write_timeout_ms;
     bool read_only;
+    pthread_t clock;
 
     struct tierce__lock lock; /* REMOTE: all below */
     struct tierce__cond changed;
@@ -51,7 +54,10 @@ struct tierce__remote {
     uint64_t puts_made;          /* numbers puts and clears */
     uint64_t waiting_bytes;
     uint64_t writing_bytes;
-    struct tierce__list clears;    /* waiters that wait for puts */
+    struct tierce__list clears; /* waiters that wait for puts */
+    struct tierce__list timed;  /* waiters whose request the clock answers at its deadline */
+    struct tierce__cond clock_wake;
+    bool clock_ends;
     struct tierce__list deletions; /* waiters of one key, until it is deleted */
     struct tierce__list wholes;    /* readings of whole objects */
     struct tierce__remote_hidden {
@@ -93,9 +99,10 @@ void tierce__remote_note(struct tierce__remote *remote, struct tierce__remote_ev
 
 /* A request begins: false, and it is answered: the tier is closing. */
 bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__tier_req *req);
-/* It is answered. From here on close may free `remote`: nothing but run and call may be further up
- * in this thread that still needs it. */
+/* It is answered, or was answered before. From here on close may free `remote`: nothing but run and
+ * call may be further up in this thread that still needs it. */
 void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_req *req, int status);
+void tierce__remote_leave(struct tierce__remote *remote);
 
 /* Whether the store cannot delete: wrong and forgotten chunks are then hidden until they are
  * replaced. */
@@ -138,18 +145,28 @@ struct tierce__remote_put;
 
 void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *req);
 
-/* Cancels earlier puts: those of one key, or of a namespace (NULL: all). Returns the number of puts
- * that end only later; `waiter` is notified of the end of each. */
+/*
+ * Cancels earlier puts: those of one key, or of a namespace (NULL: all). `over` runs when all have
+ * ended. A put in the store's hands may end long after the deadline of the waiter's request. The
+ * clock then answers `req` (a deletion, which goes on without it), or runs `over` while `left` is
+ * not 0 (a clear).
+ */
 struct tierce__remote_waiter {
     struct tierce__list node;   /* among the clears */
     struct tierce__list active; /* among the deletions */
+    struct tierce__list timed;
     struct tierce__remote *remote;
     const struct tierce__key *key;   /* of one key */
     const struct tierce__key *ns_of; /* of a namespace */
-    uint64_t number;                 /* of puts before it */
+    uint64_t deadline_ns;
+    struct tierce__tier_req *req; /* of a deletion; NULL: it is answered. Under the lock */
+    uint64_t number;              /* of puts before it */
     size_t left;
+    bool has_waited; /* for puts */
     struct tierce__remote_event over;
 };
+void tierce__remote_waiter_init(struct tierce__remote_waiter *waiter, struct tierce__remote *remote,
+                                uint64_t deadline_ns);
 void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remote_waiter *waiter);
 
 /* A deletion is over: puts of its key that came after it may begin. */
@@ -160,6 +177,10 @@ void tierce__remote_end_deletion(struct tierce__remote *remote,
 void tierce__remote_cancel_waiting(struct tierce__remote *remote);
 
 /* ---- remote_delete.c, remote_clear.c ---- */
+
+/* The thread that answers at deadlines. Errors: -EAGAIN. */
+TIERCE_MUSTUSE int tierce__remote_clock_start(struct tierce__remote *remote);
+void tierce__remote_clock_end(struct tierce__remote *remote);
 
 void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_req *req);
 

@@ -123,6 +123,8 @@ static void tell_waiters(struct tierce__remote *remote, const struct tierce__rem
             TIERCE__CONTAINER_OF(it, struct tierce__remote_waiter, node);
         if (concerns(waiter, put) && --waiter->left == 0) {
             tierce__list_remove(it);
+            if (waiter->key == NULL)
+                tierce__list_remove(&waiter->timed);
             tierce__remote_push(remote, &waiter->over);
         }
     }
@@ -504,6 +506,16 @@ void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *
     answer_all(&over);
 }
 
+void tierce__remote_waiter_init(struct tierce__remote_waiter *waiter, struct tierce__remote *remote,
+                                uint64_t deadline_ns)
+{
+    *waiter = (struct tierce__remote_waiter){.remote = remote, .deadline_ns = deadline_ns};
+    tierce__list_init(&waiter->node);
+    tierce__list_init(&waiter->active);
+    tierce__list_init(&waiter->timed);
+    tierce__list_init(&waiter->over.node);
+}
+
 void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remote_waiter *waiter)
 {
     struct tierce__list over;
@@ -529,10 +541,14 @@ void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remo
         end_put(remote, put, TIERCE_E_CANCELLED, &over);
         it = remote->waiting.next; /* its successors were removed too */
     }
-    if (waiter->left == 0)
-        tierce__remote_push(remote, &waiter->over);
-    else
+    waiter->has_waited = waiter->left > 0;
+    if (waiter->has_waited) {
         tierce__list_push_back(&remote->clears, &waiter->node);
+        tierce__list_push_back(&remote->timed, &waiter->timed);
+        tierce__cond_signal(&remote->clock_wake);
+    } else {
+        tierce__remote_push(remote, &waiter->over);
+    }
     tierce__remote_run(remote);
     answer_all(&over);
 }

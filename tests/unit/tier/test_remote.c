@@ -8,6 +8,7 @@
 #include "store_connector.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <tierce/log.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ enum { BYTES = 64 << 10, CALLS = 64 };
 struct call {
     struct tierce__tier_req req;
     struct tierce__key key, parent;
-    unsigned done;
+    _Atomic unsigned done; /* perhaps by the tier's clock */
 };
 
 static struct tierce__pool *pool;
@@ -365,6 +366,100 @@ START_TEST(what_is_deleted_on_its_way_does_not_come)
     check(gone, 0);
     ck_assert_uint_eq(store_connector_objects(store), 0);
     close_tier();
+}
+END_TEST
+
+static struct call *submit_late(enum tierce__tier_op op, unsigned n)
+{
+    struct call *call = make(op, n);
+    call->req.deadline_ns = tierce__deadline_in_ms(20);
+    return submit(call);
+}
+
+static void await_answer(const struct call *call)
+{
+    uint64_t give_up_ns = tierce__deadline_in_ms(20000);
+    while (call->done == 0 && tierce__now_ns() < give_up_ns)
+        sched_yield();
+}
+
+/* A put that does not end delays a deletion, but not its answer. `_i`: 1: the put ends, and the
+ * deletion does not. */
+START_TEST(a_deletion_is_answered_by_its_deadline)
+{
+    open_tier(&(struct tierce__remote_opts){.writes = 2}, true);
+    check(put(2), 0);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *sent = put(1);
+    struct call *gone = submit_late(TIERCE__TIER_DELETE, 1);
+    if (_i == 1) {
+        store_connector_hold(store, TIERCE__CONNECTOR_DELETE);
+        ck_assert(store_connector_let_one_go(store, ending(1)));
+        ck_assert(store_connector_let_one_go(store, ending(1))); /* it is undone */
+    }
+    await_answer(gone);
+    check(gone, TIERCE_E_DEADLINE);
+    memset(&gone->key, 0, sizeof(gone->key)); /* the caller's again */
+    ck_assert_uint_eq(sent->done, (unsigned)_i);
+    struct call *again = put(1);
+    ck_assert_uint_eq(store_connector_held(store), 1); /* the first put, or the deletion */
+    (void)store_connector_let_go(store);
+    check(sent, TIERCE_E_CANCELLED);
+    check(again, 0); /* behind the deletion */
+    ck_assert_uint_eq(gone->done, 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_DELETE), 2);
+    ck_assert(is_there(1) && is_there(2));
+    close_tier();
+}
+END_TEST
+
+/* The deletion of a key that the store had before. */
+START_TEST(a_deletion_happens_after_its_deadline)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    store_connector_hold(store, TIERCE__CONNECTOR_EXISTS);
+    struct call *known = put(1);
+    struct call *gone = submit_late(TIERCE__TIER_DELETE, 1);
+    await_answer(gone);
+    check(gone, TIERCE_E_DEADLINE);
+    ck_assert_uint_eq(known->done, 0);
+    ck_assert_uint_eq(store_connector_objects(store), 1);
+    (void)store_connector_let_go(store);
+    check(known, TIERCE_E_CANCELLED);
+    ck_assert_uint_eq(store_connector_objects(store), 0);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_clear_is_answered_by_its_deadline)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *sent = put(1);
+    struct call *clear = submit_late(TIERCE__TIER_CLEAR, 0);
+    await_answer(clear);
+    check(clear, TIERCE_E_DEADLINE);
+    ck_assert_uint_eq(sent->done, 0);
+    (void)store_connector_let_go(store);
+    check(sent, TIERCE_E_CANCELLED);
+    ck_assert_uint_eq(store_connector_objects(store), 0);
+    close_tier();
+}
+END_TEST
+
+/* Closing ends a deletion that has outlived its request. */
+START_TEST(closing_ends_a_late_deletion)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *sent = put(1);
+    struct call *gone = submit_late(TIERCE__TIER_DELETE, 1);
+    await_answer(gone);
+    check(gone, TIERCE_E_DEADLINE);
+    close_tier();
+    check(sent, TIERCE_E_CANCELLED);
+    ck_assert_uint_eq(gone->done, 1);
 }
 END_TEST
 
@@ -788,6 +883,10 @@ int main(void)
     tcase_add_test(t, the_queue_is_bounded);
     tcase_add_test(t, a_large_one_alone_always_fits);
     tcase_add_test(t, what_is_deleted_on_its_way_does_not_come);
+    tcase_add_loop_test(t, a_deletion_is_answered_by_its_deadline, 0, 2);
+    tcase_add_test(t, a_deletion_happens_after_its_deadline);
+    tcase_add_test(t, a_clear_is_answered_by_its_deadline);
+    tcase_add_test(t, closing_ends_a_late_deletion);
     tcase_add_test(t, what_is_put_after_a_deletion_comes_after_it);
     tcase_add_test(t, a_clear_takes_what_is_there_and_what_comes);
     tcase_add_test(t, a_clear_tells_its_failure);
