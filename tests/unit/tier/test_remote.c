@@ -873,6 +873,7 @@ int main(void)
 {
     Suite *suite = suite_create("remote");
     TCase *t = tcase_create("remote");
+    tcase_set_timeout(t, 60);
     tcase_add_test(t, what_the_store_has_is_not_sent_again);
     tcase_add_test(t, an_answer_in_part_counts_and_is_remembered);
     tcase_add_test(t, what_this_process_does_is_known_at_once);
