@@ -66,7 +66,8 @@ static bool reaches_device(const struct tierce__tier_req *req)
  * half of that time, because the latency is an estimate too.
  *
  * Two answers are not counted, nor is the time before them. If a connection was made for a read, it
- * took several round trips, and the reads that were requested with it waited too. A silence that is
+ * took several round trips, and the reads that were requested with it waited too; but a read that
+ * was faster than the known speed counts. A silence that is
  * long for a tier of that speed is a stall, which will have passed when the next load reads; a tier
  * with more stalls than one in STALL_APART_NS is slow.
  */
@@ -131,10 +132,11 @@ static bool is_left_out(struct tierce__health *health, const struct tierce__tier
 {
     if (req->status != 0)
         return false;
+    double silent_s = (double)(now_ns - health->busy_since_ns) / 1e9;
     health->connected = req->connected ? health->connected + 1 : 0;
     if (health->connected == 0 || health->connected > CONNECTED_MAX)
         return ends_stall(health, req, now_ns);
-    return true;
+    return (double)req->length * health->busy_s <= health->busy_bytes * silent_s;
 }
 
 static void end_reading(struct tierce__health *health, const struct tierce__tier_req *req,

@@ -476,6 +476,17 @@ START_TEST(making_a_connection_is_no_reading_speed)
     ck_assert(speed_now(&latency_s) > 188e6);
     ck_assert(latency_s > 0.0099 && latency_s < 0.0101);
     tierce__health_fini(&health);
+    /* What is faster than the known speed is a measurement all the same. */
+    setup(1000, 0, 0);
+    answer_after(3000, 0);
+    let_pass(10001);
+    struct tierce__tier_req fast = reqs[0];
+    ck_assert(tierce__health_pass(&health, &fast));
+    fast.connected = true;
+    let_pass(10);
+    tierce__health_note(&health, &fast);
+    ck_assert(speed_now(NULL) > 94e6);
+    tierce__health_fini(&health);
     /* If there is one for each read, it is as slow as that. */
     setup(1000, 0, 0);
     for (int i = 0; i < 100; i++) {
