@@ -8,8 +8,9 @@
   *_private.h never. Public headers count for the module that implements them.
 - A function has at most 70 lines; a file at most 1500, and above 800 it is mentioned.
 - A README of src/ that has a table of files names every source of its folder there: by its name, by
-  a pattern (cmd_*.c), or by that of the .c beside a .h, and nothing that is not there. MODULE.h and
-  MODULE_private.h need no row.
+  a pattern (cmd_*.c), or by that of the .c beside a .h, and nothing that is not there; so for the
+  folders below it that have no README. MODULE.h and MODULE_private.h need no row.
+- No two files of src/ and bench/ have the same name.
 - A test that docs/promises.md names as `file:name` is there.
 - C, Python, shell and CMake-free scripts carry an SPDX line among their first five.
 """
@@ -19,32 +20,36 @@ import re
 import subprocess
 import sys
 
-# Module -> the modules it may include, besides itself.
+# Module -> the modules it may include, besides itself. A module is a folder with all that is below it;
+# a file belongs to the longest that matches its path.
 BELOW = {
     "base": set(),
-    "control": {"base"},
-    "key": {"base"},
-    "policy": {"base"},
-    "paged": {"base"},
-    "chunk": {"base", "key", "paged"},
-    "wire": {"base"},
-    "connector": {"base", "key", "chunk", "wire"},
-    "serve": {"base"},
-    "tier": {"base", "key", "policy", "chunk", "connector"},
-    "optimizer": {"base", "key", "policy"},
-    "manager": {"base", "key", "policy", "wire", "serve"},
+    "proto": {"base"},
+    "net": {"base", "proto"},
+    "net/server": {"base", "net"},
+    "core/key": {"base"},
+    "core/policy": {"base"},
+    "core/paged": {"base"},
+    "core/chunk": {"base", "core/key", "core/paged"},
+    "optimizer": {"base", "core/key", "core/policy"},
+    "manager": {"base", "core/key", "core/policy", "proto", "net", "net/server"},
 }
-BELOW["engine"] = BELOW["tier"] | {"tier", "control", "paged", "wire"}
-BELOW["node"] = {"base", "key", "control", "wire", "serve", "engine"}
+CORE = {name for name in BELOW if name.startswith("core/")}
+BELOW["store"] = {"base", "proto", "net"} | CORE
+BELOW["engine"] = BELOW["store"] | {"store"}
+BELOW["node"] = {"base", "core/key", "proto", "net", "net/server", "engine"}
 BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "optimizer"}
+# Linked into the same executable; the CLI knows it by a row of commands.def only.
+BELOW["bench"] = BELOW["cli"] | {"cli"}
 # The Python extension stands on the engine alone: its public face.
-BELOW["python"] = {"base", "key", "paged", "engine"}
+BELOW["python"] = {"base", "core/key", "core/paged", "engine"}
 
 # Public header -> the module that implements it.
 PUBLIC = {
-    "plugin.h": "connector", "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
-    "key.h": "key", "paged.h": "paged", "config.h": "engine", "engine.h": "engine",
-    "stats.def": "engine", "misses.def": "engine", "why.h": "engine", "prefetch.h": "engine", "operate.h": "engine", "events.h": "engine", "tierce.h": "engine",
+    "plugin.h": "store", "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
+    "key.h": "core/key", "paged.h": "core/paged", "config.h": "engine", "engine.h": "engine",
+    "stats.def": "engine", "misses.def": "engine", "why.h": "engine", "prefetch.h": "engine",
+    "operate.h": "engine", "events.h": "engine", "tierce.h": "engine",
 }
 
 FUNCTION_LINES_MAX = 70
@@ -55,10 +60,14 @@ NEEDS_SPDX = re.compile(r"\.(c|h|def|py|sh|map|cu)$|^Makefile$|^(tools|\.ci)/[^.
 
 
 def module_of(path):
+    """The module of a file, or of the target of an #include; None for other files."""
     if path.startswith("python/"):
         return "python"
-    parts = path.split("/")
-    return parts[1] if parts[0] == "src" and len(parts) > 2 else None
+    folders = path.removeprefix("src/").split("/")[:-1]
+    if not folders or not path.startswith(("src/", "bench/")):
+        return None
+    names = ["/".join(folders[:count]) for count in range(len(folders), 0, -1)]
+    return next((name for name in names if name in BELOW), names[0])
 
 
 def check_include(path, module, kind, target):
@@ -73,7 +82,7 @@ def check_include(path, module, kind, target):
     else:
         if "/" not in target:
             return f'includes "{target}": write the module\'s folder too'
-        owner = target.split("/")[0]
+        owner = module_of(target if target.startswith("bench/") else f"src/{target}")
         if owner not in BELOW:
             return f'includes "{target}", which is of no module'
     if owner == module:
@@ -142,8 +151,11 @@ def check_file(path, text):
 def check_readme(path, text, paths):
     """Yields (line, complaint). A table of files has `file` or `files` above its first column."""
     folder = path[:-len("README.md")]
-    files = [p[len(folder):] for p in paths if p.startswith(folder) and "/" not in p[len(folder):]
-             and p.endswith((".c", ".h", ".def"))]
+    # Of a folder with a README of its own, that one speaks.
+    others = [p[:-len("README.md")] for p in paths if p.startswith(folder) and p != path
+              and p.endswith("/README.md")]
+    files = [p.rsplit("/", 1)[1] for p in paths if p.startswith(folder)
+             and not p.startswith(tuple(others)) and p.endswith((".c", ".h", ".def"))]
     named, in_table = [], False
     for number, line in enumerate(text.split("\n"), 1):
         cell = line.split("|")[1] if line.startswith("|") and line.count("|") > 1 else None
@@ -153,12 +165,23 @@ def check_readme(path, text, paths):
     for number, word in named:
         if not fnmatch.filter(files, word):
             yield number, f"there is no file {word} here"
-    module = path.split("/")[1]
+    module = path.split("/")[-2]
     words = [word for _, word in named] + [f"{module}.h", f"{module}_private.h"] * bool(named)
     for name in files if words else []:
         also = name[:-2] + ".c" if name.endswith(".h") else name
         if not any(fnmatch.fnmatch(name, w) or fnmatch.fnmatch(also, w) for w in words):
             yield 1, f"{name} is not in the table of files"
+
+
+def check_names(paths):
+    """Yields (path, complaint): one name, one file."""
+    first = {}
+    for path in paths:
+        name = path.rsplit("/", 1)[-1]
+        if not path.startswith(("src/", "bench/")) or name in ("README.md", "CMakeLists.txt"):
+            continue
+        if first.setdefault(name, path) != path:
+            yield path, f"{first[name]} has the same name"
 
 
 def check_promises(text, read):
@@ -184,22 +207,25 @@ def self_test():
     head = f"/* {SPDX} */\n"
     long = "int f(void)\n{\n" + "    x();\n" * 70 + "}\n"
     bad = {
-        "src/base/a.c": '#include "key/key.h"\n',
-        "src/key/a.c": "#include <tierce/engine.h>\n",
-        "src/engine/a.c": '#include "tier/disk_private.h"\n',
-        "src/chunk/a.c": '#include "header.h"\n',
-        "src/policy/a.c": '#include "key/key.h"\n',
+        "src/base/a.c": '#include "core/key/key.h"\n',
+        "src/core/key/a.c": "#include <tierce/engine.h>\n",
+        "src/engine/a.c": '#include "store/disk/disk_private.h"\n',
+        "src/core/chunk/a.c": '#include "header.h"\n',
+        "src/core/policy/a.c": '#include "core/key/key.h"\n',
         "src/nowhere/a.c": "\n",
-        "src/tier/a.c": '#include "engine/config.h"\n',
-        "python/core/a.c": '#include "tier/tier.h"\n',
+        "src/store/disk/a.c": '#include "engine/engine_config.h"\n',
+        "src/net/redis/a.c": '#include "net/server/serve.h"\n',
+        "src/cli/d.c": '#include "bench/bench.h"\n',
+        "python/core/a.c": '#include "store/tier.h"\n',
         "src/cli/a.c": "#include <tierce/unknown.h>\n",
         "src/cli/b.c": long,
         "src/cli/c.c": "\n" * 1600,
     }
     good = {
-        "src/tier/a.c": '#include "chunk/pool.h"\n#include <tierce/key.h>\n#include <stdio.h>\n',
-        "src/tier/b.c": '#include "tier/disk_private.h"\n' + long.replace("    x();\n", "", 2),
-        "src/cli/a.c": '#include "engine/config.h"\n',
+        "src/store/a.c": '#include "core/chunk/pool.h"\n#include <tierce/key.h>\n#include <stdio.h>\n',
+        "src/store/disk/b.c": '#include "store/disk/disk_private.h"\n' + long.replace("    x();\n", "", 2),
+        "src/cli/a.c": '#include "engine/engine_config.h"\n',
+        "bench/a.c": '#include "cli/cli.h"\n#include "bench/bench.h"\n',
         "python/core/a.c": "#include <tierce/engine.h>\n",
         "tests/a.c": '#include "check_main.h"\n',
     }
@@ -209,11 +235,14 @@ def self_test():
         assert not list(check_file(path, head + text)), (path, list(check_file(path, head + text)))
     assert list(check_file("tools/x", "#!/bin/sh\n"))
     table = "| files | what |\n|---|---|\n| `a.c`, `b_*.c` | x |\n| `c.def` | like `d.c` |\n"
-    paths = ["src/x/a.c", "src/x/a.h", "src/x/x.h", "src/x/x_private.h", "src/x/b_1.c", "src/x/c.def", "src/x/y/z.c"]
+    paths = ["src/x/a.c", "src/x/a.h", "src/x/x.h", "src/x/x_private.h", "src/x/y/b_1.c", "src/x/c.def",
+             "src/x/z/README.md", "src/x/z/z.c"]
     assert not list(check_readme("src/x/README.md", table, paths))
     assert not list(check_readme("src/x/README.md", "no table\n", paths))
     assert list(check_readme("src/x/README.md", table, paths + ["src/x/e.h"]))
-    assert list(check_readme("src/x/README.md", table, paths[:-2]))
+    assert list(check_readme("src/x/README.md", table, paths[:5]))
+    assert list(check_names(["src/a/x.c", "bench/x.c"]))
+    assert not list(check_names(["src/a/x.c", "src/a/x.h", "src/b/README.md", "src/README.md"]))
     sources = {"tests/a.c": "START_TEST(x)\n", "tests/b/c.py": "def test_y():\n"}
     assert not list(check_promises("`tests/a.c:x`, `tests/b/c.py:test_y`", sources.get))
     assert len(list(check_promises("`tests/a.c:y` `tests/b/c.py:y`\n`tests/d.c:x`", sources.get))) == 3
@@ -228,13 +257,16 @@ def main(args):
     paths = args or subprocess.run(["git", "-c", "safe.directory=*", "ls-files"], check=True,
                                    capture_output=True, text=True).stdout.split("\n")
     errors = 0
+    for path, complaint in check_names(filter(None, paths)):
+        print(f"{path}:1: {complaint}")
+        errors += 1
     for path in filter(None, paths):
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue
-        if re.fullmatch(r"src/\w+/README\.md", path) and not args:
+        if re.fullmatch(r"src/[\w/]+/README\.md", path) and not args:
             for number, complaint in check_readme(path, text, paths):
                 print(f"{path}:{number}: {complaint}")
                 errors += 1

@@ -7,7 +7,7 @@
  * these functions does not compile: they write without a bound, read numbers without errors, keep
  * hidden state, or hand out storage that other threads overwrite.
  *
- * Instead: memcpy with a known length, snprintf, strtok_r, base/config_parse.h, localtime_r.
+ * Instead: memcpy with a known length, snprintf, strtok_r, base/config/config_parse.h, localtime_r.
  */
 #include <stdio.h>
 #include <stdlib.h>

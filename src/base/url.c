@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "base/nearest.h"
 
 #include <errno.h>

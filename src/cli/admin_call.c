@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/admin.h"
-#include "serve/http_post.h"
+#include "net/server/http/http_post.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "cli/man.h"
 #include "base/alloc.h"
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/nearest.h"

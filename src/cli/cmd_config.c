@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "base/url.h"
 #include "cli/cli.h"
-#include "connector/connector.h"
-#include "engine/config.h"
+#include "store/remote/connector.h"
+#include "engine/engine_config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -92,7 +92,7 @@ static int refuse(const char *arg)
 {
     static const char *const known[] = {"--markdown", "--file", "--set",
 #define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text) "--" name,
-#include "engine/params.def"
+#include "engine/engine_params.def"
 #undef TIERCE_PARAM
                                         NULL};
     char shown[64];
@@ -148,7 +148,7 @@ static bool has_connector(const char *scheme)
 {
     static const char *const schemes[] = {
 #define TIERCE_CONNECTOR(scheme, name) scheme,
-#include "connector/connectors.def"
+#include "store/remote/connectors.def"
 #undef TIERCE_CONNECTOR
     };
     for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {

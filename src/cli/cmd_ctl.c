@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/process.h"
-#include "cli/progress.h"
+#include "cli/optimize/progress.h"
 
 #include <json-c/json.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/log.h"
-#include "base/notify.h"
+#include "net/notify.h"
 #include "cli/cli.h"
-#include "manager/config.h"
+#include "manager/manager_config.h"
 #include "manager/manager.h"
 
 #include <errno.h>

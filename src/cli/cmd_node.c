@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/notify.h"
+#include "net/notify.h"
 #include "cli/cli.h"
 #include "node/node.h"
 

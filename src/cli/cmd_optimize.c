@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "cli/cli.h"
-#include "cli/optimize.h"
-#include "cli/optimize_live.h"
-#include "cli/progress.h"
-#include "cli/trace.h"
-#include "optimizer/engine_cache.h"
-#include "optimizer/temporary.h"
+#include "cli/optimize/optimize.h"
+#include "cli/optimize/optimize_live.h"
+#include "cli/optimize/progress.h"
+#include "cli/trace/trace_commands.h"
+#include "optimizer/replay/engine_cache.h"
+#include "optimizer/trace/temporary.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/inspect.h"
-#include "cli/progress.h"
+#include "cli/optimize/progress.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/trace.h"
+#include "cli/trace/trace_commands.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
-#include "optimizer/trace_write.h"
+#include "optimizer/trace/trace_write.h"
 
 const char *const tierce__cli_trace_help[] = {
     "Summarises and converts recorded workloads. FILE may be - for standard input, and may be\n"
@@ -31,7 +31,7 @@ const char *const tierce__cli_trace_help[] = {
     "  --line-size SIZE  a longer line is a bad one (default 64MiB)\n\n"
     "Formats:\n"
 #define TIERCE_TRACE_FORMAT(suffix, name, summary) "  " name ": " summary "\n"
-#include "optimizer/trace_formats.def"
+#include "optimizer/trace/trace_formats.def"
 #undef TIERCE_TRACE_FORMAT
     "\n"
     "Exit status: 0 success (bad lines are reported), 1 the file cannot be read, or too many "

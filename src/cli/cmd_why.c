@@ -3,7 +3,7 @@
 #include "base/bytes.h"
 #include "cli/cli.h"
 #include "cli/process.h"
-#include "cli/why.h"
+#include "cli/why_folder.h"
 
 #include <errno.h>
 #include <json-c/json.h>

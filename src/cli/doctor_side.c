@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/bytes.h"
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "base/file.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/config_parse.h"
-#include "base/config_yaml.h"
+#include "base/config/config_parse.h"
+#include "base/config/config_yaml.h"
 #include "base/file.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
-#include "engine/config.h"
+#include "engine/engine_config.h"
 
 #include <errno.h>
 #include <json-c/json.h>

@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "key/namespaces.h"
-#include "tier/disk.h"
-#include "tier/disk_journal.h"
+#include "core/key/namespaces.h"
+#include "store/disk/disk.h"
+#include "store/disk/disk_journal.h"
 
 /*
  * The totals of a store folder for `tierce inspect`, for each namespace and shard. There is no list

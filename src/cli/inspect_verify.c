@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "chunk/header.h"
+#include "core/chunk/header.h"
 #include "cli/inspect.h"
-#include "cli/progress.h"
-#include "key/key_text.h"
+#include "cli/optimize/progress.h"
+#include "core/key/key_text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "cli/cli.h"
-#include "serve/http_post.h"
+#include "net/server/http/http_post.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
 #ifndef TIERCE_CLI_PROCESS_H
 #define TIERCE_CLI_PROCESS_H
 
-#include "control/control.h"
+#include "net/control/control.h"
 
 /*
  * Running processes, asked over their control sockets.

@@ -3,8 +3,8 @@
 #include "base/assert.h"
 #include "cli/cli.h"
 #include "cli/inspect.h"
-#include "cli/why.h"
-#include "tier/index.h"
+#include "cli/why_folder.h"
+#include "store/index.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
-#include "tier/tier.h"
+#include "store/tier.h"
 
 /*
  * Queries to remote stores on behalf of lookups. A query outlives the lookups that wait for it. Its

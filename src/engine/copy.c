@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/operate.h"
+#include "engine/observe/operate.h"
 
 #include <tierce/prefetch.h>
 

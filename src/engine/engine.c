@@ -14,22 +14,22 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/backfill.h"
-#include "engine/client.h"
-#include "engine/client_socket.h"
+#include "engine/store/backfill.h"
+#include "engine/node_client/client.h"
+#include "engine/node_client/client_socket.h"
 #include "engine/remotes.h"
-#include "engine/config.h"
-#include "engine/departures.h"
+#include "engine/engine_config.h"
+#include "engine/observe/departures.h"
 #include "engine/engine_private.h"
-#include "engine/events.h"
-#include "engine/joint.h"
-#include "engine/metrics.h"
-#include "engine/operate.h"
-#include "engine/shared.h"
-#include "engine/why.h"
-#include "tier/disk.h"
-#include "tier/lmcache_names.h"
-#include "tier/memory.h"
+#include "engine/observe/engine_events.h"
+#include "engine/store/joint.h"
+#include "engine/observe/engine_metrics.h"
+#include "engine/observe/operate.h"
+#include "engine/node_client/shared.h"
+#include "engine/why/why.h"
+#include "store/disk/disk.h"
+#include "store/remote/lmcache_names.h"
+#include "store/memory/memory.h"
 
 /* How often the keeper looks for pins past their deadline. */
 #define KEEPER_MS 100u
@@ -76,7 +76,7 @@ static char *describe_config(const struct tierce_config *config)
 {
     static const char *const names[] = {
 #define TIERCE_PARAM(id, name, type, fallback, min, max, choices, text) name,
-#include "engine/params.def"
+#include "engine/engine_params.def"
 #undef TIERCE_PARAM
     };
     size_t need = 1;

@@ -4,11 +4,11 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/client.h"
+#include "engine/node_client/client.h"
 #include "engine/engine_private.h"
-#include "engine/operate.h"
-#include "engine/sibling.h"
-#include "engine/why.h"
+#include "engine/observe/operate.h"
+#include "engine/load/sibling.h"
+#include "engine/why/why.h"
 
 static int64_t beyond(uint64_t end, uint64_t from)
 {

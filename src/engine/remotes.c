@@ -8,11 +8,11 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "connector/connector.h"
+#include "store/remote/connector.h"
 #include "base/url.h"
-#include "engine/config.h"
-#include "tier/lmcache_store.h"
-#include "tier/remote.h"
+#include "engine/engine_config.h"
+#include "store/remote/lmcache_store.h"
+#include "store/remote/remote.h"
 
 #define CLOSE_MS    1000u
 #define REMOTES_MAX 6u

@@ -9,9 +9,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/client.h"
+#include "engine/node_client/client.h"
 #include "engine/engine_private.h"
-#include "engine/shared.h"
+#include "engine/node_client/shared.h"
 
 static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
 {

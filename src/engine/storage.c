@@ -10,11 +10,11 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/client.h"
+#include "engine/node_client/client.h"
 #include "engine/engine_private.h"
-#include "engine/operate.h"
-#include "engine/tails.h"
-#include "engine/why.h"
+#include "engine/observe/operate.h"
+#include "engine/store/tails.h"
+#include "engine/why/why.h"
 
 /* ---- requests through the breaker ---- */
 

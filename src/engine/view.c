@@ -7,11 +7,11 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/client.h"
+#include "engine/node_client/client.h"
 #include "engine/engine_private.h"
-#include "engine/shared.h"
-#include "paged/paged.h"
-#include "tier/lmcache_names.h"
+#include "engine/node_client/shared.h"
+#include "core/paged/paged.h"
+#include "store/remote/lmcache_names.h"
 
 /* The constants of a namespace and a shard: shapes and keys of chunks, and contents of their
  * headers. */

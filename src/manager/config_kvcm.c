@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/config_kvcm.h"
 #include "base/alloc.h"
-#include "base/config_parse.h"
+#include "base/config/config_parse.h"
 #include "base/file.h"
 #include "base/nearest.h"
-#include "manager/config_private.h"
+#include "manager/manager_config_private.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -211,7 +211,7 @@ enum meaning {
 
 static const struct {
     const char *key;
-    const char *name; /* of params.def */
+    const char *name; /* of manager_params.def */
     enum meaning meaning;
 } keys[] = {
     {"kvcm.registry_storage.uri", "registry.uri", AS_IT_IS},

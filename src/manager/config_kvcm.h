@@ -2,12 +2,12 @@
 #ifndef TIERCE_MANAGER_CONFIG_KVCM_H
 #define TIERCE_MANAGER_CONFIG_KVCM_H
 
-#include "base/config.h"
+#include "base/config/config.h"
 
 /*
  * The configuration of Tair KVCache Manager: keys such as kvcm.service.rpc_port, in a file of "key
  * = value" lines, behind -e, and in the environment under the same names with their dots. A
- * parameter of params.def can be set there too, as tierce.NAME.
+ * parameter of manager_params.def can be set there too, as tierce.NAME.
  *
  * As in KVCM, if any port is set, ports that are not set become 0.
  *
@@ -40,8 +40,8 @@ TIERCE_MUSTUSE int tierce__kvcm_settings_load_env(struct tierce__kvcm_settings *
                                                   char *const *env,
                                                   struct tierce__config_error *error);
 
-/* Applies the settings to a configuration of params.def. Appends a line to *warnings (NULL or heap)
- * for each key that is unknown or has no effect here. Errors: as tierce__config_set. */
+/* Applies the settings to a configuration of manager_params.def. Appends a line to *warnings (NULL
+ * or heap) for each key that is unknown or has no effect here. Errors: as tierce__config_set. */
 TIERCE_MUSTUSE int tierce__kvcm_settings_apply(const struct tierce__kvcm_settings *settings,
                                                struct tierce__config *values, char **warnings,
                                                struct tierce__config_error *error);

@@ -20,7 +20,7 @@
  */
 
 struct tierce__manager;
-struct tierce__manager_config; /* config.h */
+struct tierce__manager_config; /* manager_config.h */
 
 /* [borrow] config for the call. Errors, `why` in words: TIERCE_E_CONFIG, negative errno. */
 TIERCE_MUSTUSE int tierce__manager_start(struct tierce__manager **out,

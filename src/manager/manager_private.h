@@ -4,18 +4,18 @@
 
 #include "base/latency.h"
 #include "base/lock.h"
-#include "manager/auth.h"
-#include "manager/elector.h"
-#include "manager/events.h"
-#include "manager/faults.h"
-#include "manager/history.h"
+#include "manager/api/auth.h"
+#include "manager/lease/elector.h"
+#include "manager/event_log.h"
+#include "manager/api/faults.h"
+#include "manager/api/history.h"
 #include "manager/line_log.h"
-#include "manager/locator.h"
+#include "manager/locate/locator.h"
 #include "manager/manager.h"
-#include "manager/reclaimer.h"
-#include "manager/registry.h"
-#include "manager/storages.h"
-#include "wire/rpcs.h"
+#include "manager/reclaim/reclaimer.h"
+#include "manager/registry/registry.h"
+#include "manager/storage/storages.h"
+#include "proto/kvcm/rpcs.h"
 
 #include <stdatomic.h>
 

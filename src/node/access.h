@@ -2,8 +2,8 @@
 #ifndef TIERCE_NODE_ACCESS_H
 #define TIERCE_NODE_ACCESS_H
 
-#include "engine/objects.h"
-#include "serve/tokens.h"
+#include "engine/objects/objects.h"
+#include "net/server/tokens.h"
 
 /*
  * Permissions and tenants of clients. Without a token file every client has all permissions, as the

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "engine/metrics.h"
-#include "node/native.h"
+#include "engine/observe/engine_metrics.h"
+#include "node/native/native_server.h"
 #include "node/node.h"
 #include "node/node_private.h"
 

@@ -2,11 +2,11 @@
 #ifndef TIERCE_NODE_CONNECTION_H
 #define TIERCE_NODE_CONNECTION_H
 
-#include "engine/objects.h"
+#include "engine/objects/objects.h"
 #include "node/poll_loop.h"
-#include "serve/addresses.h"
-#include "serve/tls.h"
-#include "serve/workers.h"
+#include "net/server/addresses.h"
+#include "net/server/tls.h"
+#include "net/server/workers.h"
 
 /*
  * A client's socket, and the operation in progress on it. It reads bytes into the memory that its
@@ -31,8 +31,8 @@ struct tierce__protocol {
     /* Takes bytes, or continues with buffered ones (count 0). It stops when it is busy or the
      * connection is full. Errors: pending output is sent, and the connection is closed. */
     TIERCE_MUSTUSE int (*feed)(void *session, const uint8_t *bytes, size_t count, size_t *used);
-    /* As in wire/resp_request.h; feed follows filled. Memory that room returned is in use until
-     * filled, which is called even if no bytes arrived (0). */
+    /* As in proto/resp/resp_request.h; feed follows filled. Memory that room returned is in use
+     * until filled, which is called even if no bytes arrived (0). */
     void *(*room)(void *session, size_t *bytes);
     void (*filled)(void *session, size_t bytes);
     /* How many bytes are worth reading beyond those that have a room. */

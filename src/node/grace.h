@@ -2,7 +2,7 @@
 #ifndef TIERCE_NODE_GRACE_H
 #define TIERCE_NODE_GRACE_H
 
-#include "engine/objects.h"
+#include "engine/objects/objects.h"
 
 /*
  * Short leases on values whose existence was reported to a client: the client then finds the value,

@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "engine/smalls.h"
+#include "engine/objects/smalls.h"
 #include "node/door.h"
-#include "node/native.h"
+#include "node/native/native_server.h"
 #include "node/node_private.h"
 
 #include <errno.h>

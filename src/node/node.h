@@ -2,7 +2,7 @@
 #ifndef TIERCE_NODE_H
 #define TIERCE_NODE_H
 
-#include "node/config.h"
+#include "node/node_config.h"
 
 /*
  * `tierce node`: an engine whose values clients of other protocols reach over the network.

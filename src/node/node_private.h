@@ -6,13 +6,13 @@
 #include <stdatomic.h>
 
 #include "base/prometheus.h"
-#include "engine/object_names.h"
+#include "engine/objects/object_names.h"
 #include "node/access.h"
-#include "node/config.h"
+#include "node/node_config.h"
 #include "node/connection.h"
 #include "node/grace.h"
 #include "node/upload.h"
-#include "serve/serve.h"
+#include "net/server/serve.h"
 
 /* Shared by the files of a node. */
 
@@ -46,7 +46,7 @@ struct tierce__node {
     _Atomic uint16_t resp_port; /* known once the port is open, when the first may be there */
 
     struct tierce__route routes[TIERCE__NODE_ROUTES]; /* of HTTP */
-    struct tierce__native *native;                    /* native.h; or NULL */
+    struct tierce__native *native;                    /* native_server.h; or NULL */
     struct tierce__poll_loop **loops;
     size_t loop_count;
     struct tierce__object_names names[TIERCE__NODE_NAME_TABLES]; /* whose values are changed */

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "serve/loop.h"
+#include "net/server/loop.h"
 
 /*
  * An epoll loop on its own thread. A source is registered once, edge triggered, for both

@@ -7,7 +7,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
-#include "engine/objects.h"
+#include "engine/objects/objects.h"
 
 /*
  * Values that a node is receiving into the pool, and a limit on their total size. An upload

@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_CONNECTOR_CONFORMANCE_H
 #define TIERCE_TESTS_CONNECTOR_CONFORMANCE_H
 
-#include "connector/connector.h"
+#include "store/remote/connector.h"
 #include "connector_harness.h"
 
 /*

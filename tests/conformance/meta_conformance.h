@@ -3,7 +3,7 @@
 #define TIERCE_TESTS_META_CONFORMANCE_H
 
 #include "check_main.h"
-#include "manager/meta_store.h"
+#include "manager/meta/meta_store.h"
 
 /* The contract of every store of records. */
 struct meta_factory {

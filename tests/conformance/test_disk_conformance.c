@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/tier_conformance.h"
-#include "tier/disk.h"
-#include "tier/fault.h"
+#include "store/disk/disk.h"
+#include "tier_fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>

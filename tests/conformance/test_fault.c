@@ -2,11 +2,11 @@
 #include "base/log.h"
 #include "check_main.h"
 #include "conformance/tier_conformance.h"
-#include "key/namespaces.h"
-#include "policy/policy.h"
-#include "tier/disk.h"
-#include "tier/fault.h"
-#include "tier/memory.h"
+#include "core/key/namespaces.h"
+#include "core/policy/policy.h"
+#include "store/disk/disk.h"
+#include "tier_fault.h"
+#include "store/memory/memory.h"
 
 #include <errno.h>
 #include <stdio.h>

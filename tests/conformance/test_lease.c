@@ -5,8 +5,8 @@
 #include "check_main.h"
 #include "etcd_server.h"
 #include "redis_server.h"
-#include "manager/lease.h"
-#include "wire/resp_client.h"
+#include "manager/lease/lease.h"
+#include "net/redis/resp_client.h"
 
 #include <errno.h>
 #include <stdio.h>

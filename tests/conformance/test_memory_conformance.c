@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/tier_conformance.h"
-#include "tier/fault.h"
-#include "tier/memory.h"
+#include "tier_fault.h"
+#include "store/memory/memory.h"
 
 static int open_memory(struct tierce__tier **out, struct tierce__pool *pool, void *ctx)
 {

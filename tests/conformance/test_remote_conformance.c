@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/tier_conformance.h"
 #include "store_connector.h"
-#include "tier/remote.h"
+#include "store/remote/remote.h"
 
 #include <stdlib.h>
 

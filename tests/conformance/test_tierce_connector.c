@@ -2,7 +2,7 @@
 /* Against a node of this process by tierce://: as it stands on loopback, with tokens, with TLS, and
  * with certificates of clients. */
 #include "conformance/connector_conformance.h"
-#include "key/sha256.h"
+#include "core/key/sha256.h"
 #include "node_harness.h"
 #include "server_process.h"
 

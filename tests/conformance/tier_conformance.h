@@ -3,7 +3,7 @@
 #define TIERCE_TESTS_TIER_CONFORMANCE_H
 
 #include "check_main.h"
-#include "tier/tier.h"
+#include "store/tier.h"
 
 /*
  * The contract of every tier, on any medium. A test program names its tiers and runs them:

@@ -2,12 +2,12 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "check_main.h"
-#include "manager/meta_index.h"
+#include "manager/meta/meta_index.h"
 #include "meta_folder.h"
 #include "meta_records.h"
 #include "redis_server.h"
 #include "test_random.h"
-#include "wire/resp_client.h"
+#include "net/redis/resp_client.h"
 
 #include <signal.h>
 #include <sys/mman.h>

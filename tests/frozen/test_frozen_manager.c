@@ -6,9 +6,9 @@
 #include "frozen.h"
 
 #include "base/alloc.h"
-#include "wire/proto.h"
-#include "wire/proto_json.h"
-#include "wire/rpcs.h"
+#include "proto/kvcm/proto.h"
+#include "proto/kvcm/proto_json.h"
+#include "proto/kvcm/rpcs.h"
 
 #include <inttypes.h>
 

@@ -3,7 +3,7 @@
  * unpacked into the same messages. */
 #include "frozen.h"
 
-#include "wire/native.h"
+#include "proto/native/native.h"
 
 #include <tierce/status.h>
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chunk/header.h"
+#include "core/chunk/header.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

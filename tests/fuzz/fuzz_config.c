@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/config.h"
-#include "base/config_parse.h"
+#include "base/config/config.h"
+#include "base/config/config_parse.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "tier/disk_table.h"
+#include "store/disk/disk_table.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "node/glob.h"
+#include "node/resp/glob.h"
 
 #include <stdint.h>
 #include <stdlib.h>

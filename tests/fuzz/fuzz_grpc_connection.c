@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "serve/grpc_connection.h"
-#include "serve/reflection.h"
+#include "net/server/grpc/grpc_connection.h"
+#include "net/server/grpc/reflection.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "key/key_text.h"
+#include "core/key/key_text.h"
 
 #include <string.h>
 

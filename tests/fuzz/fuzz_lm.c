@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "wire/lm.h"
+#include "proto/lm/lm.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "manager/config.h"
+#include "manager/manager_config.h"
 #include "manager/config_kvcm.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "connector/memcached_head.h"
+#include "store/remote/memcached/memcached_head.h"
 
 #include <string.h>
 

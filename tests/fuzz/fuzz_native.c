@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "wire/native.h"
+#include "proto/native/native.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 /* Notes of sessions and deletions: a readable note is written as the same bytes, except for a
  * session that would end too late. The first byte says which of the two. */
 #include "base/bytes.h"
-#include "manager/locator_private.h"
+#include "manager/locate/locator_private.h"
 
 #include <stdlib.h>
 #include <string.h>

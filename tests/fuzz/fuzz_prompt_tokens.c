@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "engine/why_prompt.h"
+#include "engine/why/why_prompt.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "wire/proto_json.h"
-#include "wire/rpcs.h"
+#include "proto/kvcm/proto_json.h"
+#include "proto/kvcm/rpcs.h"
 
 #include <string.h>
 

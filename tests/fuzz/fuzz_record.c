@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "manager/record.h"
+#include "manager/meta/record.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "wire/resp_parse.h"
-#include "wire/resp_uri.h"
+#include "proto/resp/resp_parse.h"
+#include "net/redis/resp_uri.h"
 
 #include <string.h>
 

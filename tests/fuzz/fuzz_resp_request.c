@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "wire/resp_request.h"
+#include "proto/resp/resp_request.h"
 
 #include <string.h>
 

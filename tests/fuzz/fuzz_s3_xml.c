@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "base/url.h"
-#include "connector/s3_private.h"
-#include "connector/s3_xml.h"
+#include "store/remote/s3/s3_private.h"
+#include "store/remote/s3/s3_xml.h"
 
 #include <stdio.h>
 #include <string.h>

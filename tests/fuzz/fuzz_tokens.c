@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "serve/tokens.h"
+#include "net/server/tokens.h"
 
 #include <stdio.h>
 #include <string.h>

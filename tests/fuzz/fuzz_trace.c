@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "optimizer/trace.h"
+#include "optimizer/trace/trace.h"
 
 #include <string.h>
 

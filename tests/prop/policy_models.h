@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_POLICY_MODELS_H
 #define TIERCE_TESTS_POLICY_MODELS_H
 
-#include "policy/policy.h"
+#include "core/policy/policy.h"
 
 /*
  * Every policy once more, as slow and as plain as can be: arrays, searched and shifted. Pinned

@@ -3,7 +3,7 @@
 #define TIERCE_TESTS_RANDOM_RECORDING_H
 
 #include "check_main.h"
-#include "optimizer/recording.h"
+#include "optimizer/trace/recording.h"
 #include "test_random.h"
 
 /* Random recordings of chains of a tree, for properties of what replays them. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/curve.h"
+#include "optimizer/replay/curve.h"
 #include "test_random.h"
 
 #include <string.h>

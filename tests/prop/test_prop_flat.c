@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "policy/flat.h"
+#include "core/policy/flat.h"
 #include "test_random.h"
 
 #include <string.h>

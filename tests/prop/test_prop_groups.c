@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/filter.h"
-#include "optimizer/groups.h"
-#include "optimizer/scale.h"
-#include "optimizer/workers.h"
+#include "optimizer/trace/filter.h"
+#include "optimizer/replay/groups.h"
+#include "optimizer/replay/scale.h"
+#include "optimizer/replay/jobs.h"
 #include "random_recording.h"
 
 #include <math.h>

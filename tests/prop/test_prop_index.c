@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
 #include "test_random.h"
-#include "tier/index.h"
+#include "store/index.h"
 
 #include <string.h>
 

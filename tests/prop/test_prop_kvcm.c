@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/kvcm.h"
+#include "optimizer/kvcm/kvcm.h"
 #include "test_random.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/life.h"
-#include "optimizer/timeline.h"
-#include "optimizer/ttl_curve.h"
+#include "optimizer/replay/life.h"
+#include "optimizer/replay/timeline.h"
+#include "optimizer/replay/ttl_curve.h"
 #include "random_recording.h"
 
 #include <string.h>

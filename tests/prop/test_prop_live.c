@@ -5,7 +5,7 @@
  * whole.
  */
 #include "check_main.h"
-#include "optimizer/live.h"
+#include "optimizer/live/live.h"
 #include "random_recording.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "manager/meta_index.h"
+#include "manager/meta/meta_index.h"
 #include "meta_records.h"
 #include "test_random.h"
 

@@ -6,7 +6,7 @@
  */
 #include "base/arena.h"
 #include "check_main.h"
-#include "manager/places.h"
+#include "manager/storage/places.h"
 #include "test_random.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "chunk/pool.h"
+#include "core/chunk/pool.h"
 #include "test_random.h"
 
 #include <string.h>

@@ -5,9 +5,9 @@
  * The model is a list of all blocks.
  */
 #include "check_main.h"
-#include "manager/reclaimer.h"
+#include "manager/reclaim/reclaimer.h"
 #include "manager_harness.h"
-#include "policy/policy.h"
+#include "core/policy/policy.h"
 #include "test_random.h"
 
 enum { INSTANCES = 4, KEYS = 60, BLOCKS = INSTANCES * KEYS, HOUR_S = 3600 };

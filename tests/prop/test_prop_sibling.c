@@ -4,7 +4,7 @@
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "test_random.h"
-#include "tier/fault.h"
+#include "tier_fault.h"
 
 #include <errno.h>
 

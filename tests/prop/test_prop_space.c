@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "chunk/space.h"
+#include "core/chunk/space.h"
 #include "check_main.h"
 #include "test_random.h"
 

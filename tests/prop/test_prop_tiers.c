@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/curve.h"
-#include "optimizer/replay.h"
-#include "optimizer/tiers.h"
+#include "optimizer/replay/curve.h"
+#include "optimizer/replay/replay.h"
+#include "optimizer/replay/tiers.h"
 #include "random_recording.h"
 
 #include <math.h>

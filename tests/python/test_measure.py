@@ -17,7 +17,7 @@ LICENCE = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 # 3 assertions count; those of NULL and of the magic number do not.
 A_C = LICENCE + r'''
 #include "base/a.h"
-#include "key/key.h"
+#include "core/key/key.h"
 
 /* A comment
  * of two lines with struct tag { in it. */
@@ -91,7 +91,7 @@ def f():
     return TEXT  # behind code
 '''
 TREE = {
-    "src/base/a.c": A_C, "src/key/b.c": B_C, "src/key/a.c": "int x;\n", "src/key/README.md": "",
+    "src/base/a.c": A_C, "src/core/key/b.c": B_C, "src/core/key/a.c": "int x;\n", "src/core/key/README.md": "",
     "src/base/README.md": "", "include/tierce/a.h": A_H, "python/tierce/f.py": PYTHON,
     "tests/helper.h": "int y; /* y */\n\n", "tests/support/more.c": "int z;\nint w;\n",
     "tests/unit/test_add.c": TEST_C, "tools/ignored.py": "x = 1\n",
@@ -118,7 +118,7 @@ def test_code_lines_are_without_blanks_comments_and_assertions(measure, root):
     modules = measure.measure(root)["modules"]
     lines = {name: of["code_lines"] for name, of in modules.items()}
     assert lines == {
-        "src/base": 15, "src/key": 4, "include": 5, "python": 5, "tests/support": 3,
+        "src/base": 15, "src/core/key": 4, "include": 5, "python": 5, "tests/support": 3,
         "tests/unit": 9, "**src, include, bench, tests/support**": 27, "**product**": 29,
         "**tests**": 12}
     assert modules["tests/support"]["files"] == 2 and "tools" not in modules
@@ -156,16 +156,16 @@ def test_percentiles_are_nearest_ranks(measure):
 
 def test_names_and_tags_that_several_files_have(measure, root):
     measured = measure.measure(root)
-    assert measured["same_names"] == {"a.c": ["src/base/a.c", "src/key/a.c"]}
-    assert measured["same_structs"] == {"node": ["src/base/a.c", "src/key/b.c"]}
+    assert measured["same_names"] == {"a.c": ["src/base/a.c", "src/core/key/a.c"]}
+    assert measured["same_structs"] == {"node": ["src/base/a.c", "src/core/key/b.c"]}
 
 
 def test_folders(measure, root):
     assert measure.measure(root)["folders_too_large"] == 0
     for i in range(24):
-        (root / f"src/key/more{i}.c").write_text("", encoding="utf-8")
+        (root / f"src/core/key/more{i}.c").write_text("", encoding="utf-8")
     measured = measure.measure(root)
-    assert measured["folders"]["src/key"] == 26 and measured["folders_too_large"] == 1
+    assert measured["folders"]["src/core/key"] == 26 and measured["folders_too_large"] == 1
 
 
 def test_share_of_comments(measure, root):
@@ -176,7 +176,7 @@ def test_share_of_comments(measure, root):
 
 def test_upward_includes(measure, root):
     upward = measure.measure(root)["upward_includes"]
-    assert len(upward) == 1 and upward[0].startswith("src/base/a.c:4: includes key/key.h")
+    assert len(upward) == 1 and upward[0].startswith("src/base/a.c:4: includes core/key/key.h")
 
 
 OWNERS = [
@@ -227,7 +227,7 @@ def test_sizes_of_what_is_built(measure, tmp_path):
 
 def test_compare_prints_what_differs(measure, root, tmp_path, monkeypatch, capsys):
     before = measure.measure(root)
-    (root / "src/key/a.c").write_text("struct node {\n};\n", encoding="utf-8")
+    (root / "src/core/key/a.c").write_text("struct node {\n};\n", encoding="utf-8")
     after = measure.measure(root)
     monkeypatch.setattr(measure, "measure", lambda tree: before)
     measure.main(["--json"])
@@ -237,7 +237,7 @@ def test_compare_prints_what_differs(measure, root, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(measure, "measure", lambda tree: after)
     measure.main(["--compare", str(saved)])
     rows = capsys.readouterr().out.splitlines()[2:]
-    assert "| modules / src/key / code_lines | 4 | 5 | 1.250 |" in rows
+    assert "| modules / src/core/key / code_lines | 4 | 5 | 1.250 |" in rows
     assert "| same_structs | 1 | 1 | 1.000 |" not in rows
     assert len(rows) == 3  # the module, and the two sums with it
 

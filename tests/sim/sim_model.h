@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_SIM_MODEL_H
 #define TIERCE_TESTS_SIM_MODEL_H
 
-#include "manager/reclaimer.h"
+#include "manager/reclaim/reclaimer.h"
 #include "manager_harness.h"
 #include "sim_storages.h"
 #include "sim_store.h"

@@ -3,7 +3,7 @@
 #define TIERCE_TESTS_SIM_STORAGES_H
 
 #include "check_main.h"
-#include "manager/storage.h"
+#include "manager/storage/storage.h"
 #include "test_random.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #define TIERCE_TESTS_SIM_STORE_H
 
 #include "check_main.h"
-#include "manager/meta_store.h"
+#include "manager/meta/meta_store.h"
 #include "test_random.h"
 
 #include <errno.h>

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "engine/engine_private.h"
 #include "test_random.h"
-#include "tier/fault.h"
+#include "tier_fault.h"
 
 /*
  * Shared by the rounds (test_soak.c), the steps (soak_steps.c) and the subscriber (soak_events.c).

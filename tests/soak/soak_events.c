@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "engine/events.h"
+#include "engine/observe/engine_events.h"
 
 /*
  * A directory of the chunks in the tiers, built from the events as tierce/events.h describes.

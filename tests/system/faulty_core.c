@@ -3,7 +3,7 @@
  * The extension module over a disk that can be made slow or hang, for test_slow_disk.py: the usual
  * sources, linked so that every vfs is wrapped as it is made (--wrap).
  */
-#include "base/vfs_fault.h"
+#include "vfs_fault.h"
 
 TIERCE_MUSTUSE int __real_tierce__vfs_create(struct tierce__vfs **out, unsigned depth);
 TIERCE_MUSTUSE int __wrap_tierce__vfs_create(struct tierce__vfs **out, unsigned depth);

@@ -19,7 +19,7 @@ from lmcache.v1.storage_backend.connector import CreateConnector  # noqa: E402
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend  # noqa: E402
 from lmcache.v1.token_database import ChunkedTokenDatabase  # noqa: E402
 
-# As tests/lmcache_fixture.h.
+# As tests/support/lmcache_fixture.h.
 LAYERS, HIDDEN, BLOCK_TOKENS, CHUNK_TOKENS = 3, 8, 4, 16
 
 

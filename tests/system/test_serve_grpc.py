@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC of src/serve against grpcio, which nobody here wrote, and against bare HTTP/2."""
+"""gRPC of src/net/server against grpcio, which nobody here wrote, and against bare HTTP/2."""
 
 import gzip
 import random

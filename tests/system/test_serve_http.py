@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 of src/serve, by curl and by bare sockets."""
+"""HTTP/1.1 of src/net/server, by curl and by bare sockets."""
 
 import json
 import random

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "check_main.h"
-#include "manager/reclaimer.h"
+#include "manager/reclaim/reclaimer.h"
 #include "manager_harness.h"
 #include "sim/sim_storages.h"
 #include "sim/sim_store.h"

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "check_main.h"
-#include "manager/meta_index.h"
+#include "manager/meta/meta_index.h"
 #include "meta_folder.h"
 #include "meta_records.h"
 #include "redis_server.h"

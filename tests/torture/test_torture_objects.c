@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "check_main.h"
 #include "object_fixture.h"
-#include "tier/fault.h"
+#include "tier_fault.h"
 
 #define BYTES 600000u
 

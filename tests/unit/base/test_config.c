@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/config.h"
-#include "base/config_parse.h"
-#include "base/config_yaml.h"
+#include "base/config/config.h"
+#include "base/config/config_parse.h"
+#include "base/config/config_yaml.h"
 #include "base/log.h"
 #include "base/nearest.h"
 #include "check_main.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/vfs.h"
-#include "base/vfs_fault.h"
+#include "base/vfs/vfs.h"
+#include "vfs_fault.h"
 #include "check_main.h"
 
 #include <dirent.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "chunk/header.h"
-#include "chunk/pool.h"
-#include "tier/disk.h"
+#include "core/chunk/header.h"
+#include "core/chunk/pool.h"
+#include "store/disk/disk.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 /* Copies and moves between memory and disk. */
 #include "check_main.h"
 #include "engine_fixture.h"
-#include "tier/fault.h"
+#include "tier_fault.h"
 
 #include <errno.h>
 

@@ -4,9 +4,9 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "engine/config.h"
+#include "engine/engine_config.h"
 #include "engine_fixture.h"
-#include "policy/policy.h"
+#include "core/policy/policy.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config.h"
+#include "engine/engine_config.h"
 #include "base/alloc.h"
 #include "check_main.h"
 

@@ -4,7 +4,7 @@
 #include "check_main.h"
 #include "child_exit.h"
 #include "engine_fixture.h"
-#include "tier/fault.h"
+#include "tier_fault.h"
 
 #include <errno.h>
 #include <fcntl.h>

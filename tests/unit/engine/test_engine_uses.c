@@ -3,10 +3,10 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine_fixture.h"
-#include "optimizer/replay.h"
-#include "policy/flat.h"
+#include "optimizer/replay/replay.h"
+#include "core/policy/flat.h"
 #include "prop/random_recording.h"
-#include "tier/disk_private.h"
+#include "store/disk/disk_private.h"
 
 /*
  * The policies of a running engine see the same events as in a simulation: a request is one use of

@@ -6,10 +6,10 @@
 #include "check_main.h"
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "key/key_text.h"
+#include "core/key/key_text.h"
 #include "lmcache_fixture.h"
 #include "redis_server.h"
-#include "wire/resp_client.h"
+#include "net/redis/resp_client.h"
 
 #include <errno.h>
 

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine_fixture.h"
-#include "tier/fault.h"
+#include "tier_fault.h"
 
 #include <errno.h>
 #include <tierce/operate.h>

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "manager/elector.h"
+#include "manager/lease/elector.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
-#include "manager/expiry.h"
-#include "manager/reclaimer.h"
+#include "manager/reclaim/expiry.h"
+#include "manager/reclaim/reclaimer.h"
 #include "manager_harness.h"
 #include "meta_folder.h"
 #include "test_random.h"

@@ -3,7 +3,7 @@
  * All operations of a locator in parallel, for two seconds; at the end no state is left.
  */
 #include "check_main.h"
-#include "manager/reclaimer.h"
+#include "manager/reclaim/reclaimer.h"
 #include "manager_harness.h"
 #include "test_random.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
 #include "base/alloc.h"
-#include "manager/config.h"
+#include "manager/manager_config.h"
 #include "manager/config_kvcm.h"
-#include "manager/startup.h"
+#include "manager/registry/startup.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "check_main.h"
 
 #include "base/alloc.h"
-#include "manager/config.h"
+#include "manager/manager_config.h"
 #include "manager/manager.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "manager/meta_index.h"
+#include "manager/meta/meta_index.h"
 
 #include "base/alloc.h"
 #include "meta_records.h"

@@ -2,11 +2,11 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "check_main.h"
-#include "manager/meta_index.h"
-#include "manager/registry.h"
+#include "manager/meta/meta_index.h"
+#include "manager/registry/registry.h"
 #include "meta_records.h"
 #include "redis_server.h"
-#include "wire/resp_client.h"
+#include "net/redis/resp_client.h"
 
 #include <errno.h>
 #include <inttypes.h>

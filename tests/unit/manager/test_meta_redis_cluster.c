@@ -3,11 +3,11 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "check_main.h"
-#include "manager/meta_index.h"
-#include "manager/meta_redis_private.h"
+#include "manager/meta/meta_index.h"
+#include "manager/meta/redis/meta_redis_private.h"
 #include "meta_records.h"
 #include "redis_cluster.h"
-#include "wire/resp_cluster.h"
+#include "net/redis/resp_cluster.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "manager/meta_store.h"
+#include "manager/meta/meta_store.h"
 #include "meta_folder.h"
 #include "meta_records.h"
 #include "small_disk.h"

@@ -3,9 +3,9 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "check_main.h"
-#include "manager/account.h"
-#include "manager/model_json.h"
-#include "manager/places.h"
+#include "manager/api/account.h"
+#include "manager/registry/model_json.h"
+#include "manager/storage/places.h"
 
 #include <json-c/json.h>
 #include <errno.h>

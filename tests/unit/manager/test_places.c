@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "check_main.h"
-#include "manager/places.h"
+#include "manager/storage/places.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
-#include "manager/quota.h"
+#include "manager/reclaim/quota.h"
 
 #include <errno.h>
 #include <pthread.h>

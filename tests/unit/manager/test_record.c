@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "manager/record.h"
+#include "manager/meta/record.h"
 
 #include "base/alloc.h"
 #include "base/arena.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry: its rules, its file, and that a change that fails changes nothing. */
 #include "base/alloc.h"
-#include "base/vfs_fault.h"
+#include "vfs_fault.h"
 #include "check_main.h"
-#include "manager/account.h"
-#include "manager/registry.h"
-#include "manager/startup.h"
+#include "manager/api/account.h"
+#include "manager/registry/registry.h"
+#include "manager/registry/startup.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -3,11 +3,11 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "manager/account.h"
-#include "manager/registry.h"
-#include "manager/storages.h"
+#include "manager/api/account.h"
+#include "manager/registry/registry.h"
+#include "manager/storage/storages.h"
 #include "redis_server.h"
-#include "wire/resp_client.h"
+#include "net/redis/resp_client.h"
 
 #include <errno.h>
 #include <stdio.h>

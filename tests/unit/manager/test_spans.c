@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How long the steps of a call took: tests/system/test_manager_api.py has the calls. */
-#include "manager/spans.h"
+#include "manager/api/spans.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

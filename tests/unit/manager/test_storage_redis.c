@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A storage in a real redis-server, behind real sentinels, and in a real cluster. */
 #include "check_main.h"
-#include "manager/storage.h"
+#include "manager/storage/storage.h"
 #include "redis_sentinels.h"
 
 #include <errno.h>

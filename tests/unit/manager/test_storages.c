@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "manager/storages.h"
+#include "manager/storage/storages.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
 /* A node of a test's own, its engine, and clients that speak the native protocol to it. */
 #include "check_main.h"
 #include "native_harness.h"
-#include "node/native.h"
+#include "node/native/native_server.h"
 #include "node_harness.h"
 
 #include <time.h>

@@ -2,9 +2,9 @@
 #include "base/bytes.h"
 #include "check_main.h"
 #include "engine/engine_private.h"
-#include "engine/operate.h"
+#include "engine/observe/operate.h"
 #include "node_harness.h"
-#include "wire/lm.h"
+#include "proto/lm/lm.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "check_main.h"
 #include "base/bytes.h"
 #include "node_harness.h"
-#include "wire/lm.h"
+#include "proto/lm/lm.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
 #include "base/alloc.h"
-#include "base/notify.h"
-#include "node/config.h"
-#include "node/glob.h"
+#include "net/notify.h"
+#include "node/node_config.h"
+#include "node/resp/glob.h"
 #include "node/node.h"
 
 #include <errno.h>

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "engine/engine_private.h"
-#include "engine/smalls_private.h"
-#include "wire/lm.h"
+#include "engine/objects/smalls_private.h"
+#include "proto/lm/lm.h"
 
 static struct node_harness h;
 

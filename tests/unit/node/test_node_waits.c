@@ -3,9 +3,9 @@
  * says for which of them it waited. */
 #include "base/clock.h"
 #include "check_main.h"
-#include "engine/object_names.h"
+#include "engine/objects/object_names.h"
 #include "node_harness.h"
-#include "wire/lm.h"
+#include "proto/lm/lm.h"
 
 #include <semaphore.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/economy.h"
-#include "optimizer/latency.h"
+#include "optimizer/replay/economy.h"
+#include "optimizer/replay/ttft.h"
 #include "test_recording.h"
 
 #include <math.h>

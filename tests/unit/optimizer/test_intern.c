@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
-#include "optimizer/intern.h"
+#include "optimizer/trace/intern.h"
 #include "test_random.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
-#include "optimizer/kvcm.h"
+#include "optimizer/kvcm/kvcm.h"
 
 #include <errno.h>
 #include <stdio.h>

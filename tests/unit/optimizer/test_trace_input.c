@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/trace_input.h"
+#include "optimizer/trace/trace_input.h"
 #include "test_random.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "optimizer/latency.h"
-#include "optimizer/trust.h"
+#include "optimizer/replay/ttft.h"
+#include "optimizer/replay/trust.h"
 #include "test_recording.h"
 
 #include <errno.h>

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_PLOT_PNG_H
+#define TIERCE_CLI_PLOT_PNG_H
+
+#include "optimizer/report/report.h"
+
+/* The plot of tierce__report_svg as PNG, two pixels for one, by cairo in an installed font. Write
+ * errors are reported by ferror(file). [borrow] the report for the call. Errors: -ENOMEM. Threads:
+ * one at a time. */
+TIERCE_MUSTUSE int tierce__plot_png(FILE *file, const struct tierce__report *report);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CHUNK_HEADER_H
+#define TIERCE_CHUNK_HEADER_H
+
+#include <stdbool.h>
+
+#include "core/key/key.h"
+
+/*
+ * The self-describing header of a chunk: identity, geometry and one sum per cell.
+ *
+ * A chunk is one contiguous object: the header, padded to a multiple of 4096 bytes, then the
+ * payload, layer-major: layer -> token block -> opaque bytes (a "cell"), then zero padding to a
+ * multiple of 4096. The object is in a pool buffer and is written to every tier unchanged. The
+ * format, byte by byte: docs/format/chunk.md.
+ *
+ * Thread: any; nothing here blocks or allocates.
+ */
+
+#define TIERCE__CHUNK_ALIGN     4096u
+#define TIERCE__CHUNK_VERSION   1u
+#define TIERCE__CHUNK_FIXED     256u /* bytes before the tables */
+#define TIERCE__CHUNK_BYTES_MAX (1ULL << 34)
+
+/* The geometry of the chunks of a view: equal for all but unfull tails. */
+struct tierce__geometry {
+    uint32_t layer_count;
+    const uint32_t *cell_bytes; /* [layer_count], [borrow as long as the geometry] */
+    uint32_t block_tokens;
+    uint32_t block_count; /* of this chunk; the namespace's chunk_blocks if it is full */
+};
+
+/* Byte offsets inside the object that a geometry yields. */
+struct tierce__extent {
+    uint64_t header_bytes;  /* multiple of 4096; the payload starts here */
+    uint64_t payload_bytes; /* sum of all cells */
+    uint64_t object_bytes;  /* header + payload + padding, multiple of 4096 */
+};
+
+/* Errors: TIERCE_E_LIMIT if a field is out of bounds or the object would pass CHUNK_BYTES_MAX. */
+TIERCE_MUSTUSE int tierce__chunk_extent(struct tierce__extent *out,
+                                        const struct tierce__geometry *geometry);
+
+/* Offset in the object of layer `layer`'s first cell; layer == layer_count gives the end. */
+uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uint32_t layer);
+
+#define TIERCE__SHARD_BYTES 8u
+
+/* A shard as it stands in headers and journals: four numbers of two bytes, little-endian. */
+void tierce__shard_store(uint8_t at[TIERCE__SHARD_BYTES], const struct tierce_shard *shard);
+struct tierce_shard tierce__shard_load(const uint8_t at[TIERCE__SHARD_BYTES]);
+
+/* All fields of a header except the tables. */
+struct tierce__chunk_info {
+    uint8_t ns_digest[TIERCE_HASH_BYTES];
+    uint8_t hash[TIERCE_HASH_BYTES];
+    uint8_t parent[TIERCE_HASH_BYTES]; /* hash of the chunk before, or the chain's root hash */
+    struct tierce_shard shard;
+    enum tierce_chain_algo algo;
+    uint64_t token_start;
+    uint64_t created_s;               /* wall clock */
+    struct tierce__geometry geometry; /* after parsing, cell_bytes is NULL: use the accessor */
+    struct tierce__extent extent;
+};
+
+/*
+ * Writes everything but the sums to the header region of `object`: tables of cell sizes and of
+ * block hashes (`block_hashes`, block_count * 32 bytes), zeroes for the sums and the padding of
+ * both regions. The sums are put in place by tierce__chunk_sums and the writer of the cells; the
+ * object becomes valid with tierce__chunk_seal. `object` has extent.object_bytes bytes.
+ */
+void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
+                         const uint8_t *block_hashes);
+
+/* The same without the padding, of an object that will never leave memory. */
+void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_info *info,
+                                  const uint8_t *block_hashes);
+
+/* The table of sums of layer `layer` inside an object: block_count entries, native order is
+ * little-endian order (big-endian machines are rejected at build time). */
+uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geometry,
+                             uint32_t layer);
+
+/* Computes the header's own sum; from here on the header must not change. header_bytes: from its
+ * extent; the value in the header itself is not trusted. */
+void tierce__chunk_seal(uint8_t *object, uint64_t header_bytes);
+
+/* Whether the first 8 bytes are those of a chunk of any version. */
+bool tierce__chunk_has_magic(const uint8_t *object);
+/* Returns how many of the 8 magic bytes match. */
+unsigned tierce__chunk_magic_bytes(const uint8_t *object);
+
+/*
+ * Parses the first `available` bytes of an object from anywhere: hostile bytes are safe. Checks
+ * magic, version, every length against every other, and the header's sum.
+ * Errors, *out untouched: TIERCE_E_FORMAT, TIERCE_E_VERSION, TIERCE_E_CHECKSUM, TIERCE_E_LIMIT
+ * (`available` ends before the header does).
+ */
+TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object,
+                                       uint64_t available);
+
+/* The length of the header that the first TIERCE__CHUNK_FIXED bytes tell, after parse has returned
+ * TIERCE_E_LIMIT for no more than they were. */
+uint64_t tierce__chunk_header_bytes(const uint8_t *object);
+
+/* Whether two headers differ in nothing but the time of their making: of the same chunk, with the
+ * same sums. geometry: counts of one that was parsed or sealed; both have the bytes of such a
+ * header. */
+bool tierce__chunk_same(const uint8_t *a, const uint8_t *b,
+                        const struct tierce__geometry *geometry);
+
+/* Bytes of one cell of a layer, as a header that was parsed says. */
+uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer);
+
+/* The block hashes (block_count * 32 bytes) of a header that was parsed. */
+const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count);
+
+/*
+ * Whether a parsed header is the very chunk that is wanted: namespace digest, hash, shard,
+ * algorithm, token start, geometry (cell sizes included) and block hashes, each in full.
+ * `want->geometry.cell_bytes` must be set. Returns 0 or TIERCE_E_IDENTITY.
+ */
+TIERCE_MUSTUSE int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *got,
+                                       const struct tierce__chunk_info *want,
+                                       const uint8_t *want_block_hashes);
+
+/*
+ * The same for only the first `blocks` blocks of a chunk, at most its own number. The later blocks
+ * are not compared, but the last one must have the chunk's hash; want->hash is the chunk's hash.
+ * Returns 0 or TIERCE_E_IDENTITY.
+ */
+TIERCE_MUSTUSE int tierce__chunk_match_first(const uint8_t *object,
+                                             const struct tierce__chunk_info *got,
+                                             const struct tierce__chunk_info *want,
+                                             const uint8_t *want_block_hashes, uint32_t blocks);
+
+/* How many leading blocks of a header that was parsed have these hashes; `count` at most. */
+uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
+                              const uint8_t *block_hashes, uint32_t count);
+
+/* Computes the sum of every cell of an object that was begun. Reads the whole payload. */
+void tierce__chunk_sum_cells(uint8_t *object, const struct tierce__geometry *geometry);
+
+/*
+ * Verifies every cell of an object that was parsed. Returns the number of cells whose sum
+ * differs (0: all good). Reads the whole payload.
+ */
+uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__chunk_info *info);
+
+#endif

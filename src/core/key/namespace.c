@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "core/key/sha256.h"
+#include "core/key/utf8_text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <tierce/key.h>
+
+#define STRING_BYTES_MAX (1u << 20)
+#define LAYERS_MAX       4096u
+#define CELL_BYTES_MAX   (1u << 30)
+#define COUNT_MAX        65536u
+
+/* The limit of an untrusted text. Five strings of the largest size fit. */
+#define TEXT_BYTES_MAX (8u << 20)
+#define FIELDS_MAX     64u
+#define NAME_BYTES_MAX 64u
+
+void tierce_free(void *ptr)
+{
+    tierce__free(ptr);
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* Bytes that grow until an allocation fails; then everything further is ignored. */
+struct text {
+    char *bytes;
+    size_t used;
+    size_t room;
+    bool failed;
+};
+
+static void add_bytes(struct text *text, const char *bytes, size_t size)
+{
+    if (text->failed)
+        return;
+    if (text->room - text->used <= size) {
+        size_t room = 2 * text->room + size + 256;
+        char *grown = tierce__realloc(text->bytes, room);
+        if (grown == NULL) {
+            text->failed = true;
+            return;
+        }
+        text->bytes = grown;
+        text->room = room;
+    }
+    memcpy(text->bytes + text->used, bytes, size);
+    text->used += size;
+    text->bytes[text->used] = '\0';
+}
+
+static void add_string(struct text *text, const char *string)
+{
+    add_bytes(text, string, strlen(string));
+}
+
+static void add_number(struct text *text, uint32_t number)
+{
+    char digits[16];
+    int n = snprintf(digits, sizeof(digits), "%" PRIu32, number);
+    add_bytes(text, digits, (size_t)n);
+}
+
+static void add_field(struct text *text, const char *name, const char *value)
+{
+    add_string(text, name);
+    add_string(text, "=");
+    add_string(text, value != NULL ? value : "");
+    add_string(text, "\n");
+}
+
+static void add_number_field(struct text *text, const char *name, uint32_t value)
+{
+    add_string(text, name);
+    add_string(text, "=");
+    add_number(text, value);
+    add_string(text, "\n");
+}
+
+/* Runs of equal layers as "BYTESxLAYERS", joined by commas: 80 equal layers are one run. */
+static void add_cell_bytes(struct text *text, const uint32_t *cell_bytes, uint32_t layer_count)
+{
+    add_string(text, "cell_bytes=");
+    for (uint32_t i = 0; i < layer_count;) {
+        uint32_t run = 1;
+        while (i + run < layer_count && cell_bytes[i + run] == cell_bytes[i])
+            run++;
+        if (i > 0)
+            add_string(text, ",");
+        add_number(text, cell_bytes[i]);
+        add_string(text, "x");
+        add_number(text, run);
+        i += run;
+    }
+    add_string(text, "\n");
+}
+
+static bool string_ok(const char *string)
+{
+    if (string == NULL)
+        return true;
+    size_t size = strnlen(string, STRING_BYTES_MAX + 1);
+    return size <= STRING_BYTES_MAX && tierce__text_is_plain(string, size);
+}
+
+static bool weights_ok(const char *weights)
+{
+    if (weights == NULL || weights[0] == '\0')
+        return false;
+    size_t size = strspn(weights, "0123456789abcdef");
+    return size <= STRING_BYTES_MAX && weights[size] == '\0';
+}
+
+static bool layers_ok(const struct tierce_namespace *ns)
+{
+    if (ns->layer_count < 1 || ns->layer_count > LAYERS_MAX || ns->cell_bytes == NULL)
+        return false;
+    for (uint32_t i = 0; i < ns->layer_count; i++)
+        if (ns->cell_bytes[i] < 1 || ns->cell_bytes[i] > CELL_BYTES_MAX)
+            return false;
+    return true;
+}
+
+static bool namespace_ok(const struct tierce_namespace *ns)
+{
+    return ns->size == sizeof(*ns) && weights_ok(ns->weights) && string_ok(ns->model) &&
+           string_ok(ns->kv_dtype) && string_ok(ns->quantization) && string_ok(ns->layout) &&
+           layers_ok(ns) && ns->block_tokens >= 1 && ns->block_tokens <= COUNT_MAX &&
+           ns->chunk_blocks >= 1 && ns->chunk_blocks <= COUNT_MAX &&
+           tierce_chain_algo_name(ns->algo) != NULL;
+}
+
+int tierce_namespace_text(char **text, const struct tierce_namespace *ns)
+{
+    if (text == NULL || ns == NULL || !namespace_ok(ns))
+        return TIERCE_E_ARGUMENT;
+    struct text made = {0};
+    add_field(&made, "tierce-namespace", "1");
+    add_field(&made, "weights", ns->weights);
+    add_field(&made, "model", ns->model);
+    add_field(&made, "kv_dtype", ns->kv_dtype);
+    add_field(&made, "quantization", ns->quantization);
+    add_field(&made, "layout", ns->layout);
+    add_number_field(&made, "layer_count", ns->layer_count);
+    add_cell_bytes(&made, ns->cell_bytes, ns->layer_count);
+    add_number_field(&made, "block_tokens", ns->block_tokens);
+    add_number_field(&made, "chunk_blocks", ns->chunk_blocks);
+    add_field(&made, "algo", tierce_chain_algo_name(ns->algo));
+    if (made.failed) {
+        tierce__free(made.bytes);
+        return -ENOMEM;
+    }
+    *text = made.bytes;
+    return 0;
+}
+
+void tierce_namespace_digest(uint8_t digest[TIERCE_HASH_BYTES], const char *text)
+{
+    tierce__sha256(digest, text, strlen(text));
+}
+
+/* ---- comparing ------------------------------------------------------------------------------ */
+
+struct field {
+    const char *name;
+    const char *value;
+};
+
+struct fields {
+    char *copy; /* of the text, cut into NUL-terminated pieces */
+    size_t count;
+    struct field items[FIELDS_MAX];
+};
+
+static const struct field *find_field(const struct fields *fields, const char *name)
+{
+    for (size_t i = 0; i < fields->count; i++)
+        if (strcmp(fields->items[i].name, name) == 0)
+            return &fields->items[i];
+    return NULL;
+}
+
+static bool name_ok(const char *name)
+{
+    size_t size = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+    return size >= 1 && size <= NAME_BYTES_MAX && name[size] == '\0';
+}
+
+/* Cuts one line, which ends where its newline was, into a field. */
+static int add_line(struct fields *fields, char *line)
+{
+    char *equals = strchr(line, '=');
+    if (equals == NULL || fields->count == FIELDS_MAX)
+        return TIERCE_E_FORMAT;
+    *equals = '\0';
+    struct field field = {.name = line, .value = equals + 1};
+    if (!name_ok(field.name) || !tierce__text_is_plain(field.value, strlen(field.value)) ||
+        find_field(fields, field.name) != NULL)
+        return TIERCE_E_FORMAT;
+    if (fields->count == 0 && strcmp(field.name, "tierce-namespace") != 0)
+        return TIERCE_E_FORMAT;
+    fields->items[fields->count++] = field;
+    return 0;
+}
+
+/* Splits a text into its fields. The caller frees fields->copy, also after a failure. */
+static int split_text(struct fields *fields, const char *text)
+{
+    fields->copy = NULL;
+    fields->count = 0;
+    if (text == NULL || strnlen(text, TEXT_BYTES_MAX + 1) > TEXT_BYTES_MAX || text[0] == '\0')
+        return TIERCE_E_FORMAT;
+    fields->copy = tierce__strdup(text);
+    if (fields->copy == NULL)
+        return -ENOMEM;
+    for (char *line = fields->copy; *line != '\0';) {
+        char *end = strchr(line, '\n');
+        if (end == NULL)
+            return TIERCE_E_FORMAT;
+        *end = '\0';
+        int rc = add_line(fields, line);
+        if (rc < 0)
+            return rc;
+        line = end + 1;
+    }
+    return 0;
+}
+
+static void report(tierce_namespace_diff_fn *fn, void *arg, const char *name, const struct field *a,
+                   const struct field *b)
+{
+    if (fn != NULL)
+        fn(arg, name, a != NULL ? a->value : NULL, b != NULL ? b->value : NULL);
+}
+
+static int diff_fields(const struct fields *a, const struct fields *b, tierce_namespace_diff_fn *fn,
+                       void *arg)
+{
+    int differences = 0;
+    for (size_t i = 0; i < a->count; i++) {
+        const struct field *field = &a->items[i], *other = find_field(b, field->name);
+        if (other != NULL && strcmp(field->value, other->value) == 0)
+            continue;
+        report(fn, arg, field->name, field, other);
+        differences++;
+    }
+    for (size_t i = 0; i < b->count; i++) {
+        const struct field *field = &b->items[i];
+        if (find_field(a, field->name) != NULL)
+            continue;
+        report(fn, arg, field->name, NULL, field);
+        differences++;
+    }
+    return differences;
+}
+
+int tierce_namespace_diff(const char *a, const char *b, tierce_namespace_diff_fn *fn, void *arg)
+{
+    struct fields fields_a = {0}, fields_b = {0};
+    int rc = split_text(&fields_a, a);
+    if (rc == 0)
+        rc = split_text(&fields_b, b);
+    if (rc == 0)
+        rc = diff_fields(&fields_a, &fields_b, fn, arg);
+    tierce__free(fields_a.copy);
+    tierce__free(fields_b.copy);
+    return rc;
+}

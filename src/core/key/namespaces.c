@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/key/namespaces.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/lock.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define TABLE_MAGIC    0x544e5354u
+#define NAMESPACES_MAX 65536u
+#define SLOTS_FIRST    64u
+#define SLOT_EMPTY     UINT32_MAX
+
+/* Lives at its address until the table ends, so that its bytes can be lent without a lock. */
+struct entry {
+    uint8_t digest[TIERCE_HASH_BYTES];
+    char *text; /* set once */
+};
+
+struct tierce__namespaces {
+    uint32_t magic;
+    struct tierce__lock lock; /* guards all below */
+    struct entry **entries;   /* by id; entry_count of entry_room are in use */
+    uint32_t entry_count;
+    uint32_t entry_room;
+    uint32_t *slots; /* ids by digest, linear probing, at most half full */
+    uint32_t slot_count;
+};
+
+int tierce__namespaces_create(struct tierce__namespaces **out)
+{
+    struct tierce__namespaces *table = tierce__calloc(1, sizeof(*table));
+    if (table == NULL)
+        return -ENOMEM;
+    table->magic = TABLE_MAGIC;
+    tierce__lock_init(&table->lock, TIERCE__LOCK_NAMESPACES);
+    *out = table;
+    return 0;
+}
+
+void tierce__namespaces_destroy(struct tierce__namespaces *table)
+{
+    if (table == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);
+    for (uint32_t i = 0; i < table->entry_count; i++) {
+        tierce__free(table->entries[i]->text);
+        tierce__free(table->entries[i]);
+    }
+    tierce__free(table->entries);
+    tierce__free(table->slots);
+    tierce__lock_fini(&table->lock);
+    table->magic = 0;
+    tierce__free(table);
+}
+
+/* The slot that holds `digest`, or the empty one where it belongs. */
+static uint32_t *find_slot(const struct tierce__namespaces *table, const uint8_t *digest)
+{
+    uint32_t mask = table->slot_count - 1;
+    uint32_t i = tierce__load_le32(digest) & mask;
+    while (table->slots[i] != SLOT_EMPTY &&
+           memcmp(table->entries[table->slots[i]]->digest, digest, TIERCE_HASH_BYTES) != 0)
+        i = (i + 1) & mask;
+    return &table->slots[i];
+}
+
+/* Keeps the slots at most half full after one more entry. */
+static int grow_slots(struct tierce__namespaces *table)
+{
+    if (2 * (table->entry_count + 1) <= table->slot_count)
+        return 0;
+    uint32_t count = table->slot_count > 0 ? 2 * table->slot_count : SLOTS_FIRST;
+    uint32_t *slots = tierce__alloc(count * sizeof(*slots));
+    if (slots == NULL)
+        return -ENOMEM;
+    memset(slots, 0xff, count * sizeof(*slots));
+    tierce__free(table->slots);
+    table->slots = slots;
+    table->slot_count = count;
+    for (uint32_t id = 0; id < table->entry_count; id++)
+        *find_slot(table, table->entries[id]->digest) = id;
+    return 0;
+}
+
+static int grow_entries(struct tierce__namespaces *table)
+{
+    if (table->entry_count < table->entry_room)
+        return 0;
+    uint32_t room = table->entry_room > 0 ? 2 * table->entry_room : SLOTS_FIRST / 2;
+    struct entry **entries = tierce__realloc(table->entries, room * sizeof(*entries));
+    if (entries == NULL)
+        return -ENOMEM;
+    table->entries = entries;
+    table->entry_room = room;
+    return 0;
+}
+
+static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest)
+{
+    if (table->entry_count == NAMESPACES_MAX)
+        return TIERCE_E_LIMIT;
+    if (grow_slots(table) < 0 || grow_entries(table) < 0)
+        return -ENOMEM;
+    struct entry *entry = tierce__calloc(1, sizeof(*entry));
+    if (entry == NULL)
+        return -ENOMEM;
+    memcpy(entry->digest, digest, TIERCE_HASH_BYTES);
+    uint32_t id = table->entry_count++;
+    table->entries[id] = entry;
+    *find_slot(table, digest) = id;
+    return id;
+}
+
+static int64_t intern_locked(struct tierce__namespaces *table, const uint8_t *digest, char **copy)
+{
+    tierce__lock_assert_held(&table->lock);
+    uint32_t found = table->slot_count > 0 ? *find_slot(table, digest) : SLOT_EMPTY;
+    int64_t id = found != SLOT_EMPTY ? found : add_entry(table, digest);
+    if (id >= 0 && table->entries[id]->text == NULL) {
+        table->entries[id]->text = *copy;
+        *copy = NULL;
+    }
+    return id;
+}
+
+int64_t tierce__namespaces_intern(struct tierce__namespaces *table,
+                                  const uint8_t digest[TIERCE_HASH_BYTES], const char *text)
+{
+    TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);
+    char *copy = NULL;
+    if (text != NULL) {
+        uint8_t own[TIERCE_HASH_BYTES];
+        tierce_namespace_digest(own, text);
+        if (memcmp(own, digest, sizeof(own)) != 0)
+            return TIERCE_E_IDENTITY;
+        copy = tierce__strdup(text);
+        if (copy == NULL)
+            return -ENOMEM;
+    }
+    tierce__lock_take(&table->lock);
+    int64_t id = intern_locked(table, digest, &copy);
+    tierce__lock_drop(&table->lock);
+    tierce__free(copy);
+    return id;
+}
+
+uint32_t tierce__namespaces_count(struct tierce__namespaces *table)
+{
+    TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);
+    tierce__lock_take(&table->lock);
+    uint32_t count = table->entry_count;
+    tierce__lock_drop(&table->lock);
+    return count;
+}
+
+static const struct entry *entry_at_locked(const struct tierce__namespaces *table, uint32_t id)
+{
+    tierce__lock_assert_held(&table->lock);
+    TIERCE_ASSERT(id < table->entry_count);
+    return table->entries[id];
+}
+
+const uint8_t *tierce__namespaces_digest(struct tierce__namespaces *table, uint32_t id)
+{
+    TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);
+    tierce__lock_take(&table->lock);
+    const uint8_t *digest = entry_at_locked(table, id)->digest;
+    tierce__lock_drop(&table->lock);
+    return digest;
+}
+
+const char *tierce__namespaces_text(struct tierce__namespaces *table, uint32_t id)
+{
+    TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);
+    tierce__lock_take(&table->lock);
+    const char *text = entry_at_locked(table, id)->text;
+    tierce__lock_drop(&table->lock);
+    return text;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_PAGED_PRIVATE_H
+#define TIERCE_PAGED_PRIVATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "core/paged/paged.h"
+
+/*
+ * The long path of XXH3-64 (inputs above 240 bytes), as its kernels see it. The input is a row of
+ * stripes of 64 bytes; eight 64-bit lanes take a stripe each step, keyed by 64 bytes of the secret
+ * that move on by 8 each stripe. After 16 stripes (a block) the secret is used up: the lanes are
+ * scrambled and the key starts again. The last 64 bytes are one more stripe with a key of its own,
+ * which overlaps the one before; then the lanes are folded to 64 bits.
+ */
+enum {
+    TIERCE__STRIPE_BYTES = TIERCE__SUM_STRIPE,
+    TIERCE__BLOCK_STRIPES = 16,
+    TIERCE__BLOCK_BYTES = TIERCE__STRIPE_BYTES * TIERCE__BLOCK_STRIPES,
+    TIERCE__LANES = 8,
+    TIERCE__KEY_STEP = 8,
+    TIERCE__SECRET_BYTES = 192,
+    TIERCE__SCRAMBLE_KEY = TIERCE__SECRET_BYTES - TIERCE__STRIPE_BYTES,
+};
+
+#define TIERCE__PRIME32_1 0x9E3779B1U
+
+/* The default secret of XXH3; aligned so that the key of every 8th stripe is one cache line. */
+extern const uint8_t tierce__secret[TIERCE__SECRET_BYTES];
+
+/* The next pause of a row of stripes at stripe i: after the block of i, or at the row's end. */
+static inline size_t tierce__block_end(size_t i, size_t end)
+{
+    size_t stop = (i | (TIERCE__BLOCK_STRIPES - 1)) + 1;
+    return stop < end ? stop : end;
+}
+
+/* The step at the end of an XXH3 block. */
+static inline void tierce__scramble(uint64_t acc[TIERCE__LANES])
+{
+    const uint8_t *key = tierce__secret + TIERCE__SCRAMBLE_KEY;
+    for (unsigned i = 0; i < TIERCE__LANES; i++) {
+        acc[i] ^= acc[i] >> 47;
+        acc[i] ^= tierce__load_le64(key + 8 * i);
+        acc[i] *= TIERCE__PRIME32_1;
+    }
+}
+
+/*
+ * Asks for the line 2 KiB ahead, perhaps behind the end of the input: a prefetch never faults.
+ * Only for sums without a copy: 1.1x on scattered cold cells of 128 KiB (27 to 30 GB/s), nothing
+ * lost on hot ones. Streamed copies became slower by 0.95 on contiguous sources, and prefetching
+ * the lines that plain stores go to gained nothing at any distance (Zen 5, 2026-11).
+ */
+static inline void tierce__prefetch_ahead(const uint8_t *p)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + 2048), 0, 3);
+}
+
+/* A copy past the caches. */
+struct tierce__stream {
+    uint8_t *dst;
+    const uint8_t *src;
+    size_t bytes;
+    size_t end;          /* stripes [0, end) are taken */
+    size_t copy_end;     /* and [0, copy_end) are copied, from src + shift to dst + shift */
+    size_t shift;        /* < 64; makes dst + shift a multiple of 64 */
+    const uint8_t *next; /* where the row of copies reads on; NULL: nothing is fetched ahead */
+};
+
+#define TIERCE__FETCH_AHEAD 4096u
+
+/*
+ * Asks the second-level cache for the 16 lines that lie 4 KiB behind stripe i, in the source or
+ * where the row of copies reads on. The prefetcher of the machine stops at the end of a page and
+ * only starts after some misses. The first level has few buffers for lines on their way, and the
+ * streamed stores need them too. Of a plain streamed copy, cold cells of 16, 64 and 256 KiB have
+ * 1.11, 1.15 and 1.15 when scattered (first level: 0.91 to 1.0; nothing fetched: 1.0) and 1.10
+ * for 16 KiB when gathered; 2 and 8 KiB ahead, and other orders of fetches and copies, are no
+ * better (Intel Xeon with 260 MiB of last-level cache, 2026-11). On Zen 5 only the first level was
+ * tried: gathers of 16 KiB had 1.18 with it and 0.83 without, scatters of 16 KiB 0.92 and 0.84, of
+ * 256 KiB 0.93 and 0.96.
+ */
+static inline void tierce__fetch_block(const struct tierce__stream *s, size_t i)
+{
+    size_t ahead = i * TIERCE__STRIPE_BYTES + TIERCE__FETCH_AHEAD;
+    uintptr_t p =
+        ahead < s->bytes ? (uintptr_t)s->src + ahead : (uintptr_t)s->next + (ahead - s->bytes);
+    for (size_t k = 0; k < TIERCE__BLOCK_BYTES; k += TIERCE__STRIPE_BYTES)
+        __builtin_prefetch((const void *)(p + k), 0, 2);
+}
+
+/*
+ * One way to do the work. The functions take the lanes from `acc` and leave them there. src and dst
+ * are the start of the whole copy and stripes are counted from there, so that another call can go
+ * on in the middle of a block.
+ */
+struct tierce__kernel {
+    const char *name;
+
+    /* Whether this machine has the instructions. Cheap, any thread. */
+    bool (*usable)(void);
+
+    /* Takes the stripes [begin, end) of src; dst NULL: only that, else they are copied there. */
+    void (*run)(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src, size_t begin,
+                size_t end);
+
+    /*
+     * Takes and copies stripes as `stream` says; the caller vouches for the shift bytes behind
+     * stripe copy_end on both sides. The stores are ordered by fence() only. NULL: the machine has
+     * no such stores.
+     */
+    void (*stream)(uint64_t acc[TIERCE__LANES], const struct tierce__stream *stream);
+
+    /* Orders the stores of stream() before later stores of the caller. */
+    void (*fence)(void);
+};
+
+extern const struct tierce__kernel tierce__kernel_portable;
+#if defined(__x86_64__)
+extern const struct tierce__kernel tierce__kernel_avx512;
+extern const struct tierce__kernel tierce__kernel_avx2;
+#endif
+#if defined(__aarch64__)
+extern const struct tierce__kernel tierce__kernel_neon;
+#endif
+
+/* The kernel in use, chosen at the first call. Never NULL. Thread: any. */
+const struct tierce__kernel *tierce__kernel(void);
+
+/* tierce__copy_sum without the fence at its end: for a row of copies with one fence. `next` is the
+ * source of the next copy if it lies elsewhere, else NULL. */
+uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
+                                   size_t n, enum tierce__store_hint hint, const void *next);
+
+/* The fence that a row of unfenced copies with this hint ends with. */
+void tierce__copy_fence(const struct tierce__kernel *kernel, enum tierce__store_hint hint);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_POLICY_GHOST_H
+#define TIERCE_POLICY_GHOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+#include "core/policy/order.h"
+
+/*
+ * Keys of entries that were evicted, with their sizes, in one or two lists by age. A key is in one
+ * list at most. The nodes are used in turn and so lie in the order of their age; the table over
+ * them holds 32 bits of each key's hash, so that looking for a key that is not there reads one
+ * line, and nothing else is read when keys move up in the table. If keys are dense numbers, an
+ * array over them replaces the table.
+ */
+
+enum { TIERCE__GHOST_LISTS = 2 };
+
+/* The policy's data about an entry that may become a ghost. */
+struct tierce__ghost_entry {
+    uint64_t key;
+    uint64_t bytes;
+};
+
+struct tierce__ghost_node {
+    uint64_t key;
+    uint64_t bytes;
+    uint32_t newer, older;
+    uint32_t hash;
+    uint32_t list;
+};
+
+struct tierce__ghost_cell {
+    uint32_t hash;
+    uint32_t node; /* + 1; 0: empty */
+};
+
+struct tierce__ghost {
+    struct tierce__ghost_node *nodes; /* [node_count + LISTS]: the last ones close the circles */
+    struct tierce__ghost_cell *cells; /* [mask + 1], at most half of them in use; or NULL and */
+    uint32_t *node_of;                /* [range] of a key, + 1; 0: none */
+    uint64_t range;
+    uint32_t node_count;
+    uint32_t mask;
+    uint32_t nodes_used; /* those beyond were never used */
+    uint32_t nodes_free; /* stack through `newer`; node_count: none */
+    uint64_t bytes[TIERCE__GHOST_LISTS];
+};
+
+/* Room for `key_count` keys (>= 1), which are all below `range`, or any if it is 0. After -ENOMEM,
+ * fini may still be called; fini accepts a zeroed ghost. */
+TIERCE_MUSTUSE int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count,
+                                      uint32_t range);
+void tierce__ghost_fini(struct tierce__ghost *ghost);
+
+/* Whether a key is known, and then *list = where. */
+bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
+
+/* Fetches where a key would be. */
+static inline uint32_t tierce__ghost_hash(uint64_t key)
+{
+    key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15ULL;
+    return (uint32_t)(key >> 32);
+}
+
+static inline void tierce__ghost_prefetch(const struct tierce__ghost *ghost, uint64_t key)
+{
+    if (ghost->node_of != NULL)
+        __builtin_prefetch(&ghost->node_of[key], 1);
+    else
+        __builtin_prefetch(&ghost->cells[tierce__ghost_hash(key) & ghost->mask], 1);
+}
+
+/* Prefetches the data needed to remember the entries evicted after `slot`: the cell of the next
+ * entry, whose key is already cached, and the key of the entry after it. */
+static inline void tierce__ghost_fetch_next(const struct tierce__ghost *ghost,
+                                            const struct tierce__ghost_entry *entries,
+                                            const struct tierce__order *order, uint32_t slot)
+{
+    uint32_t next = order->nodes[slot].newer;
+    if (next >= order->slot_count)
+        return;
+    tierce__ghost_prefetch(ghost, entries[next].key);
+    next = order->nodes[next].newer;
+    __builtin_prefetch(&order->nodes[next], 1);
+    if (next < order->slot_count)
+        __builtin_prefetch(&entries[next]);
+}
+
+/* Forgets a key; whether it was known, and then *list = where. */
+bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
+
+/* A key becomes the newest of a list. If there is no room, the oldest of that list goes, or of the
+ * other. A key that is known already moves. */
+void tierce__ghost_push(struct tierce__ghost *ghost, uint32_t list, uint64_t key, uint64_t bytes);
+
+/* Forgets the oldest of a list; false if it is empty. */
+bool tierce__ghost_drop_oldest(struct tierce__ghost *ghost, uint32_t list);
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/engine_config.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ENGINE_CONFIG_MAGIC 0x5ec0f1a7u
+
+struct tierce_config {
+    uint32_t magic;
+    struct tierce__config *values;
+};
+
+_Static_assert(TIERCE_CONFIG_ERROR_BYTES == sizeof(struct tierce__config_error),
+               "a message fits the public buffer exactly");
+
+static const struct tierce__param params[] = {
+#define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text)                           \
+    [TIERCE__ENGINE_##row] = {name, TIERCE__PARAM_##type, fallback, min, max, choices, text},
+#include "engine/engine_params.def"
+#undef TIERCE_PARAM
+};
+
+/* Variables that share the prefix and are not parameters of an engine. */
+static const char *const other_variables[] = {
+    "TIERCE_CONFIG",    /* path of the file that the adapters and the command line read first */
+    "TIERCE_MANAGER_*", /* of the manager */
+    "TIERCE_NODE_*",    /* of the node */
+    "TIERCE_TEST_*",    /* of the tests */
+    "TIERCE_VENV",      /* where tools/setup puts the Python environment */
+    NULL,
+};
+
+const struct tierce__param *tierce__engine_params(void)
+{
+    return params;
+}
+
+/* Hands the inner message out. */
+static int tell(int rc, char why[TIERCE_CONFIG_ERROR_BYTES],
+                const struct tierce__config_error *error)
+{
+    if (rc != 0)
+        memcpy(why, error->text, sizeof(error->text));
+    return rc;
+}
+
+int tierce_config_create(struct tierce_config **out)
+{
+    struct tierce_config *config = tierce__calloc(1, sizeof(*config));
+    if (config == NULL)
+        return -ENOMEM;
+    int rc = tierce__config_create(&config->values, params, TIERCE__ENGINE_PARAMS, "TIERCE");
+    if (rc != 0) {
+        tierce__free(config);
+        return rc;
+    }
+    config->magic = ENGINE_CONFIG_MAGIC;
+    *out = config;
+    return 0;
+}
+
+void tierce_config_destroy(struct tierce_config *config)
+{
+    if (config == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    tierce__config_destroy(config->values);
+    config->magic = 0;
+    tierce__free(config);
+}
+
+int tierce_config_load_file(struct tierce_config *config, const char *path,
+                            char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce__config_error error = {""};
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tell(tierce__config_load_file(config->values, path, &error), why, &error);
+}
+
+int tierce_config_load_env(struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce__config_error error = {""};
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tell(tierce__config_load_env(config->values, environ, other_variables, &error), why,
+                &error);
+}
+
+int tierce__engine_config_set(struct tierce_config *config, const char *name, const char *value,
+                              const char *source, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce__config_error error = {""};
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tell(tierce__config_set(config->values, name, value, source, &error), why, &error);
+}
+
+int tierce_config_set(struct tierce_config *config, const char *name, const char *value,
+                      char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    return tierce__engine_config_set(config, name, value, "set by the program", why);
+}
+
+const char *tierce_config_get(const struct tierce_config *config, const char *name)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    size_t row = tierce__config_find(config->values, name);
+    return row == TIERCE__CONFIG_NONE ? NULL : tierce__config_canonical(config->values, row);
+}
+
+void tierce_config_print(const struct tierce_config *config, FILE *out)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    tierce__config_print(config->values, out);
+}
+
+uint64_t tierce__engine_number(const struct tierce_config *config, enum tierce__engine_param param)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tierce__config_number(config->values, param);
+}
+
+double tierce__engine_share(const struct tierce_config *config, enum tierce__engine_param param)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tierce__config_share(config->values, param);
+}
+
+bool tierce__engine_bool(const struct tierce_config *config, enum tierce__engine_param param)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tierce__config_bool(config->values, param);
+}
+
+const char *tierce__engine_text(const struct tierce_config *config, enum tierce__engine_param param)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tierce__config_text(config->values, param);
+}
+
+const char *tierce__engine_source(const struct tierce_config *config,
+                                  enum tierce__engine_param param)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tierce__config_source(config->values, param);
+}

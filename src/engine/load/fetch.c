@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/load/fetch.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "engine/engine_private.h"
+#include "engine/observe/operate.h"
+
+enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LATE };
+
+struct segment {
+    struct tierce__tier_req req;
+    struct tierce__fetch *fetch;
+    /* Changed under the lock. HERE is also read without it, by those who then read the bytes:
+     * stored with release, loaded with acquire. */
+    _Atomic(enum segment_state) state;
+};
+
+/* How far a fetch has come on its way into memory. */
+enum promotion { PROMOTION_NONE = 0, PROMOTION_RUNS, PROMOTION_DONE };
+
+/* All that changes is under the lock of the engine's fetches. */
+struct tierce__fetch {
+    struct tierce__list node; /* in its bin while it may be joined */
+    struct tierce_engine *engine;
+    struct tierce__key key;
+    size_t rung;
+    struct tierce__buf *buf;
+    struct tierce__list seats;
+    struct tierce__cond changed;
+    size_t reading;               /* requests that are not answered */
+    _Atomic uint64_t bytes_asked; /* of these; relaxed, a measure */
+    _Atomic int status;           /* why nothing of it may be used, or 0; relaxed */
+    uint32_t here;                /* segments */
+    enum promotion promotion;
+    uint64_t era; /* operate.h */
+    bool spoiled; /* a cell is wrong, or may be: it is not promoted */
+    uint32_t segment_count;
+    struct segment segments[];
+};
+
+/* ---- life ---- */
+
+void tierce__fetches_init(struct tierce__fetches *fetches)
+{
+    tierce__lock_init(&fetches->lock, TIERCE__LOCK_FETCH);
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
+        tierce__list_init(&fetches->bins[i]);
+        tierce__list_init(&fetches->bans[i]);
+    }
+}
+
+void tierce__fetches_fini(struct tierce__fetches *fetches)
+{
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
+        TIERCE_ASSERT(tierce__list_empty(&fetches->bins[i]));
+        TIERCE_ASSERT(tierce__list_empty(&fetches->bans[i]));
+    }
+    tierce__lock_fini(&fetches->lock);
+}
+
+static struct tierce__lock *lock_of(const struct tierce__fetch *fetch)
+{
+    return &fetch->engine->fetches.lock;
+}
+
+static size_t bin_of(const struct tierce__key *key)
+{
+    return tierce__key_spread(key) % TIERCE__FETCH_BINS;
+}
+
+static void segment_done(struct tierce__tier_req *req);
+
+static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t rung,
+                                        const struct tierce__storage_chunk *chunk,
+                                        const struct tierce__shape *shape,
+                                        const struct tierce__buf *before)
+{
+    uint32_t count = shape->segment_count;
+    struct tierce__fetch *fetch =
+        tierce__calloc(1, sizeof(*fetch) + count * sizeof(fetch->segments[0]));
+    if (fetch == NULL)
+        return NULL;
+    fetch->buf = tierce__storage_reserve(engine, chunk, before);
+    if (fetch->buf == NULL) {
+        tierce__free(fetch);
+        return NULL;
+    }
+    fetch->buf->source = (uint32_t)rung;
+    fetch->era = tierce__era_of_read(engine);
+    fetch->engine = engine;
+    fetch->key = chunk->key;
+    fetch->rung = rung;
+    fetch->segment_count = count;
+    tierce__list_init(&fetch->node);
+    tierce__list_init(&fetch->seats);
+    tierce__cond_init(&fetch->changed);
+    uint64_t start = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t end = shape->segment_end[i];
+        fetch->segments[i].fetch = fetch;
+        fetch->segments[i].req = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
+                                                           .done = segment_done,
+                                                           .arg = &fetch->segments[i],
+                                                           .keys = &fetch->key,
+                                                           .key_count = 1,
+                                                           .buf = fetch->buf,
+                                                           .offset = start,
+                                                           .length = end - start};
+        start = end;
+    }
+    return fetch;
+}
+
+static void free_fetch(struct tierce__fetch *fetch)
+{
+    tierce__buf_release(fetch->buf);
+    tierce__cond_fini(&fetch->changed);
+    tierce__free(fetch);
+}
+
+/* Whether the fetch is no longer needed: then it can no longer be found, and the caller frees it
+ * after dropping the lock. Under the lock. */
+static bool is_over(struct tierce__fetch *fetch)
+{
+    if (fetch->reading > 0 || !tierce__list_empty(&fetch->seats))
+        return false;
+    tierce__list_remove(&fetch->node);
+    return true;
+}
+
+/* ---- seats ---- */
+
+static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    TIERCE__LIST_FOR_EACH (it, &engine->fetches.bins[bin_of(key)]) {
+        struct tierce__fetch *fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
+        if (tierce__key_equal(&fetch->key, key))
+            return fetch;
+    }
+    return NULL;
+}
+
+static bool is_banned(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+{
+    TIERCE__LIST_FOR_EACH (it, &engine->fetches.bans[bin_of(key)]) {
+        const struct tierce__fetch_ban *ban =
+            TIERCE__CONTAINER_OF(it, struct tierce__fetch_ban, node);
+        if (ban->rung == rung && tierce__key_equal(&ban->key, key))
+            return true;
+    }
+    return false;
+}
+
+/* Joins the existing fetch of the key, or else `fresh`, which can then be found; NULL: joins only
+ * an existing fetch. */
+static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *seat,
+                      const struct tierce__key *key, struct tierce__fetch *fresh)
+{
+    tierce__lock_take(&engine->fetches.lock);
+    struct tierce__fetch *fetch = find_fetch(engine, key);
+    if (fetch != NULL) {
+        tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
+    } else if (fresh != NULL) {
+        fetch = fresh;
+        fetch->spoiled = is_banned(engine, fetch->rung, key);
+        tierce__list_push_back(&engine->fetches.bins[bin_of(key)], &fetch->node);
+    }
+    if (fetch != NULL) {
+        seat->fetch = fetch;
+        seat->buf = fetch->buf;
+        seat->rung = fetch->rung;
+        tierce__list_push_back(&fetch->seats, &seat->node);
+    }
+    tierce__lock_drop(&engine->fetches.lock);
+    return fetch != NULL;
+}
+
+bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat *seat, size_t rung,
+                        const struct tierce__storage_chunk *chunk,
+                        const struct tierce__shape *shape, struct tierce__buf **lent)
+{
+    const struct tierce__key *key = &chunk->key;
+    TIERCE_ASSERT(seat->fetch == NULL);
+    *lent = NULL;
+    if (seat_with(engine, seat, key, NULL))
+        return true;
+    /* One that was promoted before it was forgotten is in memory now. */
+    *lent = tierce__storage_lease(engine, key);
+    if (*lent != NULL)
+        return false;
+    struct tierce__fetch *fresh = make_fetch(engine, rung, chunk, shape, seat->before);
+    if (fresh == NULL)
+        return false;
+    seat_with(engine, seat, key, fresh);
+    if (seat->fetch != fresh)
+        free_fetch(fresh);
+    return true;
+}
+
+bool tierce__fetch_leave(struct tierce__fetch_seat *seat)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    if (fetch == NULL)
+        return true;
+    struct tierce__lock *lock = lock_of(fetch);
+    tierce__lock_take(lock);
+    tierce__list_remove(&seat->node);
+    bool called = seat->called;
+    seat->fetch = NULL;
+    seat->buf = NULL;
+    bool over = is_over(fetch);
+    tierce__lock_drop(lock);
+    if (over)
+        free_fetch(fetch);
+    return !called;
+}
+
+/* ---- segments ---- */
+
+static uint64_t latest_deadline(const struct tierce__fetch *fetch)
+{
+    uint64_t latest = 0;
+    TIERCE__LIST_FOR_EACH (it, &fetch->seats) {
+        const struct tierce__fetch_seat *seat =
+            TIERCE__CONTAINER_OF(it, struct tierce__fetch_seat, node);
+        latest = seat->deadline_ns > latest ? seat->deadline_ns : latest;
+    }
+    return latest;
+}
+
+/* Whether the caller must submit the segment: it was not requested yet, or its request was late and
+ * a waiter has a later deadline. Under the lock. */
+static bool claim(struct tierce__fetch *fetch, struct segment *segment)
+{
+    uint64_t deadline_ns = latest_deadline(fetch);
+    bool idle = segment->state == SEGMENT_IDLE;
+    bool late = segment->state == SEGMENT_LATE && deadline_ns > segment->req.deadline_ns;
+    if (fetch->status < 0 || (!idle && !late))
+        return false;
+    segment->state = SEGMENT_READING;
+    segment->req.deadline_ns = deadline_ns;
+    fetch->reading++;
+    atomic_fetch_add_explicit(&fetch->bytes_asked, segment->req.length, memory_order_relaxed);
+    return true;
+}
+
+/* Fails the fetch: its bytes are not used, and it cannot be joined. Under the lock. */
+static void fail(struct tierce__fetch *fetch, int status)
+{
+    tierce__list_remove(&fetch->node);
+    if (fetch->status == 0)
+        fetch->status = status;
+    tierce__cond_broadcast(&fetch->changed);
+}
+
+/*
+ * Moves the seats that wait for the end of the reading to `told`, if it has ended for them: all
+ * segments have been read, the fetch has failed, or a segment is late and no seat has a later
+ * deadline. Returns the status to report to them. Under the lock.
+ */
+static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
+{
+    bool late = false;
+    for (uint32_t i = 0; i < fetch->segment_count; i++)
+        late |= fetch->segments[i].state == SEGMENT_LATE;
+    tierce__list_init(told);
+    if (fetch->status == 0 && !late && fetch->here < fetch->segment_count)
+        return 0;
+    TIERCE__LIST_FOR_EACH (it, &fetch->seats) {
+        struct tierce__fetch_seat *seat = TIERCE__CONTAINER_OF(it, struct tierce__fetch_seat, node);
+        if (seat->settled == NULL || seat->called)
+            continue;
+        seat->called = true;
+        tierce__list_push_back(told, &seat->told);
+    }
+    return fetch->status == 0 && late ? TIERCE_E_DEADLINE : fetch->status;
+}
+
+/* A seat's memory is its owner's again when it has been called. */
+static void tell(struct tierce__list *told, int status)
+{
+    while (!tierce__list_empty(told)) {
+        struct tierce__fetch_seat *seat =
+            TIERCE__CONTAINER_OF(told->next, struct tierce__fetch_seat, told);
+        tierce__list_remove(&seat->told);
+        seat->settled(seat->arg, status);
+    }
+}
+
+static void submit(struct segment *segment);
+
+static void answer(struct segment *segment, int status)
+{
+    struct tierce__fetch *fetch = segment->fetch;
+    struct tierce_engine *engine = fetch->engine;
+    bool again = false;
+    tierce__lock_take(lock_of(fetch));
+    fetch->reading--;
+    atomic_fetch_sub_explicit(&fetch->bytes_asked, segment->req.length, memory_order_relaxed);
+    if (status == 0) {
+        fetch->here++;
+        atomic_store_explicit(&segment->state, SEGMENT_HERE, memory_order_release);
+    } else {
+        segment->state = SEGMENT_LATE;
+        if (status != TIERCE_E_DEADLINE)
+            fail(fetch, status);
+        again = claim(fetch, segment);
+    }
+    if (again)
+        atomic_fetch_add(&engine->calling, 1);
+    tierce__cond_broadcast(&fetch->changed);
+    struct tierce__list told;
+    int outcome = settle(fetch, &told);
+    bool over = is_over(fetch);
+    tierce__lock_drop(lock_of(fetch));
+    tell(&told, outcome);
+    if (again) {
+        submit(segment);
+        atomic_fetch_sub(&engine->calling, 1);
+    }
+    if (over)
+        free_fetch(fetch);
+}
+
+static void segment_done(struct tierce__tier_req *req)
+{
+    struct segment *segment = req->arg;
+    tierce__storage_note(segment->fetch->engine, segment->fetch->rung, req);
+    answer(segment, req->status);
+}
+
+static void submit(struct segment *segment)
+{
+    struct tierce__fetch *fetch = segment->fetch;
+    if (!tierce__storage_submit(fetch->engine, fetch->rung, &segment->req))
+        answer(segment, TIERCE_E_DOWN);
+}
+
+static void ask(struct tierce__fetch *fetch, uint32_t index, bool ahead)
+{
+    tierce__lock_take(lock_of(fetch));
+    bool mine = claim(fetch, &fetch->segments[index]);
+    if (mine)
+        fetch->segments[index].req.ahead = ahead;
+    tierce__lock_drop(lock_of(fetch));
+    if (mine)
+        submit(&fetch->segments[index]);
+}
+
+static void ask_all(struct tierce__fetch *fetch, bool ahead)
+{
+    for (uint32_t i = 0; i < fetch->segment_count; i++)
+        ask(fetch, i, ahead);
+}
+
+/* A segment, and the following ones that the tier reads in the same request. */
+static void ask_from(struct tierce__fetch *fetch, uint32_t index, uint64_t read_bytes)
+{
+    uint64_t bytes = fetch->segments[index].req.length;
+    ask(fetch, index, false);
+    while (++index < fetch->segment_count &&
+           (bytes += fetch->segments[index].req.length) <= read_bytes)
+        ask(fetch, index, false);
+}
+
+void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    TIERCE_ASSERT(index < fetch->segment_count);
+    const struct tierce__tier *tier = fetch->engine->rungs[fetch->rung].tier;
+    if ((tier->ops->caps & TIERCE__TIER_WHOLE) != 0)
+        ask_all(fetch, false);
+    else
+        ask_from(fetch, index, tier->ops->read_bytes);
+}
+
+void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
+                            void *arg)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    TIERCE_ASSERT(seat->settled == NULL);
+    ask_all(fetch, true);
+    struct tierce__list told;
+    tierce__lock_take(lock_of(fetch));
+    seat->settled = settled;
+    seat->arg = arg;
+    int outcome = settle(fetch, &told); /* perhaps all was answered already */
+    tierce__lock_drop(lock_of(fetch));
+    tell(&told, outcome);
+}
+
+static bool is_here(const struct tierce__fetch *fetch, const struct segment *segment)
+{
+    return atomic_load_explicit(&segment->state, memory_order_acquire) == SEGMENT_HERE &&
+           atomic_load_explicit(&fetch->status, memory_order_relaxed) == 0;
+}
+
+bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t index)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    TIERCE_ASSERT(index < fetch->segment_count);
+    struct segment *segment = &fetch->segments[index];
+    if (is_here(fetch, segment))
+        return true;
+    tierce__fetch_ask(seat, index);
+    tierce__lock_take(lock_of(fetch));
+    bool in_time = true;
+    while (fetch->status == 0 && segment->state == SEGMENT_READING && in_time)
+        in_time = tierce__cond_wait(&fetch->changed, lock_of(fetch), seat->deadline_ns);
+    bool here = is_here(fetch, segment);
+    tierce__lock_drop(lock_of(fetch));
+    return here;
+}
+
+uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat)
+{
+    return atomic_load_explicit(&seat->fetch->bytes_asked, memory_order_relaxed);
+}
+
+/* ---- what the readers find ---- */
+
+void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    tierce__lock_take(lock_of(fetch));
+    bool first = fetch->status == 0;
+    fail(fetch, why);
+    struct tierce__list told;
+    int outcome = settle(fetch, &told);
+    tierce__lock_drop(lock_of(fetch));
+    tell(&told, outcome);
+    if (first)
+        tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, why);
+}
+
+/* Fails one fetch of a bin that waits for the rung. Returns false if there is none. */
+static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, size_t rung)
+{
+    struct tierce__fetch *fetch = NULL;
+    struct tierce__list told;
+    int outcome = 0;
+    tierce__lock_take(&engine->fetches.lock);
+    TIERCE__LIST_FOR_EACH (it, bin) {
+        fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
+        if (fetch->rung == rung && fetch->reading > 0)
+            break;
+        fetch = NULL;
+    }
+    if (fetch != NULL) {
+        fail(fetch, TIERCE_E_DOWN);
+        outcome = settle(fetch, &told);
+    }
+    tierce__lock_drop(&engine->fetches.lock);
+    if (fetch != NULL)
+        tell(&told, outcome);
+    return fetch != NULL;
+}
+
+void tierce__fetches_abandon(struct tierce_engine *engine, size_t rung)
+{
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
+        while (abandon_one(engine, &engine->fetches.bins[i], rung))
+            ;
+    }
+}
+
+/* The fetch can be found until its ban has begun, so that the chunk is not read again in
+ * between. */
+void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    tierce__lock_take(lock_of(fetch));
+    bool first = !fetch->spoiled;
+    fetch->spoiled = true;
+    bool in_memory = fetch->promotion == PROMOTION_DONE;
+    tierce__lock_drop(lock_of(fetch));
+    if (!first)
+        return;
+    tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, TIERCE_E_CHECKSUM);
+    tierce__lock_take(lock_of(fetch));
+    tierce__list_remove(&fetch->node);
+    tierce__lock_drop(lock_of(fetch));
+    if (in_memory)
+        tierce__storage_quarantine(fetch->engine, 0, &fetch->key, TIERCE_E_CHECKSUM);
+}
+
+void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
+                             size_t rung, const struct tierce__key *key)
+{
+    tierce__lock_take(&engine->fetches.lock);
+    struct tierce__fetch *fetch = find_fetch(engine, key);
+    if (fetch != NULL && fetch->rung == rung)
+        fetch->spoiled = true;
+    if (ban != NULL) {
+        ban->key = *key;
+        ban->rung = rung;
+        tierce__list_push_back(&engine->fetches.bans[bin_of(key)], &ban->node);
+    }
+    tierce__lock_drop(&engine->fetches.lock);
+}
+
+void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban)
+{
+    tierce__lock_take(&engine->fetches.lock);
+    tierce__list_remove(&ban->node);
+    tierce__lock_drop(&engine->fetches.lock);
+}
+
+void tierce__fetch_promote(struct tierce__fetch_seat *seat,
+                           const struct tierce__storage_chunk *record)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    tierce__lock_take(lock_of(fetch));
+    bool mine = fetch->promotion == PROMOTION_NONE && fetch->status == 0 && !fetch->spoiled &&
+                fetch->here == fetch->segment_count;
+    if (mine)
+        fetch->promotion = PROMOTION_RUNS;
+    tierce__lock_drop(lock_of(fetch));
+    if (!mine)
+        return;
+    if (tierce__era_enter(fetch->engine, fetch->era)) {
+        if (tierce__storage_publish(fetch->engine, record, fetch->buf) == 0)
+            tierce__count(fetch->engine, TIERCE__STAT_promotions, 1);
+        tierce__era_leave(fetch->engine, fetch->era);
+    }
+    /* Forgotten only now, so that who does not find the fetch finds the chunk in memory. */
+    tierce__lock_take(lock_of(fetch));
+    fetch->promotion = PROMOTION_DONE;
+    tierce__list_remove(&fetch->node);
+    bool spoiled = fetch->spoiled;
+    tierce__lock_drop(lock_of(fetch));
+    if (spoiled)
+        tierce__storage_quarantine(fetch->engine, 0, &fetch->key, TIERCE_E_CHECKSUM);
+}

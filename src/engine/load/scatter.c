@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/load/scatter.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "engine/load/sibling.h"
+#include "core/paged/paged.h"
+
+static const struct tierce__shape *shape_of(const struct tierce__scatter *scatter,
+                                            const struct tierce__lent *lent)
+{
+    switch (lent->kind) {
+    case TIERCE__LENT_FULL:
+        return &scatter->view->full;
+    case TIERCE__LENT_TAIL:
+        return &scatter->tail_shape;
+    case TIERCE__LENT_SIBLING:
+        return &scatter->sibling_shape;
+    }
+    return NULL;
+}
+
+static size_t first_block(const struct tierce__scatter *scatter, const struct tierce__lent *lent)
+{
+    return lent->index * scatter->view->chunk_blocks;
+}
+
+/* The blocks that a chunk of this kind has, or 0 where there is none. */
+static size_t blocks_of(const struct tierce__scatter *scatter, const struct tierce__lent *lent)
+{
+    size_t full = scatter->view->chunk_blocks;
+    size_t left = scatter->hash_count - lent->index * full;
+    switch (lent->kind) {
+    case TIERCE__LENT_FULL:
+        return left >= full ? full : 0;
+    case TIERCE__LENT_TAIL:
+        return left < full ? left : 0;
+    case TIERCE__LENT_SIBLING:
+        return lent->to <= left && lent->block_count <= full ? lent->block_count : 0;
+    }
+    return 0;
+}
+
+/* Whether a chunk lies within the sequence, and behind the one before it. */
+static bool fits(const struct tierce__scatter *scatter, size_t i)
+{
+    const struct tierce__lent *lent = &scatter->lent[i];
+    if (lent->index > scatter->hash_count / scatter->view->chunk_blocks ||
+        (i > 0 && lent->index <= lent[-1].index))
+        return false;
+    size_t first = first_block(scatter, lent);
+    return lent->block_count > 0 && lent->block_count == blocks_of(scatter, lent) &&
+           lent->from <= lent->to && lent->to <= lent->block_count &&
+           first + lent->from >= scatter->from_block && first + lent->to <= scatter->to_block;
+}
+
+/* The shape that a chunk needs besides that of a full one; one of a kind at most. */
+static int add_shape(struct tierce__scatter *scatter, const struct tierce__lent *lent)
+{
+    struct tierce__shape *shape = lent->kind == TIERCE__LENT_TAIL      ? &scatter->tail_shape
+                                  : lent->kind == TIERCE__LENT_SIBLING ? &scatter->sibling_shape
+                                                                       : NULL;
+    if (shape == NULL)
+        return 0;
+    return shape->layer_offset == NULL ? tierce__shape_init(shape, scatter->view, lent->block_count)
+                                       : TIERCE_E_ARGUMENT;
+}
+
+static int add_lent(struct tierce__scatter *scatter, size_t i)
+{
+    const struct tierce__lent *lent = &scatter->lent[i];
+    int rc = fits(scatter, i) ? add_shape(scatter, lent) : TIERCE_E_ARGUMENT;
+    if (rc < 0)
+        return rc;
+    return lent->failed || lent->bytes == shape_of(scatter, lent)->extent.object_bytes
+               ? 0
+               : TIERCE_E_ARGUMENT;
+}
+
+int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_view *view,
+                         const struct tierce_transfer_opts *opts, const struct tierce__lent *lent,
+                         size_t count, const uint8_t *hashes, size_t hash_count,
+                         const uint8_t *root)
+{
+    *scatter = (struct tierce__scatter){.view = view,
+                                        .paged = opts->paged,
+                                        .lent = lent,
+                                        .count = count,
+                                        .hashes = hashes,
+                                        .hash_count = hash_count,
+                                        .root = root,
+                                        .from_block = (size_t)opts->from_block,
+                                        .to_block = (size_t)opts->to_block};
+    size_t blocks = scatter->to_block;
+    int rc = 0;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = add_lent(scatter, i);
+    scatter->block_ids = tierce__calloc(blocks, sizeof(*scatter->block_ids));
+    scatter->good = tierce__alloc(blocks);
+    scatter->moved = tierce__calloc(count, sizeof(*scatter->moved));
+    if (rc == 0 && (scatter->block_ids == NULL || scatter->good == NULL || scatter->moved == NULL))
+        rc = -ENOMEM;
+    if (rc < 0) {
+        tierce__scatter_fini(scatter);
+        return rc;
+    }
+    if (blocks > 0) {
+        memcpy(scatter->block_ids, opts->block_ids, blocks * sizeof(*scatter->block_ids));
+        memset(scatter->good, 1, blocks);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (lent[i].failed)
+            tierce__scatter_fail(scatter, i);
+    }
+    return 0;
+}
+
+void tierce__scatter_fini(struct tierce__scatter *scatter)
+{
+    for (size_t i = 0; scatter->moved != NULL && i < scatter->count; i++)
+        tierce__free(scatter->moved[i].header);
+    tierce__free(scatter->block_ids);
+    tierce__free(scatter->good);
+    tierce__free(scatter->moved);
+    tierce__shape_fini(&scatter->tail_shape);
+    tierce__shape_fini(&scatter->sibling_shape);
+    *scatter = (struct tierce__scatter){0};
+}
+
+void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
+{
+    const struct tierce__lent *lent = &scatter->lent[i];
+    scatter->moved[i].failed = true;
+    memset(scatter->good + first_block(scatter, lent) + lent->from, 0, lent->to - lent->from);
+}
+
+/* The header that is checked, and whose sums count from then on; NULL for no memory. */
+static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
+{
+    const struct tierce__lent *lent = &scatter->lent[i];
+    struct tierce__moved *moved = &scatter->moved[i];
+    uint64_t bytes = shape_of(scatter, lent)->extent.header_bytes;
+    if (!scatter->keeps_headers)
+        return lent->object;
+    if (moved->header == NULL)
+        moved->header = tierce__alloc(bytes);
+    if (moved->header != NULL)
+        memcpy(moved->header, lent->object, bytes);
+    return moved->header;
+}
+
+int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
+{
+    const struct tierce__lent *lent = &scatter->lent[i];
+    const struct tierce__shape *shape = shape_of(scatter, lent);
+    if (scatter->moved[i].header_good)
+        return 0;
+    const uint8_t *header = take_header(scatter, i);
+    if (header == NULL)
+        return -ENOMEM;
+    int rc;
+    if (lent->kind != TIERCE__LENT_SIBLING) {
+        rc = tierce__view_check_header(scatter->view, shape, lent->index, scatter->hashes,
+                                       scatter->root, header);
+    } else {
+        struct tierce__sibling_want want = {.index = lent->index,
+                                            .from = lent->from,
+                                            .to = lent->to,
+                                            .hashes = scatter->hashes,
+                                            .root = scatter->root};
+        rc = tierce__sibling_check(scatter->view, shape, &want, lent->hash, header);
+        /* Fewer than when it was found: the bytes have changed. */
+        if (rc >= 0)
+            rc = rc == (int)lent->to ? 0 : TIERCE_E_IDENTITY;
+    }
+    scatter->moved[i].header_good = rc == 0;
+    return rc;
+}
+
+/* Where a layer's first wanted cell lies in the object. */
+static uint64_t first_cell(const struct tierce__scatter *scatter, const struct tierce__lent *lent,
+                           uint32_t of_chunk)
+{
+    const struct tierce__shape *shape = shape_of(scatter, lent);
+    return shape->layer_offset[of_chunk] +
+           (uint64_t)shape->geometry.cell_bytes[of_chunk] * lent->from;
+}
+
+bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t layer)
+{
+    const struct tierce__lent *lent = &scatter->lent[i];
+    const struct tierce__shape *shape = shape_of(scatter, lent);
+    uint32_t of_chunk = scatter->view->part.first_layer + layer;
+    uint64_t blocks = scatter->to_block - scatter->from_block;
+    size_t block = first_block(scatter, lent) + lent->from;
+    uint8_t *header = scatter->keeps_headers ? scatter->moved[i].header : lent->object;
+    struct tierce__cells cells = {.bytes = lent->object + first_cell(scatter, lent, of_chunk),
+                                  .sums = tierce__chunk_sums(header, &shape->geometry, of_chunk) +
+                                          lent->from,
+                                  .count = lent->to - lent->from};
+    struct tierce__row row = {.bytes = blocks * shape->geometry.cell_bytes[of_chunk]};
+    if (i + 1 < scatter->count && lent[1].object != NULL)
+        row.next = lent[1].object + first_cell(scatter, lent + 1, of_chunk);
+    int bad = tierce__paged_scatter(scatter->paged, layer, scatter->block_ids + block, &cells,
+                                    scatter->good + block, &row);
+    TIERCE_ASSERT(bad >= 0); /* ids and layer were checked at begin */
+    bool is_first = bad > 0 && !scatter->moved[i].any_bad;
+    scatter->moved[i].any_bad |= bad > 0;
+    return is_first;
+}
+
+uint32_t tierce__scatter_report(const struct tierce__scatter *scatter, size_t i, uint8_t *origins)
+{
+    const struct tierce__lent *lent = &scatter->lent[i];
+    uint32_t loaded = 0;
+    for (uint32_t b = lent->from; b < lent->to; b++) {
+        size_t block = first_block(scatter, lent) + b;
+        bool good = !scatter->moved[i].failed && scatter->good[block] != 0;
+        loaded += good;
+        if (origins != NULL)
+            origins[block - scatter->from_block] =
+                good ? (uint8_t)lent->origin : (uint8_t)TIERCE_ORIGIN_FAILED;
+    }
+    return loaded;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_SCATTER_H
+#define TIERCE_ENGINE_SCATTER_H
+
+#include "engine/engine_private.h"
+#include "engine/load/loan.h"
+
+/*
+ * The half of a load that has to do with the inference engine's memory: the cells of chunk objects
+ * go there, verified as they are copied, from a header that was compared in full. It believes
+ * nothing about an object but its length.
+ *
+ * Thread: one at a time. Layers are those of the view's part.
+ */
+
+struct tierce__moved {
+    uint8_t *header; /* a copy, or NULL: that in the object */
+    bool header_good;
+    bool failed;  /* no block of it is loaded */
+    bool any_bad; /* a cell did not verify: its block is not */
+};
+
+struct tierce__scatter {
+    const struct tierce_view *view; /* [borrow until fini] all six */
+    const struct tierce_paged *paged;
+    const struct tierce__lent *lent; /* [count] */
+    const uint8_t *hashes;           /* [hash_count] of the blocks from 0 on */
+    const uint8_t *root;
+    size_t count, hash_count;
+    size_t from_block, to_block;
+    int32_t *block_ids; /* [to_block] */
+    uint8_t *good;      /* [to_block] 1 until a block fails */
+    struct tierce__moved *moved;
+    struct tierce__shape tail_shape, sibling_shape;
+    /*
+     * [in] after init: others may write to the objects meanwhile. Then a header is copied before it
+     * is checked, and its sums are those that cells are verified against: another chunk that comes
+     * to lie where this one was brings its own, which must not be taken for these.
+     */
+    bool keeps_headers;
+};
+
+/* block_ids are copied. Errors, and *scatter is as after fini: -ENOMEM, TIERCE_E_ARGUMENT (a lent
+ * chunk is not of the sequence, or has another length: only for chunks from a node). */
+TIERCE_MUSTUSE int
+tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_view *view,
+                     const struct tierce_transfer_opts *opts, const struct tierce__lent *lent,
+                     size_t count, const uint8_t *hashes, size_t hash_count, const uint8_t *root);
+void tierce__scatter_fini(struct tierce__scatter *scatter);
+
+/* No block of the chunk is loaded. */
+void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i);
+
+/* Whether the header in the object is that of the chunk that is wanted: 0, or why not. */
+TIERCE_MUSTUSE int tierce__scatter_check(struct tierce__scatter *scatter, size_t i);
+
+/* Writes a layer of a chunk whose header was good. Returns whether a cell did not verify for the
+ * first time. */
+TIERCE_MUSTUSE bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i,
+                                          uint32_t layer);
+
+/* Origins of the chunk's wanted blocks (or NULL, or those of all blocks from from_block on);
+ * returns how many were loaded. */
+uint32_t tierce__scatter_report(const struct tierce__scatter *scatter, size_t i, uint8_t *origins);
+
+#endif

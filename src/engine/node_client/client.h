@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_CLIENT_H
+#define TIERCE_ENGINE_CLIENT_H
+
+#include "engine/engine_private.h"
+#include "proto/native/native.h"
+
+/*
+ * The client of an engine without tiers, which uses a node (node.socket): its connections, the
+ * mapping of the node's pool, and the objects that the node knows. The requests are in client_ask.c
+ * and client_transfer.c.
+ *
+ *     struct tierce__peer *peer = tierce__client_peer(engine->client);   // NULL: a miss
+ *     struct tierce__asking asking;
+ *     rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_LOOKUP, &question, deadline_ns);
+ *     ... asking.answer ...
+ *     tierce__peer_done(&asking);
+ *     tierce__peer_release(peer);
+ *
+ * A *peer* is a node from our first connection to it until it is gone. The next node is another
+ * peer and knows nothing of earlier requests. The mapping of a peer stays until the last reference
+ * is released: a copy from a dead node's pool reads the bytes left there and verifies them as
+ * usual.
+ *
+ *     none ──a call, at most one a second──> connected ──it closes our first connection──> gone
+ *
+ * The first connection of a peer carries no requests, so that no late answer closes it: it keeps
+ * this process the same client.
+ *
+ * Locks: CLIENT, under which nothing waits. Thread: any.
+ */
+
+struct tierce__client;
+struct tierce__peer;
+
+struct tierce__client_opts {
+    const char *path;
+    const char *user;        /* user whose node is accepted besides this user's and root's, or "" */
+    const char *engine_name; /* of the inference engine that this process is of, or "" */
+};
+
+/* [borrow until close] engine. Errors: -ENOMEM. Connects to nothing. */
+TIERCE_MUSTUSE int tierce__client_open(struct tierce__client **out, struct tierce_engine *engine,
+                                       const struct tierce__client_opts *opts);
+
+/* The name of the inference engine that this process is of, or "". [borrow until close] */
+const char *tierce__client_engine_name(const struct tierce__client *client);
+
+/* No peer may be in use. NULL is accepted. */
+void tierce__client_close(struct tierce__client *client);
+
+/* The node, with a reference, or NULL where there is none now. Connects if it is time to, which
+ * waits until the deadline at most, and no longer than timeout.lookup: others see no node
+ * meanwhile. */
+struct tierce__peer *tierce__client_peer(struct tierce__client *client, uint64_t deadline_ns);
+
+/* A reference more; NULL is accepted by release. */
+struct tierce__peer *tierce__peer_acquire(struct tierce__peer *peer);
+void tierce__peer_release(struct tierce__peer *peer);
+
+/* How long its stores wait for memory. */
+uint32_t tierce__peer_store_ms(const struct tierce__peer *peer);
+
+/* A number for every peer of the process, not 0. */
+uint64_t tierce__peer_number(const struct tierce__peer *peer);
+
+/* Memory of the pool, or NULL if it is not all inside. */
+uint8_t *tierce__peer_memory(const struct tierce__peer *peer, uint64_t offset, uint64_t bytes);
+
+/* An answered request. The answer borrows memory of a connection, which is reserved for this caller
+ * until done. */
+struct tierce__asking {
+    struct tierce__peer *peer;
+    struct tierce__connection *connection; /* NULL: nothing to release */
+    union tierce__native_answer answer;
+};
+
+/*
+ * Returns the answer's status: 0, an enum tierce__native_status, or a node's error; or a local
+ * error: TIERCE_E_DEADLINE (the operation that a late answer begins is ended: by this side if the
+ * answer arrives within timeout.pin, else by the node, which cannot deliver the answer),
+ * TIERCE_E_DOWN (the node is gone, or has not answered recently: requests that begin an operation
+ * are then not sent), -ENOMEM. *asking needs `done` only after 0.
+ */
+TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking, struct tierce__peer *peer,
+                                    enum tierce__native_op op,
+                                    const union tierce__native_request *question,
+                                    uint64_t deadline_ns);
+void tierce__peer_done(struct tierce__asking *asking);
+
+/* Sends a request whose answer has no content. */
+int tierce__peer_tell(struct tierce__peer *peer, enum tierce__native_op op,
+                      const union tierce__native_request *question, uint64_t deadline_ns);
+
+/*
+ * The pending end of a load, store or prefetch. It must reach the node: if it cannot be sent now,
+ * it is sent when the node next answers. Allocated with the handle, so that ending cannot fail for
+ * lack of memory.
+ */
+struct tierce__owed {
+    struct tierce__list node;
+    enum tierce__native_op op;
+    union tierce__native_request question; /* without rows */
+};
+
+/* [transfer] owed. If it can be sent now, it has the rows of `question`. Returns the count of the
+ * answer to the end of a store, else 0. */
+uint64_t tierce__peer_end(struct tierce__peer *peer, struct tierce__owed *owed,
+                          const union tierce__native_request *question);
+
+/* ---- client_ask.c: counterparts of the calls of the same names in include/tierce ----------- */
+
+/* A client's part of a view: the names of its namespace, and the peer that knows the view. */
+struct tierce__client_view;
+
+TIERCE_MUSTUSE int tierce__client_view_open(struct tierce_view *view,
+                                            const struct tierce_namespace *ns);
+void tierce__client_view_close(struct tierce_view *view);
+
+/* The peer, and the view's number there; NULL: there is none, or it does not take the view, or the
+ * deadline is over. */
+struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number,
+                                              uint64_t deadline_ns);
+
+/* Sends a request whose `slot` is filled with the blocks of the chain that the peer lacks;
+ * afterwards the peer has the whole chain. */
+TIERCE_MUSTUSE int tierce__client_ask_chain(struct tierce__asking *asking,
+                                            struct tierce__peer *peer, enum tierce__native_op op,
+                                            union tierce__native_request *question,
+                                            struct tierce__native_chain *slot,
+                                            const struct tierce_chain *chain, uint64_t deadline_ns);
+
+/* A node's status as the result of a call: an error for a broken contract, 0 for a miss. Forgets
+ * the view's number if the peer does not know it. */
+int tierce__client_miss(const struct tierce_view *view, int status);
+
+TIERCE_MUSTUSE int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,
+                                         uint64_t to_block, const struct tierce_lookup_opts *opts,
+                                         struct tierce_found *out);
+TIERCE_MUSTUSE int tierce__client_durable(struct tierce_view *view,
+                                          const struct tierce_chain *chain, uint64_t to_block,
+                                          uint64_t *blocks);
+void tierce__client_unpin(struct tierce_view *view, uint64_t session);
+void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns);
+TIERCE_MUSTUSE int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms);
+TIERCE_MUSTUSE int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
+                                            const struct tierce_view *view);
+
+/* Whether the node is connected now: for the counters. */
+bool tierce__client_is_connected(struct tierce__client *client);
+
+#endif

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests of an engine without tiers to its node: views, lookups, pins. An absent or late node, or
+ * a node that does not know the view, is a miss.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/node_client/client.h"
+#include "engine/observe/operate.h"
+#include "core/key/key.h"
+
+#define FLUSH_GRACE_NS UINT64_C(1000000000)
+
+/* ---- views ---- */
+
+struct tierce__client_view {
+    char *weights, *model, *kv_dtype, *quantization, *layout;
+    /* Under CLIENT: the peer that was asked for the view, and its number there; 0: rejected. */
+    struct tierce__lock lock;
+    uint64_t peer;
+    uint64_t number;
+};
+
+static void free_names(struct tierce__client_view *v)
+{
+    tierce__free(v->weights);
+    tierce__free(v->model);
+    tierce__free(v->kv_dtype);
+    tierce__free(v->quantization);
+    tierce__free(v->layout);
+    tierce__lock_fini(&v->lock);
+    tierce__free(v);
+}
+
+/* Texts of a namespace may be left out. */
+static char *copy_text(const char *text)
+{
+    return tierce__strdup(text != NULL ? text : "");
+}
+
+int tierce__client_view_open(struct tierce_view *view, const struct tierce_namespace *ns)
+{
+    struct tierce__client_view *v = tierce__calloc(1, sizeof(*v));
+    if (v == NULL)
+        return -ENOMEM;
+    tierce__lock_init(&v->lock, TIERCE__LOCK_CLIENT);
+    v->weights = copy_text(ns->weights);
+    v->model = copy_text(ns->model);
+    v->kv_dtype = copy_text(ns->kv_dtype);
+    v->quantization = copy_text(ns->quantization);
+    v->layout = copy_text(ns->layout);
+    if (v->weights == NULL || v->model == NULL || v->kv_dtype == NULL || v->quantization == NULL ||
+        v->layout == NULL) {
+        free_names(v);
+        return -ENOMEM;
+    }
+    view->remote = v;
+    return 0;
+}
+
+static uint64_t soon(const struct tierce_view *view)
+{
+    return tierce__deadline_in_ms(view->engine->settings.lookup_ms);
+}
+
+/* Describes the view in a request; cell_bytes: room for all layers. */
+static void describe(union tierce__native_request *out, const struct tierce_view *view,
+                     uint8_t *cell_bytes)
+{
+    const struct tierce__client_view *v = view->remote;
+    const struct tierce__geometry *g = &view->full.geometry;
+    for (uint32_t i = 0; i < g->layer_count; i++)
+        tierce__store_le32(cell_bytes + 4 * (size_t)i, g->cell_bytes[i]);
+    out->view =
+        (struct tierce__native_view){.weights = v->weights,
+                                     .model = v->model,
+                                     .kv_dtype = v->kv_dtype,
+                                     .quantization = v->quantization,
+                                     .layout = v->layout,
+                                     .cell_bytes = {cell_bytes, g->layer_count},
+                                     .block_tokens = g->block_tokens,
+                                     .chunk_blocks = view->chunk_blocks,
+                                     .algo = view->algo,
+                                     .tp_rank = view->key.shard.tp_rank,
+                                     .tp_size = view->key.shard.tp_size,
+                                     .pp_rank = view->key.shard.pp_rank,
+                                     .pp_size = view->key.shard.pp_size,
+                                     .first_layer = view->part.first_layer,
+                                     .layer_count = view->part.layer_count,
+                                     .part_index = view->part.index,
+                                     .part_count = view->part.count,
+                                     .engine = tierce__client_engine_name(view->engine->client)};
+}
+
+static void end_view(struct tierce__peer *peer, uint64_t number, uint64_t deadline_ns)
+{
+    union tierce__native_request question = {.view_close = {number}};
+    (void)tierce__peer_tell(peer, TIERCE__NATIVE_VIEW_CLOSE, &question, deadline_ns);
+}
+
+/* Opens the view at a peer: its number, or 0 if that rejects it; or an error. */
+static int64_t introduce(const struct tierce_view *view, struct tierce__peer *peer,
+                         uint64_t deadline_ns)
+{
+    uint8_t *cells = tierce__alloc(4 * (size_t)view->full.geometry.layer_count);
+    if (cells == NULL)
+        return -ENOMEM;
+    union tierce__native_request question;
+    struct tierce__asking asking;
+    describe(&question, view, cells);
+    int rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_VIEW, &question, deadline_ns);
+    tierce__free(cells);
+    if (rc == 0) {
+        uint64_t number = asking.answer.view.number;
+        tierce__peer_done(&asking);
+        return number <= INT64_MAX ? (int64_t)number : TIERCE_E_FORMAT;
+    }
+    if (rc != TIERCE_E_ARGUMENT && rc != TIERCE_E_LIMIT)
+        return rc < 0 ? rc : TIERCE_E_FORMAT;
+    tierce__log(TIERCE_LOG_ERROR, "node_refuses_view",
+                "reason=\"%s\" consequence=\"nothing in this view is found or stored\"",
+                tierce_strerror(rc));
+    return 0;
+}
+
+struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number,
+                                              uint64_t deadline_ns)
+{
+    struct tierce__client_view *v = view->remote;
+    struct tierce__peer *peer = tierce__client_peer(view->engine->client, deadline_ns);
+    if (peer == NULL)
+        return NULL;
+    uint64_t who = tierce__peer_number(peer);
+    tierce__lock_take(&v->lock);
+    bool known = v->peer == who;
+    *number = v->number;
+    tierce__lock_drop(&v->lock);
+    if (!known) {
+        int64_t made = introduce(view, peer, deadline_ns);
+        *number = made > 0 ? (uint64_t)made : 0;
+        tierce__lock_take(&v->lock);
+        bool late = v->peer == who; /* another thread was faster: its number stays */
+        uint64_t theirs = v->number;
+        if (!late && made >= 0) {
+            v->peer = who;
+            v->number = (uint64_t)made;
+        }
+        tierce__lock_drop(&v->lock);
+        if (late && made > 0)
+            end_view(peer, (uint64_t)made, deadline_ns);
+        *number = late ? theirs : *number;
+    }
+    if (*number != 0)
+        return peer;
+    tierce__peer_release(peer);
+    return NULL;
+}
+
+void tierce__client_view_close(struct tierce_view *view)
+{
+    struct tierce__client_view *v = view->remote;
+    if (v == NULL)
+        return;
+    if (v->number != 0 && tierce__client_is_connected(view->engine->client)) {
+        uint64_t deadline_ns = soon(view);
+        struct tierce__peer *peer = tierce__client_peer(view->engine->client, deadline_ns);
+        if (peer != NULL && tierce__peer_number(peer) == v->peer)
+            end_view(peer, v->number, deadline_ns);
+        tierce__peer_release(peer);
+    }
+    free_names(v);
+    view->remote = NULL;
+}
+
+int tierce__client_miss(const struct tierce_view *view, int status)
+{
+    if (status == TIERCE__NATIVE_UNKNOWN) {
+        tierce__lock_take(&view->remote->lock);
+        view->remote->peer = 0;
+        tierce__lock_drop(&view->remote->lock);
+    }
+    return status == TIERCE_E_ARGUMENT || status == -ENOMEM ? status : 0;
+}
+
+/* ---- chains ---- */
+
+/* The part of a chain that the peer lacks. `again`: the peer has lost the blocks that it had. */
+static void describe_chain(struct tierce__native_chain *out, const struct tierce__peer *peer,
+                           const struct tierce_chain *chain, bool again)
+{
+    struct tierce__chain_told *told = tierce__chain_told(chain);
+    size_t blocks = tierce_chain_blocks(chain), first = 0;
+    if (!again && atomic_load(&told->peer) == tierce__peer_number(peer))
+        first = atomic_load(&told->blocks);
+    first = first < blocks ? first : blocks;
+    *out = (struct tierce__native_chain){
+        .number = told->number,
+        .first = (uint32_t)first,
+        .hashes = {first < blocks ? tierce_chain_hash(chain, first) : NULL,
+                   (uint32_t)(blocks - first)}};
+    memcpy(out->parent,
+           first > 0 ? tierce_chain_hash(chain, first - 1) : tierce_chain_root_hash(chain),
+           TIERCE_HASH_BYTES);
+}
+
+static void note_told(const struct tierce__peer *peer, const struct tierce_chain *chain)
+{
+    struct tierce__chain_told *told = tierce__chain_told(chain);
+    atomic_store(&told->blocks, tierce_chain_blocks(chain));
+    atomic_store(&told->peer, tierce__peer_number(peer));
+}
+
+int tierce__client_ask_chain(struct tierce__asking *asking, struct tierce__peer *peer,
+                             enum tierce__native_op op, union tierce__native_request *question,
+                             struct tierce__native_chain *slot, const struct tierce_chain *chain,
+                             uint64_t deadline_ns)
+{
+    describe_chain(slot, peer, chain, false);
+    int rc = tierce__peer_ask(asking, peer, op, question, deadline_ns);
+    if (rc == TIERCE__NATIVE_UNKNOWN_CHAIN) {
+        describe_chain(slot, peer, chain, true);
+        rc = tierce__peer_ask(asking, peer, op, question, deadline_ns);
+    }
+    if (rc == 0)
+        note_told(peer, chain);
+    return rc;
+}
+
+/* ---- lookups ---- */
+
+/* LOOKUP and DURABLE. */
+static int find(struct tierce_view *view, enum tierce__native_op op,
+                const struct tierce_chain *chain, const struct tierce__native_lookup *what,
+                struct tierce_found *out)
+{
+    uint64_t number, deadline_ns = soon(view);
+    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
+    if (peer == NULL)
+        return 0;
+    union tierce__native_request question = {.lookup = *what};
+    question.lookup.view = number;
+    struct tierce__asking asking;
+    /* The node answers at its deadline; the answer needs a little more time to arrive. */
+    if ((what->flags & TIERCE_LOOKUP_NO_WAIT) == 0)
+        deadline_ns += what->wait_ms * TIERCE__MS_NS;
+    int rc = tierce__client_ask_chain(&asking, peer, op, &question, &question.lookup.chain, chain,
+                                      deadline_ns);
+    if (rc == 0) {
+        const struct tierce__native_found *found = &asking.answer.lookup;
+        uint64_t to = what->to_block;
+        out->blocks = found->blocks < to ? found->blocks : to;
+        out->memory_blocks =
+            found->memory_blocks < out->blocks ? found->memory_blocks : out->blocks;
+        out->pending = found->pending != 0;
+        tierce__peer_done(&asking);
+    }
+    tierce__peer_release(peer);
+    return tierce__client_miss(view, rc);
+}
+
+static int check_chain(const struct tierce_view *view, const struct tierce_chain *chain,
+                       uint64_t to_block)
+{
+    bool ok = to_block <= tierce_chain_blocks(chain) && to_block <= UINT32_MAX &&
+              tierce__chain_fits(chain, view->algo, view->full.geometry.block_tokens);
+    return ok ? 0 : TIERCE_E_ARGUMENT;
+}
+
+/* Whole chunks that the engine holds itself count as found, even without a node. */
+static void add_own(const struct tierce_view *view, uint64_t from_block, uint64_t to_block,
+                    struct tierce_found *out)
+{
+    uint64_t own = from_block / view->chunk_blocks * view->chunk_blocks;
+    own = own < to_block ? own : to_block;
+    if (out->memory_blocks < own)
+        out->memory_blocks = own;
+    if (out->blocks < own)
+        out->blocks = own;
+}
+
+static int64_t beyond(uint64_t end, uint64_t from)
+{
+    return end > from ? (int64_t)(end - from) : 0;
+}
+
+static void count_lookup(const struct tierce_view *view, uint64_t from, uint64_t to,
+                         const struct tierce_found *found)
+{
+    struct tierce_engine *engine = view->engine;
+    int64_t tokens = view->full.geometry.block_tokens;
+    tierce__count(engine, TIERCE__STAT_lookups, 1);
+    tierce__count(engine, TIERCE__STAT_lookup_tokens, tokens * beyond(to, from));
+    tierce__count(engine, TIERCE__STAT_lookup_hit_tokens, tokens * beyond(found->blocks, from));
+    tierce__count(engine, TIERCE__STAT_lookup_blocks, beyond(to, from));
+    tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, beyond(found->blocks, from));
+    tierce__count(engine, TIERCE__STAT_lookup_memory_blocks, beyond(found->memory_blocks, from));
+}
+
+static uint32_t wait_ms(const struct tierce_view *view, const struct tierce_lookup_opts *opts)
+{
+    uint32_t ms = view->engine->settings.lookup_ms;
+    return opts->wait_ms > 0 && opts->wait_ms < ms ? opts->wait_ms : ms;
+}
+
+int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,
+                          uint64_t to_block, const struct tierce_lookup_opts *opts,
+                          struct tierce_found *out)
+{
+    int rc = check_chain(view, chain, to_block);
+    if (rc < 0)
+        return rc;
+    struct tierce_found found = {0};
+    if (tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
+        if ((opts->flags & TIERCE_LOOKUP_PIN) != 0)
+            tierce__client_unpin(view, opts->session);
+    } else {
+        struct tierce__native_lookup what = {.session = opts->session,
+                                             .from_block = opts->from_block,
+                                             .to_block = to_block,
+                                             .flags = opts->flags,
+                                             .tiers = opts->tiers,
+                                             .pin_ms = opts->pin_ms,
+                                             .wait_ms = wait_ms(view, opts),
+                                             .tag = opts->tag != NULL ? opts->tag : ""};
+        rc = find(view, TIERCE__NATIVE_LOOKUP, chain, &what, &found);
+    }
+    if (rc < 0)
+        return rc;
+    add_own(view, opts->from_block, to_block, &found);
+    *out = found;
+    if (!found.pending || (opts->flags & TIERCE_LOOKUP_AGAIN) == 0)
+        count_lookup(view, opts->from_block, to_block, out);
+    return 0;
+}
+
+int tierce__client_durable(struct tierce_view *view, const struct tierce_chain *chain,
+                           uint64_t to_block, uint64_t *blocks)
+{
+    int rc = check_chain(view, chain, to_block);
+    struct tierce_found found = {0};
+    struct tierce__native_lookup what = {.to_block = to_block, .tag = ""};
+    if (rc == 0)
+        rc = find(view, TIERCE__NATIVE_DURABLE, chain, &what, &found);
+    *blocks = rc == 0 ? found.blocks : 0;
+    return rc;
+}
+
+/* Tells the node something about the view. If it does not receive this, pins expire. */
+static void tell(struct tierce_view *view, enum tierce__native_op op,
+                 union tierce__native_request *question, uint64_t *view_slot)
+{
+    if (!tierce__client_is_connected(view->engine->client))
+        return; /* another node knows nothing of it */
+    uint64_t deadline_ns = soon(view);
+    struct tierce__peer *peer = tierce__client_view_peer(view, view_slot, deadline_ns);
+    if (peer == NULL)
+        return;
+    int rc = tierce__peer_tell(peer, op, question, deadline_ns);
+    (void)tierce__client_miss(view, rc);
+    tierce__peer_release(peer);
+}
+
+void tierce__client_unpin(struct tierce_view *view, uint64_t session)
+{
+    union tierce__native_request question = {.unpin = {.session = session}};
+    tell(view, TIERCE__NATIVE_UNPIN, &question, &question.unpin.view);
+}
+
+void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
+{
+    union tierce__native_request question = {.computed = {.tokens = tokens, .ns = ns}};
+    tell(view, TIERCE__NATIVE_COMPUTED, &question, &question.computed.view);
+}
+
+/* ---- all of the node ---- */
+
+int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms)
+{
+    /* The node tells it itself if it is late. */
+    uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
+    if (deadline_ns != TIERCE__DEADLINE_NEVER)
+        deadline_ns += FLUSH_GRACE_NS;
+    struct tierce__peer *peer = tierce__client_peer(engine->client, deadline_ns);
+    if (peer == NULL)
+        return TIERCE_E_DOWN;
+    union tierce__native_request question = {.flush = {timeout_ms}};
+    int rc = tierce__peer_tell(peer, TIERCE__NATIVE_FLUSH, &question, deadline_ns);
+    tierce__peer_release(peer);
+    return rc <= 0 ? rc : TIERCE_E_DOWN;
+}
+
+int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
+                             const struct tierce_view *view)
+{
+    union tierce__native_request question = {.clear = {.tiers = tiers}};
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    struct tierce__peer *peer =
+        view != NULL ? tierce__client_view_peer(view, &question.clear.view, deadline_ns)
+                     : tierce__client_peer(engine->client, deadline_ns);
+    if (peer == NULL)
+        return TIERCE_E_DOWN;
+    struct tierce__asking asking;
+    int64_t rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_CLEAR, &question, deadline_ns);
+    if (rc == 0) {
+        uint64_t count = asking.answer.store_end.count;
+        rc = count <= INT64_MAX ? (int64_t)count : TIERCE_E_FORMAT;
+        tierce__peer_done(&asking);
+    } else if (rc > 0) {
+        rc = TIERCE_E_DOWN;
+    }
+    tierce__peer_release(peer);
+    return rc;
+}

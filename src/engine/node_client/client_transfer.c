@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/node_client/client_transfer.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/node_client/client.h"
+#include "engine/observe/operate.h"
+#include "core/key/key.h"
+
+/* A node that keeps its deadlines may be so late, because it is busy. */
+#define GRACE_MS 1000u
+
+static uint64_t deadline_in(const struct tierce_view *view, uint64_t more_ms)
+{
+    uint64_t ms = view->engine->settings.lookup_ms + more_ms;
+    return tierce__deadline_in_ms(ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX);
+}
+
+/* ---- stores ---- */
+
+/* How long a store may wait for memory: as the node says, but not for longer than this engine's
+ * caller does. */
+static uint32_t store_ms(const struct tierce_view *view, const struct tierce__peer *peer)
+{
+    uint32_t own = view->engine->settings.store_ms, its = tierce__peer_store_ms(peer);
+    return own < its ? own : its;
+}
+
+struct tierce__client_store {
+    struct tierce__peer *peer;
+    struct tierce__owed *owed; /* its end */
+    uint64_t number;
+    size_t count;
+    struct tierce__room rooms[];
+};
+
+static void free_store(struct tierce__client_store *store)
+{
+    tierce__peer_release(store->peer);
+    tierce__free(store);
+}
+
+/* Takes what the node has reserved. False: it is not all memory of its pool. */
+static bool take_rooms(struct tierce__client_store *store, const struct tierce_view *view,
+                       const struct tierce__native_reservation *given)
+{
+    const struct tierce__shape *full = &view->full;
+    for (uint32_t i = 0; i < given->chunks.count; i++) {
+        struct tierce__native_reserved row;
+        if (tierce__native_get_reserved(&row, &given->chunks, i) < 0)
+            return false;
+        struct tierce__geometry geometry = full->geometry;
+        struct tierce__extent extent;
+        geometry.block_count = row.block_count;
+        uint8_t *object = tierce__peer_memory(store->peer, row.offset, row.bytes);
+        if (object == NULL || tierce__chunk_extent(&extent, &geometry) < 0 ||
+            extent.object_bytes != row.bytes || row.offset % TIERCE__CHUNK_ALIGN != 0)
+            return false;
+        store->rooms[i] = (struct tierce__room){.index = row.index,
+                                                .block_count = row.block_count,
+                                                .bytes = row.bytes,
+                                                .object = object};
+    }
+    return true;
+}
+
+/* A store of the chunks that the node has reserved; or NULL, and the node was told to end it. */
+static struct tierce__client_store *make_store(struct tierce_view *view, struct tierce__peer *peer,
+                                               const struct tierce__native_reservation *given)
+{
+    size_t count = given->chunks.count;
+    struct tierce__client_store *store =
+        tierce__calloc(1, sizeof(*store) + count * sizeof(struct tierce__room));
+    struct tierce__owed *owed = tierce__calloc(1, sizeof(*owed));
+    if (store == NULL || owed == NULL) {
+        /* Without memory for a note, the end is sent only once; if it is lost, the node's deadline
+         * ends the store. */
+        union tierce__native_request end = {.store_end = {.store = given->store}};
+        (void)tierce__peer_tell(peer, TIERCE__NATIVE_STORE_END, &end,
+                                tierce__deadline_in_ms(GRACE_MS));
+        tierce__free(store);
+        tierce__free(owed);
+        return NULL;
+    }
+    tierce__list_init(&owed->node);
+    owed->op = TIERCE__NATIVE_STORE_END;
+    owed->question.store_end = (struct tierce__native_store_end){.store = given->store};
+    *store = (struct tierce__client_store){
+        .peer = tierce__peer_acquire(peer), .owed = owed, .number = given->store, .count = count};
+    if (take_rooms(store, view, given))
+        return store;
+    (void)tierce__client_store_end(store, false);
+    return NULL;
+}
+
+int tierce__client_store_begin(struct tierce__client_store **out, struct tierce_view *view,
+                               const struct tierce_transfer_opts *opts)
+{
+    *out = NULL;
+    uint64_t number, deadline_ns = deadline_in(view, 0);
+    if (tierce__engine_mode(view->engine) != TIERCE_MODE_NORMAL)
+        return 0;
+    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
+    if (peer == NULL)
+        return 0;
+    union tierce__native_request question = {
+        .store_begin = {.view = number,
+                        .session = opts->session,
+                        .to_block = opts->to_block,
+                        .write = opts->write,
+                        .tail = opts->tail,
+                        .tiers = opts->tiers,
+                        .tag = opts->tag != NULL ? opts->tag : ""}};
+    struct tierce__asking asking;
+    deadline_ns += store_ms(view, peer) * TIERCE__MS_NS;
+    int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_STORE_BEGIN, &question,
+                                      &question.store_begin.chain, opts->chain, deadline_ns);
+    if (rc == 0 && asking.answer.store_begin.store != 0) {
+        *out = make_store(view, peer, &asking.answer.store_begin);
+        rc = *out != NULL ? 0 : -ENOMEM;
+    }
+    tierce__peer_done(&asking);
+    tierce__peer_release(peer);
+    return tierce__client_miss(view, rc);
+}
+
+const struct tierce__room *tierce__client_store_rooms(const struct tierce__client_store *store,
+                                                      size_t *count)
+{
+    *count = store->count;
+    return store->rooms;
+}
+
+int64_t tierce__client_store_end(struct tierce__client_store *store, bool complete)
+{
+    union tierce__native_request question = {
+        .store_end = {.store = store->number, .complete = complete}};
+    uint64_t blocks = tierce__peer_end(store->peer, store->owed, &question);
+    free_store(store);
+    return complete && blocks <= INT64_MAX ? (int64_t)blocks : 0;
+}
+
+/* ---- loads ---- */
+
+struct tierce__client_load {
+    struct tierce_view *view;
+    size_t block_count;        /* that are wanted */
+    struct tierce__peer *peer; /* NULL: there was no node; nothing is lent */
+    struct tierce__owed *owed; /* its pending end, if it has a peer; NULL: it was sent */
+    uint64_t number;
+    uint64_t deadline_ns;
+    uint64_t lent_until_ns;
+    uint32_t ready; /* layers below have come */
+    bool is_too_large;
+    size_t taken; /* behind the chunk that was taken last; 0: none */
+    size_t count;
+    struct tierce__lent *lent;
+    uint8_t *verdicts; /* enum tierce__native_verdict */
+    uint8_t *results;  /* rows of the end */
+    uint8_t *hashes;
+    size_t hash_count;
+    uint8_t root[TIERCE_HASH_BYTES];
+};
+
+static void free_load(struct tierce__client_load *load)
+{
+    if (load == NULL)
+        return;
+    tierce__peer_release(load->peer);
+    tierce__free(load->lent);
+    tierce__free(load->verdicts);
+    tierce__free(load->results);
+    tierce__free(load->hashes);
+    tierce__free(load->owed);
+    tierce__free(load);
+}
+
+static enum tierce__lent_kind kind_of(uint8_t kind)
+{
+    return kind == TIERCE__NATIVE_SIBLING ? TIERCE__LENT_SIBLING
+           : kind == TIERCE__NATIVE_TAIL  ? TIERCE__LENT_TAIL
+                                          : TIERCE__LENT_FULL;
+}
+
+/* Sets the address and the origin of a chunk; a chunk outside the pool has failed. */
+static void place(const struct tierce__client_load *load, struct tierce__lent *lent,
+                  uint64_t offset, uint32_t origin)
+{
+    bool is_known = origin >= TIERCE_ORIGIN_MEMORY && origin <= TIERCE_ORIGIN_REMOTE;
+    lent->object = is_known ? tierce__peer_memory(load->peer, offset, lent->bytes) : NULL;
+    lent->origin = (enum tierce_origin)origin;
+    lent->failed = lent->object == NULL;
+    lent->here &= !lent->failed;
+}
+
+/* One chunk that was lent. */
+static int take_lent(struct tierce__client_load *load, const struct tierce__native_rows *rows,
+                     uint32_t i)
+{
+    struct tierce__native_lent row;
+    int rc = tierce__native_get_lent(&row, rows, i);
+    if (rc < 0)
+        return rc;
+    struct tierce__lent *lent = &load->lent[i];
+    *lent = (struct tierce__lent){.index = row.index,
+                                  .kind = kind_of(row.kind),
+                                  .block_count = row.block_count,
+                                  .from = row.from,
+                                  .to = row.to,
+                                  .bytes = row.bytes,
+                                  .here = row.state == TIERCE__NATIVE_HERE,
+                                  .failed = row.state == TIERCE__NATIVE_FAILED};
+    memcpy(lent->hash, row.hash, TIERCE_HASH_BYTES);
+    if (row.state == TIERCE__NATIVE_WAITS)
+        load->is_too_large = true;
+    else if (!lent->failed)
+        place(load, lent, row.offset, row.origin);
+    return 0;
+}
+
+/* Memory for what is lent. From here on the load has a peer, which must receive its end. */
+static int take_loan(struct tierce__client_load *load, struct tierce__peer *peer,
+                     const struct tierce__native_loan *loan)
+{
+    uint32_t count = loan->chunks.count;
+    load->owed->question.load_end = (struct tierce__native_load_end){.load = loan->load};
+    load->peer = tierce__peer_acquire(peer);
+    load->number = loan->load;
+    load->lent = tierce__calloc(count, sizeof(*load->lent));
+    load->verdicts = tierce__calloc(count, 1);
+    load->results = tierce__calloc(count, TIERCE__NATIVE_RESULT_BYTES);
+    if (load->lent == NULL || load->verdicts == NULL || load->results == NULL)
+        return -ENOMEM;
+    int rc = 0;
+    for (; load->count < count && rc == 0; load->count++)
+        rc = take_lent(load, &loan->chunks, (uint32_t)load->count);
+    return rc;
+}
+
+static int copy_hashes(struct tierce__client_load *load, const struct tierce_chain *chain)
+{
+    load->hash_count = tierce_chain_blocks(chain);
+    load->hashes = tierce__alloc(load->hash_count * TIERCE_HASH_BYTES);
+    if (load->hashes == NULL)
+        return -ENOMEM;
+    if (load->hash_count > 0)
+        memcpy(load->hashes, tierce_chain_hash(chain, 0), load->hash_count * TIERCE_HASH_BYTES);
+    memcpy(load->root, tierce_chain_root_hash(chain), TIERCE_HASH_BYTES);
+    return 0;
+}
+
+/* Requests chunks from the node; if it lends none, the load has no peer. */
+static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
+                    const struct tierce_transfer_opts *opts)
+{
+    uint64_t number, deadline_ns = deadline_in(view, 0);
+    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
+    if (peer == NULL)
+        return 0;
+    load->owed = tierce__calloc(1, sizeof(*load->owed)); /* the end cannot fail for memory then */
+    if (load->owed == NULL) {
+        tierce__peer_release(peer);
+        return -ENOMEM;
+    }
+    tierce__list_init(&load->owed->node);
+    load->owed->op = TIERCE__NATIVE_LOAD_END;
+    uint32_t timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.load_ms;
+    uint32_t wait_ms = view->engine->settings.lookup_ms;
+    union tierce__native_request question = {.load_begin = {.view = number,
+                                                            .session = opts->session,
+                                                            .from_block = opts->from_block,
+                                                            .to_block = opts->to_block,
+                                                            .timeout_ms = timeout_ms,
+                                                            .tiers = opts->tiers,
+                                                            .wait_ms = wait_ms}};
+    struct tierce__asking asking;
+    uint64_t asked_ns = tierce__now_ns();
+    deadline_ns += wait_ms * TIERCE__MS_NS; /* the node may wait as long for remote stores */
+    int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_LOAD_BEGIN, &question,
+                                      &question.load_begin.chain, opts->chain, deadline_ns);
+    load->deadline_ns = deadline_in(view, (uint64_t)timeout_ms + GRACE_MS);
+    if (rc == 0) {
+        load->lent_until_ns = asked_ns + asking.answer.load_begin.left_ms * TIERCE__MS_NS;
+        rc = take_loan(load, peer, &asking.answer.load_begin);
+        tierce__peer_done(&asking);
+        if (rc == TIERCE_E_FORMAT) {
+            tierce__client_load_give_back(load);
+            rc = 0;
+        }
+    }
+    tierce__peer_release(peer);
+    return tierce__client_miss(view, rc);
+}
+
+int tierce__client_load_begin(struct tierce__client_load **out, struct tierce_view *view,
+                              const struct tierce_transfer_opts *opts)
+{
+    struct tierce__client_load *load = tierce__calloc(1, sizeof(*load));
+    if (load == NULL)
+        return -ENOMEM;
+    load->view = view;
+    load->block_count = (size_t)(opts->to_block - opts->from_block);
+    int rc = copy_hashes(load, opts->chain);
+    if (rc == 0 && tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)
+        rc = ask_loan(load, view, opts);
+    if (rc < 0) {
+        tierce__client_load_end(load, NULL);
+        return rc;
+    }
+    *out = load;
+    return 0;
+}
+
+const struct tierce__lent *tierce__client_load_lent(const struct tierce__client_load *load,
+                                                    size_t *count)
+{
+    *count = load->count;
+    return load->lent;
+}
+
+const uint8_t *tierce__client_load_hashes(const struct tierce__client_load *load, size_t *count,
+                                          const uint8_t **root)
+{
+    *count = load->hash_count;
+    *root = load->root;
+    return load->hashes;
+}
+
+static bool any_coming(const struct tierce__client_load *load)
+{
+    for (size_t i = 0; i < load->count; i++) {
+        if (!load->lent[i].failed && !load->lent[i].here)
+            return true;
+    }
+    return false;
+}
+
+/* Marks chunks that were not read as failed; states: of each chunk, or NULL. */
+static void take_states(struct tierce__client_load *load, const uint8_t *states)
+{
+    for (size_t i = 0; i < load->count; i++) {
+        struct tierce__lent *lent = &load->lent[i];
+        if (!lent->here && (states == NULL || states[i] != TIERCE__NATIVE_HERE))
+            lent->failed = true;
+    }
+}
+
+void tierce__client_load_ahead(struct tierce__client_load *load, uint32_t layer)
+{
+    if (layer < load->ready || !any_coming(load))
+        return;
+    union tierce__native_request question = {.load_wait = {.load = load->number, .layer = layer}};
+    struct tierce__asking asking;
+    int rc = tierce__peer_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_WAIT, &question,
+                              load->deadline_ns);
+    const struct tierce__native_ready *ready = &asking.answer.load_wait;
+    bool whole = rc == 0 && ready->states.count == load->count;
+    take_states(load, whole ? ready->states.bytes : NULL);
+    load->ready = whole && ready->ready > layer ? ready->ready : layer + 1;
+    tierce__peer_done(&asking);
+}
+
+bool tierce__client_load_is_too_large(const struct tierce__client_load *load)
+{
+    return load->is_too_large;
+}
+
+bool tierce__client_load_take(struct tierce__client_load *load, size_t i)
+{
+    struct tierce__lent *lent = &load->lent[i];
+    size_t last = load->taken;
+    union tierce__native_request question = {
+        .load_next = {.load = load->number,
+                      .chunk = (uint32_t)i,
+                      .verdict = last > 0 ? load->verdicts[last - 1] : TIERCE__NATIVE_UNUSED}};
+    struct tierce__asking asking;
+    if (lent->failed)
+        return false;
+    lent->failed = true;
+    load->taken = i + 1;
+    if (tierce__peer_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_NEXT, &question,
+                         load->deadline_ns) != 0)
+        return false;
+    const struct tierce__native_passed *passed = &asking.answer.load_next;
+    lent->here = passed->state == TIERCE__NATIVE_HERE;
+    if (lent->here)
+        place(load, lent, passed->offset, passed->origin);
+    tierce__peer_done(&asking);
+    return lent->here;
+}
+
+bool tierce__client_load_is_over(const struct tierce__client_load *load)
+{
+    return load->count > 0 && tierce__now_ns() >= load->lent_until_ns;
+}
+
+bool tierce__client_load_is_here(const struct tierce__client_load *load, size_t i)
+{
+    return !load->lent[i].failed;
+}
+
+void tierce__client_load_refuse(struct tierce__client_load *load, size_t i)
+{
+    load->verdicts[i] = TIERCE__NATIVE_WRONG_HEADER;
+}
+
+void tierce__client_load_spoil(struct tierce__client_load *load, size_t i)
+{
+    load->verdicts[i] = TIERCE__NATIVE_BAD_CELLS;
+}
+
+static void count(const struct tierce__client_load *load, const uint32_t *blocks)
+{
+    size_t loaded = 0;
+    for (size_t i = 0; i < load->count; i++) {
+        if (!load->lent[i].failed)
+            tierce__loan_count(load->view, &load->lent[i], blocks[i]);
+        loaded += blocks[i];
+    }
+    tierce__count(load->view->engine, TIERCE__STAT_blocks_failed,
+                  (int64_t)(load->block_count - loaded));
+}
+
+void tierce__client_load_end(struct tierce__client_load *load, const uint32_t *blocks)
+{
+    if (blocks != NULL)
+        count(load, blocks);
+    union tierce__native_request question = {.load_end = {.load = load->number}};
+    for (uint32_t i = 0; blocks != NULL && i < load->count; i++) {
+        struct tierce__native_result row = {.verdict = load->verdicts[i], .blocks = blocks[i]};
+        if (load->lent[i].failed && row.verdict == TIERCE__NATIVE_GOOD)
+            row.verdict = TIERCE__NATIVE_UNUSED;
+        tierce__native_put_result(load->results + (size_t)i * TIERCE__NATIVE_RESULT_BYTES, &row);
+    }
+    if (blocks != NULL)
+        question.load_end.verdicts =
+            (struct tierce__native_rows){load->results, (uint32_t)load->count};
+    if (load->peer != NULL && load->owed != NULL) {
+        (void)tierce__peer_end(load->peer, load->owed, &question);
+        load->owed = NULL;
+    }
+    free_load(load);
+}
+
+void tierce__client_load_give_back(struct tierce__client_load *load)
+{
+    (void)tierce__peer_end(load->peer, load->owed, &load->owed->question);
+    load->owed = NULL;
+    load->count = 0;
+}

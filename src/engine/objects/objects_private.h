@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_OBJECTS_PRIVATE_H
+#define TIERCE_ENGINE_OBJECTS_PRIVATE_H
+
+#include "engine/engine_private.h"
+#include "engine/objects/object_form.h"
+#include "engine/objects/objects.h"
+#include "engine/observe/operate.h"
+
+/*
+ * Shared by the files of named values: objects.c creates, replaces and deletes values,
+ * objects_find.c finds them, objects_scan.c lists them.
+ */
+
+struct tierce__objects {
+    uint32_t magic;
+    struct tierce_engine *engine;
+    struct tierce__object_space space;
+    uint64_t value_bytes_least; /* of memory for each of as many as it has places for */
+};
+
+struct tierce__object_handle {
+    struct tierce__object base;
+    uint32_t magic;
+    struct tierce__objects *space;
+    struct tierce__key key;
+    struct tierce__buf *buf;
+    uint64_t header_bytes, object_bytes;
+    uint32_t pieces;
+    uint32_t done; /* leading pieces that were summed, or verified */
+    bool found;    /* and not created */
+    bool is_small; /* a verified copy behind the handle, without buffer and pieces */
+};
+
+/* Opens a small value in memory; NULL if there is none. name_bytes 0: with any name. */
+struct tierce__object *tierce__object_open_small(struct tierce__objects *space,
+                                                 const struct tierce__key *key, const void *name,
+                                                 size_t name_bytes);
+
+/* The index entry of an object. */
+struct tierce__storage_chunk tierce__object_record(const struct tierce__key *key,
+                                                   uint64_t object_bytes);
+
+/* A handle of a value in `buf`. Takes over a reference on `buf` in every case; NULL for no memory.
+ * [in] form: the object's header, parsed. */
+struct tierce__object *tierce__object_open(struct tierce__objects *space,
+                                           const struct tierce__key *key, struct tierce__buf *buf,
+                                           const struct tierce__object_form *form);
+
+/* Checks a leased buffer from memory. Takes over the lease and returns it with its parsed form.
+ * NULL: no buffer, or an unusable one, which is then removed from memory. */
+struct tierce__buf *tierce__objects_accept(struct tierce__objects *space,
+                                           struct tierce__object_form *form,
+                                           struct tierce__buf *buf, const struct tierce__key *key,
+                                           const void *name, size_t name_bytes);
+
+/* Reads the header of the object in a slower tier. The bytes lie in *head, the caller's to release.
+ * Errors: TIERCE_E_MISS (not there, or not usable), TIERCE_E_DEADLINE, _DOWN, _FULL or the tier's.
+ * Waits. */
+TIERCE_MUSTUSE int tierce__objects_peek(struct tierce__objects *space,
+                                        struct tierce__object_form *form, struct tierce__buf **head,
+                                        size_t rung, const struct tierce__key *key,
+                                        uint64_t deadline_ns);
+
+/* Takes a value out of a rung that it came from; why: TIERCE_E_MISS if it has expired, or what is
+ * wrong with it. The caller holds the name. Does not wait. */
+void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                           int why);
+
+/* Call when a value has become visible in memory. */
+static inline void tierce__objects_shown(struct tierce_engine *engine, struct tierce__buf *buf)
+{
+    atomic_store(&buf->since, atomic_load(&engine->object_walks) + 1);
+}
+
+#endif

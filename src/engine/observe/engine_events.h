@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_EVENTS_H
+#define TIERCE_ENGINE_EVENTS_H
+
+#include <tierce/events.h>
+
+#include "store/tier.h"
+
+/*
+ * The stream of events of an engine: a ring that the tiers' watchers fill; each reader has its own
+ * pace. Without subscribers no events are kept.
+ *
+ * Thread: any; one lock of class EVENTS inside, held for a few records at a time.
+ */
+
+struct tierce__events;
+
+/* The ring is made with the first subscription. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__events_create(struct tierce__events **out, uint32_t ring_count);
+/* No subscription is left. NULL is accepted. */
+void tierce__events_destroy(struct tierce__events *events);
+
+/* From a tier's watcher, under the tier's lock. */
+void tierce__events_tell(struct tierce__events *events, size_t rung,
+                         const struct tierce__tier_event *event);
+
+/* The number of the last event; 0 before the first. */
+uint64_t tierce__events_last(struct tierce__events *events);
+
+#endif

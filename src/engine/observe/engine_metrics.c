@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/observe/engine_metrics.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/prometheus.h"
+#include "engine/engine_config.h"
+#include "engine/engine_private.h"
+#include "engine/observe/operate.h"
+#include "engine/observe/operate_page.h"
+#include "engine/why/why_answer.h"
+
+#include <tierce/version.h>
+
+/* ---- the numbers of the engine --------------------------------------------------------------- */
+
+struct row {
+    const char *name, *text;
+    size_t offset; /* in struct tierce_engine_stats */
+};
+
+static const struct row rows[] = {
+#define TIERCE_STAT(name, text) {#name, text, offsetof(struct tierce_engine_stats, name)},
+#include <tierce/stats.def>
+#undef TIERCE_STAT
+};
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), e = strlen(end);
+    return n > e && strcmp(name + n - e, end) == 0;
+}
+
+static int64_t value_of(const struct tierce_engine_stats *stats, const struct row *row)
+{
+    int64_t value;
+    memcpy(&value, (const char *)stats + row->offset, sizeof(value));
+    return value;
+}
+
+static void tell_engine(struct tierce_engine *engine, struct tierce__prometheus *text)
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    tierce_engine_stats(engine, &stats);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        bool is_level = ends_with(rows[i].name, "_now") || ends_with(rows[i].name, "_cap_bytes") ||
+                        ends_with(rows[i].name, "_status") || ends_with(rows[i].name, "_today");
+        tierce__prometheus_put(
+            text, &(struct tierce__metric){.name = rows[i].name,
+                                           .help = rows[i].text,
+                                           .is_counter = !is_level,
+                                           .value = (double)value_of(&stats, &rows[i])});
+    }
+}
+
+/* ---- the numbers of each tier ---------------------------------------------------------------- */
+
+static const struct tier_row {
+    const char *name, *help;
+    size_t offset; /* of a uint64_t in struct tierce__tier_stats */
+    bool is_counter, by_policy;
+} tier_rows[] = {
+#define ROW(name, field, is_counter, help)                                                         \
+    {                                                                                              \
+        "tier." name, help, offsetof(struct tierce__tier_stats, field), is_counter, false          \
+    }
+    ROW("chunks", chunks, false, "Chunks that can be found."),
+    ROW("used_bytes", used_bytes, false,
+        "Bytes that count against the cap, padding and index included."),
+    ROW("cap_bytes", cap_bytes, false, "The cap."),
+    ROW("queued_bytes", queued_bytes, false, "Bytes waiting to be written."),
+    ROW("durable_chunks", durable_chunks, false, "Chunks that survive a crash."),
+    ROW("put_chunks", put_chunks, true, "Chunks put."),
+    ROW("put_bytes", put_bytes, true, "Bytes put."),
+    ROW("reads", get_chunks, true, "Reads served."),
+    ROW("read_bytes", get_bytes, true, "Bytes of these."),
+    {"tier.evicted_chunks", "Chunks evicted.", offsetof(struct tierce__tier_stats, evicted_chunks),
+     true, true},
+    ROW("dropped_puts", dropped_puts, true, "Chunks not written because the queue was full."),
+    ROW("errors", errors, true, "Errors of the device."),
+    ROW("connections", connections, false, "Connections to a remote store."),
+    ROW("connects", connects, true, "Connections made to a remote store."),
+    ROW("waiting", waiting, false, "Requests that wait for a connection to a remote store."),
+    ROW("calls_hanging", calls_hanging, false,
+        "Calls to a remote store that did not return by their deadline."),
+#undef ROW
+};
+
+/* A snapshot, so that the lines of a page belong together. */
+struct tier_numbers {
+    const char *name;
+    const char *policy;
+    bool in_service;
+    bool shared;       /* remote: no chunks, cap or evictions known */
+    const char *state; /* of its breaker */
+    struct tierce__tier_stats stats;
+};
+
+static const char *state_name(const struct tierce__health *health)
+{
+    switch (tierce__health_state(health)) {
+    case TIERCE__HEALTH_CLOSED:
+        return "closed";
+    case TIERCE__HEALTH_OPEN:
+        return "open";
+    case TIERCE__HEALTH_HALF_OPEN:
+        return "half_open";
+    }
+    return "";
+}
+
+static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[TIERCE__TIERS_MAX])
+{
+    for (size_t i = 0; i < engine->rung_count; i++) {
+        struct tierce__rung *rung = &engine->rungs[i];
+        out[i].name = rung->tier->ops->name;
+        out[i].policy = rung->policy;
+        out[i].in_service = tierce__health_serves(&rung->health);
+        out[i].shared = rung->health.shared;
+        out[i].state = state_name(&rung->health);
+        rung->tier->ops->stats(rung->tier, &out[i].stats);
+    }
+    return engine->rung_count;
+}
+
+static uint64_t tier_value(const struct tier_numbers *tier, const struct tier_row *row)
+{
+    uint64_t value;
+    memcpy(&value, (const char *)&tier->stats + row->offset, sizeof(value));
+    return value;
+}
+
+static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *text)
+{
+    struct tier_numbers tiers[TIERCE__TIERS_MAX];
+    size_t count = read_tiers(engine, tiers);
+    for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++) {
+        for (size_t i = 0; i < count; i++) {
+            struct tierce__metric_tag tags[] = {{"tier", tiers[i].name},
+                                                {"policy", tiers[i].policy}};
+            tierce__prometheus_put(text, &(struct tierce__metric){
+                                             .name = tier_rows[r].name,
+                                             .help = tier_rows[r].help,
+                                             .is_counter = tier_rows[r].is_counter,
+                                             .value = (double)tier_value(&tiers[i], &tier_rows[r]),
+                                             .tags = tags,
+                                             .tag_count = tier_rows[r].by_policy ? 2 : 1});
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__metric_tag tag = {"tier", tiers[i].name};
+        tierce__prometheus_put(
+            text,
+            &(struct tierce__metric){
+                .name = "tier.in_service",
+                .help =
+                    "1 while the tier is in service, 0 while it is out of service after failures.",
+                .value = tiers[i].in_service,
+                .tags = &tag,
+                .tag_count = 1});
+    }
+}
+
+/* Memory answers at once. */
+static void tell_latencies(struct tierce_engine *engine, struct tierce__prometheus *text)
+{
+    static const struct {
+        const char *name, *help;
+        bool writes;
+    } kinds[] = {
+        {"tier.read_seconds", "Duration of reads of any length.", false},
+        {"tier.write_seconds", "Duration of writes of chunks, queueing included.", true},
+    };
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        for (size_t i = 1; i < engine->rung_count; i++) {
+            struct tierce__rung *rung = &engine->rungs[i];
+            struct tierce__metric_tag tag = {"tier", rung->tier->ops->name};
+            tierce__prometheus_put_latency(
+                text,
+                &(struct tierce__metric){
+                    .name = kinds[k].name, .help = kinds[k].help, .tags = &tag, .tag_count = 1},
+                kinds[k].writes ? &rung->health.writes : &rung->health.reads);
+        }
+    }
+}
+
+char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
+{
+    struct tierce__prometheus text = {0};
+    struct tierce__metric_tag version = {"version", tierce_version()};
+    tierce__prometheus_put(
+        &text,
+        &(struct tierce__metric){
+            .name = "build_info", .help = "1.", .value = 1, .tags = &version, .tag_count = 1});
+    tell_engine(engine, &text);
+    tell_tiers(engine, &text);
+    tell_latencies(engine, &text);
+    return tierce__prometheus_end(&text, bytes);
+}
+
+/* ---- condition ------------------------------------------------------------------------------- */
+
+enum tierce__engine_condition tierce__engine_condition(const struct tierce_engine_stats *stats)
+{
+    return stats->memory_only_now != 0 ? TIERCE__ENGINE_MEMORY_ONLY
+           : stats->disk_full_now != 0 ? TIERCE__ENGINE_DISK_FULL
+                                       : TIERCE__ENGINE_OK;
+}
+
+const char *tierce__engine_condition_name(enum tierce__engine_condition state)
+{
+    switch (state) {
+    case TIERCE__ENGINE_OK:
+        return "ok";
+    case TIERCE__ENGINE_DISK_FULL:
+        return "disk full";
+    case TIERCE__ENGINE_MEMORY_ONLY:
+        return "memory only";
+    }
+    return "";
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------- */
+
+static void put_field(struct tierce__line *out, const char **between, const char *name)
+{
+    tierce__line_put(out, *between);
+    tierce__line_put_string(out, name);
+    tierce__line_put(out, ":");
+    *between = ",";
+}
+
+static void put_tiers(struct tierce_engine *engine, struct tierce__line *out)
+{
+    struct tier_numbers tiers[TIERCE__TIERS_MAX];
+    size_t count = read_tiers(engine, tiers);
+    tierce__line_put(out, "[");
+    for (size_t i = 0; i < count; i++) {
+        const char *between = "{";
+        tierce__line_put(out, i > 0 ? "," : "");
+        put_field(out, &between, "name");
+        tierce__line_put_string(out, tiers[i].name);
+        put_field(out, &between, "in_service");
+        tierce__line_put(out, tiers[i].in_service ? "true" : "false");
+        put_field(out, &between, "shared");
+        tierce__line_put(out, tiers[i].shared ? "true" : "false");
+        put_field(out, &between, "breaker");
+        tierce__line_put_string(out, tiers[i].state);
+        for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++) {
+            put_field(out, &between, tier_rows[r].name + strlen("tier."));
+            tierce__line_put_int(out, (int64_t)tier_value(&tiers[i], &tier_rows[r]));
+        }
+        tierce__line_put(out, "}");
+    }
+    tierce__line_put(out, "]");
+}
+
+void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *out)
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    tierce_engine_stats(engine, &stats);
+    const char *between = "{";
+    put_field(out, &between, "version");
+    tierce__line_put_string(out, tierce_version());
+    put_field(out, &between, "pid");
+    tierce__line_put_int(out, getpid());
+    char role[sizeof(engine->role)];
+    tierce__lock_take(&engine->lock);
+    memcpy(role, engine->role, sizeof(role));
+    tierce__lock_drop(&engine->lock);
+    put_field(out, &between, "role");
+    tierce__line_put_string(out, role);
+    put_field(out, &between, "state");
+    tierce__line_put_string(out, tierce__engine_condition_name(tierce__engine_condition(&stats)));
+    put_field(out, &between, "disk_path");
+    tierce__line_put_string(out, engine->disk_path);
+    put_field(out, &between, "uptime_ms");
+    tierce__line_put_int(out, (int64_t)((tierce__now_ns() - engine->opened_ns) / TIERCE__MS_NS));
+    put_field(out, &between, "mode");
+    tierce__line_put_string(out, tierce_mode_name(tierce_engine_mode(engine)));
+    put_field(out, &between, "stats");
+    const char *within = "{";
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        put_field(out, &within, rows[i].name);
+        tierce__line_put_int(out, value_of(&stats, &rows[i]));
+    }
+    tierce__line_put(out, "}");
+    put_field(out, &between, "tiers");
+    put_tiers(engine, out);
+    put_field(out, &between, "namespaces");
+    tierce__put_namespaces(engine, out);
+    tierce__line_put(out, "}\n");
+}
+
+/* ---- the pages ------------------------------------------------------------------------------- */
+
+static void show_metrics(void *arg, const struct tierce__control_query *query,
+                         struct tierce__control_answer *answer)
+{
+    (void)query;
+    size_t bytes;
+    char *page = tierce__engine_metrics(arg, &bytes);
+    answer->type = "text/plain; version=0.0.4; charset=utf-8";
+    answer->body =
+        (struct tierce__line){.text = page, .bytes = bytes, .room = bytes, .failed = page == NULL};
+}
+
+static void show_status(void *arg, const struct tierce__control_query *query,
+                        struct tierce__control_answer *answer)
+{
+    (void)query;
+    answer->type = "application/json";
+    tierce__engine_status(arg, &answer->body);
+}
+
+const struct tierce__control_route tierce__engine_pages[] = {
+    {TIERCE__CONTROL_GET, "/metrics", true, show_metrics},
+    {TIERCE__CONTROL_GET, "/status", false, show_status},
+    {TIERCE__CONTROL_POST, "/why", false, tierce__why_page},
+    {TIERCE__CONTROL_POST, "/mode", false, tierce__mode_page},
+    {TIERCE__CONTROL_POST, "/clear", false, tierce__clear_page},
+    {TIERCE__CONTROL_POST, "/backfill", false, tierce__backfill_page},
+};
+const size_t tierce__engine_page_count =
+    sizeof(tierce__engine_pages) / sizeof(tierce__engine_pages[0]);

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Prefetch: a lookup that continues in the background. Begin with tierce__prefetch_advance(), which
+ * every event calls: search queries the tiers one after the other, take_room claims memory for the
+ * found chunks, start_reads joins the fetches, gather publishes finished chunks in the order of the
+ * prompt, and cut drops the rest.
+ *
+ *     a chunk in memory:  HELD
+ *     one that is not:    FOUND -> ROOM -> READING -> SETTLED
+ *     both, in order:     handed on to memory and, with PIN, to the session
+ *
+ * No thread waits. An event (a tier answers, a fetch is settled, memory is granted, the deadline
+ * passes, the caller ends it) is noted under the lock. Then one thread at a time continues; only
+ * that thread touches fields that are not under the lock. Every pending callback holds a reference,
+ * so the memory outlives the handle if necessary.
+ */
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/prefetch/prefetch_private.h"
+
+static const struct tierce__shape *shape_of(const struct tierce_prefetch *p, size_t index)
+{
+    return index < p->keys.full_count ? &p->view->full : &p->tail_shape;
+}
+
+/* Wanted blocks of one chunk. */
+static uint64_t blocks_of(const struct tierce_prefetch *p, size_t index)
+{
+    uint64_t start = tierce__prefetch_blocks(p, index), end = tierce__prefetch_blocks(p, index + 1);
+    start = start > p->opts.from_block ? start : p->opts.from_block;
+    return end > start ? end - start : 0;
+}
+
+static void describe(const struct tierce_prefetch *p, size_t index,
+                     struct tierce__storage_chunk *record)
+{
+    tierce__view_describe(record, p->view, &p->keys, shape_of(p, index), index, p->hashes);
+}
+
+/* Chunks up to here are known to be somewhere and will be handed on, as far as one knows. */
+static size_t planned(const struct tierce_prefetch *p)
+{
+    return p->found < p->plan_end ? p->found : p->plan_end;
+}
+
+static void add_ref(struct tierce_prefetch *p)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->refs++;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+}
+
+/* One that cannot be the last: the thread that goes on has the handle's, or its event's. */
+static void drop_ref(struct tierce_prefetch *p)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_ASSERT(p->refs > 1);
+    p->refs--;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+}
+
+/* ---- letting go ---- */
+
+static void give_room(struct tierce_prefetch *p, struct tierce__prefetch_chunk *chunk)
+{
+    if (chunk->room)
+        tierce__semaphore_give(&p->engine->prefetches.memory, chunk->bytes);
+    chunk->room = false;
+}
+
+/* Ends what a chunk holds. */
+static void let_go(struct tierce_prefetch *p, struct tierce__prefetch_chunk *chunk)
+{
+    bool seated = chunk->seat.fetch != NULL;
+    if (seated && tierce__fetch_leave(&chunk->seat)) {
+        /* It was not settled and will not be. */
+        tierce__lock_take(tierce__prefetch_lock(p));
+        p->refs--;
+        tierce__lock_drop(tierce__prefetch_lock(p));
+    }
+    tierce__buf_release(chunk->buf);
+    chunk->buf = NULL;
+    give_room(p, chunk);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    chunk->state = TIERCE__PREFETCH_GONE;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+}
+
+static void stop_waiting(struct tierce_prefetch *p)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->room_over = true;
+    bool granted = p->granted;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    if (!p->waiting)
+        return;
+    p->waiting = false;
+    if (tierce__semaphore_leave(&p->engine->prefetches.memory, &p->waiter))
+        drop_ref(p);
+    else if (granted)
+        tierce__semaphore_give(&p->engine->prefetches.memory, p->waiter.units);
+}
+
+/* Nothing follows the gathered chunks: a gap, or the end. */
+static void cut(struct tierce_prefetch *p)
+{
+    p->plan_end = p->gathered;
+    stop_waiting(p);
+    for (size_t i = p->gathered; i < p->found; i++)
+        let_go(p, &p->chunks[i]);
+}
+
+static void note_short(struct tierce_prefetch *p)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    bool first = !p->result.short_of_memory;
+    p->result.short_of_memory = true;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    if (first)
+        tierce__count(p->engine, TIERCE__STAT_prefetches_short, 1);
+}
+
+static void note_late(struct tierce_prefetch *p)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->late = true;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+}
+
+/* ---- search in the tiers ---- */
+
+static void lookup_done(struct tierce__tier_req *req)
+{
+    struct tierce_prefetch *p = req->arg;
+    tierce__storage_note(p->engine, p->asked_rung, req);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->answered = true;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    tierce__prefetch_go_on(p, true);
+}
+
+/*
+ * Queries a tier for the missing chunks. Unlike a lookup, no caller waits for a prefetch. So a
+ * remote store whose answer was incomplete at timeout.lookup is queried once more for the rest,
+ * with timeout.load, after all others, while the found chunks are read. False: the tier is not
+ * queried now.
+ */
+static bool ask_rung(struct tierce_prefetch *p)
+{
+    uint64_t deadline_ns = p->patient ? tierce__ask_patience(p->engine)
+                                      : tierce__deadline_in_ms(p->engine->settings.lookup_ms);
+    const struct tierce__key *keys = p->keys.keys + p->found;
+    p->lookup = (struct tierce__tier_req){
+        .op = TIERCE__TIER_LOOKUP,
+        .deadline_ns = deadline_ns < p->deadline_ns ? deadline_ns : p->deadline_ns,
+        .done = lookup_done,
+        .arg = p,
+        .keys = keys,
+        .key_count = p->keys.count - p->found,
+        .recall = TIERCE__RECALL_FIRST};
+    p->asked_rung = p->rung;
+    add_ref(p);
+    if (tierce__storage_submit(p->engine, p->rung, &p->lookup))
+        return true;
+    drop_ref(p);
+    tierce__storage_try(p->engine, p->rung, keys);
+    return false;
+}
+
+/* Frozen, it brings nothing to memory, so that it only looks there. */
+static bool is_wanted(const struct tierce_prefetch *p, size_t rung)
+{
+    if (p->mode == TIERCE_MODE_BYPASS || (p->mode == TIERCE_MODE_FREEZE && rung > 0))
+        return false;
+    return p->opts.tiers == 0 || (p->opts.tiers & (1u << p->engine->rungs[rung].origin)) != 0;
+}
+
+/* Plans to get chunk `index` from the rung; false if the rung does not have it after all. A chunk
+ * in memory is leased at once, because reading the others may evict it. */
+static bool plan_chunk(struct tierce_prefetch *p, size_t index)
+{
+    struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    chunk->bytes = shape_of(p, index)->extent.object_bytes;
+    if (index < p->plan_end && is_wanted(p, 0))
+        chunk->buf = tierce__storage_lease(p->engine, &p->keys.keys[index]);
+    chunk->rung = chunk->buf != NULL ? 0 : p->rung;
+    bool pin = (p->opts.flags & TIERCE_PREFETCH_PIN) != 0;
+    uint64_t cost = pin || chunk->rung > 0 ? chunk->bytes : 0;
+    if (index < p->plan_end && cost > p->budget) {
+        p->plan_end = index;
+        note_short(p);
+    }
+    if (index >= p->plan_end) {
+        tierce__buf_release(chunk->buf); /* found, and that is all */
+        chunk->buf = NULL;
+        return true;
+    }
+    if (chunk->rung == 0 && chunk->buf == NULL)
+        return false; /* evicted since it was found */
+    chunk->state = chunk->buf != NULL ? TIERCE__PREFETCH_HELD : TIERCE__PREFETCH_FOUND;
+    p->budget -= cost;
+    return true;
+}
+
+static void take_answer(struct tierce_prefetch *p)
+{
+    size_t end = p->found + p->lookup.found;
+    TIERCE_ASSERT(end <= p->keys.count);
+    uint64_t promised[TIERCE__TIERS_MAX] = {0};
+    for (; p->found < end && plan_chunk(p, p->found); p->found++) {
+        size_t rung = p->chunks[p->found].rung;
+        promised[rung] += blocks_of(p, p->found);
+        p->shares[rung].end = p->found + 1;
+    }
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->result.blocks = tierce__prefetch_blocks(p, p->found);
+    for (size_t rung = 0; rung < p->engine->rung_count; rung++)
+        p->result.tiers[rung].promised += promised[rung];
+    tierce__lock_drop(tierce__prefetch_lock(p));
+}
+
+/* The first of the stores that were late is asked once more, with patience. */
+static bool next_late(struct tierce_prefetch *p)
+{
+    if (p->late_rungs == 0)
+        return false;
+    p->rung = (size_t)__builtin_ctz(p->late_rungs);
+    p->late_rungs &= p->late_rungs - 1;
+    p->patient = true;
+    return true;
+}
+
+/* Moves to the next rung that is to be asked. A chunk may have left memory while later ones are
+ * still there, so that a round that found something is followed by another. Stores that were late
+ * come after all others, which they must not hold up. False: that was all. */
+static bool next_rung(struct tierce_prefetch *p)
+{
+    p->patient = false;
+    while (p->found < p->keys.count) {
+        for (; p->rung < p->engine->rung_count; p->rung++) {
+            if (is_wanted(p, p->rung) && (p->late_rungs & 1u << p->rung) == 0)
+                return true;
+        }
+        if (p->found == p->round_start || p->engine->rung_count == 1)
+            return next_late(p);
+        p->round_start = p->found;
+        p->rung = 0;
+    }
+    return false;
+}
+
+/* Queries tier by tier; returns when a tier has not answered yet, or all have. */
+static void search(struct tierce_prefetch *p)
+{
+    while (!p->search_over) {
+        if (p->asking) {
+            tierce__lock_take(tierce__prefetch_lock(p));
+            bool answered = p->answered;
+            p->answered = false;
+            tierce__lock_drop(tierce__prefetch_lock(p));
+            if (!answered)
+                return;
+            p->asking = false;
+            take_answer(p);
+            if (!p->patient && p->lookup.status == TIERCE_E_DEADLINE &&
+                p->engine->rungs[p->rung].health.shared)
+                p->late_rungs |= 1u << p->rung;
+            p->rung++;
+        }
+        p->search_over = !next_rung(p);
+        if (p->search_over)
+            break;
+        p->shares[p->rung].searched = true;
+        p->asking = ask_rung(p);
+        p->rung += !p->asking;
+    }
+    tierce__session_free(p->pinned);
+    p->pinned = NULL;
+}
+
+/* ---- room: memory for reads ---- */
+
+/* Rooms are taken in the order of the prompt, in pieces, so that a chunk never waits for room that
+ * a later chunk has taken. */
+static void take_piece(struct tierce_prefetch *p)
+{
+    for (; p->claimed < p->piece_end; p->claimed++) {
+        struct tierce__prefetch_chunk *chunk = &p->chunks[p->claimed];
+        if (chunk->state != TIERCE__PREFETCH_FOUND)
+            continue;
+        chunk->state = TIERCE__PREFETCH_ROOM;
+        chunk->room = true;
+    }
+    p->waiting = false;
+}
+
+static void room_granted(void *arg)
+{
+    struct tierce_prefetch *p = arg;
+    tierce__lock_take(tierce__prefetch_lock(p));
+    bool over = p->room_over;
+    p->granted = !over;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    if (over)
+        tierce__semaphore_give(&p->engine->prefetches.memory, p->waiter.units);
+    tierce__prefetch_go_on(p, true);
+}
+
+/* Finds the next piece, chunks from `claimed` on, and what it takes: half of the memory at most, so
+ * that one half is read while the other is handed on. */
+static uint64_t next_piece(struct tierce_prefetch *p)
+{
+    uint64_t capacity = p->engine->prefetches.memory.capacity, units = 0;
+    for (p->piece_end = p->claimed; p->piece_end < planned(p); p->piece_end++) {
+        const struct tierce__prefetch_chunk *chunk = &p->chunks[p->piece_end];
+        if (chunk->state != TIERCE__PREFETCH_FOUND)
+            continue;
+        if (chunk->bytes > capacity) { /* there is nothing to wait for */
+            p->plan_end = p->piece_end;
+            note_short(p);
+        }
+        if (chunk->bytes > capacity || (units > 0 && units + chunk->bytes > capacity / 2))
+            break;
+        units += chunk->bytes;
+    }
+    return units;
+}
+
+/* Takes room as far as it goes; false while the piece has to be waited for. */
+static bool claim_piece(struct tierce_prefetch *p, uint64_t units)
+{
+    p->waiter =
+        (struct tierce__semaphore_waiter){.units = units, .granted = room_granted, .arg = p};
+    if (units == 0)
+        return true;
+    add_ref(p);
+    p->waiting = true;
+    if (!tierce__semaphore_take(&p->engine->prefetches.memory, &p->waiter))
+        return false;
+    drop_ref(p);
+    return true;
+}
+
+static void take_room(struct tierce_prefetch *p)
+{
+    if (p->waiting) {
+        tierce__lock_take(tierce__prefetch_lock(p));
+        bool granted = p->granted;
+        p->granted = false;
+        tierce__lock_drop(tierce__prefetch_lock(p));
+        if (!granted)
+            return;
+        take_piece(p);
+    }
+    while (p->claimed < planned(p) && claim_piece(p, next_piece(p)))
+        take_piece(p);
+}
+
+/* ---- reading ---- */
+
+static void chunk_settled(void *arg, int status)
+{
+    struct tierce__prefetch_chunk *chunk = arg;
+    struct tierce_prefetch *p = chunk->prefetch;
+    tierce__lock_take(tierce__prefetch_lock(p));
+    if (chunk->state == TIERCE__PREFETCH_READING) {
+        chunk->state = TIERCE__PREFETCH_SETTLED;
+        chunk->outcome = status;
+    }
+    p->shares[chunk->rung].bytes_reading -= chunk->bytes;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    tierce__prefetch_go_on(p, true);
+}
+
+static void read_chunk(struct tierce_prefetch *p, size_t index)
+{
+    struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    const struct tierce__prefetch_chunk *before = index > 0 ? chunk - 1 : NULL;
+    struct tierce__storage_chunk record;
+    describe(p, index, &record);
+    chunk->seat.deadline_ns = p->deadline_ns;
+    if (before != NULL)
+        chunk->seat.before = before->buf != NULL ? before->buf : before->seat.buf;
+    bool seated = tierce__fetch_join(p->engine, &chunk->seat, chunk->rung, &record,
+                                     shape_of(p, index), &chunk->buf);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    if (seated) {
+        chunk->state = TIERCE__PREFETCH_READING;
+        p->shares[chunk->rung].bytes_reading += chunk->bytes;
+        p->refs++;
+    } else if (chunk->buf != NULL) {
+        chunk->state = TIERCE__PREFETCH_HELD; /* another operation has brought it to memory
+                                                 meanwhile */
+    } else {
+        chunk->state = TIERCE__PREFETCH_SETTLED;
+        chunk->outcome = TIERCE_E_FULL;
+    }
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    if (seated)
+        tierce__fetch_read_all(&chunk->seat, chunk_settled, chunk);
+}
+
+/* Whether the rung's window has room for so many bytes; a chunk that is larger goes alone. */
+static bool in_window(struct tierce_prefetch *p, size_t rung, uint64_t bytes)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    uint64_t reading = p->shares[rung].bytes_reading;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    return reading == 0 || reading + bytes <= p->engine->rungs[rung].window_bytes;
+}
+
+/* Requests from every slower tier the chunks that it has, each as far ahead as its window
+ * allows. */
+static void start_reads(struct tierce_prefetch *p)
+{
+    for (size_t rung = 1; rung < p->engine->rung_count; rung++) {
+        struct tierce__prefetch_share *share = &p->shares[rung];
+        for (; share->next < p->claimed; share->next++) {
+            struct tierce__prefetch_chunk *chunk = &p->chunks[share->next];
+            if (chunk->state != TIERCE__PREFETCH_ROOM || chunk->rung != rung)
+                continue;
+            if (!in_window(p, rung, chunk->bytes))
+                break;
+            read_chunk(p, share->next);
+        }
+    }
+}
+
+/* ---- gather: publishes chunks in the order of the prompt ---- */
+
+/* A chunk whose bytes are here becomes one in memory, and is leased: NULL if it proves wrong or
+ * memory does not take it. */
+static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
+{
+    struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    const struct tierce__shape *shape = shape_of(p, index);
+    int rc =
+        tierce__view_check_header(p->view, shape, index, p->hashes, p->root, chunk->seat.buf->data);
+    if (rc < 0) {
+        tierce__fetch_refuse(&chunk->seat, rc);
+        return NULL;
+    }
+    struct tierce__storage_chunk record;
+    describe(p, index, &record);
+    tierce__fetch_promote(&chunk->seat, &record);
+    return tierce__storage_lease(p->engine, &record.key);
+}
+
+/* The lease on the chunk that is next, if it has come (true); *buf NULL: it will not. */
+static bool take_next(struct tierce_prefetch *p, struct tierce__buf **buf)
+{
+    struct tierce__prefetch_chunk *chunk = &p->chunks[p->gathered];
+    tierce__lock_take(tierce__prefetch_lock(p));
+    enum tierce__prefetch_state state = chunk->state;
+    int outcome = chunk->outcome;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    *buf = NULL;
+    if (state == TIERCE__PREFETCH_HELD) {
+        *buf = chunk->buf;
+        chunk->buf = NULL;
+        return true;
+    }
+    if (state != TIERCE__PREFETCH_SETTLED)
+        return false;
+    if (outcome == TIERCE_E_FULL)
+        note_short(p);
+    if (outcome == TIERCE_E_DEADLINE)
+        note_late(p);
+    if (outcome == 0)
+        *buf = publish(p, p->gathered);
+    return true;
+}
+
+/* Hands a chunk on; false if the session cannot hold it. The reference moves. */
+static bool hand_on(struct tierce_prefetch *p, size_t index, struct tierce__buf *buf)
+{
+    if ((p->opts.flags & TIERCE_PREFETCH_PIN) == 0) {
+        tierce__buf_release(buf);
+        return true;
+    }
+    return tierce__session_add(p->view, p->opts.session, &p->keys.keys[index], buf, 0);
+}
+
+static void count_gathered(struct tierce_prefetch *p, size_t index)
+{
+    const struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    const struct tierce__shape *shape = shape_of(p, index);
+    uint64_t blocks = blocks_of(p, index);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->result.memory_blocks = tierce__prefetch_blocks(p, index + 1);
+    p->result.tiers[chunk->rung].loaded += blocks;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    if (chunk->rung == 0)
+        return;
+    tierce__count(p->engine, TIERCE__STAT_prefetch_blocks, shape->geometry.block_count);
+    tierce__count(p->engine, TIERCE__STAT_prefetch_bytes, (int64_t)shape->extent.payload_bytes);
+}
+
+static void gather(struct tierce_prefetch *p)
+{
+    struct tierce__buf *buf;
+    while (p->gathered < planned(p) && take_next(p, &buf)) {
+        bool held = buf != NULL && hand_on(p, p->gathered, buf);
+        if (buf != NULL && !held)
+            note_short(p);
+        if (!held) {
+            cut(p);
+            return;
+        }
+        let_go(p, &p->chunks[p->gathered]); /* after it is held, so that nothing slips between */
+        count_gathered(p, p->gathered);
+        p->gathered++;
+    }
+}
+
+/* ---- the end ---- */
+
+/* Tells of the tiers of which all is known, or of every one. */
+static void tell_tiers(struct tierce_prefetch *p, bool all)
+{
+    for (size_t rung = 0; rung < p->engine->rung_count; rung++) {
+        struct tierce__prefetch_share *share = &p->shares[rung];
+        bool known = p->search_over && share->end <= p->gathered;
+        if (!share->searched || share->told || (!all && !known))
+            continue;
+        share->told = true;
+        const struct tierce_prefetch_tier *tier = &p->result.tiers[rung];
+        if (p->opts.on_tier != NULL)
+            p->opts.on_tier(p->opts.arg, tier->name, tier->promised, tier->loaded);
+    }
+}
+
+static void finish(struct tierce_prefetch *p)
+{
+    cut(p);
+    tierce__session_free(p->pinned);
+    p->pinned = NULL;
+    tell_tiers(p, true);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->result.cancelled = p->cancelled;
+    p->result.late = p->late;
+    p->result.final = true;
+    struct tierce_prefetch_result result = p->result;
+    if (result.late) /* counted before anybody hears of it */
+        tierce__count(p->engine, TIERCE__STAT_prefetches_late, 1);
+    tierce__cond_broadcast(&p->changed);
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    if (p->opts.on_done != NULL)
+        p->opts.on_done(p->opts.arg, &result);
+}
+
+void tierce__prefetch_advance(struct tierce_prefetch *p)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    bool over = p->cancelled || p->late;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    if (!over) {
+        search(p);
+        take_room(p);
+        start_reads(p);
+        gather(p);
+        tell_tiers(p, false);
+        if (!p->search_over || p->gathered < planned(p))
+            return;
+    }
+    finish(p);
+}

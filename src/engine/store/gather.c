@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/store/gather.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "core/paged/paged.h"
+
+static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
+                                            const struct tierce__room *room)
+{
+    uint32_t full = gather->view->chunk_blocks;
+    return room->block_count == full ? &gather->view->full : &gather->tail_shape;
+}
+
+/* Whether a room is a chunk of the sequence, behind the one before it: a whole one, or the unfull
+ * one at its end. */
+static bool fits(const struct tierce_view *view, const struct tierce__room *rooms, size_t i,
+                 uint64_t to_block)
+{
+    const struct tierce__room *room = &rooms[i];
+    uint64_t full = view->chunk_blocks;
+    if (room->index > to_block / full || (i > 0 && room->index <= room[-1].index))
+        return false;
+    uint64_t left = to_block - room->index * full;
+    return room->block_count == (left < full ? left : full) && room->block_count > 0;
+}
+
+int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view *view,
+                        const struct tierce_transfer_opts *opts, const struct tierce__room *rooms,
+                        size_t count)
+{
+    *gather =
+        (struct tierce__gather){.view = view, .paged = opts->paged, .rooms = rooms, .count = count};
+    int rc = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!fits(view, rooms, i, opts->to_block))
+            return TIERCE_E_ARGUMENT;
+    }
+    uint32_t tail = (uint32_t)(opts->to_block % view->chunk_blocks);
+    if (count > 0 && rooms[count - 1].block_count == tail)
+        rc = tierce__shape_init(&gather->tail_shape, view, tail);
+    size_t bytes = (size_t)opts->to_block * sizeof(*gather->block_ids);
+    gather->block_ids = tierce__alloc(bytes);
+    if (gather->block_ids == NULL)
+        rc = -ENOMEM;
+    if (rc < 0) {
+        tierce__gather_fini(gather);
+        return rc;
+    }
+    memcpy(gather->block_ids, opts->block_ids, bytes);
+    return 0;
+}
+
+void tierce__gather_fini(struct tierce__gather *gather)
+{
+    tierce__free(gather->block_ids);
+    tierce__shape_fini(&gather->tail_shape);
+    *gather = (struct tierce__gather){0};
+}
+
+static size_t first_block(const struct tierce__gather *gather, const struct tierce__room *room)
+{
+    return room->index * gather->view->chunk_blocks;
+}
+
+static const void *block_at(const struct tierce__gather *gather, uint32_t layer, size_t block)
+{
+    const struct tierce_paged_layer *l = &gather->paged->layers[layer];
+    return (const uint8_t *)l->base + (uint64_t)gather->block_ids[block] * l->block_stride;
+}
+
+static void gather_room(struct tierce__gather *gather, size_t i, uint32_t layer)
+{
+    const struct tierce__room *room = &gather->rooms[i];
+    const struct tierce__shape *shape = shape_of(gather, room);
+    uint32_t of_chunk = gather->view->part.first_layer + layer;
+    struct tierce__row row = {0};
+    if (i + 1 < gather->count)
+        row.next = block_at(gather, layer, first_block(gather, room + 1));
+    struct tierce__cells cells = {.bytes = room->object + shape->layer_offset[of_chunk],
+                                  .sums =
+                                      tierce__chunk_sums(room->object, &shape->geometry, of_chunk),
+                                  .count = room->block_count};
+    int rc = tierce__paged_gather(gather->paged, layer,
+                                  gather->block_ids + first_block(gather, room), &cells, &row);
+    TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
+}
+
+int tierce__gather_layer(struct tierce__gather *gather, uint32_t layer)
+{
+    if (layer != gather->next_layer || layer >= gather->view->part.layer_count)
+        return TIERCE_E_ARGUMENT;
+    gather->next_layer++;
+    for (size_t i = 0; i < gather->count; i++)
+        gather_room(gather, i, layer);
+    tierce__paged_row_end();
+    return 0;
+}

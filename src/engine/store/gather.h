@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_GATHER_H
+#define TIERCE_ENGINE_GATHER_H
+
+#include "engine/engine_private.h"
+#include "engine/store/reserve.h"
+
+/*
+ * The half of a store that has to do with the inference engine's memory: its cells go to the rooms
+ * of a reservation, wherever that was made, with the sums riding on the copy.
+ *
+ * Thread: one at a time.
+ */
+
+struct tierce__gather {
+    const struct tierce_view *view; /* [borrow until fini] all four */
+    const struct tierce_paged *paged;
+    const struct tierce__room *rooms; /* [count] whose objects are as long as the shapes say */
+    size_t count;
+    uint32_t next_layer; /* of the view's part */
+    int32_t *block_ids;  /* [to_block] */
+    struct tierce__shape tail_shape;
+};
+
+/* A gather of these rooms; block_ids are copied. Errors, and *gather is as after fini: -ENOMEM,
+ * TIERCE_E_ARGUMENT (a room that is not a chunk of blocks [0, to_block): only for rooms from a
+ * node). */
+TIERCE_MUSTUSE int tierce__gather_init(struct tierce__gather *gather,
+                                       const struct tierce_view *view,
+                                       const struct tierce_transfer_opts *opts,
+                                       const struct tierce__room *rooms, size_t count);
+void tierce__gather_fini(struct tierce__gather *gather);
+
+/* The next layer of the part. Errors: TIERCE_E_ARGUMENT (it is not `layer`). */
+TIERCE_MUSTUSE int tierce__gather_layer(struct tierce__gather *gather, uint32_t layer);
+
+static inline bool tierce__gather_is_complete(const struct tierce__gather *gather)
+{
+    return gather->next_layer == gather->view->part.layer_count;
+}
+
+#endif

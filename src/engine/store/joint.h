@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_JOINT_H
+#define TIERCE_ENGINE_JOINT_H
+
+#include "engine/store/reserve.h"
+
+/*
+ * A shared write: the stores of several parts, linked by a number, share one reservation. The first
+ * store creates it, the others join, and the last one to end publishes.
+ *
+ *     begun ──all parts have joined and ended──> published
+ *       └──one is not complete, or begins a later store of the writer instead, or the deadline──>
+ *          aborted; its space stays reserved until all that joined have ended
+ *
+ * Joining an aborted or empty write yields an empty write. A store of the only part is a
+ * reservation of its own.
+ *
+ * Thread: any; a share belongs to one thread at a time, except for give_up. Locks: JOINT, around
+ * the list and the states; nothing is reserved or published under it.
+ */
+
+struct tierce__joint;
+struct tierce__joints;
+
+/* One part's share of a shared write. */
+struct tierce__share {
+    struct tierce__joint *joint; /* NULL: a store of one part */
+    struct tierce__reservation *reservation;
+};
+
+/* If there is nothing to store, share->reservation is NULL and the share needs no end. Errors:
+ * those of tierce_store_begin. Waits for the part that reserves, for at most timeout.store. */
+TIERCE_MUSTUSE int tierce__share_begin(struct tierce__share *share, struct tierce_view *view,
+                                       const struct tierce_part *part, uint64_t write,
+                                       const struct tierce__reserve_what *what);
+
+/* The store will not be published. Its space stays reserved until end. Thread: any, while the share
+ * exists. */
+void tierce__share_give_up(const struct tierce__share *share);
+
+/* Returns the blocks published now. */
+int64_t tierce__share_end(struct tierce__share *share, bool complete);
+
+void tierce__joints_init(struct tierce__joints *joints);
+/* Frees the remaining shared writes that lack parts; no share may exist. */
+void tierce__joints_fini(struct tierce__joints *joints);
+
+/* Aborts those whose deadline has passed. */
+void tierce__joints_expire(struct tierce_engine *engine);
+
+#endif

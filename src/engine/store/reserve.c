@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reserve: find the missing chunks, reserve a buffer for each, and at the end seal it, publish it
+ * in memory, and hand the same buffer to every slower tier.
+ *
+ * A chunk that another request is storing is left to that request (storing.h); its successors are
+ * published after it.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/engine_private.h"
+#include "engine/observe/operate.h"
+#include "engine/store/reserve.h"
+#include "engine/store/tails.h"
+#include "engine/why/why.h"
+
+/* One chunk on its way. */
+struct chunk {
+    struct tierce__storage_chunk record;
+    struct tierce__claim claim;
+    struct tierce__buf *buf;
+    size_t index; /* in the chain */
+    uint64_t payload_bytes;
+    uint64_t header_bytes;
+    bool tail;
+    bool held;                /* held by a local slower tier: stored in memory only */
+    bool has_other;           /* before it, and behind the chunk before it in this list, is one */
+    struct tierce__key other; /* that another request is storing: the last of these */
+};
+
+struct tierce__reservation {
+    struct tierce_engine *engine;
+    struct tierce_view *view; /* until begin has returned */
+    uint64_t session;
+    uint32_t rungs; /* that keep the chunks: a bit for each */
+    uint32_t local; /* rungs except remote stores */
+    uint64_t era;   /* operate.h */
+    bool given_up;
+    size_t count;
+    struct chunk *chunks;
+    struct tierce__room *rooms; /* [count] */
+    size_t promised; /* from here on chunks absent from memory count as missing, even if slower
+                        tiers have them */
+    size_t shared;   /* chunks that others are storing */
+    struct tierce__buf **leases;     /* [keys.count] while memory is reserved */
+    struct tierce__shape tail_shape; /* while memory is reserved */
+    struct tierce__keys keys;        /* of the whole prefix, touched at the end */
+    struct tierce__access_line line; /* for the access log */
+
+    /* From end on. */
+    struct tierce__parked parked;
+    struct tierce__writes writes;
+    size_t published; /* chunks */
+    int64_t blocks;   /* of these */
+};
+
+static const struct tierce__shape *shape_of(const struct tierce__reservation *r,
+                                            const struct chunk *chunk)
+{
+    return chunk->tail ? &r->tail_shape : &r->view->full;
+}
+
+static bool is_tail(const struct tierce__reservation *r, size_t index)
+{
+    return index >= r->keys.full_count;
+}
+
+/* The number of leading keys that local tiers hold. A store must not wait for a network, so remote
+ * stores are not queried; each write to one checks first (store/remote/remote_write.c). */
+static size_t search(const struct tierce__reservation *r, uint32_t rungs,
+                     const struct tierce__key *keys, size_t count)
+{
+    struct tierce__unasked unasked;
+    return tierce__storage_search(r->engine, rungs & r->local, keys, count, NULL, &unasked);
+}
+
+/* The tiers that spare chunk `index` from being stored if one of them has it. */
+static uint32_t sparing(const struct tierce__reservation *r, size_t index)
+{
+    return index < r->promised ? r->rungs : r->rungs & 1u;
+}
+
+/*
+ * With memory alone, a chunk must not push out its own prefix, because then neither could be found;
+ * nor chunks held after a gap that is being filled. The leases end when room has been made. With a
+ * slower tier below, the prefix stays reachable there.
+ */
+static void lease_held(const struct tierce__reservation *r)
+{
+    if (r->rungs != 1)
+        return;
+    for (size_t i = 0; i < r->keys.count; i++)
+        r->leases[i] = tierce__storage_lease(r->engine, &r->keys.keys[i]);
+}
+
+/* Gives chunk `index` a buffer with its header; false when no memory can be had. */
+static bool reserve(struct tierce__reservation *r, const struct tierce_chain *chain, size_t index)
+{
+    struct chunk *chunk = &r->chunks[r->count];
+    chunk->tail = is_tail(r, index);
+    chunk->index = index;
+    const struct tierce__shape *shape = shape_of(r, chunk);
+    const uint8_t *hashes = tierce_chain_hash(chain, 0);
+    tierce__view_describe(&chunk->record, r->view, &r->keys, shape, index, hashes);
+    chunk->payload_bytes = shape->extent.payload_bytes;
+    chunk->header_bytes = shape->extent.header_bytes;
+    const struct chunk *last = r->count > 0 ? chunk - 1 : NULL;
+    bool follows = last != NULL && last->index + 1 == index;
+    chunk->buf = tierce__storage_reserve(r->engine, &chunk->record, follows ? last->buf : NULL);
+    if (chunk->buf == NULL)
+        return false;
+    struct tierce__chunk_info info;
+    tierce__view_chunk_info(&info, r->view, shape, index, hashes, tierce_chain_root_hash(chain));
+    info.created_s = tierce__wall_s();
+    tierce__chunk_begin(chunk->buf->data, &info,
+                        hashes + index * r->view->chunk_blocks * TIERCE_HASH_BYTES);
+    r->count++;
+    return true;
+}
+
+/* Counts and notes the chunks from `index` on as not stored. */
+static void skip(struct tierce__reservation *r, size_t index, int status)
+{
+    tierce__count(r->engine, TIERCE__STAT_stores_skipped, (int64_t)(r->keys.count - index));
+    for (size_t i = index; i < r->keys.count; i++)
+        tierce__why_refused(r->engine, 0, &r->keys.keys[i], status);
+}
+
+static void end_claims(struct tierce__reservation *r, struct tierce__list *ready)
+{
+    for (size_t i = 0; i < r->count; i++)
+        tierce__claim_end(&r->engine->storing, &r->chunks[i].claim, ready);
+}
+
+static void run_ready(struct tierce__list *ready);
+
+/*
+ * Claims and reserves every chunk from `held` on that no local tier holds and no other request is
+ * storing, up to the first one without memory: its successors would be a suffix without its prefix.
+ * Returns the index of that chunk; keys.count if there is none.
+ */
+static size_t reserve_missing(struct tierce__reservation *r, const struct tierce_chain *chain,
+                              size_t held)
+{
+    const struct tierce__key *other = NULL;
+    size_t i = held, shared = 0;
+    for (; i < r->keys.count; i++) {
+        struct chunk *chunk = &r->chunks[r->count];
+        const struct tierce__key *key = &r->keys.keys[i];
+        struct tierce__list ready;
+        tierce__list_init(&ready);
+        if (!tierce__claim_take(&r->engine->storing, &chunk->claim, key)) {
+            other = key;
+            shared++;
+            continue;
+        }
+        /* An island, whose prefix was evicted and is stored again; or it has just been stored. */
+        bool island = search(r, sparing(r, i), key, 1) == 1 ||
+                      (is_tail(r, i) && (r->rungs & 1u) != 0 &&
+                       tierce__tail_is_held(r->view, chain, &r->keys));
+        chunk->held = !island && search(r, r->rungs & ~sparing(r, i), key, 1) == 1;
+        chunk->has_other = other != NULL;
+        if (other != NULL)
+            chunk->other = *other;
+        if (!island && reserve(r, chain, i)) {
+            other = NULL;
+            continue;
+        }
+        tierce__claim_end(&r->engine->storing, &chunk->claim, &ready);
+        run_ready(&ready);
+        if (!island)
+            break;
+    }
+    r->shared = shared;
+    return i;
+}
+
+/* Releases the reserved rooms. True: other stores could continue, and may have released memory. */
+static bool release_reserved(struct tierce__reservation *r)
+{
+    struct tierce__list ready;
+    tierce__list_init(&ready);
+    for (size_t i = 0; i < r->count; i++)
+        tierce__buf_release(r->chunks[i].buf);
+    end_claims(r, &ready);
+    r->count = 0;
+    bool any = !tierce__list_empty(&ready);
+    run_ready(&ready);
+    return any;
+}
+
+/* Reserves the chunks missing after the first `held`. Returns the index of the first for which
+ * there was no memory, or keys.count. */
+static size_t try_reserve(struct tierce__reservation *r, const struct tierce_chain *chain,
+                          size_t held)
+{
+    lease_held(r);
+    size_t index = reserve_missing(r, chain, held);
+    for (size_t i = 0; i < r->keys.count; i++) {
+        tierce__buf_release(r->leases[i]);
+        r->leases[i] = NULL;
+    }
+    return index;
+}
+
+/* The leading chunks that local tiers hold. A later clear invalidates this. */
+static size_t find_held(struct tierce__reservation *r)
+{
+    const struct tierce__key *keys = r->keys.keys;
+    r->era = tierce__era_now(r->engine);
+    size_t held = search(r, r->rungs, keys, r->keys.count), sure = r->promised;
+    return held > sure ? sure + search(r, sparing(r, sure), keys + sure, held - sure) : held;
+}
+
+/*
+ * Waits for memory, up to timeout.store, without holding any: two waiters that each held a part
+ * would deadlock. At the end it takes the chunks that fit.
+ */
+static size_t wait_for_room(struct tierce__reservation *r, const struct tierce_chain *chain)
+{
+    struct tierce__pool_turn turn;
+    uint64_t deadline_ns = tierce__deadline_in_ms(r->engine->settings.store_ms);
+    size_t index = 0;
+    tierce__count(r->engine, TIERCE__STAT_stores_waited, 1);
+    (void)release_reserved(r);
+    tierce__pool_turn_begin(r->engine->pool, &turn);
+    bool again = false;
+    while (index < r->keys.count && (again || tierce__pool_turn_wait(&turn, deadline_ns))) {
+        index = try_reserve(r, chain, find_held(r));
+        again = index < r->keys.count && release_reserved(r);
+    }
+    tierce__pool_turn_end(&turn);
+    return index < r->keys.count ? try_reserve(r, chain, find_held(r)) : index;
+}
+
+static void reserve_all(struct tierce__reservation *r, const struct tierce_chain *chain,
+                        size_t held)
+{
+    const struct tierce__settings *settings = &r->engine->settings;
+    uint64_t most = (r->keys.count - held) * r->view->full.extent.object_bytes;
+    size_t index = try_reserve(r, chain, held);
+    if (index < r->keys.count && settings->store_ms > 0 && most <= settings->memory_bytes)
+        index = wait_for_room(r, chain);
+    tierce__count(r->engine, TIERCE__STAT_stores_shared, (int64_t)r->shared);
+    if (index < r->keys.count)
+        skip(r, index, TIERCE_E_FULL);
+}
+
+/* A store that offers chunks already held counts as a use of them. This comes before room is made,
+ * so that they are not evicted. */
+static void use_held(const struct tierce__reservation *r)
+{
+    struct tierce_engine *engine = r->engine;
+    const struct tierce__keys *keys = &r->keys;
+    size_t used = tierce__session_use(r->view, r->session, keys, keys->count);
+    tierce__storage_touch(engine, 0, engine->rung_count, keys->keys, keys->count, used);
+}
+
+static int prepare(struct tierce__reservation *r, const struct tierce__reserve_what *what)
+{
+    int rc = tierce__keys_init(&r->keys, r->view, what->chain, what->to_block, what->to_block,
+                               what->tail);
+    if (rc < 0)
+        return rc;
+    size_t held = find_held(r);
+    tierce__view_access(
+        r->view, &r->line, "store", what->chain,
+        (struct tierce__access_what){.count = r->keys.block_count, .request = r->session});
+    tierce__access_tag(&r->line, what->tag);
+    size_t missing = r->keys.count - held;
+    bool refused = tierce__engine_mode(r->engine) != TIERCE_MODE_NORMAL || r->rungs == 0;
+    if (refused)
+        tierce__count(r->engine, TIERCE__STAT_stores_refused, (int64_t)missing);
+    if (missing == 0 || refused) {
+        use_held(r);
+        return 0;
+    }
+    if (r->keys.tail_blocks > 0) {
+        rc = tierce__shape_init(&r->tail_shape, r->view, r->keys.tail_blocks);
+        if (rc < 0)
+            return rc;
+    }
+    r->leases = tierce__calloc(r->keys.count, sizeof(struct tierce__buf *));
+    r->chunks = tierce__calloc(r->keys.count, sizeof(*r->chunks));
+    r->rooms = tierce__calloc(r->keys.count, sizeof(*r->rooms));
+    if (r->leases == NULL || r->chunks == NULL || r->rooms == NULL)
+        return -ENOMEM;
+    use_held(r);
+    reserve_all(r, what->chain, held);
+    for (size_t i = 0; i < r->count; i++)
+        r->rooms[i] = (struct tierce__room){.index = r->chunks[i].index,
+                                            .block_count = r->chunks[i].record.block_count,
+                                            .bytes = r->chunks[i].record.object_bytes,
+                                            .object = r->chunks[i].buf->data};
+    return 0;
+}
+
+static void free_reservation(struct tierce__reservation *r)
+{
+    for (size_t i = 0; i < r->count; i++)
+        tierce__buf_release(r->chunks[i].buf);
+    tierce__free(r->chunks);
+    tierce__free(r->leases);
+    tierce__free(r->rooms);
+    tierce__shape_fini(&r->tail_shape);
+    tierce__access_drop(&r->line);
+    tierce__keys_fini(&r->keys);
+    tierce__free(r);
+}
+
+static void end_line(struct tierce__reservation *r)
+{
+    struct tierce_engine *engine = r->engine;
+    size_t first = r->rungs != 0 ? (size_t)__builtin_ctz(r->rungs) : 0;
+    struct tierce__access_tier tier = {.name = engine->rungs[first].tier->ops->name,
+                                       .blocks = (uint64_t)r->blocks};
+    tierce__access_end(engine->access_log, &r->line, &tier, 1);
+}
+
+int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *view,
+                          const struct tierce__reserve_what *what)
+{
+    *out = NULL;
+    struct tierce__reservation *r = tierce__calloc(1, sizeof(*r));
+    if (r == NULL)
+        return -ENOMEM;
+    r->engine = view->engine;
+    r->view = view;
+    r->session = what->session;
+    r->rungs = tierce__rungs_of(view->engine, what->tiers);
+    r->local = tierce__rungs_local(view->engine);
+    r->promised = (r->rungs & 1u) != 0 ? tierce__session_promised(view, what->session) : SIZE_MAX;
+    int rc = prepare(r, what);
+    if (rc < 0 || r->count == 0) {
+        if (rc == 0)
+            end_line(r); /* held already, or no memory: another cache is asked all the same */
+        free_reservation(r);
+        return rc;
+    }
+    r->view = NULL;
+    tierce__shape_fini(&r->tail_shape);
+    *out = r;
+    return 0;
+}
+
+const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservation *reservation,
+                                                 size_t *count)
+{
+    *count = reservation->count;
+    return reservation->rooms;
+}
+
+/* ---- end: publish, and go on with those that waited for it ---- */
+
+/* False: memory will not take it. */
+static bool publish(struct tierce__reservation *r, struct chunk *chunk)
+{
+    struct tierce_engine *engine = r->engine;
+    int rc = 0;
+    if ((r->rungs & 1u) != 0)
+        rc = tierce__storage_publish(engine, &chunk->record, chunk->buf);
+    if (rc < 0) {
+        for (size_t rest = r->published; rest < r->count; rest++)
+            tierce__why_refused(engine, 0, &r->chunks[rest].record.key, rc);
+        return false;
+    }
+    if (rc > 0) /* another request was faster, and this one uses its chunks */
+        tierce__storage_touch(engine, 0, engine->rung_count, &chunk->record.key, 1, 0);
+    if (!chunk->held)
+        tierce__storage_write(engine, r->rungs, &r->writes, &chunk->record, chunk->buf);
+    r->blocks += chunk->record.block_count;
+    tierce__count(engine, TIERCE__STAT_chunks_stored, 1);
+    tierce__count(engine, TIERCE__STAT_bytes_stored, (int64_t)chunk->payload_bytes);
+    return true;
+}
+
+/*
+ * Publishes in order, up to the first chunk that memory rejects or whose prefix was not stored.
+ * False: another request is still storing a prefix, and its thread continues the reservation, so
+ * the caller must not touch it any more. *blocks grows by the number of published blocks.
+ */
+static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct tierce__list *ready)
+{
+    struct tierce_engine *engine = r->engine;
+    for (; r->published < r->count; r->published++) {
+        struct chunk *chunk = &r->chunks[r->published];
+        if (chunk->has_other) {
+            if (tierce__claim_park(&engine->storing, &chunk->other, &r->parked))
+                return false;
+            if (search(r, r->rungs, &chunk->other, 1) == 0)
+                break;
+        }
+        if (!publish(r, chunk))
+            break;
+        *blocks += chunk->record.block_count;
+        tierce__claim_end(&engine->storing, &chunk->claim, ready);
+    }
+    return true;
+}
+
+/* Orders all chunks of the request; in a slower tier only when it has the new ones. */
+static void settle(struct tierce__reservation *r, struct tierce__list *ready)
+{
+    struct tierce_engine *engine = r->engine;
+    tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(r->count - r->published));
+    tierce__storage_touch(engine, 0, 1, r->keys.keys, r->keys.count, r->keys.count);
+    tierce__storage_end_writes(engine, &r->writes);
+    end_line(r);
+    end_claims(r, ready);
+    free_reservation(r);
+}
+
+/* Returns the blocks that were published now. */
+static int64_t go_on(struct tierce__reservation *r, struct tierce__list *ready)
+{
+    struct tierce_engine *engine = r->engine;
+    uint64_t era = r->era;
+    int64_t blocks = 0;
+    bool over = true;
+    if (tierce__era_enter(engine, era)) {
+        over = publish_rest(r, &blocks, ready);
+        tierce__era_leave(engine, era);
+    }
+    if (over)
+        settle(r, ready);
+    return blocks;
+}
+
+static struct tierce__reservation *pop(struct tierce__list *reservations)
+{
+    struct tierce__list *node = reservations->next;
+    tierce__list_remove(node);
+    return TIERCE__CONTAINER_OF(node, struct tierce__reservation, parked.node);
+}
+
+/* One after the other, not one inside the other: there may be many. */
+static void run_ready(struct tierce__list *ready)
+{
+    while (!tierce__list_empty(ready))
+        (void)go_on(pop(ready), ready);
+}
+
+void tierce__stores_expire(struct tierce_engine *engine)
+{
+    struct tierce__list late, ready;
+    tierce__list_init(&late);
+    tierce__list_init(&ready);
+    tierce__storing_expire(&engine->storing, tierce__now_ns(), &late);
+    while (!tierce__list_empty(&late))
+        settle(pop(&late), &ready);
+    run_ready(&ready);
+}
+
+static void drop(struct tierce__reservation *r)
+{
+    struct tierce__list ready;
+    tierce__list_init(&ready);
+    end_claims(r, &ready);
+    free_reservation(r);
+    run_ready(&ready);
+}
+
+void tierce__reserve_give_up(struct tierce__reservation *r)
+{
+    struct tierce__list ready;
+    tierce__list_init(&ready);
+    r->given_up = true;
+    end_claims(r, &ready);
+    run_ready(&ready);
+}
+
+/* Another process may have written to the headers, so their lengths are checked before the seal. */
+static bool seal(struct tierce__reservation *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        uint8_t *object = r->chunks[i].buf->data;
+        if (tierce__chunk_header_bytes(object) != r->chunks[i].header_bytes)
+            return false;
+        tierce__chunk_seal(object, r->chunks[i].header_bytes);
+    }
+    return true;
+}
+
+int64_t tierce__reserve_end(struct tierce__reservation *r, bool complete)
+{
+    struct tierce_engine *engine = r->engine;
+    if (!complete || r->given_up || !seal(r)) {
+        drop(r);
+        return 0;
+    }
+    struct tierce__list ready;
+    tierce__list_init(&ready);
+    tierce__storage_begin_writes(engine, &r->writes, r->keys.keys, r->keys.count);
+    r->parked.deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    int64_t blocks = go_on(r, &ready);
+    run_ready(&ready);
+    return blocks;
+}

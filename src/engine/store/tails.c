@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/store/tails.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "core/chunk/header.h"
+#include "engine/load/sibling.h"
+
+bool tierce__tail_is_held(struct tierce_view *view, const struct tierce_chain *chain,
+                          const struct tierce__keys *keys)
+{
+    struct tierce__sibling_want want;
+    struct tierce__sibling_hit hit;
+    tierce__sibling_aim(&want, view, chain, keys->full_count, 0, keys->block_count);
+    want.rungs =
+        1u; /* memory only: other tiers' headers must be read, and a store does not block */
+    tierce__sibling_find(view, &hit, &want);
+    tierce__buf_release(hit.buf);
+    return hit.blocks >= keys->tail_blocks;
+}
+
+bool tierce__tails_may_end(const struct tierce_engine *engine, size_t rung,
+                           const struct tierce__storage_chunk *chunk)
+{
+    return engine->settings.siblings && chunk->block_count > 1 &&
+           (engine->rungs[rung].tier->ops->caps & TIERCE__TIER_KEEPS) == 0;
+}
+
+/* Makes `tail` the key of the tail with so many of the chunk's blocks. */
+static void set_tail(struct tierce__key *tail, const uint8_t *hashes, uint32_t blocks)
+{
+    memcpy(tail->hash, hashes + (size_t)(blocks - 1) * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
+}
+
+/* Memory answers at once. */
+static void end_in_memory(struct tierce_engine *engine, const struct tierce__key *chunk,
+                          const uint8_t *hashes, uint32_t block_count)
+{
+    struct tierce__key tail = *chunk;
+    for (uint32_t blocks = 1; blocks < block_count; blocks++) {
+        set_tail(&tail, hashes, blocks);
+        if (tierce__storage_find(engine, &tail, 1, 1, NULL) == 1)
+            tierce__storage_drop(engine, 0, &tail, TIERCE__LEFT_SUPERSEDED);
+    }
+}
+
+/* Searches a slower rung for each tail that a new chunk may begin with, one after the other. It
+ * runs in the background: the disk's own thread reports that a chunk is on disk, and must not
+ * block. */
+struct search {
+    struct tierce__tier_req req;
+    struct tierce_engine *engine;
+    size_t rung;
+    struct tierce__key tail;  /* being searched */
+    struct tierce__buf *held; /* the chunk */
+    const uint8_t *hashes;    /* of its blocks, in held */
+    uint32_t blocks, block_count;
+    _Atomic bool is_answered; /* or the caller no longer waits for the answer */
+};
+
+static void go_on(struct search *s);
+
+static void answered(struct tierce__tier_req *req)
+{
+    struct search *s = req->arg;
+    /* acq_rel: the later of the two continues, and sees the writes of the other. */
+    if (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel))
+        go_on(s);
+}
+
+/* Searches for the next tail. Returns false if there is none or the rung is out of service. */
+static bool ask(struct search *s)
+{
+    if (++s->blocks >= s->block_count)
+        return false;
+    set_tail(&s->tail, s->hashes, s->blocks);
+    s->req = (struct tierce__tier_req){.op = TIERCE__TIER_LOOKUP,
+                                       .deadline_ns =
+                                           tierce__deadline_in_ms(s->engine->settings.load_ms),
+                                       .done = answered,
+                                       .arg = s,
+                                       .keys = &s->tail,
+                                       .key_count = 1,
+                                       .recall = TIERCE__RECALL_OLD};
+    atomic_store_explicit(&s->is_answered, false, memory_order_relaxed);
+    return tierce__storage_submit(s->engine, s->rung, &s->req);
+}
+
+/* Continues from an answer until an answer does not arrive at once. */
+static void go_on(struct search *s)
+{
+    do {
+        tierce__storage_note(s->engine, s->rung, &s->req);
+        if (s->req.found == 1)
+            tierce__storage_drop(s->engine, s->rung, &s->tail, TIERCE__LEFT_SUPERSEDED);
+        if (!ask(s)) {
+            tierce__buf_release(s->held);
+            tierce__free(s);
+            return;
+        }
+    } while (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel));
+}
+
+void tierce__tails_end(struct tierce_engine *engine, size_t rung,
+                       const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
+{
+    struct tierce__chunk_info got;
+    if (!tierce__tails_may_end(engine, rung, chunk) ||
+        tierce__chunk_parse(&got, buf->data, chunk->object_bytes) < 0)
+        return;
+    const uint8_t *hashes = tierce__chunk_block_hashes(buf->data, got.geometry.layer_count);
+    if (rung == 0) {
+        end_in_memory(engine, &chunk->key, hashes, got.geometry.block_count);
+        return;
+    }
+    struct search *s = tierce__calloc(1, sizeof(*s));
+    if (s == NULL)
+        return; /* the tails stay, which costs only their space */
+    s->engine = engine;
+    s->rung = rung;
+    s->tail = chunk->key;
+    s->held = buf;
+    s->hashes = hashes;
+    s->block_count = got.geometry.block_count;
+    tierce__buf_acquire(buf);
+    if (!ask(s)) {
+        tierce__buf_release(buf);
+        tierce__free(s);
+    } else if (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel)) {
+        go_on(s);
+    }
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/why/why.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/observe/departures.h"
+#include "engine/observe/operate.h"
+#include "engine/load/sibling.h"
+
+/* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
+ * as much as 3 us for all of them, and nothing where there is one namespace. */
+#define TWINS_MAX 16u
+
+static const struct {
+    const char *name, *words;
+} rows[] = {
+    {"none", "nothing is missing"},
+#define TIERCE_MISS(id, name, words) {#name, words},
+#include <tierce/misses.def>
+#undef TIERCE_MISS
+};
+
+#define TIERCE_MISS(id, name, words)                                                               \
+    _Static_assert((int)TIERCE__STAT_misses_##name ==                                              \
+                       (int)TIERCE__STAT_misses_never_stored + (int)TIERCE_MISS_##id - 1,          \
+                   "the counters are in the order of the reasons");
+#include <tierce/misses.def>
+#undef TIERCE_MISS
+
+const char *tierce_miss_name(enum tierce_miss_reason reason)
+{
+    return rows[reason < TIERCE_MISS_COUNT ? reason : 0].name;
+}
+
+const char *tierce_miss_text(enum tierce_miss_reason reason)
+{
+    return rows[reason < TIERCE_MISS_COUNT ? reason : 0].words;
+}
+
+/* ---- remembering ---- */
+
+enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
+{
+    switch (left) {
+    case TIERCE__LEFT_DELETED:
+    case TIERCE__LEFT_SUPERSEDED:
+        return TIERCE_MISS_DELETED;
+    case TIERCE__LEFT_EVICTED:
+        return TIERCE_MISS_EVICTED;
+    case TIERCE__LEFT_EXPIRED:
+        return TIERCE_MISS_EXPIRED;
+    case TIERCE__LEFT_CLEARED:
+        return TIERCE_MISS_CLEARED;
+    case TIERCE__LEFT_LOST:
+        return TIERCE_MISS_LOST;
+    case TIERCE__LEFT_CHECKSUM:
+        return TIERCE_MISS_CHECKSUM;
+    case TIERCE__LEFT_IDENTITY:
+        return TIERCE_MISS_IDENTITY;
+    case TIERCE__LEFT_VERSION:
+        return TIERCE_MISS_VERSION;
+    }
+    return TIERCE_MISS_DELETED;
+}
+
+static void note(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                 enum tierce_miss_reason reason, int status)
+{
+    struct tierce__departure departure = {.when_s = (uint32_t)tierce__wall_s(),
+                                          .status = (int16_t)status,
+                                          .rung = (uint8_t)rung,
+                                          .reason = (uint8_t)reason};
+    tierce__departures_note(engine->departures, tierce__key_spread(key), &departure);
+}
+
+void tierce__why_note(struct tierce_engine *engine, size_t rung,
+                      const struct tierce__tier_event *event)
+{
+    /* A tail that a longer chunk has replaced is not missing while that chunk exists, and a tail
+     * that was never stored is not a miss. */
+    if (event->admitted || event->left == TIERCE__LEFT_SUPERSEDED)
+        tierce__departures_forget(engine->departures, tierce__key_spread(event->key));
+    else
+        note(engine, rung, event->key, tierce__why_left(event->left), 0);
+}
+
+void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                         int status)
+{
+    if (status == TIERCE_E_CLOSED)
+        return;
+    bool cleared = status == TIERCE_E_CANCELLED;
+    note(engine, rung, key, cleared ? TIERCE_MISS_CLEARED : TIERCE_MISS_NOT_WRITTEN,
+         cleared ? 0 : status);
+}
+
+/* ---- telling ---- */
+
+void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierce__key *key)
+{
+    tierce__departures_prefetch(engine->departures, tierce__key_spread(key));
+}
+
+static void tell_departure(struct tierce_engine *engine, const struct tierce__departure *departure,
+                           struct tierce_miss *out)
+{
+    const struct tierce__rung *rung = &engine->rungs[departure->rung];
+    out->reason = departure->reason;
+    out->tier = rung->tier->ops->name;
+    out->when_s = departure->when_s;
+    out->status = departure->status;
+    if (out->reason == TIERCE_MISS_EVICTED || out->reason == TIERCE_MISS_EXPIRED)
+        out->policy = rung->policy;
+}
+
+bool tierce__why_departed(struct tierce_engine *engine, const uint8_t *hash,
+                          struct tierce_miss *out)
+{
+    struct tierce__key key = {.shard = {0, 1, 0, 1}};
+    struct tierce__departure last;
+    memcpy(key.hash, hash, sizeof(key.hash));
+    for (uint32_t id = tierce__namespaces_count(engine->namespaces); id-- > 0;) {
+        key.ns = id;
+        if (tierce__departures_find(engine->departures, tierce__key_spread(&key), &last)) {
+            tell_departure(engine, &last, out);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the chunk is there under another namespace, and under which. */
+static bool find_twin(struct tierce_engine *engine, const struct tierce__key *key, uint32_t *ns)
+{
+    uint32_t count = tierce__namespaces_count(engine->namespaces), tried = 0;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    for (uint32_t id = count; count > 1 && id-- > 0 && tried < TWINS_MAX;) {
+        struct tierce__key twin = *key;
+        if (id == key->ns)
+            continue;
+        twin.ns = id;
+        tried++;
+        if (tierce__storage_has(engine, &twin)) {
+            *ns = id;
+            return true;
+        }
+        if (tierce__now_ns() > deadline_ns)
+            break;
+    }
+    return false;
+}
+
+/*
+ * A tier that could not be queried may hold the chunk, unless the chunk was last removed from that
+ * tier.
+ */
+static void tell_reason(struct tierce_engine *engine, const struct tierce__key *key,
+                        bool with_twins, const struct tierce__unasked *unasked,
+                        struct tierce_miss *out)
+{
+    struct tierce__departure last;
+    uint32_t ns;
+    bool left = tierce__departures_find(engine->departures, tierce__key_spread(key), &last);
+    if (unasked->status < 0 && !(left && last.rung == unasked->rung)) {
+        bool late = unasked->status == TIERCE_E_DEADLINE;
+        out->reason = late ? TIERCE_MISS_DEADLINE : TIERCE_MISS_TIER_DOWN;
+        out->tier = engine->rungs[unasked->rung].tier->ops->name;
+        out->status = unasked->status;
+    } else if (left) {
+        tell_departure(engine, &last, out);
+    } else if (with_twins && find_twin(engine, key, &ns)) {
+        out->reason = TIERCE_MISS_NAMESPACE;
+        out->twin = tierce__namespaces_text(engine->namespaces, ns);
+        memcpy(out->twin_digest, tierce__namespaces_digest(engine->namespaces, ns),
+               TIERCE_HASH_BYTES);
+    } else {
+        out->reason = TIERCE_MISS_NEVER_STORED;
+    }
+}
+
+void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *keys, size_t index,
+                       const struct tierce__unasked *unasked)
+{
+    struct tierce_miss miss = {0};
+    tell_reason(engine, &keys->keys[index], index == 0, unasked, &miss);
+    if (index < keys->full_count || miss.reason != TIERCE_MISS_NEVER_STORED)
+        tierce__count(engine,
+                      (enum tierce__stat)(TIERCE__STAT_misses_never_stored + (int)miss.reason - 1),
+                      1);
+}
+
+static void tell_missing(const struct tierce_view *view, const struct tierce__keys *keys,
+                         size_t missing, enum tierce_miss_reason reason, struct tierce_miss *out)
+{
+    out->reason = reason;
+    out->block = (uint64_t)missing * view->chunk_blocks;
+    memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
+}
+
+/* The first chunk that a lookup would not promise; NOT_WORTH_LOADING if it is there. */
+static int find_missing(struct tierce_view *view, const struct tierce__keys *keys, size_t first,
+                        bool with_cost, struct tierce_miss *out)
+{
+    struct tierce__unasked unasked;
+    size_t count = keys->count - first;
+    if (tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
+        tell_missing(view, keys, first, TIERCE_MISS_BYPASSED, out);
+        return 0;
+    }
+    uint8_t *places = tierce__alloc(count);
+    if (places == NULL)
+        return -ENOMEM;
+    size_t there = tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0),
+                                          keys->keys + first, count, places, &unasked);
+    size_t worth = with_cost ? tierce__cost_limit(view, places, there) : there;
+    tierce__free(places);
+    size_t missing = first + worth;
+    if (worth < there)
+        out->reason = TIERCE_MISS_NOT_WORTH_LOADING;
+    else if (missing < keys->count)
+        tell_reason(view->engine, &keys->keys[missing], true, &unasked, out);
+    if (missing >= keys->full_count && out->reason == TIERCE_MISS_NEVER_STORED)
+        out->reason = TIERCE_MISS_NONE;
+    if (out->reason != TIERCE_MISS_NONE)
+        tell_missing(view, keys, missing, out->reason, out);
+    return 0;
+}
+
+/* Skips the blocks of the missing chunk that another chunk holds, as a lookup does. */
+static void pass_over_sibling(struct tierce_view *view, const struct tierce_chain *chain,
+                              const struct tierce__why_what *what, struct tierce_miss *out)
+{
+    struct tierce__sibling_want want;
+    struct tierce__sibling_hit hit;
+    tierce__sibling_aim(&want, view, chain, (size_t)out->block / view->chunk_blocks,
+                        what->from_block, what->to_block);
+    tierce__sibling_find(view, &hit, &want);
+    tierce__buf_release(hit.buf);
+    if (tierce__sibling_pays(view, &hit, &want))
+        out->block += hit.blocks;
+    if (out->block >= what->to_block)
+        *out = (struct tierce_miss){.size = out->size};
+}
+
+int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
+                      const struct tierce__why_what *what, struct tierce_miss *out)
+{
+    struct tierce__keys keys;
+    int rc =
+        tierce__keys_init(&keys, view, chain, what->to_block, tierce_chain_blocks(chain), true);
+    if (rc < 0)
+        return rc;
+    size_t first = (size_t)what->from_block / view->chunk_blocks;
+    if (first < keys.count)
+        rc = find_missing(view, &keys, first, what->whole_view, out);
+    bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
+                      out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
+    /* Siblings are compared with what the view says of itself, and taken out if they prove
+     * wrong. */
+    if (rc == 0 && is_missing && what->whole_view)
+        pass_over_sibling(view, chain, what, out);
+    tierce__keys_fini(&keys);
+    return rc;
+}
+
+int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint64_t from_block,
+               uint64_t to_block, struct tierce_miss *out)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (out->size != sizeof(*out))
+        return TIERCE_E_ARGUMENT;
+    *out = (struct tierce_miss){.size = sizeof(*out)};
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
+    if (view->engine->client != NULL)
+        return TIERCE_E_UNSUPPORTED;
+    struct tierce__why_what what = {from_block, to_block, true};
+    return tierce__why_chain(view, chain, &what, out);
+}

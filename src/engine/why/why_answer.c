@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/why/why_answer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/config/config_parse.h"
+#include "engine/why/why.h"
+#include "engine/why/why_chunk.h"
+
+#define DIGEST_TEXT    (2 * TIERCE_HASH_BYTES + 1)
+#define VALUE_SHOWN    60 /* bytes of a field's value, for people */
+#define ROOT_BYTES_MAX 4096u
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static void put(struct tierce__line *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void put(struct tierce__line *out, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    tierce__line_put(out, text);
+}
+
+static void put_difference(void *arg, const char *field, const char *a, const char *b)
+{
+    char here[VALUE_SHOWN], there[VALUE_SHOWN];
+    tierce__text_for_message(here, sizeof(here), a != NULL ? a : "(none)");
+    tierce__text_for_message(there, sizeof(there), b != NULL ? b : "(none)");
+    put(arg, "differs    %s: %s here, %s there\n", field, here, there);
+}
+
+static void put_twin(struct tierce__line *out, const struct tierce__answer *a)
+{
+    char digest[DIGEST_TEXT];
+    tierce__hex_encode(digest, a->miss.twin_digest, TIERCE_HASH_BYTES);
+    put(out, "there      %s\n", digest);
+    if (a->miss.twin == NULL)
+        put(out, "           (its text is missing, so the difference is unknown)\n");
+    else if (tierce_namespace_diff(a->ns_text, a->miss.twin, put_difference, out) < 0)
+        put(out, "           (its text cannot be compared)\n");
+}
+
+static void put_reason(struct tierce__line *out, const struct tierce__answer *a)
+{
+    const struct tierce_miss *miss = &a->miss;
+    put(out, "reason     %s: %s\n", tierce_miss_name(miss->reason), tierce_miss_text(miss->reason));
+    if (miss->tier != NULL)
+        put(out, "tier       %s%s%s\n", miss->tier, miss->policy != NULL ? ", by " : "",
+            miss->policy != NULL ? miss->policy : "");
+    if (miss->when_s != 0) {
+        char when[32];
+        time_t at = (time_t)miss->when_s;
+        struct tm tm;
+        if (gmtime_r(&at, &tm) != NULL && strftime(when, sizeof(when), "%F %TZ", &tm) > 0)
+            put(out, "when       %s, %" PRIu64 " s ago\n", when,
+                a->now_s > miss->when_s ? a->now_s - miss->when_s : 0);
+    }
+    if (miss->status != 0)
+        put(out, "status     %s\n", tierce_strerror(miss->status));
+    if (miss->reason == TIERCE_MISS_NAMESPACE)
+        put_twin(out, a);
+    if (a->is_folder && miss->reason == TIERCE_MISS_NEVER_STORED)
+        put(out, "           a folder has no record of removed chunks; a running process has\n");
+    if (a->later)
+        put(out, "           later chunks are stored, so this one was stored once\n");
+}
+
+static uint64_t chunk_tokens(const struct tierce__answer *a)
+{
+    return (uint64_t)a->naming.block_tokens * a->naming.chunk_blocks;
+}
+
+void tierce__why_text(struct tierce__line *out, const struct tierce__answer *a)
+{
+    char text[DIGEST_TEXT];
+    tierce__hex_encode(text, a->ns_digest, TIERCE_HASH_BYTES);
+    put(out, "namespace  %s\n", text);
+    put(out,
+        "prompt     %" PRIu64 " tokens: %" PRIu64 " blocks of %u, %" PRIu64 " chunks of %" PRIu64
+        "\n",
+        a->tokens, a->blocks, a->naming.block_tokens, a->blocks / a->naming.chunk_blocks,
+        chunk_tokens(a));
+    put(out, "held       %" PRIu64 " tokens\n", a->held_blocks * a->naming.block_tokens);
+    if (a->miss.reason == TIERCE_MISS_NONE) {
+        put(out, "missing    nothing\n");
+        return;
+    }
+    tierce__hex_encode(text, a->miss.hash, TIERCE_HASH_BYTES);
+    put(out, "missing    %s, from token %" PRIu64 " on\n", text,
+        a->miss.block * a->naming.block_tokens);
+    put_reason(out, a);
+}
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+static void put_name(struct tierce__line *out, const char *name)
+{
+    tierce__line_put(out, out->bytes > 0 && out->text[out->bytes - 1] == '{' ? "" : ",");
+    tierce__line_put_string(out, name);
+    tierce__line_put(out, ":");
+}
+
+static void put_text(struct tierce__line *out, const char *name, const char *value)
+{
+    put_name(out, name);
+    if (value != NULL)
+        tierce__line_put_string(out, value);
+    else
+        tierce__line_put(out, "null");
+}
+
+static void put_number(struct tierce__line *out, const char *name, uint64_t value)
+{
+    put_name(out, name);
+    tierce__line_put_int(out, (int64_t)value);
+}
+
+static void put_hash(struct tierce__line *out, const char *name, const uint8_t *hash)
+{
+    char text[DIGEST_TEXT];
+    tierce__hex_encode(text, hash, TIERCE_HASH_BYTES);
+    put_text(out, name, text);
+}
+
+static void put_json_difference(void *arg, const char *field, const char *a, const char *b)
+{
+    struct tierce__line *out = arg;
+    tierce__line_put(out, out->text[out->bytes - 1] == '[' ? "{" : ",{");
+    put_text(out, "field", field);
+    put_text(out, "here", a);
+    put_text(out, "there", b);
+    tierce__line_put(out, "}");
+}
+
+static void put_miss(struct tierce__line *out, const struct tierce__answer *a)
+{
+    const struct tierce_miss *miss = &a->miss;
+    put_text(out, "words", tierce_miss_text(miss->reason));
+    put_number(out, "block", miss->block);
+    put_number(out, "token", miss->block * a->naming.block_tokens);
+    put_hash(out, "hash", miss->hash);
+    put_text(out, "tier", miss->tier);
+    put_text(out, "policy", miss->policy);
+    put_number(out, "when_s", miss->when_s);
+    put_text(out, "status", miss->status != 0 ? tierce_error_name(miss->status) : NULL);
+    put_name(out, "later_chunks_are_there");
+    tierce__line_put(out, a->later ? "true" : "false");
+    if (miss->reason != TIERCE_MISS_NAMESPACE)
+        return;
+    put_hash(out, "twin", miss->twin_digest);
+    put_name(out, "differences");
+    tierce__line_put(out, "[");
+    int rc = miss->twin != NULL && !out->failed
+                 ? tierce_namespace_diff(a->ns_text, miss->twin, put_json_difference, out)
+                 : 0;
+    (void)rc; /* a text that cannot be compared differs in nothing that could be named */
+    tierce__line_put(out, "]");
+}
+
+void tierce__why_json(struct tierce__line *out, const struct tierce__answer *a)
+{
+    struct tierce__line text = {0};
+    tierce__why_text(&text, a);
+    tierce__line_put_bytes(&text, "", 1);
+    tierce__line_put(out, "{");
+    put_hash(out, "namespace", a->ns_digest);
+    put_number(out, "tokens", a->tokens);
+    put_number(out, "blocks", a->blocks);
+    put_number(out, "block_tokens", a->naming.block_tokens);
+    put_number(out, "chunk_blocks", a->naming.chunk_blocks);
+    put_number(out, "held_blocks", a->held_blocks);
+    put_text(out, "reason", tierce_miss_name(a->miss.reason));
+    if (a->miss.reason != TIERCE_MISS_NONE)
+        put_miss(out, a);
+    put_text(out, "text", text.failed ? "" : text.text);
+    tierce__line_put(out, "}\n");
+    tierce__line_clear(&text);
+}
+
+/* ---- of an engine ---------------------------------------------------------------------------- */
+
+/* A view that only names chunks, for a namespace that is not open. */
+static struct tierce_view naming_view(struct tierce_engine *engine,
+                                      const struct tierce__naming *naming,
+                                      const struct tierce__key *key)
+{
+    return (struct tierce_view){.magic = TIERCE__VIEW_MAGIC,
+                                .engine = engine,
+                                .algo = naming->algo,
+                                .chunk_blocks = naming->chunk_blocks,
+                                .key = *key,
+                                .full.geometry.block_tokens = naming->block_tokens};
+}
+
+int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
+                    const struct tierce__prompt *prompt, char why[TIERCE__PROMPT_WHY_BYTES])
+{
+    struct tierce_chain *chain;
+    int64_t id = tierce__prompt_namespace(prompt->ns, engine->namespaces, NULL, 0, why);
+    if (id < 0)
+        return (int)id;
+    struct tierce__key key = {.shard = prompt->shard, .ns = (uint32_t)id};
+    *out =
+        (struct tierce__answer){.ns_text = tierce__namespaces_text(engine->namespaces, key.ns),
+                                .ns_digest = tierce__namespaces_digest(engine->namespaces, key.ns),
+                                .shard = prompt->shard,
+                                .tokens = prompt->count,
+                                .now_s = tierce__wall_s()};
+    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "the text of that namespace is not yet known");
+    int rc = tierce__naming_of(&out->naming, out->ns_text);
+    if (rc < 0)
+        return rc;
+    rc = tierce__prompt_chain(&chain, prompt, &out->naming);
+    if (rc == 0) {
+        struct tierce_view naming = naming_view(engine, &out->naming, &key);
+        struct tierce_view *open = tierce__view_borrow(engine, &key);
+        out->blocks = tierce_chain_blocks(chain);
+        struct tierce__why_what what = {.to_block = out->blocks, .whole_view = open != NULL};
+        rc = tierce__why_chain(open != NULL ? open : &naming, chain, &what, &out->miss);
+        if (open != NULL)
+            tierce__view_give_back(open);
+        tierce_chain_destroy(chain);
+    }
+    out->held_blocks = out->miss.reason == TIERCE_MISS_NONE ? out->blocks : out->miss.block;
+    if (rc < 0)
+        snprintf(why, TIERCE__PROMPT_WHY_BYTES, "%s", tierce_strerror(rc));
+    return rc;
+}
+
+/* Bytes that an argument names in hex; *bytes 0 without one. */
+static bool take_hex(uint8_t *out, size_t *bytes, const struct tierce__control_query *query,
+                     const char *name)
+{
+    const char *text = tierce__control_arg(query, name);
+    size_t length = text != NULL ? strlen(text) : 0;
+    *bytes = length / 2;
+    return length % 2 == 0 && *bytes <= ROOT_BYTES_MAX &&
+           (length == 0 || tierce__hex_decode(out, *bytes, text));
+}
+
+static int answer_hash(struct tierce_engine *engine, const char *hex, struct tierce__line *out,
+                       char why[TIERCE__PROMPT_WHY_BYTES])
+{
+    struct tierce__hash_prefix prefix;
+    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "a hash has up to 64 hex digits");
+    return tierce__hash_prefix(&prefix, hex) ? tierce__why_chunk(out, engine, &prefix)
+                                             : TIERCE_E_ARGUMENT;
+}
+
+static int answer_query(struct tierce_engine *engine, const struct tierce__control_query *query,
+                        struct tierce__line *out, char why[TIERCE__PROMPT_WHY_BYTES])
+{
+    uint8_t salt[ROOT_BYTES_MAX], lora[ROOT_BYTES_MAX];
+    const char *shard = tierce__control_arg(query, "shard");
+    const char *hash = tierce__control_arg(query, "hash");
+    if (hash != NULL)
+        return answer_hash(engine, hash, out, why);
+    struct tierce__prompt prompt = {
+        .ns = tierce__control_arg(query, "namespace"),
+        .shard = {0, 1, 0, 1},
+        .root = {.size = sizeof(prompt.root), .lora = lora, .salt = salt}};
+    struct tierce__answer answer;
+    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "salt and lora must be hex, shard must be RANK/SIZE");
+    if (!take_hex(salt, &prompt.root.salt_bytes, query, "salt") ||
+        !take_hex(lora, &prompt.root.lora_bytes, query, "lora") ||
+        (shard != NULL && !tierce__prompt_shard(&prompt.shard, shard)))
+        return TIERCE_E_ARGUMENT;
+    int rc =
+        tierce__prompt_tokens(&prompt.tokens, &prompt.count, query->body, query->body_bytes, why);
+    if (rc == 0) {
+        rc = tierce__why_ask(&answer, engine, &prompt, why);
+        if (rc == 0)
+            tierce__why_json(out, &answer);
+        tierce__free(prompt.tokens);
+    }
+    return rc;
+}
+
+void tierce__why_page(void *arg, const struct tierce__control_query *query,
+                      struct tierce__control_answer *answer)
+{
+    char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
+    answer->type = "application/json";
+    if (answer_query(arg, query, &answer->body, why) == 0)
+        return;
+    answer->status = 400;
+    answer->type = "text/plain; charset=utf-8";
+    tierce__line_put(&answer->body, why);
+}

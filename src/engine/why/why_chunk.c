@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/why/why_chunk.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "engine/why/why.h"
+#include "core/key/key_text.h"
+
+#define SCAN_PLACES 1024u
+
+bool tierce__hash_prefix(struct tierce__hash_prefix *out, const char *hex)
+{
+    char padded[2 * TIERCE_HASH_BYTES + 2];
+    size_t digits = strlen(hex);
+    if (digits < 1 || digits > 2 * TIERCE_HASH_BYTES)
+        return false;
+    memset(padded, '0', sizeof(padded));
+    memcpy(padded, hex, digits);
+    padded[(digits + 1) / 2 * 2] = '\0';
+    *out = (struct tierce__hash_prefix){.digits = (uint32_t)digits};
+    return tierce__hex_decode(out->bytes, (digits + 1) / 2, padded);
+}
+
+bool tierce__hash_begins(const uint8_t *hash, const struct tierce__hash_prefix *prefix)
+{
+    uint32_t whole = prefix->digits / 2;
+    return memcmp(hash, prefix->bytes, whole) == 0 &&
+           (prefix->digits % 2 == 0 || hash[whole] >> 4 == prefix->bytes[whole] >> 4);
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static void put_sighting(struct tierce__line *out, struct tierce__line *text,
+                         const struct tierce__sighting *s, struct tierce__namespaces *namespaces)
+{
+    char key[TIERCE__KEY_TEXT_BYTES], line[512];
+    if (tierce__key_text_format(key, tierce__namespaces_digest(namespaces, s->key.ns),
+                                &s->key.shard, s->key.hash) < 0)
+        key[0] = '\0';
+    snprintf(line, sizeof(line),
+             "%s{\"tier\":\"%s\",\"key\":\"%s\",\"token_start\":%" PRIu64
+             ",\"block_count\":%u,\"object_bytes\":%" PRIu64 "}",
+             out->text[out->bytes - 1] == '[' ? "" : ",", s->tier, key, s->token_start,
+             s->block_count, s->object_bytes);
+    tierce__line_put(out, line);
+    snprintf(line, sizeof(line), "%-8s  %s  %u blocks from token %" PRIu64 " on\n", s->tier, key,
+             s->block_count, s->token_start);
+    tierce__line_put(text, line);
+}
+
+void tierce__sightings_json(struct tierce__line *out, const struct tierce__sightings *sightings,
+                            struct tierce__namespaces *namespaces)
+{
+    struct tierce__line text = {0};
+    enum tierce_miss_reason reason = TIERCE_MISS_NONE;
+    uint64_t kept = sightings->count;
+    tierce__line_put(out, "{\"chunks\":[");
+    if (kept > TIERCE__SIGHTINGS_MAX)
+        kept = TIERCE__SIGHTINGS_MAX;
+    for (uint64_t i = 0; i < kept && !out->failed; i++)
+        put_sighting(out, &text, &sightings->items[i], namespaces);
+    if (sightings->count > kept)
+        tierce__line_put(&text, "and more: give more digits\n");
+    if (sightings->count == 0) {
+        reason = sightings->miss != NULL ? sightings->miss->reason : TIERCE_MISS_NEVER_STORED;
+        tierce__line_put(&text, "nowhere    ");
+        tierce__line_put(&text, tierce_miss_name(reason));
+        tierce__line_put(&text, ": ");
+        tierce__line_put(&text, tierce_miss_text(reason));
+        tierce__line_put(&text, "\n");
+    }
+    tierce__line_put_bytes(&text, "", 1);
+    tierce__line_put(out, "],\"reason\":");
+    tierce__line_put_string(out, tierce_miss_name(reason));
+    tierce__line_put(out, ",\"text\":");
+    tierce__line_put_string(out, text.failed ? "" : text.text);
+    tierce__line_put(out, "}\n");
+    tierce__line_clear(&text);
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+struct scan {
+    const struct tierce__hash_prefix *prefix;
+    const char *tier;
+    struct tierce__sightings *out;
+};
+
+static void take(void *arg, const struct tierce__tier_event *event)
+{
+    struct scan *scan = arg;
+    if (!tierce__hash_begins(event->key->hash, scan->prefix))
+        return;
+    uint64_t at = scan->out->count++;
+    if (at < TIERCE__SIGHTINGS_MAX)
+        scan->out->items[at] = (struct tierce__sighting){.tier = scan->tier,
+                                                         .key = *event->key,
+                                                         .object_bytes = event->object_bytes,
+                                                         .token_start = event->token_start,
+                                                         .block_count = event->block_count};
+}
+
+int tierce__why_chunk(struct tierce__line *json, struct tierce_engine *engine,
+                      const struct tierce__hash_prefix *prefix)
+{
+    struct tierce_miss miss = {0};
+    struct tierce__sightings *found = tierce__calloc(1, sizeof(*found));
+    if (found == NULL)
+        return -ENOMEM;
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        struct tierce__tier *tier = engine->rungs[rung].tier;
+        struct scan scan = {.prefix = prefix, .tier = tier->ops->name, .out = found};
+        uint32_t cursor = 0;
+        while (tier->ops->scan(tier, &cursor, SCAN_PLACES, take, &scan))
+            ;
+    }
+    if (found->count == 0 && prefix->digits == 2 * TIERCE_HASH_BYTES &&
+        tierce__why_departed(engine, prefix->bytes, &miss))
+        found->miss = &miss;
+    tierce__sightings_json(json, found, engine->namespaces);
+    tierce__free(found);
+    return 0;
+}

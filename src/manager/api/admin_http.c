@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/api/admin_http.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "manager/api/manager_metrics.h"
+#include "manager/api/page.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- permissions ----------------------------------------------------------------------------- */
+
+bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call)
+{
+    char name[64];
+    bool may_wait = tierce__call_info(call)->was_aside;
+    enum tierce__auth_result result =
+        tierce__auth_check(manager->auth, call, false, may_wait, name);
+    if (result == TIERCE__AUTH_OK)
+        return true;
+    if (result == TIERCE__AUTH_WAITS)
+        tierce__call_defer_aside(call);
+    else
+        tierce__call_reply_unknown(call, "Basic realm=\"tierce\", Bearer",
+                                   "a token, or a name and password, is required\n");
+    return false;
+}
+
+/* ---- alive and ready ------------------------------------------------------------------------- */
+
+static void serve_livez(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    tierce__call_reply_text(call, 200, "ok\n");
+}
+
+static void say_who_leads(struct tierce__manager *manager, struct tierce__call *call)
+{
+    char trouble[256], text[320];
+    tierce__manager_trouble(manager, trouble);
+    snprintf(text, sizeof(text), "%s%s\n",
+             trouble[0] != '\0' ? "it cannot lead: " : "another manager leads", trouble);
+    tierce__call_reply_text(call, 503, text);
+}
+
+/* The manager is ready even if an index rejects writes: it answers lookups, and clients whose
+ * writes are rejected continue without them. */
+static void say_ready(struct tierce__manager *manager, struct tierce__call *call)
+{
+    char text[320] = "ok\n";
+    size_t count;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__usage usage;
+        tierce__locator_group_usage(manager->locator, groups[i].name, &usage);
+        if (usage.write_error != 0) {
+            snprintf(text, sizeof(text), "ok\nwrites are rejected: the index of group %.64s: %s\n",
+                     groups[i].name, tierce_strerror(usage.write_error));
+            break;
+        }
+    }
+    tierce__registry_release(manager->registry, catalog);
+    tierce__call_reply_text(call, 200, text);
+}
+
+static void serve_readyz(void *arg, struct tierce__call *call)
+{
+    struct tierce__manager *manager = arg;
+    int state = atomic_load_explicit(&manager->state, memory_order_acquire);
+    if (tierce__manager_leads(manager))
+        say_ready(manager, call);
+    else if (state == TIERCE__MANAGER_STARTS || state == TIERCE__MANAGER_LOADS)
+        tierce__call_reply_text(call, 503, "the index is being loaded\n");
+    else
+        say_who_leads(manager, call);
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static void serve_metrics(void *arg, struct tierce__call *call)
+{
+    struct tierce__manager *manager = arg;
+    size_t bytes = 0;
+    if (!tierce__admin_http_allows(manager, call))
+        return;
+    char *text = tierce__metrics_text(manager, &bytes);
+    tierce__call_reply_heap(call, "text/plain; version=0.0.4", text, bytes);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+/* Sends whole lines to one client. If there is nothing to send, an empty line detects a closed
+ * connection. */
+static bool send_lines(void *arg, const char *lines, size_t bytes)
+{
+    struct tierce__stream *stream = arg;
+    bool ends = lines == NULL && bytes == 0;
+    if (!ends && tierce__stream_write(stream, bytes > 0 ? lines : "\n", bytes > 0 ? bytes : 1))
+        return true;
+    tierce__stream_end(stream);
+    return false;
+}
+
+static void serve_events(void *arg, struct tierce__call *call)
+{
+    struct tierce__manager *manager = arg;
+    if (!tierce__admin_http_allows(manager, call))
+        return;
+    struct tierce__stream *stream = tierce__call_stream(call, "application/x-ndjson");
+    if (stream == NULL)
+        return;
+    if (tierce__line_log_subscribe(manager->events, send_lines, stream) < 0)
+        tierce__stream_end(stream);
+}
+
+void tierce__admin_http_stop(struct tierce__manager *manager)
+{
+    tierce__line_log_end_subscribers(manager->events);
+}
+
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+static void put_path(struct tierce__line *line, const struct tierce__rpc *rpc, bool first)
+{
+    if (!first)
+        tierce__line_put(line, ",");
+    tierce__line_put_string(line, rpc->http_path);
+    tierce__line_put(line, ":{\"post\":{\"operationId\":");
+    tierce__line_put_string(line, rpc->http_path + strlen("/api/"));
+    tierce__line_put(line, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":"
+                           "{\"schema\":{\"$ref\":\"#/components/schemas/");
+    tierce__line_put(line, rpc->request->name);
+    tierce__line_put(line, "\"}}}},\"responses\":{\"200\":{\"description\":\"header.status holds "
+                           "the result\",\"content\":{\"application/json\":{\"schema\":{\"$ref\":"
+                           "\"#/components/schemas/");
+    tierce__line_put(line, rpc->reply->name);
+    tierce__line_put(line, "\"}}}},\"400\":{\"description\":\"the body is not JSON\"}}}}");
+}
+
+static void put_enum(struct tierce__line *line, const ProtobufCEnumDescriptor *values)
+{
+    tierce__line_put(line, "{\"type\":\"string\",\"enum\":[");
+    for (unsigned i = 0; i < values->n_values; i++) {
+        tierce__line_put(line, i > 0 ? "," : "");
+        tierce__line_put_string(line, values->values[i].name);
+    }
+    tierce__line_put(line, "]}");
+}
+
+static void put_type(struct tierce__line *line, const ProtobufCFieldDescriptor *field)
+{
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
+        tierce__line_put(line, "{\"$ref\":\"#/components/schemas/");
+        tierce__line_put(line, ((const ProtobufCMessageDescriptor *)field->descriptor)->name);
+        tierce__line_put(line, "\"}");
+    } else if (field->type == PROTOBUF_C_TYPE_ENUM) {
+        put_enum(line, field->descriptor);
+    } else {
+        tierce__line_put(line, field->type == PROTOBUF_C_TYPE_BOOL ? "{\"type\":\"boolean\"}"
+                               : field->type == PROTOBUF_C_TYPE_INT32
+                                   ? "{\"type\":\"integer\",\"format\":\"int32\"}"
+                               : field->type == PROTOBUF_C_TYPE_INT64
+                                   ? "{\"type\":\"string\",\"format\":\"int64\"}"
+                               : field->type == PROTOBUF_C_TYPE_DOUBLE ? "{\"type\":\"number\"}"
+                                                                       : "{\"type\":\"string\"}");
+    }
+}
+
+/* Writes the schemas of a message and of its fields' messages, each once. */
+struct schemas {
+    struct tierce__line *line;
+    const ProtobufCMessageDescriptor *seen[128];
+    size_t count;
+};
+
+static void put_schema(struct schemas *s, const ProtobufCMessageDescriptor *message)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->seen[i] == message)
+            return;
+    }
+    if (s->count == sizeof(s->seen) / sizeof(s->seen[0]))
+        return;
+    s->seen[s->count++] = message;
+    tierce__line_put(s->line, s->count > 1 ? "," : "");
+    tierce__line_put_string(s->line, message->name);
+    tierce__line_put(s->line, ":{\"type\":\"object\",\"properties\":{");
+    for (unsigned f = 0; f < message->n_fields; f++) {
+        const ProtobufCFieldDescriptor *field = &message->fields[f];
+        bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
+        tierce__line_put(s->line, f > 0 ? "," : "");
+        tierce__line_put_string(s->line, field->name);
+        tierce__line_put(s->line, repeated ? ":{\"type\":\"array\",\"items\":" : ":");
+        put_type(s->line, field);
+        tierce__line_put(s->line, repeated ? "}" : "");
+    }
+    tierce__line_put(s->line, "}}");
+    for (unsigned f = 0; f < message->n_fields; f++) {
+        if (message->fields[f].type == PROTOBUF_C_TYPE_MESSAGE)
+            put_schema(s, message->fields[f].descriptor);
+    }
+}
+
+static void serve_openapi(struct tierce__call *call, enum tierce__rpc_port port)
+{
+    struct tierce__line line = {0};
+    struct schemas schemas = {.line = &line};
+    bool first = true;
+    tierce__line_put(&line, "{\"openapi\":\"3.0.3\",\"info\":{\"title\":\"tierce manager\","
+                            "\"version\":\"1\"},\"paths\":{");
+    for (int i = 0; i < TIERCE__RPC_COUNT; i++) {
+        if (tierce__rpcs[i].port != port)
+            continue;
+        put_path(&line, &tierce__rpcs[i], first);
+        first = false;
+    }
+    tierce__line_put(&line, "},\"components\":{\"schemas\":{");
+    for (int i = 0; i < TIERCE__RPC_COUNT; i++) {
+        if (tierce__rpcs[i].port != port)
+            continue;
+        put_schema(&schemas, tierce__rpcs[i].request);
+        put_schema(&schemas, tierce__rpcs[i].reply);
+    }
+    tierce__line_put(&line, "}}}");
+    if (line.failed)
+        tierce__line_clear(&line);
+    tierce__call_reply_heap(call, NULL, line.text, line.bytes);
+}
+
+static void serve_meta_openapi(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_openapi(call, TIERCE__RPC_PORT_META);
+}
+
+static void serve_admin_openapi(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_openapi(call, TIERCE__RPC_PORT_ADMIN);
+}
+
+static void serve_debug_openapi(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_openapi(call, TIERCE__RPC_PORT_DEBUG);
+}
+
+size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,
+                                 struct tierce__route *out)
+{
+    static const tierce__serve_fn openapi[] = {
+        [TIERCE__RPC_PORT_META] = serve_meta_openapi,
+        [TIERCE__RPC_PORT_ADMIN] = serve_admin_openapi,
+        [TIERCE__RPC_PORT_DEBUG] = serve_debug_openapi,
+    };
+    size_t count = 0;
+    out[count++] = (struct tierce__route){"/livez", "GET", serve_livez, manager};
+    out[count++] = (struct tierce__route){"/readyz", "GET", serve_readyz, manager};
+    out[count++] = (struct tierce__route){"/openapi.json", "GET", openapi[port], manager};
+    if (port != TIERCE__RPC_PORT_ADMIN)
+        return count;
+    out[count++] = (struct tierce__route){"/metrics", "GET", serve_metrics, manager};
+    out[count++] = (struct tierce__route){"/events", "GET", serve_events, manager};
+    return count + tierce__page_routes(manager, out + count);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_ADMIN_HTTP_H
+#define TIERCE_MANAGER_ADMIN_HTTP_H
+
+#include "manager/manager_private.h"
+#include "net/server/serve.h"
+
+/*
+ * The routes of an HTTP port other than the RPCs:
+ *
+ *   GET /livez         200: the process answers
+ *   GET /readyz        200: it leads and its index answers (a second line says if it rejects
+ *                      writes); 503 and why
+ *   GET /metrics       Prometheus (administrators' port)
+ *   GET /openapi.json  what the port serves
+ *   GET /events        the event log as it is written, without an end (administrators' port)
+ *
+ * The administrators' port also serves the web page (page.h).
+ */
+
+enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 24 };
+
+/* Returns whether the caller may read these routes: every authenticated role may. If false, the
+ * call was deferred or answered with 401, and is no longer the caller's. */
+bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call);
+
+/* Writes routes and returns how many. */
+size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,
+                                 struct tierce__route *out);
+
+/* Ends all event streams and rejects new ones. */
+void tierce__admin_http_stop(struct tierce__manager *manager);
+
+#endif

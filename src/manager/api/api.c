@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/api/api.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/line.h"
+#include "manager/api/api_private.h"
+#include "manager/api/spans.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* All files have the same codes. */
+#define OK                 META__ERROR_CODE__OK
+#define INTERNAL_ERROR     META__ERROR_CODE__INTERNAL_ERROR
+#define INVALID_ARGUMENT   META__ERROR_CODE__INVALID_ARGUMENT
+#define INSTANCE_NOT_EXIST META__ERROR_CODE__INSTANCE_NOT_EXIST
+#define SERVER_NOT_LEADER  META__ERROR_CODE__SERVER_NOT_LEADER
+
+/* ---- the status of a reply ------------------------------------------------------------------- */
+
+static struct tierce__api_fields all_fields[TIERCE__RPC_COUNT];
+static pthread_once_t fields_once = PTHREAD_ONCE_INIT;
+
+static const ProtobufCFieldDescriptor *find(const ProtobufCMessageDescriptor *type,
+                                            const char *name, ProtobufCType field_type)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(type, name);
+    TIERCE_ASSERT(field == NULL || field->type == field_type);
+    return field;
+}
+
+static void find_fields(void)
+{
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc *rpc = &tierce__rpcs[id];
+        struct tierce__api_fields *f = &all_fields[id];
+        f->trace_id = find(rpc->request, "trace_id", PROTOBUF_C_TYPE_STRING);
+        f->instance_id = find(rpc->request, "instance_id", PROTOBUF_C_TYPE_STRING);
+        f->header = find(rpc->reply, "header", PROTOBUF_C_TYPE_MESSAGE);
+        TIERCE_ASSERT(f->header != NULL);
+        f->request_id = find(f->header->descriptor, "request_id", PROTOBUF_C_TYPE_STRING);
+        f->status = find(f->header->descriptor, "status", PROTOBUF_C_TYPE_MESSAGE);
+        f->tracer_result = find(f->header->descriptor, "tracer_result", PROTOBUF_C_TYPE_STRING);
+        TIERCE_ASSERT(f->request_id != NULL && f->status != NULL);
+        f->code = find(f->status->descriptor, "code", PROTOBUF_C_TYPE_ENUM);
+        f->message = find(f->status->descriptor, "message", PROTOBUF_C_TYPE_STRING);
+        TIERCE_ASSERT(f->code != NULL && f->message != NULL);
+    }
+}
+
+const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id)
+{
+    pthread_once(&fields_once, find_fields);
+    return &all_fields[id];
+}
+
+static void *at(ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
+{
+    return (char *)message + field->offset;
+}
+
+/* Returns a sub-message of the reply, created if it is missing; its type comes from the field. */
+static ProtobufCMessage *sub_message(ProtobufCMessage *root, ProtobufCMessage *parent,
+                                     const ProtobufCFieldDescriptor *field)
+{
+    ProtobufCMessage **place = at(parent, field);
+    const ProtobufCMessageDescriptor *type = field->descriptor;
+    if (*place == NULL) {
+        *place = tierce__proto_alloc(root, type->sizeof_message);
+        if (*place != NULL)
+            type->message_init(*place);
+    }
+    return *place;
+}
+
+const char *tierce__api_text_field(const ProtobufCMessage *message,
+                                   const ProtobufCFieldDescriptor *field)
+{
+    if (message == NULL || field == NULL)
+        return "";
+    return tierce__api_string(
+        *(char *const *)(const void *)((const char *)message + field->offset));
+}
+
+void tierce__api_say(struct tierce__api_call *api, int code, const char *format, ...)
+{
+    enum { TEXT_BYTES = 640 };
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    ProtobufCMessage *status =
+        header != NULL ? sub_message(api->reply, header, fields->status) : NULL;
+    char *text = tierce__proto_alloc(api->reply, TEXT_BYTES);
+    api->code = code;
+    if (status == NULL || text == NULL)
+        return; /* packing the reply fails */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, TEXT_BYTES, format, arguments);
+    va_end(arguments);
+    *(int32_t *)at(status, fields->code) = code;
+    *(char **)at(status, fields->message) = text;
+}
+
+/* header.request_id = trace_id, '_', microseconds since 1970. */
+static void set_request_id(struct tierce__api_call *api)
+{
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    const char *trace_id = tierce__api_text_field(api->request, fields->trace_id);
+    size_t bytes = strlen(trace_id) + 24;
+    char *text = tierce__proto_alloc(api->reply, bytes);
+    if (header == NULL || text == NULL)
+        return;
+    snprintf(text, bytes, "%s_%lld", trace_id, (long long)tierce__manager_now_us(api->manager));
+    *(char **)at(header, fields->request_id) = text;
+}
+
+/* Returns whether the client requests timings, by the suffix of its trace_id. */
+static bool wants_spans(const struct tierce__api_call *api, const char *trace_id)
+{
+    static const char end[] = "__kvcm_need_span_tracer";
+    size_t length = strlen(trace_id), wanted = sizeof(end) - 1;
+    return tierce__api_fields(api->id)->tracer_result != NULL && length >= wanted &&
+           strcmp(trace_id + length - wanted, end) == 0;
+}
+
+/* header.tracer_result. */
+static void set_spans(struct tierce__api_call *api, struct tierce__spans *spans,
+                      const char *trace_id)
+{
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    struct tierce__line line = {0};
+    tierce__spans_end(spans, trace_id, &line);
+    char *text = line.failed ? NULL : tierce__proto_alloc(api->reply, line.bytes + 1);
+    if (header != NULL && text != NULL) {
+        memcpy(text, line.text, line.bytes);
+        text[line.bytes] = '\0';
+        *(char **)at(header, fields->tracer_result) = text;
+    }
+    tierce__line_clear(&line);
+}
+
+static void escape(char *out, size_t size, const char *text)
+{
+    size_t n = 0;
+    for (; *text != '\0' && n + 3 < size; text++) {
+        if (*text == '"' || *text == '\\')
+            out[n++] = '\\';
+        out[n++] = *text;
+    }
+    out[n] = '\0';
+}
+
+static void say_not_leader(struct tierce__api_call *api)
+{
+    struct tierce__elector_state state;
+    char trouble[256];
+    int own = atomic_load_explicit(&api->manager->state, memory_order_acquire);
+    if (own == TIERCE__MANAGER_STARTS || own == TIERCE__MANAGER_LOADS) {
+        tierce__api_say(api, META__ERROR_CODE__SERVICE_NOT_READY,
+                        "Server is not ready: the index is being loaded");
+        return;
+    }
+    tierce__elector_state(api->manager->elector, &state);
+    bool is_kv =
+        strcmp(api->reply->descriptor->package_name, "kv_cache_manager.proto.kv_meta") == 0;
+    int code =
+        is_kv ? META__ERROR_CODE__SERVICE_NOT_READY : SERVER_NOT_LEADER; /* kv_meta has no 9 */
+    tierce__manager_trouble(api->manager, trouble);
+    if (trouble[0] != '\0')
+        tierce__api_say(api, code, "Server is not leader; it cannot lead: %s", trouble);
+    else
+        tierce__api_say(api, code, "Server is not leader%s%s",
+                        state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
+}
+
+void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
+{
+    char why[TIERCE__WHY_BYTES * 2];
+    const char *text = api->why[0] != '\0' ? api->why : tierce_strerror(rc);
+    if (rc == -ENOENT)
+        tierce__api_say(api, INSTANCE_NOT_EXIST, "get %s metrics collector failed: %s",
+                        tierce__rpcs[api->id].method, text);
+    else if (rc == TIERCE_E_ARGUMENT)
+        tierce__api_say(api, INVALID_ARGUMENT, "%s", text);
+    else if (rc == TIERCE_E_CLOSED || rc == TIERCE_E_REFUSED)
+        say_not_leader(api);
+    else {
+        escape(why, sizeof(why), text);
+        tierce__api_say(api, INTERNAL_ERROR, "Failed to %s: {\"error_msg\":[\"%s\"]}", doing, why);
+    }
+}
+
+void tierce__api_end(struct tierce__api_call *api, int rc, const char *doing, const char *done)
+{
+    if (rc < 0)
+        tierce__api_fail(api, rc, doing);
+    else
+        tierce__api_say(api, OK, "%s", done);
+}
+
+void tierce__api_invalid(struct tierce__api_call *api, const char *field)
+{
+    tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}",
+                    tierce__rpcs[api->id].method, field);
+}
+
+const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api)
+{
+    if (api->catalog == NULL)
+        api->catalog = tierce__registry_acquire(api->manager->registry);
+    return api->catalog;
+}
+
+void tierce__api_clear(struct tierce__api_call *api)
+{
+    if (api->catalog != NULL)
+        tierce__registry_release(api->manager->registry, api->catalog);
+    tierce__proto_free(api->reply);
+    tierce__proto_free(api->request);
+    tierce__arena_clear(&api->arena);
+}
+
+void *tierce__api_alloc(struct tierce__api_call *api, size_t count, size_t bytes)
+{
+    size_t all;
+    return __builtin_mul_overflow(count, bytes, &all) ? NULL : tierce__proto_alloc(api->reply, all);
+}
+
+/* ---- parts of messages ----------------------------------------------------------------------- */
+
+int tierce__api_read_mask(struct tierce__api_call *api, const Meta__BlockMask *message,
+                          struct tierce__mask *out)
+{
+    *out = (struct tierce__mask){0};
+    if (message == NULL)
+        return 0;
+    if (message->info_case == META__BLOCK_MASK__INFO_OFFSET) {
+        out->offset = message->offset;
+    } else if (message->info_case == META__BLOCK_MASK__INFO_BOOL_MASKS) {
+        const Meta__BoolMasksType *masks = message->bool_masks;
+        uint8_t *values = tierce__arena_alloc(&api->arena, masks->n_values + 1);
+        if (values == NULL)
+            return -ENOMEM;
+        for (size_t i = 0; i < masks->n_values; i++)
+            values[i] = masks->values[i] != 0;
+        *out = (struct tierce__mask){.is_values = true, .values = values, .count = masks->n_values};
+    }
+    return 0;
+}
+
+Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
+                                                 const struct tierce__found *found, size_t count)
+{
+    size_t specs_all = 0;
+    for (size_t i = 0; i < count; i++)
+        specs_all += found[i].spec_count;
+    Meta__CacheLocation **list = tierce__api_alloc(api, count + 1, sizeof(*list));
+    Meta__CacheLocation *locations = tierce__api_alloc(api, count + 1, sizeof(*locations));
+    Meta__LocationSpec **spec_list = tierce__api_alloc(api, specs_all + 1, sizeof(*spec_list));
+    Meta__LocationSpec *specs = tierce__api_alloc(api, specs_all + 1, sizeof(*specs));
+    if (list == NULL || locations == NULL || spec_list == NULL || specs == NULL)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        meta__cache_location__init(&locations[i]);
+        locations[i].type = (Meta__StorageType)found[i].type;
+        locations[i].spec_size = (int32_t)found[i].spec_count_all;
+        locations[i].n_location_specs = found[i].spec_count;
+        locations[i].location_specs = spec_list;
+        list[i] = &locations[i];
+        for (size_t s = 0; s < found[i].spec_count; s++, specs++) {
+            meta__location_spec__init(specs);
+            specs->name = tierce__api_text(found[i].specs[s].name);
+            specs->uri = tierce__api_text(found[i].specs[s].uri);
+            *spec_list++ = specs;
+        }
+    }
+    return list;
+}
+
+/* ---- admin as meta --------------------------------------------------------------------------- */
+
+static ProtobufCMessage *convert(struct tierce__api_call *api, const ProtobufCMessage *from,
+                                 const ProtobufCMessageDescriptor *to)
+{
+    ProtobufCMessage *out = NULL;
+    char why[TIERCE__PROTO_WHY_BYTES];
+    void *wire;
+    size_t bytes;
+    int rc = tierce__proto_pack(&wire, &bytes, from);
+    if (rc < 0)
+        return NULL;
+    rc = tierce__proto_unpack(&out, to, wire, bytes, why);
+    tierce__free(wire);
+    if (rc < 0)
+        tierce__api_say(api, INTERNAL_ERROR, "%s", why);
+    return rc == 0 ? out : NULL;
+}
+
+/* KVCM's admin service has no other codes. */
+static int admin_code(int code)
+{
+    bool has = code == OK || code == INVALID_ARGUMENT || code == SERVER_NOT_LEADER ||
+               code == META__ERROR_CODE__SERVICE_NOT_READY;
+    return has ? code : INTERNAL_ERROR;
+}
+
+int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
+{
+    struct tierce__api_call inner = {.manager = api->manager, .id = meta};
+    inner.request = convert(api, api->request, tierce__rpcs[meta].request);
+    inner.reply = tierce__proto_create(tierce__rpcs[meta].reply);
+    ProtobufCMessage *reply = NULL;
+    if (inner.request != NULL && inner.reply != NULL) {
+        tierce__api_meta_rows[meta].run(&inner);
+        reply = convert(api, inner.reply, api->reply->descriptor);
+    }
+    if (reply != NULL) {
+        tierce__proto_free(api->reply);
+        api->reply = reply;
+        api->code = admin_code(inner.code);
+        const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+        ProtobufCMessage *header = sub_message(reply, reply, fields->header);
+        ProtobufCMessage *status =
+            header != NULL ? sub_message(reply, header, fields->status) : NULL;
+        if (status != NULL)
+            *(int32_t *)at(status, fields->code) = api->code;
+    }
+    tierce__api_clear(&inner);
+    return inner.code;
+}
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id)
+{
+    static const struct tierce__api_row *const tables[] = {
+        tierce__api_meta_rows, tierce__api_admin_rows, tierce__api_cluster_rows,
+        tierce__api_kv_rows, tierce__api_debug_rows};
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        if (tables[i][id].run != NULL)
+            return &tables[i][id];
+    }
+    return NULL;
+}
+
+bool tierce__api_may_wait(const struct tierce__api_call *api)
+{
+    const struct tierce__api_row *row = tierce__api_row(api->id);
+    if (row->waits != TIERCE__API_WAITS_AS_INSTANCE)
+        return row->waits == TIERCE__API_WAITS;
+    return tierce__locator_blocks(
+        api->manager->locator,
+        tierce__api_text_field(api->request, tierce__api_fields(api->id)->instance_id));
+}
+
+static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
+{
+    const struct tierce__rpc *rpc = &tierce__rpcs[api->id];
+    int state = atomic_load_explicit(&api->manager->state, memory_order_acquire);
+    if (fault->kind == TIERCE__FAULT_INTERNAL_ERROR)
+        tierce__api_say(api, INTERNAL_ERROR, "%s fail due to fault injection", rpc->method);
+    else if (fault->kind == TIERCE__FAULT_ERROR_CODE)
+        tierce__api_say(api, fault->code, "%s fail due to fault injection", rpc->method);
+    else if (state == TIERCE__MANAGER_STARTS ||
+             (rpc->is_leader_only && !tierce__manager_leads(api->manager)))
+        say_not_leader(api);
+    else if (api->unknown != NULL)
+        tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}", rpc->method,
+                        api->unknown);
+    else
+        tierce__api_row(api->id)->run(api);
+    set_request_id(api);
+}
+
+void tierce__api_run(struct tierce__api_call *api, const struct tierce__fault *fault)
+{
+    const char *trace_id =
+        tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);
+    struct tierce__spans spans;
+    bool is_traced = wants_spans(api, trace_id);
+    if (is_traced)
+        tierce__spans_begin(&spans, api->began_ns);
+    int span = tierce__span_open("api:run");
+    run(api, fault);
+    tierce__span_close(span);
+    if (is_traced)
+        set_spans(api, &spans, trace_id);
+}

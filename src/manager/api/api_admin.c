@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/api/api_model.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "manager/registry/registry_rules.h"
+#include "manager/storage/unmanaged.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Storages, groups, instances, accounts, snapshots: a function for each RPC of the admin service
+ * that changes or shows them. The others are in api_cluster.c. */
+
+#define OK             META__ERROR_CODE__OK
+#define INTERNAL_ERROR META__ERROR_CODE__INTERNAL_ERROR
+
+/* Sets the status of a change: like KVCM's admin service, INTERNAL_ERROR for every failure. */
+static void say(struct tierce__api_call *api, int rc, const char *done, const char *doing)
+{
+    if (rc >= 0)
+        tierce__api_say(api, OK, "%s", done);
+    else if (rc == -ENOENT) /* not instances */
+        tierce__api_say(api, INTERNAL_ERROR, "Failed to %s: %s", doing, api->why);
+    else
+        tierce__api_fail(api, rc, doing);
+}
+
+/* The same for a valid change whose limit has no effect: the reply and the log have a warning. */
+static void say_warned(struct tierce__api_call *api, int rc, const char *done, const char *doing,
+                       const char *warning)
+{
+    if (rc < 0 || warning[0] == '\0') {
+        say(api, rc, done, doing);
+        return;
+    }
+    tierce__log(TIERCE_LOG_WARN, "manager.quota_unmanaged", "%s", warning);
+    tierce__api_say(api, OK, "%s; warning: %s", done, warning);
+}
+
+/* ---- storages -------------------------------------------------------------------------------- */
+
+static bool read_storage(struct tierce__api_call *api, const Admin__StorageConfig *message,
+                         struct tierce__storage *out)
+{
+    const char *missing;
+    if (tierce__api_read_storage(api, message, out, &missing))
+        return true;
+    if (missing != NULL)
+        tierce__api_invalid(api, missing);
+    else
+        tierce__api_fail(api, -ENOMEM, "read storage");
+    return false;
+}
+
+/* Checked first, because the registry would reject it after the work. */
+static int try_storage(struct tierce__api_call *api, struct tierce__storage *storage)
+{
+    char why[128];
+    int rc = tierce__storage_check(storage, api->why);
+    if (rc != 0 || tierce__catalog_storage(tierce__api_catalog(api), storage->name) != NULL)
+        return rc;
+    rc = tierce__storages_try(api->manager->storages, storage, why);
+    if (rc != 0)
+        snprintf(
+            api->why, sizeof(api->why),
+            "storage %.70s is not available, and check_storage_available_when_open is set: %.100s",
+            storage->name, why[0] != '\0' ? why : tierce_strerror(rc));
+    return rc;
+}
+
+static void add_storage(struct tierce__api_call *api)
+{
+    const Admin__AddStorageRequest *request = (const Admin__AddStorageRequest *)api->request;
+    struct tierce__storage storage;
+    char warning[TIERCE__WARNING_BYTES];
+    if (!read_storage(api, request->storage, &storage))
+        return;
+    int rc = storage.check_when_open ? try_storage(api, &storage) : 0;
+    if (rc == 0)
+        rc = tierce__registry_add_storage(api->manager->registry, &storage, api->why);
+    tierce__storage_warning(warning, api->manager->storages, &storage);
+    say_warned(api, rc, "Storage added successfully", "add storage", warning);
+}
+
+/* Stored blocks would be looked up and deleted in the wrong place. */
+static bool moves_blocks(struct tierce__api_call *api, const struct tierce__storage *storage)
+{
+    struct tierce__usage usage;
+    const struct tierce__storage *now =
+        tierce__catalog_storage(tierce__api_catalog(api), storage->name);
+    if (now == NULL)
+        return false;
+    bool moves = strcmp(now->root_path, storage->root_path) != 0 ||
+                 strcmp(now->mountpoint, storage->mountpoint) != 0 ||
+                 strcmp(now->root_dir, storage->root_dir) != 0 ||
+                 strcmp(now->uri, storage->uri) != 0;
+    tierce__locator_storage_usage(api->manager->locator, now->number, &usage);
+    uint64_t bytes = usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes;
+    if (moves && bytes > 0)
+        snprintf(api->why, sizeof(api->why),
+                 "storage %.100s holds %llu bytes of blocks, which would no longer be found; add "
+                 "another storage",
+                 storage->name, (unsigned long long)bytes);
+    return moves && bytes > 0;
+}
+
+static void update_storage(struct tierce__api_call *api)
+{
+    const Admin__UpdateStorageRequest *request = (const Admin__UpdateStorageRequest *)api->request;
+    struct tierce__storage storage;
+    char warning[TIERCE__WARNING_BYTES];
+    if (!read_storage(api, request->storage, &storage))
+        return;
+    if (moves_blocks(api, &storage)) {
+        say(api, -EBUSY, "", "update storage");
+        return;
+    }
+    int rc = tierce__registry_update_storage(api->manager->registry, &storage, api->why);
+    tierce__storage_warning(warning, api->manager->storages, &storage);
+    say_warned(api, rc, "Storage updated successfully", "update storage", warning);
+}
+
+static void enable(struct tierce__api_call *api, const char *name, bool enabled, const char *done,
+                   const char *doing)
+{
+    if (name[0] == '\0') {
+        tierce__api_invalid(api, "storage_unique_name");
+        return;
+    }
+    int rc = tierce__registry_enable_storage(api->manager->registry, name, enabled, api->why);
+    say(api, rc, done, doing);
+}
+
+static void enable_storage(struct tierce__api_call *api)
+{
+    const Admin__EnableStorageRequest *request = (const Admin__EnableStorageRequest *)api->request;
+    enable(api, request->storage_unique_name, true, "Storage enabled successfully",
+           "enable storage");
+}
+
+static void disable_storage(struct tierce__api_call *api)
+{
+    const Admin__DisableStorageRequest *request =
+        (const Admin__DisableStorageRequest *)api->request;
+    enable(api, request->storage_unique_name, false, "Storage disabled successfully",
+           "disable storage");
+}
+
+static void remove_storage(struct tierce__api_call *api)
+{
+    const Admin__RemoveStorageRequest *request = (const Admin__RemoveStorageRequest *)api->request;
+    if (request->storage_unique_name[0] == '\0') {
+        tierce__api_invalid(api, "storage_unique_name");
+        return;
+    }
+    int rc = tierce__registry_remove_storage(api->manager->registry, request->storage_unique_name,
+                                             api->why);
+    say(api, rc, "Storage removed successfully", "remove storage");
+}
+
+static void list_storage(struct tierce__api_call *api)
+{
+    Admin__ListStorageResponse *reply = (Admin__ListStorageResponse *)api->reply;
+    size_t count;
+    const struct tierce__storage *storages =
+        tierce__catalog_storages(tierce__api_catalog(api), &count);
+    reply->storage = tierce__api_alloc(api, count + 1, sizeof(*reply->storage));
+    int rc = reply->storage != NULL ? 0 : -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        reply->storage[i] = tierce__api_show_storage(api, &storages[i]);
+        reply->n_storage += reply->storage[i] != NULL;
+        rc = reply->storage[i] != NULL ? 0 : -ENOMEM;
+    }
+    say(api, rc, "Storage listed successfully", "list storage");
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static bool read_group(struct tierce__api_call *api, const Admin__InstanceGroup *message,
+                       struct tierce__group *out)
+{
+    const char *missing;
+    if (tierce__api_read_group(api, message, out, &missing))
+        return true;
+    if (missing != NULL)
+        tierce__api_invalid(api, missing);
+    else
+        tierce__api_fail(api, -ENOMEM, "read instance group");
+    return false;
+}
+
+static void create_instance_group(struct tierce__api_call *api)
+{
+    const Admin__CreateInstanceGroupRequest *request =
+        (const Admin__CreateInstanceGroupRequest *)api->request;
+    struct tierce__group group;
+    char warning[TIERCE__WARNING_BYTES];
+    if (!read_group(api, request->instance_group, &group))
+        return;
+    int rc = tierce__registry_add_group(api->manager->registry, &group, api->why);
+    tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), &group);
+    say_warned(api, rc, "Instance group created successfully", "create instance group", warning);
+}
+
+static void update_instance_group(struct tierce__api_call *api)
+{
+    const Admin__UpdateInstanceGroupRequest *request =
+        (const Admin__UpdateInstanceGroupRequest *)api->request;
+    struct tierce__group group;
+    char warning[TIERCE__WARNING_BYTES];
+    if (!read_group(api, request->instance_group, &group))
+        return;
+    int rc = tierce__registry_update_group(api->manager->registry, &group, request->current_version,
+                                           api->why);
+    tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), &group);
+    say_warned(api, rc, "Instance group updated successfully", "update instance group", warning);
+}
+
+static void remove_instance_group(struct tierce__api_call *api)
+{
+    const Admin__RemoveInstanceGroupRequest *request =
+        (const Admin__RemoveInstanceGroupRequest *)api->request;
+    if (request->name[0] == '\0') {
+        tierce__api_invalid(api, "name");
+        return;
+    }
+    int rc = tierce__registry_remove_group(api->manager->registry, request->name, api->why);
+    say(api, rc, "Instance group removed successfully", "remove instance group");
+}
+
+static void get_instance_group(struct tierce__api_call *api)
+{
+    const Admin__GetInstanceGroupRequest *request =
+        (const Admin__GetInstanceGroupRequest *)api->request;
+    Admin__GetInstanceGroupResponse *reply = (Admin__GetInstanceGroupResponse *)api->reply;
+    if (request->name[0] == '\0') {
+        tierce__api_invalid(api, "name");
+        return;
+    }
+    const struct tierce__group *group =
+        tierce__catalog_group(tierce__api_catalog(api), request->name);
+    if (group == NULL) {
+        tierce__api_say(api, INTERNAL_ERROR, "there is no instance group %.100s", request->name);
+        return;
+    }
+    reply->instance_group = tierce__api_show_group(api, group);
+    say(api, reply->instance_group != NULL ? 0 : -ENOMEM, "Instance group retrieved successfully",
+        "get instance group");
+}
+
+static void list_instance_group(struct tierce__api_call *api)
+{
+    Admin__ListInstanceGroupResponse *reply = (Admin__ListInstanceGroupResponse *)api->reply;
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(tierce__api_catalog(api), &count);
+    reply->instance_group = tierce__api_alloc(api, count + 1, sizeof(*reply->instance_group));
+    int rc = reply->instance_group != NULL ? 0 : -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        reply->instance_group[i] = tierce__api_show_group(api, &groups[i]);
+        reply->n_instance_group += reply->instance_group[i] != NULL;
+        rc = reply->instance_group[i] != NULL ? 0 : -ENOMEM;
+    }
+    say(api, rc, "Instance groups listed successfully", "list instance groups");
+}
+
+/* ---- instances ------------------------------------------------------------------------------- */
+
+static void register_instance(struct tierce__api_call *api)
+{
+    tierce__api_run_as_meta(api, TIERCE__RPC_meta_register_instance);
+}
+
+static void get_cache_meta(struct tierce__api_call *api)
+{
+    tierce__api_run_as_meta(api, TIERCE__RPC_meta_get_cache_meta);
+}
+
+/* If the instance does not exist, there is nothing to remove. */
+static void remove_cache(struct tierce__api_call *api)
+{
+    const Admin__RemoveCacheRequest *request = (const Admin__RemoveCacheRequest *)api->request;
+    if (request->instance_id[0] == '\0') {
+        tierce__api_invalid(api, "instance_id");
+        return;
+    }
+    if (tierce__api_run_as_meta(api, TIERCE__RPC_meta_remove_cache) ==
+        META__ERROR_CODE__INSTANCE_NOT_EXIST)
+        tierce__api_say(api, OK, "Cache removed successfully");
+}
+
+static void remove_instance(struct tierce__api_call *api)
+{
+    const Admin__RemoveInstanceRequest *request =
+        (const Admin__RemoveInstanceRequest *)api->request;
+    if (request->instance_id[0] == '\0') {
+        tierce__api_invalid(api, "instance_id");
+        return;
+    }
+    const struct tierce__instance *instance =
+        tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
+    if (instance != NULL && request->instance_group[0] != '\0' &&
+        strcmp(instance->group_name, request->instance_group) != 0) {
+        tierce__api_say(api, INTERNAL_ERROR,
+                        "Failed to remove instance: %.100s is of instance group %.100s, not %.100s",
+                        instance->id, instance->group_name, request->instance_group);
+        return;
+    }
+    int rc = tierce__locator_remove_instance(api->manager->locator, request->instance_id, api->why);
+    if (rc == 0)
+        rc = tierce__registry_remove_instance(api->manager->registry, request->instance_id,
+                                              api->why);
+    say(api, rc, "Instance removed successfully", "remove instance");
+}
+
+/* The meta service's message: both have the same fields, and so the same layout. */
+static Admin__InstanceInfo *show_instance(struct tierce__api_call *api,
+                                          const struct tierce__instance *instance)
+{
+    _Static_assert(sizeof(Admin__InstanceInfo) == sizeof(Meta__InstanceInfo) &&
+                       offsetof(Admin__InstanceInfo, location_spec_groups) ==
+                           offsetof(Meta__InstanceInfo, location_spec_groups),
+                   "the two messages have the same layout");
+    return (Admin__InstanceInfo *)(void *)tierce__api_show_instance(api, instance);
+}
+
+static void get_instance_info(struct tierce__api_call *api)
+{
+    const Admin__GetInstanceInfoRequest *request =
+        (const Admin__GetInstanceInfoRequest *)api->request;
+    Admin__GetInstanceInfoResponse *reply = (Admin__GetInstanceInfoResponse *)api->reply;
+    if (request->instance_id[0] == '\0') {
+        tierce__api_invalid(api, "instance_id");
+        return;
+    }
+    const struct tierce__instance *instance =
+        tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
+    if (instance == NULL) {
+        tierce__api_say(api, INTERNAL_ERROR, "there is no instance %.100s", request->instance_id);
+        return;
+    }
+    reply->instance_info = show_instance(api, instance);
+    say(api, reply->instance_info != NULL ? 0 : -ENOMEM, "Instance info retrieved successfully",
+        "get instance info");
+}
+
+static void list_instance_info(struct tierce__api_call *api)
+{
+    const Admin__ListInstanceInfoRequest *request =
+        (const Admin__ListInstanceInfoRequest *)api->request;
+    Admin__ListInstanceInfoResponse *reply = (Admin__ListInstanceInfoResponse *)api->reply;
+    size_t count;
+    if (request->instance_group_name[0] == '\0') {
+        tierce__api_invalid(api, "instance_group_name");
+        return;
+    }
+    const struct tierce__instance *instances =
+        tierce__catalog_instances(tierce__api_catalog(api), &count);
+    reply->instance_info = tierce__api_alloc(api, count + 1, sizeof(*reply->instance_info));
+    int rc = reply->instance_info != NULL ? 0 : -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (strcmp(instances[i].group_name, request->instance_group_name) != 0)
+            continue;
+        Admin__InstanceInfo *info = show_instance(api, &instances[i]);
+        rc = info != NULL ? 0 : -ENOMEM;
+        reply->instance_info[reply->n_instance_info] = info;
+        reply->n_instance_info += info != NULL;
+    }
+    say(api, rc, "Instance info listed successfully", "list instance info");
+}
+
+/* ---- accounts -------------------------------------------------------------------------------- */
+
+static void add_account(struct tierce__api_call *api)
+{
+    const Admin__AddAccountRequest *request = (const Admin__AddAccountRequest *)api->request;
+    const char *missing = request->user_name[0] == '\0'  ? "user_name"
+                          : request->password[0] == '\0' ? "password"
+                                                         : NULL;
+    if (missing != NULL) {
+        tierce__api_invalid(api, missing);
+        return;
+    }
+    int rc =
+        tierce__registry_add_account(api->manager->registry, request->user_name, request->password,
+                                     (enum tierce__role)request->role, api->why);
+    say(api, rc, "Account added successfully", "add account");
+}
+
+static void delete_account(struct tierce__api_call *api)
+{
+    const Admin__DeleteAccountRequest *request = (const Admin__DeleteAccountRequest *)api->request;
+    if (request->user_name[0] == '\0') {
+        tierce__api_invalid(api, "user_name");
+        return;
+    }
+    int rc = tierce__registry_remove_account(api->manager->registry, request->user_name, api->why);
+    say(api, rc, "Account deleted successfully", "delete account");
+}
+
+static void list_account(struct tierce__api_call *api)
+{
+    Admin__ListAccountResponse *reply = (Admin__ListAccountResponse *)api->reply;
+    size_t count;
+    const struct tierce__account *accounts =
+        tierce__catalog_accounts(tierce__api_catalog(api), &count);
+    Admin__Account *shown = tierce__api_alloc(api, count + 1, sizeof(*shown));
+    reply->accounts = tierce__api_alloc(api, count + 1, sizeof(*reply->accounts));
+    int rc = shown != NULL && reply->accounts != NULL ? 0 : -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        admin__account__init(&shown[i]);
+        shown[i].user_name = accounts[i].name;
+        shown[i].role = (Admin__AccountRole)accounts[i].role;
+        reply->accounts[reply->n_accounts++] = &shown[i];
+    }
+    say(api, rc, "list account successfully", "list account");
+}
+
+/* ---- snapshots ------------------------------------------------------------------------------- */
+
+static void gen_config_snapshot(struct tierce__api_call *api)
+{
+    Admin__ConfigSnapShotResponse *reply = (Admin__ConfigSnapShotResponse *)api->reply;
+    char *text = NULL;
+    int rc = tierce__registry_snapshot(api->manager->registry, &text);
+    char *copy = rc == 0 ? tierce__api_alloc(api, strlen(text) + 1, 1) : NULL;
+    if (rc == 0 && copy == NULL)
+        rc = -ENOMEM;
+    if (rc == 0) {
+        memcpy(copy, text, strlen(text) + 1);
+        reply->config_snapshot = copy;
+    }
+    tierce__free(text);
+    say(api, rc, "Config snapshot generated successfully", "generate config snapshot");
+}
+
+/* Opens the instances that the snapshot added. A snapshot that removes instances was rejected
+ * before. */
+static int open_instances(struct tierce__api_call *api)
+{
+    size_t count;
+    int rc = 0;
+    const struct tierce__catalog *catalog = tierce__api_catalog(api);
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = tierce__locator_add_instance(api->manager->locator, instances[i].id, api->why);
+    return rc;
+}
+
+static void load_config_snapshot(struct tierce__api_call *api)
+{
+    const Admin__LoadConfigSnapshotRequest *request =
+        (const Admin__LoadConfigSnapshotRequest *)api->request;
+    if (request->config_snapshot[0] == '\0') {
+        tierce__api_invalid(api, "config_snapshot");
+        return;
+    }
+    int rc = tierce__registry_restore(api->manager->registry, request->config_snapshot, api->why);
+    if (rc >= 0)
+        rc = open_instances(api);
+    say(api, rc, "Config snapshot loaded successfully", "load config snapshot");
+}
+
+const struct tierce__api_row tierce__api_admin_rows[TIERCE__RPC_COUNT] = {
+    [TIERCE__RPC_admin_add_storage] = {add_storage, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_enable_storage] = {enable_storage, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_disable_storage] = {disable_storage, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_remove_storage] = {remove_storage, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_update_storage] = {update_storage, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_list_storage] = {list_storage, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_create_instance_group] = {create_instance_group, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_update_instance_group] = {update_instance_group, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_remove_instance_group] = {remove_instance_group, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_get_instance_group] = {get_instance_group, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_list_instance_group] = {list_instance_group, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_get_cache_meta] = {get_cache_meta, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_admin_remove_cache] = {remove_cache, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_admin_register_instance] = {register_instance, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_remove_instance] = {remove_instance, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_get_instance_info] = {get_instance_info, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_list_instance_info] = {list_instance_info, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_add_account] = {add_account, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_delete_account] = {delete_account, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_list_account] = {list_account, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_gen_config_snapshot] = {gen_config_snapshot, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_load_config_snapshot] = {load_config_snapshot, TIERCE__API_WAITS},
+};

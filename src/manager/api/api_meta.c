@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "manager/api/api_private.h"
+#include "manager/locate/block_keys.h"
+#include "manager/registry/model_json.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The calls of engines: a function for each RPC of the meta service. */
+
+#define OK               META__ERROR_CODE__OK
+#define INTERNAL_ERROR   META__ERROR_CODE__INTERNAL_ERROR
+#define INVALID_ARGUMENT META__ERROR_CODE__INVALID_ARGUMENT
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* The fields by which a request names blocks. */
+struct keys {
+    const int64_t *keys;
+    size_t count;
+};
+
+/* As in KVCM, the instance is looked up before the arguments are checked. NULL: the reply is
+ * set. */
+static const struct tierce__instance *find_instance(struct tierce__api_call *api, const char *id)
+{
+    const struct tierce__instance *instance =
+        tierce__catalog_instance(tierce__api_catalog(api), id);
+    if (instance == NULL) {
+        snprintf(api->why, sizeof(api->why), "there is no instance %.100s", id);
+        tierce__api_fail(api, -ENOENT, "find instance");
+    }
+    return instance;
+}
+
+/* block_keys take precedence over token_ids; tokens of a partial block yield no key. On an error
+ * the reply is set. */
+static bool read_keys(struct tierce__api_call *api, const char *instance_id, const int64_t *keys,
+                      size_t key_count, const int64_t *tokens, size_t token_count, struct keys *out)
+{
+    *out = (struct keys){.keys = keys, .count = key_count};
+    if (key_count > 0)
+        return true;
+    const struct tierce__instance *instance = find_instance(api, instance_id);
+    if (instance == NULL)
+        return false;
+    if (token_count == 0 || instance->block_size <= 0) {
+        tierce__api_say(
+            api, INVALID_ARGUMENT, "%s",
+            token_count == 0
+                ? "neither block_keys nor token_ids"
+                : "the instance has no block_size, so token_ids cannot be converted to keys");
+        return false;
+    }
+    size_t block_size = (size_t)instance->block_size;
+    int64_t *made =
+        tierce__arena_alloc(&api->arena, (token_count / block_size + 1) * sizeof(*made));
+    if (made == NULL) {
+        tierce__api_fail(api, -ENOMEM, "make keys");
+        return false;
+    }
+    *out = (struct keys){.keys = made,
+                         .count = tierce__block_keys(made, tokens, token_count, block_size)};
+    return true;
+}
+
+/* ---- registering ----------------------------------------------------------------------------- */
+
+static const char *missing_field(const Meta__RegisterInstanceRequest *request)
+{
+    const Meta__ModelDeployment *model = request->model_deployment;
+    if (request->instance_group[0] == '\0')
+        return "instance_group";
+    if (request->instance_id[0] == '\0')
+        return "instance_id";
+    if (model == NULL)
+        return "model_deployment";
+    if (model->model_name[0] == '\0')
+        return "model_deployment: {model_name}";
+    if (model->dtype[0] == '\0')
+        return "model_deployment: {dtype}";
+    if (request->n_location_spec_infos == 0)
+        return "location_spec_infos";
+    for (size_t i = 0; i < request->n_location_spec_infos; i++) {
+        if (request->location_spec_infos[i]->name[0] == '\0')
+            return "location_spec_infos: {name}";
+    }
+    return NULL;
+}
+
+/* Converts the message to an instance. Its texts and arrays belong to the message and the arena. */
+static bool borrow_instance(struct tierce__api_call *api,
+                            const Meta__RegisterInstanceRequest *request,
+                            struct tierce__instance *out)
+{
+    const Meta__ModelDeployment *model = request->model_deployment;
+    struct tierce__arena *arena = &api->arena;
+    *out = (struct tierce__instance){
+        .id = request->instance_id,
+        .group_name = request->instance_group,
+        .quota_group_name = tierce__api_text(""),
+        .user_data = tierce__api_text(""),
+        .block_size = request->block_size,
+        .spec_count = request->n_location_spec_infos,
+        .spec_group_count = request->n_location_spec_groups,
+        .model = {.model_name = model->model_name,
+                  .dtype = model->dtype,
+                  .lora_name = model->lora_name,
+                  .extra = model->extra,
+                  .user_data = model->user_data,
+                  .use_mla = model->use_mla != 0,
+                  .tp_size = model->tp_size,
+                  .dp_size = model->dp_size,
+                  .pp_size = model->pp_size},
+    };
+    out->specs = tierce__arena_calloc(arena, out->spec_count + 1, sizeof(*out->specs));
+    out->spec_groups =
+        tierce__arena_calloc(arena, out->spec_group_count + 1, sizeof(*out->spec_groups));
+    if (out->specs == NULL || out->spec_groups == NULL)
+        return false;
+    for (size_t i = 0; i < out->spec_count; i++) {
+        out->specs[i] = (struct tierce__spec_info){request->location_spec_infos[i]->name,
+                                                   request->location_spec_infos[i]->size};
+    }
+    for (size_t i = 0; i < out->spec_group_count; i++) {
+        Meta__LocationSpecGroup *group = request->location_spec_groups[i];
+        out->spec_groups[i] = (struct tierce__spec_group){
+            .name = group->name,
+            .spec_names = group->spec_names,
+            .spec_name_count = group->n_spec_names,
+        };
+    }
+    return true;
+}
+
+/* The group's storages as KVCM's clients read them: JSON in a text. */
+static int print_storages(const struct tierce__catalog *catalog, const struct tierce__group *group,
+                          char **out)
+{
+    int rc = 0;
+    struct json_object *list = json_object_new_array();
+    for (size_t i = 0; rc == 0 && list != NULL && i < group->storage_candidate_count; i++) {
+        struct json_object *item = NULL;
+        const struct tierce__storage *storage =
+            tierce__catalog_storage(catalog, group->storage_candidates[i]);
+        if (storage == NULL)
+            continue;
+        rc = tierce__storage_to_json(&item, storage, TIERCE__JSON_SHOWN);
+        if (rc == 0 && json_object_array_add(list, item) != 0) {
+            json_object_put(item);
+            rc = -ENOMEM;
+        }
+    }
+    *out = rc == 0 && list != NULL ? tierce__model_print(list) : NULL;
+    json_object_put(list);
+    return *out != NULL ? 0 : rc < 0 ? rc : -ENOMEM;
+}
+
+/* The group sets the number of the index's locks; KVCM rejects invalid numbers here as well. */
+static int check_shards(const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
+{
+    int64_t shards = group->mutex_shard_count, keys = group->max_key_count;
+    if (shards > 0 && (shards & (shards - 1)) == 0 && (keys <= 0 || shards <= keys))
+        return 0;
+    snprintf(why, TIERCE__WHY_BYTES,
+             "mutex_shard_num of instance group %.64s is %lld; accepted are powers of two up to "
+             "max_key_count",
+             group->name, (long long)shards);
+    return -EINVAL;
+}
+
+int tierce__api_register(struct tierce__api_call *api, const struct tierce__instance *instance,
+                         char **storages)
+{
+    struct tierce__manager *manager = api->manager;
+    const struct tierce__catalog *before = tierce__api_catalog(api);
+    const struct tierce__group *own = tierce__catalog_group(before, instance->group_name);
+    bool is_new = tierce__catalog_instance(before, instance->id) == NULL;
+    struct tierce__instance registered = *instance;
+    int rc = own != NULL && is_new ? check_shards(own, api->why) : 0;
+    if (own != NULL)
+        registered.quota_group_name = own->global_quota_group_name;
+    if (rc == 0)
+        rc = tierce__registry_add_instance(manager->registry, &registered, api->why);
+    if (rc >= 0)
+        rc = tierce__locator_add_instance(manager->locator, instance->id, api->why);
+    if (rc < 0)
+        return rc;
+    /* An instance that registers again under another group stays in its group. */
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    const struct tierce__instance *stored = tierce__catalog_instance(catalog, instance->id);
+    const struct tierce__group *group =
+        stored != NULL ? tierce__catalog_group(catalog, stored->group_name) : NULL;
+    rc = group != NULL ? print_storages(catalog, group, storages) : 0;
+    tierce__registry_release(manager->registry, catalog);
+    return rc;
+}
+
+static void register_instance(struct tierce__api_call *api)
+{
+    const Meta__RegisterInstanceRequest *request =
+        (const Meta__RegisterInstanceRequest *)api->request;
+    Meta__RegisterInstanceResponse *reply = (Meta__RegisterInstanceResponse *)api->reply;
+    struct tierce__instance instance;
+    char *storages = NULL;
+    const char *missing = missing_field(request);
+    if (missing != NULL) {
+        tierce__api_invalid(api, missing);
+        return;
+    }
+    int rc = borrow_instance(api, request, &instance)
+                 ? tierce__api_register(api, &instance, &storages)
+                 : -ENOMEM;
+    if (rc == -EEXIST)
+        tierce__api_say(api, META__ERROR_CODE__DUPLICATE_ENTITY, "%s", api->why);
+    else if (rc == TIERCE_E_LIMIT)
+        tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY, "%s", api->why);
+    else if (rc == -ENOENT) /* error of the group, which has no code of its own */
+        tierce__api_say(api, INTERNAL_ERROR, "Failed to register instance: %s", api->why);
+    else if (rc < 0)
+        tierce__api_fail(api, rc, "register instance");
+    else
+        tierce__api_say(api, OK, "Instance registered successfully");
+    if (rc >= 0 && storages != NULL) {
+        char *text = tierce__api_alloc(api, strlen(storages) + 1, 1);
+        if (text != NULL)
+            memcpy(text, storages, strlen(storages) + 1);
+        reply->storage_configs = text != NULL ? text : reply->storage_configs;
+    }
+    tierce__free(storages);
+}
+
+static bool show_specs(struct tierce__api_call *api, const struct tierce__instance *instance,
+                       Meta__InstanceInfo *out)
+{
+    out->location_spec_infos =
+        tierce__api_alloc(api, instance->spec_count + 1, sizeof(*out->location_spec_infos));
+    Meta__LocationSpecInfo *specs =
+        tierce__api_alloc(api, instance->spec_count + 1, sizeof(*specs));
+    out->location_spec_groups =
+        tierce__api_alloc(api, instance->spec_group_count + 1, sizeof(*out->location_spec_groups));
+    Meta__LocationSpecGroup *groups =
+        tierce__api_alloc(api, instance->spec_group_count + 1, sizeof(*groups));
+    if (out->location_spec_infos == NULL || specs == NULL || out->location_spec_groups == NULL ||
+        groups == NULL)
+        return false;
+    for (size_t i = 0; i < instance->spec_count; i++) {
+        meta__location_spec_info__init(&specs[i]);
+        specs[i].name = instance->specs[i].name;
+        specs[i].size = instance->specs[i].size;
+        out->location_spec_infos[i] = &specs[i];
+    }
+    for (size_t i = 0; i < instance->spec_group_count; i++) {
+        meta__location_spec_group__init(&groups[i]);
+        groups[i].name = instance->spec_groups[i].name;
+        groups[i].spec_names = instance->spec_groups[i].spec_names;
+        groups[i].n_spec_names = instance->spec_groups[i].spec_name_count;
+        out->location_spec_groups[i] = &groups[i];
+    }
+    out->n_location_spec_infos = instance->spec_count;
+    out->n_location_spec_groups = instance->spec_group_count;
+    return true;
+}
+
+Meta__InstanceInfo *tierce__api_show_instance(struct tierce__api_call *api,
+                                              const struct tierce__instance *instance)
+{
+    Meta__InstanceInfo *out = tierce__api_alloc(api, 1, sizeof(*out));
+    Meta__ModelDeployment *model = tierce__api_alloc(api, 1, sizeof(*model));
+    if (out == NULL || model == NULL)
+        return NULL;
+    meta__instance_info__init(out);
+    meta__model_deployment__init(model);
+    out->quota_group_name = instance->quota_group_name;
+    out->instance_group_name = instance->group_name;
+    out->instance_id = instance->id;
+    out->block_size = instance->block_size;
+    out->model_deployment = model;
+    model->model_name = instance->model.model_name;
+    model->dtype = instance->model.dtype;
+    model->use_mla = instance->model.use_mla;
+    model->tp_size = instance->model.tp_size;
+    model->dp_size = instance->model.dp_size;
+    model->pp_size = instance->model.pp_size;
+    model->lora_name = instance->model.lora_name;
+    model->extra = instance->model.extra;
+    model->user_data = instance->model.user_data;
+    return show_specs(api, instance, out) ? out : NULL;
+}
+
+static void get_instance_info(struct tierce__api_call *api)
+{
+    const Meta__GetInstanceInfoRequest *request =
+        (const Meta__GetInstanceInfoRequest *)api->request;
+    Meta__GetInstanceInfoResponse *reply = (Meta__GetInstanceInfoResponse *)api->reply;
+    const struct tierce__catalog *catalog = tierce__api_catalog(api);
+    const struct tierce__instance *instance =
+        tierce__catalog_instance(catalog, request->instance_id);
+    if (request->instance_id[0] == '\0') {
+        tierce__api_invalid(api, "instance_id");
+    } else if (instance == NULL) {
+        tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST, "there is no instance %.100s",
+                        request->instance_id);
+    } else {
+        reply->instance_group = instance->group_name;
+        reply->instance_info = tierce__api_show_instance(api, instance);
+        if (reply->instance_info != NULL)
+            tierce__api_say(api, OK, "%s", "");
+        else
+            tierce__api_fail(api, -ENOMEM, "get instance info");
+    }
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static void get_cache_location(struct tierce__api_call *api)
+{
+    const Meta__GetCacheLocationRequest *request =
+        (const Meta__GetCacheLocationRequest *)api->request;
+    Meta__GetCacheLocationResponse *reply = (Meta__GetCacheLocationResponse *)api->reply;
+    struct tierce__get_request get = {
+        .instance_id = request->instance_id,
+        .query = (int)request->query_type,
+        .window = request->sw_size,
+        .spec_names = (const char *const *)request->location_spec_names,
+        .spec_name_count = request->n_location_spec_names,
+    };
+    struct tierce__got got;
+    struct keys keys;
+    if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
+                   request->token_ids, request->n_token_ids, &keys))
+        return;
+    get.keys = keys.keys;
+    get.count = keys.count;
+    int rc = tierce__api_read_mask(api, request->block_mask, &get.mask);
+    if (rc == 0)
+        rc = tierce__locator_get(api->manager->locator, &get, &api->arena, &got, api->why);
+    if (rc == 0) {
+        reply->locations = tierce__api_show_locations(api, got.found, got.count);
+        reply->n_locations = reply->locations != NULL ? got.count : 0;
+        rc = reply->locations != NULL ? 0 : -ENOMEM;
+    }
+    if (rc < 0) {
+        tierce__api_fail(api, rc, "get cache location");
+        return;
+    }
+    tierce__events_get(api->manager->events, tierce__manager_now_us(api->manager), &get,
+                       request->token_ids, request->n_token_ids, &got);
+    tierce__api_say(api, OK, "Cache locations retrieved successfully");
+}
+
+static void get_cache_meta(struct tierce__api_call *api)
+{
+    static const char *const states[] = {"CLS_NOT_FOUND", "CLS_NEW", "CLS_WRITING", "CLS_SERVING",
+                                         "CLS_DELETING"};
+    enum { META_BYTES = 64 };
+    const Meta__GetCacheMetaRequest *request = (const Meta__GetCacheMetaRequest *)api->request;
+    Meta__GetCacheMetaResponse *reply = (Meta__GetCacheMetaResponse *)api->reply;
+    struct tierce__look_request look = {.instance_id = request->instance_id};
+    struct tierce__looked *looked = NULL;
+    struct keys keys;
+    size_t count = 0;
+    if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
+                   request->token_ids, request->n_token_ids, &keys))
+        return;
+    look.keys = keys.keys;
+    look.count = keys.count;
+    int rc = tierce__api_read_mask(api, request->block_mask, &look.mask);
+    if (rc == 0)
+        rc = tierce__locator_look(api->manager->locator, &look, &api->arena, &looked, &count,
+                                  api->why);
+    struct tierce__found *found =
+        rc == 0 ? tierce__arena_alloc(&api->arena, (count + 1) * sizeof(*found)) : NULL;
+    char(*texts)[META_BYTES] = rc == 0 ? tierce__api_alloc(api, count + 1, META_BYTES) : NULL;
+    reply->metas = rc == 0 ? tierce__api_alloc(api, count + 1, sizeof(*reply->metas)) : NULL;
+    if (rc == 0 && (found == NULL || texts == NULL || reply->metas == NULL))
+        rc = -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        found[i] = looked[i].found;
+        snprintf(texts[i], META_BYTES, "{\"id\":\"%s\",\"status\":\"%s\"}", looked[i].id,
+                 states[looked[i].state]);
+        reply->metas[i] = texts[i];
+    }
+    if (rc == 0) {
+        reply->locations = tierce__api_show_locations(api, found, count);
+        rc = reply->locations != NULL ? 0 : -ENOMEM;
+    }
+    if (rc < 0) {
+        tierce__api_fail(api, rc, "get cache meta");
+        return;
+    }
+    reply->n_locations = reply->n_metas = count;
+    tierce__api_say(api, OK, "Cache metadata retrieved successfully");
+}
+
+static bool show_mask(struct tierce__api_call *api, const struct tierce__mask *mask,
+                      Meta__BlockMask **out)
+{
+    Meta__BlockMask *message = tierce__api_alloc(api, 1, sizeof(*message));
+    if (message == NULL)
+        return false;
+    meta__block_mask__init(message);
+    message->info_case = META__BLOCK_MASK__INFO_OFFSET;
+    message->offset = (int32_t)mask->offset;
+    *out = message;
+    if (!mask->is_values)
+        return true;
+    Meta__BoolMasksType *masks = tierce__api_alloc(api, 1, sizeof(*masks));
+    protobuf_c_boolean *values = tierce__api_alloc(api, mask->count + 1, sizeof(*values));
+    if (masks == NULL || values == NULL)
+        return false;
+    meta__bool_masks_type__init(masks);
+    for (size_t i = 0; i < mask->count; i++)
+        values[i] = mask->values[i];
+    masks->values = values;
+    masks->n_values = mask->count;
+    message->info_case = META__BLOCK_MASK__INFO_BOOL_MASKS;
+    message->bool_masks = masks;
+    return true;
+}
+
+static void start_write_cache(struct tierce__api_call *api)
+{
+    const Meta__StartWriteCacheRequest *request =
+        (const Meta__StartWriteCacheRequest *)api->request;
+    Meta__StartWriteCacheResponse *reply = (Meta__StartWriteCacheResponse *)api->reply;
+    struct tierce__started started;
+    struct keys keys;
+    if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
+                   request->token_ids, request->n_token_ids, &keys))
+        return;
+    if (request->n_location_spec_group_names > 0 &&
+        request->n_location_spec_group_names != request->n_block_keys) {
+        if (find_instance(api, request->instance_id) == NULL)
+            return;
+        snprintf(api->why, sizeof(api->why),
+                 "%zu location_spec_group_names for %zu block_keys; one per key is required",
+                 request->n_location_spec_group_names, request->n_block_keys);
+        tierce__api_fail(api, -EINVAL, "start write cache");
+        return;
+    }
+    struct tierce__write_request write = {
+        .instance_id = request->instance_id,
+        .keys = keys.keys,
+        .count = keys.count,
+        .spec_groups = request->n_location_spec_group_names > 0
+                           ? (const char *const *)request->location_spec_group_names
+                           : NULL,
+        .timeout_s = request->write_timeout_seconds,
+        .ttl_s = request->ttl_seconds,
+    };
+    int rc =
+        tierce__locator_start_write(api->manager->locator, &write, &api->arena, &started, api->why);
+    char *session = rc == 0 ? tierce__api_alloc(api, 1, sizeof(started.session)) : NULL;
+    if (rc == 0) {
+        reply->locations = tierce__api_show_locations(api, started.locations, started.count);
+        bool good = session != NULL && reply->locations != NULL &&
+                    show_mask(api, &started.mask, &reply->block_mask);
+        rc = good ? 0 : -ENOMEM; /* the session then times out */
+    }
+    if (rc != 0) {
+        tierce__api_fail(api, rc, "start write cache");
+        return;
+    }
+    memcpy(session, started.session, sizeof(started.session));
+    reply->write_session_id = session;
+    reply->n_locations = started.count;
+    tierce__events_start(api->manager->events, tierce__manager_now_us(api->manager), &write,
+                         request->token_ids, request->n_token_ids, &started);
+    tierce__api_say(api, OK, "Write cache session started successfully");
+}
+
+static void finish_write_cache(struct tierce__api_call *api)
+{
+    const Meta__FinishWriteCacheRequest *request =
+        (const Meta__FinishWriteCacheRequest *)api->request;
+    struct tierce__mask written;
+    if (request->write_session_id[0] == '\0' || request->success_blocks == NULL) {
+        if (find_instance(api, request->instance_id) != NULL)
+            tierce__api_invalid(api, request->write_session_id[0] == '\0' ? "write_session_id"
+                                                                          : "success_blocks");
+        return;
+    }
+    int rc = tierce__api_read_mask(api, request->success_blocks, &written);
+    if (rc == 0)
+        rc = tierce__locator_finish_write(api->manager->locator, request->instance_id,
+                                          request->write_session_id, &written, api->why);
+    if (rc < 0) {
+        tierce__api_fail(api, rc, "finish write cache");
+        return;
+    }
+    tierce__events_finish(api->manager->events, tierce__manager_now_us(api->manager),
+                          request->instance_id, request->write_session_id, &written);
+    tierce__api_say(api, OK, "Write cache session finished successfully");
+}
+
+static void remove_cache(struct tierce__api_call *api)
+{
+    const Meta__RemoveCacheRequest *request = (const Meta__RemoveCacheRequest *)api->request;
+    struct tierce__mask mask;
+    struct keys keys;
+    if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
+                   request->token_ids, request->n_token_ids, &keys))
+        return;
+    int rc = tierce__api_read_mask(api, request->block_mask, &mask);
+    if (rc == 0)
+        rc = tierce__locator_remove(api->manager->locator, request->instance_id, keys.keys,
+                                    keys.count, &mask, api->why);
+    tierce__api_end(api, rc, "remove cache", "Cache removed successfully");
+}
+
+static void trim_cache(struct tierce__api_call *api)
+{
+    const Meta__TrimCacheRequest *request = (const Meta__TrimCacheRequest *)api->request;
+    int rc =
+        tierce__locator_trim(api->manager->locator, request->instance_id, (int)request->strategy,
+                             request->begin_timestamp, request->end_timestamp, api->why);
+    tierce__api_end(api, rc, "trim cache", "Cache trimmed successfully");
+}
+
+const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT] = {
+    [TIERCE__RPC_meta_register_instance] = {register_instance, TIERCE__API_WAITS},
+    [TIERCE__RPC_meta_get_instance_info] = {get_instance_info, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_meta_get_cache_meta] = {get_cache_meta, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_meta_get_cache_location] = {get_cache_location, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_meta_start_write_cache] = {start_write_cache, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_meta_finish_write_cache] = {finish_write_cache, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_meta_remove_cache] = {remove_cache, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_meta_trim_cache] = {trim_cache, TIERCE__API_WAITS},
+};

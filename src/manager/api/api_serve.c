@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "manager/api/api_private.h"
+#include "proto/kvcm/proto_json.h"
+
+#include <string.h>
+
+/* Serves a call: access check, choice of the thread, parsing, reply, timing. */
+
+static int read_request(ProtobufCMessage **out, enum tierce__rpc_id id,
+                        const struct tierce__call_info *info, char why[TIERCE__PROTO_WHY_BYTES])
+{
+    const ProtobufCMessageDescriptor *type = tierce__rpcs[id].request;
+    return info->protocol == TIERCE__SERVE_GRPC
+               ? tierce__proto_unpack(out, type, info->body, info->body_bytes, why)
+               : tierce__proto_json_parse(out, type, info->body, info->body_bytes, why);
+}
+
+static void release_body(void *body)
+{
+    tierce__free(body);
+}
+
+static void reply_failed(struct tierce__call *call, const char *why, bool is_request)
+{
+    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
+    uint32_t grpc_status = is_request ? TIERCE__GRPC_INVALID_ARGUMENT : TIERCE__GRPC_INTERNAL;
+    uint32_t http_status = is_request ? 400 : 500;
+    tierce__call_reply(call, &(struct tierce__reply){
+                                 .status = grpc ? grpc_status : http_status,
+                                 .message = why,
+                                 .body = grpc ? NULL : "{}",
+                                 .bytes = grpc ? 0 : 2,
+                             });
+}
+
+void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message)
+{
+    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
+    void *body = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    int rc = grpc ? tierce__proto_pack(&body, &bytes, message)
+                  : tierce__proto_json_print(&text, &bytes, message);
+    if (rc < 0) {
+        reply_failed(call, "the reply cannot be written", false);
+        return;
+    }
+    tierce__call_reply(call, &(struct tierce__reply){
+                                 .status = grpc ? TIERCE__GRPC_OK : 200,
+                                 .body = grpc ? body : text,
+                                 .bytes = bytes,
+                                 .release = release_body,
+                             });
+}
+
+/* Rejects an unauthorized caller before the body is read. */
+static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
+                       char name[64])
+{
+    const struct tierce__call_info *info = tierce__call_info(call);
+    bool needs_admin = tierce__rpcs[target->id].port != TIERCE__RPC_PORT_META;
+    enum tierce__auth_result result =
+        tierce__auth_check(target->manager->auth, call, needs_admin, info->was_aside, name);
+    if (result == TIERCE__AUTH_OK)
+        return true;
+    if (result == TIERCE__AUTH_WAITS) {
+        tierce__call_defer_aside(call);
+        return false;
+    }
+    bool grpc = info->protocol == TIERCE__SERVE_GRPC, unknown = result == TIERCE__AUTH_UNKNOWN;
+    uint32_t grpc_status = unknown ? TIERCE__GRPC_UNAUTHENTICATED : TIERCE__GRPC_PERMISSION_DENIED;
+    tierce__call_reply(call, &(struct tierce__reply){
+                                 .status = grpc      ? grpc_status
+                                           : unknown ? 401
+                                                     : 403,
+                                 .message = unknown ? "a token, or a name and password, is required"
+                                                    : "only administrators may do this",
+                                 .header_name = !grpc && unknown ? "WWW-Authenticate" : NULL,
+                                 .header_value = "Basic realm=\"tierce\", Bearer",
+                                 .body = grpc ? NULL : "{}",
+                                 .bytes = grpc ? 0 : 2,
+                             });
+    return false;
+}
+
+static void count_call(struct tierce__api_call *api, uint64_t took_ns)
+{
+    struct tierce__rpc_stats *stats = &api->manager->rpcs[api->id];
+    atomic_fetch_add_explicit(&stats->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stats->errors, api->code != META__ERROR_CODE__OK,
+                              memory_order_relaxed);
+    tierce__latency_add(&stats->latency, took_ns);
+    atomic_store_explicit(&stats->last_us, took_ns / 1000, memory_order_relaxed);
+    atomic_store_explicit(&stats->last_code, (uint32_t)api->code, memory_order_relaxed);
+}
+
+/* Runs the call and replies, at once or as an injected fault says. */
+static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
+{
+    struct tierce__manager *manager = api->manager;
+    const char *trace_id =
+        tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);
+    struct tierce__fault fault =
+        tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id);
+    tierce__api_run(api, &fault);
+    uint64_t took_ns = tierce__now_ns() - api->began_ns;
+    count_call(api, took_ns);
+    tierce__access_log_write(manager->access_log, api, call, name, took_ns / 1000);
+    if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
+        tierce__later_reply(manager->later, call, api->reply,
+                            fault.kind == TIERCE__FAULT_DELAY ? fault.delay_ms : -1);
+    else
+        tierce__api_reply(call, api->reply);
+}
+
+/* A worker parses and answers larger requests, so that the loop can serve its other connections. */
+#define LOOP_BYTES_MAX ((size_t)256 << 10)
+
+/* The state of a call. A deferred call keeps it, so that its body is parsed only once. */
+struct begun {
+    uint64_t began_ns;
+    char name[64];                     /* the caller's name, or "" */
+    ProtobufCMessage *request;         /* NULL: not read yet */
+    char why[TIERCE__PROTO_WHY_BYTES]; /* a text about an unknown name in it; or "" */
+};
+
+static void release_begun(void *state)
+{
+    tierce__proto_free(((struct begun *)state)->request);
+    tierce__free(state);
+}
+
+static void defer(struct tierce__call *call, const struct begun *begun)
+{
+    struct begun *kept = tierce__alloc(sizeof(*kept));
+    if (kept == NULL) {
+        tierce__proto_free(begun->request);
+        reply_failed(call, "no memory", false);
+        return;
+    }
+    *kept = *begun;
+    tierce__call_defer_with(call, kept, sizeof(*kept) + tierce__proto_bytes(kept->request),
+                            release_begun);
+}
+
+/* Restores the state of a deferred call, or authenticates a new one. False: the call was replied to
+ * or deferred. */
+static bool begin(const struct tierce__api_target *target, struct tierce__call *call,
+                  struct begun *out)
+{
+    struct begun *kept = tierce__call_take_state(call);
+    if (kept == NULL) {
+        *out = (struct begun){.began_ns = tierce__now_ns()};
+        return is_allowed(target, call, out->name);
+    }
+    *out = *kept;
+    tierce__free(kept);
+    return true;
+}
+
+static void serve(void *arg, struct tierce__call *call)
+{
+    const struct tierce__api_target *target = arg;
+    const struct tierce__call_info *info = tierce__call_info(call);
+    struct begun begun;
+    if (!begin(target, call, &begun))
+        return;
+    if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
+        defer(call, &begun);
+        return;
+    }
+    int rc = begun.request == NULL ? read_request(&begun.request, target->id, info, begun.why) : 0;
+    if (rc < 0) {
+        reply_failed(call, begun.why, true);
+        return;
+    }
+    struct tierce__api_call api = {.manager = target->manager,
+                                   .id = target->id,
+                                   .began_ns = begun.began_ns,
+                                   .request = begun.request};
+    if (!info->is_deferred && tierce__api_may_wait(&api)) {
+        defer(call, &begun);
+        return;
+    }
+    /* KVCM's own client of the debug service sends such names; they are ignored. */
+    if (begun.why[0] != '\0' && tierce__rpcs[api.id].port != TIERCE__RPC_PORT_DEBUG)
+        api.unknown = begun.why;
+    api.reply = tierce__proto_create(tierce__rpcs[api.id].reply);
+    if (api.reply == NULL)
+        reply_failed(call, "no memory", false);
+    else
+        answer(&api, call, begun.name);
+    tierce__api_clear(&api);
+}
+
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+size_t tierce__api_routes(struct tierce__manager *manager, enum tierce__serve_protocol protocol,
+                          unsigned ports, struct tierce__route *out)
+{
+    size_t count = 0;
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc *rpc = &tierce__rpcs[id];
+        if ((ports & (1u << rpc->port)) == 0 || tierce__api_row((enum tierce__rpc_id)id) == NULL)
+            continue;
+        bool grpc = protocol == TIERCE__SERVE_GRPC;
+        manager->targets[id] = (struct tierce__api_target){manager, (enum tierce__rpc_id)id};
+        out[count++] = (struct tierce__route){.path = grpc ? rpc->grpc_path : rpc->http_path,
+                                              .method = grpc ? NULL : "POST",
+                                              .serve = serve,
+                                              .arg = &manager->targets[id]};
+    }
+    return count;
+}

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/api/page.h"
+
+#include "base/alloc.h"
+#include "manager/api/admin_http.h"
+#include "manager/storage/deleter.h"
+#include "manager/locate/locator_private.h"
+#include "manager/storage/unmanaged.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * GET /api/page gives one JSON document:
+ *
+ *   {"now_us", "started_us",          wall clock
+ *    "node", "leader",                node ids; "": nobody is known to lead
+ *    "state"                          "starts", "follows", "loads" or "leads"
+ *    "groups":    [{"number", "name", "quota_bytes", "watermark_bytes", "instances", "keys",
+ *                   "keys_max" (0: not bounded), "sessions", "expired_sessions", BYTES,
+ *                   "warning" (of a limit that cannot be kept), "kinds": [{"kind", "quota_bytes"
+ * and "watermark_bytes" (null: none of its own), BYTES}]}] "storages":  [{"name", "kind", "status",
+ * "warning", "is_enabled", "is_well", "probe_age_ms" and "probe_took_us" (null: not probed yet),
+ * "why" (of the last failure), "used_share" (null: not known), "capacity_bytes" (0: not bounded),
+ * BYTES}] "instances": [{"id", "group", "keys", "keys_max", "serving_bytes", "asked_keys",
+ * "found_keys", "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count"
+ *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
+ *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
+ *                  "orphaned_locations"}
+ *    "calls":     [{"service", "method", "calls", "errors", "p50_us", "p90_us", "p99_us"}]
+ *    "interval_ms": between samples, "last": the newest one's number
+ *    "samples":   [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
+ *                   "deleted_locations", "groups": [[number, serving, writing, deleting], ...]}]}
+ *
+ * BYTES are "serving_bytes", "writing_bytes" and "deleting_bytes". The samples are those after the
+ * number in the query ("/api/page?since=17"), so that a page asks for each of them once.
+ */
+
+enum { INSTANCES_MAX = 1000, GROUPS_MAX = TIERCE__HISTORY_GROUPS_MAX };
+
+/* ---- making JSON ----------------------------------------------------------------------------- */
+
+/* A comma, unless it is the first of its list or object. */
+static void put_next(struct tierce__line *line)
+{
+    char last = line->bytes > 0 ? line->text[line->bytes - 1] : '{';
+    if (last != '{' && last != '[')
+        tierce__line_put(line, ",");
+}
+
+static void put_name(struct tierce__line *line, const char *name)
+{
+    put_next(line);
+    tierce__line_put(line, "\"");
+    tierce__line_put(line, name);
+    tierce__line_put(line, "\":");
+}
+
+static void put_count(struct tierce__line *line, const char *name, uint64_t value)
+{
+    put_name(line, name);
+    tierce__line_put_int(line, value < INT64_MAX ? (int64_t)value : INT64_MAX);
+}
+
+static void put_text(struct tierce__line *line, const char *name, const char *value)
+{
+    put_name(line, name);
+    tierce__line_put_string(line, value);
+}
+
+static void put_flag(struct tierce__line *line, const char *name, bool value)
+{
+    put_name(line, name);
+    tierce__line_put(line, value ? "true" : "false");
+}
+
+static void put_null(struct tierce__line *line, const char *name)
+{
+    put_name(line, name);
+    tierce__line_put(line, "null");
+}
+
+static void put_bytes(struct tierce__line *line, uint64_t serving, uint64_t writing,
+                      uint64_t deleting)
+{
+    put_count(line, "serving_bytes", serving);
+    put_count(line, "writing_bytes", writing);
+    put_count(line, "deleting_bytes", deleting);
+}
+
+static void begin_list(struct tierce__line *line, const char *name)
+{
+    put_name(line, name);
+    tierce__line_put(line, "[");
+}
+
+static void begin_entry(struct tierce__line *line)
+{
+    put_next(line);
+    tierce__line_put(line, "{");
+}
+
+/* ---- this manager ---------------------------------------------------------------------------- */
+
+static void put_node(struct tierce__line *line, struct tierce__manager *manager)
+{
+    static const char *const states[] = {"starts", "follows", "loads", "leads"};
+    struct tierce__elector_state elector = {0};
+    int state = atomic_load_explicit(&manager->state, memory_order_acquire);
+    /* Before that the elector and the name may not exist yet. */
+    if (state != TIERCE__MANAGER_STARTS)
+        tierce__elector_state(manager->elector, &elector);
+    put_count(line, "now_us", (uint64_t)tierce__manager_now_us(manager));
+    put_count(line, "started_us", (uint64_t)manager->started_us);
+    put_text(line, "state", states[state]);
+    put_text(line, "node", state != TIERCE__MANAGER_STARTS ? manager->node_id : "");
+    put_text(line, "leader", elector.leader);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* The kinds of storage that the group uses or has a quota for. */
+static void put_kinds(struct tierce__line *line, const struct tierce__group *group,
+                      const struct tierce__usage *usage)
+{
+    begin_list(line, "kinds");
+    enum tierce__storage_type kind;
+    for (size_t i = 0; (kind = tierce__storage_quota_kind(i)) != TIERCE__STORAGE_NONE; i++) {
+        uint32_t slot = tierce__meta_type_slot((uint8_t)kind);
+        const struct tierce__type_quota *quota = tierce__group_type_quota(group, kind);
+        uint64_t serving = usage->serving_by_type[slot], writing = usage->writing_by_type[slot],
+                 deleting = usage->deleting_by_type[slot];
+        if (quota == NULL && serving + writing + deleting == 0)
+            continue;
+        begin_entry(line);
+        put_text(line, "kind", tierce__storage_type_name(kind));
+        if (quota != NULL) {
+            uint64_t bytes = quota->capacity_bytes > 0 ? (uint64_t)quota->capacity_bytes : 0;
+            double share = tierce__reclaimer_watermark_share(group);
+            put_count(line, "quota_bytes", bytes);
+            put_count(line, "watermark_bytes", (uint64_t)((double)bytes * share));
+        } else {
+            put_null(line, "quota_bytes");
+            put_null(line, "watermark_bytes");
+        }
+        put_bytes(line, serving, writing, deleting);
+        tierce__line_put(line, "}");
+    }
+    tierce__line_put(line, "]");
+}
+
+static void put_groups(struct tierce__line *line, struct tierce__manager *manager,
+                       const struct tierce__catalog *catalog)
+{
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    begin_list(line, "groups");
+    for (size_t i = 0; i < count; i++) {
+        const struct tierce__group *group = &groups[i];
+        struct tierce__usage usage;
+        tierce__locator_group_usage(manager->locator, group->name, &usage);
+        begin_entry(line);
+        put_count(line, "number", group->number);
+        put_text(line, "name", group->name);
+        put_count(line, "quota_bytes",
+                  group->capacity_bytes > 0 ? (uint64_t)group->capacity_bytes : 0);
+        put_count(line, "watermark_bytes", (uint64_t)tierce__reclaimer_watermark_bytes(group));
+        put_count(line, "instances", usage.instances);
+        put_count(line, "keys", usage.keys);
+        put_count(line, "keys_max", usage.keys_max);
+        put_count(line, "sessions", usage.sessions);
+        put_count(line, "expired_sessions", usage.expired_sessions);
+        put_bytes(line, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+        char warning[TIERCE__WARNING_BYTES];
+        tierce__group_warning(warning, manager->storages, catalog, group);
+        put_text(line, "warning", warning);
+        put_kinds(line, group, &usage);
+        tierce__line_put(line, "}");
+    }
+    tierce__line_put(line, "]");
+}
+
+/* ---- storages and instances ------------------------------------------------------------------ */
+
+static void put_health(struct tierce__line *line, const struct tierce__storage_state *state)
+{
+    put_flag(line, "is_enabled", state->is_enabled);
+    put_flag(line, "is_well", state->is_well);
+    if (state->is_probed) {
+        put_count(line, "probe_age_ms", state->probe_age_ms);
+        put_count(line, "probe_took_us", state->probe_took_us);
+    } else {
+        put_null(line, "probe_age_ms");
+        put_null(line, "probe_took_us");
+    }
+    put_text(line, "why", state->why);
+    put_name(line, "used_share");
+    if (state->used_share >= 0)
+        tierce__line_put_double(line, state->used_share);
+    else
+        tierce__line_put(line, "null");
+}
+
+static void put_storages(struct tierce__line *line, struct tierce__manager *manager,
+                         const struct tierce__catalog *catalog)
+{
+    size_t count;
+    const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    begin_list(line, "storages");
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__storage_state state;
+        struct tierce__usage usage;
+        tierce__storages_state(manager->storages, storages[i].name, &state);
+        tierce__locator_storage_usage(manager->locator, storages[i].number, &usage);
+        begin_entry(line);
+        put_text(line, "name", storages[i].name);
+        put_text(line, "kind", tierce__storage_type_name(storages[i].type));
+        char warning[TIERCE__WARNING_BYTES];
+        tierce__storage_warning(warning, manager->storages, &storages[i]);
+        put_text(line, "status", tierce__storage_status(&state));
+        put_text(line, "warning", warning);
+        put_health(line, &state);
+        put_count(line, "capacity_bytes", storages[i].capacity_bytes);
+        put_bytes(line, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+        tierce__line_put(line, "}");
+    }
+    tierce__line_put(line, "]");
+}
+
+static void put_instances(struct tierce__line *line, struct tierce__manager *manager,
+                          const struct tierce__catalog *catalog)
+{
+    size_t count;
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
+    put_count(line, "instance_count", count);
+    begin_list(line, "instances");
+    for (size_t i = 0; i < count && i < INSTANCES_MAX; i++) {
+        struct tierce__usage usage;
+        if (tierce__locator_instance_usage(manager->locator, instances[i].id, &usage) < 0)
+            continue;
+        begin_entry(line);
+        put_text(line, "id", instances[i].id);
+        put_text(line, "group", instances[i].group_name);
+        put_count(line, "keys", usage.keys);
+        put_count(line, "keys_max", usage.keys_max);
+        put_count(line, "serving_bytes", usage.serving_bytes);
+        put_count(line, "asked_keys", usage.asked_keys);
+        put_count(line, "found_keys", usage.found_keys);
+        put_count(line, "sessions", usage.sessions);
+        put_count(line, "expired_sessions", usage.expired_sessions);
+        tierce__line_put(line, "}");
+    }
+    tierce__line_put(line, "]");
+}
+
+/* ---- work in the background, and calls ------------------------------------------------------- */
+
+static void put_background(struct tierce__line *line, struct tierce__manager *manager)
+{
+    struct tierce__reclaimer_stats reclaimer;
+    struct tierce__deleter_stats deleter;
+    tierce__reclaimer_stats(manager->reclaimer, &reclaimer);
+    tierce__deleter_stats(manager->locator->deleter, &deleter);
+    put_name(line, "reclaim");
+    tierce__line_put(line, "{");
+    put_count(line, "rounds", reclaimer.rounds);
+    put_count(line, "triggered_rounds", reclaimer.triggered_rounds);
+    put_count(line, "blocks", reclaimer.submitted_blocks);
+    put_count(line, "locations", reclaimer.submitted_locations);
+    put_count(line, "bytes", reclaimer.submitted_bytes);
+    tierce__line_put(line, "}");
+    put_name(line, "deletions");
+    tierce__line_put(line, "{");
+    put_count(line, "waiting", deleter.waiting);
+    put_count(line, "executing", deleter.executing);
+    put_count(line, "failed_tries", deleter.failed_tries);
+    put_count(line, "done_locations", deleter.done_locations);
+    put_count(line, "orphaned_locations", deleter.orphaned_locations);
+    tierce__line_put(line, "}");
+}
+
+/* The value below which that share of the calls lies, interpolated within the bucket; for the last,
+ * unbounded bucket its lower bound. */
+static double percentile_us(const struct tierce__latency *latency, double share)
+{
+    enum { BOUNDED = TIERCE__LATENCY_BUCKETS - 1 };
+    uint64_t counts[TIERCE__LATENCY_BUCKETS], sum = 0;
+    for (size_t i = 0; i <= BOUNDED; i++) {
+        counts[i] = atomic_load_explicit(&latency->counts[i], memory_order_relaxed);
+        sum += counts[i];
+    }
+    double rank = share * (double)sum, low = 0;
+    for (size_t i = 0; i < BOUNDED; i++) {
+        double high = (double)tierce__latency_bound_ns(i) / 1000;
+        if (counts[i] > 0 && rank <= (double)counts[i])
+            return low + (high - low) * rank / (double)counts[i];
+        rank -= (double)counts[i];
+        low = high;
+    }
+    return sum > 0 ? low : 0;
+}
+
+static void put_calls(struct tierce__line *line, const struct tierce__manager *manager)
+{
+    static const struct {
+        const char *name;
+        double share;
+    } percentiles[] = {{"p50_us", 0.5}, {"p90_us", 0.9}, {"p99_us", 0.99}};
+    begin_list(line, "calls");
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc_stats *stats = &manager->rpcs[id];
+        uint64_t calls = atomic_load_explicit(&stats->calls, memory_order_relaxed);
+        if (calls == 0)
+            continue;
+        begin_entry(line);
+        put_text(line, "service", tierce__rpcs[id].service);
+        put_text(line, "method", tierce__rpcs[id].method);
+        put_count(line, "calls", calls);
+        put_count(line, "errors", atomic_load_explicit(&stats->errors, memory_order_relaxed));
+        for (size_t p = 0; p < sizeof(percentiles) / sizeof(percentiles[0]); p++) {
+            put_name(line, percentiles[p].name);
+            tierce__line_put_double(line, percentile_us(&stats->latency, percentiles[p].share));
+        }
+        tierce__line_put(line, "}");
+    }
+    tierce__line_put(line, "]");
+}
+
+/* ---- over time ------------------------------------------------------------------------------- */
+
+static void sample_calls(const struct tierce__manager *manager, struct tierce__history_sample *out)
+{
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc_stats *stats = &manager->rpcs[id];
+        out->calls += atomic_load_explicit(&stats->calls, memory_order_relaxed);
+        out->errors += atomic_load_explicit(&stats->errors, memory_order_relaxed);
+    }
+}
+
+static void sample_groups(struct tierce__manager *manager, struct tierce__history_sample *out,
+                          struct tierce__history_group groups[GROUPS_MAX])
+{
+    size_t count;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    const struct tierce__group *all = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__usage usage;
+        tierce__locator_group_usage(manager->locator, all[i].name, &usage);
+        out->asked_keys += usage.asked_keys;
+        out->found_keys += usage.found_keys;
+        if (i >= GROUPS_MAX)
+            continue;
+        groups[out->group_count++] =
+            (struct tierce__history_group){.number = all[i].number,
+                                           .serving_bytes = usage.serving_bytes,
+                                           .writing_bytes = usage.writing_bytes,
+                                           .deleting_bytes = usage.deleting_bytes};
+    }
+    tierce__registry_release(manager->registry, catalog);
+}
+
+void tierce__page_sample(struct tierce__manager *manager)
+{
+    struct tierce__history_group groups[GROUPS_MAX];
+    struct tierce__reclaimer_stats reclaimer;
+    struct tierce__deleter_stats deleter;
+    tierce__reclaimer_stats(manager->reclaimer, &reclaimer);
+    tierce__deleter_stats(manager->locator->deleter, &deleter);
+    struct tierce__history_sample sample = {.at_us = tierce__manager_now_us(manager),
+                                            .reclaimed_blocks = reclaimer.submitted_blocks,
+                                            .deleted_locations = deleter.done_locations,
+                                            .groups = groups};
+    sample_calls(manager, &sample);
+    sample_groups(manager, &sample, groups);
+    /* If memory runs out, the plots have a gap. */
+    int rc = tierce__history_add(manager->history, &sample);
+    (void)rc;
+}
+
+static void put_sample(void *arg, const struct tierce__history_sample *sample)
+{
+    struct tierce__line *line = arg;
+    begin_entry(line);
+    put_count(line, "at_us", (uint64_t)sample->at_us);
+    put_count(line, "calls", sample->calls);
+    put_count(line, "errors", sample->errors);
+    put_count(line, "asked_keys", sample->asked_keys);
+    put_count(line, "found_keys", sample->found_keys);
+    put_count(line, "reclaimed_blocks", sample->reclaimed_blocks);
+    put_count(line, "deleted_locations", sample->deleted_locations);
+    begin_list(line, "groups");
+    for (size_t i = 0; i < sample->group_count; i++) {
+        const struct tierce__history_group *group = &sample->groups[i];
+        const uint64_t values[] = {group->number, group->serving_bytes, group->writing_bytes,
+                                   group->deleting_bytes};
+        put_next(line);
+        for (size_t v = 0; v < sizeof(values) / sizeof(values[0]); v++) {
+            tierce__line_put(line, v == 0 ? "[" : ",");
+            tierce__line_put_int(line, (int64_t)values[v]);
+        }
+        tierce__line_put(line, "]");
+    }
+    tierce__line_put(line, "]}");
+}
+
+static void put_samples(struct tierce__line *line, struct tierce__manager *manager, uint64_t since)
+{
+    put_count(line, "interval_ms", TIERCE__HISTORY_INTERVAL_MS);
+    begin_list(line, "samples");
+    uint64_t last = tierce__history_each(manager->history, since, put_sample, line);
+    tierce__line_put(line, "]");
+    put_count(line, "last", last);
+}
+
+/* ---- serving --------------------------------------------------------------------------------- */
+
+static void release(void *body)
+{
+    tierce__free(body);
+}
+
+static uint64_t since_of(const char *query)
+{
+    static const char name[] = "since=";
+    if (strncmp(query, name, sizeof(name) - 1) != 0)
+        return 0;
+    return strtoull(query + sizeof(name) - 1, NULL, 10);
+}
+
+static void serve_numbers(void *arg, struct tierce__call *call)
+{
+    struct tierce__manager *manager = arg;
+    struct tierce__line line = {0};
+    if (!tierce__admin_http_allows(manager, call))
+        return;
+    tierce__line_put(&line, "{");
+    put_node(&line, manager);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    put_groups(&line, manager, catalog);
+    put_storages(&line, manager, catalog);
+    put_instances(&line, manager, catalog);
+    tierce__registry_release(manager->registry, catalog);
+    put_background(&line, manager);
+    put_calls(&line, manager);
+    put_samples(&line, manager, since_of(tierce__call_info(call)->query));
+    tierce__line_put(&line, "}");
+    struct tierce__reply reply = {.status = 200,
+                                  .header_name = "Cache-Control",
+                                  .header_value = "no-store",
+                                  .body = line.text,
+                                  .bytes = line.bytes,
+                                  .release = release};
+    if (line.failed) {
+        tierce__line_clear(&line);
+        reply = (struct tierce__reply){.status = 500, .body = "{}", .bytes = 2};
+    }
+    tierce__call_reply(call, &reply);
+}
+
+static void serve_file(struct tierce__call *call, const char *type, const unsigned char *bytes,
+                       size_t count)
+{
+    /* The page loads only its own two files and its numbers; injected content cannot load anything
+     * else. */
+    static const char policy[] =
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    tierce__call_reply(call, &(struct tierce__reply){.status = 200,
+                                                     .type = type,
+                                                     .header_name = "Content-Security-Policy",
+                                                     .header_value = policy,
+                                                     .body = bytes,
+                                                     .bytes = count});
+}
+
+static void serve_html(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_file(call, "text/html; charset=utf-8", tierce__manager_page_html,
+               tierce__manager_page_html_size);
+}
+
+static void serve_css(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_file(call, "text/css; charset=utf-8", tierce__manager_page_css,
+               tierce__manager_page_css_size);
+}
+
+static void serve_js(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_file(call, "text/javascript; charset=utf-8", tierce__manager_page_js,
+               tierce__manager_page_js_size);
+}
+
+size_t tierce__page_routes(struct tierce__manager *manager, struct tierce__route *out)
+{
+    size_t count = 0;
+    out[count++] = (struct tierce__route){"/", "GET", serve_html, manager};
+    out[count++] = (struct tierce__route){"/page.css", "GET", serve_css, manager};
+    out[count++] = (struct tierce__route){"/page.js", "GET", serve_js, manager};
+    out[count++] = (struct tierce__route){"/api/page", "GET", serve_numbers, manager};
+    return count;
+}

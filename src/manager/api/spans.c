@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/api/spans.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/line.h"
+
+static _Thread_local struct tierce__spans *current;
+
+void tierce__spans_begin(struct tierce__spans *spans, uint64_t began_ns)
+{
+    TIERCE_ASSERT(current == NULL);
+    spans->began_ns = began_ns;
+    spans->open = -1;
+    spans->count = spans->left_out = 0;
+    current = spans;
+}
+
+int tierce__span_open(const char *name)
+{
+    struct tierce__spans *spans = current;
+    if (spans == NULL)
+        return -1;
+    if (spans->count == TIERCE__SPANS_MAX) {
+        spans->left_out++;
+        return -1;
+    }
+    int span = spans->count++;
+    spans->spans[span] =
+        (struct tierce__span){.name = name, .parent = spans->open, .began_ns = tierce__now_ns()};
+    spans->open = span;
+    return span;
+}
+
+void tierce__span_close(int span)
+{
+    struct tierce__spans *spans = current;
+    if (spans == NULL || span < 0)
+        return;
+    TIERCE_ASSERT(spans->open == span);
+    spans->spans[span].took_ns = tierce__now_ns() - spans->spans[span].began_ns;
+    spans->open = spans->spans[span].parent;
+}
+
+/* Opens {"span_time_us":..,"NAME":[ */
+static void put_head(struct tierce__line *line, uint64_t took_ns, const char *name)
+{
+    tierce__line_put(line, "{\"span_time_us\":");
+    tierce__line_put_int(line, (int64_t)(took_ns / 1000));
+    tierce__line_put(line, ",");
+    tierce__line_put_string(line, name);
+    tierce__line_put(line, ":[");
+}
+
+/* Spans are in the order of opening: a tree, written without recursion. */
+static void put_spans(const struct tierce__spans *spans, struct tierce__line *line)
+{
+    int above = -1; /* the span whose list is open */
+    for (int i = 0; i < spans->count; i++) {
+        const struct tierce__span *span = &spans->spans[i];
+        for (; above != span->parent; above = spans->spans[above].parent)
+            tierce__line_put(line, "]}");
+        if (line->bytes > 0 && line->text[line->bytes - 1] == '}')
+            tierce__line_put(line, ",");
+        put_head(line, span->took_ns, span->name);
+        above = i;
+    }
+    for (; above != -1; above = spans->spans[above].parent)
+        tierce__line_put(line, "]}");
+}
+
+void tierce__spans_end(struct tierce__spans *spans, const char *trace_id, struct tierce__line *line)
+{
+    struct tierce__line name = {0};
+    TIERCE_ASSERT(current == spans);
+    while (spans->open >= 0)
+        tierce__span_close(spans->open);
+    current = NULL;
+    tierce__line_put(&name, trace_id);
+    tierce__line_put(&name, ":");
+    tierce__line_put(&name, trace_id);
+    tierce__line_put_bytes(&name, "", 1);
+    put_head(line, tierce__now_ns() - spans->began_ns, name.failed ? "" : name.text);
+    tierce__line_clear(&name);
+    put_spans(spans, line);
+    tierce__line_put(line, "]");
+    if (spans->left_out > 0) {
+        tierce__line_put(line, ",\"left_out\":");
+        tierce__line_put_int(line, spans->left_out);
+    }
+    tierce__line_put(line, "}");
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A lease in a file, for the processes of one host. The file is KVCM's: JSON with the holder as
+ * "value" and the end as "expire_time_ms" of the monotonic clock, under flock. That clock restarts
+ * with each boot, so the file also has the boot's id; and it has the token.
+ */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "manager/file_lock.h"
+#include "manager/lease/lease.h"
+#include "manager/registry/model_json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    FILE_BYTES_MAX = 4096,
+    BOOT_BYTES = 40,
+};
+
+struct file_lease {
+    struct tierce__lease base;
+    char *path;
+    const char *holder;
+    char boot[BOOT_BYTES];
+    uint32_t timeout_ms;
+    uint64_t token;
+};
+
+struct content {
+    char holder[TIERCE__LEASE_HOLDER_BYTES];
+    int64_t until_ms;
+    uint64_t token;
+    size_t bytes; /* of the file */
+};
+
+static void read_boot(char out[BOOT_BYTES])
+{
+    /* Not by tierce__read_file: files of /proc report size 0. */
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, out, BOOT_BYTES - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    out[got > 0 ? got : 0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+}
+
+static int file_open(struct tierce__lease **out, const char *uri, const char *holder,
+                     uint32_t timeout_ms, char why[256])
+{
+    const char *rest = uri + strlen("file://");
+    if (rest[0] != '/') {
+        snprintf(why, 256, "file:// requires an absolute path of a folder");
+        return TIERCE_E_CONFIG;
+    }
+    if (access(rest, W_OK | X_OK) != 0) {
+        int rc = -errno;
+        snprintf(why, 256, "elector.uri: the folder %.150s: %.60s", rest, tierce_strerror(rc));
+        return rc;
+    }
+    struct file_lease *lease = tierce__calloc(1, sizeof(*lease));
+    if (lease == NULL)
+        return -ENOMEM;
+    lease->path = tierce__join_path(rest, TIERCE__LEASE_NAME ".lock");
+    if (lease->path == NULL) {
+        tierce__free(lease);
+        return -ENOMEM;
+    }
+    lease->base.ops = &tierce__lease_file;
+    lease->holder = holder;
+    lease->timeout_ms = timeout_ms;
+    read_boot(lease->boot);
+    *out = &lease->base;
+    return 0;
+}
+
+static void file_close(struct tierce__lease *base)
+{
+    tierce__free(((struct file_lease *)base)->path);
+    tierce__free(base);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+/* Returns a descriptor that holds the lock until it is closed, or an error. */
+static int lock_file(const struct file_lease *lease)
+{
+    int fd = tierce__file_lock(lease->path, lease->timeout_ms);
+    return fd == TIERCE_E_LOCKED ? TIERCE_E_DEADLINE : fd;
+}
+
+static const char *text_at(struct json_object *json, const char *key)
+{
+    struct json_object *value;
+    bool is_text = json_object_object_get_ex(json, key, &value) &&
+                   json_object_is_type(value, json_type_string);
+    return is_text ? json_object_get_string(value) : "";
+}
+
+static int64_t integer_at(struct json_object *json, const char *key)
+{
+    struct json_object *value;
+    bool is_integer =
+        json_object_object_get_ex(json, key, &value) && json_object_is_type(value, json_type_int);
+    return is_integer ? json_object_get_int64(value) : 0;
+}
+
+/* Reads the file. Nobody holds an invalid lease or one of another boot. */
+static int read_content(const struct file_lease *lease, int fd, struct content *out)
+{
+    char text[FILE_BYTES_MAX], why[256];
+    struct json_object *json = NULL;
+    *out = (struct content){0};
+    ssize_t n = pread(fd, text, sizeof(text), 0);
+    if (n < 0)
+        return -errno;
+    out->bytes = (size_t)n;
+    if (n == 0 || (size_t)n == sizeof(text))
+        return 0;
+    text[n] = '\0';
+    int rc = tierce__model_parse(&json, text, (size_t)n, why);
+    if (rc != 0)
+        return rc == -ENOMEM ? rc : 0;
+    const char *boot = text_at(json, "boot_id");
+    if (*boot == '\0' || strcmp(boot, lease->boot) == 0) {
+        snprintf(out->holder, sizeof(out->holder), "%s", text_at(json, "value"));
+        out->until_ms = integer_at(json, "expire_time_ms");
+    }
+    int64_t token = integer_at(json, "token");
+    out->token = token > 0 ? (uint64_t)token : 0;
+    json_object_put(json);
+    return 0;
+}
+
+/* Makes one write that covers the old content, so that a reader never sees a mix of both. */
+static int write_content(const struct file_lease *lease, int fd, const struct content *content,
+                         size_t bytes_before)
+{
+    char text[FILE_BYTES_MAX];
+    struct json_object *json = json_object_new_object();
+    if (json == NULL)
+        return -ENOMEM;
+    json_object_object_add(json, "value", json_object_new_string(content->holder));
+    json_object_object_add(json, "expire_time_ms", json_object_new_int64(content->until_ms));
+    json_object_object_add(json, "boot_id", json_object_new_string(lease->boot));
+    json_object_object_add(json, "token", json_object_new_int64((int64_t)content->token));
+    const char *printed = json_object_to_json_string_ext(json, JSON_C_TO_STRING_PLAIN);
+    size_t n = printed != NULL ? strlen(printed) : 0;
+    int rc = n > 0 && n < sizeof(text) ? 0 : -ENOMEM;
+    if (rc == 0) {
+        /* Pads with blanks if the old content was longer. */
+        size_t all = n < bytes_before && bytes_before < sizeof(text) ? bytes_before : n;
+        snprintf(text, sizeof(text), "%-*s", (int)all, printed);
+        ssize_t written = pwrite(fd, text, all, 0);
+        rc = written == (ssize_t)all ? 0 : written < 0 ? -errno : -ENOSPC;
+        if (rc == 0 && bytes_before > all && ftruncate(fd, (off_t)all) != 0)
+            rc = -errno;
+    }
+    json_object_put(json);
+    return rc;
+}
+
+static int64_t now_ms(void)
+{
+    return (int64_t)(tierce__now_ns() / TIERCE__MS_NS);
+}
+
+/* ---- the seam -------------------------------------------------------------------------------- */
+
+static int file_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *token,
+                     char other[TIERCE__LEASE_HOLDER_BYTES])
+{
+    struct file_lease *lease = (struct file_lease *)base;
+    struct content content;
+    int fd = lock_file(lease);
+    if (fd < 0)
+        return fd;
+    int rc = read_content(lease, fd, &content);
+    if (rc == 0 && content.until_ms > now_ms() && strcmp(content.holder, lease->holder) != 0) {
+        snprintf(other, TIERCE__LEASE_HOLDER_BYTES, "%s", content.holder);
+        rc = -EBUSY;
+    }
+    if (rc == 0) {
+        snprintf(content.holder, sizeof(content.holder), "%s", lease->holder);
+        content.until_ms = now_ms() + lease_ms;
+        content.token = tierce__lease_next_token(content.token);
+        rc = write_content(lease, fd, &content, content.bytes);
+    }
+    if (rc == 0)
+        *token = lease->token = content.token;
+    close(fd);
+    return rc;
+}
+
+static bool is_ours(const struct file_lease *lease, const struct content *content)
+{
+    return content->token == lease->token && strcmp(content->holder, lease->holder) == 0 &&
+           content->until_ms > now_ms();
+}
+
+static int file_renew(struct tierce__lease *base, uint32_t lease_ms)
+{
+    struct file_lease *lease = (struct file_lease *)base;
+    struct content content;
+    int fd = lock_file(lease);
+    if (fd < 0)
+        return fd;
+    int rc = read_content(lease, fd, &content);
+    if (rc == 0 && !is_ours(lease, &content))
+        rc = TIERCE_E_REFUSED;
+    if (rc == 0) {
+        content.until_ms = now_ms() + lease_ms;
+        rc = write_content(lease, fd, &content, content.bytes);
+    }
+    close(fd);
+    return rc;
+}
+
+static void file_give(struct tierce__lease *base)
+{
+    struct file_lease *lease = (struct file_lease *)base;
+    struct content content;
+    int fd = lock_file(lease);
+    if (fd < 0)
+        return;
+    if (read_content(lease, fd, &content) == 0 && is_ours(lease, &content)) {
+        /* The token stays, so that the next one is larger. */
+        content.holder[0] = '\0';
+        content.until_ms = 0;
+        (void)!write_content(lease, fd, &content, content.bytes);
+    }
+    close(fd);
+}
+
+static int file_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOLDER_BYTES])
+{
+    struct file_lease *lease = (struct file_lease *)base;
+    struct content content;
+    int fd = lock_file(lease);
+    if (fd < 0)
+        return fd;
+    int rc = read_content(lease, fd, &content);
+    if (rc == 0)
+        snprintf(holder, TIERCE__LEASE_HOLDER_BYTES, "%s",
+                 content.until_ms > now_ms() ? content.holder : "");
+    close(fd);
+    return rc;
+}
+
+const struct tierce__lease_ops tierce__lease_file = {
+    .name = "file",
+    .open = file_open,
+    .close = file_close,
+    .take = file_take,
+    .renew = file_renew,
+    .give = file_give,
+    .look = file_look,
+};

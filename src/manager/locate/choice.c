@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/locate/locator_private.h"
+
+#include <string.h>
+
+/* ---- to write -------------------------------------------------------------------------------- */
+
+/* KVCM's CachePreferStrategy: odd numbers allow one kind only, even ones prefer it. */
+static enum tierce__storage_type preferred_type(int32_t strategy, bool *only)
+{
+    static const enum tierce__storage_type types[] = {TIERCE__STORAGE_3FS, TIERCE__STORAGE_MOONCAKE,
+                                                      TIERCE__STORAGE_TAIRMEMPOOL,
+                                                      TIERCE__STORAGE_VCNS_3FS};
+    *only = strategy % 2 == 1;
+    return strategy >= 1 && strategy <= 8 ? types[(strategy - 1) / 2] : TIERCE__STORAGE_NONE;
+}
+
+static uint64_t limit_of(int64_t capacity)
+{
+    return capacity > 0 ? (uint64_t)capacity : 0;
+}
+
+void tierce__choose_limits(struct tierce__quota_limits *out, const struct tierce__group *group,
+                           const struct tierce__storage *storage)
+{
+    *out = (struct tierce__quota_limits){
+        .group = limit_of(group->capacity_bytes),
+        .type = UINT64_MAX,
+        .storage = storage->capacity_bytes > 0 ? storage->capacity_bytes : UINT64_MAX,
+    };
+    const struct tierce__type_quota *quota =
+        tierce__group_type_quota(group, tierce__storage_type_quota(storage->type));
+    if (quota != NULL)
+        out->type = limit_of(quota->capacity_bytes);
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+void tierce__locator_storage_usage(struct tierce__locator *locator, uint16_t storage,
+                                   struct tierce__usage *out)
+{
+    uint64_t by_state[TIERCE__QUOTA_STATES];
+    tierce__quota_storage_use(locator->quota, storage, by_state, NULL);
+    *out = (struct tierce__usage){.serving_bytes = by_state[TIERCE__QUOTA_SERVING],
+                                  .writing_bytes = by_state[TIERCE__QUOTA_WRITING],
+                                  .deleting_bytes = by_state[TIERCE__QUOTA_DELETING]};
+}
+
+int tierce__locator_set_quotas(struct tierce__locator *locator,
+                               const struct tierce__quota_group *groups, size_t count)
+{
+    return tierce__quota_set_shared(locator->quota, groups, count);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+struct choosing {
+    const struct tierce__storage_wish *wish;
+    bool saw_available;
+    const char *limit, *limited; /* the limit that stopped the last try, and the storage */
+};
+
+/* Returns 1 if room was reserved; 0 to try the next storage. */
+static int try_storage(struct choosing *c, const struct tierce__storage *storage, size_t *fit)
+{
+    struct tierce__quota_limits limits;
+    struct tierce__locator *locator = c->wish->live->locator;
+    struct tierce__quota_at at =
+        tierce__live_quota_at(c->wish->live, (uint8_t)storage->type, storage->number);
+    if (!tierce__storages_is_available(locator->opts.storages, storage))
+        return 0;
+    c->saw_available = true;
+    tierce__choose_limits(&limits, c->wish->group, storage);
+    int rc = tierce__quota_share(locator->quota, c->wish->group->name,
+                                 c->wish->group->global_quota_group_name);
+    if (rc == 0)
+        rc = tierce__quota_reserve(locator->quota, &at, &limits, c->wish->bytes, c->wish->count,
+                                   fit, &c->limit);
+    c->limited = storage->name;
+    return rc < 0 ? rc : *fit > 0;
+}
+
+/* Tries the candidates in order: those of one kind (`kind`), those of any other kind, or all
+ * (NONE). */
+static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bool other,
+                          const struct tierce__storage **out, size_t *fit)
+{
+    for (size_t i = 0; i < c->wish->group->storage_candidate_count; i++) {
+        const struct tierce__storage *storage =
+            tierce__catalog_storage(c->wish->catalog, c->wish->group->storage_candidates[i]);
+        bool fits =
+            storage != NULL && (kind == TIERCE__STORAGE_NONE || (storage->type == kind) != other);
+        int rc = fits ? try_storage(c, storage, fit) : 0;
+        if (rc > 0)
+            *out = storage;
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+int tierce__choose_storage(const struct tierce__storage_wish *wish,
+                           const struct tierce__storage **out, size_t *fit,
+                           char why[TIERCE__WHY_BYTES])
+{
+    bool only;
+    enum tierce__storage_type kind = preferred_type(wish->group->prefer_strategy, &only);
+    struct choosing c = {.wish = wish};
+    int rc = try_candidates(&c, kind, false, out, fit);
+    if (rc == 0 && kind != TIERCE__STORAGE_NONE && !only)
+        rc = try_candidates(&c, kind, true, out, fit);
+    if (rc < 0)
+        return tierce__why(why, rc, "no memory");
+    tierce__live_count_limited(wish->live, c.limit, wish->count - (rc > 0 ? *fit : 0));
+    if (rc > 0)
+        return 0;
+    if (!c.saw_available) {
+        tierce__live_count_rejected(wish->live, TIERCE__REJECTED_NO_STORAGE, wish->count);
+        return tierce__why(why, TIERCE_E_DOWN, "no writable storage of group %.64s is available",
+                           wish->group->name);
+    }
+    return tierce__why(why, TIERCE_E_FULL,
+                       "the quota by %s leaves no room for a block in group %.64s, storage %.64s",
+                       c.limit, wish->group->name, c.limited);
+}
+
+/* ---- to read --------------------------------------------------------------------------------- */
+
+/* The text between "://" and the next '/' or '?'. */
+static const struct tierce__storage *storage_of_uri(const struct tierce__catalog *catalog,
+                                                    const char *uri)
+{
+    char name[256];
+    const char *host = strstr(uri, "://");
+    if (host == NULL)
+        return NULL;
+    host += 3;
+    size_t length = strcspn(host, "/?");
+    if (length >= sizeof(name))
+        return NULL;
+    memcpy(name, host, length);
+    name[length] = '\0';
+    return tierce__catalog_storage(catalog, name);
+}
+
+const struct tierce__storage *tierce__location_storage(const struct tierce__catalog *catalog,
+                                                       const struct tierce__location *location)
+{
+    if (location->storage != 0)
+        return tierce__catalog_storage_numbered(catalog, location->storage);
+    bool has_text = location->place_count > 0 && location->places[0].uri != NULL;
+    return has_text ? storage_of_uri(catalog, location->places[0].uri) : NULL;
+}
+
+void tierce__chooser_begin(struct tierce__chooser *out, const struct tierce__live *live,
+                           const struct tierce__catalog *catalog)
+{
+    *out = (struct tierce__chooser){
+        .locator = live->locator,
+        .catalog = catalog,
+        .now_us = tierce__locator_now_us(live->locator),
+        .ttl_us = tierce__live_ttl_us(live, catalog),
+        .spec_count = live->instance.spec_count,
+    };
+}
+
+/* The weights of KVCM: a shared file system is preferred to a pool. */
+static uint32_t weight_of(enum tierce__storage_type type)
+{
+    if (type == TIERCE__STORAGE_NFS)
+        return 5;
+    bool pool = type == TIERCE__STORAGE_3FS || type == TIERCE__STORAGE_MOONCAKE ||
+                type == TIERCE__STORAGE_TAIRMEMPOOL || type == TIERCE__STORAGE_NODE;
+    return pool ? 3 : 1;
+}
+
+static uint32_t weigh(struct tierce__chooser *chooser, const struct tierce__location *location)
+{
+    if (location->storage != 0 && location->storage == chooser->last)
+        return chooser->weight;
+    const struct tierce__storage *storage = tierce__location_storage(chooser->catalog, location);
+    bool serves =
+        storage != NULL && tierce__storages_is_available(chooser->locator->opts.storages, storage);
+    chooser->last = location->storage;
+    chooser->weight = serves ? weight_of(storage->type) : 0;
+    return chooser->weight;
+}
+
+static const struct tierce__spec_place *find_part(const struct tierce__location *location,
+                                                  size_t spec)
+{
+    for (size_t p = 0; p < location->place_count; p++) {
+        if (location->places[p].spec == spec)
+            return &location->places[p];
+    }
+    return NULL;
+}
+
+/* The number of requested specs that a location has. */
+static size_t count_parts(const struct tierce__chooser *chooser,
+                          const struct tierce__location *location)
+{
+    size_t count = 0;
+    for (size_t spec = 0; spec < chooser->spec_count; spec++)
+        count +=
+            (chooser->specs == NULL || chooser->specs[spec]) && find_part(location, spec) != NULL;
+    return count;
+}
+
+/* Draws one of the available locations with the most parts, by the weights of their kinds; NULL:
+ * there is none. */
+static const struct tierce__location *choose_location(struct tierce__chooser *chooser,
+                                                      const struct tierce__record *record)
+{
+    if (record->location_count == 1)
+        return weigh(chooser, &record->locations[0]) > 0 ? &record->locations[0] : NULL;
+    const struct tierce__location *chosen = NULL;
+    uint64_t all = 0;
+    size_t most = 0;
+    for (size_t i = 0; i < record->location_count; i++) {
+        const struct tierce__location *location = &record->locations[i];
+        uint32_t weight = weigh(chooser, location);
+        size_t parts = weight > 0 ? count_parts(chooser, location) : 0;
+        if (weight == 0 || parts < most)
+            continue;
+        all = parts > most ? weight : all + weight;
+        most = parts;
+        /* Reservoir sampling: each location so far is kept with a probability proportional to its
+         * weight. */
+        if (chosen == NULL || tierce__locator_random(chooser->locator) % all < weight)
+            chosen = location;
+    }
+    return chosen;
+}
+
+/* An available location with that part; NULL: there is none. */
+static const struct tierce__spec_place *find_available(struct tierce__chooser *chooser,
+                                                       const struct tierce__record *record,
+                                                       size_t spec,
+                                                       const struct tierce__location **location)
+{
+    for (size_t i = 0; i < record->location_count; i++) {
+        const struct tierce__spec_place *place = find_part(&record->locations[i], spec);
+        if (place == NULL || weigh(chooser, &record->locations[i]) == 0)
+            continue;
+        *location = &record->locations[i];
+        return place;
+    }
+    return NULL;
+}
+
+const struct tierce__location *tierce__choose_parts(struct tierce__chooser *chooser,
+                                                    const struct tierce__record *record,
+                                                    struct tierce__part *parts, size_t *count)
+{
+    const struct tierce__location *first = choose_location(chooser, record);
+    *count = 0;
+    for (size_t spec = 0; spec < chooser->spec_count && first != NULL; spec++) {
+        parts[spec] = (struct tierce__part){first, find_part(first, spec)};
+        if (parts[spec].place == NULL)
+            parts[spec].place = find_available(chooser, record, spec, &parts[spec].location);
+        *count += parts[spec].place != NULL;
+    }
+    return first;
+}
+
+bool tierce__record_has_part(struct tierce__chooser *chooser, const struct tierce__record *record,
+                             size_t spec)
+{
+    const struct tierce__location *location;
+    return find_available(chooser, record, spec, &location) != NULL;
+}
+
+bool tierce__record_serves(struct tierce__chooser *chooser, const struct tierce__record *record)
+{
+    bool is_available = false;
+    if (tierce__record_due_us(record, chooser->ttl_us) <= chooser->now_us)
+        return false;
+    for (size_t i = 0; i < record->location_count && !is_available; i++)
+        is_available = weigh(chooser, &record->locations[i]) > 0;
+    for (size_t spec = 0; spec < chooser->spec_count && is_available; spec++) {
+        if (chooser->specs != NULL && chooser->specs[spec])
+            is_available = tierce__record_has_part(chooser, record, spec);
+    }
+    return is_available;
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_LOCATOR_H
+#define TIERCE_MANAGER_LOCATOR_H
+
+#include "manager/meta/meta_index.h"
+#include "manager/reclaim/quota.h"
+#include "manager/storage/storages.h"
+
+/*
+ * The index of blocks and their locations: the calls that engines make. One object per manager; it
+ * is open between tierce__locator_recover (this process leads) and tierce__locator_drop.
+ *
+ *     rc = tierce__locator_start_write(locator, &(struct tierce__write_request){...}, &arena,
+ *                                      &started, why);
+ *     // the client writes its blocks to started.locations
+ *     rc = tierce__locator_finish_write(locator, id, started.session, &written, why);
+ *     rc = tierce__locator_get(locator, &(struct tierce__get_request){...}, &arena, &got, why);
+ *
+ * The states of a location, and who moves it from one to the next, are the table in
+ * docs/design/003-manager.md. Results live in the caller's arena.
+ *
+ * All calls return 0, or with `why` in words:
+ *   -ENOENT                no such instance
+ *   -ESRCH                 no such write session, or it has timed out
+ *   TIERCE_E_ARGUMENT      what was asked for makes no sense
+ *   TIERCE_E_UNSUPPORTED   a query type that is none
+ *   TIERCE_E_FULL          a quota or a storage is used up, or the index holds max_key_count
+ *   TIERCE_E_DOWN          no storage is available
+ *   TIERCE_E_REFUSED       this process no longer leads
+ *   TIERCE_E_CLOSED        between drop and recover
+ *   negative errno, -ENOMEM, TIERCE_E_DEADLINE: of the index's store
+ *
+ * Threads: any. Calls block where the instance's store does: tierce__locator_blocks.
+ */
+
+#define TIERCE__WHY_BYTES        256u
+#define TIERCE__SESSION_ID_BYTES 32u /* of [a-z0-9] */
+
+struct tierce__locator;
+
+struct tierce__locator_opts {
+    size_t size;
+    struct tierce__registry *registry; /* [borrow until close] */
+    struct tierce__storages *storages; /* [borrow until close] */
+    int64_t (*now_us)(void *arg);      /* wall clock; NULL: the system's */
+    void *clock_arg;
+    uint64_t seed; /* for ids and random choices; 0: from the kernel */
+    /* How long a freed slot is not reused: reuse_delay_ms after its location was removed (clients
+     * may still read it), late_write_ms after its writer timed out (it may still write). 0: one
+     * minute, ten minutes. */
+    uint32_t reuse_delay_ms, late_write_ms;
+    uint32_t delete_threads;                        /* 0: deletions wait for tierce__deleter_step */
+    const struct tierce__quota_group *quota_groups; /* [borrow for the call] */
+    size_t quota_group_count;
+    /* NULL: tierce__meta_store_find. */
+    const struct tierce__meta_store_ops *(*find_store)(const char *type, const char *uri);
+};
+
+TIERCE_MUSTUSE int tierce__locator_open(struct tierce__locator **out,
+                                        const struct tierce__locator_opts *opts);
+void tierce__locator_close(struct tierce__locator *locator);
+
+/* Replaces the limits that groups share. Errors: -ENOMEM, nothing has changed. */
+TIERCE_MUSTUSE int tierce__locator_set_quotas(struct tierce__locator *locator,
+                                              const struct tierce__quota_group *groups,
+                                              size_t count);
+
+/* Begins to serve: opens the spaces of all instances of the registry, which is loaded already, and
+ * resumes the work in their notes. All writes carry `fence`. */
+TIERCE_MUSTUSE int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
+                                           char why[TIERCE__WHY_BYTES]);
+/* Stops serving: waits for the calls in progress and drops all state in memory. */
+void tierce__locator_drop(struct tierce__locator *locator);
+
+/* Opens an instance that the registry has; called after it was added. */
+TIERCE_MUSTUSE int tierce__locator_add_instance(struct tierce__locator *locator, const char *id,
+                                                char why[TIERCE__WHY_BYTES]);
+/* Removes an instance; called before the registry removes it. The instance rejects calls, and its
+ * blocks are deleted. -EBUSY: deletions are still running after 10 s, or another call removes it;
+ * retry later. */
+TIERCE_MUSTUSE int tierce__locator_remove_instance(struct tierce__locator *locator, const char *id,
+                                                   char why[TIERCE__WHY_BYTES]);
+
+/* Returns whether calls on this instance may block on I/O; false if it does not exist. */
+bool tierce__locator_blocks(struct tierce__locator *locator, const char *instance_id);
+
+/* ---- types of the calls ---------------------------------------------------------------------- */
+
+/* A set of indexes: [0, offset), or those with a non-zero value. */
+struct tierce__mask {
+    bool is_values;
+    int64_t offset; /* negative: all, as in KVCM */
+    const uint8_t *values;
+    size_t count;
+};
+
+static inline bool tierce__mask_has(const struct tierce__mask *mask, size_t i)
+{
+    if (mask->is_values)
+        return i < mask->count && mask->values[i] != 0;
+    return i < (uint64_t)mask->offset;
+}
+
+struct tierce__found_spec {
+    const char *name;
+    const char *uri;
+};
+
+/* A location as clients see it. type 0: the block has no serving location. */
+struct tierce__found {
+    uint8_t type;
+    uint32_t spec_count_all; /* the number of the instance's specs that the block has */
+    const struct tierce__found_spec *specs; /* the requested ones */
+    size_t spec_count;
+};
+
+/* ---- get ------------------------------------------------------------------------------------- */
+
+/* Values of KVCM's QueryType. */
+enum tierce__query {
+    TIERCE__QUERY_BATCH = 1,  /* each key separately */
+    TIERCE__QUERY_PREFIX = 2, /* the leading unmasked keys that serve */
+    TIERCE__QUERY_WINDOW = 3, /* the last run of `window` keys that serve */
+};
+
+struct tierce__get_request {
+    const char *instance_id;
+    int query; /* enum tierce__query, unchecked */
+    const int64_t *keys;
+    size_t count;
+    struct tierce__mask mask; /* the blocks that the engine has already; QUERY_PREFIX only */
+    int32_t window;
+    /* A block is a hit if it has all of these specs, and only they are returned. None: any spec is
+     * a hit. TIERCE_E_ARGUMENT: the instance does not have such a spec. */
+    const char *const *spec_names;
+    size_t spec_name_count;
+    /* For instances with string keys: the keys' texts, which must equal the stored ones. Else
+     * NULL. */
+    const char *const *key_texts;
+};
+
+/* PREFIX: the hits. BATCH and WINDOW: one for each key. */
+struct tierce__got {
+    struct tierce__found *found;
+    size_t count;
+    size_t hits;
+    int32_t block_size; /* tokens of the instance's blocks */
+};
+
+TIERCE_MUSTUSE int tierce__locator_get(struct tierce__locator *locator,
+                                       const struct tierce__get_request *request,
+                                       struct tierce__arena *arena, struct tierce__got *out,
+                                       char why[TIERCE__WHY_BYTES]);
+
+/* ---- write ----------------------------------------------------------------------------------- */
+
+#define TIERCE__WRITE_TIMEOUT_S_MAX (24 * 60 * 60)
+
+struct tierce__write_request {
+    const char *instance_id;
+    const int64_t *keys; /* a chain in order; repeated keys count once */
+    size_t count;
+    const char *const *spec_groups; /* [count] or NULL: all specs */
+    int64_t timeout_s; /* 0: the session ends at once; at most TIERCE__WRITE_TIMEOUT_S_MAX */
+    int64_t ttl_s;     /* time to live of the blocks after the session's end; 0: none */
+    const char *const *key_texts;
+};
+
+struct tierce__started {
+    char session[TIERCE__SESSION_ID_BYTES + 1];
+    /* Over all keys: those that need not be written, because they are stored, being written, or
+     * exceed the quotas. An offset if these are the leading keys. */
+    struct tierce__mask
+        mask; /* a block that lacks some specs is not masked: the missing specs are written */
+    struct tierce__found *locations; /* one for each key that is not masked, in order */
+    size_t count;
+    int32_t block_size;    /* tokens of the instance's blocks */
+    const uint64_t *bytes; /* of each key of the request, masked or not: the sum over its specs */
+};
+
+/* Starts a write session. Keys that are not masked have places, and count against quotas, until the
+ * session ends. */
+TIERCE_MUSTUSE int tierce__locator_start_write(struct tierce__locator *locator,
+                                               const struct tierce__write_request *request,
+                                               struct tierce__arena *arena,
+                                               struct tierce__started *out,
+                                               char why[TIERCE__WHY_BYTES]);
+
+/* Ends a session. `written` refers to the session's own keys; a mask of another length is
+ * TIERCE_E_ARGUMENT, and the session is unchanged. */
+TIERCE_MUSTUSE int tierce__locator_finish_write(struct tierce__locator *locator,
+                                                const char *instance_id, const char *session,
+                                                const struct tierce__mask *written,
+                                                char why[TIERCE__WHY_BYTES]);
+
+/*
+ * The same for entries by name, whose sizes were unknown when the write began. `uris` are the
+ * session's URIs that were written, with or without size=; none: all were written. If a URI has no
+ * size, the storage is asked; if the storage does not know, the entry counts 0 bytes. Entries that
+ * exceed the quotas are dropped, the others serve, and the call returns TIERCE_E_FULL. If a URI is
+ * not the session's, the session is unchanged.
+ */
+TIERCE_MUSTUSE int tierce__locator_finish_entries(struct tierce__locator *locator,
+                                                  const char *instance_id, const char *session,
+                                                  const char *const *uris, size_t count,
+                                                  char why[TIERCE__WHY_BYTES]);
+
+/* Returns the number of keys of a session; -ESRCH. */
+TIERCE_MUSTUSE int tierce__locator_session_keys(struct tierce__locator *locator,
+                                                const char *instance_id, const char *session,
+                                                size_t *count);
+
+/* ---- remove, trim, look ---------------------------------------------------------------------- */
+
+/* Removes the keys that are not masked; unknown keys are ignored. Keys that are being written are
+ * dropped when their session ends. */
+TIERCE_MUSTUSE int tierce__locator_remove(struct tierce__locator *locator, const char *instance_id,
+                                          const int64_t *keys, size_t count,
+                                          const struct tierce__mask *mask,
+                                          char why[TIERCE__WHY_BYTES]);
+
+/* The same for entries by name (NULL: as above): an entry of another name with the same key
+ * stays. */
+TIERCE_MUSTUSE int tierce__locator_remove_entries(struct tierce__locator *locator,
+                                                  const char *instance_id, const int64_t *keys,
+                                                  const char *const *texts, size_t count,
+                                                  char why[TIERCE__WHY_BYTES]);
+
+enum tierce__trim {
+    TIERCE__TRIM_ALL = 1,  /* blocks and their bytes */
+    TIERCE__TRIM_META = 2, /* the index only; bytes stay in the storages */
+    TIERCE__TRIM_TIME = 3, /* blocks stored from begin_s to end_s, both included */
+};
+TIERCE_MUSTUSE int tierce__locator_trim(struct tierce__locator *locator, const char *instance_id,
+                                        int trim, int64_t begin_s, int64_t end_s,
+                                        char why[TIERCE__WHY_BYTES]);
+
+/* Values of KVCM's location status. */
+enum tierce__look_state {
+    TIERCE__LOOK_NOT_FOUND = 0,
+    TIERCE__LOOK_NEW = 1,
+    TIERCE__LOOK_WRITING = 2,
+    TIERCE__LOOK_SERVING = 3,
+    TIERCE__LOOK_DELETING = 4,
+};
+
+struct tierce__looked {
+    enum tierce__look_state state;
+    char id[TIERCE__LOCATION_ID_BYTES + 1]; /* "" if there is none */
+    struct tierce__found found;
+};
+
+struct tierce__look_request {
+    const char *instance_id;
+    const int64_t *keys;
+    size_t count;
+    struct tierce__mask mask;
+};
+
+/* Returns the state of each key that is not masked. Changes nothing. */
+TIERCE_MUSTUSE int tierce__locator_look(struct tierce__locator *locator,
+                                        const struct tierce__look_request *request,
+                                        struct tierce__arena *arena, struct tierce__looked **out,
+                                        size_t *out_count, char why[TIERCE__WHY_BYTES]);
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* Ends the sessions that have timed out; returns their number. Called by a thread, or a
+ * simulation. */
+size_t tierce__locator_expire(struct tierce__locator *locator);
+
+/* The wall-clock time at which the next session times out; INT64_MAX: there is none. */
+int64_t tierce__locator_next_expiry(struct tierce__locator *locator);
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+/* Why a key of a write request was rejected. */
+enum tierce__rejection {
+    TIERCE__REJECTED_BY_GROUP,    /* the group's quota */
+    TIERCE__REJECTED_BY_TYPE,     /* the group's quota of a kind of storage */
+    TIERCE__REJECTED_BY_SHARED,   /* a limit that groups share */
+    TIERCE__REJECTED_BY_STORAGE,  /* a storage's capacity */
+    TIERCE__REJECTED_BY_KEYS,     /* max_key_count */
+    TIERCE__REJECTED_BY_SESSIONS, /* too many keys are being written */
+    TIERCE__REJECTED_NO_STORAGE,  /* none is available */
+    TIERCE__REJECTED_BY_INDEX, /* the index's store rejects writes: a full disk, a lost connection
+                                */
+    TIERCE__REJECTIONS,
+};
+
+/* As metrics have it: "group_quota", ... */
+const char *tierce__rejection_name(enum tierce__rejection reason);
+
+struct tierce__usage {
+    uint64_t keys, keys_max;                               /* keys_max 0: unlimited */
+    uint64_t serving_bytes, writing_bytes, deleting_bytes; /* exact */
+    uint64_t serving_by_type[16], writing_by_type[16], deleting_by_type[16]; /* type slots */
+    uint64_t sessions, expired_sessions;
+    uint64_t asked_keys, found_keys;                /* of gets, since this process began to lead */
+    uint64_t cache_hits, cache_misses, cache_bytes; /* of search caches */
+    uint64_t rejected_keys[TIERCE__REJECTIONS]; /* of writes, since this process began to lead */
+    /* Blocks that were reclaimed since this process began to lead, and the sum of the times since
+     * their last use. */
+    uint64_t reclaimed_keys, reclaimed_idle_us;
+    /* For one instance: in the last reclaimed batch, the time since the most recently used block's
+     * last use. */
+    int64_t reclaim_age_us;
+    uint64_t instances;
+    int write_error; /* 0, or why the store of an index rejects writes: -ENOSPC, ... */
+};
+
+/* -ENOENT. */
+TIERCE_MUSTUSE int tierce__locator_instance_usage(struct tierce__locator *locator, const char *id,
+                                                  struct tierce__usage *out);
+void tierce__locator_group_usage(struct tierce__locator *locator, const char *group,
+                                 struct tierce__usage *out);
+/* Reads the bytes in a storage, of all groups; other fields are 0. */
+void tierce__locator_storage_usage(struct tierce__locator *locator, uint16_t storage,
+                                   struct tierce__usage *out);
+
+#endif

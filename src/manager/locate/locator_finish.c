@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "base/log.h"
+#include "manager/locate/locator_private.h"
+#include "manager/api/spans.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The end of a session: written blocks begin to serve, the others are deleted. */
+struct finishing {
+    struct tierce__live *live;
+    struct tierce__session *session;
+    size_t *served; /* the indexes of the keys that were written */
+    int64_t
+        *expires_us;  /* of each of the session's keys, set when its record is decided; or NULL */
+    int64_t *outside; /* parents of the session's blocks that are not the session's own keys */
+    size_t outside_count;
+    int64_t now_us;
+    struct tierce__arena arena;
+    struct tierce__deletion *deletion; /* the deletion of unwritten blocks, or NULL */
+    struct tierce__meta_note *notes;
+    size_t note_count;
+    bool is_tried; /* the store may have received it */
+    int error;
+};
+
+static struct tierce__location location_of(const struct tierce__session *session,
+                                           const struct tierce__session_key *key)
+{
+    struct tierce__location location = {.storage = session->storage,
+                                        .type = session->type,
+                                        .place_count = key->place_count,
+                                        .places = key->places};
+    memcpy(location.id, key->location_id, sizeof(location.id));
+    return location;
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+/* Returns whether a block's parent is one of the session's keys, which is missing only if the
+ * client did not write it. */
+static bool is_left_out(const struct finishing *f, size_t i)
+{
+    const struct tierce__session_key *keys = f->session->keys;
+    return i > 0 && keys[i - 1].claim.key == keys[i].parent &&
+           !atomic_load_explicit(&keys[i - 1].claim.is_removed, memory_order_relaxed);
+}
+
+/* Adds a location to the block's record. */
+static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, bool found,
+                                             struct tierce__record *record,
+                                             struct tierce__arena *arena)
+{
+    struct finishing *f = arg;
+    (void)key;
+    const struct tierce__session_key *written = &f->session->keys[f->served[i]];
+    if (atomic_load_explicit(&written->claim.is_removed, memory_order_relaxed)) {
+        f->session->written[f->served[i]] = false;
+        return TIERCE__META_SKIP;
+    }
+    size_t had = found ? record->location_count : 0;
+    for (size_t l = 0; l < had;
+         l++) { /* the store's answer was lost: the location exists already */
+        if (memcmp(record->locations[l].id, written->location_id, sizeof(written->location_id)) ==
+            0)
+            return TIERCE__META_SKIP;
+    }
+    struct tierce__location *locations = tierce__arena_alloc(arena, (had + 1) * sizeof(*locations));
+    if (locations == NULL) {
+        f->error = -ENOMEM;
+        return TIERCE__META_FAIL;
+    }
+    if (had > 0)
+        memcpy(locations, record->locations, had * sizeof(*locations));
+    locations[had] = location_of(f->session, written);
+    record->locations = locations;
+    record->location_count = (uint16_t)(had + 1);
+    record->used_us = f->now_us;
+    record->stored_us = f->now_us;
+    if (f->session->ttl_us > 0)
+        record->expires_us = f->now_us + f->session->ttl_us;
+    f->expires_us[f->served[i]] = record->expires_us;
+    if (!found) {
+        if (written->has_parent && !is_left_out(f, f->served[i]))
+            f->outside[f->outside_count++] = written->parent;
+        record->has_parent = written->has_parent;
+        record->parent = written->parent;
+        record->key_text = written->text;
+        record->key_text_bytes = written->text != NULL ? strlen(written->text) : 0;
+    }
+    return TIERCE__META_PUT;
+}
+
+/* Unwritten blocks are deleted. Their note has the session's number, so that repeated attempts make
+ * the same note. */
+static int make_deletion(struct finishing *f)
+{
+    const struct tierce__session *session = f->session;
+    for (size_t i = 0; i < session->count; i++) {
+        if (session->written[i])
+            continue;
+        if (f->deletion == NULL)
+            f->deletion = tierce__deletion_create(f->live, session->count);
+        if (f->deletion == NULL)
+            return -ENOMEM;
+        struct tierce__location location = location_of(session, &session->keys[i]);
+        int rc = tierce__deletion_add(f->deletion, session->keys[i].claim.key, &location);
+        if (rc < 0)
+            return rc;
+    }
+    if (f->deletion == NULL)
+        return 0;
+    f->deletion->note = session->note;
+    f->deletion->due_us = f->now_us;
+    /* A client that timed out may still be writing; a client that reported a failure is not. */
+    int64_t late_us = f->now_us + (int64_t)f->live->locator->opts.late_write_ms * 1000;
+    f->deletion->reusable_us = session->is_late ? late_us : f->now_us;
+    f->deletion->sweep_us = session->is_late ? late_us : 0;
+    return 0;
+}
+
+/* Writes the notes of used slots that the start of the session may not have written. Without them
+ * the next leader would take those files for full ones. */
+static int note_files(struct finishing *f, size_t count, size_t notes_max)
+{
+    const struct tierce__session *session = f->session;
+    size_t n = 0;
+    struct tierce__spec_place *all = tierce__arena_alloc(&f->arena, (count + 1) * sizeof(*all));
+    if (all == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < session->count; i++) {
+        for (size_t p = 0; p < session->keys[i].place_count; p++)
+            all[n++] = session->keys[i].places[p];
+    }
+    return tierce__places_note(f->live->places, all, n, f->notes, &f->note_count, notes_max,
+                               &f->arena);
+}
+
+/* Deletes the session's note and adds the deletion's note. */
+static int prepare_notes(struct finishing *f)
+{
+    enum { OWN = 2 };
+    size_t places = 0;
+    for (size_t i = 0; i < f->session->count && f->session->is_unsure; i++)
+        places += f->session->keys[i].place_count;
+    size_t notes_max = OWN + tierce__places_notes_max(places);
+    f->notes = tierce__arena_alloc(&f->arena, notes_max * sizeof(*f->notes));
+    if (f->notes == NULL)
+        return -ENOMEM;
+    f->notes[f->note_count++] =
+        (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = f->session->note};
+    int rc = places > 0 ? note_files(f, places, notes_max - 1) : 0;
+    if (rc == 0)
+        rc = make_deletion(f);
+    if (rc == 0 && f->deletion != NULL)
+        rc = tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
+    return rc;
+}
+
+static void move_served(struct finishing *f, enum tierce__quota_state from,
+                        enum tierce__quota_state to)
+{
+    const struct tierce__session *session = f->session;
+    struct tierce__quota_at at = tierce__live_quota_at(f->live, session->type, session->storage);
+    if (session->served_bytes > 0)
+        tierce__quota_move(f->live->locator->quota, &at, from, to, session->served_bytes);
+}
+
+/* The bytes count as serving before other calls can see and remove the records. */
+static int begin_batch(struct finishing *f)
+{
+    struct tierce__session *session = f->session;
+    int rc = prepare_notes(f);
+    if (rc < 0)
+        return rc;
+    session->served_bytes = 0;
+    for (size_t i = 0; i < session->count; i++) {
+        for (size_t p = 0; session->written[i] && p < session->keys[i].place_count; p++)
+            session->served_bytes += session->keys[i].places[p].bytes;
+    }
+    move_served(f, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_SERVING);
+    f->is_tried = true;
+    return 0;
+}
+
+static int attach_notes(void *arg, const size_t *indices, size_t count,
+                        struct tierce__meta_batch *batch, struct tierce__arena *arena)
+{
+    struct finishing *f = arg;
+    (void)indices, (void)count, (void)arena;
+    int rc = f->error < 0 ? f->error : begin_batch(f);
+    batch->notes = f->notes;
+    batch->note_count = f->note_count;
+    return rc;
+}
+
+/* The children of a removed key that is stored again. */
+static uint32_t count_followers(void *arg, int64_t key)
+{
+    struct finishing *f = arg;
+    return tierce__holes_children(&f->live->holes, key);
+}
+
+/* The parent of a block was removed after the session began, so the block is unreachable. A parent
+ * that the session itself did not write was never stored; clients with window queries skip such
+ * blocks. */
+static void note_lost(void *arg, int64_t parent, uint32_t children)
+{
+    struct finishing *f = arg;
+    struct tierce__gone hole = {.key = parent, .children = children};
+    for (size_t i = 0; i < f->outside_count; i++) {
+        if (f->outside[i] == parent) {
+            tierce__holes_take(&f->live->holes, &hole, 1, 0);
+            return;
+        }
+    }
+}
+
+static int write_batch(struct finishing *f)
+{
+    const struct tierce__session *session = f->session;
+    int64_t *keys = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*keys));
+    int *status = tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*status));
+    size_t count = 0;
+    f->served = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*f->served));
+    int64_t *expires_us =
+        tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*f->expires_us));
+    f->outside = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*f->outside));
+    if (keys == NULL || status == NULL || f->served == NULL || expires_us == NULL ||
+        f->outside == NULL)
+        return -ENOMEM;
+    f->expires_us = expires_us;
+    for (size_t i = 0; i < session->count; i++) {
+        if (!session->written[i])
+            continue;
+        f->served[count] = i;
+        keys[count++] = session->keys[i].claim.key;
+    }
+    if (count > 0)
+        return tierce__meta_index_modify(f->live->index, keys, count,
+                                         &(struct tierce__meta_change){.modify = put_location,
+                                                                       .attach = attach_notes,
+                                                                       .followers = count_followers,
+                                                                       .lost = note_lost,
+                                                                       .arg = f,
+                                                                       .whole = true},
+                                         &f->arena, status);
+    int rc = begin_batch(f);
+    return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
+}
+
+/* ---- its end --------------------------------------------------------------------------------- */
+
+/* Adds the block to the expiry calendar. If the batch was written earlier, its records are unknown,
+ * and the block is checked soon. SESSIONS held. */
+static void enter_expiry(struct finishing *f, size_t i)
+{
+    struct tierce__live *live = f->live;
+    int64_t key = f->session->keys[i].claim.key;
+    struct tierce__record record = {.used_us = f->now_us, .stored_us = f->now_us};
+    if (f->expires_us != NULL)
+        record.expires_us = f->expires_us[i];
+    else if (f->session->ttl_us > 0 || live->has_expiring || live->calendar_ttl_us > 0)
+        record = (struct tierce__record){.expires_us = f->now_us};
+    tierce__live_enter_expiry(live, key, &record);
+}
+
+/* Dropped blocks count as deleting and are submitted to the deleter. Claims are released last, so
+ * that no key is ever neither claimed nor indexed while it is written. */
+static void settle(struct finishing *f)
+{
+    struct tierce__live *live = f->live;
+    struct tierce__session *session = f->session;
+    struct tierce__quota_at at = tierce__live_quota_at(live, session->type, session->storage);
+    uint64_t dropped = session->bytes - session->served_bytes;
+    if (dropped > 0)
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING,
+                           dropped);
+    for (size_t i = 0; i < session->count && session->is_unsure; i++)
+        tierce__places_taken(live->places, session->keys[i].places, session->keys[i].place_count);
+    if (f->deletion != NULL)
+        tierce__deleter_submit(live->locator->deleter, f->deletion);
+    f->deletion = NULL;
+    tierce__lock_take(&live->lock);
+    for (size_t i = 0; i < session->count; i++) {
+        if (session->written[i])
+            enter_expiry(f, i);
+        tierce__live_drop_claim(live, &session->keys[i].claim);
+    }
+    tierce__live_drop_session(live, session);
+    tierce__lock_drop(&live->lock);
+    tierce__session_destroy(session);
+}
+
+/* The session ends later: as if this attempt had not been made, or, if the outcome is unknown, once
+ * it is known. */
+static void leave_session(struct finishing *f, bool is_doubtful)
+{
+    enum { AGAIN_US = 1000000 };
+    struct tierce__live *live = f->live;
+    struct tierce__session *session = f->session;
+    if (f->is_tried && !is_doubtful)
+        move_served(f, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_WRITING);
+    bool soon = is_doubtful || session->due_us <= f->now_us;
+    uint64_t at = tierce__due(soon ? f->now_us + AGAIN_US : session->due_us);
+    tierce__lock_take(&live->lock);
+    int rc = tierce__deadline_set(&live->deadlines, &session->deadline, at);
+    TIERCE_ASSERT(rc == 0); /* cannot fail: the session is in the table */
+    session->is_doubtful = is_doubtful;
+    session->is_busy = is_doubtful;
+    tierce__lock_drop(&live->lock);
+}
+
+/* Returns whether the batch was written: it deletes the session's note. 1, 0, or the store's
+ * error. */
+static int was_written(struct finishing *f)
+{
+    const void *value;
+    size_t bytes;
+    struct tierce__meta_space *space = f->live->space;
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
+    if (rc != -ENOENT)
+        return rc;
+    rc = tierce__meta_confirm(space);
+    return rc < 0 ? rc : 1;
+}
+
+/* Settles or restores a session after its batch was tried; 0: the session has ended. */
+static int end_session(struct finishing *f, int rc)
+{
+    bool is_doubtful = false;
+    if (rc < 0 && f->is_tried && tierce__meta_may_be_written(rc)) {
+        int known = was_written(f);
+        is_doubtful = known < 0;
+        rc = known > 0 ? 0 : known < 0 ? known : rc;
+    }
+    if (rc == 0 && f->session->count > 0 && f->deletion == NULL && f->note_count == 0) {
+        rc = make_deletion(f); /* of a batch that was written a while ago */
+        is_doubtful = rc < 0;
+    }
+    if (rc == 0)
+        settle(f);
+    else
+        leave_session(f, is_doubtful);
+    tierce__deletion_destroy(f->deletion);
+    tierce__arena_clear(&f->arena);
+    return rc;
+}
+
+int tierce__live_finish(struct tierce__live *live, struct tierce__session *session)
+{
+    struct finishing f = {
+        .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
+    return end_session(&f, session->count == 0 ? 0 : write_batch(&f));
+}
+
+/* The same for a doubtful session; -EAGAIN: its batch was not written. */
+static int finish_doubtful(struct tierce__live *live, struct tierce__session *session)
+{
+    struct finishing f = {.live = live,
+                          .session = session,
+                          .now_us = tierce__locator_now_us(live->locator),
+                          .is_tried = true};
+    return end_session(&f, -EAGAIN);
+}
+
+static int check_mask(const struct tierce__session *session, const struct tierce__mask *mask,
+                      char why[TIERCE__WHY_BYTES])
+{
+    size_t given = mask->is_values ? mask->count : mask->offset > 0 ? (size_t)mask->offset : 0;
+    bool good =
+        mask->is_values ? given == session->count : mask->offset >= 0 && given <= session->count;
+    if (good)
+        return 0;
+    return tierce__why(why, TIERCE_E_ARGUMENT,
+                       "success_blocks is for %lld blocks; the session has %zu to be finished",
+                       mask->is_values ? (long long)given : (long long)mask->offset,
+                       session->count);
+}
+
+int tierce__live_begin_finish(struct tierce__live *live, const char *id,
+                              const struct tierce__mask *mask, struct tierce__session **out,
+                              char why[TIERCE__WHY_BYTES])
+{
+    int rc = 0;
+    tierce__lock_take(&live->lock);
+    struct tierce__session *session = tierce__live_session(live, id);
+    if (session == NULL || session->is_busy) {
+        rc = tierce__why(why, -ESRCH, "no write session %.40s; it may have timed out", id);
+        goto out;
+    }
+    rc = mask != NULL ? check_mask(session, mask, why) : 0;
+    if (rc < 0)
+        goto out;
+    for (size_t i = 0; i < session->count; i++)
+        session->written[i] = mask == NULL || tierce__mask_has(mask, i);
+    session->is_late = false;
+    session->is_busy = true;
+    *out = session;
+out:
+    tierce__lock_drop(&live->lock);
+    return rc;
+}
+
+void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session)
+{
+    tierce__lock_take(&live->lock);
+    session->is_busy = false;
+    tierce__lock_drop(&live->lock);
+}
+
+int tierce__locator_finish_write(struct tierce__locator *locator, const char *instance_id,
+                                 const char *session_id, const struct tierce__mask *written_mask,
+                                 char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    struct tierce__session *session = NULL;
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    int span = tierce__span_open("locator:finish_write");
+    rc = tierce__live_begin_finish(live, session_id, written_mask, &session, why);
+    if (rc == 0) {
+        rc = tierce__live_finish(live, session);
+        if (rc < 0)
+            rc = tierce__why(why, rc, "the write cannot be finished: %s", tierce_strerror(rc));
+    }
+    tierce__span_close(span);
+    tierce__live_release(live);
+    return rc;
+}
+
+int tierce__locator_session_keys(struct tierce__locator *locator, const char *instance_id,
+                                 const char *session_id, size_t *count)
+{
+    char why[TIERCE__WHY_BYTES];
+    struct tierce__live *live;
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    tierce__lock_take(&live->lock);
+    const struct tierce__session *session = tierce__live_session(live, session_id);
+    if (session != NULL)
+        *count = session->count;
+    tierce__lock_drop(&live->lock);
+    tierce__live_release(live);
+    return session != NULL ? 0 : -ESRCH;
+}
+
+/* ---- timeouts -------------------------------------------------------------------------------- */
+
+/* Returns a due session that no call is ending, marked busy; or NULL. */
+static struct tierce__session *take_due(struct tierce__live *live, int64_t now_us,
+                                        bool *was_doubtful)
+{
+    struct tierce__session *session = NULL;
+    tierce__lock_take(&live->lock);
+    struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
+    if (first != NULL && first->at <= tierce__due(now_us))
+        session = TIERCE__CONTAINER_OF(first, struct tierce__session, deadline);
+    if (session != NULL && session->is_busy && !session->is_doubtful)
+        session = NULL;
+    if (session != NULL) {
+        *was_doubtful = session->is_doubtful;
+        session->is_doubtful = false;
+        session->is_busy = true;
+        if (!*was_doubtful) {
+            session->is_late = true;
+            memset(session->written, 0, session->count * sizeof(*session->written));
+        }
+    }
+    tierce__lock_drop(&live->lock);
+    return session;
+}
+
+size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
+{
+    size_t expired = 0;
+    bool was_doubtful;
+    struct tierce__session *session;
+    if (tierce__meta_index_settle(live->index) < 0)
+        return 0;
+    while ((session = take_due(live, now_us, &was_doubtful)) != NULL) {
+        size_t keys = session->count;
+        bool is_late = session->is_late;
+        int rc = was_doubtful ? finish_doubtful(live, session) : tierce__live_finish(live, session);
+        if (rc < 0 && rc != -EAGAIN) {
+            tierce__log(TIERCE_LOG_WARN, "manager.session_not_ended", "instance=%s error=%s",
+                        live->instance.id, tierce_error_name(rc));
+            break;
+        }
+        if (rc == 0 && keys > 0 && is_late) {
+            tierce__lock_take(&live->lock);
+            live->expired_sessions++;
+            tierce__lock_drop(&live->lock);
+            expired++;
+        }
+    }
+    return expired;
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_LOCATOR_PRIVATE_H
+#define TIERCE_MANAGER_LOCATOR_PRIVATE_H
+
+#include "base/deadlines.h"
+#include "base/list.h"
+#include "base/lock.h"
+#include "manager/storage/deleter.h"
+#include "manager/reclaim/expiry.h"
+#include "manager/locate/locator.h"
+#include "manager/reclaim/orphans.h"
+#include "manager/storage/places.h"
+#include "manager/reclaim/quota.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+/*
+ * The locator's parts.
+ *
+ *     locator.c        instances come and go; recovery
+ *     locator_get.c    the match modes
+ *     locator_write.c  StartWrite
+ *     locator_finish.c FinishWrite, timeouts, writes in doubt
+ *     locator_remove.c remove, trim, look
+ *     locator_usage.c  what it holds, rejected and gave up
+ *     choice.c         which storage to write to, which location to read from
+ *     write_sessions.c       who writes which keys until when, and its durable form
+ *     quota.c          bytes by group, type and storage
+ *     deleter.c        what is being deleted
+ */
+
+/* ---- an instance at work --------------------------------------------------------------------- */
+
+/* A key that a session writes. It is not in the index yet, and no other session may write it. */
+struct tierce__claim {
+    struct tierce__claim *next; /* of its bucket */
+    int64_t key;
+    struct tierce__session *session; /* NULL while the session is being made */
+    _Atomic bool is_removed; /* removal was requested: the key will not serve. Set before the key's
+                                lock of the index is taken, read under it */
+};
+
+struct tierce__live {
+    struct tierce__list node; /* LOCATOR */
+    struct tierce__locator *locator;
+    struct tierce__instance instance; /* a copy: never changes */
+    struct tierce__meta_space *space;
+    struct tierce__meta_index *index;
+    struct tierce__places *places;
+    bool blocks;
+    _Atomic uint32_t users; /* references of calls, jobs and the list of instances */
+    /* Keys of gets and their hits; a window query counts the window's length. */
+    _Atomic uint64_t asked_keys, found_keys;
+    /* See struct tierce__usage. */
+    _Atomic uint64_t rejected_keys[TIERCE__REJECTIONS];
+    _Atomic uint64_t reclaimed_keys, reclaimed_idle_us;
+    _Atomic int64_t reclaim_age_us;
+    bool is_going; /* LOCATOR: rejects calls, being removed */
+
+    struct tierce__lock lock; /* SESSIONS: what follows */
+    struct tierce__claim **claims;
+    size_t claim_bucket_count, claim_count;
+    struct tierce__session **sessions;
+    size_t session_bucket_count, session_count;
+    struct tierce__deadlines deadlines;
+    uint64_t expired_sessions;
+    uint64_t writing_by_slot[16];
+    struct tierce__calendar calendar;
+    int64_t calendar_ttl_us; /* the group's time to live that it was built for; -1: not built */
+    bool is_calendar_stale;  /* an entry was lost for lack of memory: the calendar is rebuilt */
+    bool is_scanning;        /* a scan is adding keys to it, from scan_cursor on: the */
+    uint64_t scan_cursor;    /* reclaimer's thread alone */
+    bool has_expiring;       /* the note exists: blocks may have their own expiry times */
+    struct tierce__deleting deleting; /* keys whose locations are being deleted */
+
+    struct tierce__holes holes;        /* has a lock of its own */
+    struct tierce__orphan_sweep sweep; /* the reclaimer's thread alone */
+};
+
+struct tierce__locator {
+    struct tierce__locator_opts opts;
+    struct tierce__quota *quota;
+    struct tierce__deleter *deleter;
+    _Atomic uint64_t random;
+    _Atomic int64_t wall_offset_us; /* offset from CLOCK_BOOTTIME to the wall clock */
+    struct tierce__lock changing;   /* CHANGING: serializes adding and removing instances */
+    struct tierce__lock lock;       /* LOCATOR: what follows */
+    struct tierce__cond idle;       /* an instance has lost its last user */
+    struct tierce__list instances;
+    struct tierce__list stores;
+    struct tierce__list counters; /* of removed instances, one entry for each group */
+    uint64_t departures;          /* instances that left `instances` */
+    bool is_open;
+    uint64_t fence;
+};
+
+/* Acquires a reference to an instance until release. Errors: -ENOENT, TIERCE_E_CLOSED. */
+TIERCE_MUSTUSE int tierce__live_acquire(struct tierce__live **out, struct tierce__locator *locator,
+                                        const char *id, char why[TIERCE__WHY_BYTES]);
+void tierce__live_release(struct tierce__live *live);
+void tierce__live_hold(struct tierce__live *live);
+
+/* Calls `each` for every instance, without a lock and with a reference held. */
+void tierce__locator_each(struct tierce__locator *locator,
+                          void (*each)(void *arg, struct tierce__live *live), void *arg);
+
+/* The quota accounts of the instance's bytes in a storage. */
+struct tierce__quota_at tierce__live_quota_at(const struct tierce__live *live, uint8_t type,
+                                              uint16_t storage);
+
+/* Settles sessions with an unknown outcome, and ends the sessions that are due; returns the number
+ * of those that had keys. */
+size_t tierce__live_expire(struct tierce__live *live, int64_t now_us);
+
+int64_t tierce__locator_now_us(const struct tierce__locator *locator);
+
+/* Converts a time to a key for a heap of deadlines. */
+static inline uint64_t tierce__due(int64_t due_us)
+{
+    return due_us > 0 ? (uint64_t)due_us : 0;
+}
+
+/* 64 unpredictable bits, or the next value of the seeded generator. */
+uint64_t tierce__locator_random(struct tierce__locator *locator);
+
+/* `count` characters of [a-z0-9]. */
+void tierce__locator_name(struct tierce__locator *locator, char *out, size_t count);
+
+/* Returns whether a write that failed with rc may still have been applied. */
+static inline bool tierce__meta_may_be_written(int rc)
+{
+    return rc < 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
+           rc != TIERCE_E_LIMIT;
+}
+
+/* Rejects a call with so many keys that their parts exceed the memory limit of a call. */
+TIERCE_MUSTUSE int tierce__live_check_parts(const struct tierce__live *live, size_t keys,
+                                            char why[TIERCE__WHY_BYTES]);
+
+void tierce__say_why(char why[TIERCE__WHY_BYTES], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Formats `why` and evaluates to `rc`. (A macro, so that compilers see the value.) */
+#define tierce__why(why, rc, ...) (tierce__say_why((why), __VA_ARGS__), (rc))
+
+/* ---- locator_usage.c ------------------------------------------------------------------------- */
+
+/* Count rejected keys of a write; `limit` as tierce__quota_reserve names it, or NULL. */
+void tierce__live_count_rejected(struct tierce__live *live, enum tierce__rejection reason,
+                                 size_t keys);
+void tierce__live_count_limited(struct tierce__live *live, const char *limit, size_t keys);
+
+/* Counts blocks that were reclaimed in one batch, with the time since each one's last use. */
+void tierce__live_count_reclaimed(struct tierce__live *live, const int64_t *idle_us, size_t count);
+
+/* Creates the group's counters of removed instances unless they exist, and drops those of groups
+ * that the catalog does not have. Takes LOCATOR. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__locator_add_counters(struct tierce__locator *locator,
+                                                const struct tierce__catalog *catalog,
+                                                const char *group);
+
+/* Adds the counters of an instance that is being removed to its group's, so that the group's
+ * counters do not fall. LOCATOR held. */
+void tierce__live_keep_counters(struct tierce__live *live);
+
+/* Sets the counters of all removed instances to zero: this process does not lead any more. LOCATOR
+ * held. */
+void tierce__locator_reset_counters(struct tierce__locator *locator);
+
+/* ---- write_sessions.c
+ * ------------------------------------------------------------------------------ */
+
+struct tierce__session_key {
+    struct tierce__claim claim;
+    bool has_parent;
+    int64_t parent;
+    char location_id[TIERCE__LOCATION_ID_BYTES];
+    const char *text; /* of a string key, or NULL */
+    uint16_t place_count;
+    const struct tierce__spec_place *places;
+};
+
+struct tierce__session {
+    struct tierce__session *next;     /* of its bucket */
+    struct tierce__deadline deadline; /* in the instance's, at due_us */
+    int64_t due_us;
+    char id[TIERCE__SESSION_ID_BYTES + 1];
+    uint64_t note; /* its number */
+    uint16_t storage;
+    uint8_t type;
+    bool is_busy; /* a call is ending it */
+    /* It is unknown whether the batch that ends it was written; the store is read again. */
+    bool is_doubtful;
+    bool is_late;   /* it timed out */
+    bool is_unsure; /* it is unknown whether its start was written: its places are not taken yet */
+    int64_t ttl_us; /* time to live of its blocks from its end; 0: none */
+    size_t count;
+    struct tierce__session_key *keys;
+    bool *written; /* of each key; set when the session is being ended */
+    uint64_t
+        served_bytes; /* of the written keys; they count as serving before the batch is written */
+    uint64_t bytes;
+    struct tierce__arena arena; /* holds all of the above and this struct */
+};
+
+/* Creates a session of `count` keys with a name and a note number. NULL: no memory. */
+struct tierce__session *tierce__session_create(struct tierce__locator *locator, size_t count);
+void tierce__session_destroy(struct tierce__session *session);
+
+/* Returns the claim on a key, or NULL. SESSIONS held. */
+struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_t key);
+void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *claim);
+void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim);
+
+/* SESSIONS held. */
+TIERCE_MUSTUSE int tierce__live_put_session(struct tierce__live *live,
+                                            struct tierce__session *session);
+struct tierce__session *tierce__live_session(const struct tierce__live *live, const char *id);
+void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session);
+
+/* Write a session as a note, in the arena, and read it back into a new session with its own
+ * arena. */
+TIERCE_MUSTUSE int tierce__session_write(const struct tierce__session *session,
+                                         struct tierce__arena *arena, const void **out,
+                                         size_t *bytes);
+TIERCE_MUSTUSE int tierce__session_read(struct tierce__session **out,
+                                        struct tierce__locator *locator, uint64_t note,
+                                        const void *bytes, size_t count);
+
+/* ---- locator_finish.c ------------------------------------------------------------------------ */
+
+/* Finds a session and marks it busy. `mask` selects the keys that were written (NULL: all). Errors:
+ * -ESRCH, TIERCE_E_ARGUMENT (a mask of another length). */
+TIERCE_MUSTUSE int tierce__live_begin_finish(struct tierce__live *live, const char *id,
+                                             const struct tierce__mask *mask,
+                                             struct tierce__session **out,
+                                             char why[TIERCE__WHY_BYTES]);
+/* Ends a busy session. On success it is destroyed; on an error it is unchanged or doubtful. */
+TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live, struct tierce__session *session);
+/* Undoes tierce__live_begin_finish. */
+void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session);
+
+/* ---- locator_remove.c ------------------------------------------------------------------------ */
+
+struct tierce__removed {
+    uint64_t keys; /* keys that lost at least one location */
+    uint64_t locations, bytes;
+    size_t offset; /* index of the current step's first key */
+};
+
+/* Returns whether the i-th key of the step (index removed.offset + i of all) is removed. Called
+ * under the key's lock. */
+typedef bool (*tierce__remove_if_fn)(void *arg, size_t i, int64_t key,
+                                     const struct tierce__record *record);
+
+/* Returns whether a location of a removed key is removed. Called under the key's lock. */
+typedef bool (*tierce__remove_location_fn)(void *arg, const struct tierce__location *location);
+
+/* The manner of a removal. */
+struct tierce__removal {
+    int64_t due_us;              /* when the bytes are deleted */
+    bool keep_bytes;             /* only the index entries are removed */
+    bool is_all;                 /* every key of the instance is removed, so no holes remain */
+    tierce__remove_if_fn wanted; /* or NULL: all keys are removed */
+    tierce__remove_location_fn
+        wanted_location; /* or NULL: all of a key's locations. A key that keeps locations stays */
+    void *wanted_arg;    /* of both */
+};
+
+/* Removes keys from the index in atomic steps. Adds to `removed`. Errors: of the store; earlier
+ * steps are done. */
+TIERCE_MUSTUSE int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
+                                       const struct tierce__removal *how,
+                                       struct tierce__removed *removed);
+
+/* The same for all keys of the instance; their bytes are due for deletion at once. */
+TIERCE_MUSTUSE int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *how,
+                                     struct tierce__removed *removed);
+
+/* When the slots of a deletion may be reused: a client that received one may still read it. */
+int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us);
+
+/* ---- choice.c -------------------------------------------------------------------------------- */
+
+/* A request to store `count` keys of the given sizes. */
+struct tierce__storage_wish {
+    struct tierce__live *live; /* counts rejected keys */
+    const struct tierce__catalog *catalog;
+    const struct tierce__group *group;
+    const uint64_t *bytes;
+    size_t count;
+};
+
+/* Selects the first of the group's candidates that its strategy allows, that is available and has
+ * room. Reserves the *fit leading keys that fit, at least one. Errors: TIERCE_E_FULL,
+ * TIERCE_E_DOWN. */
+TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_wish *wish,
+                                          const struct tierce__storage **out, size_t *fit,
+                                          char why[TIERCE__WHY_BYTES]);
+
+/* The limits of reservations in a storage for an instance of the group. */
+void tierce__choose_limits(struct tierce__quota_limits *out, const struct tierce__group *group,
+                           const struct tierce__storage *storage);
+
+/* The storage of a location, by its number or by the name in its first text; NULL: not
+ * registered. */
+const struct tierce__storage *tierce__location_storage(const struct tierce__catalog *catalog,
+                                                       const struct tierce__location *location);
+
+/* The state of a call that chooses locations. Consecutive blocks mostly lie in one storage, so its
+ * lookup and health are cached here. */
+struct tierce__chooser {
+    struct tierce__locator *locator;
+    const struct tierce__catalog *catalog;
+    int64_t now_us, ttl_us; /* expired blocks do not serve */
+    const bool *specs; /* for each spec of the instance, whether a block must have it; NULL: any
+                          spec is enough */
+    size_t spec_count;
+    uint16_t last;   /* number of the last location's storage; 0: none */
+    uint32_t weight; /* weight of that storage; 0: not available */
+};
+
+void tierce__chooser_begin(struct tierce__chooser *out, const struct tierce__live *live,
+                           const struct tierce__catalog *catalog);
+
+/* The place from which a part of a block is read; place NULL: none. */
+struct tierce__part {
+    const struct tierce__location *location;
+    const struct tierce__spec_place *place;
+};
+
+/*
+ * Chooses where to read a block. Of the locations whose storage is available, those with the most
+ * parts are candidates; one is drawn by the weights of their kinds. Parts that were stored later
+ * may come from other locations. `parts` has one entry per spec of the instance; *count of them
+ * have a place. Returns the location; NULL: there is none.
+ */
+const struct tierce__location *tierce__choose_parts(struct tierce__chooser *chooser,
+                                                    const struct tierce__record *record,
+                                                    struct tierce__part *parts, size_t *count);
+
+/* Returns whether an available location has the part. */
+bool tierce__record_has_part(struct tierce__chooser *chooser, const struct tierce__record *record,
+                             size_t spec);
+
+/* Returns whether the block is not expired, is available, and has all required parts. */
+bool tierce__record_serves(struct tierce__chooser *chooser, const struct tierce__record *record);
+
+#endif

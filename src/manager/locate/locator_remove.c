@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/locate/locator_private.h"
+#include "manager/api/spans.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+/* Removal of keys from the index; each step of the index is a deletion of its own. */
+struct removing {
+    struct tierce__live *live;
+    const struct tierce__removal *how;
+    struct tierce__deletion *step; /* of the current step */
+    struct tierce__removed *removed;
+    struct tierce__gone *gone; /* the step's records that are removed completely */
+    size_t gone_count;
+    bool is_tried; /* the store may have received the step */
+    int error;
+};
+
+static void move_bytes(struct removing *r, const struct tierce__deletion *deletion)
+{
+    struct tierce__live *live = r->live;
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        struct tierce__quota_at at = tierce__live_quota_at(live, location->type, location->storage);
+        uint64_t bytes = 0;
+        for (size_t p = 0; p < location->place_count; p++)
+            bytes += location->places[p].bytes;
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_SERVING,
+                           r->how->keep_bytes ? TIERCE__QUOTA_STATES : TIERCE__QUOTA_DELETING,
+                           bytes);
+        r->removed->locations++;
+        r->removed->bytes += bytes;
+    }
+}
+
+/* Keeps those locations of the record that are not removed. */
+static enum tierce__meta_action remove_locations(struct removing *r, int64_t key,
+                                                 struct tierce__record *record,
+                                                 struct tierce__arena *arena)
+{
+    const struct tierce__removal *how = r->how;
+    size_t kept = 0, count = record->location_count;
+    struct tierce__location *locations = NULL;
+    if (how->wanted_location != NULL) {
+        locations = tierce__arena_alloc(arena, (count + 1) * sizeof(*locations));
+        r->error = locations == NULL ? -ENOMEM : 0;
+    }
+    for (size_t l = 0; l < count && r->error == 0; l++) {
+        const struct tierce__location *location = &record->locations[l];
+        if (locations != NULL && !how->wanted_location(how->wanted_arg, location))
+            locations[kept++] = *location;
+        else
+            r->error = tierce__deletion_add(r->step, key, location);
+    }
+    if (r->error < 0)
+        return TIERCE__META_FAIL;
+    if (kept == count && count > 0)
+        return TIERCE__META_SKIP;
+    r->removed->keys++;
+    if (kept == 0) {
+        r->gone[r->gone_count++] = (struct tierce__gone){.key = key,
+                                                         .parent = record->parent,
+                                                         .has_parent = record->has_parent,
+                                                         .children = record->children};
+        return TIERCE__META_DELETE;
+    }
+    record->locations = locations;
+    record->location_count = (uint16_t)kept;
+    return TIERCE__META_PUT;
+}
+
+static enum tierce__meta_action remove_record(void *arg, size_t i, int64_t key, bool found,
+                                              struct tierce__record *record,
+                                              struct tierce__arena *arena)
+{
+    struct removing *r = arg;
+    if (!found || r->error < 0 ||
+        (r->how->wanted != NULL && !r->how->wanted(r->how->wanted_arg, i, key, record)))
+        return r->error < 0 ? TIERCE__META_FAIL : TIERCE__META_SKIP;
+    return remove_locations(r, key, record, arena);
+}
+
+/* Makes the notes of the step: the deletion, and the holes. */
+static int attach_notes(void *arg, const size_t *indices, size_t count,
+                        struct tierce__meta_batch *batch, struct tierce__arena *arena)
+{
+    enum { DELETION, HOLES, NOTES };
+    struct removing *r = arg;
+    size_t n = 0;
+    int rc = 0;
+    (void)indices, (void)count;
+    if (r->error < 0)
+        return r->error;
+    r->is_tried = r->step->count > 0;
+    if (r->step->count == 0)
+        return 0;
+    struct tierce__meta_note *notes = tierce__arena_calloc(arena, NOTES, sizeof(*notes));
+    if (notes == NULL)
+        return -ENOMEM;
+    r->step->due_us = r->how->due_us;
+    r->step->reusable_us = tierce__live_reusable_us(r->live, r->how->due_us);
+    if (!r->how->keep_bytes)
+        rc = tierce__deletion_write(r->step, &notes[n++]);
+    if (rc == 0 && !r->how->is_all && tierce__gone_settle(r->gone, r->gone_count))
+        rc = tierce__gone_write(r->gone, r->gone_count, r->step->note, arena, &notes[n++]);
+    batch->notes = notes;
+    batch->note_count = n;
+    return rc;
+}
+
+/* Returns whether a step with an unknown outcome was written, by its note or, without a note, by
+ * its first record: 1, 0, or the store's error. */
+static int was_written(struct removing *r, struct tierce__arena *arena)
+{
+    const void *value;
+    size_t bytes;
+    struct tierce__meta_space *space = tierce__meta_index_space(r->live->index);
+    const struct tierce__deletion_item *item = &r->step->items[0];
+    struct tierce__record record = {0};
+    bool found = false;
+    if (!r->how->keep_bytes) {
+        int rc =
+            space->ops->note(space, TIERCE__NOTE_DELETION, r->step->note, arena, &value, &bytes);
+        return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
+    }
+    int rc = space->ops->get(space, &item->key, 1, arena, &record, &found);
+    for (size_t l = 0; rc == 0 && found && l < record.location_count; l++) {
+        if (memcmp(record.locations[l].id, item->location.id, sizeof(item->location.id)) == 0)
+            return 0;
+    }
+    return rc < 0 ? rc : 1;
+}
+
+/* Each step is a separate call, so that its batch is certainly written before the deletion is
+ * submitted. */
+static int remove_step(struct removing *r, const int64_t *keys, size_t count)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__removed before = *r->removed;
+    int *status = tierce__arena_calloc(&arena, count, sizeof(*status));
+    r->error = 0;
+    r->is_tried = false;
+    r->step = tierce__deletion_create(r->live, count);
+    r->gone = tierce__arena_calloc(&arena, count, sizeof(*r->gone));
+    r->gone_count = 0;
+    int rc = status != NULL && r->step != NULL && r->gone != NULL
+                 ? tierce__meta_index_modify(r->live->index, keys, count,
+                                             &(struct tierce__meta_change){.modify = remove_record,
+                                                                           .attach = attach_notes,
+                                                                           .arg = r,
+                                                                           .whole = true},
+                                             &arena, status)
+                 : -ENOMEM;
+    int known = 0;
+    if (rc < 0 && r->error == 0 && r->is_tried && tierce__meta_may_be_written(rc))
+        known = was_written(r, &arena);
+    rc = known > 0 ? 0 : rc;
+    if (rc < 0)
+        *r->removed = before;
+    else if (r->step->count > 0)
+        move_bytes(r, r->step);
+    if (rc == 0 && !r->how->is_all)
+        tierce__holes_take(&r->live->holes, r->gone, r->gone_count, r->step->note);
+    /* The deleter settles an unknown outcome. A removal without deletion has no note; its bytes
+     * count until the next leader. */
+    if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->how->keep_bytes) {
+        r->step->is_doubtful = rc < 0;
+        tierce__deleter_submit(r->live->locator->deleter, r->step);
+        r->step = NULL;
+    }
+    tierce__deletion_destroy(r->step);
+    tierce__arena_clear(&arena);
+    return r->error < 0 ? r->error : rc;
+}
+
+int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
+                        const struct tierce__removal *how, struct tierce__removed *removed)
+{
+    enum { STEP_KEYS = 128 };
+    struct removing r = {.live = live, .how = how, .removed = removed};
+    int rc = 0;
+    for (size_t first = 0; rc == 0 && first < count; first += STEP_KEYS) {
+        size_t step = count - first < STEP_KEYS ? count - first : STEP_KEYS;
+        removed->offset = first;
+        rc = remove_step(&r, keys + first, step);
+    }
+    return rc;
+}
+
+int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us)
+{
+    const struct tierce__locator *locator = live->locator;
+    int64_t from_us =
+        tierce__locator_now_us(locator) + (int64_t)locator->opts.reuse_delay_ms * 1000;
+    return due_us > from_us ? due_us : from_us;
+}
+
+/* Selects the entries to remove: two names may have the same key. `texts` NULL: keys have no
+ * texts. */
+struct entries {
+    const char *const *texts;
+    const struct tierce__removed *removed;
+};
+
+static bool is_entry(void *arg, size_t i, int64_t key, const struct tierce__record *record)
+{
+    const struct entries *entries = arg;
+    (void)key;
+    return record->key_text != NULL &&
+           strcmp(record->key_text, entries->texts[entries->removed->offset + i]) == 0;
+}
+
+/* Keys that are being written will not serve. */
+static void mark_claims(struct tierce__live *live, const int64_t *keys, const char *const *texts,
+                        size_t count)
+{
+    tierce__lock_take(&live->lock);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__claim *claim = tierce__live_claim(live, keys[i]);
+        const char *text =
+            claim != NULL ? TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim)->text
+                          : NULL;
+        if (claim != NULL && (texts == NULL || (text != NULL && strcmp(text, texts[i]) == 0)))
+            claim->is_removed = true;
+    }
+    tierce__lock_drop(&live->lock);
+}
+
+int tierce__locator_remove_entries(struct tierce__locator *locator, const char *instance_id,
+                                   const int64_t *keys, const char *const *texts, size_t count,
+                                   char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    struct tierce__removed removed = {0};
+    struct entries entries = {.texts = texts, .removed = &removed};
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    mark_claims(live, keys, texts, count);
+    struct tierce__removal at_once = {.due_us = tierce__locator_now_us(locator),
+                                      .wanted = texts != NULL ? is_entry : NULL,
+                                      .wanted_arg = &entries};
+    int span = tierce__span_open("locator:remove");
+    rc = tierce__live_remove(live, keys, count, &at_once, &removed);
+    tierce__span_close(span);
+    if (rc < 0)
+        rc = tierce__why(why, rc, "the index cannot be written: %s", tierce_strerror(rc));
+    tierce__live_release(live);
+    return rc;
+}
+
+int tierce__locator_remove(struct tierce__locator *locator, const char *instance_id,
+                           const int64_t *keys, size_t count, const struct tierce__mask *mask,
+                           char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__arena arena = {0};
+    int64_t *wanted = tierce__arena_alloc(&arena, (count + 1) * sizeof(*wanted));
+    size_t n = 0;
+    if (wanted == NULL)
+        return tierce__why(why, -ENOMEM, "no memory");
+    for (size_t i = 0; i < count; i++) {
+        if (!tierce__mask_has(mask, i))
+            wanted[n++] = keys[i];
+    }
+    int rc = tierce__locator_remove_entries(locator, instance_id, wanted, NULL, n, why);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+/* ---- trimming -------------------------------------------------------------------------------- */
+
+struct span {
+    int64_t begin_us, end_us;
+};
+
+static bool is_in_span(void *arg, size_t i, int64_t key, const struct tierce__record *record)
+{
+    const struct span *span = arg;
+    (void)i, (void)key;
+    return record->stored_us >= span->begin_us && record->stored_us < span->end_us;
+}
+
+static void mark_all_claims(struct tierce__live *live)
+{
+    tierce__lock_take(&live->lock);
+    for (size_t b = 0; b < live->claim_bucket_count; b++) {
+        for (struct tierce__claim *claim = live->claims[b]; claim != NULL; claim = claim->next)
+            claim->is_removed = true;
+    }
+    tierce__lock_drop(&live->lock);
+}
+
+int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *how,
+                      struct tierce__removed *removed)
+{
+    enum { PAGE_KEYS = 1024, WAITING_MAX = 1024 };
+    int64_t keys[PAGE_KEYS];
+    struct tierce__meta_space *space = tierce__meta_index_space(live->index);
+    struct tierce__deleter *deleter = live->locator->deleter;
+    uint64_t cursor = 0;
+    int rc;
+    do {
+        size_t count;
+        rc = space->ops->scan(space, &cursor, PAGE_KEYS, keys, &count);
+        if (rc < 0)
+            break;
+        struct tierce__removal at_once = *how;
+        at_once.due_us = tierce__locator_now_us(live->locator);
+        rc = tierce__live_remove(live, keys, count, &at_once, removed);
+        /* Throttled to the speed of deletions, because queued ones lie in memory. */
+        struct tierce__deleter_stats stats;
+        tierce__deleter_stats(deleter, &stats);
+        if (stats.waiting > WAITING_MAX)
+            tierce__deleter_step(deleter, WAITING_MAX);
+    } while (rc == 0 && cursor != 0);
+    return rc;
+}
+
+int tierce__locator_trim(struct tierce__locator *locator, const char *instance_id, int trim,
+                         int64_t begin_s, int64_t end_s, char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    struct tierce__removed removed = {0};
+    struct span span = {.begin_us = begin_s * 1000000, .end_us = (end_s + 1) * 1000000};
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    bool time = trim == TIERCE__TRIM_TIME;
+    if (trim != TIERCE__TRIM_ALL && trim != TIERCE__TRIM_META && !time)
+        rc = tierce__why(why, TIERCE_E_ARGUMENT,
+                         "strategy is %d; accepted are 1 (TS_REMOVE_ALL_CACHE), 2 "
+                         "(TS_REMOVE_ALL_META) and 3 (TS_TIMESTAMP)",
+                         trim);
+    else if (time && (begin_s < 0 || end_s < begin_s || end_s > INT64_MAX / 1000000 - 1))
+        rc = tierce__why(
+            why, TIERCE_E_ARGUMENT,
+            "begin_timestamp is %lld and end_timestamp %lld; accepted are seconds since "
+            "1970, the first not after the second",
+            (long long)begin_s, (long long)end_s);
+    if (rc < 0)
+        goto out;
+    if (!time)
+        mark_all_claims(live);
+    struct tierce__removal how = {.keep_bytes = trim == TIERCE__TRIM_META,
+                                  .is_all = !time,
+                                  .wanted = time ? is_in_span : NULL,
+                                  .wanted_arg = &span};
+    int timed = tierce__span_open("locator:trim");
+    rc = tierce__live_trim(live, &how, &removed);
+    tierce__span_close(timed);
+    if (rc < 0)
+        rc = tierce__why(why, rc, "after %llu blocks: %s", (unsigned long long)removed.keys,
+                         tierce_strerror(rc));
+out:
+    tierce__live_release(live);
+    return rc;
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+/* Shows a block with its locations; the id and type are those of the first one. */
+static int show_looked(struct tierce__live *live, const struct tierce__catalog *catalog,
+                       const struct tierce__location *locations, size_t count,
+                       enum tierce__look_state state, struct tierce__arena *arena,
+                       struct tierce__looked *out)
+{
+    const struct tierce__instance *instance = &live->instance;
+    struct tierce__found_spec *specs =
+        tierce__arena_alloc(arena, (instance->spec_count + 1) * sizeof(*specs));
+    bool *is_shown = tierce__arena_calloc(arena, instance->spec_count + 1, sizeof(*is_shown));
+    if (specs == NULL || is_shown == NULL)
+        return -ENOMEM;
+    out->state = state;
+    memcpy(out->id, locations[0].id, sizeof(locations[0].id));
+    out->found = (struct tierce__found){.type = locations[0].type, .specs = specs};
+    for (size_t l = 0; l < count; l++) {
+        const struct tierce__storage *storage = tierce__location_storage(catalog, &locations[l]);
+        for (size_t p = 0; p < locations[l].place_count; p++) {
+            const struct tierce__spec_place *place = &locations[l].places[p];
+            if (place->spec >= instance->spec_count || is_shown[place->spec])
+                continue;
+            is_shown[place->spec] = true;
+            out->found.spec_count_all++;
+            if (storage == NULL)
+                continue;
+            struct tierce__found_spec *spec = &specs[out->found.spec_count++];
+            spec->name = instance->specs[place->spec].name;
+            spec->uri = tierce__place_uri(storage, instance, place, arena);
+            if (spec->uri == NULL)
+                return -ENOMEM;
+        }
+    }
+    return 0;
+}
+
+/* Determines whether a key that does not serve is being written or deleted. */
+static int look_aside(struct tierce__live *live, const struct tierce__catalog *catalog, int64_t key,
+                      struct tierce__arena *arena, struct tierce__looked *out)
+{
+    int rc = 0;
+    tierce__lock_take(&live->lock);
+    struct tierce__claim *claim = tierce__live_claim(live, key);
+    if (claim != NULL && claim->session != NULL) {
+        const struct tierce__session_key *writing =
+            TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim);
+        struct tierce__location location = {.storage = claim->session->storage,
+                                            .type = claim->session->type,
+                                            .place_count = writing->place_count,
+                                            .places = writing->places};
+        memcpy(location.id, writing->location_id, sizeof(location.id));
+        rc = show_looked(live, catalog, &location, 1, TIERCE__LOOK_WRITING, arena, out);
+    } else {
+        const struct tierce__location *location = tierce__deleting_find(&live->deleting, key);
+        if (location != NULL)
+            rc = show_looked(live, catalog, location, 1, TIERCE__LOOK_DELETING, arena, out);
+    }
+    tierce__lock_drop(&live->lock);
+    return rc;
+}
+
+static int look_at(struct tierce__live *live, const struct tierce__catalog *catalog,
+                   const int64_t *keys, size_t count, struct tierce__arena *arena,
+                   struct tierce__looked *out)
+{
+    bool *found = tierce__arena_calloc(arena, count + 1, sizeof(*found));
+    struct tierce__record *records = tierce__arena_calloc(arena, count + 1, sizeof(*records));
+    if (found == NULL || records == NULL)
+        return -ENOMEM;
+    int64_t now_us = tierce__locator_now_us(live->locator);
+    int64_t ttl_us = tierce__live_ttl_us(live, catalog);
+    int rc =
+        count > 0 ? tierce__meta_index_get(live->index, keys, count, arena, records, found) : 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (found[i] && records[i].location_count > 0 &&
+            tierce__record_due_us(&records[i], ttl_us) > now_us)
+            rc = show_looked(live, catalog, records[i].locations, records[i].location_count,
+                             TIERCE__LOOK_SERVING, arena, &out[i]);
+        else
+            rc = look_aside(live, catalog, keys[i], arena, &out[i]);
+    }
+    return rc;
+}
+
+int tierce__locator_look(struct tierce__locator *locator,
+                         const struct tierce__look_request *request, struct tierce__arena *arena,
+                         struct tierce__looked **out, size_t *out_count,
+                         char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    int rc = tierce__live_acquire(&live, locator, request->instance_id, why);
+    if (rc < 0)
+        return rc;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
+    int64_t *wanted = tierce__arena_alloc(arena, (request->count + 1) * sizeof(*wanted));
+    struct tierce__looked *looked =
+        tierce__arena_calloc(arena, request->count + 1, sizeof(*looked));
+    size_t n = 0;
+    if (wanted == NULL || looked == NULL)
+        rc = tierce__why(why, -ENOMEM, "no memory");
+    else
+        rc = tierce__live_check_parts(live, request->count, why);
+    if (rc < 0)
+        goto out;
+    for (size_t i = 0; i < request->count; i++) {
+        if (!tierce__mask_has(&request->mask, i))
+            wanted[n++] = request->keys[i];
+    }
+    int span = tierce__span_open("locator:look");
+    rc = look_at(live, catalog, wanted, n, arena, looked);
+    tierce__span_close(span);
+    if (rc < 0) {
+        rc = tierce__why(why, rc, "the index cannot be read: %s", tierce_strerror(rc));
+        goto out;
+    }
+    *out = looked;
+    *out_count = n;
+out:
+    tierce__registry_release(locator->opts.registry, catalog);
+    tierce__live_release(live);
+    return rc;
+}

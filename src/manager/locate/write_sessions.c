@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "manager/locate/locator_private.h"
+#include "manager/locate/notes.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- claims ---------------------------------------------------------------------------------- */
+
+static size_t key_bucket(int64_t key, size_t bucket_count)
+{
+    uint64_t x = (uint64_t)key * 0x9e3779b97f4a7c15ULL;
+    return (size_t)(x >> 32) & (bucket_count - 1);
+}
+
+struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_t key)
+{
+    struct tierce__claim *claim = live->claims[key_bucket(key, live->claim_bucket_count)];
+    while (claim != NULL && claim->key != key)
+        claim = claim->next;
+    return claim;
+}
+
+/* Doubles the buckets. If memory runs out, chains only get longer. */
+static void grow_claims(struct tierce__live *live)
+{
+    size_t bucket_count = live->claim_bucket_count * 2;
+    struct tierce__claim **buckets = tierce__calloc(bucket_count, sizeof(*buckets));
+    if (buckets == NULL)
+        return;
+    for (size_t b = 0; b < live->claim_bucket_count; b++) {
+        struct tierce__claim *claim = live->claims[b];
+        while (claim != NULL) {
+            struct tierce__claim *next = claim->next;
+            struct tierce__claim **head = &buckets[key_bucket(claim->key, bucket_count)];
+            claim->next = *head;
+            *head = claim;
+            claim = next;
+        }
+    }
+    tierce__free(live->claims);
+    live->claims = buckets;
+    live->claim_bucket_count = bucket_count;
+}
+
+void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *claim)
+{
+    tierce__lock_assert_held(&live->lock);
+    if (live->claim_count >= live->claim_bucket_count)
+        grow_claims(live);
+    struct tierce__claim **head = &live->claims[key_bucket(claim->key, live->claim_bucket_count)];
+    claim->next = *head;
+    *head = claim;
+    live->claim_count++;
+}
+
+void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim)
+{
+    tierce__lock_assert_held(&live->lock);
+    struct tierce__claim **at = &live->claims[key_bucket(claim->key, live->claim_bucket_count)];
+    while (*at != claim)
+        at = &(*at)->next;
+    *at = claim->next;
+    live->claim_count--;
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+struct tierce__session *tierce__session_create(struct tierce__locator *locator, size_t count)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__session *session = tierce__arena_calloc(&arena, 1, sizeof(*session));
+    struct tierce__session_key *keys = tierce__arena_calloc(&arena, count, sizeof(*keys));
+    bool *written = tierce__arena_calloc(&arena, count + 1, sizeof(*written));
+    if (session == NULL || keys == NULL || written == NULL) {
+        tierce__arena_clear(&arena);
+        return NULL;
+    }
+    session->keys = keys;
+    session->written = written;
+    session->count = count;
+    session->arena = arena;
+    session->note = tierce__locator_random(locator) | 1; /* never 0 */
+    tierce__locator_name(locator, session->id, TIERCE__SESSION_ID_BYTES);
+    return session;
+}
+
+void tierce__session_destroy(struct tierce__session *session)
+{
+    if (session == NULL)
+        return;
+    struct tierce__arena arena = session->arena; /* it lies in it */
+    tierce__arena_clear(&arena);
+}
+
+static size_t session_bucket(const char *id, size_t bucket_count)
+{
+    uint64_t x = 1469598103934665603ULL; /* FNV-1a: ids are random */
+    for (; *id != '\0'; id++)
+        x = (x ^ (unsigned char)*id) * 1099511628211ULL;
+    return (size_t)(x >> 32) & (bucket_count - 1);
+}
+
+static void grow_sessions(struct tierce__live *live)
+{
+    size_t bucket_count = live->session_bucket_count * 2;
+    struct tierce__session **buckets = tierce__calloc(bucket_count, sizeof(*buckets));
+    if (buckets == NULL)
+        return;
+    for (size_t b = 0; b < live->session_bucket_count; b++) {
+        struct tierce__session *session = live->sessions[b];
+        while (session != NULL) {
+            struct tierce__session *next = session->next;
+            struct tierce__session **head = &buckets[session_bucket(session->id, bucket_count)];
+            session->next = *head;
+            *head = session;
+            session = next;
+        }
+    }
+    tierce__free(live->sessions);
+    live->sessions = buckets;
+    live->session_bucket_count = bucket_count;
+}
+
+int tierce__live_put_session(struct tierce__live *live, struct tierce__session *session)
+{
+    tierce__lock_assert_held(&live->lock);
+    int rc =
+        tierce__deadline_set(&live->deadlines, &session->deadline, tierce__due(session->due_us));
+    if (rc < 0)
+        return rc;
+    if (live->session_count >= live->session_bucket_count)
+        grow_sessions(live);
+    struct tierce__session **head =
+        &live->sessions[session_bucket(session->id, live->session_bucket_count)];
+    session->next = *head;
+    *head = session;
+    live->session_count++;
+    live->writing_by_slot[tierce__meta_type_slot(session->type)] += session->bytes;
+    return 0;
+}
+
+struct tierce__session *tierce__live_session(const struct tierce__live *live, const char *id)
+{
+    struct tierce__session *session =
+        live->sessions[session_bucket(id, live->session_bucket_count)];
+    while (session != NULL && strcmp(session->id, id) != 0)
+        session = session->next;
+    return session;
+}
+
+void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session)
+{
+    tierce__lock_assert_held(&live->lock);
+    struct tierce__session **at =
+        &live->sessions[session_bucket(session->id, live->session_bucket_count)];
+    while (*at != session)
+        at = &(*at)->next;
+    *at = session->next;
+    live->session_count--;
+    tierce__deadline_unset(&live->deadlines, &session->deadline);
+    uint64_t *writing = &live->writing_by_slot[tierce__meta_type_slot(session->type)];
+    TIERCE_ASSERT(*writing >= session->bytes);
+    *writing -= session->bytes;
+}
+
+/* ---- the durable form ------------------------------------------------------------------------ */
+
+enum { HAS_PARENT = 1, HAS_TEXT = 2, HAS_TTL = 4, KNOWN_FLAGS = HAS_PARENT | HAS_TEXT | HAS_TTL };
+
+static void write_key(struct tierce__note_writer *w, const struct tierce__session_key *key,
+                      int64_t ttl_us)
+{
+    tierce__note_put64(w, (uint64_t)key->claim.key);
+    tierce__note_put8(w,
+                      (uint8_t)((key->has_parent ? HAS_PARENT : 0) |
+                                (key->text != NULL ? HAS_TEXT : 0) | (ttl_us > 0 ? HAS_TTL : 0)));
+    if (key->has_parent)
+        tierce__note_put64(w, (uint64_t)key->parent);
+    if (key->text != NULL)
+        tierce__note_put_text(w, key->text);
+    if (ttl_us > 0)
+        tierce__note_put64(w, (uint64_t)ttl_us);
+    tierce__note_put_bytes(w, key->location_id, sizeof(key->location_id));
+    tierce__note_put_places(w, key->places, key->place_count);
+}
+
+int tierce__session_write(const struct tierce__session *session, struct tierce__arena *arena,
+                          const void **out, size_t *bytes)
+{
+    struct tierce__note_writer w = {.arena = arena};
+    tierce__note_put8(&w, TIERCE__NOTE_VERSION);
+    tierce__note_put_bytes(&w, session->id, TIERCE__SESSION_ID_BYTES);
+    tierce__note_put64(&w, (uint64_t)session->due_us);
+    tierce__note_put16(&w, session->storage);
+    tierce__note_put8(&w, session->type);
+    tierce__note_put32(&w, (uint32_t)session->count);
+    for (size_t i = 0; i < session->count; i++)
+        write_key(&w, &session->keys[i], session->ttl_us);
+    return tierce__note_finish(&w, out, bytes);
+}
+
+/* A session's blocks have one time to live. */
+static void read_ttl(struct tierce__note_reader *r, bool is_given, struct tierce__session *session)
+{
+    int64_t ttl_us = is_given ? (int64_t)tierce__note_get64(r) : 0;
+    if (ttl_us < 0 || ttl_us > TIERCE__TTL_S_MAX * 1000000 || (is_given && ttl_us == 0))
+        tierce__note_refuse(r, TIERCE_E_FORMAT);
+    session->ttl_us = ttl_us;
+}
+
+static void read_key(struct tierce__note_reader *r, struct tierce__session *session,
+                     struct tierce__session_key *key)
+{
+    key->claim.key = (int64_t)tierce__note_get64(r);
+    uint8_t flags = tierce__note_get8(r);
+    if ((flags & ~(unsigned)KNOWN_FLAGS) != 0)
+        tierce__note_refuse(r, TIERCE_E_FORMAT);
+    key->has_parent = (flags & HAS_PARENT) != 0;
+    if (key->has_parent)
+        key->parent = (int64_t)tierce__note_get64(r);
+    if ((flags & HAS_TEXT) != 0)
+        key->text = tierce__note_get_text(r);
+    read_ttl(r, (flags & HAS_TTL) != 0, session);
+    tierce__note_get_bytes(r, key->location_id, sizeof(key->location_id));
+    key->places = tierce__note_get_places(r, &key->place_count);
+}
+
+int tierce__session_read(struct tierce__session **out, struct tierce__locator *locator,
+                         uint64_t note, const void *bytes, size_t count)
+{
+    enum { HEAD_BYTES = 1 + TIERCE__SESSION_ID_BYTES + 8 + 2 + 1 + 4, KEY_BYTES_MIN = 8 + 1 + 10 };
+    char id[TIERCE__SESSION_ID_BYTES];
+    struct tierce__note_reader r = {.at = bytes, .left = count};
+    tierce__note_get_version(&r);
+    tierce__note_get_bytes(&r, id, sizeof(id));
+    int64_t due_us = (int64_t)tierce__note_get64(&r);
+    uint16_t storage = tierce__note_get16(&r);
+    uint8_t type = tierce__note_get8(&r);
+    uint32_t keys = tierce__note_get32(&r);
+    if (r.error == 0 && (keys == 0 || keys > r.left / KEY_BYTES_MIN))
+        return TIERCE_E_FORMAT;
+    if (r.error < 0)
+        return r.error;
+    struct tierce__session *session = tierce__session_create(locator, keys);
+    if (session == NULL)
+        return -ENOMEM;
+    memcpy(session->id, id, sizeof(id));
+    session->note = note;
+    /* The maximum duration of a session, so that different clocks of two leaders cannot extend
+     * it. */
+    int64_t last_us =
+        tierce__locator_now_us(locator) + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
+    session->due_us = due_us < last_us ? due_us : last_us;
+    session->storage = storage;
+    session->type = type;
+    r.arena = &session->arena;
+    for (size_t i = 0; i < keys && r.error == 0; i++) {
+        read_key(&r, session, &session->keys[i]);
+        for (size_t p = 0; r.error == 0 && p < session->keys[i].place_count; p++)
+            session->bytes += session->keys[i].places[p].bytes;
+    }
+    int rc = tierce__note_end(&r);
+    if (rc < 0)
+        tierce__session_destroy(session);
+    else
+        *out = session;
+    return rc;
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/manager_config.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "net/loopback.h"
+#include "manager/config_kvcm.h"
+#include "manager/manager_config_private.h"
+#include "manager/registry/startup.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ENV_PREFIX        "TIERCE_MANAGER"
+#define ENV_CONFIG        "TIERCE_MANAGER_CONFIG"
+#define DEBUG_PORT_OFFSET 3000u
+
+static const struct tierce__param params[] = {
+#define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text)                           \
+    [TIERCE__MANAGER_##row] = {name, TIERCE__PARAM_##type, fallback, min, max, choices, text},
+#include "manager/manager_params.def"
+#undef TIERCE_PARAM
+};
+
+/* Variables with the prefix that are not parameters. */
+static const char *const other_variables[] = {ENV_CONFIG, NULL};
+
+const struct tierce__param *tierce__manager_params(void)
+{
+    return params;
+}
+
+int tierce__manager_warn(char **warnings, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    size_t used = *warnings != NULL ? strlen(*warnings) : 0, length = strlen(line);
+    char *grown = tierce__realloc(*warnings, used + length + 2);
+    if (grown == NULL)
+        return -ENOMEM;
+    snprintf(grown + used, length + 2, "%s\n", line);
+    *warnings = grown;
+    return 0;
+}
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+struct request {
+    enum tierce__manager_action action;
+    bool is_daemon;
+    const char *yaml;       /* --config, or NULL */
+    const char *kvcm_file;  /* -c */
+    const char *log_config; /* -l */
+    struct tierce__kvcm_settings *settings;
+};
+
+/* Returns the value of a flag, "-cVALUE", "-c VALUE", "--name=VALUE" or "--name VALUE", and
+ * advances *i over it. NULL if argv[*i] is another flag. *missing: it is this flag, but its value
+ * is missing. */
+static const char *value_of(int *i, int argc, char *const *argv, char letter, const char *name,
+                            bool *missing)
+{
+    const char *arg = argv[*i];
+    size_t length = strlen(name);
+    const char *value = NULL;
+    TIERCE_ASSERT(arg != NULL);
+    if (letter != '\0' && arg[0] == '-' && arg[1] == letter)
+        value = arg + 2;
+    else if (arg[0] == '-' && arg[1] == '-' && strncmp(arg + 2, name, length) == 0 &&
+             (arg[2 + length] == '\0' || arg[2 + length] == '='))
+        value = arg + 2 + length + (arg[2 + length] == '=');
+    if (value == NULL || value[0] != '\0' || arg[strlen(arg) - 1] == '=')
+        return value;
+    *missing = *i + 1 >= argc;
+    return *missing ? "" : argv[++*i];
+}
+
+static bool is_flag(const char *arg, const char *letter, const char *name)
+{
+    return strcmp(arg, letter) == 0 || strcmp(arg, name) == 0;
+}
+
+/* Returns whether an argument is --NAME=VALUE with the name of a parameter. Such parameters are set
+ * later. */
+static bool is_param_flag(const char *arg)
+{
+    return strncmp(arg, "--", 2) == 0 && strchr(arg, '=') != NULL;
+}
+
+static int read_argument(struct request *request, int *i, int argc, char *const *argv,
+                         struct tierce__config_error *error)
+{
+    const char *arg = argv[*i], *value;
+    bool missing = false;
+    int rc = 0;
+    if (is_flag(arg, "-d", "--daemon"))
+        request->is_daemon = true;
+    else if (is_flag(arg, "-h", "--help"))
+        request->action = TIERCE__MANAGER_HELP;
+    else if (is_flag(arg, "-v", "--version"))
+        request->action = TIERCE__MANAGER_VERSION;
+    else if (strcmp(arg, "--print-config") == 0)
+        request->action = TIERCE__MANAGER_PRINT;
+    else if (strcmp(arg, "--markdown") == 0)
+        request->action = TIERCE__MANAGER_MARKDOWN;
+    else if ((value = value_of(i, argc, argv, 'c', "config_file", &missing)) != NULL)
+        request->kvcm_file = value;
+    else if ((value = value_of(i, argc, argv, 'l', "log_config_file", &missing)) != NULL)
+        request->log_config = value;
+    else if ((value = value_of(i, argc, argv, '\0', "config", &missing)) != NULL)
+        request->yaml = value;
+    else if ((value = value_of(i, argc, argv, 'e', "env", &missing)) != NULL)
+        rc = missing ? 0 : tierce__kvcm_settings_set(request->settings, value, error);
+    else if (!is_param_flag(arg))
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "\"%.100s\" is not an argument of the manager; parameters are written "
+            "--NAME=VALUE (see tierce help manager)",
+            arg);
+    if (missing)
+        return tierce__config_fail(error, TIERCE_E_CONFIG, "%.100s requires a value", arg);
+    return rc;
+}
+
+static int read_arguments(struct request *request, int argc, char *const *argv,
+                          struct tierce__config_error *error)
+{
+    int rc = 0;
+    for (int i = 0; i < argc && rc == 0; i++)
+        rc = read_argument(request, &i, argc, argv, error);
+    return rc;
+}
+
+/* Sets the parameters given as --NAME=VALUE. The other flags were checked before. */
+static int apply_flags(struct tierce__config *values, int argc, char *const *argv,
+                       struct tierce__config_error *error)
+{
+    int rc = 0;
+    for (int i = 0; i < argc && rc == 0; i++) {
+        bool missing = false;
+        char name[80], source[84];
+        const char *equals = strchr(argv[i], '=');
+        if (value_of(&i, argc, argv, 'c', "config_file", &missing) != NULL ||
+            value_of(&i, argc, argv, 'l', "log_config_file", &missing) != NULL ||
+            value_of(&i, argc, argv, '\0', "config", &missing) != NULL ||
+            value_of(&i, argc, argv, 'e', "env", &missing) != NULL || !is_param_flag(argv[i]))
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)(equals - argv[i] - 2), argv[i] + 2);
+        snprintf(source, sizeof(source), "--%s", name);
+        rc = tierce__config_set(values, name, equals + 1, source, error);
+    }
+    return rc;
+}
+
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+static const char *text_of(const struct tierce__config *values, enum tierce__manager_param row)
+{
+    return tierce__config_text(values, row);
+}
+
+static uint32_t u32_of(const struct tierce__config *values, enum tierce__manager_param row)
+{
+    uint64_t number = tierce__config_number(values, row);
+    return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+}
+
+static bool flag_of(const struct tierce__config *values, enum tierce__manager_param row)
+{
+    return tierce__config_bool(values, row);
+}
+
+static enum tierce_log_level level_of(const char *name)
+{
+    return strcmp(name, "debug") == 0  ? TIERCE_LOG_DEBUG
+           : strcmp(name, "info") == 0 ? TIERCE_LOG_INFO
+           : strcmp(name, "warn") == 0 ? TIERCE_LOG_WARN
+                                       : TIERCE_LOG_ERROR;
+}
+
+static void fill(struct tierce__manager_config *config, struct tierce__config *values)
+{
+    uint16_t grpc = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_GRPC_PORT);
+    uint16_t http = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_HTTP_PORT);
+    uint16_t admin = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_ADMIN_GRPC_PORT);
+    *config = (struct tierce__manager_config){
+        .values = values,
+        .host = text_of(values, TIERCE__MANAGER_LISTEN_HOST),
+        .grpc_port = grpc,
+        .http_port = http,
+        .shares_grpc = admin == 0 || admin == grpc,
+        .admin_grpc_port = admin == 0 ? grpc : admin,
+        .admin_http_port = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_ADMIN_HTTP_PORT),
+        .has_debug = flag_of(values, TIERCE__MANAGER_LISTEN_DEBUG),
+        .debug_http_port = (uint16_t)(http != 0 ? http + DEBUG_PORT_OFFSET : 0),
+        .is_insecure = flag_of(values, TIERCE__MANAGER_LISTEN_INSECURE),
+        .tls_certificate = text_of(values, TIERCE__MANAGER_TLS_CERTIFICATE),
+        .tls_key = text_of(values, TIERCE__MANAGER_TLS_KEY),
+        .tls_client_ca = text_of(values, TIERCE__MANAGER_TLS_CLIENT_CA),
+        .requires_auth = flag_of(values, TIERCE__MANAGER_AUTH_REQUIRED),
+        .auth_token_file = text_of(values, TIERCE__MANAGER_AUTH_TOKEN_FILE),
+        .loops = u32_of(values, TIERCE__MANAGER_SERVE_LOOPS),
+        .workers = u32_of(values, TIERCE__MANAGER_SERVE_WORKERS),
+        .connections_max = u32_of(values, TIERCE__MANAGER_SERVE_CONNECTIONS),
+        .connections_per_address = u32_of(values, TIERCE__MANAGER_SERVE_CONNECTIONS_PER_ADDRESS),
+        .message_bytes_max = tierce__config_number(values, TIERCE__MANAGER_SERVE_MESSAGE),
+        .drain_ms = u32_of(values, TIERCE__MANAGER_SERVE_DRAIN),
+        .registry_uri = text_of(values, TIERCE__MANAGER_REGISTRY_URI),
+        .startup_file = text_of(values, TIERCE__MANAGER_STARTUP_FILE),
+        .elector_uri = text_of(values, TIERCE__MANAGER_ELECTOR_URI),
+        .node_id = text_of(values, TIERCE__MANAGER_ELECTOR_NODE_ID),
+        .elector_lease_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_LEASE),
+        .elector_interval_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_INTERVAL),
+        .delete_threads = u32_of(values, TIERCE__MANAGER_DELETE_THREADS),
+        .quota_groups = tierce__config_text(values, TIERCE__MANAGER_QUOTA_GROUPS),
+        .log_level = level_of(text_of(values, TIERCE__MANAGER_LOG_LEVEL)),
+        .log_folder = text_of(values, TIERCE__MANAGER_LOG_FOLDER),
+        .logs_to_console = flag_of(values, TIERCE__MANAGER_LOG_CONSOLE),
+        .logs_metrics = flag_of(values, TIERCE__MANAGER_METRICS_LOG),
+        .logs_accesses = flag_of(values, TIERCE__MANAGER_LOG_ACCESS),
+        .metrics_interval_ms = u32_of(values, TIERCE__MANAGER_METRICS_INTERVAL),
+    };
+}
+
+/* ---- rules over several parameters ----------------------------------------------------------- */
+
+static int check_access(const struct tierce__manager_config *config,
+                        struct tierce__config_error *error)
+{
+    bool has_tls = config->tls_certificate[0] != '\0';
+    if (has_tls != (config->tls_key[0] != '\0'))
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.certificate and tls.key must be set together");
+    if (config->tls_client_ca[0] != '\0' && !has_tls)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.client_ca requires tls.certificate and tls.key");
+    if (config->requires_auth && config->auth_token_file[0] == '\0' &&
+        config->registry_uri[0] == '\0')
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "auth.required requires auth.token_file or registry.uri: "
+                                   "without both there is no token and no account");
+    if (tierce__is_loopback_host(config->host) || config->is_insecure ||
+        (config->requires_auth && has_tls))
+        return 0;
+    return tierce__config_fail(
+        error, TIERCE_E_CONFIG,
+        "listen.host is %.100s, which other hosts can reach: set auth.required with "
+        "tls.certificate and tls.key, or listen.insecure: true (clients of KVCM send no token)",
+        config->host[0] != '\0' ? config->host : "every address");
+}
+
+static int check_ports(const struct tierce__manager_config *config,
+                       struct tierce__config_error *error)
+{
+    const struct {
+        const char *name;
+        uint16_t port;
+    } ports[] = {
+        {"listen.grpc_port", config->grpc_port},
+        {"listen.http_port", config->http_port},
+        {"listen.admin_http_port", config->admin_http_port},
+        {"listen.admin_grpc_port", config->shares_grpc ? 0 : config->admin_grpc_port},
+        {"listen.http_port + 3000", config->has_debug ? config->debug_http_port : 0},
+    };
+    if (config->has_debug && config->http_port > UINT16_MAX - DEBUG_PORT_OFFSET)
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "listen.debug uses the port listen.http_port + 3000, which exceeds 65535 for %u",
+            (unsigned)config->http_port);
+    for (size_t i = 0; i < sizeof(ports) / sizeof(*ports); i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (ports[i].port != 0 && ports[i].port == ports[j].port)
+                return tierce__config_fail(error, TIERCE_E_CONFIG, "%s and %s are both %u",
+                                           ports[j].name, ports[i].name, (unsigned)ports[i].port);
+        }
+    }
+    return 0;
+}
+
+static int check(const struct tierce__manager_config *config, struct tierce__config_error *error)
+{
+    if (config->elector_lease_ms < 2 * config->elector_interval_ms)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "elector.lease is shorter than two times elector.interval");
+    int rc = check_access(config, error);
+    return rc == 0 ? check_ports(config, error) : rc;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/* Reads all sources, in their order. */
+static int load_values(struct tierce__config *values, const struct request *request, int argc,
+                       char *const *argv, char *const *env, char **warnings,
+                       struct tierce__config_error *error)
+{
+    const char *yaml =
+        request->yaml != NULL ? request->yaml : tierce__config_env_value(env, ENV_CONFIG);
+    int rc = yaml != NULL ? tierce__config_load_file(values, yaml, error) : 0;
+    if (rc == 0 && request->kvcm_file != NULL)
+        rc = tierce__kvcm_settings_load_file(request->settings, request->kvcm_file, error);
+    if (rc == 0)
+        rc = tierce__kvcm_settings_load_env(request->settings, env, error);
+    if (rc == 0)
+        rc = tierce__kvcm_settings_apply(request->settings, values, warnings, error);
+    if (rc == 0 && request->log_config != NULL)
+        rc = tierce__manager_warn(warnings, "-l %.200s is not read: see log.level and log.folder",
+                                  request->log_config);
+    if (rc == 0)
+        rc = tierce__config_load_env(values, env, other_variables, error);
+    return rc == 0 ? apply_flags(values, argc, argv, error) : rc;
+}
+
+int tierce__manager_config_load(struct tierce__manager_config *out, int argc, char *const *argv,
+                                char *const *env, char **warnings,
+                                struct tierce__config_error *error)
+{
+    struct request request = {.settings = tierce__kvcm_settings_create()};
+    struct tierce__config *values = NULL;
+    struct tierce__manager_config config;
+    char *lines = NULL;
+    int rc = request.settings != NULL ? 0 : tierce__config_fail(error, -ENOMEM, "no memory");
+    if (rc == 0)
+        rc = read_arguments(&request, argc, argv, error);
+    if (rc == 0 && tierce__config_create(&values, params, TIERCE__MANAGER_PARAMS, ENV_PREFIX) != 0)
+        rc = tierce__config_fail(error, -ENOMEM, "no memory");
+    if (rc == 0 &&
+        (request.action == TIERCE__MANAGER_RUN || request.action == TIERCE__MANAGER_PRINT))
+        rc = load_values(values, &request, argc, argv, env, &lines, error);
+    if (rc == 0) {
+        fill(&config, values);
+        rc = check(&config, error);
+    }
+    if (rc == 0 && tierce__state_folder(&config.state_folder, env) != 0)
+        rc = tierce__config_fail(error, -ENOMEM, "no memory");
+    tierce__kvcm_settings_destroy(request.settings);
+    if (rc != 0) {
+        tierce__config_destroy(values);
+        tierce__free(lines);
+        return rc;
+    }
+    config.action = request.action;
+    config.is_daemon = request.is_daemon;
+    *out = config;
+    *warnings = lines;
+    return 0;
+}
+
+void tierce__manager_config_clear(struct tierce__manager_config *config)
+{
+    tierce__config_destroy(config->values);
+    tierce__free(config->state_folder);
+    *config = (struct tierce__manager_config){0};
+}

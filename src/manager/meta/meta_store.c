@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/meta/meta_store.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "manager/meta/meta_store_private.h"
+#include "manager/registry/model.h"
+
+uint32_t tierce__meta_type_slot(uint8_t storage_type)
+{
+    enum { OWN_FIRST = 100, OWN_SLOT_FIRST = 8, OTHERS = 15 };
+    if (storage_type < OWN_SLOT_FIRST)
+        return storage_type;
+    if (storage_type >= OWN_FIRST && storage_type < OWN_FIRST + OTHERS - OWN_SLOT_FIRST)
+        return OWN_SLOT_FIRST + storage_type - OWN_FIRST;
+    return OTHERS;
+}
+
+const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, const char *uri)
+{
+    if (strcmp(type, "local") == 0)
+        return uri[0] == '\0' ? &tierce__meta_memory : &tierce__meta_rocksdb;
+    if (strcmp(type, "rocksdb") == 0)
+        return &tierce__meta_rocksdb;
+    if (strcmp(type, "redis") == 0)
+        return &tierce__meta_redis;
+    return NULL;
+}
+
+/* The finalizer of splitmix64: each step is invertible. */
+uint64_t tierce__meta_mix(int64_t key)
+{
+    uint64_t z = (uint64_t)key;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+}
+
+int64_t tierce__meta_unmix(uint64_t mixed)
+{
+    uint64_t z = mixed;
+    z = (z ^ (z >> 31) ^ (z >> 62)) * 0x319642b2d24d8ec3ULL;
+    z = (z ^ (z >> 27) ^ (z >> 54)) * 0x96de1b173f119089ULL;
+    return (int64_t)(z ^ (z >> 30) ^ (z >> 60));
+}
+
+int tierce__meta_confirm(struct tierce__meta_space *space)
+{
+    struct tierce__meta_note none = {.kind = TIERCE__NOTE_SESSION}; /* no session has number 0 */
+    struct tierce__meta_batch batch = {.notes = &none, .note_count = 1};
+    return space->ops->write(space, &batch);
+}
+
+bool tierce__meta_batch_is_valid(const struct tierce__meta_batch *batch)
+{
+    for (size_t i = 0; i < batch->note_count; i++)
+        if (batch->notes[i].kind == 0 || batch->notes[i].kind >= TIERCE__NOTE_KINDS)
+            return false;
+    return true;
+}
+
+/* ---- samples -------------------------------------------------------------------------------- */
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state += 0x9e3779b97f4a7c15ULL;
+    return tierce__meta_mix((int64_t)*state);
+}
+
+/* Keys that were drawn, by open addressing; a slot holds an index into them plus 1. */
+struct key_set {
+    uint32_t *slots;
+    size_t mask;
+};
+
+static bool set_add(struct key_set *set, const int64_t *keys, size_t count, int64_t key)
+{
+    size_t slot = tierce__meta_mix(key) & set->mask;
+    for (; set->slots[slot] != 0; slot = (slot + 1) & set->mask)
+        if (keys[set->slots[slot] - 1] == key)
+            return false;
+    set->slots[slot] = (uint32_t)count + 1;
+    return true;
+}
+
+static int sample_by_draws(uint64_t *random, size_t count, int64_t *out, size_t *found,
+                           tierce__meta_draw_fn draw, void *arg)
+{
+    enum { DRAWS_A_KEY = 16 };
+    struct key_set set = {.mask = 1};
+    while (set.mask < 2 * count)
+        set.mask = 2 * set.mask + 1;
+    set.slots = tierce__calloc(set.mask + 1, sizeof(*set.slots));
+    if (set.slots == NULL)
+        return -ENOMEM;
+    int rc = 0;
+    size_t n = 0;
+    for (size_t draws = 0; n < count && draws < DRAWS_A_KEY * count; draws++) {
+        rc = draw(arg, next_random(random), &out[n]);
+        if (rc < 0)
+            break;
+        if (rc > 0 && set_add(&set, out, n, out[n]))
+            n++;
+    }
+    tierce__free(set.slots);
+    if (rc < 0)
+        return rc;
+    *found = n;
+    return 0;
+}
+
+/* All keys, of which a partial shuffle selects the first ones. */
+static int sample_by_scan(struct tierce__meta_space *space, size_t limit, uint64_t *random,
+                          size_t count, int64_t *out, size_t *found)
+{
+    int64_t *all = tierce__calloc(limit, sizeof(*all));
+    if (all == NULL)
+        return -ENOMEM;
+    uint64_t cursor = 0;
+    size_t n = 0;
+    int rc = space->ops->scan(space, &cursor, limit, all, &n);
+    if (rc == 0) {
+        for (*found = 0; *found < count && *found < n; ++*found) {
+            size_t other = *found + (size_t)(next_random(random) % (n - *found));
+            out[*found] = all[other];
+            all[other] = all[*found];
+        }
+    }
+    tierce__free(all);
+    return rc;
+}
+
+int tierce__meta_sample(struct tierce__meta_space *space, const struct tierce__meta_draws *draws,
+                        uint64_t *random, size_t count, int64_t *out, size_t *found)
+{
+    enum { SCANNED_MIN = 512, SAMPLE_MAX = 1 << 20 };
+    if (count > SAMPLE_MAX)
+        count = SAMPLE_MAX;
+    size_t scanned = 2 * count > SCANNED_MIN ? 2 * count : SCANNED_MIN;
+    if (draws->keys <= scanned)
+        return sample_by_scan(space, scanned, random, count, out, found);
+    return sample_by_draws(random, count, out, found, draws->draw, draws->arg);
+}
+
+void tierce__meta_count_bytes(int64_t counters[TIERCE__META_COUNTERS],
+                              const struct tierce__record *record, bool is_added)
+{
+    for (size_t i = 0; i < record->location_count; i++) {
+        const struct tierce__location *location = &record->locations[i];
+        int64_t bytes = (int64_t)tierce__location_bytes(location);
+        bytes = is_added ? bytes : -bytes;
+        counters[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] += bytes;
+        counters[TIERCE__META_STORAGES_FIRST + tierce__meta_storage_slot(location->storage)] +=
+            bytes;
+    }
+}

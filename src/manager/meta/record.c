@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/meta/record.h"
+
+#include "base/arena.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* docs/format/record.md */
+enum {
+    VERSION = 1,
+    FLAG_PARENT = 1,
+    FLAG_KEY_TEXT = 2,
+    FLAG_EXPIRES = 4,
+    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES,
+    AT_FLAGS = 1,
+    AT_LOCATIONS = 2,
+    AT_USES = 4,
+    AT_USED = 8,
+    AT_STORED = 16,
+    AT_CHILDREN = 24,
+    FIXED_BYTES = 28,
+    LOCATION_BYTES_MIN = TIERCE__LOCATION_ID_BYTES + 3,
+    PLACE_BYTES_MIN = 4,
+    VARINT_BYTES_MAX = 10,
+};
+
+/* ---- numbers of variable length ------------------------------------------------------------- */
+
+static size_t varint_size(uint64_t value)
+{
+    size_t bytes = 1;
+    for (; value >= 0x80; value >>= 7)
+        bytes++;
+    return bytes;
+}
+
+static uint8_t *varint_write(uint8_t *out, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        *out++ = (uint8_t)(value | 0x80);
+    *out++ = (uint8_t)value;
+    return out;
+}
+
+/* The rest of the input; `bad` is sticky, and then the rest is empty. */
+struct reader {
+    const uint8_t *at, *end;
+    bool bad;
+};
+
+static const uint8_t *take_bytes(struct reader *reader, uint64_t bytes)
+{
+    static const uint8_t none[TIERCE__LOCATION_ID_BYTES];
+    if (bytes > (uint64_t)(reader->end - reader->at)) {
+        reader->bad = true;
+        reader->at = reader->end;
+        return none;
+    }
+    const uint8_t *taken = reader->at;
+    reader->at += bytes;
+    return taken;
+}
+
+/* Accepts only the shortest form, so that equal records have equal bytes. */
+static uint64_t take_varint(struct reader *reader, uint64_t max)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < VARINT_BYTES_MAX && reader->at < reader->end; i++) {
+        uint64_t byte = *reader->at++;
+        if (i == VARINT_BYTES_MAX - 1 && byte > 1)
+            break;
+        value |= (byte & 0x7f) << (7 * i);
+        if (byte < 0x80) {
+            if ((byte == 0 && i > 0) || value > max)
+                break;
+            return value;
+        }
+    }
+    reader->bad = true;
+    reader->at = reader->end;
+    return 0;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static size_t place_size(const struct tierce__spec_place *place)
+{
+    size_t bytes = varint_size(place->spec) + varint_size(place->file) + varint_size(place->slot) +
+                   varint_size(place->bytes);
+    if (place->file != 0)
+        return bytes;
+    size_t text = place->uri != NULL ? strlen(place->uri) : 0;
+    return bytes + varint_size(text) + text;
+}
+
+static size_t location_size(const struct tierce__location *location)
+{
+    size_t bytes = TIERCE__LOCATION_ID_BYTES + varint_size(location->storage) + 1 +
+                   varint_size(location->place_count);
+    for (uint16_t i = 0; i < location->place_count; i++)
+        bytes += place_size(&location->places[i]);
+    return bytes;
+}
+
+size_t tierce__record_size(const struct tierce__record *record)
+{
+    size_t bytes = FIXED_BYTES;
+    if (record->has_parent)
+        bytes += sizeof(uint64_t);
+    if (record->expires_us > 0)
+        bytes += sizeof(uint64_t);
+    if (record->key_text != NULL)
+        bytes += varint_size(record->key_text_bytes) + record->key_text_bytes;
+    for (uint16_t i = 0; i < record->location_count; i++)
+        bytes += location_size(&record->locations[i]);
+    return bytes;
+}
+
+static uint8_t *write_text(uint8_t *out, const char *text, size_t bytes)
+{
+    out = varint_write(out, bytes);
+    if (bytes > 0)
+        memcpy(out, text, bytes);
+    return out + bytes;
+}
+
+static uint8_t *write_location(uint8_t *out, const struct tierce__location *location)
+{
+    memcpy(out, location->id, TIERCE__LOCATION_ID_BYTES);
+    out = varint_write(out + TIERCE__LOCATION_ID_BYTES, location->storage);
+    *out++ = location->type;
+    out = varint_write(out, location->place_count);
+    for (uint16_t i = 0; i < location->place_count; i++) {
+        const struct tierce__spec_place *place = &location->places[i];
+        out = varint_write(out, place->spec);
+        out = varint_write(out, place->file);
+        out = varint_write(out, place->slot);
+        out = varint_write(out, place->bytes);
+        if (place->file == 0)
+            out = write_text(out, place->uri, place->uri != NULL ? strlen(place->uri) : 0);
+    }
+    return out;
+}
+
+void tierce__record_write(const struct tierce__record *record, void *out)
+{
+    uint8_t *bytes = (uint8_t *)out;
+    bytes[0] = VERSION;
+    bytes[AT_FLAGS] = (uint8_t)((record->has_parent ? FLAG_PARENT : 0) |
+                                (record->key_text != NULL ? FLAG_KEY_TEXT : 0) |
+                                (record->expires_us > 0 ? FLAG_EXPIRES : 0));
+    tierce__store_le16(bytes + AT_LOCATIONS, record->location_count);
+    tierce__store_le32(bytes + AT_USES, record->uses);
+    tierce__store_le64(bytes + AT_USED, (uint64_t)record->used_us);
+    tierce__store_le64(bytes + AT_STORED, (uint64_t)record->stored_us);
+    tierce__store_le32(bytes + AT_CHILDREN, record->children);
+    uint8_t *at = bytes + FIXED_BYTES;
+    if (record->has_parent) {
+        tierce__store_le64(at, (uint64_t)record->parent);
+        at += sizeof(uint64_t);
+    }
+    if (record->expires_us > 0) {
+        tierce__store_le64(at, (uint64_t)record->expires_us);
+        at += sizeof(uint64_t);
+    }
+    if (record->key_text != NULL)
+        at = write_text(at, record->key_text, record->key_text_bytes);
+    for (uint16_t i = 0; i < record->location_count; i++)
+        at = write_location(at, &record->locations[i]);
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+static int read_text(const char **out, size_t *bytes, struct reader *reader,
+                     struct tierce__arena *arena)
+{
+    uint64_t length = take_varint(reader, SIZE_MAX);
+    const uint8_t *text = take_bytes(reader, length);
+    *out = NULL;
+    *bytes = 0;
+    if (reader->bad)
+        return TIERCE_E_FORMAT;
+    char *copy = tierce__arena_copy(arena, (const char *)text, (size_t)length);
+    if (copy == NULL)
+        return -ENOMEM;
+    *out = copy;
+    *bytes = (size_t)length;
+    return 0;
+}
+
+static int read_place(struct tierce__spec_place *out, struct reader *reader,
+                      struct tierce__arena *arena)
+{
+    *out = (struct tierce__spec_place){.spec = (uint16_t)take_varint(reader, UINT16_MAX)};
+    out->file = take_varint(reader, UINT64_MAX);
+    out->slot = (uint32_t)take_varint(reader, UINT32_MAX);
+    out->bytes = take_varint(reader, UINT64_MAX);
+    if (reader->bad)
+        return TIERCE_E_FORMAT;
+    if (out->file != 0)
+        return 0;
+    size_t bytes;
+    int rc = read_text(&out->uri, &bytes, reader, arena);
+    if (rc < 0)
+        return rc;
+    if (bytes == 0)
+        out->uri = NULL;
+    else if (memchr(out->uri, '\0', bytes) != NULL)
+        return TIERCE_E_FORMAT;
+    return 0;
+}
+
+static bool is_id(const uint8_t *id)
+{
+    for (unsigned i = 0; i < TIERCE__LOCATION_ID_BYTES; i++)
+        if (!(id[i] >= 'a' && id[i] <= 'z') && !(id[i] >= '0' && id[i] <= '9'))
+            return false;
+    return true;
+}
+
+static int read_location(struct tierce__location *out, struct reader *reader,
+                         struct tierce__arena *arena)
+{
+    const uint8_t *id = take_bytes(reader, TIERCE__LOCATION_ID_BYTES);
+    memcpy(out->id, id, TIERCE__LOCATION_ID_BYTES);
+    out->storage = (uint16_t)take_varint(reader, UINT16_MAX);
+    out->type = *take_bytes(reader, 1);
+    out->place_count = (uint16_t)take_varint(reader, UINT16_MAX);
+    /* The count is bounded by the bytes that are left. */
+    if (reader->bad || !is_id(id) ||
+        out->place_count > (size_t)(reader->end - reader->at) / PLACE_BYTES_MIN)
+        return TIERCE_E_FORMAT;
+    if (out->place_count == 0)
+        return 0;
+    struct tierce__spec_place *places =
+        tierce__arena_alloc(arena, out->place_count * sizeof(*places));
+    if (places == NULL)
+        return -ENOMEM;
+    out->places = places;
+    int rc = 0;
+    for (uint16_t i = 0; rc == 0 && i < out->place_count; i++)
+        rc = read_place(&places[i], reader, arena);
+    return rc;
+}
+
+static int read_locations(struct tierce__record *out, struct reader *reader,
+                          struct tierce__arena *arena)
+{
+    if (out->location_count > (size_t)(reader->end - reader->at) / LOCATION_BYTES_MIN)
+        return TIERCE_E_FORMAT;
+    if (out->location_count == 0)
+        return 0;
+    struct tierce__location *locations =
+        tierce__arena_calloc(arena, out->location_count, sizeof(*locations));
+    if (locations == NULL)
+        return -ENOMEM;
+    out->locations = locations;
+    int rc = 0;
+    for (uint16_t i = 0; rc == 0 && i < out->location_count; i++)
+        rc = read_location(&locations[i], reader, arena);
+    return rc;
+}
+
+int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena, const void *bytes,
+                        size_t count)
+{
+    const uint8_t *fixed = (const uint8_t *)bytes;
+    if (count < 1)
+        return TIERCE_E_FORMAT;
+    if (fixed[0] != VERSION)
+        return TIERCE_E_VERSION;
+    if (count < FIXED_BYTES || (fixed[AT_FLAGS] & ~FLAGS) != 0)
+        return TIERCE_E_FORMAT;
+    struct reader reader = {.at = fixed + FIXED_BYTES, .end = fixed + count};
+    struct tierce__record record = {
+        .used_us = (int64_t)tierce__load_le64(fixed + AT_USED),
+        .stored_us = (int64_t)tierce__load_le64(fixed + AT_STORED),
+        .uses = tierce__load_le32(fixed + AT_USES),
+        .children = tierce__load_le32(fixed + AT_CHILDREN),
+        .has_parent = (fixed[AT_FLAGS] & FLAG_PARENT) != 0,
+        .location_count = tierce__load_le16(fixed + AT_LOCATIONS),
+    };
+    if (record.has_parent)
+        record.parent = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
+    if ((fixed[AT_FLAGS] & FLAG_EXPIRES) != 0) {
+        record.expires_us = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
+        reader.bad = reader.bad || record.expires_us <= 0;
+    }
+    int rc = reader.bad ? TIERCE_E_FORMAT : 0;
+    if (rc == 0 && (fixed[AT_FLAGS] & FLAG_KEY_TEXT) != 0)
+        rc = read_text(&record.key_text, &record.key_text_bytes, &reader, arena);
+    if (rc == 0)
+        rc = read_locations(&record, &reader, arena);
+    if (rc == 0 && (reader.bad || reader.at != reader.end))
+        rc = TIERCE_E_FORMAT;
+    if (rc == 0)
+        *out = record;
+    return rc;
+}
+
+/* ---- the record in its place ---------------------------------------------------------------- */
+
+void tierce__record_touch(void *bytes, size_t count, int64_t used_us, uint32_t uses)
+{
+    uint8_t *fixed = (uint8_t *)bytes;
+    if (count < FIXED_BYTES || fixed[0] != VERSION)
+        return;
+    if ((int64_t)tierce__load_le64(fixed + AT_USED) < used_us)
+        tierce__store_le64(fixed + AT_USED, (uint64_t)used_us);
+    uint32_t sum;
+    if (__builtin_add_overflow(tierce__load_le32(fixed + AT_USES), uses, &sum))
+        sum = UINT32_MAX;
+    tierce__store_le32(fixed + AT_USES, sum);
+}
+
+uint64_t tierce__record_bytes(const struct tierce__record *record)
+{
+    uint64_t bytes = 0;
+    for (uint16_t i = 0; i < record->location_count; i++)
+        bytes += tierce__location_bytes(&record->locations[i]);
+    return bytes;
+}
+
+uint64_t tierce__location_bytes(const struct tierce__location *location)
+{
+    uint64_t bytes = 0;
+    for (uint16_t i = 0; i < location->place_count; i++)
+        bytes += location->places[i].bytes;
+    return bytes;
+}

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Batches in a cluster. Records have KVCM's keys, which are in any slot; all other data of a space
+ * is in one slot, that of its metadata: its home. A batch takes three steps:
+ *
+ *   commit   one script at home checks fence and era and writes everything but the records: keys in
+ *            their order, notes, counters, and a journal entry with the changes to the records.
+ *            From then on the batch is committed.
+ *   redo     the records, one script each, in a pipeline to every node.
+ *   finish   the next commit removes the entry from the journal, so that the journal never has two
+ *            entries for the same key.
+ *
+ * If a step fails, nothing more is read or written until the journal has been replayed ("settled").
+ * Home begins a new era, which rejects commits sent in the previous era, and returns the remaining
+ * entries. Their records are written again, each with a guard in its slot that rejects records sent
+ * in an earlier era. The outcome of every commit is then known, and late messages have no effect. A
+ * new leader begins in the same way.
+ *
+ * Data that Redis loses in a failover is lost (docs/design/003-manager.md). If home has lost an
+ * acknowledged batch, or an entry is damaged, keys and counters are rebuilt from the records.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "manager/lease/lease.h"
+#include "manager/meta/redis/meta_redis_private.h"
+#include "net/redis/resp_cluster.h"
+
+enum {
+    REDO_KEYS = 512, /* of one pipeline */
+    ATTEMPTS = 4,    /* for a commit whose era ended, and for an era that is too low */
+};
+
+/* ---- records -------------------------------------------------------------------------------- */
+
+/* 0 if all succeeded; -ESTALE, and the guard that rejected it. */
+static int take_redo(void *arg, const struct tierce__resp_value *value)
+{
+    static const size_t code_bytes = sizeof("STALE ") - 1;
+    uint64_t *guard = (uint64_t *)arg;
+    if (value->type != TIERCE__RESP_ERROR)
+        return 0;
+    if (!tierce__resp_is_error(value, "STALE") || value->bytes < code_bytes)
+        return tierce__redis_refused(value);
+    *guard = strtoull(value->text + code_bytes, NULL, 10);
+    return -ESTALE;
+}
+
+static void add_redo(struct tierce__redis_command *command, struct tierce__redis_space *space,
+                     const struct tierce__redis_redo *redo, size_t i, const char *era, bool raises)
+{
+    const char *record =
+        tierce__redis_textf(command->arena, "%s%" PRId64, space->keys->data, redo->keys[i]);
+    const char *guard = record == NULL
+                            ? NULL
+                            : tierce__redis_textf(command->arena, "kvcache:tierce:{%u}%s",
+                                                  (unsigned)tierce__resp_slot_tag(
+                                                      tierce__resp_slot(record, strlen(record))),
+                                                  space->keys->guard);
+    if (guard == NULL) {
+        command->rc = -ENOMEM;
+        return;
+    }
+    tierce__redis_start_script(space->redis, TIERCE__REDIS_REDO, command,
+                               (const char *const[]){record, guard}, 2);
+    tierce__redis_add_text(command, era);
+    tierce__redis_add_text(command, raises ? "1" : "0");
+    for (size_t f = 0; i < redo->put_count && f < TIERCE__REDIS_FIELDS; f++)
+        tierce__redis_add(command, redo->texts[i * TIERCE__REDIS_FIELDS + f],
+                          redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
+}
+
+/* Writes the records. -ESTALE: another writer began a new era, and *guard is a guard of it; other
+ * errors come from the store. */
+static int redo_records(struct tierce__redis_space *space, const struct tierce__redis_redo *redo,
+                        const char *era, bool raises, uint64_t *guard)
+{
+    struct tierce__arena arena = {0};
+    int rc = 0;
+    for (size_t done = 0, n; rc == 0 && done < redo->count; done += n) {
+        n = redo->count - done < REDO_KEYS ? redo->count - done : REDO_KEYS;
+        tierce__arena_reset(&arena);
+        struct tierce__redis_command *commands = tierce__arena_calloc(&arena, n, sizeof(*commands));
+        for (size_t i = 0; commands != NULL && i < n; i++) {
+            commands[i].arena = &arena;
+            add_redo(&commands[i], space, redo, done + i, era, raises);
+        }
+        rc = commands == NULL ? -ENOMEM
+                              : tierce__redis_run_scripts(space->redis, TIERCE__REDIS_REDO,
+                                                          commands, n, take_redo, guard);
+    }
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+/* ---- the journal ---------------------------------------------------------------------------- */
+
+/* Home's answer at the beginning of an era. */
+struct settling {
+    struct tierce__arena *arena;
+    char era[TIERCE__REDIS_TOKEN_BYTES + 1];
+    uint64_t last; /* number of the last batch; 0 */
+    const char **numbers, **entries;
+    size_t *number_bytes, *entry_bytes;
+    size_t count;
+};
+
+static int take_journal(struct settling *settling, const struct tierce__resp_value *journal)
+{
+    struct tierce__arena *arena = settling->arena;
+    size_t count = journal->count / 2;
+    settling->numbers = tierce__arena_calloc(arena, count + 1, sizeof(char *));
+    settling->entries = tierce__arena_calloc(arena, count + 1, sizeof(char *));
+    settling->number_bytes = tierce__arena_calloc(arena, count + 1, sizeof(size_t));
+    settling->entry_bytes = tierce__arena_calloc(arena, count + 1, sizeof(size_t));
+    if (settling->numbers == NULL || settling->entries == NULL || settling->number_bytes == NULL ||
+        settling->entry_bytes == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        const struct tierce__resp_value *number = &journal->items[2 * i], *entry = number + 1;
+        if (number->type != TIERCE__RESP_STRING || entry->type != TIERCE__RESP_STRING)
+            return TIERCE_E_FORMAT;
+        settling->numbers[i] = tierce__arena_copy(arena, number->text, number->bytes);
+        settling->entries[i] = tierce__arena_copy(arena, entry->text, entry->bytes);
+        settling->number_bytes[i] = number->bytes;
+        settling->entry_bytes[i] = entry->bytes;
+        if (settling->numbers[i] == NULL || settling->entries[i] == NULL)
+            return -ENOMEM;
+    }
+    settling->count = count;
+    return 0;
+}
+
+static int take_settling(void *arg, const struct tierce__resp_value *value)
+{
+    struct settling *settling = (struct settling *)arg;
+    if (tierce__resp_is_error(value, "FENCED"))
+        return TIERCE_E_REFUSED;
+    if (value->type == TIERCE__RESP_ERROR)
+        return tierce__redis_refused(value);
+    if (value->type != TIERCE__RESP_ARRAY || value->count != 3 ||
+        value->items[0].type != TIERCE__RESP_STRING ||
+        value->items[0].bytes != TIERCE__REDIS_TOKEN_BYTES ||
+        value->items[1].type != TIERCE__RESP_STRING || value->items[2].type != TIERCE__RESP_ARRAY)
+        return TIERCE_E_FORMAT;
+    memcpy(settling->era, value->items[0].text, sizeof(settling->era));
+    settling->last = strtoull(value->items[1].text, NULL, 10);
+    return take_journal(settling, &value->items[2]);
+}
+
+static int begin_era(struct tierce__redis_space *space, struct settling *settling)
+{
+    struct tierce__redis *redis = space->redis;
+    struct tierce__redis_ledger *ledger = &space->ledger;
+    const char *const keys[] = {space->keys->metadata, space->keys->journal};
+    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
+    struct tierce__redis_command command = {.arena = settling->arena};
+    uint64_t era = tierce__lease_wall_us();
+    if (era < ledger->era_min)
+        era = ledger->era_min;
+    tierce__redis_token(redis, token);
+    tierce__redis_start_script(redis, TIERCE__REDIS_SETTLE, &command, keys, 2);
+    tierce__redis_add_text(&command, token);
+    tierce__redis_addf(&command, "%020" PRIu64, era);
+    tierce__redis_addf(&command, "%" PRIu64, ledger->last);
+    return tierce__redis_run_scripts(redis, TIERCE__REDIS_SETTLE, &command, 1, take_settling,
+                                     settling);
+}
+
+/* Writes the records of all entries. */
+static int redo_journal(struct tierce__redis_space *space, struct settling *settling)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < settling->count; i++) {
+        struct tierce__redis_redo redo;
+        uint64_t guard = 0;
+        rc = tierce__redis_redo_parse(&redo, settling->arena, settling->entries[i],
+                                      settling->entry_bytes[i]);
+        if (rc == TIERCE_E_FORMAT) {
+            tierce__log(TIERCE_LOG_ERROR, "meta_redis_journal_damaged", "journal=%s batch=%s",
+                        space->keys->journal, settling->numbers[i]);
+            space->ledger.is_wrong = true;
+            rc = 0;
+            continue;
+        }
+        if (rc == 0)
+            rc = redo_records(space, &redo, settling->era, true, &guard);
+        if (rc == -ESTALE)
+            space->ledger.era_min = guard + 1;
+    }
+    return rc;
+}
+
+static int empty_journal(struct tierce__redis_space *space, const struct settling *settling)
+{
+    struct tierce__redis_command command = {.arena = settling->arena};
+    if (settling->count == 0)
+        return 0;
+    tierce__redis_add_text(&command, "HDEL");
+    tierce__redis_add_text(&command, space->keys->journal);
+    for (size_t i = 0; i < settling->count; i++)
+        tierce__redis_add(&command, settling->numbers[i], settling->number_bytes[i]);
+    return tierce__redis_ask(space->redis, &command, NULL, NULL);
+}
+
+/* Batches that home has lost include their keys and counters; their records still exist. */
+static void look_for_loss(struct tierce__redis_space *space, const struct settling *settling)
+{
+    struct tierce__redis_ledger *ledger = &space->ledger;
+    if (settling->last >= ledger->last)
+        return;
+    tierce__log(TIERCE_LOG_ERROR, "meta_redis_lost", "space=%s batches=%" PRIu64,
+                space->keys->metadata, ledger->last - settling->last);
+    ledger->is_wrong = true;
+    ledger->last = 0; /* numbering continues from home's answer */
+}
+
+/* The ledger's lock is held, so that no commit runs. */
+static int work_off(struct tierce__redis_space *space)
+{
+    struct tierce__redis_ledger *ledger = &space->ledger;
+    struct tierce__arena arena = {0};
+    struct settling settling = {.arena = &arena};
+    uint32_t fences = atomic_load_explicit(&space->redis->fences, memory_order_acquire);
+    int rc = tierce__redis_raise_fence(space->redis);
+    if (rc == 0)
+        rc = begin_era(space, &settling);
+    if (rc == 0) {
+        look_for_loss(space, &settling);
+        rc = redo_journal(space, &settling);
+    }
+    if (rc == 0)
+        rc = empty_journal(space, &settling);
+    if (rc == 0) {
+        memcpy(ledger->era, settling.era, sizeof(ledger->era));
+        ledger->finished_count = 0;
+        atomic_store_explicit(&ledger->fences, fences, memory_order_release);
+        atomic_store_explicit(&ledger->is_unsettled, false, memory_order_release);
+        if (ledger->is_wrong)
+            rc = tierce__redis_import(space, true);
+        ledger->is_wrong = ledger->is_wrong && rc < 0;
+    }
+    if (rc < 0)
+        atomic_store_explicit(&ledger->is_unsettled, true, memory_order_release);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+/* Returns whether the journal is settled. Acquire: pairs with the thread that replayed it. */
+static bool is_settled(struct tierce__redis_space *space)
+{
+    return !atomic_load_explicit(&space->ledger.is_unsettled, memory_order_acquire) &&
+           atomic_load_explicit(&space->ledger.fences, memory_order_acquire) ==
+               atomic_load_explicit(&space->redis->fences, memory_order_acquire);
+}
+
+int tierce__redis_settle(struct tierce__redis_space *space)
+{
+    if (!space->redis->is_cluster || is_settled(space))
+        return 0;
+    int rc = 0;
+    tierce__lock_take(&space->ledger.lock);
+    for (int i = 0; i < ATTEMPTS && rc == (i == 0 ? 0 : -ESTALE) && !is_settled(space); i++)
+        rc = work_off(space);
+    tierce__lock_drop(&space->ledger.lock);
+    return rc == -ESTALE ? TIERCE_E_DOWN : rc;
+}
+
+static void unsettle(struct tierce__redis_space *space)
+{
+    atomic_store_explicit(&space->ledger.is_unsettled, true, memory_order_release);
+}
+
+void tierce__redis_forget(struct tierce__redis_space *space)
+{
+    tierce__lock_take(&space->ledger.lock);
+    space->ledger.last = 0;
+    space->ledger.is_wrong = false;
+    space->ledger.finished_count = 0;
+    unsettle(space);
+    tierce__lock_drop(&space->ledger.lock);
+}
+
+/* ---- commits -------------------------------------------------------------------------------- */
+
+/* A copy of the ledger's values that a commit needs. */
+struct commit {
+    char era[TIERCE__REDIS_TOKEN_BYTES + 1];
+    uint64_t last;
+    uint64_t finished[TIERCE__REDIS_FINISHED_MAX];
+    size_t finished_count;
+    uint64_t number; /* of the batch, from home */
+};
+
+static void look_at_ledger(struct tierce__redis_space *space, struct commit *commit)
+{
+    struct tierce__redis_ledger *ledger = &space->ledger;
+    tierce__lock_take(&ledger->lock);
+    memcpy(commit->era, ledger->era, sizeof(commit->era));
+    commit->last = ledger->last;
+    commit->finished_count = ledger->finished_count;
+    memcpy(commit->finished, ledger->finished, sizeof(commit->finished));
+    tierce__lock_drop(&ledger->lock);
+}
+
+/* The commit removed the finished entries of other batches and returned its own number. */
+static void note_commit(struct tierce__redis_space *space, const struct commit *commit)
+{
+    struct tierce__redis_ledger *ledger = &space->ledger;
+    size_t kept = 0;
+    tierce__lock_take(&ledger->lock);
+    for (size_t i = 0; i < ledger->finished_count; i++) {
+        bool is_gone = false;
+        for (size_t k = 0; k < commit->finished_count && !is_gone; k++)
+            is_gone = commit->finished[k] == ledger->finished[i];
+        if (!is_gone)
+            ledger->finished[kept++] = ledger->finished[i];
+    }
+    ledger->finished_count = kept;
+    if (commit->number <= commit->last) /* home has lost batches that it acknowledged */
+        unsettle(space);
+    else if (commit->number > ledger->last)
+        ledger->last = commit->number;
+    tierce__lock_drop(&ledger->lock);
+}
+
+static void finish(struct tierce__redis_space *space, uint64_t number)
+{
+    struct tierce__redis_ledger *ledger = &space->ledger;
+    tierce__lock_take(&ledger->lock);
+    if (ledger->finished_count < TIERCE__REDIS_FINISHED_MAX)
+        ledger->finished[ledger->finished_count++] = number;
+    else
+        unsettle(space); /* which empties the journal */
+    tierce__lock_drop(&ledger->lock);
+}
+
+/* Another writer ended the era unnoticed. */
+static void leave_era(struct tierce__redis_space *space, const char *era)
+{
+    tierce__lock_take(&space->ledger.lock);
+    if (strcmp(space->ledger.era, era) == 0)
+        unsettle(space);
+    tierce__lock_drop(&space->ledger.lock);
+}
+
+static int take_commit(void *arg, const struct tierce__resp_value *value)
+{
+    if (tierce__resp_is_error(value, "FENCED"))
+        return TIERCE_E_REFUSED;
+    if (tierce__resp_is_error(value, "STALE"))
+        return -ESTALE;
+    if (value->type == TIERCE__RESP_ERROR)
+        return tierce__redis_refused(value);
+    if (value->type != TIERCE__RESP_INTEGER || value->integer <= 0)
+        return TIERCE_E_FORMAT;
+    *(uint64_t *)arg = (uint64_t)value->integer;
+    return 0;
+}
+
+static void add_members(struct tierce__redis_command *command, const int64_t *keys, size_t count)
+{
+    tierce__redis_addf(command, "%zu", count);
+    for (size_t i = 0; i < count; i++)
+        tierce__redis_addf(command, "%016" PRIx64, tierce__meta_mix(keys[i]));
+}
+
+static void start_commit(struct tierce__redis_command *command, struct tierce__redis_space *space)
+{
+    enum { OTHERS = 3, KEYS = OTHERS + TIERCE__NOTE_KINDS - 1 };
+    const char *keys[KEYS] = {space->keys->metadata, space->keys->keys, space->keys->journal};
+    for (unsigned kind = 1; command->rc == 0 && kind < TIERCE__NOTE_KINDS; kind++) {
+        keys[OTHERS + kind - 1] =
+            tierce__redis_textf(command->arena, "%s%u", space->keys->notes, kind);
+        if (keys[OTHERS + kind - 1] == NULL)
+            command->rc = -ENOMEM;
+    }
+    if (command->rc == 0)
+        tierce__redis_start_script(space->redis, TIERCE__REDIS_COMMIT, command, keys, KEYS);
+}
+
+/* -ESTALE: nothing was done, because the era is over. */
+static int send_commit(struct tierce__redis_space *space, struct commit *commit,
+                       const struct tierce__meta_batch *batch,
+                       const struct tierce__redis_redo *redo, struct tierce__arena *arena)
+{
+    const char *entry = "";
+    size_t entry_bytes = 0;
+    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
+    struct tierce__redis_command command = {.arena = arena};
+    int rc = redo->count > 0 ? tierce__redis_redo_print(redo, arena, &entry, &entry_bytes) : 0;
+    if (rc < 0)
+        return rc;
+    tierce__redis_token(space->redis, token);
+    start_commit(&command, space);
+    tierce__redis_add_text(&command, token);
+    tierce__redis_add_text(&command, commit->era);
+    tierce__redis_add(&command, entry, entry_bytes);
+    tierce__redis_addf(&command, "%zu", commit->finished_count);
+    for (size_t i = 0; i < commit->finished_count; i++)
+        tierce__redis_addf(&command, "%" PRIu64, commit->finished[i]);
+    add_members(&command, redo->keys, redo->put_count);
+    add_members(&command, redo->keys + redo->put_count, redo->count - redo->put_count);
+    tierce__redis_add_notes(&command, batch);
+    tierce__redis_add_counters(&command, batch);
+    if (command.rc < 0)
+        return command.rc;
+    rc = tierce__redis_run_scripts(space->redis, TIERCE__REDIS_COMMIT, &command, 1, take_commit,
+                                   &commit->number);
+    if (rc < 0 && rc != -ESTALE && rc != TIERCE_E_REFUSED) {
+        unsettle(space);
+        return rc == -ENOMEM ? -EIO : rc; /* the answer may have been lost for lack of memory */
+    }
+    return rc;
+}
+
+int tierce__redis_commit(struct tierce__redis_space *space, const struct tierce__meta_batch *batch)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__redis_redo redo;
+    struct commit commit = {.number = 0};
+    uint64_t guard;
+    int rc = tierce__redis_redo_make(&redo, space, batch, &arena);
+    for (int i = 0; i < ATTEMPTS && rc == (i == 0 ? 0 : -ESTALE); i++) {
+        rc = tierce__redis_settle(space);
+        if (rc < 0)
+            break;
+        look_at_ledger(space, &commit);
+        rc = send_commit(space, &commit, batch, &redo, &arena);
+        if (rc != -ESTALE)
+            break;
+        leave_era(space, commit.era);
+    }
+    if (rc == 0) {
+        note_commit(space, &commit);
+        /* The batch is committed even if writing its records fails now: they are written before the
+         * next call is answered. */
+        if (redo.count > 0 && redo_records(space, &redo, commit.era, false, &guard) < 0)
+            unsettle(space);
+        else if (redo.count > 0)
+            finish(space, commit.number);
+    }
+    tierce__arena_clear(&arena);
+    return rc == -ESTALE ? TIERCE_E_DOWN : rc;
+}

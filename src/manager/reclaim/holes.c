@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "manager/locate/locator_private.h"
+#include "manager/locate/notes.h"
+#include "manager/reclaim/orphans.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { ROOM_FIRST = 64 };
+
+void tierce__holes_init(struct tierce__holes *holes)
+{
+    tierce__lock_init(&holes->lock, TIERCE__LOCK_HOLES);
+}
+
+void tierce__holes_fini(struct tierce__holes *holes)
+{
+    tierce__free(holes->table);
+    tierce__free(holes->notes);
+    tierce__lock_fini(&holes->lock);
+}
+
+/* ---- the table. HOLES held ------------------------------------------------------------------- */
+
+static size_t place_of(const struct tierce__holes *holes, int64_t key)
+{
+    size_t at = (size_t)tierce__meta_mix(key) & (holes->room - 1);
+    while (holes->table[at].children != 0 && holes->table[at].key != key)
+        at = (at + 1) & (holes->room - 1);
+    return at;
+}
+
+static int grow(struct tierce__holes *holes)
+{
+    struct tierce__holes grown = {.room = holes->room == 0 ? ROOM_FIRST : holes->room * 2};
+    grown.table = tierce__calloc(grown.room, sizeof(*grown.table));
+    if (grown.table == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < holes->room; i++) {
+        if (holes->table[i].children != 0)
+            grown.table[place_of(&grown, holes->table[i].key)] = holes->table[i];
+    }
+    tierce__free(holes->table);
+    holes->table = grown.table;
+    holes->room = grown.room;
+    return 0;
+}
+
+static int put(struct tierce__holes *holes, const struct tierce__hole *hole)
+{
+    TIERCE_ASSERT(hole->children != 0);
+    if (holes->count * 2 >= holes->room && grow(holes) < 0)
+        return -ENOMEM;
+    size_t at = place_of(holes, hole->key);
+    holes->count += holes->table[at].children == 0;
+    holes->table[at] = *hole;
+    return 0;
+}
+
+/* Moves later entries into the gap, so that they are still found. */
+static void take_out(struct tierce__holes *holes, size_t gap)
+{
+    size_t mask = holes->room - 1;
+    holes->count--;
+    for (size_t at = (gap + 1) & mask; holes->table[at].children != 0; at = (at + 1) & mask) {
+        size_t home = (size_t)tierce__meta_mix(holes->table[at].key) & mask;
+        if (((at - home) & mask) < ((at - gap) & mask))
+            continue; /* its probe sequence does not cross the gap */
+        holes->table[gap] = holes->table[at];
+        gap = at;
+    }
+    holes->table[gap] = (struct tierce__hole){0};
+}
+
+static void close_hole(struct tierce__holes *holes, int64_t key)
+{
+    size_t at = holes->count > 0 ? place_of(holes, key) : 0;
+    if (holes->count > 0 && holes->table[at].children != 0)
+        take_out(holes, at);
+}
+
+void tierce__holes_close(struct tierce__holes *holes, int64_t key)
+{
+    tierce__lock_take(&holes->lock);
+    close_hole(holes, key);
+    tierce__lock_drop(&holes->lock);
+}
+
+static void lose_child(struct tierce__holes *holes, int64_t parent)
+{
+    size_t at = holes->count > 0 ? place_of(holes, parent) : 0;
+    if (holes->count == 0 || holes->table[at].children == 0 ||
+        holes->table[at].children == TIERCE__CHILDREN_UNKNOWN)
+        return;
+    if (--holes->table[at].children == 0) {
+        holes->table[at].children = 1; /* the hole is still in the table */
+        take_out(holes, at);
+    }
+}
+
+/* An existing hole gets more children. */
+static void add_to_hole(const struct tierce__holes *holes, struct tierce__hole *hole)
+{
+    const struct tierce__hole *old =
+        holes->count > 0 ? &holes->table[place_of(holes, hole->key)] : NULL;
+    if (old == NULL || old->children == 0)
+        return;
+    hole->note = old->note;
+    hole->children = old->children < TIERCE__CHILDREN_UNKNOWN - hole->children
+                         ? old->children + hole->children
+                         : TIERCE__CHILDREN_UNKNOWN;
+}
+
+static int add_note(struct tierce__holes *holes, uint64_t number)
+{
+    if (holes->note_count == holes->note_room) {
+        size_t room = holes->note_room == 0 ? ROOM_FIRST : holes->note_room * 2;
+        uint64_t *grown = tierce__realloc(holes->notes, room * sizeof(*grown));
+        if (grown == NULL)
+            return -ENOMEM;
+        holes->notes = grown;
+        holes->note_room = room;
+    }
+    holes->notes[holes->note_count++] = number;
+    return 0;
+}
+
+/* ---- a step of a removal --------------------------------------------------------------------- */
+
+bool tierce__gone_settle(struct tierce__gone *gone, size_t count)
+{
+    bool is_hole = false;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; j < count && gone[i].children > 0; j++)
+            gone[i].children -= gone[j].has_parent && gone[j].parent == gone[i].key;
+        is_hole |= gone[i].children > 0;
+    }
+    return is_hole;
+}
+
+int tierce__gone_write(const struct tierce__gone *gone, size_t count, uint64_t number,
+                       struct tierce__arena *arena, struct tierce__meta_note *out)
+{
+    struct tierce__note_writer w = {.arena = arena};
+    uint32_t holes = 0;
+    for (size_t i = 0; i < count; i++)
+        holes += gone[i].children > 0;
+    *out = (struct tierce__meta_note){.kind = TIERCE__NOTE_HOLES, .number = number};
+    tierce__note_put8(&w, TIERCE__NOTE_VERSION);
+    tierce__note_put32(&w, holes);
+    for (size_t i = 0; i < count; i++) {
+        if (gone[i].children > 0)
+            tierce__note_put64(&w, (uint64_t)gone[i].key);
+    }
+    return tierce__note_finish(&w, &out->value, &out->bytes);
+}
+
+void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *gone, size_t count,
+                        uint64_t note)
+{
+    int rc = 0;
+    bool is_noted = false;
+    tierce__lock_take(&holes->lock);
+    for (size_t i = 0; i < count; i++) {
+        if (gone[i].has_parent)
+            lose_child(holes, gone[i].parent);
+    }
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        struct tierce__hole hole = {gone[i].key, gone[i].children, note};
+        if (note == 0)
+            add_to_hole(holes, &hole);
+        if (hole.children == 0) {
+            close_hole(holes, hole.key); /* the key was stored again meanwhile */
+            continue;
+        }
+        if (note != 0 && !is_noted)
+            rc = add_note(holes, note);
+        is_noted = true;
+        if (rc == 0)
+            rc = put(holes, &hole);
+    }
+    tierce__lock_drop(&holes->lock);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "manager.hole_forgotten",
+                    "error=%s: the next leader finds the blocks after it", tierce_error_name(rc));
+}
+
+uint32_t tierce__holes_children(struct tierce__holes *holes, int64_t key)
+{
+    tierce__lock_take(&holes->lock);
+    uint32_t children = holes->count > 0 ? holes->table[place_of(holes, key)].children : 0;
+    tierce__lock_drop(&holes->lock);
+    return children != TIERCE__CHILDREN_UNKNOWN ? children : 0;
+}
+
+/* ---- notes ----------------------------------------------------------------------------------- */
+
+static int take_up(void *arg, const struct tierce__meta_note *note)
+{
+    struct tierce__holes *holes = arg;
+    struct tierce__note_reader r = {.at = note->value, .left = note->bytes};
+    tierce__note_get_version(&r);
+    uint32_t count = tierce__note_get32(&r);
+    int rc = 0;
+    if (r.error == 0 && r.left != (size_t)count * sizeof(int64_t))
+        tierce__note_refuse(&r, TIERCE_E_FORMAT);
+    tierce__lock_take(&holes->lock);
+    for (uint32_t i = 0; i < count && r.error == 0 && rc == 0; i++) {
+        struct tierce__hole hole = {(int64_t)tierce__note_get64(&r), TIERCE__CHILDREN_UNKNOWN,
+                                    note->number};
+        rc = put(holes, &hole);
+    }
+    if (rc == 0 && r.error == 0)
+        rc = add_note(holes, note->number);
+    tierce__lock_drop(&holes->lock);
+    if (r.error < 0)
+        tierce__log(TIERCE_LOG_ERROR, "manager.note_unreadable", "kind=%d error=%s", note->kind,
+                    tierce_error_name(r.error));
+    return rc;
+}
+
+int tierce__live_find_holes(struct tierce__live *live)
+{
+    return live->space->ops->notes(live->space, TIERCE__NOTE_HOLES, take_up, &live->holes);
+}
+
+static bool is_needed(const struct tierce__holes *holes, uint64_t note)
+{
+    for (size_t i = 0; i < holes->room && holes->count > 0; i++) {
+        if (holes->table[i].children != 0 && holes->table[i].note == note)
+            return true;
+    }
+    return false;
+}
+
+int tierce__live_drop_hole_notes(struct tierce__live *live)
+{
+    enum { AT_ONCE = 256 };
+    struct tierce__holes *holes = &live->holes;
+    struct tierce__meta_note notes[AT_ONCE];
+    int rc = 0;
+    size_t count;
+    do {
+        size_t kept = 0;
+        count = 0;
+        tierce__lock_take(&holes->lock);
+        for (size_t i = 0; i < holes->note_count; i++) {
+            uint64_t number = holes->notes[i];
+            if (count == AT_ONCE || is_needed(holes, number))
+                holes->notes[kept++] = number;
+            else
+                notes[count++] =
+                    (struct tierce__meta_note){.kind = TIERCE__NOTE_HOLES, .number = number};
+        }
+        holes->note_count = kept;
+        tierce__lock_drop(&holes->lock);
+        if (count > 0)
+            rc = tierce__meta_index_write_notes(live->index, notes, count);
+    } while (rc == 0 && count == AT_ONCE);
+    /* Notes that could not be dropped are dropped by a later call. */
+    tierce__lock_take(&holes->lock);
+    for (size_t i = 0; rc < 0 && i < count; i++) {
+        if (add_note(holes, notes[i].number) < 0)
+            break;
+    }
+    tierce__lock_drop(&holes->lock);
+    return rc;
+}
+
+bool tierce__holes_any(struct tierce__holes *holes)
+{
+    tierce__lock_take(&holes->lock);
+    bool any = holes->count > 0 || holes->note_count > 0;
+    tierce__lock_drop(&holes->lock);
+    return any;
+}
+
+int tierce__holes_list(struct tierce__holes *holes, struct tierce__arena *arena, int64_t **out,
+                       size_t *count)
+{
+    *count = 0;
+    tierce__lock_take(&holes->lock);
+    *out = tierce__arena_alloc(arena, (holes->count + 1) * sizeof(**out));
+    for (size_t i = 0; i < holes->room && *out != NULL; i++) {
+        if (holes->table[i].children != 0)
+            (*out)[(*count)++] = holes->table[i].key;
+    }
+    tierce__lock_drop(&holes->lock);
+    return *out != NULL ? 0 : -ENOMEM;
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/reclaim/quota.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "manager/meta/meta_store.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The account of a group, or of a limit that groups share. */
+struct account {
+    struct account *next;
+    char *name;
+    struct tierce__quota_use use;
+    struct account *shared; /* for groups: the shared limit's account, or NULL */
+    uint64_t limit;         /* for shared limits; UINT64_MAX: none */
+};
+
+struct storage_use {
+    uint64_t by_state[TIERCE__QUOTA_STATES];
+    uint64_t wanted;
+};
+
+struct tierce__quota {
+    struct tierce__lock lock;
+    _Atomic uint64_t changes; /* relaxed: a reader of an old value reads it again soon */
+    struct account *groups, *shared;
+    struct storage_use storages[TIERCE__META_STORAGE_SLOTS];
+};
+
+int tierce__quota_create(struct tierce__quota **out)
+{
+    struct tierce__quota *quota = tierce__calloc(1, sizeof(*quota));
+    if (quota == NULL)
+        return -ENOMEM;
+    tierce__lock_init(&quota->lock, TIERCE__LOCK_QUOTA);
+    *out = quota;
+    return 0;
+}
+
+static void note_change(struct tierce__quota *quota)
+{
+    atomic_fetch_add_explicit(&quota->changes, 1, memory_order_relaxed);
+}
+
+static void free_accounts(struct account *account)
+{
+    while (account != NULL) {
+        struct account *next = account->next;
+        tierce__free(account->name);
+        tierce__free(account);
+        account = next;
+    }
+}
+
+void tierce__quota_reset(struct tierce__quota *quota)
+{
+    tierce__lock_take(&quota->lock);
+    free_accounts(quota->groups);
+    quota->groups = NULL;
+    /* Limits are configuration and stay. */
+    for (struct account *shared = quota->shared; shared != NULL; shared = shared->next)
+        shared->use = (struct tierce__quota_use){0};
+    memset(quota->storages, 0, sizeof(quota->storages));
+    note_change(quota);
+    tierce__lock_drop(&quota->lock);
+}
+
+void tierce__quota_destroy(struct tierce__quota *quota)
+{
+    if (quota == NULL)
+        return;
+    tierce__quota_reset(quota);
+    free_accounts(quota->shared);
+    tierce__lock_fini(&quota->lock);
+    tierce__free(quota);
+}
+
+static struct account *find_account(struct account *first, const char *name)
+{
+    while (first != NULL && strcmp(first->name, name) != 0)
+        first = first->next;
+    return first;
+}
+
+static struct account *make_account(struct account **first, const char *name)
+{
+    struct account *account = find_account(*first, name);
+    if (account != NULL)
+        return account;
+    account = tierce__calloc(1, sizeof(*account));
+    if (account == NULL)
+        return NULL;
+    account->name = tierce__strdup(name);
+    if (account->name == NULL) {
+        tierce__free(account);
+        return NULL;
+    }
+    account->limit = UINT64_MAX;
+    account->next = *first;
+    *first = account;
+    return account;
+}
+
+/* ---- shared quotas --------------------------------------------------------------------------- */
+
+int tierce__quota_set_shared(struct tierce__quota *quota, const struct tierce__quota_group *limits,
+                             size_t count)
+{
+    int rc = 0;
+    tierce__lock_take(&quota->lock);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = make_account(&quota->shared, limits[i].name) != NULL ? 0 : -ENOMEM;
+    for (struct account *shared = quota->shared; rc == 0 && shared != NULL; shared = shared->next) {
+        shared->limit = UINT64_MAX;
+        for (size_t i = 0; i < count; i++)
+            shared->limit = strcmp(limits[i].name, shared->name) == 0 ? limits[i].capacity_bytes
+                                                                      : shared->limit;
+    }
+    note_change(quota);
+    tierce__lock_drop(&quota->lock);
+    return rc;
+}
+
+int tierce__quota_share(struct tierce__quota *quota, const char *group, const char *shared)
+{
+    tierce__lock_take(&quota->lock);
+    struct account *of = make_account(&quota->groups, group);
+    struct account *to =
+        of != NULL && shared[0] != '\0' ? make_account(&quota->shared, shared) : NULL;
+    bool good = of != NULL && (shared[0] == '\0' || to != NULL);
+    struct account *from = good ? of->shared : NULL;
+    for (int state = 0; good && from != to && state < TIERCE__QUOTA_STATES; state++) {
+        uint64_t bytes = of->use.by_state[state];
+        if (from != NULL)
+            from->use.by_state[state] -=
+                bytes < from->use.by_state[state] ? bytes : from->use.by_state[state];
+        if (to != NULL)
+            to->use.by_state[state] += bytes;
+    }
+    if (good && from != to) {
+        of->shared = to;
+        note_change(quota);
+    }
+    tierce__lock_drop(&quota->lock);
+    return good ? 0 : -ENOMEM;
+}
+
+bool tierce__quota_shared_at(struct tierce__quota *quota, size_t index,
+                             struct tierce__quota_shared *out, char *space, size_t space_bytes)
+{
+    tierce__lock_take(&quota->lock);
+    const struct account *shared = quota->shared;
+    for (size_t i = 0; i < index && shared != NULL; i++)
+        shared = shared->next;
+    if (shared != NULL) {
+        snprintf(space, space_bytes, "%s", shared->name);
+        *out = (struct tierce__quota_shared){
+            .name = space, .limit = shared->limit, .wanted = shared->use.wanted};
+        memcpy(out->by_state, shared->use.by_state, sizeof(out->by_state));
+    }
+    tierce__lock_drop(&quota->lock);
+    return shared != NULL;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* The three sums in which a place counts. */
+struct sums {
+    struct account *group, *shared; /* shared: NULL for none */
+    struct storage_use *storage;
+    uint32_t slot;
+};
+
+static int find_sums(struct sums *out, struct tierce__quota *quota,
+                     const struct tierce__quota_at *at)
+{
+    enum tierce__storage_type type =
+        tierce__storage_type_quota((enum tierce__storage_type)at->type);
+    out->slot = tierce__meta_type_slot((uint8_t)type);
+    out->group = make_account(&quota->groups, at->group);
+    out->shared = out->group != NULL ? out->group->shared : NULL;
+    out->storage = &quota->storages[tierce__meta_storage_slot(at->storage)];
+    note_change(quota);
+    return out->group != NULL ? 0 : -ENOMEM;
+}
+
+/* More bytes may be subtracted than were added, because a block's size is read from a store that
+ * may be damaged. The sum then becomes 0, and the difference is logged. */
+static void count(struct sums *sums, enum tierce__quota_state state, uint64_t bytes, bool add)
+{
+    uint64_t lacking = 0;
+    uint64_t *all[] = {
+        &sums->group->use.by_state[state],
+        &sums->group->use.by_type[state][sums->slot],
+        &sums->storage->by_state[state],
+        sums->shared != NULL ? &sums->shared->use.by_state[state] : NULL,
+    };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (all[i] == NULL)
+            continue;
+        uint64_t gone = *all[i] < bytes ? *all[i] : bytes;
+        lacking = !add && bytes - gone > lacking ? bytes - gone : lacking;
+        *all[i] = add ? *all[i] + bytes : *all[i] - gone;
+    }
+    if (lacking > 0)
+        tierce__log(TIERCE_LOG_ERROR, "manager.quota_drift",
+                    "bytes=%llu reason=\"more bytes were subtracted than had been counted: a "
+                    "record of the index is damaged\"",
+                    (unsigned long long)lacking);
+}
+
+static uint64_t over_states(const uint64_t by_state[TIERCE__QUOTA_STATES])
+{
+    return by_state[TIERCE__QUOTA_WRITING] + by_state[TIERCE__QUOTA_SERVING] +
+           by_state[TIERCE__QUOTA_DELETING];
+}
+
+static uint64_t room_below(uint64_t limit, uint64_t used)
+{
+    return limit > used ? limit - used : 0;
+}
+
+/* Remembers the bytes of a block that did not fit. A block larger than the limit is ignored: no
+ * eviction would make room for it. */
+static void want(struct sums *sums, size_t limit, uint64_t most, uint64_t bytes)
+{
+    uint64_t *const places[] = {
+        &sums->group->use.wanted,
+        &sums->group->use.wanted_by_type[sums->slot],
+        sums->shared != NULL ? &sums->shared->use.wanted : NULL,
+        &sums->storage->wanted,
+    };
+    if (places[limit] != NULL && bytes <= most && *places[limit] < bytes)
+        *places[limit] = bytes;
+}
+
+int tierce__quota_reserve(struct tierce__quota *quota, const struct tierce__quota_at *at,
+                          const struct tierce__quota_limits *limits, const uint64_t *bytes,
+                          size_t amounts, size_t *reserved, const char **limit)
+{
+    static const char *const names[] = {"group", "type", "shared", "storage"};
+    struct sums sums;
+    tierce__lock_take(&quota->lock);
+    int rc = find_sums(&sums, quota, at);
+    if (rc < 0)
+        goto out;
+    const struct tierce__quota_use *use = &sums.group->use;
+    uint64_t type_used = 0;
+    for (int state = 0; state < TIERCE__QUOTA_STATES; state++)
+        type_used += use->by_type[state][sums.slot];
+    uint64_t most[] = {limits->group, limits->type,
+                       sums.shared != NULL ? sums.shared->limit : UINT64_MAX, limits->storage};
+    uint64_t room[] = {
+        room_below(most[0], over_states(use->by_state)),
+        room_below(most[1], type_used),
+        sums.shared != NULL ? room_below(most[2], over_states(sums.shared->use.by_state))
+                            : UINT64_MAX,
+        room_below(most[3], over_states(sums.storage->by_state)),
+    };
+    size_t least = 0;
+    for (size_t i = 1; i < 4; i++)
+        least = room[i] < room[least] ? i : least;
+    uint64_t all = 0;
+    size_t n = 0;
+    while (n < amounts && bytes[n] <= room[least] - all)
+        all += bytes[n++];
+    count(&sums, TIERCE__QUOTA_WRITING, all, true);
+    *reserved = n;
+    *limit = n < amounts ? names[least] : NULL;
+    if (n < amounts)
+        want(&sums, least, most[least], bytes[n]);
+out:
+    tierce__lock_drop(&quota->lock);
+    return rc;
+}
+
+/* Maps the index's type slot to the quota's type slot. */
+static uint32_t quota_slot(uint32_t slot)
+{
+    return slot == tierce__meta_type_slot(TIERCE__STORAGE_VCNS_3FS)
+               ? tierce__meta_type_slot(
+                     (uint8_t)tierce__storage_type_quota(TIERCE__STORAGE_VCNS_3FS))
+               : slot;
+}
+
+int tierce__quota_add(struct tierce__quota *quota, const char *group,
+                      enum tierce__quota_state state, const uint64_t by_type[16],
+                      const uint64_t by_storage[TIERCE__META_STORAGE_SLOTS])
+{
+    struct sums sums;
+    struct tierce__quota_at at = {.group = group};
+    tierce__lock_take(&quota->lock);
+    int rc = find_sums(&sums, quota, &at);
+    for (uint32_t slot = 0; rc == 0 && slot < 16; slot++) {
+        sums.group->use.by_state[state] += by_type[slot];
+        sums.group->use.by_type[state][quota_slot(slot)] += by_type[slot];
+        if (sums.shared != NULL)
+            sums.shared->use.by_state[state] += by_type[slot];
+    }
+    for (size_t slot = 0; rc == 0 && slot < TIERCE__META_STORAGE_SLOTS; slot++)
+        quota->storages[slot].by_state[state] += by_storage[slot];
+    tierce__lock_drop(&quota->lock);
+    return rc;
+}
+
+void tierce__quota_move(struct tierce__quota *quota, const struct tierce__quota_at *at,
+                        enum tierce__quota_state from, enum tierce__quota_state to, uint64_t bytes)
+{
+    struct sums sums;
+    tierce__lock_take(&quota->lock);
+    int rc = find_sums(&sums, quota, at);
+    TIERCE_ASSERT(rc == 0); /* the accounts exist, so nothing is allocated */
+    count(&sums, from, bytes, false);
+    if (to != TIERCE__QUOTA_STATES)
+        count(&sums, to, bytes, true);
+    tierce__lock_drop(&quota->lock);
+}
+
+void tierce__quota_group_use(struct tierce__quota *quota, const char *group,
+                             struct tierce__quota_use *out)
+{
+    tierce__lock_take(&quota->lock);
+    const struct account *account = find_account(quota->groups, group);
+    *out = account != NULL ? account->use : (struct tierce__quota_use){0};
+    tierce__lock_drop(&quota->lock);
+}
+
+void tierce__quota_storage_use(struct tierce__quota *quota, uint16_t storage,
+                               uint64_t out[TIERCE__QUOTA_STATES], uint64_t *wanted)
+{
+    tierce__lock_take(&quota->lock);
+    const struct storage_use *use = &quota->storages[tierce__meta_storage_slot(storage)];
+    memcpy(out, use->by_state, sizeof(use->by_state));
+    if (wanted != NULL)
+        *wanted = use->wanted;
+    tierce__lock_drop(&quota->lock);
+}
+
+static void clear_wanted(struct tierce__quota_use *use)
+{
+    use->wanted = 0;
+    memset(use->wanted_by_type, 0, sizeof(use->wanted_by_type));
+}
+
+void tierce__quota_clear_wanted(struct tierce__quota *quota)
+{
+    tierce__lock_take(&quota->lock);
+    for (struct account *group = quota->groups; group != NULL; group = group->next)
+        clear_wanted(&group->use);
+    for (struct account *shared = quota->shared; shared != NULL; shared = shared->next)
+        clear_wanted(&shared->use);
+    for (size_t slot = 0; slot < TIERCE__META_STORAGE_SLOTS; slot++)
+        quota->storages[slot].wanted = 0;
+    tierce__lock_drop(&quota->lock);
+}
+
+uint64_t tierce__quota_changes(const struct tierce__quota *quota)
+{
+    return atomic_load_explicit(&quota->changes, memory_order_relaxed);
+}

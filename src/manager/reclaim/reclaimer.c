@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/reclaim/reclaimer.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "manager/reclaim/expiry.h"
+#include "manager/locate/locator_private.h"
+#include "manager/reclaim/victims.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    INTERVAL_MS = 100,
+    SAMPLE_KEYS = 1000,
+    SAMPLE_KEYS_MAX = 60000,
+    PERCENT_FULL = 95, /* the highest watermark: above it, writes would find no room before blocks
+                          are evicted */
+    PERCENT_USUAL = 80,
+};
+
+struct tierce__reclaimer {
+    struct tierce__reclaimer_opts opts;
+    uint64_t random;
+    /* State at the last round that removed nothing. */
+    uint64_t quota_changes;
+    int64_t due_us;                     /* when the next block may expire, or a sweep continues */
+    const struct tierce__catalog *seen; /* held, so that no other catalog gets the same address */
+    struct tierce__lock lock;           /* RECLAIMER: guards the fields below */
+    struct tierce__cond wake, idle;
+    struct tierce__reclaimer_stats stats;
+    bool is_paused, is_ending, is_working;
+    bool has_thread;
+    pthread_t thread;
+};
+
+/* ---- excess ---------------------------------------------------------------------------------- */
+
+static uint64_t above(double used, double limit)
+{
+    return used > limit ? (uint64_t)ceil(used - limit) : 0;
+}
+
+double tierce__reclaimer_watermark_share(const struct tierce__group *group)
+{
+    const double most = PERCENT_FULL / 100.0, usual = PERCENT_USUAL / 100.0;
+    double share = group->trigger_used_share;
+    return share <= 0 ? usual : share < most ? share : most;
+}
+
+/* Bytes that are not being deleted already. */
+static uint64_t staying(const uint64_t by_state[TIERCE__QUOTA_STATES])
+{
+    return by_state[TIERCE__QUOTA_WRITING] + by_state[TIERCE__QUOTA_SERVING];
+}
+
+/* The bytes to evict so that at most `mark` remain and a block of `wanted` bytes fits below the
+ * limit. */
+static uint64_t excess(uint64_t used, double mark, double limit, uint64_t wanted)
+{
+    uint64_t by_mark = above((double)used, mark);
+    uint64_t by_want = wanted > 0 ? above((double)used + (double)wanted, limit) : 0;
+    return by_mark > by_want ? by_mark : by_want;
+}
+
+static double capacity_of(const struct tierce__group *group)
+{
+    return group->capacity_bytes > 0 ? (double)group->capacity_bytes : 0;
+}
+
+double tierce__reclaimer_watermark_bytes(const struct tierce__group *group)
+{
+    double limit = capacity_of(group) * tierce__reclaimer_watermark_share(group);
+    if (group->trigger_used_bytes > 0 && (double)group->trigger_used_bytes < limit)
+        limit = (double)group->trigger_used_bytes;
+    return limit;
+}
+
+static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog,
+                      const struct tierce__need *need)
+{
+    struct tierce__victims_stats stats = {0};
+    if (need->bytes == 0 && need->keys == 0)
+        return 0;
+    tierce__victims_take(&(struct tierce__victims_wish){.locator = reclaimer->opts.locator,
+                                                        .catalog = catalog,
+                                                        .need = need,
+                                                        .sample_keys = reclaimer->opts.sample_keys,
+                                                        .random = &reclaimer->random,
+                                                        .submitted = reclaimer->opts.submitted,
+                                                        .arg = reclaimer->opts.submitted_arg},
+                         &stats);
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->stats.submitted_blocks += stats.blocks;
+    reclaimer->stats.submitted_locations += stats.locations;
+    reclaimer->stats.submitted_bytes += stats.bytes;
+    reclaimer->stats.sampled_keys += stats.sampled_keys;
+    reclaimer->stats.used_again += stats.used_again;
+    tierce__lock_drop(&reclaimer->lock);
+    return (size_t)stats.blocks;
+}
+
+/* ---- a round --------------------------------------------------------------------------------- */
+
+static struct tierce__need need_of_type(const struct tierce__group *group,
+                                        const struct tierce__quota_use *use,
+                                        const struct tierce__type_quota *quota)
+{
+    enum tierce__storage_type type = tierce__storage_type_quota(quota->type);
+    uint32_t slot = tierce__meta_type_slot((uint8_t)type);
+    double limit = (double)(quota->capacity_bytes > 0 ? quota->capacity_bytes : 0);
+    uint64_t used =
+        use->by_type[TIERCE__QUOTA_WRITING][slot] + use->by_type[TIERCE__QUOTA_SERVING][slot];
+    return (struct tierce__need){.group = group->name,
+                                 .bytes =
+                                     excess(used, limit * tierce__reclaimer_watermark_share(group),
+                                            limit, use->wanted_by_type[slot]),
+                                 .of_slot = true,
+                                 .slot = slot};
+}
+
+struct instances_round {
+    struct tierce__reclaimer *reclaimer;
+    const struct tierce__catalog *catalog;
+    const struct tierce__group *group;
+    size_t removed;
+};
+
+/* max_key_count limits each instance separately. */
+static void reclaim_instance(void *arg, struct tierce__live *live)
+{
+    struct instances_round *r = arg;
+    struct tierce__meta_index_stats stats;
+    if (strcmp(live->instance.group_name, r->group->name) != 0)
+        return;
+    tierce__meta_index_stats(live->index, &stats);
+    struct tierce__need need = {
+        .group = r->group->name,
+        .instance = live->instance.number,
+        .keys = above((double)stats.keys, (double)r->group->max_key_count * PERCENT_FULL / 100)};
+    r->removed += reclaim(r->reclaimer, r->catalog, &need);
+}
+
+static size_t reclaim_group(struct tierce__reclaimer *reclaimer,
+                            const struct tierce__catalog *catalog,
+                            const struct tierce__group *group)
+{
+    struct tierce__quota *quota = reclaimer->opts.locator->quota;
+    struct tierce__quota_use use;
+    struct tierce__usage usage;
+    size_t removed = 0;
+    if (tierce__quota_share(quota, group->name, group->global_quota_group_name) < 0)
+        return 0;
+    for (size_t i = 0; i < group->type_quota_count; i++) {
+        tierce__quota_group_use(quota, group->name, &use);
+        struct tierce__need need = need_of_type(group, &use, &group->type_quotas[i]);
+        removed += reclaim(reclaimer, catalog, &need);
+    }
+    tierce__quota_group_use(quota, group->name, &use);
+    struct tierce__need need = {.group = group->name,
+                                .bytes = excess(staying(use.by_state),
+                                                tierce__reclaimer_watermark_bytes(group),
+                                                capacity_of(group), use.wanted)};
+    tierce__locator_group_usage(reclaimer->opts.locator, group->name, &usage);
+    if (usage.keys_max > 0)
+        need.keys = above((double)usage.keys,
+                          (double)usage.keys_max * tierce__reclaimer_watermark_share(group));
+    removed += reclaim(reclaimer, catalog, &need);
+    struct instances_round r = {.reclaimer = reclaimer, .catalog = catalog, .group = group};
+    if (group->max_key_count > 0)
+        tierce__locator_each(reclaimer->opts.locator, reclaim_instance, &r);
+    return removed + r.removed;
+}
+
+/* Limits that groups share; checked after the groups' own limits. */
+static size_t reclaim_shared(struct tierce__reclaimer *reclaimer,
+                             const struct tierce__catalog *catalog)
+{
+    enum { NAME_BYTES = 1024 };
+    char name[NAME_BYTES];
+    struct tierce__quota_shared shared;
+    size_t removed = 0;
+    for (size_t i = 0;
+         tierce__quota_shared_at(reclaimer->opts.locator->quota, i, &shared, name, sizeof(name));
+         i++) {
+        double limit = (double)shared.limit;
+        struct tierce__need need = {.bytes = shared.limit == UINT64_MAX
+                                                 ? 0
+                                                 : excess(staying(shared.by_state),
+                                                          limit * PERCENT_FULL / 100, limit,
+                                                          shared.wanted),
+                                    .shared = shared.name};
+        removed += reclaim(reclaimer, catalog, &need);
+    }
+    return removed;
+}
+
+static size_t reclaim_storage(struct tierce__reclaimer *reclaimer,
+                              const struct tierce__catalog *catalog,
+                              const struct tierce__storage *storage)
+{
+    uint64_t by_state[TIERCE__QUOTA_STATES], wanted;
+    if (storage->capacity_bytes == 0)
+        return 0;
+    tierce__quota_storage_use(reclaimer->opts.locator->quota, storage->number, by_state, &wanted);
+    double limit = (double)storage->capacity_bytes;
+    struct tierce__need need = {
+        .bytes = excess(staying(by_state), limit * PERCENT_FULL / 100, limit, wanted),
+        .storage = storage->number};
+    return reclaim(reclaimer, catalog, &need);
+}
+
+static size_t reclaim_all(struct tierce__reclaimer *reclaimer,
+                          const struct tierce__catalog *catalog)
+{
+    size_t count, removed = 0;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; i < count; i++)
+        removed += reclaim_group(reclaimer, catalog, &groups[i]);
+    removed += reclaim_shared(reclaimer, catalog);
+    const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++)
+        removed += reclaim_storage(reclaimer, catalog, &storages[i]);
+    tierce__quota_clear_wanted(reclaimer->opts.locator->quota);
+    return removed;
+}
+
+/* ---- expiry ---------------------------------------------------------------------------------- */
+
+static int64_t delete_delay_us(const struct tierce__group *group)
+{
+    int32_t delay_ms = group->delay_before_delete_ms;
+    return (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000;
+}
+
+struct expiry_round {
+    struct tierce__reclaimer *reclaimer;
+    const struct tierce__catalog *catalog;
+    struct tierce__expired expired;
+    int64_t next_us;
+};
+
+static void expire_one(void *arg, struct tierce__live *live)
+{
+    struct expiry_round *r = arg;
+    const struct tierce__group *group =
+        tierce__catalog_group(r->catalog, live->instance.group_name);
+    if (group == NULL)
+        return;
+    tierce__live_expire_blocks(
+        live,
+        &(struct tierce__expiring){.ttl_us = tierce__live_ttl_us(live, r->catalog),
+                                   .delay_us = delete_delay_us(group),
+                                   .submitted = r->reclaimer->opts.submitted,
+                                   .arg = r->reclaimer->opts.submitted_arg},
+        &r->expired, &r->next_us);
+}
+
+static size_t expire_all(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog)
+{
+    struct expiry_round r = {.reclaimer = reclaimer, .catalog = catalog, .next_us = INT64_MAX};
+    tierce__locator_each(reclaimer->opts.locator, expire_one, &r);
+    reclaimer->due_us = r.next_us;
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->stats.expired_blocks += r.expired.blocks;
+    reclaimer->stats.submitted_locations += r.expired.locations;
+    reclaimer->stats.submitted_bytes += r.expired.bytes;
+    reclaimer->stats.submitted_blocks += r.expired.blocks;
+    tierce__lock_drop(&reclaimer->lock);
+    return (size_t)r.expired.blocks;
+}
+
+/* ---- unreachable blocks ---------------------------------------------------------------------- */
+
+struct sweep_round {
+    struct tierce__reclaimer *reclaimer;
+    const struct tierce__catalog *catalog;
+    struct tierce__removed swept;
+    int64_t next_us;
+};
+
+static void sweep_one(void *arg, struct tierce__live *live)
+{
+    struct sweep_round *r = arg;
+    const struct tierce__group *group =
+        tierce__catalog_group(r->catalog, live->instance.group_name);
+    if (group == NULL)
+        return;
+    tierce__live_sweep_orphans(
+        live,
+        &(struct tierce__orphan_sweeping){.delay_us = delete_delay_us(group),
+                                          .submitted = r->reclaimer->opts.submitted,
+                                          .arg = r->reclaimer->opts.submitted_arg},
+        &r->swept, &r->next_us);
+}
+
+static size_t sweep_all(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog)
+{
+    struct sweep_round r = {.reclaimer = reclaimer, .catalog = catalog, .next_us = INT64_MAX};
+    tierce__locator_each(reclaimer->opts.locator, sweep_one, &r);
+    if (r.next_us < reclaimer->due_us)
+        reclaimer->due_us = r.next_us;
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->stats.orphaned_blocks += r.swept.keys;
+    reclaimer->stats.submitted_blocks += r.swept.keys;
+    reclaimer->stats.submitted_locations += r.swept.locations;
+    reclaimer->stats.submitted_bytes += r.swept.bytes;
+    tierce__lock_drop(&reclaimer->lock);
+    return (size_t)r.swept.keys;
+}
+
+/* A round checks all limits, expiry times and holes, unless nothing is due and no number or limit
+ * has changed since the last idle round. */
+static size_t work(struct tierce__reclaimer *reclaimer, bool always)
+{
+    size_t removed = 0;
+    struct tierce__registry *registry = reclaimer->opts.registry;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    uint64_t changes = tierce__quota_changes(reclaimer->opts.locator->quota);
+    bool is_due = reclaimer->due_us <= tierce__locator_now_us(reclaimer->opts.locator);
+    bool looks =
+        always || is_due || changes != reclaimer->quota_changes || catalog != reclaimer->seen;
+    if (looks) {
+        removed = expire_all(reclaimer, catalog); /* before other blocks are evicted */
+        removed += reclaim_all(reclaimer, catalog);
+        removed += sweep_all(reclaimer, catalog);
+        reclaimer->quota_changes = removed == 0 ? changes : UINT64_MAX;
+        const struct tierce__catalog *before = reclaimer->seen;
+        reclaimer->seen = catalog;
+        catalog = before;
+    }
+    if (catalog != NULL)
+        tierce__registry_release(registry, catalog);
+    if (!looks)
+        return 0;
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->stats.rounds++;
+    reclaimer->stats.triggered_rounds += removed > 0;
+    tierce__lock_drop(&reclaimer->lock);
+    return removed;
+}
+
+size_t tierce__reclaimer_step(struct tierce__reclaimer *reclaimer)
+{
+    return work(reclaimer, true);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void *run(void *arg)
+{
+    struct tierce__reclaimer *reclaimer = arg;
+    tierce__lock_take(&reclaimer->lock);
+    while (!reclaimer->is_ending) {
+        size_t removed = 0;
+        if (!reclaimer->is_paused) {
+            reclaimer->is_working = true;
+            tierce__lock_drop(&reclaimer->lock);
+            removed = work(reclaimer, false);
+            tierce__lock_take(&reclaimer->lock);
+            reclaimer->is_working = false;
+            tierce__cond_broadcast(&reclaimer->idle);
+        }
+        if (removed == 0)
+            (void)tierce__cond_wait(&reclaimer->wake, &reclaimer->lock,
+                                    tierce__deadline_in_ms(reclaimer->opts.interval_ms));
+    }
+    tierce__lock_drop(&reclaimer->lock);
+    return NULL;
+}
+
+int tierce__reclaimer_start(struct tierce__reclaimer **out,
+                            const struct tierce__reclaimer_opts *opts)
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    struct tierce__reclaimer *reclaimer = tierce__calloc(1, sizeof(*reclaimer));
+    if (reclaimer == NULL)
+        return -ENOMEM;
+    reclaimer->opts = *opts;
+    if (reclaimer->opts.interval_ms == 0)
+        reclaimer->opts.interval_ms = INTERVAL_MS;
+    if (reclaimer->opts.sample_keys == 0)
+        reclaimer->opts.sample_keys = SAMPLE_KEYS;
+    if (reclaimer->opts.sample_keys > SAMPLE_KEYS_MAX)
+        reclaimer->opts.sample_keys = SAMPLE_KEYS_MAX;
+    reclaimer->random = opts->seed;
+    reclaimer->is_paused = opts->has_thread;
+    tierce__lock_init(&reclaimer->lock, TIERCE__LOCK_RECLAIMER);
+    tierce__cond_init(&reclaimer->wake);
+    tierce__cond_init(&reclaimer->idle);
+    int rc = opts->has_thread ? -pthread_create(&reclaimer->thread, NULL, run, reclaimer) : 0;
+    reclaimer->has_thread = rc == 0 && opts->has_thread;
+    if (rc < 0)
+        tierce__reclaimer_stop(reclaimer);
+    else
+        *out = reclaimer;
+    return rc;
+}
+
+void tierce__reclaimer_stop(struct tierce__reclaimer *reclaimer)
+{
+    if (reclaimer == NULL)
+        return;
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->is_ending = true;
+    tierce__cond_broadcast(&reclaimer->wake);
+    tierce__lock_drop(&reclaimer->lock);
+    if (reclaimer->has_thread)
+        pthread_join(reclaimer->thread, NULL);
+    if (reclaimer->seen != NULL)
+        tierce__registry_release(reclaimer->opts.registry, reclaimer->seen);
+    tierce__cond_fini(&reclaimer->idle);
+    tierce__cond_fini(&reclaimer->wake);
+    tierce__lock_fini(&reclaimer->lock);
+    tierce__free(reclaimer);
+}
+
+void tierce__reclaimer_pause(struct tierce__reclaimer *reclaimer)
+{
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->is_paused = true;
+    while (reclaimer->is_working)
+        (void)tierce__cond_wait(&reclaimer->idle, &reclaimer->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&reclaimer->lock);
+}
+
+void tierce__reclaimer_resume(struct tierce__reclaimer *reclaimer)
+{
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->is_paused = false;
+    tierce__cond_broadcast(&reclaimer->wake);
+    tierce__lock_drop(&reclaimer->lock);
+}
+
+void tierce__reclaimer_stats(struct tierce__reclaimer *reclaimer,
+                             struct tierce__reclaimer_stats *out)
+{
+    tierce__lock_take(&reclaimer->lock);
+    *out = reclaimer->stats;
+    tierce__lock_drop(&reclaimer->lock);
+}

@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/reclaim/victims.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "manager/locate/locator_private.h"
+#include "core/policy/policy.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HALF_LIFE_US (3600ull * 1000000) /* of an LFU frequency */
+
+enum {
+    SLICE = 10,      /* a partial sample evicts one key in so many */
+    PASSES_MAX = 64, /* samples per need; the next round continues */
+    /* Partial samples without a leaf before other blocks are evicted. */
+    LEAFLESS_MAX = 8,
+    LEVELS_MAX = 64, /* steps up a chain per pass: each may be a round trip to the store */
+};
+#define NONE UINT32_MAX
+
+/* An instance that the limit concerns. */
+struct member {
+    struct tierce__live *live; /* held */
+    const struct tierce__group *group;
+    uint64_t keys;
+};
+
+/* A candidate, as it was when it was sampled. */
+struct candidate {
+    struct tierce__policy_rank rank;
+    const struct tierce__record *record;
+    int64_t key;
+    uint64_t bytes; /* bytes that the need concerns */
+    uint32_t member;
+    uint32_t parent;    /* its index among the candidates, or NONE */
+    uint32_t followers; /* remaining blocks that follow it: it is evicted after them */
+    bool is_whole;      /* all its locations are evicted */
+    bool is_leaf_only;  /* it stays as long as a block follows it, whatever the need */
+    bool is_held;       /* a block that follows it was used again, and stays */
+};
+
+struct taking {
+    const struct tierce__victims_wish *wish;
+    struct tierce__victims_stats *stats;
+    struct member *members;
+    size_t member_count, member_room;
+    uint64_t keys; /* keys of all members */
+    uint64_t bytes_left, keys_left;
+    int64_t now_us;
+    struct tierce__arena arena; /* of one pass */
+    struct candidate *candidates;
+    size_t count, room;
+    uint32_t *table; /* candidates by member and key: linear probing, NONE is empty */
+    size_t table_room;
+    bool is_exact; /* every key was sampled */
+    int leafless;  /* consecutive passes whose sample had nothing to evict */
+};
+
+/* ---- the instances --------------------------------------------------------------------------- */
+
+/* If memory runs out, the instance is skipped in this round. */
+static void add_member(void *arg, struct tierce__live *live)
+{
+    struct taking *t = arg;
+    const struct tierce__need *need = t->wish->need;
+    struct tierce__meta_index_stats stats;
+    const struct tierce__group *group =
+        tierce__catalog_group(t->wish->catalog, live->instance.group_name);
+    if (group == NULL || (need->instance != 0 && need->instance != live->instance.number) ||
+        (need->group != NULL && strcmp(group->name, need->group) != 0) ||
+        (need->shared != NULL && strcmp(group->global_quota_group_name, need->shared) != 0))
+        return;
+    tierce__meta_index_stats(live->index, &stats);
+    if (stats.keys == 0)
+        return;
+    if (t->member_count == t->member_room) {
+        size_t room = t->member_room == 0 ? 16 : t->member_room * 2;
+        struct member *grown = tierce__realloc(t->members, room * sizeof(*grown));
+        if (grown == NULL)
+            return;
+        t->members = grown;
+        t->member_room = room;
+    }
+    tierce__live_hold(live);
+    t->members[t->member_count++] = (struct member){live, group, stats.keys};
+    t->keys += stats.keys;
+}
+
+static const struct tierce__policy_ops *policy_of(const struct taking *t,
+                                                  const struct member *member)
+{
+    /* Ranks of different policies are not comparable, so several groups together are ranked by last
+     * use. */
+    bool compares = t->wish->need->group != NULL;
+    switch (member->group->reclaim_policy) {
+    case TIERCE__RECLAIM_LFU:
+        return tierce__policy_find(compares ? "lfu" : "lru");
+    case TIERCE__RECLAIM_TTL:
+        return tierce__policy_find(compares ? "ttl" : "lru");
+    case TIERCE__RECLAIM_LEAF_LRU:
+        return tierce__policy_find("leaf_lru");
+    default:
+        return tierce__policy_find("lru");
+    }
+}
+
+/* ---- the sample ------------------------------------------------------------------------------ */
+
+static bool is_wanted(void *arg, const struct tierce__location *location)
+{
+    const struct tierce__need *need = *(const struct tierce__need **)arg;
+    enum tierce__storage_type type =
+        tierce__storage_type_quota((enum tierce__storage_type)location->type);
+    return (need->storage == 0 || location->storage == need->storage) &&
+           (!need->of_slot || tierce__meta_type_slot((uint8_t)type) == need->slot);
+}
+
+/* The slot of a candidate in the table, or its insertion point. */
+static size_t place_of(const struct taking *t, uint32_t member, int64_t key)
+{
+    size_t at = (size_t)(tierce__meta_mix(key) + member) & (t->table_room - 1);
+    while (t->table[at] != NONE &&
+           (t->candidates[t->table[at]].key != key || t->candidates[t->table[at]].member != member))
+        at = (at + 1) & (t->table_room - 1);
+    return at;
+}
+
+static void add_candidate(struct taking *t, uint32_t member,
+                          const struct tierce__policy_ops *policy, int64_t key,
+                          const struct tierce__record *record)
+{
+    const struct tierce__need *need = t->wish->need;
+    size_t wanted = 0, place = place_of(t, member, key);
+    if (t->count == t->room || t->table[place] != NONE)
+        return;
+    struct candidate *c = &t->candidates[t->count];
+    *c = (struct candidate){.record = record,
+                            .key = key,
+                            .member = member,
+                            .parent = NONE,
+                            .followers = record->children,
+                            .is_leaf_only = strcmp(policy->name, "leaf_lru") == 0};
+    for (size_t l = 0; l < record->location_count; l++) {
+        if (!is_wanted(&need, &record->locations[l]))
+            continue;
+        wanted++;
+        c->bytes += tierce__location_bytes(&record->locations[l]);
+    }
+    c->is_whole = wanted == record->location_count;
+    /* Blocks that follow it are checked in choose, for every policy. */
+    struct tierce__policy_history history = {.stored = tierce__due(record->stored_us),
+                                             .used = tierce__due(record->used_us),
+                                             .uses = record->uses};
+    bool goes = wanted > 0 || record->location_count == 0;
+    if (goes && policy->rank(&c->rank, &history, tierce__due(t->now_us), HALF_LIFE_US))
+        t->table[place] = (uint32_t)t->count++;
+}
+
+/* Samples keys of a member; all keys if they fit. */
+static int draw_from(struct taking *t, uint32_t member, size_t wanted)
+{
+    struct member *m = &t->members[member];
+    struct tierce__meta_space *space = tierce__meta_index_space(m->live->index);
+    int64_t *keys = tierce__arena_alloc(&t->arena, wanted * sizeof(*keys));
+    bool *found = tierce__arena_calloc(&t->arena, wanted, sizeof(*found));
+    struct tierce__record *records = tierce__arena_calloc(&t->arena, wanted, sizeof(*records));
+    size_t drawn = 0;
+    if (keys == NULL || found == NULL || records == NULL)
+        return -ENOMEM;
+    int rc = space->ops->sample(space, t->wish->random, wanted, keys, &drawn);
+    if (rc == 0 && drawn > 0)
+        rc = space->ops->get(space, keys, drawn, &t->arena, records, found);
+    if (rc < 0)
+        return rc;
+    t->stats->sampled_keys += drawn;
+    const struct tierce__policy_ops *policy = policy_of(t, m);
+    for (size_t i = 0; i < drawn; i++) {
+        if (found[i])
+            add_candidate(t, member, policy, keys[i], &records[i]);
+    }
+    return 0;
+}
+
+/* Makes a table for twice as many keys as were sampled, because choose also adds their parents. */
+static int make_table(struct taking *t)
+{
+    t->room *= t->is_exact ? 1 : 2;
+    t->table_room = 64;
+    while (t->table_room < 2 * t->room)
+        t->table_room *= 2;
+    t->candidates = tierce__arena_alloc(&t->arena, t->room * sizeof(*t->candidates));
+    t->table = tierce__arena_alloc(&t->arena, t->table_room * sizeof(*t->table));
+    if (t->candidates == NULL || t->table == NULL)
+        return -ENOMEM;
+    memset(t->table, 0xff, t->table_room * sizeof(*t->table));
+    return 0;
+}
+
+static int draw(struct taking *t)
+{
+    uint64_t sample = t->wish->sample_keys;
+    t->is_exact = t->keys <= sample;
+    t->count = 0;
+    t->room = 0;
+    for (size_t m = 0; m < t->member_count; m++)
+        t->room +=
+            (size_t)((t->is_exact ? t->members[m].keys : t->members[m].keys * sample / t->keys) +
+                     1);
+    int rc = make_table(t);
+    for (size_t m = 0; m < t->member_count && rc == 0; m++) {
+        uint64_t keys = t->members[m].keys;
+        rc =
+            draw_from(t, (uint32_t)m, (size_t)((t->is_exact ? keys : keys * sample / t->keys) + 1));
+        if (rc < 0)
+            tierce__log(TIERCE_LOG_WARN, "manager.sample_failed", "instance=%s error=%s",
+                        t->members[m].live->instance.id, tierce_error_name(rc));
+        rc = rc == -ENOMEM ? rc : 0; /* an instance that cannot be read is skipped */
+    }
+    return rc;
+}
+
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/* Reads the parents of a member's candidates from `from` to `end` that no other block follows: they
+ * can be evicted together. */
+static int climb_member(struct taking *t, uint32_t member, size_t from, size_t end, bool leaves)
+{
+    struct member *m = &t->members[member];
+    struct tierce__meta_space *space = tierce__meta_index_space(m->live->index);
+    int64_t *keys = tierce__arena_alloc(&t->arena, (end - from) * sizeof(*keys));
+    bool *found = tierce__arena_calloc(&t->arena, end - from, sizeof(*found));
+    struct tierce__record *records = tierce__arena_calloc(&t->arena, end - from, sizeof(*records));
+    size_t count = 0;
+    if (keys == NULL || found == NULL || records == NULL)
+        return -ENOMEM;
+    for (size_t i = from; i < end; i++) {
+        const struct candidate *c = &t->candidates[i];
+        if (c->member == member && c->is_whole && c->record->has_parent &&
+            (!leaves || c->followers == 0) &&
+            t->table[place_of(t, member, c->record->parent)] == NONE)
+            keys[count++] = c->record->parent;
+    }
+    int rc = count > 0 ? space->ops->get(space, keys, count, &t->arena, records, found) : 0;
+    const struct tierce__policy_ops *policy = policy_of(t, m);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (found[i] && records[i].children == 1)
+            add_candidate(t, member, policy, keys[i], &records[i]);
+    }
+    t->stats->sampled_keys += count;
+    return rc;
+}
+
+/* Climbs from each sampled leaf towards the beginning of its chain, level by level: a sample of
+ * long chains has few leaves, and the blocks above them are as old. */
+static int climb(struct taking *t)
+{
+    int rc = 0;
+    bool leaves = true;
+    size_t from = 0, end = t->count;
+    for (int level = 0; level < LEVELS_MAX && from < end && rc == 0; level++, leaves = false) {
+        for (size_t m = 0; m < t->member_count && rc == 0; m++)
+            rc = climb_member(t, (uint32_t)m, from, end, leaves);
+        from = end;
+        end = t->count;
+    }
+    return rc == -ENOMEM ? rc : 0; /* blocks that cannot be read stay */
+}
+
+static void link_candidates(struct taking *t)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        struct candidate *c = &t->candidates[i];
+        if (c->record->has_parent)
+            c->parent = t->table[place_of(t, c->member, c->record->parent)];
+    }
+}
+
+/* Compares by rank, then by key, so that equal samples have the same order. */
+static bool is_before(const struct candidate *x, const struct candidate *y)
+{
+    if (tierce__policy_rank_before(&x->rank, &y->rank))
+        return true;
+    return !tierce__policy_rank_before(&y->rank, &x->rank) && x->key < y->key;
+}
+
+/* A binary heap of evictable candidates; the next victim is on top. */
+struct heap {
+    struct candidate **items;
+    size_t count;
+};
+
+static void push(struct heap *heap, struct candidate *c)
+{
+    size_t at = heap->count++;
+    for (; at > 0 && is_before(c, heap->items[(at - 1) / 2]); at = (at - 1) / 2)
+        heap->items[at] = heap->items[(at - 1) / 2];
+    heap->items[at] = c;
+}
+
+static struct candidate *pop(struct heap *heap)
+{
+    struct candidate *top = heap->items[0], *last = heap->items[--heap->count];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
+        if (child + 1 < heap->count && is_before(heap->items[child + 1], heap->items[child]))
+            child++;
+        if (!is_before(heap->items[child], last))
+            break;
+        heap->items[at] = heap->items[child];
+    }
+    heap->items[at] = last;
+    return top;
+}
+
+/* ---- leaving --------------------------------------------------------------------------------- */
+
+struct leaving {
+    const struct tierce__need *need; /* first: is_wanted reads it */
+    struct taking *taking;
+    struct candidate *const *chosen;
+    const struct tierce__removed *removed;
+    struct tierce__reclaimed *gone;
+    size_t gone_count, gone_max;
+    int64_t *idle_us; /* for each evicted block: the time since its last use */
+    size_t idle_count;
+    uint64_t used_again;
+};
+
+/* Called under the key's lock. A block that was used since it was sampled stays, and so do its
+ * predecessors. */
+static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__record *record)
+{
+    struct leaving *l = arg;
+    const struct candidate *c = l->chosen[l->removed->offset + i];
+    const struct tierce__record *drawn = c->record;
+    bool unused = !c->is_held && record->used_us <= drawn->used_us && record->uses <= drawn->uses &&
+                  record->children <= drawn->children;
+    l->used_again += !unused;
+    if (unused) {
+        int64_t last_us = record->used_us > record->stored_us ? record->used_us : record->stored_us;
+        l->idle_us[l->idle_count++] = l->taking->now_us - last_us;
+    } else if (c->parent != NONE) {
+        l->taking->candidates[c->parent].is_held = true;
+    }
+    for (size_t at = 0; unused && at < record->location_count; at++) {
+        if (l->gone_count == l->gone_max)
+            break; /* it got another location since it was sampled */
+        if (!is_wanted(&l->need, &record->locations[at]))
+            continue;
+        struct tierce__reclaimed *gone = &l->gone[l->gone_count++];
+        gone->key = key;
+        memcpy(gone->location_id, record->locations[at].id, sizeof(gone->location_id));
+    }
+    return unused;
+}
+
+static void submit(struct taking *t, const struct member *member, struct candidate *const *chosen,
+                   size_t count)
+{
+    struct tierce__removed removed = {0};
+    struct leaving leaving = {
+        .need = t->wish->need, .taking = t, .chosen = chosen, .removed = &removed};
+    int32_t delay_ms = member->group->delay_before_delete_ms;
+    int64_t delay_us = (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000;
+    int64_t *keys = tierce__arena_alloc(&t->arena, (count + 1) * sizeof(*keys));
+    for (size_t i = 0; i < count && keys != NULL; i++) {
+        keys[i] = chosen[i]->key;
+        leaving.gone_max += chosen[i]->record->location_count;
+    }
+    leaving.gone = tierce__arena_alloc(&t->arena, (leaving.gone_max + 1) * sizeof(*leaving.gone));
+    leaving.idle_us = tierce__arena_alloc(&t->arena, (count + 1) * sizeof(*leaving.idle_us));
+    if (keys == NULL || leaving.gone == NULL || leaving.idle_us == NULL || count == 0)
+        return;
+    struct tierce__removal how = {.due_us = t->now_us + delay_us,
+                                  .wanted = is_unused,
+                                  .wanted_location = is_wanted,
+                                  .wanted_arg = &leaving};
+    int rc = tierce__live_remove(member->live, keys, count, &how, &removed);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "manager.reclaim_failed", "instance=%s error=%s",
+                    member->live->instance.id, tierce_error_name(rc));
+    t->stats->blocks += removed.keys;
+    t->stats->locations += removed.locations;
+    t->stats->bytes += removed.bytes;
+    t->stats->used_again += leaving.used_again;
+    t->bytes_left -= removed.bytes < t->bytes_left ? removed.bytes : t->bytes_left;
+    t->keys_left -= removed.keys < t->keys_left ? removed.keys : t->keys_left;
+    /* After an error the blocks of the last step stay. */
+    tierce__live_count_reclaimed(member->live, leaving.idle_us,
+                                 removed.keys < leaving.idle_count ? (size_t)removed.keys
+                                                                   : leaving.idle_count);
+    size_t told = removed.locations < leaving.gone_count ? removed.locations : leaving.gone_count;
+    if (told > 0 && t->wish->submitted != NULL)
+        t->wish->submitted(t->wish->arg, member->live->instance.id, leaving.gone, told, delay_us);
+}
+
+/* Returns whether no block that follows it would remain. */
+static bool may_leave(const struct candidate *c)
+{
+    return c->followers == 0 || !c->is_whole;
+}
+
+/*
+ * Selects the victims in order: the lowest ranks among the leaves; the parent of a victim may
+ * become a leaf. `breaks_chains`: the lowest ranks, even if blocks follow them; the sweep of
+ * orphans.h removes those. `room` is for the heap.
+ */
+static size_t choose(const struct taking *t, struct candidate **out, struct candidate **room,
+                     bool breaks_chains)
+{
+    struct heap heap = {.items = room};
+    size_t n = 0, could = 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        struct candidate *c = &t->candidates[i];
+        bool may = may_leave(c) || (breaks_chains && !c->is_leaf_only);
+        /* A block that was found by climbing can be evicted later. */
+        could += may || (c->followers == 1 && !t->is_exact);
+        if (may)
+            push(&heap, c);
+    }
+    size_t most = t->is_exact ? t->count : (could + SLICE - 1) / SLICE;
+    while (heap.count > 0 && n < most && (bytes < t->bytes_left || n < t->keys_left)) {
+        struct candidate *c = pop(&heap);
+        struct candidate *parent =
+            c->parent != NONE && c->is_whole ? &t->candidates[c->parent] : NULL;
+        out[n++] = c;
+        bytes += c->bytes;
+        if (parent == NULL || parent->followers == 0 || breaks_chains)
+            continue;
+        if (--parent->followers == 0 && parent->is_whole)
+            push(&heap, parent);
+    }
+    return n;
+}
+
+static bool any_may_leave(const struct taking *t)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        if (may_leave(&t->candidates[i]))
+            return true;
+    }
+    return false;
+}
+
+/* Processes one sample; returns the number of evicted blocks. */
+static uint64_t pass(struct taking *t)
+{
+    uint64_t before = t->stats->blocks;
+    tierce__arena_reset(&t->arena);
+    if (draw(t) < 0)
+        return 0;
+    bool is_leafless = !any_may_leave(t);
+    t->leafless = is_leafless ? t->leafless + 1 : 0;
+    if (!t->is_exact && !is_leafless && climb(t) < 0)
+        return 0;
+    link_candidates(t);
+    struct candidate **chosen = tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*chosen));
+    struct candidate **of_member =
+        tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*of_member));
+    if (chosen == NULL || of_member == NULL)
+        return 0; /* of_member is the heap's room first */
+    size_t count =
+        choose(t, chosen, of_member, t->is_exact ? is_leafless : t->leafless > LEAFLESS_MAX);
+    for (size_t m = 0; m < t->member_count; m++) {
+        size_t n = 0;
+        for (size_t i = 0; i < count; i++) {
+            if (chosen[i]->member == m)
+                of_member[n++] = chosen[i];
+        }
+        if (n > 0)
+            submit(t, &t->members[m], of_member, n);
+    }
+    return t->stats->blocks - before;
+}
+
+void tierce__victims_take(const struct tierce__victims_wish *wish,
+                          struct tierce__victims_stats *stats)
+{
+    struct taking t = {.wish = wish,
+                       .stats = stats,
+                       .bytes_left = wish->need->bytes,
+                       .keys_left = wish->need->keys,
+                       .now_us = tierce__locator_now_us(wish->locator)};
+    tierce__locator_each(wish->locator, add_member, &t);
+    for (int i = 0; i < PASSES_MAX && t.keys > 0 && (t.bytes_left > 0 || t.keys_left > 0); i++) {
+        if (pass(&t) == 0 && (t.leafless == 0 || t.leafless > LEAFLESS_MAX))
+            break;
+        if (t.is_exact)
+            break; /* the other blocks were used again or must stay */
+    }
+    tierce__arena_clear(&t.arena);
+    for (size_t m = 0; m < t.member_count; m++)
+        tierce__live_release(t.members[m].live);
+    tierce__free(t.members);
+}

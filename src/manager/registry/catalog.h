@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_CATALOG_H
+#define TIERCE_MANAGER_CATALOG_H
+
+#include <stdatomic.h>
+
+#include "manager/registry/registry.h"
+
+/*
+ * A snapshot of everything in a registry. One thread builds and changes it; once published
+ * (registry.c) it is immutable. Lists are sorted by name.
+ */
+
+enum tierce__registry_kind {
+    TIERCE__KIND_STORAGE,
+    TIERCE__KIND_GROUP,
+    TIERCE__KIND_INSTANCE,
+    TIERCE__KIND_ACCOUNT,
+    TIERCE__KINDS,
+};
+
+/* The next numbers to assign, from 1. */
+struct tierce__catalog_numbers {
+    uint64_t storage, group, instance;
+};
+
+struct tierce__catalog {
+    atomic_uint references;
+    struct tierce__catalog_numbers next;
+    struct tierce__catalog_list {
+        void *items; /* of the kind's struct */
+        size_t count;
+    } lists[TIERCE__KINDS];
+};
+
+struct json_object;
+
+/* An empty one, and a copy, both with one reference. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__catalog_create(struct tierce__catalog **out);
+TIERCE_MUSTUSE int tierce__catalog_copy(struct tierce__catalog **out,
+                                        const struct tierce__catalog *in);
+/* Releases a reference; the last one frees the catalog. NULL is accepted. */
+void tierce__catalog_put(struct tierce__catalog *catalog);
+
+/* One entry by its name, or NULL. */
+void *tierce__catalog_find(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
+                           const char *name);
+/* Inserts an entry [transfer], replacing an entry of the same name. Error: -ENOMEM, the entry stays
+ * the caller's. */
+TIERCE_MUSTUSE int tierce__catalog_set(struct tierce__catalog *catalog,
+                                       enum tierce__registry_kind kind, const void *entry);
+void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
+                            const char *name);
+/* The name of the i-th entry. */
+const char *tierce__catalog_name(const struct tierce__catalog *catalog,
+                                 enum tierce__registry_kind kind, size_t i);
+
+/* Assigns a number to each storage, group and instance whose number is missing or a duplicate.
+ * TIERCE_E_LIMIT: all numbers are used up. */
+TIERCE_MUSTUSE int tierce__catalog_number(struct tierce__catalog *catalog, char why[256]);
+
+/* Write one entry as stored JSON (heap), and read it back into the catalog. Errors of reading:
+ * TIERCE_E_FORMAT. */
+TIERCE_MUSTUSE int tierce__catalog_print(char **out, const struct tierce__catalog *catalog,
+                                         enum tierce__registry_kind kind, size_t i);
+TIERCE_MUSTUSE int tierce__catalog_read(struct tierce__catalog *catalog,
+                                        enum tierce__registry_kind kind, struct json_object *json,
+                                        char why[256]);
+
+/* Write the catalog as one JSON text (heap), and read it back into an empty catalog. After reading
+ * every entry has a number. */
+TIERCE_MUSTUSE int tierce__catalog_print_all(char **out, const struct tierce__catalog *catalog);
+TIERCE_MUSTUSE int tierce__catalog_read_all(struct tierce__catalog *catalog, const char *text,
+                                            size_t bytes, char why[256]);
+
+#endif

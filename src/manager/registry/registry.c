@@ -1,0 +1,718 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/registry/registry.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/lock.h"
+#include "manager/api/account.h"
+#include "manager/registry/catalog.h"
+#include "manager/registry/model_json.h"
+#include "manager/registry/registry_rules.h"
+#include "manager/registry/registry_store.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+#define REGISTRY_MAGIC 0x74726567u
+
+struct tierce__registry {
+    uint32_t magic;
+    struct tierce__lock changes;          /* serializes changes; guards the fields below */
+    struct tierce__registry_store *store; /* NULL: memory only */
+    uint64_t fence;
+    bool is_loaded;
+
+    struct tierce__lock current_lock; /* guards the pointer, not what it points at */
+    struct tierce__catalog *current;  /* never NULL */
+    struct tierce__catalog *empty;    /* the current catalog while nothing is loaded */
+    struct tierce__catalog *kept;     /* without a store: the catalog that a drop removed */
+    _Atomic uint64_t version;
+};
+
+/* ---- snapshots ------------------------------------------------------------------------------- */
+
+/* Adds a reference to a catalog that is already held: relaxed is enough. */
+static struct tierce__catalog *share(struct tierce__catalog *catalog)
+{
+    atomic_fetch_add_explicit(&catalog->references, 1, memory_order_relaxed);
+    return catalog;
+}
+
+const struct tierce__catalog *tierce__registry_acquire(struct tierce__registry *registry)
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    tierce__lock_take(&registry->current_lock);
+    struct tierce__catalog *catalog = share(registry->current);
+    tierce__lock_drop(&registry->current_lock);
+    return catalog;
+}
+
+void tierce__registry_release(struct tierce__registry *registry,
+                              const struct tierce__catalog *catalog)
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    /* The counted object was not const when it was created. */
+    union {
+        const struct tierce__catalog *in;
+        struct tierce__catalog *out;
+    } own = {.in = catalog};
+    tierce__catalog_put(own.out);
+}
+
+uint64_t tierce__registry_version(const struct tierce__registry *registry)
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    return atomic_load_explicit(&registry->version, memory_order_acquire);
+}
+
+/* Makes a catalog [transfer] the current one. */
+static void publish(struct tierce__registry *registry, struct tierce__catalog *catalog)
+{
+    tierce__lock_assert_held(&registry->changes);
+    tierce__lock_take(&registry->current_lock);
+    struct tierce__catalog *old = registry->current;
+    registry->current = catalog;
+    /* release: a thread that sees the version sees the catalog. */
+    atomic_fetch_add_explicit(&registry->version, 1, memory_order_release);
+    tierce__lock_drop(&registry->current_lock);
+    tierce__catalog_put(old);
+}
+
+/* ---- open, load, close ----------------------------------------------------------------------- */
+
+static int open_store(struct tierce__registry_store **out, const struct tierce__registry_opts *opts,
+                      char why[256])
+{
+    static const struct {
+        const char *scheme;
+        const struct tierce__registry_store_ops *ops;
+    } all[] = {
+        {"local://", &tierce__registry_local},
+        {"redis://", &tierce__registry_redis},
+        {"rediss://", &tierce__registry_redis},
+        {"redis+unix://", &tierce__registry_redis},
+        {"redis-cluster://", &tierce__registry_redis},
+        {"rediss-cluster://", &tierce__registry_redis},
+    };
+    const char *uri = opts->uri != NULL ? opts->uri : "";
+    if (*uri == '\0')
+        return 0;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strncmp(uri, all[i].scheme, strlen(all[i].scheme)) == 0)
+            return all[i].ops->open(out, uri, opts->vfs, why);
+    /* The URI itself is not logged, because it may contain a password. */
+    snprintf(why, 256,
+             "registry.uri begins with local://, redis://, rediss://, redis+unix://, "
+             "redis-cluster:// or rediss-cluster://, or is empty");
+    return TIERCE_E_CONFIG;
+}
+
+int tierce__registry_open(struct tierce__registry **out, const struct tierce__registry_opts *opts,
+                          char why[256])
+{
+    struct tierce__registry *registry = tierce__calloc(1, sizeof(*registry));
+    if (registry == NULL)
+        return -ENOMEM;
+    int rc = tierce__catalog_create(&registry->empty);
+    if (rc == 0)
+        rc = open_store(&registry->store, opts, why);
+    if (rc != 0) {
+        tierce__catalog_put(registry->empty);
+        tierce__free(registry);
+        return rc;
+    }
+    registry->magic = REGISTRY_MAGIC;
+    tierce__lock_init(&registry->changes, TIERCE__LOCK_CHANGES);
+    tierce__lock_init(&registry->current_lock, TIERCE__LOCK_CATALOG);
+    registry->current = share(registry->empty);
+    *out = registry;
+    return 0;
+}
+
+void tierce__registry_close(struct tierce__registry *registry)
+{
+    if (registry == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    tierce__catalog_put(registry->current);
+    tierce__catalog_put(registry->kept);
+    tierce__catalog_put(registry->empty);
+    if (registry->store != NULL)
+        registry->store->ops->close(registry->store);
+    tierce__lock_fini(&registry->current_lock);
+    tierce__lock_fini(&registry->changes);
+    registry->magic = 0;
+    tierce__free(registry);
+}
+
+int tierce__registry_load(struct tierce__registry *registry, uint64_t fence, char why[256])
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    struct tierce__catalog *catalog = NULL;
+    int rc = 0;
+    tierce__lock_take(&registry->changes);
+    if (registry->store != NULL) {
+        rc = tierce__catalog_create(&catalog);
+        if (rc == 0)
+            rc = registry->store->ops->load(registry->store, fence, catalog, why);
+    } else if (!registry->is_loaded) {
+        catalog = registry->kept != NULL ? registry->kept : share(registry->empty);
+        registry->kept = NULL;
+    }
+    if (rc == 0) {
+        registry->fence = fence;
+        registry->is_loaded = true;
+        if (catalog != NULL)
+            publish(registry, catalog);
+    } else {
+        tierce__catalog_put(catalog);
+    }
+    tierce__lock_drop(&registry->changes);
+    return rc;
+}
+
+void tierce__registry_drop(struct tierce__registry *registry)
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    tierce__lock_take(&registry->changes);
+    if (registry->is_loaded && registry->store == NULL)
+        registry->kept = share(registry->current);
+    registry->is_loaded = false;
+    publish(registry, share(registry->empty));
+    tierce__lock_drop(&registry->changes);
+}
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+/* Changes a catalog that no other thread sees yet. A positive value: there is nothing to do, and it
+ * is returned. */
+typedef int edit_fn(struct tierce__catalog *catalog, const void *arg, char why[256]);
+
+static int change(struct tierce__registry *registry, edit_fn *edit, const void *arg, char why[256])
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    struct tierce__catalog *after = NULL;
+    int rc = 0;
+    tierce__lock_take(&registry->changes);
+    if (!registry->is_loaded) {
+        snprintf(why, 256, "the registry is not loaded: this manager does not lead");
+        rc = TIERCE_E_CLOSED;
+    }
+    /* Only the holder of `changes` replaces it. */
+    if (rc == 0)
+        rc = tierce__catalog_copy(&after, registry->current);
+    if (rc == 0)
+        rc = edit(after, arg, why);
+    if (rc == 0 && registry->store != NULL)
+        rc = registry->store->ops->save(registry->store, registry->fence, registry->current, after,
+                                        why);
+    if (rc == 0)
+        publish(registry, after);
+    else
+        tierce__catalog_put(after);
+    tierce__lock_drop(&registry->changes);
+    return rc;
+}
+
+static int say_missing(const char *noun, const char *name, char why[256])
+{
+    snprintf(why, 256, "there is no %s %.200s", noun, name);
+    return -ENOENT;
+}
+
+static int say_there(const char *noun, const char *name, char why[256])
+{
+    snprintf(why, 256, "%s %.200s is there already", noun, name);
+    return -EEXIST;
+}
+
+static int take_number(uint64_t *next, uint64_t max, const char *noun, char why[256])
+{
+    if (*next <= max)
+        return (*next)++ > 0 ? 0 : TIERCE_E_LIMIT;
+    snprintf(why, 256, "all numbers for %ss have been used", noun);
+    return TIERCE_E_LIMIT;
+}
+
+/* ---- storages -------------------------------------------------------------------------------- */
+
+/* A name and a flag, for edits that need no more. */
+struct naming {
+    const char *name;
+    bool enable;
+    int64_t version;
+};
+
+static int add_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    struct tierce__storage storage = {0};
+    int rc = tierce__storage_copy(&storage, arg);
+    if (rc == 0)
+        rc = tierce__storage_check(&storage, why);
+    if (rc == 0 && tierce__catalog_storage(catalog, storage.name) != NULL)
+        rc = say_there("storage", storage.name, why);
+    uint64_t number = catalog->next.storage;
+    if (rc == 0)
+        rc = take_number(&catalog->next.storage, UINT16_MAX, "storage", why);
+    storage.number = (uint16_t)number;
+    if (rc == 0)
+        rc = tierce__catalog_set(catalog, TIERCE__KIND_STORAGE, &storage);
+    if (rc != 0)
+        tierce__storage_clear(&storage);
+    return rc;
+}
+
+int tierce__registry_add_storage(struct tierce__registry *registry,
+                                 const struct tierce__storage *storage, char why[256])
+{
+    return change(registry, add_storage, storage, why);
+}
+
+static int update_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    struct tierce__storage storage = {0};
+    int rc = tierce__storage_copy(&storage, arg);
+    if (rc == 0)
+        rc = tierce__storage_check(&storage, why);
+    const struct tierce__storage *old =
+        rc == 0 ? tierce__catalog_storage(catalog, storage.name) : NULL;
+    if (rc == 0 && old == NULL)
+        rc = say_missing("storage", storage.name, why);
+    if (rc == 0 && old->type != storage.type) {
+        snprintf(why, 256, "a storage keeps its type: remove %.100s and add another", old->name);
+        rc = TIERCE_E_ARGUMENT;
+    }
+    if (rc == 0) {
+        storage.number = old->number;
+        rc = tierce__catalog_set(catalog, TIERCE__KIND_STORAGE, &storage);
+    }
+    if (rc != 0)
+        tierce__storage_clear(&storage);
+    return rc;
+}
+
+int tierce__registry_update_storage(struct tierce__registry *registry,
+                                    const struct tierce__storage *storage, char why[256])
+{
+    return change(registry, update_storage, storage, why);
+}
+
+static int enable_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct naming *naming = arg;
+    struct tierce__storage *storage =
+        tierce__catalog_find(catalog, TIERCE__KIND_STORAGE, naming->name);
+    if (storage == NULL)
+        return say_missing("storage", naming->name, why);
+    storage->is_enabled = naming->enable;
+    return 0;
+}
+
+int tierce__registry_enable_storage(struct tierce__registry *registry, const char *name,
+                                    bool enable, char why[256])
+{
+    return change(registry, enable_storage, &(struct naming){.name = name, .enable = enable}, why);
+}
+
+static bool uses_storage(const struct tierce__group *group, const char *name)
+{
+    for (size_t i = 0; i < group->storage_candidate_count; i++)
+        if (strcmp(group->storage_candidates[i], name) == 0)
+            return true;
+    return false;
+}
+
+static int remove_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *name = ((const struct naming *)arg)->name;
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    if (tierce__catalog_storage(catalog, name) == NULL)
+        return say_missing("storage", name, why);
+    for (size_t i = 0; i < count; i++) {
+        if (uses_storage(&groups[i], name)) {
+            snprintf(why, 256, "storage %.100s is a candidate of instance group %.100s", name,
+                     groups[i].name);
+            return -EBUSY;
+        }
+    }
+    tierce__catalog_remove(catalog, TIERCE__KIND_STORAGE, name);
+    return 0;
+}
+
+int tierce__registry_remove_storage(struct tierce__registry *registry, const char *name,
+                                    char why[256])
+{
+    return change(registry, remove_storage, &(struct naming){.name = name}, why);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static int add_group(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    struct tierce__group group = {0};
+    int rc = tierce__group_copy(&group, arg);
+    if (rc == 0)
+        rc = tierce__group_check(&group, why);
+    if (rc == 0 && tierce__catalog_group(catalog, group.name) != NULL)
+        rc = say_there("instance group", group.name, why);
+    uint64_t number = catalog->next.group;
+    if (rc == 0)
+        rc = take_number(&catalog->next.group, UINT16_MAX, "instance group", why);
+    group.number = (uint16_t)number;
+    if (rc == 0)
+        rc = tierce__catalog_set(catalog, TIERCE__KIND_GROUP, &group);
+    if (rc != 0)
+        tierce__group_clear(&group);
+    return rc;
+}
+
+int tierce__registry_add_group(struct tierce__registry *registry, const struct tierce__group *group,
+                               char why[256])
+{
+    return change(registry, add_group, group, why);
+}
+
+struct group_update {
+    const struct tierce__group *group;
+    int64_t current_version;
+};
+
+static int check_version(const struct tierce__group *old, const struct tierce__group *group,
+                         int64_t current_version, char why[256])
+{
+    if (old->version == current_version && group->version > old->version)
+        return 0;
+    snprintf(
+        why, 256,
+        "instance group %.100s is of version %lld; the request has %lld and the new version %lld",
+        old->name, (long long)old->version, (long long)current_version, (long long)group->version);
+    return -ESTALE;
+}
+
+static int update_group(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct group_update *update = arg;
+    struct tierce__group group = {0};
+    int rc = tierce__group_copy(&group, update->group);
+    if (rc == 0)
+        rc = tierce__group_check(&group, why);
+    const struct tierce__group *old = rc == 0 ? tierce__catalog_group(catalog, group.name) : NULL;
+    if (rc == 0 && old == NULL)
+        rc = say_missing("instance group", group.name, why);
+    if (rc == 0)
+        rc = check_version(old, &group, update->current_version, why);
+    if (rc == 0 && update->group->ttl_s == 0)
+        group.ttl_s = old->ttl_s; /* a client that does not know the field does not reset it */
+    if (rc == 0) {
+        group.number = old->number;
+        rc = tierce__catalog_set(catalog, TIERCE__KIND_GROUP, &group);
+    }
+    if (rc != 0)
+        tierce__group_clear(&group);
+    return rc;
+}
+
+int tierce__registry_update_group(struct tierce__registry *registry,
+                                  const struct tierce__group *group, int64_t current_version,
+                                  char why[256])
+{
+    struct group_update update = {group, current_version};
+    return change(registry, update_group, &update, why);
+}
+
+/* Returns the number of a group's instances, and *one of them. */
+static int64_t count_instances(const struct tierce__catalog *catalog, const char *group,
+                               const struct tierce__instance **one)
+{
+    size_t count;
+    int64_t found = 0;
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(instances[i].group_name, group) == 0) {
+            found++;
+            *one = &instances[i];
+        }
+    }
+    return found;
+}
+
+static int remove_group(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *name = ((const struct naming *)arg)->name;
+    const struct tierce__instance *one = NULL;
+    if (tierce__catalog_group(catalog, name) == NULL)
+        return say_missing("instance group", name, why);
+    if (count_instances(catalog, name, &one) > 0) {
+        snprintf(why, 256, "instance group %.100s has instance %.100s", name, one->id);
+        return -EBUSY;
+    }
+    tierce__catalog_remove(catalog, TIERCE__KIND_GROUP, name);
+    return 0;
+}
+
+int tierce__registry_remove_group(struct tierce__registry *registry, const char *name,
+                                  char why[256])
+{
+    return change(registry, remove_group, &(struct naming){.name = name}, why);
+}
+
+/* ---- instances ------------------------------------------------------------------------------- */
+
+/* 1: an equal instance exists. */
+static int check_room(const struct tierce__catalog *catalog,
+                      const struct tierce__instance *instance, char why[256])
+{
+    const struct tierce__instance *old = tierce__catalog_instance(catalog, instance->id), *one;
+    const struct tierce__group *group = tierce__catalog_group(catalog, instance->group_name);
+    char field[128] = "";
+    if (old != NULL) {
+        if (tierce__instance_is_same(old, instance, field))
+            return 1;
+        snprintf(why, 256, "instance %.100s is registered with another %s", old->id, field);
+        return -EEXIST;
+    }
+    if (group == NULL)
+        return say_missing("instance group", instance->group_name, why);
+    if (group->max_instance_count > 0 &&
+        count_instances(catalog, group->name, &one) >= group->max_instance_count) {
+        snprintf(why, 256, "instance group %.100s has %lld instances, its maximum", group->name,
+                 (long long)group->max_instance_count);
+        return TIERCE_E_LIMIT;
+    }
+    return 0;
+}
+
+static int add_instance(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    struct tierce__instance instance = {0};
+    int rc = tierce__instance_copy(&instance, arg);
+    if (rc == 0)
+        rc = tierce__instance_check(&instance, why);
+    if (rc == 0)
+        rc = check_room(catalog, &instance, why);
+    uint64_t number = catalog->next.instance;
+    if (rc == 0)
+        rc = take_number(&catalog->next.instance, UINT32_MAX, "instance", why);
+    instance.number = (uint32_t)number;
+    if (rc == 0)
+        rc = tierce__catalog_set(catalog, TIERCE__KIND_INSTANCE, &instance);
+    if (rc != 0)
+        tierce__instance_clear(&instance);
+    return rc;
+}
+
+int tierce__registry_add_instance(struct tierce__registry *registry,
+                                  const struct tierce__instance *instance, char why[256])
+{
+    return change(registry, add_instance, instance, why);
+}
+
+static int remove_instance(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *id = ((const struct naming *)arg)->name;
+    if (tierce__catalog_instance(catalog, id) == NULL)
+        return say_missing("instance", id, why);
+    tierce__catalog_remove(catalog, TIERCE__KIND_INSTANCE, id);
+    return 0;
+}
+
+int tierce__registry_remove_instance(struct tierce__registry *registry, const char *id,
+                                     char why[256])
+{
+    return change(registry, remove_instance, &(struct naming){.name = id}, why);
+}
+
+/* ---- accounts -------------------------------------------------------------------------------- */
+
+static int add_account(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    struct tierce__account account = {0};
+    int rc = tierce__account_copy(&account, arg);
+    if (rc == 0)
+        rc = tierce__account_check(&account, why);
+    if (rc == 0 && tierce__catalog_account(catalog, account.name) != NULL)
+        rc = say_there("account", account.name, why);
+    if (rc == 0)
+        rc = tierce__catalog_set(catalog, TIERCE__KIND_ACCOUNT, &account);
+    if (rc != 0)
+        tierce__account_clear(&account);
+    return rc;
+}
+
+int tierce__registry_add_account(struct tierce__registry *registry, const char *name,
+                                 const char *password, enum tierce__role role, char why[256])
+{
+    char *hash = NULL;
+    int rc = tierce__password_hash(&hash, password);
+    if (rc != 0)
+        return rc;
+    union {
+        const char *in;
+        char *out;
+    } borrowed = {.in = name};
+    struct tierce__account account = {.name = borrowed.out, .role = role, .password_hash = hash};
+    rc = change(registry, add_account, &account, why);
+    tierce__free(hash);
+    return rc;
+}
+
+static int remove_account(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *name = ((const struct naming *)arg)->name;
+    if (tierce__catalog_account(catalog, name) == NULL)
+        return say_missing("account", name, why);
+    tierce__catalog_remove(catalog, TIERCE__KIND_ACCOUNT, name);
+    return 0;
+}
+
+int tierce__registry_remove_account(struct tierce__registry *registry, const char *name,
+                                    char why[256])
+{
+    return change(registry, remove_account, &(struct naming){.name = name}, why);
+}
+
+/* ---- all at once ----------------------------------------------------------------------------- */
+
+int tierce__registry_snapshot(struct tierce__registry *registry, char **out)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    int rc = tierce__catalog_print_all(out, catalog);
+    tierce__registry_release(registry, catalog);
+    return rc;
+}
+
+/* Imported numbers are ignored: equal entries keep the numbers that they have. */
+static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before)
+{
+    char field[128];
+    struct tierce__storage *storages = after->lists[TIERCE__KIND_STORAGE].items;
+    for (size_t i = 0; i < after->lists[TIERCE__KIND_STORAGE].count; i++) {
+        const struct tierce__storage *old = tierce__catalog_storage(before, storages[i].name);
+        storages[i].number = old != NULL && old->type == storages[i].type ? old->number : 0;
+    }
+    struct tierce__group *groups = after->lists[TIERCE__KIND_GROUP].items;
+    for (size_t i = 0; i < after->lists[TIERCE__KIND_GROUP].count; i++) {
+        const struct tierce__group *old = tierce__catalog_group(before, groups[i].name);
+        groups[i].number = old != NULL ? old->number : 0;
+    }
+    struct tierce__instance *instances = after->lists[TIERCE__KIND_INSTANCE].items;
+    for (size_t i = 0; i < after->lists[TIERCE__KIND_INSTANCE].count; i++) {
+        const struct tierce__instance *old = tierce__catalog_instance(before, instances[i].id);
+        instances[i].number =
+            old != NULL && tierce__instance_is_same(old, &instances[i], field) ? old->number : 0;
+    }
+}
+
+static int check_all(struct tierce__catalog *catalog, char why[256])
+{
+    int rc = 0;
+    struct tierce__storage *storages = catalog->lists[TIERCE__KIND_STORAGE].items;
+    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_STORAGE].count; i++)
+        rc = tierce__storage_check(&storages[i], why);
+    struct tierce__group *groups = catalog->lists[TIERCE__KIND_GROUP].items;
+    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_GROUP].count; i++)
+        rc = tierce__group_check(&groups[i], why);
+    struct tierce__instance *instances = catalog->lists[TIERCE__KIND_INSTANCE].items;
+    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_INSTANCE].count; i++) {
+        rc = tierce__instance_check(&instances[i], why);
+        if (rc == 0 && tierce__catalog_group(catalog, instances[i].group_name) == NULL) {
+            snprintf(why, 256, "instance %.100s is of instance group %.100s, which does not exist",
+                     instances[i].id, instances[i].group_name);
+            rc = TIERCE_E_ARGUMENT;
+        }
+    }
+    struct tierce__account *accounts = catalog->lists[TIERCE__KIND_ACCOUNT].items;
+    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_ACCOUNT].count; i++)
+        rc = tierce__account_check(&accounts[i], why);
+    return rc;
+}
+
+static int restore(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *text = arg;
+    struct tierce__catalog *read = NULL;
+    int rc = tierce__catalog_create(&read);
+    if (rc == 0)
+        rc = tierce__catalog_read_all(read, text, strlen(text), why);
+    if (rc == 0)
+        rc = check_all(read, why);
+    if (rc == 0) {
+        keep_numbers(read, catalog);
+        read->next = catalog->next;
+        rc = tierce__catalog_number(read, why);
+    }
+    for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++) {
+        struct tierce__catalog_list list = catalog->lists[kind];
+        catalog->lists[kind] = read->lists[kind];
+        read->lists[kind] = list;
+    }
+    if (rc == 0)
+        catalog->next = read->next;
+    tierce__catalog_put(read);
+    return rc;
+}
+
+int tierce__registry_restore(struct tierce__registry *registry, const char *text, char why[256])
+{
+    return change(registry, restore, text, why);
+}
+
+/* ---- the first start ------------------------------------------------------------------------- */
+
+static int start_with(struct tierce__catalog *catalog, const char *key,
+                      enum tierce__registry_kind kind, struct json_object *json, char why[256])
+{
+    struct json_object *entry;
+    char inner[256] = "";
+    if (!json_object_object_get_ex(json, key, &entry))
+        return 0;
+    int rc = tierce__catalog_read(catalog, kind, entry, inner);
+    if (rc != 0)
+        snprintf(why, 256, "%s: %.200s", key, inner);
+    return rc;
+}
+
+static int start(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *text = arg;
+    struct json_object *json = NULL;
+    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
+        if (catalog->lists[kind].count > 0)
+            return 1;
+    if (text == NULL) {
+        snprintf(
+            why, 256,
+            "the registry is empty, and there is no folder for a first storage: set startup.file, "
+            "or set STATE_DIRECTORY, XDG_STATE_HOME or HOME to an absolute path");
+        return TIERCE_E_CONFIG;
+    }
+    int rc = tierce__model_parse(&json, text, strlen(text), why);
+    if (rc == 0)
+        rc = start_with(catalog, "storage_config", TIERCE__KIND_STORAGE, json, why);
+    if (rc == 0)
+        rc = start_with(catalog, "instance_group", TIERCE__KIND_GROUP, json, why);
+    if (rc == 0)
+        rc = check_all(catalog, why);
+    if (rc == 0)
+        rc = tierce__catalog_number(catalog, why);
+    json_object_put(json);
+    return rc;
+}
+
+int tierce__registry_startup(struct tierce__registry *registry, const char *text, char why[256])
+{
+    int rc = change(registry, start, text, why);
+    return rc > 0 ? 0 : rc;
+}
+
+int tierce__registry_check_startup(const char *text, char why[256])
+{
+    struct tierce__catalog *catalog = NULL;
+    int rc = tierce__catalog_create(&catalog);
+    if (rc == 0)
+        rc = start(catalog, text, why);
+    tierce__catalog_put(catalog);
+    return rc;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_REGISTRY_H
+#define TIERCE_MANAGER_REGISTRY_H
+
+#include "manager/registry/model.h"
+
+/*
+ * The store of storages, instance groups, instances and accounts. Reads are concurrent, changes are
+ * serialized, and a change is durable before it is acknowledged.
+ *
+ * Readers use snapshots: tierce__registry_acquire returns an immutable one that is valid until it
+ * is released, so a request holds no lock.
+ *
+ *     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+ *     const struct tierce__instance *instance = tierce__catalog_instance(catalog, id);
+ *     ...
+ *     tierce__registry_release(registry, catalog);
+ *
+ * Stored by registry_store.h: a local file (written whole, atomically) or Redis hashes as KVCM
+ * names them, so that its registry can be read. "" is memory only. A shared store rejects writes
+ * with an older fencing token (TIERCE_E_REFUSED).
+ *
+ * Threads: any.
+ */
+
+struct tierce__vfs;
+struct tierce__registry;
+struct tierce__catalog; /* immutable, counted */
+
+struct tierce__registry_opts {
+    size_t size;
+    const char *uri;         /* "", "local://path", "redis://...?cluster_name=.." */
+    struct tierce__vfs *vfs; /* [borrow until close] for local files; NULL: its own */
+};
+
+/* Errors, *out untouched, `why` in words: TIERCE_E_CONFIG (uri), TIERCE_E_FORMAT (content),
+ * negative errno, -ENOMEM. Nothing is read before tierce__registry_load. */
+TIERCE_MUSTUSE int tierce__registry_open(struct tierce__registry **out,
+                                         const struct tierce__registry_opts *opts, char why[256]);
+void tierce__registry_close(struct tierce__registry *registry);
+
+/* Reads the whole registry (again), as a new leader does. Each later write carries `fence`; 0: this
+ * manager is alone, and tokens are not checked. Errors: TIERCE_E_REFUSED (an older token than the
+ * store saw), TIERCE_E_FORMAT, TIERCE_E_VERSION, TIERCE_E_LOCKED, negative errno, -ENOMEM; nothing
+ * has changed then. */
+TIERCE_MUSTUSE int tierce__registry_load(struct tierce__registry *registry, uint64_t fence,
+                                         char why[256]);
+/* Drops the catalog, as a leader does when it stops leading. Changes return TIERCE_E_CLOSED until
+ * the next load. */
+void tierce__registry_drop(struct tierce__registry *registry);
+
+const struct tierce__catalog *tierce__registry_acquire(struct tierce__registry *registry);
+void tierce__registry_release(struct tierce__registry *registry,
+                              const struct tierce__catalog *catalog);
+
+/* A counter that every change increments, for cheap change detection. */
+uint64_t tierce__registry_version(const struct tierce__registry *registry);
+
+/* Look up an entry by name; NULL: there is none. [borrow until release] */
+const struct tierce__storage *tierce__catalog_storage(const struct tierce__catalog *catalog,
+                                                      const char *name);
+const struct tierce__storage *
+tierce__catalog_storage_numbered(const struct tierce__catalog *catalog, uint16_t number);
+const struct tierce__group *tierce__catalog_group(const struct tierce__catalog *catalog,
+                                                  const char *name);
+const struct tierce__instance *tierce__catalog_instance(const struct tierce__catalog *catalog,
+                                                        const char *id);
+const struct tierce__account *tierce__catalog_account(const struct tierce__catalog *catalog,
+                                                      const char *name);
+/* All entries, sorted by name. */
+const struct tierce__storage *tierce__catalog_storages(const struct tierce__catalog *catalog,
+                                                       size_t *count);
+const struct tierce__group *tierce__catalog_groups(const struct tierce__catalog *catalog,
+                                                   size_t *count);
+const struct tierce__instance *tierce__catalog_instances(const struct tierce__catalog *catalog,
+                                                         size_t *count);
+const struct tierce__account *tierce__catalog_accounts(const struct tierce__catalog *catalog,
+                                                       size_t *count);
+
+/*
+ * Changes are atomic, and durable when they return 0; on an error nothing has changed. Numbers in
+ * the arguments are ignored: the registry assigns them. NULL texts mean "", key_count_per_file 0
+ * means 1. Changes may block. The type of a storage cannot change: remove it and add another.
+ * Errors, `why` in words: -EEXIST (duplicate), -ENOENT, -EBUSY (in use; by whom), -ESTALE
+ * (version), TIERCE_E_ARGUMENT (a value), TIERCE_E_LIMIT (max_instance_count), TIERCE_E_REFUSED
+ * (fenced), TIERCE_E_CLOSED (not loaded), negative errno of the store.
+ */
+TIERCE_MUSTUSE int tierce__registry_add_storage(struct tierce__registry *registry,
+                                                const struct tierce__storage *storage,
+                                                char why[256]);
+TIERCE_MUSTUSE int tierce__registry_update_storage(struct tierce__registry *registry,
+                                                   const struct tierce__storage *storage,
+                                                   char why[256]);
+TIERCE_MUSTUSE int tierce__registry_enable_storage(struct tierce__registry *registry,
+                                                   const char *name, bool enable, char why[256]);
+TIERCE_MUSTUSE int tierce__registry_remove_storage(struct tierce__registry *registry,
+                                                   const char *name, char why[256]);
+TIERCE_MUSTUSE int tierce__registry_add_group(struct tierce__registry *registry,
+                                              const struct tierce__group *group, char why[256]);
+TIERCE_MUSTUSE int tierce__registry_update_group(struct tierce__registry *registry,
+                                                 const struct tierce__group *group,
+                                                 int64_t current_version, char why[256]);
+TIERCE_MUSTUSE int tierce__registry_remove_group(struct tierce__registry *registry,
+                                                 const char *name, char why[256]);
+/* Returns 1 if an equal instance exists. -EEXIST: a different one exists; `why` names the
+ * difference. */
+TIERCE_MUSTUSE int tierce__registry_add_instance(struct tierce__registry *registry,
+                                                 const struct tierce__instance *instance,
+                                                 char why[256]);
+TIERCE_MUSTUSE int tierce__registry_remove_instance(struct tierce__registry *registry,
+                                                    const char *id, char why[256]);
+TIERCE_MUSTUSE int tierce__registry_add_account(struct tierce__registry *registry, const char *name,
+                                                const char *password, enum tierce__role role,
+                                                char why[256]);
+TIERCE_MUSTUSE int tierce__registry_remove_account(struct tierce__registry *registry,
+                                                   const char *name, char why[256]);
+
+/* Export the registry as one JSON text (heap), and import it: all or nothing. Entries that exist
+ * under the same name keep their numbers (instances and storages only if they are equal); the
+ * others get new ones. */
+TIERCE_MUSTUSE int tierce__registry_snapshot(struct tierce__registry *registry, char **out);
+TIERCE_MUSTUSE int tierce__registry_restore(struct tierce__registry *registry, const char *text,
+                                            char why[256]);
+
+/* Imports KVCM's startup JSON ({"storage_config":..,"instance_group":..}) into an empty registry;
+ * returns 0 and does nothing if the registry is not empty. `text` NULL: there is none;
+ * TIERCE_E_CONFIG if the registry is empty. */
+TIERCE_MUSTUSE int tierce__registry_startup(struct tierce__registry *registry, const char *text,
+                                            char why[256]);
+/* Validates such a text without importing it. Errors: TIERCE_E_FORMAT, TIERCE_E_ARGUMENT,
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__registry_check_startup(const char *text, char why[256]);
+
+#endif

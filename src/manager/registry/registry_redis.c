@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A registry in Redis or Valkey, as KVCM lays it out below "kvcache_registry:<cluster_name>:":
+ *
+ *     storage, instance_group, account    hashes, name -> JSON
+ *     instance                            hash, id -> id
+ *     <id>                                hash, id -> JSON
+ *
+ * Data that KVCM does not know is in a separate hash, "kvcache_registry_tierce:<cluster_name>":
+ * format, fence, and the next numbers. Every call is one script, and therefore atomic. In a cluster
+ * the name has a tag in braces, which puts all keys into one slot.
+ */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "manager/registry/model_json.h"
+#include "manager/registry/registry_store.h"
+#include "net/redis/resp_link.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NUMBER_BYTES = 24,
+    FIRST_KEY = 3,       /* of EVAL */
+    HEAD_ARGUMENTS = 14, /* of the save script, with EVAL and its keys, before the first triple */
+};
+#define FORMAT "1"
+#define FENCED "TIERCEFENCED"
+
+/* Both scripts: KEYS ours, storage, instance_group, instance, account; ARGV token (0: none),
+ * prefix. */
+#define CHECK_FENCE                                                                                \
+    "local token = tonumber(ARGV[1]) "                                                             \
+    "local last = tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') "                          \
+    "if token > 0 and last > token then "                                                          \
+    "return redis.error_reply('" FENCED " ' .. string.format('%.0f', last)) end "                  \
+    "if last < token then redis.call('HSET', KEYS[1], 'fence', ARGV[1]) end "
+
+static const char load_script[] = CHECK_FENCE
+    "local ids = redis.call('HKEYS', KEYS[4]) "
+    "local texts = {} "
+    "for i, id in ipairs(ids) do texts[i] = redis.call('HGET', ARGV[2] .. id, id) or '' end "
+    "return {redis.call('HVALS', KEYS[2]), redis.call('HVALS', KEYS[3]), texts, "
+    "redis.call('HVALS', KEYS[5]), redis.call('HMGET', KEYS[1], 'next_storage', "
+    "'next_instance_group', 'next_instance', 'format')}";
+
+/* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; then key, field, value each, without
+ * a value to delete. */
+static const char save_script[] = CHECK_FENCE
+    "if ARGV[6] == '1' then "
+    "for _, id in ipairs(redis.call('HKEYS', KEYS[4])) do redis.call('DEL', ARGV[2] .. id) end "
+    "redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end "
+    "redis.call('HSET', KEYS[1], 'format', '" FORMAT "', 'next_storage', ARGV[3], "
+    "'next_instance_group', ARGV[4], 'next_instance', ARGV[5]) "
+    "for i = 7, #ARGV, 3 do "
+    "if ARGV[i + 2] == '' then redis.call('HDEL', ARGV[i], ARGV[i + 1]) "
+    "else redis.call('HSET', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end end "
+    "return 1";
+
+static const char *const key_names[TIERCE__KINDS] = {
+    [TIERCE__KIND_STORAGE] = "storage",
+    [TIERCE__KIND_GROUP] = "instance_group",
+    [TIERCE__KIND_INSTANCE] = "instance",
+    [TIERCE__KIND_ACCOUNT] = "account",
+};
+
+struct redis_store {
+    struct tierce__registry_store base;
+    struct tierce__resp_link *link;
+    char *prefix, *own_key;
+    char *keys[TIERCE__KINDS];
+    bool is_in_doubt; /* whether the stored state equals the last one written */
+};
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void redis_close(struct tierce__registry_store *base)
+{
+    struct redis_store *store = (struct redis_store *)base;
+    tierce__resp_link_close(store->link);
+    tierce__free(store->prefix);
+    tierce__free(store->own_key);
+    for (size_t i = 0; i < TIERCE__KINDS; i++)
+        tierce__free(store->keys[i]);
+    tierce__free(store);
+}
+
+/* NULL: no memory. */
+static char *join(const char *a, const char *b, const char *c)
+{
+    size_t size = strlen(a) + strlen(b) + strlen(c) + 1;
+    char *text = tierce__alloc(size);
+    if (text != NULL)
+        snprintf(text, size, "%s%s%s", a, b, c);
+    return text;
+}
+
+static int make_keys(struct redis_store *store, const char *cluster)
+{
+    store->prefix = join("kvcache_registry:", cluster, ":");
+    store->own_key = join("kvcache_registry_tierce:", cluster, "");
+    bool is_whole = store->prefix != NULL && store->own_key != NULL;
+    for (size_t i = 0; is_whole && i < TIERCE__KINDS; i++) {
+        store->keys[i] = join(store->prefix, key_names[i], "");
+        is_whole = store->keys[i] != NULL;
+    }
+    return is_whole ? 0 : -ENOMEM;
+}
+
+/* KVCM's names follow from the cluster's, in which there may be a tag. */
+static bool has_one_slot(const struct redis_store *store)
+{
+    unsigned slot = tierce__resp_slot(store->own_key, strlen(store->own_key));
+    bool is_one = tierce__resp_slot(store->prefix, strlen(store->prefix)) == slot;
+    for (size_t i = 0; i < TIERCE__KINDS; i++)
+        is_one = is_one && tierce__resp_slot(store->keys[i], strlen(store->keys[i])) == slot;
+    return is_one;
+}
+
+static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri, char why[256])
+{
+    const char *cluster = tierce__url_param(&uri->url, "cluster_name");
+    if (cluster == NULL || *cluster == '\0') {
+        snprintf(why, 256, "registry.uri of a registry in Redis requires ?cluster_name=NAME");
+        return TIERCE_E_CONFIG;
+    }
+    int rc = make_keys(store, cluster);
+    if (rc == 0 && uri->is_cluster && !has_one_slot(store)) {
+        snprintf(why, 256,
+                 "in a cluster of Redis the cluster_name of a registry begins with a tag in "
+                 "braces, as in {name}, so that its keys are in one slot");
+        return TIERCE_E_CONFIG;
+    }
+    if (rc == 0)
+        rc = tierce__resp_link_create(&store->link, uri, why);
+    return rc;
+}
+
+static int redis_open(struct tierce__registry_store **out, const char *uri, struct tierce__vfs *vfs,
+                      char why[256])
+{
+    struct tierce__resp_uri parsed = {0};
+    struct redis_store *store = tierce__calloc(1, sizeof(*store));
+    (void)vfs;
+    if (store == NULL)
+        return -ENOMEM;
+    store->base.ops = &tierce__registry_redis;
+    int rc = tierce__resp_uri_parse(&parsed, uri, why);
+    if (rc == 0)
+        rc = set_up(store, &parsed, why);
+    tierce__resp_uri_clear(&parsed);
+    if (rc == 0)
+        *out = &store->base;
+    else
+        redis_close(&store->base);
+    return rc;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Runs a script; `why` in words on an error. */
+static int run(struct redis_store *store, const char *const *arguments, size_t count,
+               struct tierce__resp_value *out, char why[256])
+{
+    size_t *bytes = tierce__calloc(count, sizeof(*bytes));
+    if (bytes == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = strlen(arguments[i]);
+    int rc = tierce__resp_link_call(store->link, FIRST_KEY, arguments, bytes, count, out, 0);
+    tierce__free(bytes);
+    if (rc != 0) {
+        snprintf(why, 256, "the registry in Redis: %.200s", tierce__resp_link_why(store->link));
+        return rc;
+    }
+    if (out->type != TIERCE__RESP_ERROR)
+        return 0;
+    if (strstr(out->text, FENCED) != NULL) {
+        snprintf(why, 256, "another manager has led since: %.100s", strstr(out->text, FENCED));
+        return TIERCE_E_REFUSED;
+    }
+    snprintf(why, 256, "the registry in Redis: %.200s", out->text);
+    return -EPROTO;
+}
+
+/* EVAL, the script, its keys, the token and the prefix: 10 arguments. */
+static size_t begin_script(const struct redis_store *store, const char *script, const char *token,
+                           const char **arguments)
+{
+    const char *head[] = {"EVAL",
+                          script,
+                          "5",
+                          store->own_key,
+                          store->keys[TIERCE__KIND_STORAGE],
+                          store->keys[TIERCE__KIND_GROUP],
+                          store->keys[TIERCE__KIND_INSTANCE],
+                          store->keys[TIERCE__KIND_ACCOUNT],
+                          token,
+                          store->prefix};
+    memcpy(arguments, head, sizeof(head));
+    return sizeof(head) / sizeof(head[0]);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+/* The arguments of a save; texts that were made for it are freed with it. */
+struct save {
+    const char **arguments;
+    size_t count, room;
+    char **made;
+    size_t made_count;
+    char numbers[4][NUMBER_BYTES];
+};
+
+static void free_save(struct save *save)
+{
+    for (size_t i = 0; i < save->made_count; i++)
+        tierce__free(save->made[i]);
+    tierce__free(save->made);
+    tierce__free(save->arguments);
+}
+
+/* Room for everything in both catalogs: an instance takes two triples. */
+static int make_save(struct save *save, const struct tierce__catalog *before,
+                     const struct tierce__catalog *after)
+{
+    size_t entries = 0;
+    for (size_t kind = 0; kind < TIERCE__KINDS; kind++)
+        entries += before->lists[kind].count + after->lists[kind].count;
+    save->room = HEAD_ARGUMENTS + 6 * entries;
+    save->arguments = tierce__calloc(save->room, sizeof(*save->arguments));
+    save->made = tierce__calloc(2 * entries, sizeof(*save->made));
+    return save->arguments != NULL && save->made != NULL ? 0 : -ENOMEM;
+}
+
+/* A text [transfer] that lives as long as the save; NULL: no memory. */
+static const char *own(struct save *save, char *text)
+{
+    if (text != NULL)
+        save->made[save->made_count++] = text;
+    return text;
+}
+
+static void add_triple(struct save *save, const char *key, const char *field, const char *value)
+{
+    save->arguments[save->count++] = key;
+    save->arguments[save->count++] = field;
+    save->arguments[save->count++] = value;
+}
+
+/* Adds the triple that sets an entry or, without a value, deletes it. */
+static int add_entry(struct save *save, const struct redis_store *store,
+                     enum tierce__registry_kind kind, const char *name, const char *value)
+{
+    if (kind != TIERCE__KIND_INSTANCE) {
+        add_triple(save, store->keys[kind], name, value);
+        return 0;
+    }
+    const char *key = own(save, join(store->prefix, name, ""));
+    if (key == NULL)
+        return -ENOMEM;
+    add_triple(save, key, name, value);
+    add_triple(save, store->keys[kind], name, *value != '\0' ? name : "");
+    return 0;
+}
+
+/* The name of a stored entry, if the stored one equals this one. */
+static int is_stored(bool *out, const struct tierce__catalog *before,
+                     enum tierce__registry_kind kind, const char *name, const char *text)
+{
+    *out = false;
+    for (size_t i = 0; i < before->lists[kind].count; i++) {
+        char *old = NULL;
+        if (strcmp(tierce__catalog_name(before, kind, i), name) != 0)
+            continue;
+        int rc = tierce__catalog_print(&old, before, kind, i);
+        *out = rc == 0 && strcmp(old, text) == 0;
+        tierce__free(old);
+        return rc;
+    }
+    return 0;
+}
+
+static int add_changes(struct save *save, const struct redis_store *store,
+                       const struct tierce__catalog *before, const struct tierce__catalog *after,
+                       enum tierce__registry_kind kind)
+{
+    int rc = 0;
+    for (size_t i = 0; i < before->lists[kind].count && rc == 0; i++) {
+        const char *name = tierce__catalog_name(before, kind, i);
+        if (tierce__catalog_find(after, kind, name) == NULL)
+            rc = add_entry(save, store, kind, name, "");
+    }
+    for (size_t i = 0; i < after->lists[kind].count && rc == 0; i++) {
+        const char *name = tierce__catalog_name(after, kind, i);
+        char *text = NULL;
+        bool is_same = false;
+        rc = tierce__catalog_print(&text, after, kind, i);
+        if (rc == 0)
+            rc = is_stored(&is_same, before, kind, name, text);
+        if (rc == 0 && !is_same)
+            rc = add_entry(save, store, kind, name, own(save, text));
+        else
+            tierce__free(text);
+    }
+    return rc;
+}
+
+/* KVCM's layout has no place for an instance of one of these names. */
+static int check_ids(const struct tierce__catalog *after, char why[256])
+{
+    for (size_t i = 0; i < TIERCE__KINDS; i++) {
+        if (tierce__catalog_find(after, TIERCE__KIND_INSTANCE, key_names[i]) != NULL) {
+            snprintf(why, 256, "a registry in Redis cannot hold an instance named %s",
+                     key_names[i]);
+            return TIERCE_E_ARGUMENT;
+        }
+    }
+    return 0;
+}
+
+/* `before`: the stored state; NULL: unknown, so everything is rewritten. */
+static int save_as(struct redis_store *store, uint64_t fence, const struct tierce__catalog *before,
+                   const struct tierce__catalog *after, char why[256])
+{
+    static const struct tierce__catalog nothing;
+    struct save save = {0};
+    struct tierce__resp_value value;
+    const struct tierce__catalog *old = before != NULL ? before : &nothing;
+    int rc = check_ids(after, why);
+    if (rc == 0)
+        rc = make_save(&save, old, after);
+    if (rc == 0) {
+        const uint64_t numbers[] = {fence, after->next.storage, after->next.group,
+                                    after->next.instance};
+        for (size_t i = 0; i < 4; i++)
+            snprintf(save.numbers[i], NUMBER_BYTES, "%" PRIu64, numbers[i]);
+        save.count = begin_script(store, save_script, save.numbers[0], save.arguments);
+        for (size_t i = 1; i < 4; i++)
+            save.arguments[save.count++] = save.numbers[i];
+        save.arguments[save.count++] = before != NULL ? "0" : "1";
+    }
+    for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
+        rc = add_changes(&save, store, old, after, (enum tierce__registry_kind)kind);
+    if (rc == 0)
+        rc = run(store, save.arguments, save.count, &value, why);
+    free_save(&save);
+    return rc;
+}
+
+/* Returns whether the stored state is unknown after such an error. */
+static bool leaves_doubt(int rc)
+{
+    return rc != 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
+           rc != -EPROTO;
+}
+
+static int redis_save(struct tierce__registry_store *base, uint64_t fence,
+                      const struct tierce__catalog *before, const struct tierce__catalog *after,
+                      char why[256])
+{
+    struct redis_store *store = (struct redis_store *)base;
+    char ignored[256];
+    int rc = save_as(store, fence, store->is_in_doubt ? NULL : before, after, why);
+    if (rc == 0) {
+        store->is_in_doubt = false;
+    } else if (leaves_doubt(rc)) {
+        /* The change may have been applied. It is undone now if possible, else with the next
+         * change. */
+        store->is_in_doubt = save_as(store, fence, NULL, before, ignored) != 0;
+    }
+    return rc;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static int refuse(const char *key, const char *inner, char why[256])
+{
+    snprintf(why, 256, "%.100s in Redis: %.140s", key, inner);
+    return TIERCE_E_FORMAT;
+}
+
+/* Returns whether an entry lacks our own fields: then KVCM wrote it, and it must be rewritten. */
+static bool is_foreign(struct json_object *json, enum tierce__registry_kind kind)
+{
+    const char *key = kind == TIERCE__KIND_ACCOUNT ? "password_hash" : "number";
+    return !json_object_object_get_ex(json, key, NULL);
+}
+
+static int load_kind(const struct redis_store *store, enum tierce__registry_kind kind,
+                     const struct tierce__resp_value *texts, struct tierce__catalog *out,
+                     bool *has_foreign, char why[256])
+{
+    if (texts->type != TIERCE__RESP_ARRAY)
+        return refuse(store->keys[kind], "not a list", why);
+    for (size_t i = 0; i < texts->count; i++) {
+        const struct tierce__resp_value *text = &texts->items[i];
+        struct json_object *json = NULL;
+        char inner[256] = "";
+        if (text->type != TIERCE__RESP_STRING)
+            return refuse(store->keys[kind], "not a text", why);
+        int rc = tierce__model_parse(&json, text->text, text->bytes, inner);
+        if (rc == 0)
+            rc = tierce__catalog_read(out, kind, json, inner);
+        if (rc == 0)
+            *has_foreign = *has_foreign || is_foreign(json, kind);
+        json_object_put(json);
+        if (rc != 0)
+            return rc == -ENOMEM ? rc : refuse(store->keys[kind], inner, why);
+    }
+    return 0;
+}
+
+static int load_own(const struct redis_store *store, const struct tierce__resp_value *values,
+                    struct tierce__catalog *out, char why[256])
+{
+    uint64_t *const numbers[] = {&out->next.storage, &out->next.group, &out->next.instance};
+    if (values->type != TIERCE__RESP_ARRAY || values->count != 4)
+        return refuse(store->own_key, "an unexpected answer", why);
+    for (size_t i = 0; i < 3; i++) {
+        const struct tierce__resp_value *value = &values->items[i];
+        if (value->type == TIERCE__RESP_NIL)
+            continue;
+        uint64_t number = value->type == TIERCE__RESP_STRING ? strtoull(value->text, NULL, 10) : 0;
+        if (number == 0 || number > (uint64_t)UINT32_MAX + 1)
+            return refuse(store->own_key, "a number is none", why);
+        *numbers[i] = number;
+    }
+    if (values->items[3].type == TIERCE__RESP_STRING &&
+        strcmp(values->items[3].text, FORMAT) != 0) {
+        (void)refuse(store->own_key, "of another format", why);
+        return TIERCE_E_VERSION;
+    }
+    return 0;
+}
+
+static int redis_load(struct tierce__registry_store *base, uint64_t fence,
+                      struct tierce__catalog *out, char why[256])
+{
+    struct redis_store *store = (struct redis_store *)base;
+    struct tierce__resp_value value;
+    const char *arguments[HEAD_ARGUMENTS];
+    char token[NUMBER_BYTES];
+    bool has_foreign = false;
+    snprintf(token, sizeof(token), "%" PRIu64, fence);
+    int rc = run(store, arguments, begin_script(store, load_script, token, arguments), &value, why);
+    if (rc == 0 && (value.type != TIERCE__RESP_ARRAY || value.count != TIERCE__KINDS + 1))
+        rc = refuse(store->prefix, "an unexpected answer", why);
+    if (rc == 0)
+        rc = load_own(store, &value.items[TIERCE__KINDS], out, why);
+    for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
+        rc = load_kind(store, (enum tierce__registry_kind)kind, &value.items[kind], out,
+                       &has_foreign, why);
+    if (rc == 0)
+        rc = tierce__catalog_number(out, why);
+    /* Numbers are not used before they are durable. */
+    if (rc == 0 && has_foreign)
+        rc = save_as(store, fence, NULL, out, why);
+    if (rc == 0)
+        store->is_in_doubt = false;
+    return rc;
+}
+
+const struct tierce__registry_store_ops tierce__registry_redis = {
+    .name = "redis",
+    .open = redis_open,
+    .close = redis_close,
+    .load = redis_load,
+    .save = redis_save,
+};

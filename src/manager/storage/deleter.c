@@ -1,0 +1,778 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/storage/deleter.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "manager/locate/locator_private.h"
+#include "manager/locate/notes.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct tierce__deleter {
+    struct tierce__locator *locator;
+    struct tierce__lock lock; /* DELETER: guards the fields below */
+    struct tierce__cond wake, idle;
+    struct tierce__deadlines waiting;
+    uint64_t executing;
+    struct tierce__deleter_stats stats;
+    bool is_ending;
+    pthread_t *threads;
+    uint32_t thread_count;
+};
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+struct tierce__deletion *tierce__deletion_create(struct tierce__live *live, size_t room)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__deletion *deletion = tierce__arena_calloc(&arena, 1, sizeof(*deletion));
+    struct tierce__deletion_item *items = tierce__arena_calloc(&arena, room, sizeof(*items));
+    if (deletion == NULL || items == NULL) {
+        tierce__arena_clear(&arena);
+        return NULL;
+    }
+    deletion->live = live;
+    deletion->note = tierce__locator_random(live->locator);
+    deletion->items = items;
+    deletion->room = room;
+    deletion->arena = arena;
+    tierce__live_hold(live);
+    return deletion;
+}
+
+void tierce__deletion_destroy(struct tierce__deletion *deletion)
+{
+    if (deletion == NULL)
+        return;
+    struct tierce__live *live = deletion->live;
+    struct tierce__arena arena = deletion->arena; /* it lies in it */
+    tierce__arena_clear(&arena);
+    tierce__live_release(live);
+}
+
+/* A record may have several locations, so there may be more items than keys. */
+static int make_room(struct tierce__deletion *deletion)
+{
+    if (deletion->count < deletion->room)
+        return 0;
+    size_t room = deletion->room * 2 + 1;
+    struct tierce__deletion_item *items =
+        tierce__arena_calloc(&deletion->arena, room, sizeof(*items));
+    if (items == NULL)
+        return -ENOMEM;
+    if (deletion->count > 0)
+        memcpy(items, deletion->items, deletion->count * sizeof(*items));
+    deletion->items = items;
+    deletion->room = room;
+    return 0;
+}
+
+int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
+                         const struct tierce__location *location)
+{
+    int rc = make_room(deletion);
+    if (rc < 0)
+        return rc;
+    struct tierce__deletion_item *item = &deletion->items[deletion->count];
+    struct tierce__spec_place *places =
+        tierce__arena_calloc(&deletion->arena, (size_t)location->place_count + 1, sizeof(*places));
+    if (places == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < location->place_count; i++) {
+        places[i] = location->places[i];
+        if (places[i].uri == NULL)
+            continue;
+        places[i].uri = tierce__arena_copy(&deletion->arena, places[i].uri, strlen(places[i].uri));
+        if (places[i].uri == NULL)
+            return -ENOMEM;
+    }
+    *item = (struct tierce__deletion_item){.key = key, .location = *location};
+    item->location.places = places;
+    deletion->count++;
+    return 0;
+}
+
+int tierce__deletion_write(struct tierce__deletion *deletion, struct tierce__meta_note *note)
+{
+    struct tierce__note_writer w = {.arena = &deletion->arena};
+    *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
+    tierce__note_put8(&w, TIERCE__NOTE_VERSION);
+    tierce__note_put64(&w, (uint64_t)deletion->due_us);
+    tierce__note_put64(&w, (uint64_t)deletion->reusable_us);
+    tierce__note_put64(&w, (uint64_t)deletion->sweep_us);
+    tierce__note_put8(&w, deletion->is_sweep);
+    tierce__note_put32(&w, (uint32_t)deletion->count);
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        tierce__note_put64(&w, (uint64_t)deletion->items[i].key);
+        tierce__note_put_bytes(&w, location->id, sizeof(location->id));
+        tierce__note_put16(&w, location->storage);
+        tierce__note_put8(&w, location->type);
+        tierce__note_put_places(&w, location->places, location->place_count);
+    }
+    return tierce__note_finish(&w, &note->value, &note->bytes);
+}
+
+static void read_item(struct tierce__note_reader *r, struct tierce__deletion_item *item)
+{
+    item->key = (int64_t)tierce__note_get64(r);
+    tierce__note_get_bytes(r, item->location.id, sizeof(item->location.id));
+    item->location.storage = tierce__note_get16(r);
+    item->location.type = tierce__note_get8(r);
+    item->location.places = tierce__note_get_places(r, &item->location.place_count);
+}
+
+int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *live,
+                          const struct tierce__meta_note *note)
+{
+    enum { ITEM_BYTES_MIN = 8 + 8 + 2 + 1 + 2 };
+    struct tierce__note_reader r = {.at = note->value, .left = note->bytes};
+    tierce__note_get_version(&r);
+    int64_t due_us = (int64_t)tierce__note_get64(&r);
+    int64_t reusable_us = (int64_t)tierce__note_get64(&r);
+    int64_t sweep_us = (int64_t)tierce__note_get64(&r);
+    bool is_sweep = tierce__note_get_flag(&r);
+    uint32_t count = tierce__note_get32(&r);
+    if (r.error == 0 && count > r.left / ITEM_BYTES_MIN)
+        return TIERCE_E_FORMAT;
+    if (r.error < 0)
+        return r.error;
+    struct tierce__deletion *deletion = tierce__deletion_create(live, count);
+    if (deletion == NULL)
+        return -ENOMEM;
+    deletion->note = note->number;
+    deletion->due_us = due_us;
+    deletion->reusable_us = reusable_us;
+    deletion->sweep_us = sweep_us;
+    deletion->is_sweep = is_sweep;
+    r.arena = &deletion->arena;
+    for (; deletion->count < count && r.error == 0; deletion->count++)
+        read_item(&r, &deletion->items[deletion->count]);
+    int rc = tierce__note_end(&r);
+    if (rc < 0)
+        tierce__deletion_destroy(deletion);
+    else
+        *out = deletion;
+    return rc;
+}
+
+/* ---- the keys that are being deleted --------------------------------------------------------- */
+
+struct tierce__deleting_key {
+    struct tierce__deleting_key *next;
+    const struct tierce__deletion_item *item;
+};
+
+static size_t deleting_bucket(const struct tierce__deleting *deleting, int64_t key)
+{
+    return (size_t)(((uint64_t)key * 0x9e3779b97f4a7c15ULL) >> 32) & (deleting->bucket_count - 1);
+}
+
+const struct tierce__location *tierce__deleting_find(const struct tierce__deleting *deleting,
+                                                     int64_t key)
+{
+    if (deleting->bucket_count == 0)
+        return NULL;
+    const struct tierce__deleting_key *at = deleting->buckets[deleting_bucket(deleting, key)];
+    while (at != NULL && at->item->key != key)
+        at = at->next;
+    return at != NULL ? &at->item->location : NULL;
+}
+
+static void grow_deleting(struct tierce__deleting *deleting)
+{
+    struct tierce__deleting grown = {
+        .bucket_count = deleting->bucket_count == 0 ? 64 : deleting->bucket_count * 2,
+        .count = deleting->count};
+    grown.buckets = tierce__calloc(grown.bucket_count, sizeof(*grown.buckets));
+    if (grown.buckets == NULL)
+        return;
+    for (size_t b = 0; b < deleting->bucket_count; b++) {
+        struct tierce__deleting_key *at = deleting->buckets[b];
+        while (at != NULL) {
+            struct tierce__deleting_key *next = at->next;
+            struct tierce__deleting_key **head =
+                &grown.buckets[deleting_bucket(&grown, at->item->key)];
+            at->next = *head;
+            *head = at;
+            at = next;
+        }
+    }
+    tierce__free(deleting->buckets);
+    *deleting = grown;
+}
+
+/* Only for lookups: if memory runs out, the key is not found here; nothing else is affected. */
+static void note_deleting(struct tierce__deleting *deleting, struct tierce__deletion *deletion)
+{
+    for (size_t i = 0; i < deletion->count; i++) {
+        if (deleting->count >= deleting->bucket_count)
+            grow_deleting(deleting);
+        struct tierce__deleting_key *entry =
+            deleting->bucket_count > 0 ? tierce__alloc(sizeof(*entry)) : NULL;
+        if (entry == NULL)
+            continue;
+        entry->item = &deletion->items[i];
+        struct tierce__deleting_key **head =
+            &deleting->buckets[deleting_bucket(deleting, entry->item->key)];
+        entry->next = *head;
+        *head = entry;
+        deleting->count++;
+    }
+}
+
+static void unnote_deleting(struct tierce__deleting *deleting, struct tierce__deletion *deletion)
+{
+    for (size_t i = 0; i < deletion->count && deleting->bucket_count > 0; i++) {
+        struct tierce__deleting_key **at =
+            &deleting->buckets[deleting_bucket(deleting, deletion->items[i].key)];
+        while (*at != NULL && (*at)->item != &deletion->items[i])
+            at = &(*at)->next;
+        struct tierce__deleting_key *entry = *at;
+        if (entry == NULL)
+            continue;
+        *at = entry->next;
+        tierce__free(entry);
+        deleting->count--;
+    }
+}
+
+void tierce__deleting_clear(struct tierce__deleting *deleting)
+{
+    for (size_t b = 0; b < deleting->bucket_count; b++) {
+        while (deleting->buckets[b] != NULL) {
+            struct tierce__deleting_key *entry = deleting->buckets[b];
+            deleting->buckets[b] = entry->next;
+            tierce__free(entry);
+        }
+    }
+    tierce__free(deleting->buckets);
+    *deleting = (struct tierce__deleting){0};
+}
+
+/* ---- doing one batch ------------------------------------------------------------------------- */
+
+/* The state of processing one batch. */
+struct doing {
+    struct tierce__deletion *deletion;
+    const struct tierce__catalog *catalog;
+    struct tierce__arena arena;
+    struct tierce__meta_note *notes; /* the first is the batch's own */
+    size_t note_count, notes_max;
+    struct part *parts;
+    size_t part_count;
+    uint64_t orphans;
+};
+
+/* The part of a batch in one storage. */
+struct part {
+    uint16_t number;
+    uint8_t type;
+    const struct tierce__storage *storage; /* NULL: no longer in the registry */
+    struct tierce__spec_place *places;
+    size_t first, count, room; /* among those of all parts */
+    uint64_t bytes;
+    bool is_given; /* its slots are being freed */
+};
+
+static struct part *part_of(struct doing *d, const struct tierce__location *location)
+{
+    const struct tierce__storage *storage = tierce__location_storage(d->catalog, location);
+    for (size_t i = 0; i < d->part_count; i++) {
+        struct part *part = &d->parts[i];
+        if (part->number == location->storage && part->storage == storage)
+            return part;
+    }
+    d->parts[d->part_count] =
+        (struct part){.number = location->storage, .type = location->type, .storage = storage};
+    return &d->parts[d->part_count++];
+}
+
+/* The batch by storage. Bytes are of one type in a storage. */
+static int make_parts(struct doing *d)
+{
+    const struct tierce__deletion *deletion = d->deletion;
+    size_t all = 0;
+    d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
+    struct part **of =
+        tierce__arena_alloc(&d->arena, (deletion->count + 1) * sizeof(struct part *));
+    if (d->parts == NULL || of == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        of[i] = part_of(d, location);
+        of[i]->room += location->place_count;
+        all += location->place_count;
+    }
+    d->notes_max = 1 + tierce__places_notes_max(all);
+    d->notes = tierce__arena_alloc(&d->arena, d->notes_max * sizeof(*d->notes));
+    d->note_count = 1;
+    struct tierce__spec_place *places = tierce__arena_alloc(&d->arena, (all + 1) * sizeof(*places));
+    if (d->notes == NULL || places == NULL)
+        return -ENOMEM;
+    for (size_t i = 0, first = 0; i < d->part_count; first += d->parts[i++].room) {
+        d->parts[i].first = first;
+        d->parts[i].places = places + first;
+    }
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        for (size_t p = 0; p < location->place_count; p++) {
+            places[of[i]->first + of[i]->count++] = location->places[p];
+            of[i]->bytes += location->places[p].bytes;
+        }
+    }
+    return 0;
+}
+
+/* Selects the files of a part to delete now: empty files; in a second deletion, files of one block,
+ * which a late writer may have created again. */
+static int find_empty(struct doing *d, struct part *part, bool *is_empty)
+{
+    if (!d->deletion->is_sweep) {
+        int rc = tierce__places_give(
+            d->deletion->live->places,
+            &(struct tierce__place_return){.storage = part->number,
+                                           .places = part->places,
+                                           .count = part->count,
+                                           .reusable_us = d->deletion->reusable_us,
+                                           .batch = d->deletion},
+            is_empty,
+            &(struct tierce__place_notes){d->notes, &d->note_count, d->notes_max, &d->arena});
+        part->is_given = rc == 0;
+        return rc;
+    }
+    for (size_t p = 0; p < part->count; p++)
+        is_empty[p] = part->places[p].uri == NULL && tierce__place_slots(part->places[p].file) == 1;
+    return 0;
+}
+
+static int delete_part(struct doing *d, struct part *part)
+{
+    const struct tierce__live *live = d->deletion->live;
+    bool *is_empty = tierce__arena_calloc(&d->arena, part->count + 1, sizeof(*is_empty));
+    const char **paths = tierce__arena_alloc(&d->arena, (part->count + 1) * sizeof(*paths));
+    int *status = tierce__arena_calloc(&d->arena, part->count + 1, sizeof(*status));
+    size_t count = 0;
+    if (is_empty == NULL || paths == NULL || status == NULL)
+        return -ENOMEM;
+    int rc = find_empty(d, part, is_empty);
+    for (size_t p = 0; rc == 0 && p < part->count && part->storage != NULL; p++) {
+        if (part->places[p].uri != NULL && !is_empty[p])
+            d->orphans++; /* a slot of a file that other blocks may use */
+        if (!is_empty[p])
+            continue;
+        paths[count] =
+            tierce__place_path(part->storage, &live->instance, &part->places[p], &d->arena);
+        if (paths[count] == NULL)
+            return -ENOMEM;
+        if (paths[count][0] == '\0')
+            d->orphans++;
+        else
+            count++;
+    }
+    if (rc < 0 || count == 0)
+        return rc;
+    rc = tierce__storages_delete(live->locator->opts.storages, part->storage, paths, count, status);
+    if (rc == TIERCE_E_UNSUPPORTED) {
+        d->orphans += count; /* the storage's owner must delete their bytes */
+        return 0;
+    }
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        bool is_refused = status[i] == TIERCE_E_ARGUMENT; /* a retry would fail the same way */
+        d->orphans += is_refused || status[i] == TIERCE_E_UNSUPPORTED;
+        rc = is_refused || status[i] == TIERCE_E_UNSUPPORTED ? 0 : status[i];
+    }
+    return rc;
+}
+
+/* Drops the note, or rewrites it for the second deletion; frees the slots in the same batch. */
+static int write_end(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion;
+    bool again = deletion->sweep_us != 0 && !deletion->is_sweep;
+    d->notes[0] =
+        (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
+    if (again) {
+        deletion->is_sweep = true;
+        int rc = tierce__deletion_write(deletion, &d->notes[0]);
+        deletion->is_sweep = false;
+        if (rc < 0)
+            return rc;
+    }
+    return tierce__meta_index_write_notes(deletion->live->index, d->notes, d->note_count);
+}
+
+/* Updates slots and quotas after the batch was written or failed. */
+static void settle(struct doing *d, bool is_done)
+{
+    struct tierce__live *live = d->deletion->live;
+    for (size_t i = 0; i < d->part_count; i++) {
+        const struct part *part = &d->parts[i];
+        if (part->is_given && !is_done)
+            tierce__places_ungive(live->places, part->places, part->count);
+        if (!part->is_given || !is_done)
+            continue;
+        struct tierce__quota_at at = tierce__live_quota_at(live, part->type, part->number);
+        tierce__places_given(live->places, part->number, part->places, part->count);
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_DELETING, TIERCE__QUOTA_STATES,
+                           part->bytes);
+    }
+}
+
+/* Looks for the note of a batch with an unknown outcome. -ENOENT: it was not written. */
+static int end_doubt(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion;
+    struct tierce__live *live = deletion->live;
+    struct tierce__meta_space *space = live->space;
+    const void *value;
+    size_t bytes;
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_DELETION, deletion->note, &d->arena, &value, &bytes);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        struct tierce__quota_at at = tierce__live_quota_at(live, location->type, location->storage);
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_DELETING,
+                           tierce__location_bytes(location));
+    }
+    deletion->is_doubtful = false;
+    return 0;
+}
+
+/* Returns whether the ending batch with an unknown outcome was written: 1, 0, or the store's
+ * error. */
+static int was_ended(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion, *now;
+    struct tierce__meta_space *space = deletion->live->space;
+    struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
+    int rc = space->ops->note(space, note.kind, note.number, &d->arena, &note.value, &note.bytes);
+    bool is_ended = rc == -ENOENT;
+    if (rc == 0) {
+        rc = tierce__deletion_read(&now, deletion->live, &note);
+        if (rc < 0)
+            return rc;
+        is_ended = now->is_sweep && !deletion->is_sweep;
+        tierce__deletion_destroy(now);
+    }
+    if (is_ended)
+        rc = tierce__meta_confirm(space);
+    return rc < 0 ? rc : is_ended;
+}
+
+/* Settles an end with an unknown outcome. 1: it was written; 0: it was not, and is repeated. */
+static int end_again(struct doing *d)
+{
+    int ended = was_ended(d);
+    if (ended < 0)
+        return ended;
+    for (size_t i = 0; i < d->part_count; i++)
+        d->parts[i].is_given = !d->deletion->is_sweep;
+    settle(d, ended > 0);
+    for (size_t i = 0; i < d->part_count; i++)
+        d->parts[i].is_given = false;
+    d->deletion->is_end_doubtful = false;
+    return ended;
+}
+
+static int delete_parts(struct doing *d)
+{
+    int rc = 0;
+    for (size_t i = 0; i < d->part_count && rc == 0; i++)
+        rc = delete_part(d, &d->parts[i]);
+    if (rc == 0) {
+        rc = write_end(d);
+        d->deletion->is_end_doubtful = tierce__meta_may_be_written(rc);
+    }
+    if (!d->deletion->is_end_doubtful)
+        settle(d, rc == 0);
+    return rc;
+}
+
+/* -ENOENT: there is no such deletion. */
+static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
+{
+    struct doing d = {.deletion = deletion};
+    struct tierce__registry *registry = deletion->live->locator->opts.registry;
+    d.catalog = tierce__registry_acquire(registry);
+    int rc = deletion->is_doubtful ? end_doubt(&d) : 0;
+    if (rc == 0)
+        rc = make_parts(&d);
+    int ended = rc == 0 && deletion->is_end_doubtful ? end_again(&d) : 0;
+    if (rc == 0)
+        rc = ended < 0 ? ended : 0;
+    if (rc == 0 && ended == 0)
+        rc = delete_parts(&d);
+    if (rc < 0 && deletion->is_end_doubtful && end_again(&d) > 0)
+        rc = 0;
+    *orphans = rc == 0 ? d.orphans : 0;
+    tierce__registry_release(registry, d.catalog);
+    tierce__arena_clear(&d.arena);
+    return rc;
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+static int64_t back_off_us(uint32_t tries)
+{
+    enum { FIRST_US = 1000000, DOUBLINGS_MAX = 6 };
+    return (int64_t)FIRST_US << (tries < DOUBLINGS_MAX ? tries : DOUBLINGS_MAX);
+}
+
+static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
+{
+    struct tierce__deadline *first = tierce__deadlines_first(&deleter->waiting);
+    if (first == NULL || first->at > tierce__due(tierce__locator_now_us(deleter->locator)))
+        return NULL;
+    tierce__deadline_unset(&deleter->waiting, first);
+    deleter->executing++;
+    return TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
+}
+
+/* DELETER held. If memory runs out, the batch is left to the next leader: its note is stored, and
+ * its bytes count until then. */
+static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion *deletion,
+                       int64_t due_us)
+{
+    int rc = tierce__deadline_set(&deleter->waiting, &deletion->deadline, tierce__due(due_us));
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off", "no memory for the queue");
+    return rc == 0;
+}
+
+static void forget_keys(struct tierce__deletion *deletion)
+{
+    struct tierce__live *live = deletion->live;
+    if (deletion->is_sweep)
+        return;
+    tierce__lock_take(&live->lock);
+    unnote_deleting(&live->deleting, deletion);
+    tierce__lock_drop(&live->lock);
+}
+
+/* DELETER held. Queues a batch that was tried again, or finishes it. Returns whether it was
+ * queued. */
+static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *deletion, int rc)
+{
+    deleter->executing--;
+    if (rc < 0) {
+        deleter->stats.failed_tries++;
+        int64_t due_us = tierce__locator_now_us(deleter->locator) + back_off_us(deletion->tries);
+        deletion->tries++;
+        return wait_again(deleter, deletion, due_us);
+    }
+    if (deletion->is_sweep)
+        return false;
+    deleter->stats.done_locations += deletion->count;
+    if (deletion->sweep_us == 0)
+        return false;
+    deletion->is_sweep = true;
+    deletion->tries = 0;
+    return wait_again(deleter, deletion, deletion->sweep_us);
+}
+
+/* Processes a batch that is due and counted as executing. */
+static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
+{
+    uint64_t orphans = 0;
+    bool is_doubtful = deletion->is_doubtful, waits = false;
+    int rc = do_deletion(deletion, &orphans);
+    bool never_was = is_doubtful && deletion->is_doubtful && rc == -ENOENT;
+    if (rc == 0 || never_was)
+        forget_keys(deletion);
+    else if (deletion->tries == 0)
+        tierce__log(TIERCE_LOG_WARN, "manager.delete_failed",
+                    "instance=%s locations=%zu error=%s; it will be retried",
+                    deletion->live->instance.id, deletion->count, tierce_error_name(rc));
+    tierce__lock_take(&deleter->lock);
+    deleter->stats.orphaned_locations += orphans;
+    if (never_was)
+        deleter->executing--;
+    else
+        waits = decide(deleter, deletion, rc);
+    tierce__cond_broadcast(&deleter->idle);
+    tierce__lock_drop(&deleter->lock);
+    if (!waits) {
+        if (rc < 0 && !never_was)
+            forget_keys(deletion);
+        tierce__deletion_destroy(deletion);
+    }
+    return rc == 0;
+}
+
+void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
+{
+    if (!deletion->is_sweep) {
+        tierce__lock_take(&deletion->live->lock);
+        note_deleting(&deletion->live->deleting, deletion);
+        tierce__lock_drop(&deletion->live->lock);
+    }
+    tierce__lock_take(&deleter->lock);
+    int64_t due_us = deletion->is_sweep ? deletion->sweep_us : deletion->due_us;
+    bool waits = wait_again(deleter, deletion, due_us);
+    tierce__cond_signal(&deleter->wake);
+    tierce__lock_drop(&deleter->lock);
+    if (!waits) {
+        forget_keys(deletion);
+        tierce__deletion_destroy(deletion);
+    }
+}
+
+size_t tierce__deleter_step(struct tierce__deleter *deleter, size_t batches_max)
+{
+    size_t done = 0;
+    for (size_t i = 0; i < batches_max; i++) {
+        tierce__lock_take(&deleter->lock);
+        struct tierce__deletion *deletion = take_due(deleter);
+        tierce__lock_drop(&deleter->lock);
+        if (deletion == NULL)
+            break;
+        done += work_at(deleter, deletion);
+    }
+    return done;
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+/* The maximum sleep, because the wall clock may be set. */
+enum { LOOK_MS = 200 };
+
+static void *run(void *arg)
+{
+    struct tierce__deleter *deleter = arg;
+    tierce__lock_take(&deleter->lock);
+    while (!deleter->is_ending) {
+        struct tierce__deletion *deletion = take_due(deleter);
+        if (deletion == NULL) {
+            (void)tierce__cond_wait(&deleter->wake, &deleter->lock,
+                                    tierce__deadline_in_ms(LOOK_MS));
+            continue;
+        }
+        tierce__lock_drop(&deleter->lock);
+        (void)work_at(deleter, deletion);
+        tierce__lock_take(&deleter->lock);
+    }
+    tierce__lock_drop(&deleter->lock);
+    return NULL;
+}
+
+static void end_threads(struct tierce__deleter *deleter)
+{
+    tierce__lock_take(&deleter->lock);
+    deleter->is_ending = true;
+    tierce__cond_broadcast(&deleter->wake);
+    tierce__lock_drop(&deleter->lock);
+    for (uint32_t i = 0; i < deleter->thread_count; i++)
+        pthread_join(deleter->threads[i], NULL);
+    deleter->thread_count = 0;
+}
+
+int tierce__deleter_create(struct tierce__deleter **out, struct tierce__locator *locator,
+                           uint32_t threads)
+{
+    struct tierce__deleter *deleter = tierce__calloc(1, sizeof(*deleter));
+    if (deleter == NULL)
+        return -ENOMEM;
+    deleter->locator = locator;
+    tierce__lock_init(&deleter->lock, TIERCE__LOCK_DELETER);
+    tierce__cond_init(&deleter->wake);
+    tierce__cond_init(&deleter->idle);
+    deleter->threads = tierce__calloc(threads + 1, sizeof(*deleter->threads));
+    int rc = deleter->threads != NULL ? 0 : -ENOMEM;
+    while (rc == 0 && deleter->thread_count < threads) {
+        rc = -pthread_create(&deleter->threads[deleter->thread_count], NULL, run, deleter);
+        deleter->thread_count += rc == 0;
+    }
+    if (rc < 0)
+        tierce__deleter_destroy(deleter);
+    else
+        *out = deleter;
+    return rc;
+}
+
+void tierce__deleter_drop(struct tierce__deleter *deleter)
+{
+    struct tierce__deadline *first;
+    tierce__lock_take(&deleter->lock);
+    while (deleter->executing > 0)
+        (void)tierce__cond_wait(&deleter->idle, &deleter->lock, TIERCE__DEADLINE_NEVER);
+    while ((first = tierce__deadlines_first(&deleter->waiting)) != NULL) {
+        tierce__deadline_unset(&deleter->waiting, first);
+        tierce__lock_drop(&deleter->lock);
+        struct tierce__deletion *deletion =
+            TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
+        forget_keys(deletion);
+        tierce__deletion_destroy(deletion);
+        tierce__lock_take(&deleter->lock);
+    }
+    tierce__lock_drop(&deleter->lock);
+}
+
+static struct tierce__deletion *take_one_of(struct tierce__deleter *deleter,
+                                            const struct tierce__live *live)
+{
+    struct tierce__deletion *found = NULL;
+    tierce__lock_take(&deleter->lock);
+    for (size_t i = 0; i < deleter->waiting.count && found == NULL; i++) {
+        struct tierce__deletion *deletion =
+            TIERCE__CONTAINER_OF(deleter->waiting.items[i], struct tierce__deletion, deadline);
+        found = deletion->live == live ? deletion : NULL;
+    }
+    if (found != NULL)
+        tierce__deadline_unset(&deleter->waiting, &found->deadline);
+    tierce__lock_drop(&deleter->lock);
+    return found;
+}
+
+void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live)
+{
+    uint64_t now = tierce__due(tierce__locator_now_us(deleter->locator));
+    tierce__lock_take(&deleter->lock);
+    for (size_t i = 0; i < deleter->waiting.count; i++) {
+        struct tierce__deadline *member = deleter->waiting.items[i];
+        struct tierce__deletion *deletion =
+            TIERCE__CONTAINER_OF(member, struct tierce__deletion, deadline);
+        /* A second deletion and a retry keep their due time. */
+        if (deletion->live == live && !deletion->is_sweep && deletion->tries == 0 &&
+            member->at > now && tierce__deadline_set(&deleter->waiting, member, now) < 0)
+            break; /* cannot fail: it was in the heap before */
+    }
+    tierce__lock_drop(&deleter->lock);
+}
+
+void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce__live *live)
+{
+    struct tierce__deletion *deletion;
+    while ((deletion = take_one_of(deleter, live)) != NULL) {
+        forget_keys(deletion);
+        tierce__deletion_destroy(deletion);
+    }
+}
+
+void tierce__deleter_destroy(struct tierce__deleter *deleter)
+{
+    if (deleter == NULL)
+        return;
+    end_threads(deleter);
+    tierce__deleter_drop(deleter);
+    tierce__deadlines_fini(&deleter->waiting);
+    tierce__cond_fini(&deleter->idle);
+    tierce__cond_fini(&deleter->wake);
+    tierce__lock_fini(&deleter->lock);
+    tierce__free(deleter->threads);
+    tierce__free(deleter);
+}
+
+void tierce__deleter_stats(struct tierce__deleter *deleter, struct tierce__deleter_stats *out)
+{
+    tierce__lock_take(&deleter->lock);
+    *out = deleter->stats;
+    out->waiting = deleter->waiting.count;
+    out->executing = deleter->executing;
+    tierce__lock_drop(&deleter->lock);
+}

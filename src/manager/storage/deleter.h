@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_DELETER_H
+#define TIERCE_MANAGER_DELETER_H
+
+#include "base/arena.h"
+#include "base/lock.h"
+#include "base/deadlines.h"
+#include "manager/meta/meta_store.h"
+
+/*
+ * Deletes locations that have left the index, in batches. A batch is stored as a durable note from
+ * the moment its records are removed until its files are deleted. When a batch is due, the deleter
+ * deletes its files, frees its slots, drops its note and returns its bytes to the quotas. Deletions
+ * that fail are retried with growing delays.
+ *
+ * Threads: any. The deleter's own threads process batches when they are due; a deleter without
+ * threads processes them in tierce__deleter_step.
+ */
+
+struct tierce__locator;
+struct tierce__live;
+struct tierce__deleter;
+
+struct tierce__deletion_item {
+    int64_t key;
+    struct tierce__location location;
+};
+
+struct tierce__deletion {
+    struct tierce__deadline deadline; /* in the queue, at due_us or at the time of the next retry */
+    int64_t due_us;
+    struct tierce__live *live; /* held */
+    uint64_t note;
+    int64_t reusable_us; /* its slots may be reused from then on */
+    int64_t sweep_us; /* time of a second deletion, because a late writer may have created the files
+                         again; 0: none */
+    bool is_sweep;    /* this is the second deletion: its bytes were returned already */
+    bool is_doubtful; /* it is unknown whether the note was written; until that is known the bytes
+                         count as serving */
+    bool is_end_doubtful; /* it is unknown whether the end was written; until that is known the
+                             slots are not reused */
+    uint32_t tries;
+    size_t count, room;
+    struct tierce__deletion_item *items;
+    struct tierce__arena arena; /* all of it, and this struct */
+};
+
+/* The keys of an instance that are being deleted, for lookups by key. */
+struct tierce__deleting {
+    struct tierce__deleting_key **buckets;
+    size_t bucket_count, count;
+};
+
+/* A location of the key that is being deleted, or NULL. The instance's lock is held. */
+const struct tierce__location *tierce__deleting_find(const struct tierce__deleting *deleting,
+                                                     int64_t key);
+void tierce__deleting_clear(struct tierce__deleting *deleting);
+
+TIERCE_MUSTUSE int tierce__deleter_create(struct tierce__deleter **out,
+                                          struct tierce__locator *locator, uint32_t threads);
+void tierce__deleter_destroy(struct tierce__deleter *deleter);
+
+/* An empty batch of at most `room` items for an instance, which it holds. NULL: no memory. */
+struct tierce__deletion *tierce__deletion_create(struct tierce__live *live, size_t room);
+void tierce__deletion_destroy(struct tierce__deletion *deletion);
+
+/* Adds a copy of a location. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
+                                        const struct tierce__location *location);
+
+/* Write the batch as a note in its arena, and read it back. */
+TIERCE_MUSTUSE int tierce__deletion_write(struct tierce__deletion *deletion,
+                                          struct tierce__meta_note *note);
+TIERCE_MUSTUSE int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *live,
+                                         const struct tierce__meta_note *note);
+
+/* Queues a batch whose note was written; it is due at due_us. [transfer] */
+void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__deletion *deletion);
+
+/* Processes batches that are due; returns the number of finished batches. */
+size_t tierce__deleter_step(struct tierce__deleter *deleter, size_t batches_max);
+
+/* Makes all queued batches of an instance due at once, because the instance is being removed and
+ * its blocks are no longer returned to clients. Call it until the queue has none of its batches:
+ * one call may miss a batch that moves within the queue. */
+void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live);
+
+/* Drops the queued batches of an instance whose space is being deleted; second deletions are
+ * skipped. */
+void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce__live *live);
+
+/* Waits until no batch is being processed, then drops all batches from memory. Their notes stay in
+ * the store. */
+void tierce__deleter_drop(struct tierce__deleter *deleter);
+
+struct tierce__deleter_stats {
+    uint64_t waiting, executing;           /* batches */
+    uint64_t done_locations, failed_tries; /* since the start */
+    uint64_t orphaned_locations;           /* whose bytes cannot be deleted from here */
+};
+void tierce__deleter_stats(struct tierce__deleter *deleter, struct tierce__deleter_stats *out);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_STORAGE_H
+#define TIERCE_MANAGER_STORAGE_H
+
+#include "manager/registry/model.h"
+
+/*
+ * A driver for one storage: the seam below storages.h. Files (NFS, 3FS mounts), Redis, and
+ * unmanaged storages, which only clients reach.
+ *
+ * Calls block, possibly forever (an NFS server that does not answer), so they are made on a thread
+ * that can be abandoned. Threads: one at a time per driver.
+ */
+
+struct tierce__storage_driver;
+
+struct tierce__storage_ops {
+    const char *name; /* "file", "redis", "none" */
+    bool is_reached;  /* this manager probes the storage and deletes in it */
+    /* The driver copies what it needs of `storage`. Errors: TIERCE_E_CONFIG, -ENOMEM, negative
+     * errno; `why` in words. Does no I/O that could hang. */
+    TIERCE_MUSTUSE int (*open)(struct tierce__storage_driver **out,
+                               const struct tierce__storage *storage, char why[128]);
+    void (*close)(struct tierce__storage_driver *driver);
+    /* Writes test data under a random name, reads it back and deletes it. */
+    TIERCE_MUSTUSE int (*probe)(struct tierce__storage_driver *driver, char why[128]);
+    /* Deletes a file (tierce__place_path); 0 if it does not exist. TIERCE_E_ARGUMENT, nothing
+     * deleted: the path leaves the root or contains a link, or is not a regular file. */
+    TIERCE_MUSTUSE int (*remove)(struct tierce__storage_driver *driver, const char *path);
+    /* Returns the size of a file (tierce__place_path). Called only if is_reached. -ENOENT: it does
+     * not exist; other errors as remove. */
+    TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
+                                  uint64_t *bytes);
+    /* The used share, 0 .. 1, of the underlying file system or server; negative: unknown. */
+    double (*used_share)(struct tierce__storage_driver *driver);
+};
+
+/* First member of every implementation. */
+struct tierce__storage_driver {
+    const struct tierce__storage_ops *ops;
+};
+
+extern const struct tierce__storage_ops tierce__storage_file;
+extern const struct tierce__storage_ops tierce__storage_redis;
+extern const struct tierce__storage_ops tierce__storage_none;
+
+/* Never NULL. */
+const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type);
+
+#endif

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files below a root folder: NFS, and 3FS through its mount. Below the root, each path component is
+ * opened relative to its folder without following links, so no path can leave the root.
+ */
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "manager/storage/storage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum {
+    PROBE_BYTES = 4096,
+    DEPTH_MAX = 16, /* folders between the root and a file */
+    NAME_BYTES_MAX = 255,
+};
+
+struct file_driver {
+    struct tierce__storage_driver base;
+    char *root; /* absolute, ends with '/' */
+};
+
+static struct file_driver *driver_of(struct tierce__storage_driver *driver)
+{
+    return (struct file_driver *)driver;
+}
+
+static int file_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                     char why[128])
+{
+    struct file_driver *driver = tierce__calloc(1, sizeof(*driver));
+    why[0] = '\0';
+    if (driver == NULL)
+        return -ENOMEM;
+    driver->base.ops = &tierce__storage_file;
+    driver->root = tierce__storage_root(storage);
+    if (driver->root == NULL) {
+        tierce__free(driver);
+        return -ENOMEM;
+    }
+    *out = &driver->base;
+    return 0;
+}
+
+static void file_close(struct tierce__storage_driver *driver)
+{
+    tierce__free(driver_of(driver)->root);
+    tierce__free(driver);
+}
+
+/* Opens the root anew for each call, because a mount may have changed. The path of the root comes
+ * from the operator and may contain links. */
+static int open_root(const struct file_driver *driver)
+{
+    int fd = open(driver->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd >= 0 ? fd : -errno;
+}
+
+/* ---- probe ----------------------------------------------------------------------------------- */
+
+static int say(char why[128], const char *what, int rc)
+{
+    snprintf(why, 128, "%s: %s", what, tierce_strerror(rc));
+    return rc;
+}
+
+static int exchange(int fd, char why[128])
+{
+    uint8_t written[PROBE_BYTES], read_back[PROBE_BYTES];
+    if (getrandom(written, sizeof(written), 0) != (ssize_t)sizeof(written))
+        return say(why, "randomness", -EIO);
+    ssize_t n = pwrite(fd, written, sizeof(written), 0);
+    if (n != (ssize_t)sizeof(written))
+        return say(why, "write", n < 0 ? -errno : -ENOSPC);
+    if (fsync(fd) != 0)
+        return say(why, "sync", -errno);
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    n = pread(fd, read_back, sizeof(read_back), 0);
+    if (n != (ssize_t)sizeof(read_back))
+        return say(why, "read", n < 0 ? -errno : -EIO);
+    if (memcmp(written, read_back, sizeof(written)) != 0)
+        return say(why, "read", TIERCE_E_CHECKSUM);
+    return 0;
+}
+
+/* Creates the root if only its last component is missing. More is not created, because that would
+ * hide a missing mount. */
+static int make_root(const struct file_driver *driver)
+{
+    return mkdir(driver->root, 0700) == 0 || errno == EEXIST ? 0 : -errno;
+}
+
+static int file_probe(struct tierce__storage_driver *base, char why[128])
+{
+    const struct file_driver *driver = driver_of(base);
+    uint8_t random[8];
+    char name[40] = ".tierce-probe-";
+    int root = open_root(driver);
+    if (root == -ENOENT && make_root(driver) == 0)
+        root = open_root(driver);
+    if (root < 0)
+        return say(why, "open the root", root);
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+        close(root);
+        return say(why, "randomness", -EIO);
+    }
+    tierce__hex_encode(name + strlen(name), random, sizeof(random));
+    int fd = openat(root, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int rc = fd >= 0 ? exchange(fd, why) : say(why, "create", -errno);
+    if (fd >= 0) {
+        close(fd);
+        if (unlinkat(root, name, 0) != 0 && rc == 0)
+            rc = say(why, "delete", -errno);
+    }
+    close(root);
+    return rc;
+}
+
+/* ---- remove, measure ------------------------------------------------------------------------- */
+
+/* Copies the next component of a path. Returns its end, or NULL if it is not a plain name. */
+static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
+{
+    size_t n = strcspn(path, "/");
+    if (n == 0 || n > NAME_BYTES_MAX)
+        return NULL;
+    memcpy(name, path, n);
+    name[n] = '\0';
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? NULL : path + n;
+}
+
+/* A function that is called with an open folder and the name of a file in it. */
+typedef int (*visit_fn)(void *arg, int folder, const char *name);
+
+static int remove_at(void *arg, int folder, const char *name)
+{
+    struct stat st;
+    (void)arg;
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return TIERCE_E_ARGUMENT;
+    return unlinkat(folder, name, 0) == 0 ? 0 : -errno;
+}
+
+static int measure_at(void *arg, int folder, const char *name)
+{
+    struct stat st;
+    uint64_t *bytes = arg;
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return TIERCE_E_ARGUMENT;
+    *bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+/* Visits the file that `path` names below an open folder. After a removal, folders of the path that
+ * are empty are removed as well. -ENOENT: the file does not exist. */
+static int visit_below(int folder, unsigned depth, const char *path, visit_fn visit, void *arg)
+{
+    char name[NAME_BYTES_MAX + 1];
+    const char *end = next_name(path, name);
+    if (end == NULL)
+        return TIERCE_E_ARGUMENT;
+    if (*end == '\0')
+        return visit(arg, folder, name);
+    if (depth == DEPTH_MAX)
+        return TIERCE_E_ARGUMENT;
+    int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ELOOP || errno == ENOTDIR ? TIERCE_E_ARGUMENT : -errno;
+    int rc = visit_below(fd, depth + 1, end + 1, visit, arg);
+    close(fd);
+    /* An error is expected: the folder is not empty, or was removed by another process. */
+    if ((rc == 0 || rc == -ENOENT) && visit == remove_at)
+        (void)unlinkat(folder, name, AT_REMOVEDIR);
+    return rc;
+}
+
+static int visit_path(struct tierce__storage_driver *base, const char *path, visit_fn visit,
+                      void *arg)
+{
+    const struct file_driver *driver = driver_of(base);
+    size_t root_bytes = strlen(driver->root);
+    if (strncmp(path, driver->root, root_bytes) != 0)
+        return TIERCE_E_ARGUMENT;
+    int root = open_root(driver);
+    if (root < 0)
+        return root == -ENOENT ? TIERCE_E_DOWN : root; /* a missing root is not a missing file */
+    int rc = visit_below(root, 0, path + root_bytes, visit, arg);
+    close(root);
+    return rc;
+}
+
+static int file_remove(struct tierce__storage_driver *base, const char *path)
+{
+    int rc = visit_path(base, path, remove_at, NULL);
+    return rc == -ENOENT ? 0 : rc;
+}
+
+static int file_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
+{
+    return visit_path(base, path, measure_at, bytes);
+}
+
+static double file_used_share(struct tierce__storage_driver *base)
+{
+    struct statvfs st;
+    if (statvfs(driver_of(base)->root, &st) != 0 || st.f_blocks == 0)
+        return -1;
+    double used = (double)(st.f_blocks - st.f_bfree), free = (double)st.f_bavail;
+    return used + free > 0 ? used / (used + free) : -1;
+}
+
+const struct tierce__storage_ops tierce__storage_file = {
+    .name = "file",
+    .is_reached = true,
+    .open = file_open,
+    .close = file_close,
+    .probe = file_probe,
+    .remove = file_remove,
+    .measure = file_measure,
+    .used_share = file_used_share,
+};

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/storage/storage_worker.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/lock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WORKER_MAGIC 0x7477726bu
+
+/* A job: paths to delete or, with `bytes`, to measure. The caller frees it; if the caller has given
+ * up, the thread does. */
+struct job {
+    struct job *next;
+    size_t count, done;
+    bool is_left; /* the caller has given up */
+    int *status;
+    uint64_t *bytes;
+    char **paths;
+};
+
+struct tierce__storage_worker {
+    uint32_t magic;
+    const struct tierce__storage_ops *ops;
+    struct tierce__storage_driver *driver;
+    uint64_t timeout_ns;
+    pthread_t thread;
+
+    struct tierce__lock lock; /* guards the fields below */
+    struct tierce__cond wanted;
+    struct tierce__cond got_on;
+    unsigned references; /* of the thread and of holders */
+    struct job *first, *last;
+    struct job *current;
+    uint64_t busy_ns; /* start of the current driver call; 0: none */
+    bool wants_probe, is_ending, has_ended, is_joined;
+    struct tierce__storage_report report;
+};
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+static void free_job(struct job *job)
+{
+    for (size_t i = 0; job->paths != NULL && i < job->count; i++)
+        tierce__free(job->paths[i]);
+    tierce__free(job->paths);
+    tierce__free(job->status);
+    tierce__free(job->bytes);
+    tierce__free(job);
+}
+
+/* NULL: no memory. */
+static struct job *make_job(const char *const *paths, size_t count, bool measures)
+{
+    struct job *job = tierce__calloc(1, sizeof(*job));
+    if (job == NULL)
+        return NULL;
+    job->count = count;
+    job->status = tierce__calloc(count, sizeof(*job->status));
+    job->paths = tierce__calloc(count, sizeof(*job->paths));
+    if (measures)
+        job->bytes = tierce__calloc(count, sizeof(*job->bytes));
+    bool is_whole = job->status != NULL && job->paths != NULL && (job->bytes != NULL || !measures);
+    for (size_t i = 0; is_whole && i < count; i++) {
+        job->paths[i] = tierce__strdup(paths[i]);
+        is_whole = job->paths[i] != NULL;
+    }
+    if (is_whole)
+        return job;
+    free_job(job);
+    return NULL;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Drops a reference and frees the worker if it was the last. Always drops the lock. */
+static void drop_reference(struct tierce__storage_worker *worker)
+{
+    tierce__lock_assert_held(&worker->lock);
+    bool is_last = --worker->references == 0;
+    tierce__lock_drop(&worker->lock);
+    if (!is_last)
+        return;
+    worker->ops->close(worker->driver);
+    tierce__cond_fini(&worker->wanted);
+    tierce__cond_fini(&worker->got_on);
+    tierce__lock_fini(&worker->lock);
+    worker->magic = 0;
+    tierce__free(worker);
+}
+
+/* begin and got_on surround calls that may hang: the lock is not held meanwhile, and other threads
+ * see the start time. */
+static void begin(struct tierce__storage_worker *worker)
+{
+    worker->busy_ns = tierce__now_ns();
+    tierce__lock_drop(&worker->lock);
+}
+
+static void got_on(struct tierce__storage_worker *worker)
+{
+    tierce__lock_take(&worker->lock);
+    worker->busy_ns = 0;
+    tierce__cond_broadcast(&worker->got_on);
+}
+
+static void do_job(struct tierce__storage_worker *worker)
+{
+    struct job *job = worker->first;
+    worker->first = job->next;
+    worker->current = job;
+    while (job->done < job->count && !job->is_left) {
+        const char *path = job->paths[job->done];
+        begin(worker);
+        int rc = job->bytes != NULL
+                     ? worker->ops->measure(worker->driver, path, &job->bytes[job->done])
+                     : worker->ops->remove(worker->driver, path);
+        got_on(worker);
+        job->status[job->done++] = rc;
+    }
+    worker->current = NULL;
+    if (job->is_left)
+        free_job(job);
+}
+
+static void do_probe(struct tierce__storage_worker *worker)
+{
+    struct tierce__storage_report *report = &worker->report;
+    char why[128] = "";
+    double used_share = -1;
+    worker->wants_probe = false;
+    report->is_probing = true;
+    uint64_t from_ns = tierce__now_ns();
+    begin(worker);
+    int rc = worker->ops->probe(worker->driver, why);
+    uint64_t to_ns = tierce__now_ns();
+    if (rc == 0)
+        used_share = worker->ops->used_share(worker->driver);
+    got_on(worker);
+    report->is_probing = false;
+    report->is_probed = true;
+    report->probed_ns = to_ns;
+    report->took_ns = to_ns - from_ns;
+    report->failures = rc == 0 ? 0 : report->failures + 1;
+    report->used_share = used_share;
+    if (rc != 0)
+        snprintf(report->why, sizeof(report->why), "%s", *why != '\0' ? why : tierce_strerror(rc));
+}
+
+static void *run(void *arg)
+{
+    struct tierce__storage_worker *worker = arg;
+    tierce__lock_take(&worker->lock);
+    for (;;) {
+        if (worker->wants_probe && !worker->is_ending)
+            do_probe(worker);
+        if (worker->first != NULL)
+            do_job(worker);
+        else if (worker->is_ending)
+            break;
+        else if (!worker->wants_probe)
+            (void)tierce__cond_wait(&worker->wanted, &worker->lock, TIERCE__DEADLINE_NEVER);
+    }
+    worker->has_ended = true;
+    tierce__cond_broadcast(&worker->got_on);
+    drop_reference(worker);
+    return NULL;
+}
+
+/* ---- start and end --------------------------------------------------------------------------- */
+
+int tierce__storage_worker_start(struct tierce__storage_worker **out,
+                                 const struct tierce__storage *storage,
+                                 const struct tierce__storage_ops *ops, uint32_t timeout_ms,
+                                 char why[128])
+{
+    struct tierce__storage_worker *worker = tierce__calloc(1, sizeof(*worker));
+    if (worker == NULL)
+        return -ENOMEM;
+    int rc = ops->open(&worker->driver, storage, why);
+    if (rc != 0) {
+        tierce__free(worker);
+        return rc;
+    }
+    worker->magic = WORKER_MAGIC;
+    worker->ops = ops;
+    worker->timeout_ns = timeout_ms * TIERCE__MS_NS;
+    worker->references = 2;
+    worker->report.used_share = -1;
+    tierce__lock_init(&worker->lock, TIERCE__LOCK_STORAGE);
+    tierce__cond_init(&worker->wanted);
+    tierce__cond_init(&worker->got_on);
+    rc = -pthread_create(&worker->thread, NULL, run, worker);
+    if (rc != 0) {
+        snprintf(why, 128, "a thread: %s", tierce_strerror(rc));
+        tierce__lock_take(&worker->lock);
+        worker->references = 1;
+        drop_reference(worker);
+        return rc;
+    }
+    *out = worker;
+    return 0;
+}
+
+void tierce__storage_worker_end(struct tierce__storage_worker *worker)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    tierce__lock_take(&worker->lock);
+    worker->is_ending = true;
+    tierce__cond_signal(&worker->wanted);
+    tierce__lock_drop(&worker->lock);
+}
+
+/* Returns whether the current driver call takes longer than the time limit. */
+static bool hangs(const struct tierce__storage_worker *worker)
+{
+    return worker->busy_ns != 0 && tierce__now_ns() - worker->busy_ns >= worker->timeout_ns;
+}
+
+/* Waits for progress of the thread; returns false if it hangs. */
+static bool wait_for_it(struct tierce__storage_worker *worker)
+{
+    uint64_t from_ns = worker->busy_ns != 0 ? worker->busy_ns : tierce__now_ns();
+    return tierce__cond_wait(&worker->got_on, &worker->lock, from_ns + worker->timeout_ns) ||
+           !hangs(worker);
+}
+
+bool tierce__storage_worker_has_ended(struct tierce__storage_worker *worker, bool wait)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    tierce__lock_take(&worker->lock);
+    while (wait && !worker->has_ended && wait_for_it(worker))
+        continue;
+    bool has_ended = worker->has_ended;
+    tierce__lock_drop(&worker->lock);
+    if (has_ended && !worker->is_joined) {
+        pthread_join(worker->thread, NULL);
+        worker->is_joined = true;
+    }
+    return has_ended;
+}
+
+void tierce__storage_worker_forget(struct tierce__storage_worker *worker)
+{
+    if (!worker->is_joined)
+        pthread_detach(worker->thread);
+    tierce__storage_worker_release(worker);
+}
+
+void tierce__storage_worker_release(struct tierce__storage_worker *worker)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    tierce__lock_take(&worker->lock);
+    drop_reference(worker);
+}
+
+void tierce__storage_worker_hold(struct tierce__storage_worker *worker)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    tierce__lock_take(&worker->lock);
+    worker->references++;
+    tierce__lock_drop(&worker->lock);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void put_job(struct tierce__storage_worker *worker, struct job *job)
+{
+    if (worker->first == NULL)
+        worker->first = job;
+    else
+        worker->last->next = job;
+    worker->last = job;
+    tierce__cond_signal(&worker->wanted);
+}
+
+/* Removes a job that was not started from the queue. */
+static void take_out(struct tierce__storage_worker *worker, struct job *job)
+{
+    struct job *before = NULL;
+    for (struct job *at = worker->first; at != job; at = at->next)
+        before = at;
+    if (before == NULL)
+        worker->first = job->next;
+    else
+        before->next = job->next;
+    if (worker->last == job)
+        worker->last = before;
+}
+
+static int ask(struct tierce__storage_worker *worker, const char *const *paths, size_t count,
+               uint64_t *bytes, int *status)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    struct job *job = make_job(paths, count, bytes != NULL);
+    if (job == NULL)
+        return -ENOMEM;
+    tierce__lock_take(&worker->lock);
+    bool is_asked = !worker->is_ending && !hangs(worker);
+    if (is_asked)
+        put_job(worker, job);
+    while (is_asked && job->done < count && wait_for_it(worker))
+        continue;
+    bool is_current = worker->current == job;
+    for (size_t i = 0; i < count; i++)
+        status[i] = i < job->done ? job->status[i] : TIERCE_E_DOWN;
+    for (size_t i = 0; bytes != NULL && i < job->done; i++)
+        bytes[i] = job->bytes[i];
+    if (is_asked && job->done < count && is_current)
+        status[job->done] = TIERCE_E_DEADLINE;
+    job->is_left = is_current && job->done < count;
+    if (is_asked && job->done < count && !is_current)
+        take_out(worker, job);
+    bool is_left = job->is_left;
+    tierce__lock_drop(&worker->lock);
+    if (!is_left)
+        free_job(job);
+    return 0;
+}
+
+int tierce__storage_worker_remove(struct tierce__storage_worker *worker, const char *const *paths,
+                                  size_t count, int *status)
+{
+    return ask(worker, paths, count, NULL, status);
+}
+
+int tierce__storage_worker_measure(struct tierce__storage_worker *worker, const char *const *paths,
+                                   size_t count, uint64_t *bytes, int *status)
+{
+    return ask(worker, paths, count, bytes, status);
+}
+
+void tierce__storage_worker_probe(struct tierce__storage_worker *worker)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    tierce__lock_take(&worker->lock);
+    if (!worker->report.is_probing) {
+        worker->wants_probe = true;
+        tierce__cond_signal(&worker->wanted);
+    }
+    tierce__lock_drop(&worker->lock);
+}
+
+int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128])
+{
+    tierce__storage_worker_probe(worker);
+    tierce__lock_take(&worker->lock);
+    while (!worker->report.is_probed && wait_for_it(worker))
+        continue;
+    bool is_well = worker->report.is_probed && worker->report.failures == 0;
+    snprintf(why, 128, "%s", worker->report.is_probed ? worker->report.why : "it does not answer");
+    tierce__lock_drop(&worker->lock);
+    return is_well ? 0 : TIERCE_E_DOWN;
+}
+
+void tierce__storage_worker_reset(struct tierce__storage_worker *worker)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    tierce__lock_take(&worker->lock);
+    worker->report.failures = 0;
+    worker->report.is_probed = false;
+    worker->report.why[0] = '\0';
+    tierce__lock_drop(&worker->lock);
+}
+
+void tierce__storage_worker_report(struct tierce__storage_worker *worker,
+                                   struct tierce__storage_report *out)
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    tierce__lock_take(&worker->lock);
+    *out = worker->report;
+    out->is_probing = out->is_probing || worker->wants_probe;
+    out->hangs = hangs(worker);
+    tierce__lock_drop(&worker->lock);
+}

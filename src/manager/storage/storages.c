@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/storage/storages.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "manager/registry/model_json.h"
+#include "manager/storage/storage_worker.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#define STORAGES_MAGIC 0x74737473u
+
+enum {
+    TIMEOUT_MS = 2000,
+    FAILURES = 2,
+    TICK_MS_MIN = 5,
+    TICK_MS_MAX = 250,
+    NUMBERS = UINT16_MAX + 1,
+};
+
+/* A storage with one configuration. */
+struct unit {
+    struct unit *next;
+    struct tierce__storage_worker *worker;
+    const struct tierce__storage_ops *ops;
+    uint16_t number;
+    char *name, *config; /* its JSON, to notice changes */
+    bool is_enabled;     /* to be probed */
+    bool is_well;        /* as last reported */
+};
+
+struct tierce__storages {
+    uint32_t magic;
+    struct tierce__storages_opts opts;
+    pthread_t prober;
+    bool has_prober;
+
+    struct tierce__lock lock; /* guards the fields below */
+    struct tierce__cond ending;
+    bool is_ending;
+    uint64_t version;     /* of the registry from which the units were last updated */
+    struct unit *units;   /* at most one a number */
+    struct unit *retired; /* ending, to be joined */
+
+    _Atomic uint8_t is_unwell[NUMBERS]; /* written by the prober alone; relaxed: a hint */
+};
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* NULL: no memory. */
+static char *config_of(const struct tierce__storage *storage)
+{
+    struct tierce__storage alike = *storage;
+    struct json_object *json = NULL;
+    alike.is_enabled = true; /* fields that do not affect the driver */
+    alike.capacity_bytes = 0;
+    if (tierce__storage_to_json(&json, &alike, TIERCE__JSON_STORED) != 0)
+        return NULL;
+    char *text = tierce__model_print(json);
+    json_object_put(json);
+    return text;
+}
+
+static void free_unit(struct unit *unit)
+{
+    tierce__free(unit->name);
+    tierce__free(unit->config);
+    tierce__free(unit);
+}
+
+/* Errors: of the driver and its thread, -ENOMEM. */
+static int make_unit(struct unit **out, const struct tierce__storages *storages,
+                     const struct tierce__storage *storage, char why[128])
+{
+    struct unit *unit = tierce__calloc(1, sizeof(*unit));
+    if (unit == NULL)
+        return -ENOMEM;
+    unit->ops = storages->opts.find_ops(storage->type);
+    unit->number = storage->number;
+    unit->is_well = true;
+    unit->name = tierce__strdup(storage->name);
+    unit->config = config_of(storage);
+    int rc = unit->name != NULL && unit->config != NULL ? 0 : -ENOMEM;
+    if (rc == 0)
+        rc = tierce__storage_worker_start(&unit->worker, storage, unit->ops,
+                                          storages->opts.probe_timeout_ms, why);
+    if (rc == 0) {
+        *out = unit;
+        return 0;
+    }
+    free_unit(unit);
+    return rc;
+}
+
+static struct unit **find_unit(struct tierce__storages *storages, uint16_t number)
+{
+    struct unit **at = &storages->units;
+    while (*at != NULL && (*at)->number != number)
+        at = &(*at)->next;
+    return at;
+}
+
+static void set_unwell(struct tierce__storages *storages, uint16_t number, bool is_unwell)
+{
+    atomic_store_explicit(&storages->is_unwell[number], is_unwell, memory_order_relaxed);
+}
+
+/* Removes a unit from the list and ends its worker. */
+static void retire(struct tierce__storages *storages, struct unit **at)
+{
+    struct unit *unit = *at;
+    *at = unit->next;
+    unit->next = storages->retired;
+    storages->retired = unit;
+    set_unwell(storages, unit->number, false);
+    tierce__storage_worker_end(unit->worker);
+}
+
+/* Joins the units that have ended; with `all`, detaches those that hang. */
+static void reap(struct tierce__storages *storages, bool all)
+{
+    for (struct unit **at = &storages->retired; *at != NULL;) {
+        struct unit *unit = *at;
+        if (!tierce__storage_worker_has_ended(unit->worker, all) && !all) {
+            at = &unit->next;
+            continue;
+        }
+        *at = unit->next;
+        tierce__storage_worker_forget(unit->worker);
+        free_unit(unit);
+    }
+}
+
+/* Returns the unit of a storage, created if necessary. A changed configuration creates a new
+ * unit. */
+static int take_unit(struct unit **out, struct tierce__storages *storages,
+                     const struct tierce__storage *storage, bool is_current, char why[128])
+{
+    struct unit **at = find_unit(storages, storage->number), *unit = NULL;
+    if (*at != NULL && is_current) {
+        char *config = config_of(storage);
+        if (config == NULL)
+            return -ENOMEM;
+        if (strcmp(config, (*at)->config) != 0)
+            retire(storages, at);
+        tierce__free(config);
+        at = find_unit(storages, storage->number);
+    }
+    if (*at == NULL) {
+        int rc = make_unit(&unit, storages, storage, why);
+        if (rc != 0)
+            return rc;
+        unit->next = storages->units;
+        storages->units = unit;
+        set_unwell(storages, unit->number, false);
+        at = &storages->units;
+    }
+    *out = *at;
+    return 0;
+}
+
+/* ---- the prober ------------------------------------------------------------------------------ */
+
+static bool is_in(const struct tierce__catalog *catalog, const struct unit *unit)
+{
+    return tierce__catalog_storage_numbered(catalog, unit->number) != NULL;
+}
+
+/* A storage without a unit is unwell; that is logged when it begins. */
+static void say_unmade(struct tierce__storages *storages, const struct tierce__storage *storage,
+                       int rc, const char *why)
+{
+    if (atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0)
+        tierce__log(TIERCE_LOG_WARN, "storage_unusable", "storage=%s why=\"%s\"", storage->name,
+                    *why != '\0' ? why : tierce_strerror(rc));
+    set_unwell(storages, storage->number, true);
+}
+
+/* Updates the units from the registry. If memory runs out, the rest follows later. */
+static void refresh(struct tierce__storages *storages)
+{
+    uint64_t version = tierce__registry_version(storages->opts.registry);
+    if (version == storages->version)
+        return;
+    size_t count;
+    bool is_whole = true;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
+    const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
+    for (struct unit **at = &storages->units; *at != NULL;) {
+        if (is_in(catalog, *at))
+            at = &(*at)->next;
+        else
+            retire(storages, at);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct unit *unit = NULL;
+        char why[128] = "";
+        int rc = take_unit(&unit, storages, &all[i], true, why);
+        if (rc != 0) {
+            is_whole = false;
+            say_unmade(storages, &all[i], rc, why);
+            continue;
+        }
+        /* A storage that is enabled again starts without failures. */
+        if (all[i].is_enabled != unit->is_enabled)
+            tierce__storage_worker_reset(unit->worker);
+        unit->is_enabled = all[i].is_enabled;
+    }
+    tierce__registry_release(storages->opts.registry, catalog);
+    if (is_whole)
+        storages->version = version;
+}
+
+/* A report about a unit, to be sent when no lock is held. */
+struct change {
+    char name[256];
+    char why[128];
+    bool is_well;
+};
+
+/* Requests a probe if it is due, and reads the last result; true if the health has changed. */
+static bool look_after(struct tierce__storages *storages, struct unit *unit, struct change *out)
+{
+    struct tierce__storage_report report;
+    uint64_t interval_ns = storages->opts.probe_interval_ms * TIERCE__MS_NS;
+    if (!unit->ops->is_reached)
+        return false;
+    tierce__storage_worker_report(unit->worker, &report);
+    if (unit->is_enabled && !report.is_probing && !report.hangs &&
+        (!report.is_probed || tierce__now_ns() - report.probed_ns >= interval_ns))
+        tierce__storage_worker_probe(unit->worker);
+    bool is_well = !report.hangs && report.failures < storages->opts.failures;
+    set_unwell(storages, unit->number, !is_well);
+    if (is_well == unit->is_well)
+        return false;
+    unit->is_well = out->is_well = is_well;
+    snprintf(out->name, sizeof(out->name), "%s", unit->name);
+    snprintf(out->why, sizeof(out->why), "%s",
+             is_well        ? ""
+             : report.hangs ? "it does not answer"
+                            : report.why);
+    return true;
+}
+
+static void tell(const struct tierce__storages *storages, const struct change *change)
+{
+    tierce__log(change->is_well ? TIERCE_LOG_INFO : TIERCE_LOG_WARN, "storage_health",
+                "storage=%s well=%d why=\"%s\"", change->name, change->is_well, change->why);
+    if (storages->opts.changed != NULL)
+        storages->opts.changed(storages->opts.changed_arg, change->name, change->is_well,
+                               change->why);
+}
+
+/* Returns the n-th unit, or NULL. The list may change while the lock is not held. */
+static struct unit *unit_at(struct tierce__storages *storages, size_t n)
+{
+    struct unit *unit = storages->units;
+    while (unit != NULL && n-- > 0)
+        unit = unit->next;
+    return unit;
+}
+
+static uint32_t tick_ms(const struct tierce__storages_opts *opts)
+{
+    uint32_t tick = (opts->probe_interval_ms < opts->probe_timeout_ms ? opts->probe_interval_ms
+                                                                      : opts->probe_timeout_ms) /
+                    4;
+    return tick < TICK_MS_MIN ? TICK_MS_MIN : tick > TICK_MS_MAX ? TICK_MS_MAX : tick;
+}
+
+static void *probe_all(void *arg)
+{
+    struct tierce__storages *storages = arg;
+    struct change change;
+    tierce__lock_take(&storages->lock);
+    while (!storages->is_ending) {
+        refresh(storages);
+        reap(storages, false);
+        struct unit *unit;
+        for (size_t i = 0; (unit = unit_at(storages, i)) != NULL; i++) {
+            if (!look_after(storages, unit, &change))
+                continue;
+            tierce__lock_drop(&storages->lock);
+            tell(storages, &change);
+            tierce__lock_take(&storages->lock);
+        }
+        if (!storages->is_ending)
+            (void)tierce__cond_wait(&storages->ending, &storages->lock,
+                                    tierce__deadline_in_ms(tick_ms(&storages->opts)));
+    }
+    tierce__lock_drop(&storages->lock);
+    return NULL;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int tierce__storages_open(struct tierce__storages **out, const struct tierce__storages_opts *opts)
+{
+    struct tierce__storages *storages = tierce__calloc(1, sizeof(*storages));
+    if (storages == NULL)
+        return -ENOMEM;
+    storages->magic = STORAGES_MAGIC;
+    storages->opts = *opts;
+    if (storages->opts.probe_timeout_ms == 0)
+        storages->opts.probe_timeout_ms = TIMEOUT_MS;
+    if (storages->opts.failures == 0)
+        storages->opts.failures = FAILURES;
+    if (storages->opts.find_ops == NULL)
+        storages->opts.find_ops = tierce__storage_ops_find;
+    storages->version = UINT64_MAX;
+    tierce__lock_init(&storages->lock, TIERCE__LOCK_STORAGES);
+    tierce__cond_init(&storages->ending);
+    int rc = 0;
+    if (opts->probe_interval_ms > 0)
+        rc = -pthread_create(&storages->prober, NULL, probe_all, storages);
+    if (rc != 0) {
+        tierce__cond_fini(&storages->ending);
+        tierce__lock_fini(&storages->lock);
+        tierce__free(storages);
+        return rc;
+    }
+    storages->has_prober = opts->probe_interval_ms > 0;
+    *out = storages;
+    return 0;
+}
+
+void tierce__storages_close(struct tierce__storages *storages)
+{
+    if (storages == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    tierce__lock_take(&storages->lock);
+    storages->is_ending = true;
+    tierce__cond_signal(&storages->ending);
+    tierce__lock_drop(&storages->lock);
+    if (storages->has_prober)
+        pthread_join(storages->prober, NULL);
+    tierce__lock_take(&storages->lock);
+    while (storages->units != NULL)
+        retire(storages, &storages->units);
+    reap(storages, true);
+    tierce__lock_drop(&storages->lock);
+    tierce__cond_fini(&storages->ending);
+    tierce__lock_fini(&storages->lock);
+    storages->magic = 0;
+    tierce__free(storages);
+}
+
+/* ---- queries --------------------------------------------------------------------------------- */
+
+bool tierce__storages_is_available(struct tierce__storages *storages,
+                                   const struct tierce__storage *storage)
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    return storage->is_enabled &&
+           atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0;
+}
+
+int tierce__storages_try(const struct tierce__storages *storages,
+                         const struct tierce__storage *storage, char why[128])
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    struct tierce__storage_worker *worker;
+    why[0] = '\0';
+    if (!ops->is_reached)
+        return 0;
+    int rc =
+        tierce__storage_worker_start(&worker, storage, ops, storages->opts.probe_timeout_ms, why);
+    if (rc != 0)
+        return rc;
+    rc = tierce__storage_worker_try(worker, why);
+    tierce__storage_worker_end(worker);
+    (void)tierce__storage_worker_has_ended(worker, true);
+    tierce__storage_worker_forget(worker);
+    return rc;
+}
+
+bool tierce__storages_is_managed(const struct tierce__storages *storages,
+                                 enum tierce__storage_type type)
+{
+    return storages->opts.find_ops(type)->is_reached;
+}
+
+void tierce__storages_state(struct tierce__storages *storages, const char *name,
+                            struct tierce__storage_state *out)
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
+    struct tierce__storage_report report = {.used_share = -1};
+    *out = (struct tierce__storage_state){.used_share = -1};
+    if (storage != NULL) {
+        tierce__lock_take(&storages->lock);
+        struct unit *unit = *find_unit(storages, storage->number);
+        if (unit != NULL)
+            tierce__storage_worker_report(unit->worker, &report);
+        tierce__lock_drop(&storages->lock);
+        out->is_enabled = storage->is_enabled;
+        out->is_managed = tierce__storages_is_managed(storages, storage->type);
+        out->is_well =
+            atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0;
+        out->is_probed = report.is_probed;
+        out->used_share = report.used_share;
+        if (report.is_probed) {
+            out->probe_age_ms = (tierce__now_ns() - report.probed_ns) / TIERCE__MS_NS;
+            out->probe_took_us = report.took_ns / 1000;
+        }
+        snprintf(out->why, sizeof(out->why), "%s",
+                 report.hangs ? "it does not answer" : report.why);
+    }
+    tierce__registry_release(storages->opts.registry, catalog);
+}
+
+/* Returns the worker of a managed storage, held; NULL and 0 if it is unmanaged. */
+static int hold_worker(struct tierce__storage_worker **out, struct tierce__storages *storages,
+                       const struct tierce__storage *storage)
+{
+    struct unit *unit = NULL;
+    char why[128] = "";
+    *out = NULL;
+    if (!storages->opts.find_ops(storage->type)->is_reached)
+        return 0;
+    tierce__lock_take(&storages->lock);
+    int rc = take_unit(&unit, storages, storage, false, why);
+    if (rc == 0)
+        tierce__storage_worker_hold(unit->worker);
+    *out = rc == 0 ? unit->worker : NULL;
+    tierce__lock_drop(&storages->lock);
+    return rc;
+}
+
+static int not_reached(int *status, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        status[i] = TIERCE_E_UNSUPPORTED;
+    return 0;
+}
+
+int tierce__storages_delete(struct tierce__storages *storages,
+                            const struct tierce__storage *storage, const char *const *paths,
+                            size_t count, int *status)
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    struct tierce__storage_worker *worker;
+    int rc = hold_worker(&worker, storages, storage);
+    if (worker == NULL)
+        return rc < 0 ? rc : not_reached(status, count);
+    rc = tierce__storage_worker_remove(worker, paths, count, status);
+    tierce__storage_worker_release(worker);
+    return rc;
+}
+
+int tierce__storages_measure(struct tierce__storages *storages,
+                             const struct tierce__storage *storage, const char *const *paths,
+                             size_t count, uint64_t *bytes, int *status)
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    struct tierce__storage_worker *worker;
+    int rc = hold_worker(&worker, storages, storage);
+    if (worker == NULL)
+        return rc < 0 ? rc : not_reached(status, count);
+    rc = tierce__storage_worker_measure(worker, paths, count, bytes, status);
+    tierce__storage_worker_release(worker);
+    return rc;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_STORAGES_H
+#define TIERCE_MANAGER_STORAGES_H
+
+#include "manager/registry/registry.h"
+#include "manager/storage/storage.h"
+
+/*
+ * Health and deletion for the registry's storages.
+ *
+ * Each enabled storage is probed periodically with a real write, read and delete, bounded in time.
+ * After `failures` consecutive probes that failed or hung, a storage is unavailable for writes and
+ * reads; after a successful probe it is available again. Unmanaged storages (storage.h) count as
+ * well and are shown as unmanaged.
+ *
+ * One thread per storage makes all calls that may hang. While it hangs, the storage is unwell and
+ * requests to it fail with TIERCE_E_DOWN at once; nothing else waits for it, not even close.
+ *
+ * Threads: any.
+ */
+
+struct tierce__storages;
+
+struct tierce__storages_opts {
+    size_t size;
+    struct tierce__registry *registry; /* [borrow until close] */
+    uint32_t probe_interval_ms;        /* 0: no probing */
+    uint32_t probe_timeout_ms;         /* 0: 2000 */
+    uint32_t failures;                 /* 0: 2 */
+    /* Called for each change of health, on a thread of the storages, without a lock. May be
+     * NULL. */
+    void (*changed)(void *arg, const char *storage, bool is_well, const char *why);
+    void *changed_arg;
+    /* NULL: tierce__storage_ops_find. */
+    const struct tierce__storage_ops *(*find_ops)(enum tierce__storage_type type);
+};
+
+TIERCE_MUSTUSE int tierce__storages_open(struct tierce__storages **out,
+                                         const struct tierce__storages_opts *opts);
+void tierce__storages_close(struct tierce__storages *storages);
+
+/* Returns whether the storage is enabled in the registry and well. Cheap and lock-free. */
+bool tierce__storages_is_available(struct tierce__storages *storages,
+                                   const struct tierce__storage *storage);
+
+/* Probes a storage once; it need not be registered. An unmanaged storage is well. Blocks for at
+ * most probe_timeout_ms. Errors, `why` in words: TIERCE_E_DOWN, those of its driver and of a
+ * thread, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__storages_try(const struct tierce__storages *storages,
+                                        const struct tierce__storage *storage, char why[128]);
+
+/* Returns whether a driver exists for storages of this kind, so that they are probed and their
+ * bytes deleted. */
+bool tierce__storages_is_managed(const struct tierce__storages *storages,
+                                 enum tierce__storage_type type);
+
+struct tierce__storage_state {
+    bool is_enabled, is_managed, is_well, is_probed;
+    uint64_t probe_age_ms, probe_took_us; /* of the last finished probe; valid if is_probed */
+    char why[128];                        /* reason of the last failure, or "" */
+    double used_share;                    /* of the file system or server; negative: unknown */
+};
+/* Reads the state of a storage; if it is unknown, all fields are zero except used_share, which is
+ * -1. */
+void tierce__storages_state(struct tierce__storages *storages, const char *name,
+                            struct tierce__storage_state *out);
+
+/*
+ * Deletes files (tierce__place_path) of a storage. status[i]: 0 if the file is deleted or did not
+ * exist, else an error. Blocks for at most probe_timeout_ms per file; then that file gets
+ * TIERCE_E_DEADLINE (it may still be deleted) and the remaining ones TIERCE_E_DOWN.
+ * TIERCE_E_ARGUMENT: the path leaves the storage's root or contains a link, or is not a regular
+ * file; nothing is deleted. TIERCE_E_UNSUPPORTED: the storage is unmanaged; its owner must delete
+ * the bytes. Returns 0 if status was filled, else -ENOMEM or the error of opening the driver.
+ */
+TIERCE_MUSTUSE int tierce__storages_delete(struct tierce__storages *storages,
+                                           const struct tierce__storage *storage,
+                                           const char *const *paths, size_t count, int *status);
+
+/* Reads the sizes of files; bytes[i] is valid if status[i] is 0. -ENOENT: the file does not exist.
+ * Blocks and fails as above. */
+TIERCE_MUSTUSE int tierce__storages_measure(struct tierce__storages *storages,
+                                            const struct tierce__storage *storage,
+                                            const char *const *paths, size_t count, uint64_t *bytes,
+                                            int *status);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_WIRE_RESP_SENTINEL_H
+#define TIERCE_WIRE_RESP_SENTINEL_H
+
+#include "net/redis/resp_uri.h"
+
+/*
+ * The master of a name, wherever sentinels say it is now.
+ *
+ *     rc = tierce__resp_sentinel_open(sentinel, &client, why);
+ *
+ * Sentinels are queried in turn, beginning with the one that answered last; the named server counts
+ * only if it reports itself as a master. (A user who may not ask for its ROLE has only the
+ * sentinels' word.) No connection to a sentinel is kept.
+ *
+ * Thread: one at a time.
+ */
+
+struct tierce__resp_sentinel;
+
+/* Of a URI with is_sentinel. [borrow] the URI for the call. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__resp_sentinel_create(struct tierce__resp_sentinel **out,
+                                                const struct tierce__resp_uri *uri);
+/* NULL is accepted. */
+void tierce__resp_sentinel_close(struct tierce__resp_sentinel *sentinel);
+
+/* A client that is connected to the master; takes all sentinels together as long as one attempt to
+ * connect may take, and the master as long again. Errors: as tierce__resp_open; TIERCE_E_DOWN,
+ * nobody knows a master, or who should be it is not; `why` in words. */
+TIERCE_MUSTUSE int tierce__resp_sentinel_open(struct tierce__resp_sentinel *sentinel,
+                                              struct tierce__resp **out,
+                                              char why[TIERCE__RESP_WHY_BYTES]);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "net/server/grpc/grpc_client_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CLIENT_MAGIC 0x746e6c63u
+
+static struct tierce__grpc_link *as_link(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct tierce__grpc_link, node);
+}
+
+static int set_up(struct tierce__grpc_client *client, const struct tierce__grpc_client_opts *opts,
+                  char why[256])
+{
+    size_t authority_bytes = strlen(opts->host) + 16;
+    bool is_ipv6 = strchr(opts->host, ':') != NULL;
+    client->magic = CLIENT_MAGIC;
+    client->port = opts->port;
+    client->connection_count = opts->connections > 0 ? opts->connections : 1;
+    client->connect_timeout_ms = opts->connect_timeout_ms > 0 ? opts->connect_timeout_ms : 5000;
+    client->message_bytes_max =
+        opts->message_bytes_max > 0 ? opts->message_bytes_max : (size_t)64 << 20;
+    tierce__list_init(&client->links);
+    client->host = tierce__strdup(opts->host);
+    client->server_name =
+        tierce__strdup(opts->server_name != NULL ? opts->server_name : opts->host);
+    client->authority = tierce__alloc(authority_bytes);
+    if (client->host == NULL || client->server_name == NULL || client->authority == NULL) {
+        snprintf(why, 256, "no memory");
+        return -ENOMEM;
+    }
+    snprintf(client->authority, authority_bytes, is_ipv6 ? "[%s]:%u" : "%s:%u", opts->host,
+             opts->port);
+    if (!opts->tls)
+        return 0;
+    return tierce__tls_client_context(&client->tls, opts->ca_file, opts->certificate, opts->key,
+                                      why);
+}
+
+int tierce__grpc_client_open(struct tierce__grpc_client **out,
+                             const struct tierce__grpc_client_opts *opts, char why[256])
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    struct tierce__grpc_client *client = tierce__calloc(1, sizeof(*client));
+    if (client == NULL) {
+        snprintf(why, 256, "no memory");
+        return -ENOMEM;
+    }
+    int rc = set_up(client, opts, why);
+    for (uint32_t i = 0; rc == 0 && i < client->connection_count; i++)
+        rc = tierce__grpc_link_open(client, why);
+    if (rc != 0) {
+        tierce__grpc_client_close(client);
+        return rc;
+    }
+    *out = client;
+    return 0;
+}
+
+void tierce__grpc_client_close(struct tierce__grpc_client *client)
+{
+    if (client == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &client->links)
+        tierce__grpc_link_close(as_link(node), false);
+    tierce__deadlines_fini(&client->deadlines);
+    tierce__tls_context_destroy(client->tls);
+    tierce__free(client->polled);
+    tierce__free(client->authority);
+    tierce__free(client->server_name);
+    tierce__free(client->host);
+    client->magic = 0;
+    tierce__free(client);
+}
+
+/* Returns the connection with the fewest calls, and counts those that accept calls. */
+static struct tierce__grpc_link *emptiest(struct tierce__grpc_client *client, uint32_t *count)
+{
+    struct tierce__grpc_link *best = NULL;
+    *count = 0;
+    TIERCE__LIST_FOR_EACH (node, &client->links) {
+        struct tierce__grpc_link *link = as_link(node);
+        if (link->is_leaving || link->has_failed)
+            continue;
+        (*count)++;
+        if (best == NULL || link->in_flight < best->in_flight)
+            best = link;
+    }
+    return best;
+}
+
+int tierce__grpc_client_start(struct tierce__grpc_client *client,
+                              const struct tierce__grpc_request *request, tierce__grpc_done_fn done,
+                              void *arg)
+{
+    TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
+    uint32_t count;
+    char why[256];
+    struct tierce__grpc_link *link = emptiest(client, &count);
+    if (count < client->connection_count) {
+        int rc = tierce__grpc_link_open(client, why);
+        if (rc != 0 && link == NULL)
+            return rc;
+        link = emptiest(client, &count);
+    }
+    return tierce__grpc_link_start(link, request, done, arg);
+}
+
+/* ---- poll ------------------------------------------------------------------------------------ */
+
+/* Closes connections that failed or are finished. Ending their calls may start others. */
+static void close_ended(struct tierce__grpc_client *client)
+{
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &client->links) {
+        struct tierce__grpc_link *link = as_link(node);
+        if (link->has_failed || (link->is_leaving && link->in_flight == 0))
+            tierce__grpc_link_close(link, true);
+    }
+}
+
+static size_t count_links(const struct tierce__grpc_client *client)
+{
+    size_t count = 0;
+    TIERCE__LIST_FOR_EACH (node, &client->links)
+        count++;
+    return count;
+}
+
+static bool reserve_polled(struct tierce__grpc_client *client, size_t count)
+{
+    if (count <= client->polled_capacity)
+        return true;
+    void *polled = tierce__realloc(client->polled, count * sizeof(*client->polled));
+    if (polled == NULL)
+        return false;
+    client->polled = polled;
+    client->polled_capacity = count;
+    return true;
+}
+
+static int wait_ms(const struct tierce__grpc_client *client, uint64_t until_ns)
+{
+    uint64_t next = tierce__deadlines_next(&client->deadlines), now = tierce__now_ns();
+    if (until_ns < next)
+        next = until_ns;
+    if (next <= now)
+        return 0;
+    uint64_t ms = (next - now + TIERCE__MS_NS - 1) / TIERCE__MS_NS;
+    return ms < INT32_MAX ? (int)ms : INT32_MAX;
+}
+
+/* Waits for the sockets and reads. Returns whether one of them was ready. */
+static bool wait_and_read(struct tierce__grpc_client *client, uint64_t until_ns)
+{
+    size_t n = 0;
+    if (!reserve_polled(client, count_links(client)))
+        return false;
+    TIERCE__LIST_FOR_EACH (node, &client->links) {
+        const struct tierce__grpc_link *link = as_link(node);
+        short events = tierce__grpc_link_wants_write(link) ? POLLIN | POLLOUT : POLLIN;
+        client->polled[n++] = (struct pollfd){.fd = link->fd, .events = events};
+    }
+    int ready = poll(client->polled, n, wait_ms(client, until_ns));
+    if (ready <= 0)
+        return false;
+    n = 0;
+    /* Links that a `done` opens are appended: they are beyond what was polled. */
+    struct tierce__list *node = client->links.next;
+    for (size_t count = count_links(client); n < count; n++, node = node->next)
+        if ((client->polled[n].revents & ~POLLOUT) != 0)
+            tierce__grpc_link_read(as_link(node));
+    return true;
+}
+
+size_t tierce__grpc_client_poll(struct tierce__grpc_client *client, uint32_t timeout_ms)
+{
+    TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
+    uint64_t until_ns = tierce__deadline_in_ms(timeout_ms);
+    TIERCE__LIST_FOR_EACH (node, &client->links)
+        tierce__grpc_link_write(as_link(node));
+    close_ended(client);
+    if (client->in_flight > 0)
+        (void)wait_and_read(client, until_ns);
+    tierce__deadlines_expire(&client->deadlines, tierce__now_ns());
+    close_ended(client);
+    TIERCE__LIST_FOR_EACH (node, &client->links)
+        tierce__grpc_link_write(as_link(node));
+    return client->in_flight;
+}
+
+/* ---- one call -------------------------------------------------------------------------------- */
+
+struct waiting {
+    struct tierce__grpc_answer *answer;
+    bool is_done;
+};
+
+static void take_answer(void *arg, struct tierce__grpc_answer *answer)
+{
+    struct waiting *waiting = arg;
+    *waiting->answer = *answer;
+    answer->body = NULL;
+    waiting->is_done = true;
+}
+
+int tierce__grpc_client_unary(struct tierce__grpc_client *client,
+                              const struct tierce__grpc_request *request,
+                              struct tierce__grpc_answer *answer)
+{
+    struct waiting waiting = {.answer = answer};
+    int rc = tierce__grpc_client_start(client, request, take_answer, &waiting);
+    while (rc == 0 && !waiting.is_done)
+        (void)tierce__grpc_client_poll(client, UINT32_MAX);
+    return rc;
+}
+
+void tierce__grpc_answer_fini(struct tierce__grpc_answer *answer)
+{
+    tierce__free(answer->body);
+    answer->body = NULL;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/log_repeat.h"
+#include "net/server/grpc/grpc_socket_private.h"
+#include "net/server/listen.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/*
+ * The first loop accepts; each socket goes to the loop that has the fewest. With one listening
+ * socket for each loop instead, a few connections often land on the same one.
+ */
+
+struct tierce__grpc_listener {
+    struct tierce__grpc_origin origin;
+    struct tierce__uv_loop *const *loops;
+    size_t loop_count;
+    uint32_t connections_max;
+    struct tierce__routes routes;
+    uint16_t port;
+    int fd, spare_fd;
+    uv_poll_t poll;
+    struct tierce__task start, close;
+    sem_t closed;
+    bool is_polling, is_closed;
+};
+
+static void arrive(struct tierce__task *task)
+{
+    tierce__grpc_socket_open(TIERCE__CONTAINER_OF(task, struct tierce__grpc_arrival, task));
+}
+
+static struct tierce__uv_loop *emptiest(const struct tierce__grpc_listener *listener)
+{
+    struct tierce__uv_loop *best = listener->loops[0];
+    for (size_t i = 1; i < listener->loop_count; i++)
+        if (atomic_load_explicit(&listener->loops[i]->socket_count, memory_order_relaxed) <
+            atomic_load_explicit(&best->socket_count, memory_order_relaxed))
+            best = listener->loops[i];
+    return best;
+}
+
+/* Counts a connection unless a limit is reached. */
+static bool may_enter(struct tierce__grpc_listener *listener, struct tierce__address *out,
+                      const struct sockaddr *address)
+{
+    struct tierce__grpc_origin *origin = &listener->origin;
+    uint32_t before = atomic_fetch_add_explicit(&origin->sockets, 1, memory_order_relaxed);
+    if (before < listener->connections_max &&
+        (origin->addresses == NULL || tierce__addresses_enter(origin->addresses, out, address)))
+        return true;
+    atomic_fetch_sub_explicit(&origin->sockets, 1, memory_order_relaxed);
+    return false;
+}
+
+static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct sockaddr *address)
+{
+    struct tierce__grpc_arrival *arrival = tierce__alloc(sizeof(*arrival));
+    char peer[TIERCE__PEER_BYTES];
+    struct tierce__address counted = {{0}};
+    tierce__peer_print(peer, address);
+    if (arrival == NULL || !may_enter(listener, &counted, address)) {
+        tierce__free(arrival);
+        close(fd);
+        tierce__log_repeated(TIERCE_LOG_WARN, "serve_connection_refused", "port=%u peer=%s",
+                             listener->port, peer);
+        return;
+    }
+    *arrival = (struct tierce__grpc_arrival){.task = {.run = arrive},
+                                             .origin = &listener->origin,
+                                             .loop = emptiest(listener),
+                                             .fd = fd,
+                                             .address = counted};
+    memcpy(arrival->peer, peer, sizeof(peer));
+    atomic_fetch_add_explicit(&arrival->loop->socket_count, 1, memory_order_relaxed);
+    if (tierce__loop_is_here(&arrival->loop->base))
+        arrive(&arrival->task);
+    else
+        tierce__loop_post(&arrival->loop->base, &arrival->task);
+}
+
+#define ACCEPTED_AT_ONCE 64
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    struct tierce__grpc_listener *listener = poll->data;
+    for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
+        struct sockaddr_storage address;
+        int fd = tierce__listen_accept(listener->fd, &listener->spare_fd, &address);
+        if (fd >= 0)
+            hand_on(listener, fd, (const struct sockaddr *)&address);
+        else if (fd == -EMFILE)
+            tierce__log_repeated(TIERCE_LOG_WARN, "serve_no_descriptor", "port=%u", listener->port);
+        else
+            return;
+    }
+}
+
+static void start_accepting(struct tierce__task *task)
+{
+    struct tierce__grpc_listener *listener =
+        TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, start);
+    listener->poll.data = listener;
+    int rc = uv_poll_init(&listener->loops[0]->uv, &listener->poll, listener->fd);
+    if (rc != 0) {
+        tierce__log(TIERCE_LOG_ERROR, "serve_cannot_accept", "port=%u err=\"%s\"", listener->port,
+                    tierce_strerror(rc));
+        return;
+    }
+    listener->is_polling = true;
+    uv_poll_start(&listener->poll, UV_READABLE, on_readable);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct tierce__grpc_listener *listener = handle->data;
+    close(listener->fd);
+    listener->fd = -1;
+    sem_post(&listener->closed);
+}
+
+static void stop_accepting(struct tierce__task *task)
+{
+    struct tierce__grpc_listener *listener =
+        TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, close);
+    if (listener->is_polling)
+        uv_close((uv_handle_t *)&listener->poll, on_closed);
+    else
+        sem_post(&listener->closed);
+}
+
+int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
+                                const struct tierce__grpc_listener_opts *opts, char why[256])
+{
+    const struct tierce__listener *config = opts->listener;
+    struct tierce__grpc_listener *listener = tierce__calloc(1, sizeof(*listener));
+    int rc = -ENOMEM;
+    snprintf(why, 256, "no memory");
+    if (listener == NULL)
+        return rc;
+    listener->fd = -1;
+    listener->spare_fd = tierce__listen_spare();
+    listener->loops = opts->loops;
+    listener->loop_count = opts->loop_count;
+    listener->connections_max = opts->connections_max;
+    listener->port = config->port;
+    listener->start.run = start_accepting;
+    listener->close.run = stop_accepting;
+    listener->is_closed = true;
+    sem_init(&listener->closed, 0, 0);
+    listener->origin =
+        (struct tierce__grpc_origin){.shared = opts->shared, .addresses = opts->addresses};
+    rc = tierce__routes_init(&listener->routes, config->routes, config->route_count);
+    listener->origin.routes = &listener->routes;
+    if (rc == 0 && config->tls.certificate != NULL)
+        rc = tierce__tls_server_context(&listener->origin.tls, &config->tls, why);
+    if (rc == 0)
+        rc = tierce__listen_tcp(&listener->fd, &listener->port, config->host, why);
+    if (rc != 0) {
+        tierce__grpc_listener_destroy(listener);
+        return rc;
+    }
+    listener->is_closed = false;
+    tierce__loop_post(&listener->loops[0]->base, &listener->start);
+    *out = listener;
+    return 0;
+}
+
+uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener)
+{
+    return listener->port;
+}
+
+void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
+                                    struct tierce__tls_context *fresh)
+{
+    tierce__tls_context_exchange(listener->origin.tls, fresh);
+}
+
+void tierce__grpc_listener_close(struct tierce__grpc_listener *listener)
+{
+    if (listener == NULL || listener->is_closed)
+        return;
+    listener->is_closed = true;
+    tierce__loop_post(&listener->loops[0]->base, &listener->close);
+    while (sem_wait(&listener->closed) != 0 && errno == EINTR) {
+    }
+}
+
+void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener)
+{
+    if (listener == NULL)
+        return;
+    if (listener->fd >= 0)
+        close(listener->fd);
+    if (listener->spare_fd >= 0)
+        close(listener->spare_fd);
+    tierce__tls_context_destroy(listener->origin.tls);
+    tierce__routes_fini(&listener->routes);
+    sem_destroy(&listener->closed);
+    tierce__free(listener);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_SERVE_GRPC_SOCKET_H
+#define TIERCE_SERVE_GRPC_SOCKET_H
+
+#include "net/server/addresses.h"
+#include "net/server/call_private.h"
+#include "net/server/routes.h"
+#include "net/server/tls.h"
+#include "net/server/uv_loop.h"
+
+/* gRPC connections on sockets of libuv's loops. */
+
+struct tierce__grpc_listener;
+
+struct tierce__grpc_listener_opts {
+    struct tierce__shared *shared;
+    struct tierce__uv_loop *const *loops; /* the first one accepts */
+    size_t loop_count;
+    const struct tierce__listener *listener;
+    uint32_t connections_max;
+    struct tierce__addresses *addresses; /* [borrow until destroy]; NULL: no limit */
+};
+
+/* Errors: negative errno, TIERCE_E_CONFIG; `why` in words. */
+TIERCE_MUSTUSE int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
+                                               const struct tierce__grpc_listener_opts *opts,
+                                               char why[256]);
+uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener);
+
+/* Installs certificates for new connections; `fresh` receives the previous ones. */
+void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
+                                    struct tierce__tls_context *fresh);
+
+/* Stops accepting; returns when that is done. */
+void tierce__grpc_listener_close(struct tierce__grpc_listener *listener);
+
+/* Once its loops have ended. */
+void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener);
+
+/* Asks every connection of a loop to end its calls, or to abort them. Asynchronous. Thread: any. */
+void tierce__grpc_sockets_drain(struct tierce__uv_loop *loop);
+void tierce__grpc_sockets_give_up(struct tierce__uv_loop *loop);
+
+/* For the loop itself. */
+void tierce__grpc_sockets_flush(struct tierce__uv_loop *loop);
+void tierce__grpc_sockets_close(struct tierce__uv_loop *loop);
+
+#endif

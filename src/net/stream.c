@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/stream.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Milliseconds for poll, rounded up so that it does not spin at the end. */
+static int poll_timeout(uint64_t deadline_ns)
+{
+    uint64_t now = tierce__now_ns();
+    if (deadline_ns == TIERCE__DEADLINE_NEVER)
+        return -1;
+    if (now >= deadline_ns)
+        return 0;
+    uint64_t ms = (deadline_ns - now + TIERCE__MS_NS - 1) / TIERCE__MS_NS;
+    return ms > 60000 ? 60000 : (int)ms;
+}
+
+int tierce__stream_wait(int fd, short events, short *got, uint64_t deadline_ns)
+{
+    for (;;) {
+        struct pollfd poll_fd = {.fd = fd, .events = events};
+        int n = poll(&poll_fd, 1, poll_timeout(deadline_ns));
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n > 0) {
+            if (got != NULL)
+                *got = poll_fd.revents;
+            return 0;
+        }
+        if (tierce__now_ns() >= deadline_ns)
+            return TIERCE_E_DEADLINE;
+    }
+}
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+/* One address. */
+static int connect_to(int *out, int family, const struct sockaddr *address, socklen_t length,
+                      uint64_t deadline_ns)
+{
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    int rc = connect(fd, address, length) == 0 ? 0 : -errno;
+    if (rc == -EINPROGRESS || rc == -EINTR) {
+        int error = 0;
+        socklen_t size = sizeof(error);
+        rc = tierce__stream_wait(fd, POLLOUT, NULL, deadline_ns);
+        if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+            error = errno;
+        rc = rc != 0 ? rc : -error;
+    }
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    if (family != AF_UNIX) {
+        int on = 1;
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    }
+    *out = fd;
+    return 0;
+}
+
+static int connect_unix(int *fd, const char *path, uint64_t deadline_ns)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = strlen(path);
+    if (length >= sizeof(address.sun_path))
+        return -ENAMETOOLONG;
+    memcpy(address.sun_path, path, length);
+    return connect_to(fd, AF_UNIX, (const struct sockaddr *)&address, sizeof(address), deadline_ns);
+}
+
+static int connect_host(int *fd, const char *host, uint16_t port, uint64_t deadline_ns, char *why,
+                        size_t why_room)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    char service[8];
+    snprintf(service, sizeof(service), "%u", (unsigned)port);
+    int code = getaddrinfo(host, service, &hints, &list);
+    if (code != 0) {
+        snprintf(why, why_room, "%s: %s", host, gai_strerror(code));
+        return code == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH;
+    }
+    int rc = -EHOSTUNREACH;
+    for (const struct addrinfo *at = list; at != NULL && rc != 0; at = at->ai_next)
+        rc = connect_to(fd, at->ai_family, at->ai_addr, at->ai_addrlen, deadline_ns);
+    freeaddrinfo(list);
+    return rc;
+}
+
+int tierce__stream_connect(int *fd, const char *host, uint16_t port, uint64_t deadline_ns,
+                           char *why, size_t why_room)
+{
+    why[0] = '\0';
+    int rc = host[0] == '/' ? connect_unix(fd, host, deadline_ns)
+                            : connect_host(fd, host, port, deadline_ns, why, why_room);
+    if (rc != 0 && why[0] == '\0')
+        snprintf(why, why_room, "cannot connect to %.180s port %u: %s", host, (unsigned)port,
+                 tierce_strerror(rc));
+    return rc;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Leaves out the first `bytes` of the pieces. */
+static void skip(struct iovec **pieces, int *count, size_t bytes)
+{
+    while (*count > 0 && bytes >= (*pieces)->iov_len) {
+        bytes -= (*pieces)->iov_len;
+        (*pieces)++;
+        (*count)--;
+    }
+    if (*count == 0)
+        return;
+    (*pieces)->iov_base = (char *)(*pieces)->iov_base + bytes;
+    (*pieces)->iov_len -= bytes;
+}
+
+/* Handles a call that returned n < 0. Returns 0 to retry it. */
+static int after_failure(int fd, short events, uint64_t deadline_ns)
+{
+    if (errno == EINTR)
+        return 0;
+    if (errno != EAGAIN && errno != EWOULDBLOCK)
+        return -errno;
+    return tierce__stream_wait(fd, events, NULL, deadline_ns);
+}
+
+int tierce__stream_send(int fd, struct iovec *pieces, int count, uint64_t deadline_ns)
+{
+    int rc = 0;
+    skip(&pieces, &count, 0);
+    while (count > 0 && rc == 0) {
+        struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
+        ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
+        if (n >= 0)
+            skip(&pieces, &count, (size_t)n);
+        else
+            rc = after_failure(fd, POLLOUT, deadline_ns);
+        if (rc == 0 && count > 0 && tierce__now_ns() >= deadline_ns)
+            rc = TIERCE_E_DEADLINE;
+    }
+    return rc;
+}
+
+int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least, size_t *got,
+                           uint64_t deadline_ns)
+{
+    int rc = 0, on = 1;
+    *got = 0;
+    skip(&pieces, &count, 0);
+    while (*got < least && rc == 0) {
+        ssize_t n = readv(fd, pieces, count);
+        if (n == 0)
+            return -ECONNRESET;
+        if (n > 0) {
+            *got += (size_t)n;
+            skip(&pieces, &count, (size_t)n);
+            setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+        } else {
+            rc = after_failure(fd, POLLIN, deadline_ns);
+        }
+        if (rc == 0 && *got < least && tierce__now_ns() >= deadline_ns)
+            rc = TIERCE_E_DEADLINE;
+    }
+    return rc;
+}
+
+bool tierce__stream_is_quiet(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EWOULDBLOCK);
+}

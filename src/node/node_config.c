@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "node/node_config.h"
+#include "base/alloc.h"
+#include "net/loopback.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ENV_PREFIX "TIERCE_NODE"
+#define ENV_CONFIG "TIERCE_NODE_CONFIG"
+
+static const struct tierce__param params[] = {
+#define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text)                           \
+    {name, TIERCE__PARAM_##type, fallback, min, max, choices, text},
+#include "engine/engine_params.def"
+#include "node/node_params.def"
+#undef TIERCE_PARAM
+};
+
+_Static_assert(sizeof(params) / sizeof(params[0]) == TIERCE__NODE_PARAMS,
+               "one row for each number");
+
+/* Variables that share the prefix and are not parameters. */
+static const char *const other_variables[] = {ENV_CONFIG, "TIERCE_NODE_SOCKET", "TIERCE_NODE_USER",
+                                              NULL};
+
+const struct tierce__param *tierce__node_params(size_t *count)
+{
+    *count = TIERCE__NODE_PARAMS - TIERCE__ENGINE_PARAMS;
+    return params + TIERCE__ENGINE_PARAMS;
+}
+
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+static uint32_t u32_of(const struct tierce__config *values, enum tierce__node_param row)
+{
+    return (uint32_t)tierce__config_number(values, (size_t)row);
+}
+
+static const char *text_of(const struct tierce__config *values, enum tierce__node_param row)
+{
+    return tierce__config_text(values, (size_t)row);
+}
+
+static bool flag_of(const struct tierce__config *values, enum tierce__node_param row)
+{
+    return tierce__config_bool(values, (size_t)row);
+}
+
+static uint64_t share_of(const struct tierce__config *values, enum tierce__node_param row)
+{
+    uint64_t memory = tierce__config_number(values, TIERCE__ENGINE_MEMORY_SIZE);
+    return (uint64_t)(tierce__config_share(values, (size_t)row) * (double)memory);
+}
+
+static uint32_t engine_ms(const struct tierce__config *values, enum tierce__engine_param row)
+{
+    return (uint32_t)tierce__config_number(values, (size_t)row);
+}
+
+static void fill(struct tierce__node_config *config, struct tierce__config *values)
+{
+    *config = (struct tierce__node_config){
+        .values = values,
+        .host = text_of(values, TIERCE__NODE_LISTEN_HOST),
+        .resp_port = (uint16_t)u32_of(values, TIERCE__NODE_LISTEN_RESP_PORT),
+        .lm_port = (uint16_t)u32_of(values, TIERCE__NODE_LISTEN_LM_PORT),
+        .http_port = (uint16_t)u32_of(values, TIERCE__NODE_LISTEN_HTTP_PORT),
+        .has_resp = flag_of(values, TIERCE__NODE_LISTEN_RESP),
+        .has_lm = flag_of(values, TIERCE__NODE_LISTEN_LM),
+        .is_insecure = flag_of(values, TIERCE__NODE_LISTEN_INSECURE),
+        .tls_certificate = text_of(values, TIERCE__NODE_TLS_CERTIFICATE),
+        .tls_key = text_of(values, TIERCE__NODE_TLS_KEY),
+        .tls_client_ca = text_of(values, TIERCE__NODE_TLS_CLIENT_CA),
+        .token_file = text_of(values, TIERCE__NODE_AUTH_TOKEN_FILE),
+        .native_path = text_of(values, TIERCE__NODE_LISTEN_NATIVE),
+        .native_users = text_of(values, TIERCE__NODE_LISTEN_NATIVE_USERS),
+        .native_group = text_of(values, TIERCE__NODE_LISTEN_NATIVE_GROUP),
+        .native_connections_max = u32_of(values, TIERCE__NODE_LIMIT_NATIVE_CONNECTIONS),
+        .native_open_max = u32_of(values, TIERCE__NODE_LIMIT_NATIVE_OPEN),
+        .native_chains_max = tierce__config_number(values, TIERCE__NODE_LIMIT_NATIVE_CHAINS),
+        .native_memory_max = share_of(values, TIERCE__NODE_LIMIT_NATIVE_MEMORY),
+        .lookup_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_LOOKUP),
+        .load_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_LOAD),
+        .store_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_STORE),
+        .pin_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_PIN),
+        .prefetch_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_PREFETCH),
+        .loops = u32_of(values, TIERCE__NODE_SERVE_LOOPS),
+        .workers = u32_of(values, TIERCE__NODE_SERVE_WORKERS),
+        .drain_ms = u32_of(values, TIERCE__NODE_SERVE_DRAIN),
+        .connections_max = u32_of(values, TIERCE__NODE_LIMIT_CONNECTIONS),
+        .connections_per_address = u32_of(values, TIERCE__NODE_LIMIT_CONNECTIONS_PER_ADDRESS),
+        .value_max = tierce__config_number(values, TIERCE__NODE_LIMIT_VALUE),
+        .request_max = tierce__config_number(values, TIERCE__NODE_LIMIT_REQUEST),
+        .incoming_max = share_of(values, TIERCE__NODE_LIMIT_INCOMING),
+        .grace_max = share_of(values, TIERCE__NODE_LIMIT_GRACE),
+        .idle_ms = u32_of(values, TIERCE__NODE_TIMEOUT_IDLE),
+        .request_ms = u32_of(values, TIERCE__NODE_TIMEOUT_REQUEST),
+        .grace_ms = u32_of(values, TIERCE__NODE_TIMEOUT_GRACE),
+        .find_ms = (uint32_t)tierce__config_number(values, TIERCE__ENGINE_TIMEOUT_LOAD),
+        .disk_path = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH),
+        .disk_is_optional = flag_of(values, TIERCE__NODE_DISK_OPTIONAL),
+        .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0' ||
+                    tierce__config_text(values, TIERCE__ENGINE_REMOTE_URLS)[0] != '\0',
+    };
+}
+
+/* ---- rules over several parameters ----------------------------------------------------------- */
+
+static int check_access(const struct tierce__node_config *config,
+                        struct tierce__config_error *error)
+{
+    bool has_tls = config->tls_certificate[0] != '\0', has_tokens = config->token_file[0] != '\0';
+    bool has_client_ca = config->tls_client_ca[0] != '\0';
+    if (has_tls != (config->tls_key[0] != '\0'))
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.certificate and tls.key must be set together");
+    if (has_client_ca && !has_tls)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.client_ca requires tls.certificate and tls.key");
+    if (tierce__is_loopback_host(config->host) || config->is_insecure)
+        return 0;
+    const char *host = config->host[0] != '\0' ? config->host : "every address";
+    if (config->has_lm && !has_client_ca)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "listen.host is %.100s, which other hosts can reach, and lm:// "
+                                   "has no authentication: set "
+                                   "tls.client_ca, listen.lm: false or listen.insecure: true",
+                                   host);
+    if (config->has_resp && (!has_tls || !has_tokens))
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "listen.host is %.100s, which other hosts can reach: set "
+                                   "auth.token_file, tls.certificate "
+                                   "and tls.key, or listen.insecure: true",
+                                   host);
+    return 0;
+}
+
+static int check(const struct tierce__node_config *config, struct tierce__config_error *error)
+{
+    uint16_t resp = config->has_resp ? config->resp_port : 0,
+             lm = config->has_lm ? config->lm_port : 0;
+    if ((resp != 0 && (resp == lm || resp == config->http_port)) ||
+        (lm != 0 && lm == config->http_port))
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "two of listen.resp_port, listen.lm_port and listen.http_port are the same");
+    return check_access(config, error);
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+struct request {
+    enum tierce__node_action action;
+    const char *yaml; /* --config, or NULL */
+};
+
+/* "--config FILE" and "--config=FILE"; *i is moved over it. */
+static bool is_config_flag(int *i, int argc, char *const *argv, const char **value)
+{
+    const char *arg = argv[*i];
+    if (strncmp(arg, "--config=", 9) == 0) {
+        *value = arg + 9;
+        return true;
+    }
+    if (strcmp(arg, "--config") != 0 || *i + 1 >= argc)
+        return false;
+    *value = argv[++*i];
+    return true;
+}
+
+static int read_arguments(struct request *request, int argc, char *const *argv,
+                          struct tierce__config_error *error)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *arg = argv[i], *value;
+        if (strcmp(arg, "-h") == 0 || strcmp(arg, "--help") == 0)
+            request->action = TIERCE__NODE_HELP;
+        else if (strcmp(arg, "--print-config") == 0)
+            request->action = TIERCE__NODE_PRINT;
+        else if (strcmp(arg, "--markdown") == 0)
+            request->action = TIERCE__NODE_MARKDOWN;
+        else if (is_config_flag(&i, argc, argv, &value))
+            request->yaml = value;
+        else if (strcmp(arg, "--config") == 0)
+            return tierce__config_fail(error, TIERCE_E_CONFIG, "--config requires a file");
+        else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
+            return tierce__config_fail(
+                error, TIERCE_E_CONFIG,
+                "\"%.100s\" is not an argument of the node; parameters are written "
+                "--NAME=VALUE (see tierce help node)",
+                arg);
+    }
+    return 0;
+}
+
+static int apply_flags(struct tierce__config *values, int argc, char *const *argv,
+                       struct tierce__config_error *error)
+{
+    int rc = 0;
+    for (int i = 0; i < argc && rc == 0; i++) {
+        char name[80], source[84];
+        const char *value, *equals;
+        if (is_config_flag(&i, argc, argv, &value) || (equals = strchr(argv[i], '=')) == NULL)
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)(equals - argv[i] - 2), argv[i] + 2);
+        snprintf(source, sizeof(source), "--%s", name);
+        rc = tierce__config_set(values, name, equals + 1, source, error);
+    }
+    return rc;
+}
+
+static int load_values(struct tierce__config *values, const struct request *request, int argc,
+                       char *const *argv, char *const *env, struct tierce__config_error *error)
+{
+    const char *yaml =
+        request->yaml != NULL ? request->yaml : tierce__config_env_value(env, ENV_CONFIG);
+    int rc = yaml != NULL ? tierce__config_load_file(values, yaml, error) : 0;
+    if (rc == 0)
+        rc = tierce__config_load_env(values, env, other_variables, error);
+    return rc == 0 ? apply_flags(values, argc, argv, error) : rc;
+}
+
+static int make_engine_config(struct tierce_config **out, const struct tierce__config *values,
+                              struct tierce__config_error *error)
+{
+    struct tierce_config *config;
+    int rc = tierce_config_create(&config);
+    if (rc != 0)
+        return tierce__config_fail(error, rc, "no memory");
+    for (size_t row = 0; row < TIERCE__ENGINE_PARAMS && rc == 0; row++)
+        rc = tierce__engine_config_set(config, params[row].name,
+                                       tierce__config_canonical(values, row),
+                                       tierce__config_source(values, row), error->text);
+    /* listen.native implies a shared pool. */
+    if (rc == 0 && tierce__config_text(values, TIERCE__NODE_LISTEN_NATIVE)[0] != '\0')
+        rc = tierce__engine_config_set(config, "memory.shared", "true", "listen.native",
+                                       error->text);
+    if (rc != 0)
+        tierce_config_destroy(config);
+    else
+        *out = config;
+    return rc;
+}
+
+int tierce__node_config_load(struct tierce__node_config *out, int argc, char *const *argv,
+                             char *const *env, struct tierce__config_error *error)
+{
+    struct request request = {.action = TIERCE__NODE_RUN};
+    struct tierce__config *values = NULL;
+    struct tierce__node_config config = {0};
+    int rc = read_arguments(&request, argc, argv, error);
+    if (rc == 0 && tierce__config_create(&values, params, TIERCE__NODE_PARAMS, ENV_PREFIX) != 0)
+        rc = tierce__config_fail(error, -ENOMEM, "no memory");
+    if (rc == 0 && (request.action == TIERCE__NODE_RUN || request.action == TIERCE__NODE_PRINT))
+        rc = load_values(values, &request, argc, argv, env, error);
+    if (rc == 0) {
+        fill(&config, values);
+        rc = check(&config, error);
+    }
+    if (rc == 0)
+        rc = make_engine_config(&config.engine, values, error);
+    if (rc != 0) {
+        tierce__config_destroy(values);
+        return rc;
+    }
+    config.action = request.action;
+    *out = config;
+    return 0;
+}
+
+void tierce__node_config_clear(struct tierce__node_config *config)
+{
+    tierce__config_destroy(config->values);
+    tierce_config_destroy(config->engine);
+    *config = (struct tierce__node_config){0};
+}

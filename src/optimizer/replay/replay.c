@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "optimizer/replay/replay.h"
+#include "base/alloc.h"
+#include "core/policy/flat.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct tierce__replay {
+    struct tierce__replay_opts opts;
+    struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
+    struct tierce__flat flat;
+    struct tierce__flat_watch flat_watch;
+    bool *there; /* [there_room] of one request */
+    uint32_t there_room;
+    bool looks_up;    /* some match needs the cached blocks before the uses */
+    bool counts_uses; /* MATCH_STREAM is asked for */
+    struct tierce__replay_result result;
+};
+
+/* ---- a request ------------------------------------------------------------------------------- */
+
+static void count_hits(struct tierce__replay *r, const struct tierce__recorded *request)
+{
+    const uint8_t *internal = tierce__recorded_internal(request);
+    for (size_t m = 0; m < r->opts.match_count; m++) {
+        const struct tierce__match *match = &r->matches[m];
+        if (match->kind == TIERCE__MATCH_STREAM)
+            continue;
+        uint32_t hits = tierce__match_count(match, r->there, request->read_count);
+        r->result.hits[m] += hits;
+        r->result.internal_hits[m] +=
+            tierce__match_internal(match, r->there, internal, request->read_count, hits);
+    }
+}
+
+static int make_there(struct tierce__replay *r, uint32_t count)
+{
+    if (count <= r->there_room)
+        return 0;
+    bool *there = tierce__realloc(r->there, count);
+    if (there == NULL)
+        return -ENOMEM;
+    r->there = there;
+    r->there_room = count;
+    return 0;
+}
+
+static void look_up(struct tierce__replay *r, const struct tierce__recorded *request)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request), *slot_of = r->flat.slot_of;
+    const uint8_t *internal = tierce__recorded_internal(request);
+    r->result.requests++;
+    r->result.blocks += request->read_count;
+    for (uint32_t i = 0; internal != NULL && i < request->read_count; i++)
+        r->result.internal_blocks += internal[i] != 0;
+    if (!r->looks_up)
+        return;
+    for (uint32_t i = 0; i < request->count; i++)
+        r->there[i] = slot_of[blocks[i]] != TIERCE__NO_SLOT;
+    count_hits(r, request);
+    if (r->opts.watch != NULL)
+        r->opts.watch->looked_up(r->opts.watch->arg, request, r->there);
+}
+
+static void count_uses(struct tierce__replay *r, const uint8_t *internal, uint32_t read_count,
+                       uint32_t hits)
+{
+    uint32_t internal_hits = 0;
+    for (uint32_t i = 0; internal != NULL && i < read_count; i++)
+        internal_hits += r->there[i] && internal[i] != 0;
+    for (size_t m = 0; m < r->opts.match_count; m++) {
+        if (r->matches[m].kind == TIERCE__MATCH_STREAM) {
+            r->result.hits[m] += hits;
+            r->result.internal_hits[m] += internal_hits;
+        }
+    }
+}
+
+/* Uses the blocks from `from` on up to `to`, and returns the hits of those that are looked up. */
+static uint32_t use_part(struct tierce__replay *r, const struct tierce__recorded *request,
+                         uint32_t from, uint32_t to, bool stores)
+{
+    const uint8_t *internal = r->counts_uses ? tierce__recorded_internal(request) : NULL;
+    const uint64_t *bytes = r->opts.in_bytes ? tierce__recorded_bytes(request) : NULL;
+    if (from == to)
+        return 0;
+    return tierce__flat_run(
+        &r->flat, &(struct tierce__flat_uses){
+                      .keys = tierce__recorded_blocks(request) + from,
+                      .bytes = bytes != NULL ? bytes + from : NULL,
+                      .there = internal != NULL ? r->there + from : NULL,
+                      .count = to - from,
+                      .counted = request->read_count > from ? request->read_count - from : 0,
+                      .backwards = r->opts.order == TIERCE__TOUCH_REV,
+                      .stores = stores,
+                      .ticks = r->opts.ttl_us == 0,
+                  });
+}
+
+static void use_each(struct tierce__replay *r, const struct tierce__recorded *request)
+{
+    const uint8_t *internal = r->counts_uses ? tierce__recorded_internal(request) : NULL;
+    uint32_t hits = 0, stored = request->stored, count = request->count;
+    if (r->opts.order == TIERCE__TOUCH_REV)
+        hits = use_part(r, request, stored, count, false) + use_part(r, request, 0, stored, true);
+    else
+        hits = use_part(r, request, 0, stored, true) + use_part(r, request, stored, count, false);
+    if (r->counts_uses)
+        count_uses(r, internal, request->read_count, hits);
+}
+
+static void hold(struct tierce__replay *r, const struct tierce__recorded *request, bool held)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request), *slot_of = r->flat.slot_of;
+    struct tierce__policy *policy = r->flat.policy;
+    for (uint32_t i = 0; policy != NULL && i < request->count; i++) {
+        if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
+            policy->ops->set_evictable(policy, slot_of[blocks[i]], !held);
+    }
+}
+
+static void use_whole(struct tierce__replay *r, const struct tierce__recorded *request)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request), *slot_of = r->flat.slot_of;
+    const uint64_t *bytes = r->opts.in_bytes ? tierce__recorded_bytes(request) : NULL;
+    struct tierce__policy *policy = r->flat.policy;
+    const struct tierce__policy_ops *ops = policy != NULL ? policy->ops : NULL;
+    uint32_t parent = TIERCE__NO_SLOT;
+    r->flat.now += r->opts.ttl_us == 0;
+    for (uint32_t i = request->count; policy != NULL && i-- > 0;) {
+        if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
+            ops->touch(policy, slot_of[blocks[i]], r->flat.now);
+    }
+    hold(r, request, true);
+    for (uint32_t i = 0; i < request->stored; i++) {
+        bool there = slot_of[blocks[i]] != TIERCE__NO_SLOT;
+        if (!there &&
+            !tierce__flat_store(&r->flat, ops, blocks[i], bytes != NULL ? bytes[i] : 1, parent))
+            break;
+        parent = slot_of[blocks[i]];
+        if (!there && policy != NULL)
+            ops->set_evictable(policy, parent, false);
+    }
+    /* Restores the order after all blocks are stored; policies that count uses do not count
+     * this. */
+    for (uint32_t i = request->count; policy != NULL && !ops->counts_uses && i-- > 0;) {
+        if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
+            ops->touch(policy, slot_of[blocks[i]], r->flat.now);
+    }
+    hold(r, request, false);
+}
+
+static void fill_result(struct tierce__replay *r)
+{
+    r->result.stored = r->flat.stored;
+    r->result.refused = r->flat.refused;
+    r->result.evicted = r->flat.evicted;
+    r->result.expired = r->flat.expired;
+    r->result.used = r->flat.used;
+    r->result.used_max = r->flat.used_max;
+    if (r->result.has_hand)
+        r->result.wraps = r->flat.policy->ops->wraps(r->flat.policy);
+}
+
+int tierce__replay_request(struct tierce__replay *replay, const struct tierce__recorded *request)
+{
+    int rc = make_there(replay, request->count);
+    if (rc < 0)
+        return rc;
+    if (replay->opts.ttl_us > 0) {
+        replay->flat.now = request->time_us > 0 ? (uint64_t)request->time_us : 0;
+        tierce__flat_expire(&replay->flat);
+    }
+    look_up(replay, request);
+    if (replay->opts.whole)
+        use_whole(replay, request);
+    else
+        use_each(replay, request);
+    fill_result(replay);
+    return 0;
+}
+
+/* ---- create, destroy, read ------------------------------------------------------------------- */
+
+static bool are_good(const struct tierce__replay_opts *opts)
+{
+    if (opts->capacity == 0 || opts->match_count == 0 ||
+        opts->match_count > TIERCE__REPLAY_MATCHES_MAX || opts->distinct > TIERCE__POLICY_SLOTS_MAX)
+        return false;
+    for (size_t m = 0; m < opts->match_count; m++) {
+        if (opts->whole && opts->matches[m].kind == TIERCE__MATCH_STREAM)
+            return false;
+    }
+    return true;
+}
+
+int tierce__replay_create(struct tierce__replay **out, const struct tierce__replay_opts *opts)
+{
+    if (!are_good(opts))
+        return TIERCE_E_ARGUMENT;
+    struct tierce__replay *r = tierce__calloc(1, sizeof(*r));
+    if (r == NULL)
+        return -ENOMEM;
+    r->opts = *opts;
+    memcpy(r->matches, opts->matches, opts->match_count * sizeof(opts->matches[0]));
+    r->opts.matches = r->matches;
+    r->looks_up = opts->watch != NULL;
+    for (size_t m = 0; m < opts->match_count; m++) {
+        bool at_use = r->matches[m].kind == TIERCE__MATCH_STREAM;
+        r->counts_uses = r->counts_uses || at_use;
+        r->looks_up = r->looks_up || !at_use;
+    }
+    int rc = tierce__flat_init(&r->flat, &(struct tierce__flat_opts){
+                                             .policy = opts->policy,
+                                             .key_count = opts->distinct > 0 ? opts->distinct : 1,
+                                             .capacity = opts->capacity,
+                                             .in_bytes = opts->in_bytes,
+                                             .seed = opts->seed,
+                                             .ttl = opts->ttl_us,
+                                             .samples = opts->samples,
+                                         });
+    if (rc < 0) {
+        tierce__replay_destroy(r);
+        return rc;
+    }
+    if (opts->watch != NULL) {
+        r->flat_watch = (struct tierce__flat_watch){
+            .stored = opts->watch->stored, .left = opts->watch->left, .arg = opts->watch->arg};
+        r->flat.watch = &r->flat_watch;
+    }
+    r->result.has_hand = r->flat.policy != NULL && r->flat.policy->ops->wraps != NULL;
+    *out = r;
+    return 0;
+}
+
+void tierce__replay_destroy(struct tierce__replay *replay)
+{
+    if (replay == NULL)
+        return;
+    tierce__flat_fini(&replay->flat);
+    tierce__free(replay->there);
+    tierce__free(replay);
+}
+
+const struct tierce__replay_result *tierce__replay_result(const struct tierce__replay *replay)
+{
+    return &replay->result;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_WIRE_RPCS_H
+#define TIERCE_WIRE_RPCS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+/*
+ * The calls of the manager (rpcs.def), and their descriptors for gRPC reflection.
+ *
+ * The generated headers are "proto/kvcm/meta_service.pb-c.h" and its siblings. Their C names leave
+ * the first parts of the package out: Meta__StartWriteCacheRequest, META__ERROR_CODE__OK.
+ *
+ * Thread: any; everything is constant.
+ */
+
+enum tierce__rpc_port {
+    TIERCE__RPC_PORT_META,
+    TIERCE__RPC_PORT_ADMIN,
+    TIERCE__RPC_PORT_DEBUG,
+};
+
+enum tierce__rpc_id {
+#define TIERCE_RPC(package, service, method, snake, reply, http, port, who)                        \
+    TIERCE__RPC_##package##_##snake,
+#include "proto/kvcm/rpcs.def"
+#undef TIERCE_RPC
+    TIERCE__RPC_COUNT
+};
+
+struct tierce__rpc {
+    const char *service;   /* "kv_cache_manager.proto.meta.MetaService" */
+    const char *method;    /* "StartWriteCache" */
+    const char *grpc_path; /* "/kv_cache_manager.proto.meta.MetaService/StartWriteCache" */
+    const char *http_path; /* "/api/startWriteCache" */
+    const ProtobufCMessageDescriptor *request, *reply;
+    enum tierce__rpc_port port;
+    bool is_leader_only;
+};
+
+/* By enum tierce__rpc_id. */
+extern const struct tierce__rpc tierce__rpcs[TIERCE__RPC_COUNT];
+
+/* A google.protobuf.FileDescriptorSet of all four files, with the real packages. */
+extern const uint8_t tierce__rpc_descriptors[];
+extern const size_t tierce__rpc_descriptor_bytes;
+
+#endif

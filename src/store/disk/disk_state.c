@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "base/clock.h"
+#include "store/disk/disk_private.h"
+
+#define DIRTY_BYTES_MAX (128ULL << 20) /* beyond it a commit begins before its time */
+
+/* ---- lists of slots -------------------------------------------------------------------------- */
+
+static void list_push(struct tierce__disk *d, struct tierce__disk_slots *list, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    c->next = TIERCE__NO_SLOT;
+    c->prev = list->count > 0 ? list->tail : TIERCE__NO_SLOT;
+    if (list->count > 0)
+        d->table.chunks[list->tail].next = slot;
+    else
+        list->head = slot;
+    list->tail = slot;
+    list->count++;
+    list->bytes += c->object_bytes;
+}
+
+static void list_remove(struct tierce__disk *d, struct tierce__disk_slots *list, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_ASSERT(list->count > 0);
+    if (c->prev != TIERCE__NO_SLOT)
+        d->table.chunks[c->prev].next = c->next;
+    else
+        list->head = c->next;
+    if (c->next != TIERCE__NO_SLOT)
+        d->table.chunks[c->next].prev = c->prev;
+    else
+        list->tail = c->prev;
+    list->count--;
+    list->bytes -= c->object_bytes;
+}
+
+/* ---- life of a chunk ------------------------------------------------------------------------- */
+
+bool tierce__disk_is_visible(const struct tierce__disk *d, uint32_t slot)
+{
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    return c->state != TIERCE__DISK_WRITING && !c->doomed;
+}
+
+bool tierce__disk_is_served(const struct tierce__disk *d, uint32_t slot)
+{
+    return tierce__disk_is_visible(d, slot) && !d->table.chunks[slot].hidden;
+}
+
+uint32_t tierce__disk_find(struct tierce__disk *d, const struct tierce__key *key)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t slot = tierce__index_find(d->table.index, key);
+    if (slot != TIERCE__INDEX_NONE && !tierce__disk_is_visible(d, slot))
+        slot = TIERCE__INDEX_NONE;
+    return slot;
+}
+
+struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, uint32_t slot)
+{
+    static const uint8_t none[TIERCE_HASH_BYTES];
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    bool has_parent = memcmp(c->parent, none, sizeof(none)) != 0;
+    return (struct tierce__tier_event){.admitted = true,
+                                       .key = tierce__index_key(d->table.index, slot),
+                                       .parent = has_parent ? c->parent : NULL,
+                                       .first_block = c->first_block,
+                                       .object_bytes = c->object_bytes,
+                                       .token_start = c->token_start,
+                                       .block_count = c->block_count};
+}
+
+/* A chunk is served from here on, or not any more. */
+static void tell(struct tierce__disk *d, uint32_t slot, bool admitted, enum tierce__tier_left left)
+{
+    if (admitted) {
+        tierce__siblings_add(d->siblings, slot, tierce__index_key(d->table.index, slot),
+                             d->table.chunks[slot].first_block);
+        d->stats.chunks++;
+    } else {
+        tierce__siblings_remove(d->siblings, slot);
+        d->stats.chunks--;
+    }
+    if (d->watch == NULL || d->closing)
+        return;
+    struct tierce__tier_event event = tierce__disk_describe(d, slot);
+    event.admitted = admitted;
+    event.left = left;
+    d->watch(d->watch_arg, &event);
+}
+
+/* Durable chunks without reads in flight can be evicted; the policy knows chunks that are visible
+ * or being written. */
+static void update_evictable(struct tierce__disk *d, uint32_t slot)
+{
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    if (!c->doomed)
+        d->policy->ops->set_evictable(d->policy, slot,
+                                      c->state == TIERCE__DISK_DURABLE && c->reads == 0);
+}
+
+void tierce__disk_hold(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    d->table.chunks[slot].reads++;
+    d->reading_count++;
+    update_evictable(d, slot);
+}
+
+void tierce__disk_unhold(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_ASSERT(d->table.chunks[slot].reads > 0);
+    d->table.chunks[slot].reads--;
+    d->reading_count--;
+    update_evictable(d, slot);
+}
+
+void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    c->state = TIERCE__DISK_DIRTY;
+    c->seq = d->next_seq++;
+    c->stored_s = tierce__wall_s();
+    list_push(d, &d->dirty, slot);
+    d->stats.put_chunks++;
+    d->stats.put_bytes += c->object_bytes;
+    tell(d, slot, true, TIERCE__LEFT_DELETED);
+    tierce__disk_want_commit(d, d->dirty.bytes > DIRTY_BYTES_MAX);
+}
+
+void tierce__disk_abort(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    d->policy->ops->remove(d->policy, slot, false);
+    tierce__space_give(d->space, c->offset, c->object_bytes);
+    tierce__disk_table_erase(&d->table, slot);
+}
+
+void tierce__disk_begin_commit(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_ASSERT(d->committing.count == 0);
+    d->committing = d->dirty;
+    d->dirty = (struct tierce__disk_slots){0};
+    uint32_t slot = d->committing.head;
+    for (uint32_t i = 0; i < d->committing.count; i++, slot = d->table.chunks[slot].next)
+        d->table.chunks[slot].state = TIERCE__DISK_COMMITTING;
+}
+
+static void set_all(struct tierce__disk *d, enum tierce__disk_state state)
+{
+    while (d->committing.count > 0) {
+        uint32_t slot = d->committing.head;
+        list_remove(d, &d->committing, slot);
+        d->table.chunks[slot].state = (uint8_t)state;
+        if (state == TIERCE__DISK_DIRTY) {
+            d->table.chunks[slot].recorded = true;
+            list_push(d, &d->dirty, slot);
+        }
+        update_evictable(d, slot);
+    }
+}
+
+void tierce__disk_settle(struct tierce__disk *d, uint64_t limbo_mark)
+{
+    tierce__lock_assert_held(&d->lock);
+    d->durable_count += d->committing.count;
+    set_all(d, TIERCE__DISK_DURABLE);
+    for (; d->limbo_head < limbo_mark; d->limbo_head++) {
+        const struct tierce__disk_limbo *l = &d->limbo[d->limbo_head % d->limbo_room];
+        if (l->slot != TIERCE__NO_SLOT) {
+            d->table.chunks[l->slot].state = TIERCE__DISK_FORGOTTEN;
+            continue;
+        }
+        tierce__space_give(d->space, l->offset, l->object_bytes);
+        d->limbo_bytes -= l->object_bytes;
+    }
+}
+
+void tierce__disk_retry_later(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    set_all(d, TIERCE__DISK_DIRTY);
+}
+
+void tierce__disk_drop_unsynced(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    /* Writes in progress began before the failure was known, and may be lost too: their puts fail
+     * when they end. */
+    d->sync_epoch++;
+    struct tierce__disk_slots *lists[] = {&d->committing, &d->dirty};
+    for (size_t i = 0; i < 2; i++) {
+        while (lists[i]->count > 0) {
+            uint32_t slot = lists[i]->head;
+            list_remove(d, lists[i], slot);
+            d->table.chunks[slot].state = TIERCE__DISK_FORGOTTEN;
+            if (!d->table.chunks[slot].doomed)
+                tierce__disk_doom(d, slot, TIERCE__LEFT_LOST);
+        }
+    }
+    tierce__disk_reap(d);
+}
+
+/* ---- the end of a chunk ---------------------------------------------------------------------- */
+
+void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left)
+{
+    tierce__lock_assert_held(&d->lock);
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
+    TIERCE_ASSERT(tierce__disk_is_visible(d, slot));
+    if (!c->hidden)
+        tell(d, slot, false, left);
+    d->policy->ops->remove(d->policy, slot, evicted);
+    c->doomed = true;
+    c->doom_next = d->doomed;
+    d->doomed = slot;
+}
+
+void tierce__disk_hide(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    if (tierce__disk_is_served(d, slot))
+        tell(d, slot, false, TIERCE__LEFT_VERSION);
+    d->table.chunks[slot].hidden = true;
+}
+
+size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_of, uint32_t from,
+                          uint32_t to)
+{
+    tierce__lock_assert_held(&d->lock);
+    size_t served = 0;
+    for (uint32_t slot = from; slot < to; slot++) {
+        struct tierce__disk_chunk *c = &d->table.chunks[slot];
+        if (!tierce__index_has(d->table.index, slot) || c->doomed)
+            continue;
+        if (ns_of != NULL && tierce__index_key(d->table.index, slot)->ns != ns_of->ns)
+            continue;
+        if (c->state == TIERCE__DISK_WRITING) {
+            c->cancelled = true;
+            continue;
+        }
+        served += !c->hidden;
+        tierce__disk_doom(d, slot, TIERCE__LEFT_CLEARED);
+    }
+    return served;
+}
+
+static bool limbo_has_room(const struct tierce__disk *d)
+{
+    return d->limbo_tail - d->limbo_head < d->limbo_room;
+}
+
+/* The removal record of a chunk waits for the next commit. So does its space, or, while a read is
+ * in flight, the chunk itself. */
+static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    const struct tierce__key *key = tierce__index_key(d->table.index, slot);
+    uint32_t place = (uint32_t)(d->limbo_tail % d->limbo_room);
+    uint64_t *newest = &d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
+    d->limbo[place] = (struct tierce__disk_limbo){.key = *key,
+                                                  .seq = c->seq,
+                                                  .offset = c->offset,
+                                                  .object_bytes = c->object_bytes,
+                                                  .before = *newest,
+                                                  .slot = slot};
+    *newest = ++d->limbo_tail;
+    d->durable_count -= c->state == TIERCE__DISK_DURABLE;
+    c->state = TIERCE__DISK_LEAVING;
+    c->next = place;
+    c->recorded = false;
+    tierce__disk_want_commit(d, false);
+}
+
+/* Whether a doomed chunk could be removed. If not, it is kept for its reads in flight. The removal
+ * record does not wait for the reads, and a new put of the chunk does not wait for the record. */
+static bool try_remove(struct tierce__disk *d, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    if (c->state == TIERCE__DISK_COMMITTING)
+        return false;
+    bool recorded = c->state == TIERCE__DISK_DURABLE || c->recorded;
+    if (recorded && !limbo_has_room(d)) {
+        d->limbo_is_full = true; /* the rest waits as well: there may be very many */
+        tierce__disk_want_commit(d, true);
+        return false;
+    }
+    if (c->state == TIERCE__DISK_DIRTY) {
+        list_remove(d, &d->dirty, slot);
+        c->state = TIERCE__DISK_FORGOTTEN;
+    }
+    if (recorded)
+        send_to_limbo(d, slot);
+    if (c->reads > 0)
+        return false;
+    if (c->state == TIERCE__DISK_LEAVING) {
+        d->limbo[c->next].slot = TIERCE__NO_SLOT;
+        d->limbo_bytes += c->object_bytes;
+    } else { /* no journal knows it, so its space is free at once */
+        tierce__space_give(d->space, c->offset, c->object_bytes);
+    }
+    c->hidden = false;
+    c->doomed = false;
+    tierce__disk_table_erase(&d->table, slot);
+    return true;
+}
+
+void tierce__disk_reap(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t *link = &d->doomed;
+    d->limbo_is_full = false;
+    while (*link != TIERCE__NO_SLOT && !d->limbo_is_full) {
+        uint32_t slot = *link, next = d->table.chunks[slot].doom_next;
+        if (try_remove(d, slot))
+            *link = next;
+        else
+            link = &d->table.chunks[slot].doom_next;
+    }
+}
+
+bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__key *key)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t slot = tierce__index_find(d->table.index, key);
+    const struct tierce__disk_chunk *c = slot != TIERCE__INDEX_NONE ? &d->table.chunks[slot] : NULL;
+    if (c != NULL && c->doomed && (c->state != TIERCE__DISK_FORGOTTEN || c->recorded))
+        return true;
+    uint64_t next = d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
+    while (next > d->limbo_head) {
+        const struct tierce__disk_limbo *l = &d->limbo[(next - 1) % d->limbo_room];
+        if (tierce__key_equal(&l->key, key))
+            return true;
+        next = l->before;
+    }
+    return false;
+}
+
+bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
+    if (!limbo_has_room(d))
+        return false;
+    d->stats.evicted_chunks++;
+    tierce__disk_doom(d, slot, TIERCE__LEFT_EVICTED);
+    d->doomed = d->table.chunks[slot].doom_next;
+    bool removed = try_remove(d, slot);
+    TIERCE_ASSERT(removed);
+    return true;
+}
+
+bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint64_t batch = tierce__disk_evict_batch(d);
+    if (bytes < batch)
+        bytes = batch;
+    uint64_t freed = 0;
+    uint32_t slot;
+    while (freed < bytes && limbo_has_room(d) &&
+           d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
+        freed += d->table.chunks[slot].object_bytes;
+        bool evicted = tierce__disk_evict_slot(d, slot);
+        TIERCE_ASSERT(evicted);
+    }
+    return freed > 0;
+}
+
+void tierce__disk_expire(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t slot;
+    bool any = false;
+    while (d->policy->ops->expired != NULL &&
+           tierce__policy_expired(d->policy, tierce__now_ns(), &slot)) {
+        d->stats.evicted_chunks++;
+        tierce__disk_doom(d, slot, TIERCE__LEFT_EXPIRED);
+        any = true;
+    }
+    if (any)
+        tierce__disk_reap(d);
+}
+
+bool tierce__disk_will_free(const struct tierce__disk *d)
+{
+    return d->limbo_head < d->limbo_tail || d->dirty.count > 0 || d->committing.count > 0 ||
+           d->reading_count > 0;
+}
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+void tierce__disk_count_written(struct tierce__disk *d, uint64_t bytes)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint64_t day = tierce__wall_s() / 86400;
+    if (day != d->day) {
+        d->day = day;
+        d->day_bytes = 0;
+    }
+    d->day_bytes += bytes;
+}
+
+void tierce__disk_want_commit(struct tierce__disk *d, bool urgent)
+{
+    tierce__lock_assert_held(&d->lock);
+    if (d->pending_since == 0) {
+        d->pending_since = tierce__now_ns();
+        tierce__cond_signal(&d->journal_cond);
+    }
+    if (urgent && !d->urgent) {
+        d->urgent = true;
+        tierce__cond_signal(&d->journal_cond);
+    }
+}

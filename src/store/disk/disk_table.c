@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/disk/disk_table.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "core/chunk/header.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int tierce__disk_table_init(struct tierce__disk_table *table, uint32_t slot_count,
+                            struct tierce__namespaces *namespaces)
+{
+    *table = (struct tierce__disk_table){.slot_count = slot_count, .namespaces = namespaces};
+    int rc = tierce__index_create(&table->index, slot_count);
+    if (rc < 0)
+        return rc;
+    table->chunks = tierce__calloc(slot_count, sizeof(*table->chunks));
+    table->ns_of = tierce__calloc(TIERCE__DISK_NS_MAX, sizeof(*table->ns_of));
+    if (table->chunks != NULL && table->ns_of != NULL)
+        return 0;
+    tierce__disk_table_fini(table);
+    return -ENOMEM;
+}
+
+void tierce__disk_table_fini(struct tierce__disk_table *table)
+{
+    tierce__index_destroy(table->index);
+    tierce__free(table->chunks);
+    tierce__free(table->ns_of);
+    *table = (struct tierce__disk_table){0};
+}
+
+static bool is_sane(const struct tierce__journal_record *r)
+{
+    uint64_t end;
+    return r->object_bytes > 0 && r->object_bytes <= TIERCE__CHUNK_BYTES_MAX &&
+           r->object_bytes % TIERCE__CHUNK_ALIGN == 0 && r->offset % TIERCE__CHUNK_ALIGN == 0 &&
+           tierce__add_ok(&end, r->offset, r->object_bytes) && end <= INT64_MAX &&
+           r->seq < TIERCE__JOURNAL_SEQ_MAX;
+}
+
+/* The key inside this process; false if the file does not define its namespace. */
+static bool translate(const struct tierce__disk_table *t, struct tierce__key *key,
+                      const struct tierce__journal_record *record)
+{
+    if (record->key.ns >= TIERCE__DISK_NS_MAX || t->ns_of[record->key.ns] == 0)
+        return false;
+    *key = record->key;
+    key->ns = t->ns_of[record->key.ns] - 1;
+    return true;
+}
+
+static void apply_put(struct tierce__disk_table *t, const struct tierce__journal_record *record)
+{
+    struct tierce__key key;
+    if (!is_sane(record) || !translate(t, &key, record)) {
+        t->dropped++;
+        return;
+    }
+    if (record->seq > t->seq_max)
+        t->seq_max = record->seq;
+    uint32_t slot = tierce__index_find(t->index, &key);
+    /* Two puts of a key without a removal between: a page was lost. The later one is right. */
+    if (slot != TIERCE__INDEX_NONE && t->chunks[slot].seq > record->seq)
+        return;
+    if (slot == TIERCE__INDEX_NONE)
+        slot = tierce__index_insert(t->index, &key);
+    if (slot == TIERCE__INDEX_NONE) {
+        t->dropped++;
+        return;
+    }
+    struct tierce__disk_chunk *c = &t->chunks[slot];
+    *c = (struct tierce__disk_chunk){.seq = record->seq,
+                                     .offset = record->offset,
+                                     .object_bytes = record->object_bytes,
+                                     .token_start = record->token_start,
+                                     .stored_s = record->stored_s,
+                                     .head_sum = record->head_sum,
+                                     .block_count = record->block_count,
+                                     .state = TIERCE__DISK_DURABLE};
+    memcpy(c->parent, record->parent, sizeof(c->parent));
+    memcpy(c->first_block, record->first_block, sizeof(c->first_block));
+}
+
+static void apply_del(struct tierce__disk_table *t, const struct tierce__journal_record *record)
+{
+    struct tierce__key key;
+    if (!translate(t, &key, record))
+        return;
+    uint32_t slot = tierce__index_find(t->index, &key);
+    if (slot != TIERCE__INDEX_NONE && t->chunks[slot].seq == record->seq)
+        tierce__disk_table_erase(t, slot);
+}
+
+static void apply_ns(struct tierce__disk_table *t, const struct tierce__journal_record *record)
+{
+    if (record->key.ns >= TIERCE__DISK_NS_MAX) {
+        t->dropped++;
+        return;
+    }
+    uint32_t known = t->ns_of[record->key.ns];
+    if (known != 0 && memcmp(tierce__namespaces_digest(t->namespaces, known - 1), record->digest,
+                             TIERCE_HASH_BYTES) == 0)
+        return; /* as each page says again */
+    int64_t id = tierce__namespaces_intern(t->namespaces, record->digest, NULL);
+    if (id >= 0)
+        t->ns_of[record->key.ns] = (uint32_t)id + 1;
+    else if (id == -ENOMEM)
+        t->status = -ENOMEM;
+    else
+        t->dropped++;
+}
+
+void tierce__disk_table_apply(void *arg, const struct tierce__journal_record *record)
+{
+    struct tierce__disk_table *t = arg;
+    switch (record->kind) {
+    case TIERCE__JOURNAL_PUT:
+        apply_put(t, record);
+        break;
+    case TIERCE__JOURNAL_DEL:
+        apply_del(t, record);
+        break;
+    case TIERCE__JOURNAL_NS:
+        apply_ns(t, record);
+        break;
+    case TIERCE__JOURNAL_DAY:
+        t->day = record->day;
+        t->day_bytes = record->bytes;
+        break;
+    }
+}
+
+void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot)
+{
+    tierce__index_erase(table->index, slot);
+    table->chunks[slot].state = TIERCE__DISK_NONE;
+}
+
+struct seq_slot {
+    uint64_t seq;
+    uint32_t slot;
+};
+
+static int compare_seq(const void *a, const void *b)
+{
+    const struct seq_slot *x = a, *y = b;
+    return x->seq < y->seq ? -1 : x->seq > y->seq;
+}
+
+uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table)
+{
+    uint32_t count = tierce__index_count(table->index), n = 0;
+    struct seq_slot *order = tierce__calloc(count, sizeof(*order));
+    uint32_t *slots = tierce__calloc(count, sizeof(*slots));
+    if (order == NULL || slots == NULL) {
+        tierce__free(order);
+        tierce__free(slots);
+        return NULL;
+    }
+    bool sorted = true; /* as a journal that was never compacted is */
+    for (uint32_t slot = 0; slot < table->slot_count && n < count; slot++) {
+        if (!tierce__index_has(table->index, slot))
+            continue;
+        order[n] = (struct seq_slot){.seq = table->chunks[slot].seq, .slot = slot};
+        sorted = sorted && (n == 0 || order[n - 1].seq <= order[n].seq);
+        n++;
+    }
+    TIERCE_ASSERT(n == count);
+    if (!sorted)
+        qsort(order, count, sizeof(*order), compare_seq);
+    for (uint32_t i = 0; i < count; i++)
+        slots[i] = order[i].slot;
+    tierce__free(order);
+    return slots;
+}
+
+int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,
+                               struct tierce__namespaces *namespaces, uint32_t id)
+{
+    char name[3 + 2 * TIERCE_HASH_BYTES + 1] = "ns/";
+    const uint8_t *digest = tierce__namespaces_digest(namespaces, id);
+    tierce__hex_encode(name + 3, digest, TIERCE_HASH_BYTES);
+    struct tierce__vfs_file *file = NULL;
+    char *path = tierce__join_path(folder, name), *text = NULL;
+    int64_t rc = path != NULL ? 0 : -ENOMEM;
+    if (rc == 0 && vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY) == 0) {
+        int64_t length = vfs->ops->length(vfs, file);
+        if (length > 0 && length <= TIERCE__DISK_TEXT_MAX) {
+            text = tierce__alloc((size_t)length + 1);
+            rc = text != NULL ? length : -ENOMEM;
+        }
+        if (rc > 0 && vfs->ops->read(vfs, file, text, (size_t)length, 0) < 0)
+            rc = 0;
+        vfs->ops->close(vfs, file);
+    }
+    if (rc > 0) {
+        text[rc] = '\0';
+        int64_t found = strlen(text) == (size_t)rc
+                            ? tierce__namespaces_intern(namespaces, digest, text)
+                            : TIERCE_E_IDENTITY;
+        if (found < 0)
+            rc = found == -ENOMEM ? -ENOMEM : 0;
+    }
+    tierce__free(text);
+    tierce__free(path);
+    return rc;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/links_private.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define BYTES_KEPT (1u << 20) /* larger copies go with their call */
+#define PAGE_FIRST 4096u
+#define PAGE_HEAD  2u /* the length before each name */
+
+static size_t least_of(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static int make_room(void **array, size_t *room, size_t wanted)
+{
+    if (*room >= wanted)
+        return 0;
+    void *grown = tierce__realloc(*array, wanted);
+    if (grown == NULL)
+        return -ENOMEM;
+    *array = grown;
+    *room = wanted;
+    return 0;
+}
+
+static int copy_names(struct tierce__links_call *call, const struct tierce__connector_req *req)
+{
+    size_t bytes = 0, names_bytes = req->name_count * sizeof(*req->names);
+    for (size_t i = 0; i < req->name_count; i++)
+        bytes += req->names[i].bytes;
+    void *names = call->names, *text = call->text;
+    int rc = make_room(&names, &call->name_room, names_bytes);
+    if (rc == 0)
+        rc = make_room(&text, &call->text_room, bytes);
+    call->names = names;
+    call->text = text;
+    char *at = call->text;
+    for (size_t i = 0; i < req->name_count && rc == 0; i++) {
+        call->names[i] = (struct tierce__store_name){.text = at, .bytes = req->names[i].bytes};
+        memcpy(at, req->names[i].text, req->names[i].bytes);
+        at += req->names[i].bytes;
+    }
+    call->name_count = req->name_count;
+    return rc;
+}
+
+int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__connector_req *req)
+{
+    call->op = req->op;
+    call->deadline_ns = req->deadline_ns;
+    call->offset = req->offset;
+    call->length = req->length;
+    call->cursor = req->cursor;
+    atomic_store_explicit(&call->found, 0, memory_order_relaxed);
+    atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
+    call->page.used = 0;
+    call->page.no_memory = false;
+    int rc = copy_names(call, req);
+    if (rc == 0 && (req->op == TIERCE__CONNECTOR_GET || req->op == TIERCE__CONNECTOR_PUT)) {
+        call->buf = req->buf;
+        tierce__buf_acquire(call->buf);
+    }
+    return rc;
+}
+
+void tierce__links_call_fini(struct tierce__links_call *call)
+{
+    tierce__free(call->names);
+    tierce__free(call->text);
+    tierce__free(call->page.bytes);
+    call->names = NULL;
+    call->text = NULL;
+    call->page = (struct tierce__links_page){0};
+    call->name_room = call->text_room = 0;
+}
+
+/* ---- pages of names -------------------------------------------------------------------------- */
+
+static void collect(void *arg, const struct tierce__store_name *name)
+{
+    struct tierce__links_page *page = arg;
+    size_t wanted = page->used + PAGE_HEAD + name->bytes;
+    void *bytes = page->bytes;
+    if (name->bytes == 0 || name->bytes > TIERCE__CONNECTOR_NAME_MAX)
+        return; /* none of ours */
+    if (wanted > page->size &&
+        make_room(&bytes, &page->size, wanted > PAGE_FIRST ? 2 * wanted : PAGE_FIRST) != 0) {
+        page->no_memory = true;
+        return;
+    }
+    page->bytes = bytes;
+    uint16_t length = (uint16_t)name->bytes;
+    memcpy(page->bytes + page->used, &length, PAGE_HEAD);
+    memcpy(page->bytes + page->used + PAGE_HEAD, name->text, name->bytes);
+    page->used = wanted;
+}
+
+static void tell_page(const struct tierce__links_page *page,
+                      const struct tierce__connector_req *req)
+{
+    for (size_t at = 0; at < page->used;) {
+        uint16_t length;
+        memcpy(&length, page->bytes + at, PAGE_HEAD);
+        req->each(req->arg, &(struct tierce__store_name){.text = page->bytes + at + PAGE_HEAD,
+                                                         .bytes = length});
+        at += PAGE_HEAD + length;
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* As many names at a time as the link takes, up to the first that is not there. */
+static int ask_exists(const struct tierce__link_ops *ops, struct tierce__link *link,
+                      struct tierce__links_call *call)
+{
+    size_t most = ops->exists_max > 0 ? ops->exists_max : SIZE_MAX, some = 0, there = 0;
+    size_t found = 0;
+    int rc = 0;
+    while (rc == 0 && there == some && found < call->name_count) {
+        some = least_of(call->name_count - found, most);
+        rc = ops->exists(link, call->names + found, some, &call->found_now, call->deadline_ns);
+        there = atomic_load_explicit(&call->found_now, memory_order_relaxed);
+        TIERCE_ASSERT(there <= some);
+        found += there;
+        atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
+        atomic_store_explicit(&call->found, found, memory_order_release);
+    }
+    return rc;
+}
+
+/* The leading names that are known to be there by now. */
+size_t tierce__links_found(struct tierce__links_call *call)
+{
+    size_t found = atomic_load_explicit(&call->found, memory_order_acquire);
+    return found + atomic_load_explicit(&call->found_now, memory_order_acquire);
+}
+
+int tierce__links_make_call(const struct tierce__link_ops *ops, struct tierce__link *link,
+                            struct tierce__links_call *call)
+{
+    static const struct tierce__store_name no_name = {.text = ""};
+    const struct tierce__store_name *name = call->name_count > 0 ? call->names : &no_name;
+    uint64_t deadline_ns = call->deadline_ns;
+    switch (call->op) {
+    case TIERCE__CONNECTOR_EXISTS:
+        return ask_exists(ops, link, call);
+    case TIERCE__CONNECTOR_GET:
+        return ops->get(link, name, call->buf->data + call->offset, call->offset, call->length,
+                        deadline_ns);
+    case TIERCE__CONNECTOR_PUT:
+        return ops->put(link, name, call->buf->data, call->length, deadline_ns);
+    case TIERCE__CONNECTOR_DELETE:
+        return ops->remove(link, name, deadline_ns);
+    case TIERCE__CONNECTOR_LIST: {
+        int rc = ops->list(link, name, &call->cursor, collect, &call->page, deadline_ns);
+        return rc == 0 && call->page.no_memory ? -ENOMEM : rc;
+    }
+    case TIERCE__CONNECTOR_PING:
+    default:
+        return ops->ping(link, deadline_ns);
+    }
+}
+
+struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call)
+{
+    return (struct tierce__link_get){.name = call->names,
+                                     .memory = call->buf->data + call->offset,
+                                     .offset = call->offset,
+                                     .length = call->length};
+}
+
+void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__connector_req *req,
+                             int status)
+{
+    if (call->op == TIERCE__CONNECTOR_EXISTS)
+        req->found = tierce__links_found(call);
+    if (status == 0) {
+        req->cursor = call->cursor;
+        if (call->op == TIERCE__CONNECTOR_LIST)
+            tell_page(&call->page, req);
+    }
+}
+
+void tierce__links_call_end(struct tierce__links_call *call)
+{
+    tierce__buf_release(call->buf);
+    call->buf = NULL;
+    if (call->page.size + call->name_room + call->text_room > BYTES_KEPT)
+        tierce__links_call_fini(call);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CONNECTOR_LINKS_PRIVATE_H
+#define TIERCE_CONNECTOR_LINKS_PRIVATE_H
+
+#include "store/remote/links.h"
+
+/* links.c has the threads of a connector made of links; links_call.c has the data that one call of
+ * a link takes from its request and returns to it. */
+
+/* The names of a page: a length of two bytes before each. */
+struct tierce__links_page {
+    char *bytes;
+    size_t used, size;
+    bool no_memory;
+};
+
+/* A call of a link, with copies of all it needs: its request may be answered before it is over. */
+struct tierce__links_call {
+    enum tierce__connector_op op;
+    uint64_t deadline_ns, offset, length;
+    struct tierce__buf *buf; /* a reference, or NULL */
+    struct tierce__store_name *names;
+    size_t name_count, name_room;
+    char *text; /* of the names */
+    size_t text_room;
+    /* EXISTS: leading names, those of the requests before and those of the one under way. The
+     * thread writes them, the first only after the second is 0 again (release); the clock reads
+     * them in their order (acquire), and so never more than is certain. */
+    _Atomic size_t found, found_now;
+    uint64_t cursor;
+    struct tierce__links_page page;
+};
+
+/* Copies what it needs of a request. Errors: -ENOMEM; the call owns the copies even then. */
+TIERCE_MUSTUSE int tierce__links_prepare(struct tierce__links_call *call,
+                                         const struct tierce__connector_req *req);
+
+/* Makes it; returns the link's answer. Blocks. */
+TIERCE_MUSTUSE int tierce__links_make_call(const struct tierce__link_ops *ops,
+                                           struct tierce__link *link,
+                                           struct tierce__links_call *call);
+
+/* A GET as one of several. [borrow until the call is freed or prepared again] */
+struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call);
+
+/* EXISTS: the leading names that are known to be there by now. Thread: any, while it is under
+ * way. */
+size_t tierce__links_found(struct tierce__links_call *call);
+
+/* Copies its results to its request; the status becomes the answer. Under no lock. */
+void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__connector_req *req,
+                             int status);
+
+/* It is over: lets its buffer go, and copies that are large; or all copies, before it is freed. */
+void tierce__links_call_end(struct tierce__links_call *call);
+void tierce__links_call_fini(struct tierce__links_call *call);
+
+#endif

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mooncake Store: each object is one object of Mooncake.
+ *
+ *     mooncake://master:50051?protocol=rdma&device=mlx5_0&replicas=2&python=/opt/venv/bin/python
+ *
+ * Its published client library has no C interface, but one for Python. Therefore a separate process
+ * (mooncake_bridge.h) works on our pool, and no byte is copied on the way to Mooncake.
+ *
+ * Objects of Mooncake do not change, so the first PUT of a name stays. There is an update in place,
+ * but a reader may get a part of each version then.
+ */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "store/remote/connector_private.h"
+#include "store/remote/links.h"
+#include "store/remote/mooncake/mooncake_bridge.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LINKS            4u
+#define WAITING_MAX      4096u
+#define PORT             50051u
+#define PREFIX_BYTES_MAX 128u
+#define KEY_BYTES_MAX    (PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX)
+#define TIMEOUT_MS       10000u
+#define BUFFER_BYTES     (16u << 20) /* of Mooncake's own */
+#define NO_NUMA_NODE     UINT64_MAX
+#define ARGUMENT_BYTES   512u
+
+/* Mooncake's errors that are handled here; all others are failures of the store. */
+#define NO_HANDLE         -200
+#define INVALID_PARAMS    -600
+#define INVALID_REPLICA   -702
+#define NOT_READY         -703
+#define NOT_FOUND         -704
+#define LEASE_EXPIRED     -707
+#define REPLICA_NOT_FOUND -710
+#define REPLICA_GONE      -712
+#define TRANSFER_FAIL     -800 /* to -899 */
+
+/* Shared by the links. */
+struct mooncake {
+    struct tierce__bridge *bridge;
+    uint8_t *pool_base;
+    bool is_tcp;
+    char prefix[PREFIX_BYTES_MAX];
+    size_t prefix_bytes;
+    uint32_t links_made;
+};
+
+struct tierce__link {
+    struct mooncake *mooncake;
+    uint32_t seat;
+    char text[TIERCE__BRIDGE_NAMES_MAX][KEY_BYTES_MAX];
+    struct tierce__store_name keys[TIERCE__BRIDGE_NAMES_MAX];
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+};
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static void make_key(struct tierce__link *link, size_t i, const struct tierce__store_name *name)
+{
+    const struct mooncake *mooncake = link->mooncake;
+    char *text = link->text[i];
+    TIERCE_ASSERT(mooncake->prefix_bytes + name->bytes <= KEY_BYTES_MAX);
+    memcpy(text, mooncake->prefix, mooncake->prefix_bytes);
+    memcpy(text + mooncake->prefix_bytes, name->text, name->bytes);
+    link->keys[i] =
+        (struct tierce__store_name){.text = text, .bytes = mooncake->prefix_bytes + name->bytes};
+}
+
+/* The status of a request after an error of Mooncake. */
+static int status_of(struct tierce__link *link, int64_t error)
+{
+    snprintf(link->why, sizeof(link->why), "Mooncake's error %" PRId64, error);
+    switch (error) {
+    case NOT_FOUND:
+    case NOT_READY:
+    case INVALID_REPLICA:
+    case LEASE_EXPIRED: /* the bytes may be another object's */
+    case REPLICA_NOT_FOUND:
+    case REPLICA_GONE:
+        return TIERCE_E_MISS;
+    case NO_HANDLE:
+        return TIERCE_E_FULL;
+    case INVALID_PARAMS: /* the object ends before the range does */
+        return TIERCE_E_FORMAT;
+    default:
+        return TIERCE_E_DOWN;
+    }
+}
+
+/* Handles a result that this call cannot have: the bridge is faulty. */
+static int misunderstood(struct tierce__link *link, int64_t result)
+{
+    snprintf(link->why, sizeof(link->why), "the bridge sent an invalid answer (%" PRId64 ")",
+             result);
+    tierce__bridge_end(link->mooncake->bridge, link->seat);
+    return TIERCE_E_FORMAT;
+}
+
+static int call(struct tierce__link *link, struct tierce__bridge_ask *ask, int64_t *result)
+{
+    ask->names = link->keys;
+    return tierce__bridge_call(link->mooncake->bridge, link->seat, ask, result, link->why);
+}
+
+static int mooncake_exists(struct tierce__link *link, const struct tierce__store_name *names,
+                           size_t count, _Atomic size_t *found, uint64_t deadline_ns)
+{
+    int64_t result = 0;
+    (void)deadline_ns; /* a call cannot be ended; one that hangs ends the bridge */
+    for (size_t i = 0; i < count; i++)
+        make_key(link, i, &names[i]);
+    int rc =
+        call(link, &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_EXISTS, .name_count = count},
+             &result);
+    if (rc == 0 && result < 0)
+        rc = status_of(link, result);
+    else if (rc == 0 && (uint64_t)result > count)
+        rc = misunderstood(link, result);
+    *found = rc == 0 ? (size_t)result : 0;
+    return rc == TIERCE_E_MISS ? 0 : rc;
+}
+
+static int mooncake_get(struct tierce__link *link, const struct tierce__store_name *name,
+                        uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    int64_t result = 0;
+    struct mooncake *mooncake = link->mooncake;
+    (void)deadline_ns;
+    make_key(link, 0, name);
+    int rc = call(link,
+                  &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
+                                               .name_count = 1,
+                                               .place = (uint64_t)(memory - mooncake->pool_base),
+                                               .offset = offset,
+                                               .length = length},
+                  &result);
+    if (rc != 0 || result == (int64_t)length)
+        return rc;
+    if (result > (int64_t)length || result == 0)
+        return misunderstood(link, result);
+    if (result > 0) {
+        snprintf(link->why, sizeof(link->why), "an object with an unexpected length");
+        return TIERCE_E_FORMAT;
+    }
+    /* Over TCP a failed transfer has ended. Other transports may still be writing. */
+    if (result <= TRANSFER_FAIL && result > TRANSFER_FAIL - 100 && !mooncake->is_tcp)
+        tierce__bridge_end(mooncake->bridge, link->seat);
+    return status_of(link, result);
+}
+
+static int mooncake_put(struct tierce__link *link, const struct tierce__store_name *name,
+                        const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+{
+    int64_t result = 0;
+    (void)deadline_ns;
+    make_key(link, 0, name);
+    int rc =
+        call(link,
+             &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_PUT,
+                                          .name_count = 1,
+                                          .place = (uint64_t)(memory - link->mooncake->pool_base),
+                                          .length = length},
+             &result);
+    if (rc != 0 || result == 0)
+        return rc;
+    rc = result > 0 ? misunderstood(link, result) : status_of(link, result);
+    return rc == TIERCE_E_MISS ? TIERCE_E_DOWN : rc;
+}
+
+static int mooncake_remove(struct tierce__link *link, const struct tierce__store_name *name,
+                           uint64_t deadline_ns)
+{
+    int64_t result = 0;
+    (void)deadline_ns;
+    make_key(link, 0, name);
+    int rc = call(link, &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_DELETE, .name_count = 1},
+                  &result);
+    if (rc != 0 || result == 0)
+        return rc;
+    rc = result > 0 ? misunderstood(link, result) : status_of(link, result);
+    return rc == TIERCE_E_MISS ? 0 : rc;
+}
+
+static int mooncake_ping(struct tierce__link *link, uint64_t deadline_ns)
+{
+    static const struct tierce__store_name name = {.text = "ping", .bytes = 4};
+    _Atomic size_t found;
+    return mooncake_exists(link, &name, 1, &found, deadline_ns);
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static int create_link(struct tierce__link **out, void *arg)
+{
+    struct mooncake *mooncake = arg;
+    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    if (link == NULL)
+        return -ENOMEM;
+    link->mooncake = mooncake;
+    link->seat = mooncake->links_made++;
+    *out = link;
+    return 0;
+}
+
+static void destroy_link(struct tierce__link *link)
+{
+    tierce__free(link);
+}
+
+static bool is_connected(const struct tierce__link *link)
+{
+    return tierce__bridge_is_up(link->mooncake->bridge, link->seat);
+}
+
+static uint64_t count_connects(const struct tierce__link *link)
+{
+    return tierce__bridge_starts(link->mooncake->bridge, link->seat);
+}
+
+static const char *why_of(const struct tierce__link *link)
+{
+    return link->why;
+}
+
+static void abort_calls(void *arg)
+{
+    struct mooncake *mooncake = arg;
+    tierce__bridge_abort(mooncake->bridge);
+}
+
+static void end_mooncake(void *arg)
+{
+    struct mooncake *mooncake = arg;
+    tierce__bridge_destroy(mooncake->bridge);
+    tierce__free(mooncake);
+}
+
+static const struct tierce__link_ops link_ops = {
+    .scheme = "mooncake",
+    .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_REPLACE,
+    .create = create_link,
+    .destroy = destroy_link,
+    .exists = mooncake_exists,
+    .exists_max = TIERCE__BRIDGE_NAMES_MAX,
+    .get = mooncake_get,
+    .put = mooncake_put,
+    .remove = mooncake_remove,
+    .ping = mooncake_ping,
+    .is_connected = is_connected,
+    .connects = count_connects,
+    .why = why_of,
+    .abort = abort_calls,
+    .end = end_mooncake,
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+struct numbers {
+    uint64_t links, timeout_ms, segment_bytes, buffer_bytes, replicas, numa;
+};
+
+static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
+{
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: %s", what);
+    return TIERCE_E_CONFIG;
+}
+
+static int check_texts(const struct tierce__url *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char *const known[] = {"prefix", "python",  "log",         "host",   "metadata",
+                                        "device", "segment", "protocol",    "buffer", "replicas",
+                                        "numa",   "timeout", "connections", NULL};
+    if (url->host_count != 1 || url->hosts[0].name[0] == '\0')
+        return refuse(why, "exactly one master is required: mooncake://host:port");
+    if (url->user != NULL || strspn(url->path, "/") != strlen(url->path))
+        return refuse(why, "a Mooncake URL has no user and no path");
+    for (size_t i = 0; i < url->param_count; i++) {
+        if (strlen(url->params[i].value) >= ARGUMENT_BYTES / 2)
+            return refuse(why, "a parameter is longer than 255 bytes");
+    }
+    const char *prefix = tierce__url_param(url, "prefix"), *log = tierce__url_param(url, "log");
+    if (prefix != NULL && strlen(prefix) > PREFIX_BYTES_MAX)
+        return refuse(why, "the prefix is longer than 128 bytes");
+    if (log != NULL && log[0] != '/')
+        return refuse(why, "log must be the absolute path of a file");
+    return tierce__url_check_params(url, known, why);
+}
+
+static int read_numbers(struct numbers *out, const struct tierce__url *url,
+                        char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    const uint64_t most = 1ull << 50;
+    const struct {
+        struct tierce__url_number number;
+        uint64_t *value;
+    } numbers[] = {
+        {{"connections", TIERCE__URL_COUNT, 2, TIERCE__BRIDGE_SEATS_MAX}, &out->links},
+        {{"timeout", TIERCE__URL_MILLISECONDS, 1000, 600000}, &out->timeout_ms},
+        {{"segment", TIERCE__URL_SIZE, 0, most}, &out->segment_bytes},
+        {{"buffer", TIERCE__URL_SIZE, 1u << 20, most}, &out->buffer_bytes},
+        {{"replicas", TIERCE__URL_COUNT, 1, 64}, &out->replicas},
+        {{"numa", TIERCE__URL_COUNT, 0, 1023}, &out->numa},
+    };
+    int rc = 0;
+    *out = (struct numbers){.links = LINKS,
+                            .timeout_ms = TIMEOUT_MS,
+                            .buffer_bytes = BUFFER_BYTES,
+                            .replicas = 1,
+                            .numa = NO_NUMA_NODE};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && rc == 0; i++)
+        rc = tierce__url_param_number(url, numbers[i].value, &numbers[i].number, why);
+    return rc;
+}
+
+static const char *text_or(const struct tierce__url *url, const char *name, const char *otherwise)
+{
+    const char *value = tierce__url_param(url, name);
+    return value != NULL ? value : otherwise;
+}
+
+/* The arguments of the process, as "name=value". */
+struct arguments {
+    char texts[11][ARGUMENT_BYTES];
+    const char *list[12];
+};
+
+static void tell(struct arguments *out, size_t i, const char *name, const char *value)
+{
+    TIERCE_ASSERT(i < sizeof(out->texts) / sizeof(*out->texts));
+    snprintf(out->texts[i], ARGUMENT_BYTES, "%s=%s", name, value);
+    out->list[i] = out->texts[i];
+    out->list[i + 1] = NULL;
+}
+
+static void tell_number(struct arguments *out, size_t i, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%" PRIu64, value);
+    tell(out, i, name, text);
+}
+
+static void make_arguments(struct arguments *out, const struct tierce__url *url,
+                           const struct numbers *numbers)
+{
+    char master[300];
+    const struct tierce__url_host *host = &url->hosts[0];
+    bool is_v6 = strchr(host->name, ':') != NULL;
+    snprintf(master, sizeof(master), "%s%.256s%s:%u", is_v6 ? "[" : "", host->name,
+             is_v6 ? "]" : "", host->port != 0 ? (unsigned)host->port : PORT);
+    tell(out, 0, "master", master);
+    tell(out, 1, "metadata", text_or(url, "metadata", "P2PHANDSHAKE"));
+    tell(out, 2, "protocol", text_or(url, "protocol", "tcp"));
+    tell(out, 3, "device", text_or(url, "device", ""));
+    tell(out, 4, "host", text_or(url, "host", ""));
+    tell_number(out, 5, "seats", numbers->links);
+    tell_number(out, 6, "segment", numbers->segment_bytes);
+    tell_number(out, 7, "buffer", numbers->buffer_bytes);
+    tell_number(out, 8, "replicas", numbers->replicas);
+    tell_number(out, 9, "timeout", (numbers->timeout_ms + 999) / 1000);
+    if (numbers->numa != NO_NUMA_NODE)
+        tell_number(out, 10, "numa", numbers->numa);
+}
+
+static int create_mooncake(struct mooncake **out, const struct tierce__connector_source *source,
+                           const struct numbers *numbers)
+{
+    const struct tierce__url *url = source->url;
+    const char *prefix = text_or(url, "prefix", "");
+    struct mooncake *mooncake = tierce__calloc(1, sizeof(*mooncake));
+    struct arguments *arguments = tierce__calloc(1, sizeof(*arguments));
+    int rc = -ENOMEM;
+    if (mooncake == NULL || arguments == NULL)
+        goto out;
+    uint64_t pool_bytes;
+    tierce__pool_mapping(source->opts->pool, &mooncake->pool_base, &pool_bytes);
+    mooncake->prefix_bytes = strlen(prefix);
+    memcpy(mooncake->prefix, prefix, mooncake->prefix_bytes);
+    mooncake->is_tcp = strcmp(text_or(url, "protocol", "tcp"), "tcp") == 0;
+    make_arguments(arguments, url, numbers);
+    /* A call consists of a request to the master and a transfer, each with that timeout. If the
+     * master is gone, Mooncake searches it for four seconds, independent of the timeout. */
+    rc = tierce__bridge_create(
+        &mooncake->bridge,
+        &(struct tierce__bridge_opts){.python = text_or(url, "python", "python3"),
+                                      .arguments = arguments->list,
+                                      .log = tierce__url_param(url, "log"),
+                                      .pool = source->opts->pool,
+                                      .seats = (uint32_t)numbers->links,
+                                      .call_ms = 2 * (uint32_t)numbers->timeout_ms + 5000});
+    if (rc == 0)
+        *out = mooncake;
+out:
+    tierce__free(arguments);
+    if (rc != 0)
+        tierce__free(mooncake);
+    return rc;
+}
+
+int tierce__mooncake_open(struct tierce__connector **out,
+                          const struct tierce__connector_source *source,
+                          char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct numbers numbers;
+    struct mooncake *mooncake = NULL;
+    int rc = check_texts(source->url, why);
+    if (rc == 0)
+        rc = read_numbers(&numbers, source->url, why);
+    if (rc == 0 && tierce__pool_fd(source->opts->pool) < 0) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the memory cannot be shared with Mooncake");
+        rc = TIERCE_E_UNSUPPORTED;
+    }
+    if (rc == 0)
+        rc = create_mooncake(&mooncake, source, &numbers);
+    if (rc != 0)
+        return rc;
+    return tierce__links_create(out,
+                                &(struct tierce__links_opts){.ops = &link_ops,
+                                                             .arg = mooncake,
+                                                             .links = (uint32_t)numbers.links,
+                                                             .waiting_max = WAITING_MAX,
+                                                             .store_name = source->store_name});
+}

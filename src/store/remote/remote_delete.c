@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/remote_private.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+/*
+ * Deletes one chunk, after puts of it that are on their way. A deletion that has to wait for puts
+ * may outlive its request, which the clock answers at its deadline.
+ */
+
+struct deletion {
+    struct tierce__connector_req call;
+    struct tierce__remote *remote;
+    struct tierce__key key;
+    struct tierce__remote_name name;
+    struct tierce__remote_waiter waiter; /* for puts of the key that are on their way */
+};
+
+static void hide(struct tierce__remote *remote, const struct tierce__key *key)
+{
+    tierce__lock_take(&remote->lock);
+    tierce__remote_hide(remote, key, TIERCE__REMOTE_REPLACEABLE);
+    tierce__lock_drop(&remote->lock);
+}
+
+static void has_deleted(struct tierce__connector_req *call)
+{
+    struct deletion *deletion = call->arg;
+    struct tierce__remote *remote = deletion->remote;
+    int status = tierce__remote_status(call);
+    tierce__lock_take(&remote->lock);
+    /* A lookup that overtook the deletion may have found the chunk. */
+    tierce__remote_learn(remote, &deletion->key, false, TIERCE__REMOTE_NOW);
+    struct tierce__tier_req *req = deletion->waiter.req;
+    deletion->waiter.req = NULL;
+    tierce__list_remove(&deletion->waiter.timed);
+    tierce__lock_drop(&remote->lock);
+    tierce__remote_end_deletion(remote, &deletion->waiter);
+    tierce__free(deletion);
+    if (req != NULL)
+        tierce__remote_answer(remote, req, status);
+    else
+        tierce__remote_leave(remote);
+}
+
+static void delete_now(struct tierce__remote_event *event)
+{
+    struct tierce__remote_waiter *waiter =
+        TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
+    struct deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct deletion, waiter);
+    struct tierce__remote *remote = deletion->remote;
+    if (tierce__remote_keeps(remote)) {
+        hide(remote, &deletion->key);
+        has_deleted(&deletion->call); /* its status is still 0 */
+        return;
+    }
+    uint64_t deadline_ns = tierce__deadline_in_ms(remote->write_timeout_ms);
+    if (waiter->has_waited && deletion->call.deadline_ns < deadline_ns)
+        deletion->call.deadline_ns = deadline_ns;
+    tierce__remote_call(remote, &deletion->call);
+}
+
+void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    if (remote->read_only) {
+        hide(remote, &req->keys[0]);
+        tierce__remote_answer(remote, req, 0);
+        return;
+    }
+    struct deletion *deletion = tierce__calloc(1, sizeof(*deletion));
+    if (deletion == NULL || !tierce__remote_name(remote, &deletion->name, &req->keys[0])) {
+        int error = deletion == NULL ? -ENOMEM : TIERCE_E_MISS;
+        tierce__free(deletion);
+        tierce__remote_answer(remote, req, error);
+        return;
+    }
+    deletion->remote = remote;
+    deletion->key = req->keys[0];
+    deletion->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_DELETE,
+                                                    .urgency = TIERCE__CONNECTOR_STORE,
+                                                    .deadline_ns = req->deadline_ns,
+                                                    .done = has_deleted,
+                                                    .arg = deletion,
+                                                    .names = &deletion->name.name,
+                                                    .name_count = 1};
+    tierce__remote_waiter_init(&deletion->waiter, remote, req->deadline_ns);
+    deletion->waiter.key = &deletion->key;
+    deletion->waiter.req = req;
+    deletion->waiter.over.run = delete_now;
+    tierce__lock_take(&remote->lock);
+    tierce__remote_learn(remote, &deletion->key, false, TIERCE__REMOTE_NOW);
+    tierce__lock_drop(&remote->lock);
+    tierce__remote_take_back(remote, &deletion->waiter);
+}
+
+/* ---- the clock ------------------------------------------------------------------------------- */
+
+/* A waiter whose deadline is not after `now`, or NULL and when the next one is due. Under the
+ * lock. */
+static struct tierce__remote_waiter *find_late(struct tierce__remote *remote, uint64_t now_ns,
+                                               uint64_t *next_ns)
+{
+    *next_ns = TIERCE__DEADLINE_NEVER;
+    TIERCE__LIST_FOR_EACH (it, &remote->timed) {
+        struct tierce__remote_waiter *waiter =
+            TIERCE__CONTAINER_OF(it, struct tierce__remote_waiter, timed);
+        if (waiter->deadline_ns <= now_ns)
+            return waiter;
+        if (waiter->deadline_ns < *next_ns)
+            *next_ns = waiter->deadline_ns;
+    }
+    return NULL;
+}
+
+/* Under the lock, which is dropped. */
+static void end_late(struct tierce__remote *remote, struct tierce__remote_waiter *waiter)
+{
+    struct tierce__tier_req *req = waiter->req;
+    tierce__list_remove(&waiter->timed);
+    waiter->req = NULL;
+    if (waiter->key == NULL) {
+        tierce__list_remove(&waiter->node);
+        tierce__remote_push(remote, &waiter->over);
+        tierce__remote_run(remote);
+        return;
+    }
+    tierce__lock_drop(&remote->lock);
+    req->status = TIERCE_E_DEADLINE;
+    req->done(req);
+}
+
+static void *watch_deadlines(void *arg)
+{
+    struct tierce__remote *remote = arg;
+    tierce__lock_take(&remote->lock);
+    while (!remote->clock_ends) {
+        uint64_t next_ns;
+        struct tierce__remote_waiter *late = find_late(remote, tierce__now_ns(), &next_ns);
+        if (late == NULL) {
+            tierce__cond_wait(&remote->clock_wake, &remote->lock, next_ns);
+            continue;
+        }
+        end_late(remote, late);
+        tierce__lock_take(&remote->lock);
+    }
+    tierce__lock_drop(&remote->lock);
+    return NULL;
+}
+
+int tierce__remote_clock_start(struct tierce__remote *remote)
+{
+    return -pthread_create(&remote->clock, NULL, watch_deadlines, remote);
+}
+
+void tierce__remote_clock_end(struct tierce__remote *remote)
+{
+    tierce__lock_take(&remote->lock);
+    remote->clock_ends = true;
+    tierce__cond_signal(&remote->clock_wake);
+    tierce__lock_drop(&remote->lock);
+    pthread_join(remote->clock, NULL);
+}

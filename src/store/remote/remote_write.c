@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/remote_private.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+/*
+ * A put:
+ *
+ *     WAITING -> CHECK -> PARENT -> SEND -> AWAIT -> over
+ *        |         |        |         \------|-> UNDO -> over
+ *        \---------\--------\-----------------------------> over
+ *
+ * CHECK asks whether the store has the chunk (not if it is to be replaced), PARENT whether it has
+ * the preceding chunk. SEND sends the chunk, AWAIT waits for a parent that is being sent. UNDO
+ * deletes a chunk that must not be stored; a store that cannot delete keeps it, hidden. An event
+ * takes it further: from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is
+ * pushed once. Everything of a put but its calls is under the lock.
+ */
+
+enum phase { WAITING, BEGUN, CHECK, PARENT, SEND, AWAIT, RESUMED, UNDO };
+
+struct tierce__remote_put {
+    struct tierce__remote_event event; /* it may go on */
+    struct tierce__list node;          /* among those that wait, or have been begun */
+    struct tierce__remote *remote;
+    struct tierce__tier_req *req;
+    uint64_t number;
+    struct tierce__remote_put *parent; /* that is not over, or NULL */
+    bool has_parent;                   /* it had one when it came */
+    bool checks_parent;                /* it must not be there without it */
+    bool doomed; /* must not be there: its parent is not, or it is forgotten */
+    bool spared; /* of a newcomer's prompt, for make_room */
+    int verdict; /* the answer of a put that is doomed */
+    enum phase phase;
+    bool called; /* it is one of remote->writes */
+    struct tierce__connector_req call;
+    struct tierce__remote_name name;
+    struct tierce__remote_name parent_name;
+};
+
+static struct tierce__remote_put *put_of(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct tierce__remote_put, node);
+}
+
+/* ---- the end of a put ------------------------------------------------------------------------ */
+
+/* Answers puts that have been taken out of the lists. No lock held. */
+static void answer_all(struct tierce__list *over)
+{
+    while (!tierce__list_empty(over)) {
+        struct tierce__remote_put *put = put_of(over->next);
+        struct tierce__remote *remote = put->remote;
+        struct tierce__tier_req *req = put->req;
+        int verdict = put->verdict;
+        req->repeats = put->call.repeats;
+        tierce__list_remove(&put->node);
+        tierce__buf_release(req->buf);
+        tierce__free(put);
+        tierce__remote_answer(remote, req, verdict);
+    }
+}
+
+static bool concerns(const struct tierce__remote_waiter *waiter,
+                     const struct tierce__remote_put *put)
+{
+    const struct tierce__key *key = &put->req->keys[0];
+    return put->number < waiter->number &&
+           (waiter->key != NULL ? tierce__key_equal(waiter->key, key)
+                                : waiter->ns_of == NULL || waiter->ns_of->ns == key->ns);
+}
+
+static void doom(struct tierce__remote_put *put, int verdict)
+{
+    if (put->doomed)
+        return;
+    put->doomed = true;
+    put->verdict = verdict;
+}
+
+/* Under the lock. */
+static void resume(struct tierce__remote_put *put)
+{
+    if (put->phase != AWAIT)
+        return;
+    put->phase = RESUMED;
+    tierce__remote_push(put->remote, &put->event);
+}
+
+/* Resumes the children of a finished put. If it was not stored, children that still wait are moved
+ * to `ends`. */
+static void tell_children(struct tierce__remote *remote, const struct tierce__remote_put *put,
+                          struct tierce__list *ends)
+{
+    struct tierce__list *lists[] = {&remote->waiting, &remote->writing};
+    for (size_t i = 0; i < 2; i++) {
+        TIERCE__LIST_FOR_EACH_SAFE (it, after, lists[i]) {
+            struct tierce__remote_put *child = put_of(it);
+            if (child->parent != put)
+                continue;
+            child->parent = NULL;
+            if (put->verdict < 0)
+                doom(child, put->verdict == TIERCE_E_FULL ? TIERCE_E_FULL : TIERCE_E_REFUSED);
+            resume(child);
+            if (child->phase == WAITING && child->doomed) {
+                tierce__list_remove(&child->node);
+                tierce__list_push_back(ends, &child->node);
+                remote->stats.dropped_puts += child->verdict == TIERCE_E_FULL;
+            }
+        }
+    }
+}
+
+static void tell_waiters(struct tierce__remote *remote, const struct tierce__remote_put *put)
+{
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &remote->clears) {
+        struct tierce__remote_waiter *waiter =
+            TIERCE__CONTAINER_OF(it, struct tierce__remote_waiter, node);
+        if (concerns(waiter, put) && --waiter->left == 0) {
+            tierce__list_remove(it);
+            if (waiter->key == NULL)
+                tierce__list_remove(&waiter->timed);
+            tierce__remote_push(remote, &waiter->over);
+        }
+    }
+}
+
+/*
+ * Moves a put from its list to `over`, with those successors that have not been started: a chunk
+ * must not be stored without its prefix. Under the lock.
+ */
+static void end_put(struct tierce__remote *remote, struct tierce__remote_put *first, int verdict,
+                    struct tierce__list *over)
+{
+    struct tierce__list ends;
+    tierce__list_init(&ends);
+    first->verdict = verdict;
+    tierce__list_remove(&first->node);
+    tierce__list_push_back(&ends, &first->node);
+    while (!tierce__list_empty(&ends)) {
+        struct tierce__remote_put *put = put_of(ends.next);
+        bool waited = put->phase == WAITING;
+        tierce__list_remove(&put->node);
+        tierce__list_push_back(over, &put->node);
+        *(waited ? &remote->waiting_bytes : &remote->writing_bytes) -= put->req->object_bytes;
+        if (put->verdict == 0) {
+            tierce__remote_show(remote, &put->req->keys[0]);
+            tierce__remote_learn(remote, &put->req->keys[0], true, TIERCE__REMOTE_NOW);
+        }
+        tell_children(remote, put, &ends);
+        if (!waited)
+            tell_waiters(remote, put);
+    }
+}
+
+/* Whether the key has an earlier put or deletion in progress: the store would not order the two.
+ * Under the lock. */
+static bool comes_after_another(const struct tierce__remote *remote,
+                                const struct tierce__remote_put *put)
+{
+    const struct tierce__key *key = &put->req->keys[0];
+    TIERCE__LIST_FOR_EACH (it, &remote->writing) {
+        if (tierce__key_equal(&put_of(it)->req->keys[0], key))
+            return true;
+    }
+    TIERCE__LIST_FOR_EACH (it, &remote->deletions) {
+        const struct tierce__remote_waiter *waiter =
+            TIERCE__CONTAINER_OF(it, struct tierce__remote_waiter, active);
+        if (waiter->number < put->number && tierce__key_equal(waiter->key, key))
+            return true;
+    }
+    return false;
+}
+
+static void begin_put(struct tierce__remote *remote, struct tierce__remote_put *put)
+{
+    tierce__list_remove(&put->node);
+    tierce__list_push_back(&remote->writing, &put->node);
+    remote->waiting_bytes -= put->req->object_bytes;
+    remote->writing_bytes += put->req->object_bytes;
+    remote->writes++;
+    put->called = true;
+    put->phase = BEGUN;
+    tierce__remote_push(remote, &put->event);
+}
+
+/* Begins all puts that may begin, the oldest first. Under the lock. */
+static void begin_puts(struct tierce__remote *remote)
+{
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &remote->waiting) {
+        if (remote->writes >= remote->writes_max)
+            break;
+        if (!comes_after_another(remote, put_of(it)))
+            begin_put(remote, put_of(it));
+    }
+}
+
+void tierce__remote_end_deletion(struct tierce__remote *remote,
+                                 struct tierce__remote_waiter *waiter)
+{
+    tierce__lock_take(&remote->lock);
+    tierce__list_remove(&waiter->active);
+    begin_puts(remote);
+    tierce__remote_run(remote);
+}
+
+/* Its calls are over, so another may begin. Under the lock. */
+static void leave_calls(struct tierce__remote_put *put)
+{
+    put->remote->writes -= put->called;
+    put->called = false;
+    begin_puts(put->remote);
+}
+
+/* Under the lock, which is dropped. */
+static void finish_locked(struct tierce__remote_put *put, int verdict)
+{
+    struct tierce__remote *remote = put->remote;
+    struct tierce__list over;
+    tierce__list_init(&over);
+    if (verdict == 0) {
+        remote->stats.put_chunks++;
+        remote->stats.put_bytes += put->req->object_bytes;
+    } else if (verdict != TIERCE_E_REFUSED && verdict != TIERCE_E_CANCELLED &&
+               verdict != TIERCE_E_FULL) {
+        remote->stats.errors++;
+    }
+    end_put(remote, put, verdict, &over);
+    leave_calls(put);
+    tierce__lock_drop(&remote->lock);
+    answer_all(&over); /* this thread runs events, so `remote` stays */
+}
+
+static void finish(struct tierce__remote_put *put, int verdict)
+{
+    tierce__lock_take(&put->remote->lock);
+    finish_locked(put, put->doomed ? put->verdict : verdict);
+}
+
+/* ---- the steps ------------------------------------------------------------------------------- */
+
+static void called_back(struct tierce__connector_req *call)
+{
+    struct tierce__remote_put *put = call->arg;
+    tierce__remote_note(put->remote, &put->event);
+}
+
+static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__connector_op op)
+{
+    struct tierce__remote *remote = put->remote;
+    const struct tierce__tier_req *req = put->req;
+    tierce__lock_take(&remote->lock);
+    put->phase = phase;
+    tierce__lock_drop(&remote->lock);
+    put->call = (struct tierce__connector_req){
+        .op = op,
+        .urgency = TIERCE__CONNECTOR_STORE,
+        .deadline_ns = tierce__deadline_in_ms(remote->write_timeout_ms),
+        .done = called_back,
+        .arg = put,
+        .names = phase == PARENT ? &put->parent_name.name : &put->name.name,
+        .name_count = 1,
+        .buf = op == TIERCE__CONNECTOR_PUT ? req->buf : NULL,
+        .length = op == TIERCE__CONNECTOR_PUT ? req->object_bytes : 0};
+    if (phase != UNDO && put->call.deadline_ns > req->deadline_ns)
+        put->call.deadline_ns = req->deadline_ns;
+    tierce__remote_call(remote, &put->call);
+}
+
+static bool must_ask_for_parent(struct tierce__remote_put *put)
+{
+    struct tierce__remote *remote = put->remote;
+    tierce__lock_take(&remote->lock);
+    bool asks = put->checks_parent && !put->has_parent &&
+                tierce__remote_recall(remote, put->req->parent, false) != TIERCE__REMOTE_THERE;
+    tierce__lock_drop(&remote->lock);
+    return asks;
+}
+
+static bool is_doomed(struct tierce__remote_put *put)
+{
+    tierce__lock_take(&put->remote->lock);
+    bool doomed = put->doomed;
+    tierce__lock_drop(&put->remote->lock);
+    return doomed;
+}
+
+/* The store has the chunk. Its parent may still fail, and a clear or deletion may have removed it
+ * meanwhile. */
+static void settle(struct tierce__remote_put *put)
+{
+    struct tierce__remote *remote = put->remote;
+    tierce__lock_take(&remote->lock);
+    if (put->doomed && tierce__remote_keeps(remote)) {
+        tierce__remote_hide(remote, &put->req->keys[0], TIERCE__REMOTE_REPLACEABLE);
+        finish_locked(put, put->verdict);
+    } else if (put->doomed) {
+        tierce__lock_drop(&remote->lock);
+        call(put, UNDO, TIERCE__CONNECTOR_DELETE);
+    } else if (put->parent != NULL) {
+        put->phase = AWAIT;
+        leave_calls(put);
+        tierce__lock_drop(&remote->lock);
+    } else {
+        finish_locked(put, 0);
+    }
+}
+
+static void ask_for_parent_or_send(struct tierce__remote_put *put)
+{
+    if (must_ask_for_parent(put))
+        call(put, PARENT, TIERCE__CONNECTOR_EXISTS);
+    else
+        call(put, SEND, TIERCE__CONNECTOR_PUT);
+}
+
+/* A hidden chunk exists in the store and must be replaced, so it is not looked up first. */
+static void begin(struct tierce__remote_put *put)
+{
+    struct tierce__remote *remote = put->remote;
+    tierce__lock_take(&remote->lock);
+    bool replaces = tierce__remote_hiding(remote, &put->req->keys[0]) == TIERCE__REMOTE_REPLACEABLE;
+    tierce__lock_drop(&remote->lock);
+    if (replaces)
+        ask_for_parent_or_send(put);
+    else
+        call(put, CHECK, TIERCE__CONNECTOR_EXISTS);
+}
+
+/* Logs that the store permits only reads, and that it permits writes again. */
+static void note_permission(struct tierce__remote *remote, int status)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    bool rejects = status == TIERCE_E_REFUSED;
+    if (status != 0 && !rejects)
+        return;
+    tierce__lock_take(&remote->lock);
+    bool changed = remote->rejects != rejects;
+    remote->rejects = rejects;
+    tierce__lock_drop(&remote->lock);
+    if (!changed)
+        return;
+    remote->connector->ops->why(remote->connector, why);
+    if (rejects)
+        tierce__log(TIERCE_LOG_ERROR, "remote_rejects_writes",
+                    "tier=%s why=\"%s\" hint=\"its chunks are still read; permit writes, or add "
+                    "read_only=true to its URL\"",
+                    remote->name, why);
+    else
+        tierce__log(TIERCE_LOG_WARN, "remote_accepts_writes", "tier=%s", remote->name);
+}
+
+static void run_put(struct tierce__remote_event *event)
+{
+    struct tierce__remote_put *put = TIERCE__CONTAINER_OF(event, struct tierce__remote_put, event);
+    int status = tierce__remote_status(&put->call);
+    switch (put->phase) {
+    case BEGUN:
+        begin(put);
+        break;
+    case CHECK:
+        if (status < 0 || put->call.found == 1 || is_doomed(put))
+            finish(put, status);
+        else
+            ask_for_parent_or_send(put);
+        break;
+    case PARENT:
+        if (status < 0 || put->call.found == 0 || is_doomed(put))
+            finish(put, status < 0 ? status : TIERCE_E_REFUSED);
+        else
+            call(put, SEND, TIERCE__CONNECTOR_PUT);
+        break;
+    case SEND: /* it may have come also where sending it seems to have failed */
+        note_permission(put->remote, put->call.status);
+        if (status == 0 || is_doomed(put))
+            settle(put);
+        else
+            finish(put, status);
+        break;
+    case RESUMED:
+        settle(put);
+        break;
+    case UNDO:
+        finish(put, put->verdict);
+        break;
+    case WAITING:
+    case AWAIT:
+        TIERCE_ASSERT(false);
+    }
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+/* The put of a chunk that is not over. Under the lock. */
+static struct tierce__remote_put *pending(struct tierce__remote *remote,
+                                          const struct tierce__key *key)
+{
+    struct tierce__list *lists[] = {&remote->waiting, &remote->writing};
+    for (size_t i = 0; i < 2; i++) {
+        TIERCE__LIST_FOR_EACH (it, lists[i]) {
+            struct tierce__remote_put *put = put_of(it);
+            if (tierce__key_equal(&put->req->keys[0], key) && !put->doomed)
+                return put;
+        }
+    }
+    return NULL;
+}
+
+/* One put alone always does. */
+static bool fits(const struct tierce__remote *remote, uint64_t bytes)
+{
+    return remote->waiting_bytes == 0 || remote->waiting_bytes + bytes <= remote->queue_bytes_max;
+}
+
+/*
+ * Drops the oldest waiting puts, with their successors, until `newcomer` fits; but not its
+ * predecessors, without which it would be useless. False: it does not fit. Under the lock.
+ */
+static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *newcomer,
+                      struct tierce__list *over)
+{
+    uint64_t bytes = newcomer->req->object_bytes;
+    if (fits(remote, bytes))
+        return true;
+    TIERCE__LIST_FOR_EACH (it, &remote->waiting)
+        put_of(it)->spared = false;
+    for (struct tierce__remote_put *put = newcomer->parent; put != NULL; put = put->parent)
+        put->spared = true;
+    struct tierce__list *it = remote->waiting.next;
+    while (it != &remote->waiting && !fits(remote, bytes)) {
+        struct tierce__remote_put *put = put_of(it);
+        it = it->next;
+        if (put->spared)
+            continue;
+        remote->stats.dropped_puts++;
+        end_put(remote, put, TIERCE_E_FULL, over);
+        it = remote->waiting.next; /* its successors were removed too */
+    }
+    return fits(remote, bytes);
+}
+
+static bool put_is_sane(const struct tierce__tier_req *req)
+{
+    return req->buf != NULL && req->object_bytes > 0 && req->object_bytes <= req->buf->bytes &&
+           req->object_bytes % 4096 == 0;
+}
+
+static struct tierce__remote_put *make_put(struct tierce__remote *remote,
+                                           struct tierce__tier_req *req, int *error)
+{
+    *error = TIERCE_E_ARGUMENT;
+    if (!put_is_sane(req))
+        return NULL;
+    *error = remote->read_only ? TIERCE_E_REFUSED : -ENOMEM;
+    struct tierce__remote_put *put = remote->read_only ? NULL : tierce__calloc(1, sizeof(*put));
+    if (put == NULL)
+        return NULL;
+    put->remote = remote;
+    put->req = req;
+    put->event.run = run_put;
+    put->checks_parent = req->needs_parent && req->parent != NULL;
+    tierce__list_init(&put->node);
+    tierce__list_init(&put->event.node);
+    if (!tierce__remote_name(remote, &put->name, &req->keys[0]) ||
+        (req->parent != NULL && !tierce__remote_name(remote, &put->parent_name, req->parent))) {
+        *error = TIERCE_E_ARGUMENT;
+        tierce__free(put);
+        return NULL;
+    }
+    return put;
+}
+
+void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    int error;
+    struct tierce__remote_put *put = make_put(remote, req, &error);
+    if (put == NULL) {
+        tierce__remote_answer(remote, req, error);
+        return;
+    }
+    struct tierce__list over;
+    tierce__list_init(&over);
+    tierce__buf_acquire(req->buf);
+    tierce__lock_take(&remote->lock);
+    put->number = ++remote->puts_made;
+    put->parent = put->checks_parent ? pending(remote, req->parent) : NULL;
+    put->has_parent = put->parent != NULL;
+    put->verdict = TIERCE_E_REFUSED;
+    if (tierce__remote_hiding(remote, &req->keys[0]) == TIERCE__REMOTE_LEFT_ALONE) {
+        tierce__list_push_back(&over, &put->node);
+    } else if (!make_room(remote, put, &over)) {
+        remote->stats.dropped_puts++;
+        put->verdict = TIERCE_E_FULL;
+        tierce__list_push_back(&over, &put->node);
+    } else {
+        tierce__list_push_back(&remote->waiting, &put->node);
+        remote->waiting_bytes += req->object_bytes;
+        begin_puts(remote);
+    }
+    tierce__remote_run(remote);
+    answer_all(&over);
+}
+
+void tierce__remote_waiter_init(struct tierce__remote_waiter *waiter, struct tierce__remote *remote,
+                                uint64_t deadline_ns)
+{
+    *waiter = (struct tierce__remote_waiter){.remote = remote, .deadline_ns = deadline_ns};
+    tierce__list_init(&waiter->node);
+    tierce__list_init(&waiter->active);
+    tierce__list_init(&waiter->timed);
+    tierce__list_init(&waiter->over.node);
+}
+
+void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remote_waiter *waiter)
+{
+    struct tierce__list over;
+    tierce__list_init(&over);
+    tierce__lock_take(&remote->lock);
+    waiter->number = ++remote->puts_made;
+    waiter->left = 0;
+    if (waiter->key != NULL)
+        tierce__list_push_back(&remote->deletions, &waiter->active);
+    TIERCE__LIST_FOR_EACH (it, &remote->writing) {
+        struct tierce__remote_put *put = put_of(it);
+        if (!concerns(waiter, put))
+            continue;
+        doom(put, TIERCE_E_CANCELLED);
+        resume(put);
+        waiter->left++;
+    }
+    for (struct tierce__list *it = remote->waiting.next; it != &remote->waiting;) {
+        struct tierce__remote_put *put = put_of(it);
+        it = it->next;
+        if (!concerns(waiter, put))
+            continue;
+        end_put(remote, put, TIERCE_E_CANCELLED, &over);
+        it = remote->waiting.next; /* its successors were removed too */
+    }
+    waiter->has_waited = waiter->left > 0;
+    if (waiter->has_waited) {
+        tierce__list_push_back(&remote->clears, &waiter->node);
+        tierce__list_push_back(&remote->timed, &waiter->timed);
+        tierce__cond_signal(&remote->clock_wake);
+    } else {
+        tierce__remote_push(remote, &waiter->over);
+    }
+    tierce__remote_run(remote);
+    answer_all(&over);
+}
+
+void tierce__remote_cancel_waiting(struct tierce__remote *remote)
+{
+    struct tierce__list over;
+    tierce__list_init(&over);
+    tierce__lock_take(&remote->lock);
+    while (!tierce__list_empty(&remote->waiting))
+        end_put(remote, put_of(remote->waiting.next), TIERCE_E_CANCELLED, &over);
+    tierce__remote_run(remote);
+    answer_all(&over);
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "check_main.h"
+#include "core/key/utf8_text.h"
+
+#include <errno.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+#include <tierce/key.h>
+
+static const uint32_t cells[10] = {131072, 131072, 131072, 131072, 131072,
+                                   131072, 131072, 131072, 65536,  65536};
+
+static struct tierce_namespace some_namespace(void)
+{
+    return (struct tierce_namespace){
+        .size = sizeof(struct tierce_namespace),
+        .weights = "0123abcd",
+        .model = "{\"rope_theta\":10000}",
+        .kv_dtype = "bfloat16",
+        .layout = "vllm-0.32/cpu/avx512 \xc3\xa9",
+        .layer_count = 10,
+        .cell_bytes = cells,
+        .block_tokens = 32,
+        .chunk_blocks = 8,
+        .algo = TIERCE_CHAIN_SHA256,
+    };
+}
+
+static const char some_text[] = "tierce-namespace=1\n"
+                                "weights=0123abcd\n"
+                                "model={\"rope_theta\":10000}\n"
+                                "kv_dtype=bfloat16\n"
+                                "quantization=\n"
+                                "layout=vllm-0.32/cpu/avx512 \xc3\xa9\n"
+                                "layer_count=10\n"
+                                "cell_bytes=131072x8,65536x2\n"
+                                "block_tokens=32\n"
+                                "chunk_blocks=8\n"
+                                "algo=sha256\n";
+
+START_TEST(the_text_is_canonical)
+{
+    struct tierce_namespace ns = some_namespace();
+    char *text = NULL;
+    ck_assert_int_eq(tierce_namespace_text(&text, &ns), 0);
+    ck_assert_str_eq(text, some_text);
+    tierce_free(text);
+    ns.quantization = "";
+    ns.algo = TIERCE_CHAIN_VLLM_SHA256_CBOR;
+    ns.layer_count = 1;
+    ck_assert_int_eq(tierce_namespace_text(&text, &ns), 0);
+    ck_assert_ptr_nonnull(strstr(text, "\nalgo=vllm-sha256-cbor\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\ncell_bytes=131072x1\n"));
+    tierce_free(text);
+    tierce_free(NULL);
+}
+END_TEST
+
+START_TEST(the_digest_is_the_sum_of_the_text)
+{
+    uint8_t digest[32], expected[32];
+    tierce_namespace_digest(digest, some_text);
+    ck_assert_int_eq(EVP_Digest(some_text, strlen(some_text), expected, NULL, EVP_sha256(), NULL),
+                     1);
+    ck_assert_mem_eq(digest, expected, 32);
+}
+END_TEST
+
+static void check_refused(const struct tierce_namespace *ns)
+{
+    char mark, *text = &mark;
+    ck_assert_int_eq(tierce_namespace_text(&text, ns), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_eq(text, &mark);
+}
+
+START_TEST(every_field_is_checked)
+{
+    static const char *const bad_strings[] = {"a\nb",
+                                              "\n",
+                                              "\x01",
+                                              "\t",
+                                              "a\x7f",
+                                              "\xc2\x85",
+                                              "\xc3",
+                                              "\xff",
+                                              "\xc0\x80",
+                                              "\xed\xa0\x80",
+                                              "\xf4\x90\x80\x80",
+                                              "\xe0\x80\xaf",
+                                              "\x80",
+                                              "\xf5\x80\x80\x80"};
+    for (size_t i = 0; i < sizeof(bad_strings) / sizeof(bad_strings[0]); i++) {
+        struct tierce_namespace ns = some_namespace();
+        ns.model = bad_strings[i];
+        check_refused(&ns);
+        ns = some_namespace();
+        ns.kv_dtype = bad_strings[i];
+        check_refused(&ns);
+        ns = some_namespace();
+        ns.quantization = bad_strings[i];
+        check_refused(&ns);
+        ns = some_namespace();
+        ns.layout = bad_strings[i];
+        check_refused(&ns);
+    }
+    static const char *const bad_weights[] = {NULL, "", "ABCD", "xyz", "12 3"};
+    for (size_t i = 0; i < 5; i++) {
+        struct tierce_namespace ns = some_namespace();
+        ns.weights = bad_weights[i];
+        check_refused(&ns);
+    }
+    static char long_string[(1 << 20) + 2];
+    memset(long_string, 'a', sizeof(long_string) - 1);
+    struct tierce_namespace ns = some_namespace();
+    ns.model = long_string;
+    check_refused(&ns);
+    ns = some_namespace();
+    ns.weights = long_string;
+    check_refused(&ns);
+}
+END_TEST
+
+START_TEST(every_number_is_checked)
+{
+    uint32_t bad_cells[2] = {0, 1};
+    struct tierce_namespace ns = some_namespace();
+    ns.size = 8;
+    check_refused(&ns);
+    ns = some_namespace();
+    ns.layer_count = 0;
+    check_refused(&ns);
+    ns.layer_count = 4097;
+    check_refused(&ns);
+    ns = some_namespace();
+    ns.cell_bytes = NULL;
+    check_refused(&ns);
+    ns.cell_bytes = bad_cells;
+    ns.layer_count = 2;
+    check_refused(&ns);
+    bad_cells[0] = (1u << 30) + 1;
+    check_refused(&ns);
+    ns = some_namespace();
+    ns.block_tokens = 0;
+    check_refused(&ns);
+    ns.block_tokens = 65537;
+    check_refused(&ns);
+    ns = some_namespace();
+    ns.chunk_blocks = 0;
+    check_refused(&ns);
+    ns.chunk_blocks = 65537;
+    check_refused(&ns);
+    ns = some_namespace();
+    ns.algo = 9;
+    check_refused(&ns);
+    check_refused(NULL);
+}
+END_TEST
+
+struct seen {
+    int count;
+    char log[512];
+};
+
+static void note_difference(void *arg, const char *field, const char *a, const char *b)
+{
+    struct seen *seen = arg;
+    size_t used = strlen(seen->log);
+    seen->count++;
+    snprintf(seen->log + used, sizeof(seen->log) - used, "%s:%s:%s;", field, a != NULL ? a : "-",
+             b != NULL ? b : "-");
+}
+
+static int diff(struct seen *seen, const char *a, const char *b)
+{
+    *seen = (struct seen){0};
+    return tierce_namespace_diff(a, b, note_difference, seen);
+}
+
+START_TEST(differences_are_told_field_by_field)
+{
+    struct seen seen;
+    ck_assert_int_eq(diff(&seen, some_text, some_text), 0);
+    ck_assert_int_eq(seen.count, 0);
+    ck_assert_int_eq(diff(&seen, "tierce-namespace=1\nweights=a\nmodel=m\n",
+                          "tierce-namespace=1\nweights=b\nmodel=m\n"),
+                     1);
+    ck_assert_str_eq(seen.log, "weights:a:b;");
+    ck_assert_int_eq(
+        diff(&seen, "tierce-namespace=1\nold=1\nx=a=b\n", "tierce-namespace=2\nx=\nnew=\n"), 4);
+    ck_assert_str_eq(seen.log, "tierce-namespace:1:2;old:1:-;x:a=b:;new:-:;");
+    ck_assert_int_eq(
+        tierce_namespace_diff("tierce-namespace=1\n", "tierce-namespace=2\n", NULL, NULL), 1);
+}
+END_TEST
+
+START_TEST(what_is_no_namespace_is_refused)
+{
+    static const char *const bad[] = {
+        "",
+        "\n",
+        "tierce-namespace=1",
+        "weights=1\n",
+        "tierce-namespace=1\nweights\n",
+        "tierce-namespace=1\n=x\n",
+        "tierce-namespace=1\nWeights=x\n",
+        "tierce-namespace=1\na b=x\n",
+        "tierce-namespace=1\na=x\ry\n",
+        "tierce-namespace=1\na=\xff\n",
+        "tierce-namespace=1\na=1\na=1\n",
+        "tierce-namespace=1\n\n",
+        "tierce-namespace=1\ntierce-namespace=1\n",
+        "tierce-namespace=1\na=1\nb=2",
+    };
+    struct seen seen;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        ck_assert_int_eq(diff(&seen, bad[i], some_text), TIERCE_E_FORMAT);
+        ck_assert_int_eq(diff(&seen, some_text, bad[i]), TIERCE_E_FORMAT);
+    }
+    ck_assert_int_eq(diff(&seen, NULL, some_text), TIERCE_E_FORMAT);
+    ck_assert_int_eq(diff(&seen, some_text, NULL), TIERCE_E_FORMAT);
+
+    char many[65 * 8 + 64] = "tierce-namespace=1\n";
+    for (int i = 0; i < 63; i++)
+        sprintf(many + strlen(many), "f%d=\n", i);
+    ck_assert_int_eq(diff(&seen, many, many), 0);
+    strcat(many, "g=\n");
+    ck_assert_int_eq(diff(&seen, many, many), TIERCE_E_FORMAT);
+    char name[128] = "tierce-namespace=1\n";
+    memset(name + 19, 'n', 65);
+    strcpy(name + 19 + 65, "=\n");
+    ck_assert_int_eq(diff(&seen, name, name), TIERCE_E_FORMAT);
+    static char large[(8 << 20) + 64];
+    memset(large, 'a', sizeof(large) - 2);
+    memcpy(large, "tierce-namespace=1\na=", 21);
+    large[sizeof(large) - 2] = '\n';
+    ck_assert_int_eq(diff(&seen, large, large), TIERCE_E_FORMAT);
+}
+END_TEST
+
+START_TEST(utf8_is_judged_by_code_point)
+{
+    static const char *const good[] = {"",
+                                       " ~",
+                                       "\xc2\xa0",
+                                       "\xdf\xbf",
+                                       "\xe0\xa0\x80",
+                                       "\xed\x9f\xbf",
+                                       "\xee\x80\x80",
+                                       "\xf0\x90\x80\x80",
+                                       "\xf4\x8f\xbf\xbf"};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        ck_assert(tierce__text_is_plain(good[i], strlen(good[i])));
+    ck_assert(!tierce__text_is_plain("\xf0\x90\x80\x80", 3));
+    ck_assert(!tierce__text_is_plain("\xe0\xa0\x80", 2));
+    ck_assert(!tierce__text_is_plain("a\0b", 3));
+    ck_assert(!tierce__text_is_plain("\xf0\x8f\xbf\xbf", 4));
+    ck_assert(!tierce__text_is_plain("\xed\xbf\xbf", 3));
+}
+END_TEST
+
+START_TEST(every_failed_allocation_is_reported)
+{
+    uint64_t live = tierce__alloc_live();
+    struct tierce_namespace ns = some_namespace();
+    for (uint64_t nth = 1;; nth++) {
+        char *text = NULL;
+        tierce__alloc_fail_nth(nth);
+        int rc = tierce_namespace_text(&text, &ns);
+        int differences = tierce_namespace_diff(some_text, some_text, NULL, NULL);
+        tierce__alloc_fail_nth(0);
+        ck_assert(rc == 0 || (rc == -ENOMEM && text == NULL));
+        ck_assert(differences == 0 || differences == -ENOMEM);
+        tierce_free(text);
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+        if (rc == 0 && differences == 0) {
+            ck_assert_uint_gt(nth, 3);
+            break;
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("namespace");
+    TCase *t = tcase_create("namespace");
+    tcase_add_test(t, the_text_is_canonical);
+    tcase_add_test(t, the_digest_is_the_sum_of_the_text);
+    tcase_add_test(t, every_field_is_checked);
+    tcase_add_test(t, every_number_is_checked);
+    tcase_add_test(t, differences_are_told_field_by_field);
+    tcase_add_test(t, what_is_no_namespace_is_refused);
+    tcase_add_test(t, utf8_is_judged_by_code_point);
+    tcase_add_test(t, every_failed_allocation_is_reported);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is said to have been lent is believed only where it is a chunk of the sequence. */
+#include "base/alloc.h"
+#include "check_main.h"
+#include "engine/load/scatter.h"
+#include "engine_fixture.h"
+
+#define FROM   2u
+#define BLOCKS 14u /* three chunks and half of one */
+#define CHUNKS 4u
+
+static struct fixture fx;
+static struct tierce_chain *chain;
+static struct tierce__lent lent[CHUNKS];
+static int32_t ids[BLOCKS];
+
+/* Blocks [2, 14), as a node lends them. */
+static void begin(void)
+{
+    fx_open(&fx, false, NULL);
+    chain = fx_chain(&fx, 1, BLOCKS, 0);
+    struct tierce__shape tail;
+    ck_assert_int_eq(tierce__shape_init(&tail, fx.view, 2), 0);
+    for (size_t i = 0; i < CHUNKS; i++)
+        lent[i] = (struct tierce__lent){.index = i,
+                                        .kind = TIERCE__LENT_FULL,
+                                        .block_count = FX_CHUNK_BLOCKS,
+                                        .from = i == 0 ? FROM : 0,
+                                        .to = FX_CHUNK_BLOCKS,
+                                        .bytes = fx.view->full.extent.object_bytes};
+    lent[3].kind = TIERCE__LENT_TAIL;
+    lent[3].block_count = lent[3].to = 2;
+    lent[3].bytes = tail.extent.object_bytes;
+    tierce__shape_fini(&tail);
+    for (int32_t b = 0; b < (int32_t)BLOCKS; b++)
+        ids[b] = b;
+}
+
+static void end(void)
+{
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static int try_all(void)
+{
+    struct tierce__scatter scatter;
+    struct tierce_transfer_opts what = fx_what(&fx, chain, FROM, BLOCKS, ids);
+    int rc =
+        tierce__scatter_init(&scatter, fx.view, &what, lent, CHUNKS, tierce_chain_hash(chain, 0),
+                             BLOCKS, tierce_chain_root_hash(chain));
+    if (rc == 0)
+        tierce__scatter_fini(&scatter);
+    return rc;
+}
+
+/* With one of the chunks as it is said to be. */
+static int try_with(size_t i, struct tierce__lent said)
+{
+    struct tierce__lent truth = lent[i];
+    lent[i] = said;
+    int rc = try_all();
+    lent[i] = truth;
+    return rc;
+}
+
+#define REFUSED(i, field, value)                                                                   \
+    do {                                                                                           \
+        struct tierce__lent said = lent[i];                                                        \
+        said.field = value;                                                                        \
+        ck_assert_int_eq(try_with(i, said), TIERCE_E_ARGUMENT);                                    \
+    } while (0)
+
+START_TEST(what_is_not_of_the_sequence_is_refused)
+{
+    begin();
+    ck_assert_int_eq(try_all(), 0);
+    REFUSED(2, index, 1); /* twice */
+    REFUSED(2, index, 0); /* backwards */
+    REFUSED(3, index, 4); /* behind the end */
+    REFUSED(3, index, SIZE_MAX);
+    REFUSED(1, kind, TIERCE__LENT_TAIL);
+    REFUSED(3, kind, TIERCE__LENT_FULL);
+    REFUSED(1, kind, (enum tierce__lent_kind)17);
+    REFUSED(1, block_count, 0);
+    REFUSED(1, block_count, FX_CHUNK_BLOCKS - 1);
+    REFUSED(1, block_count, FX_CHUNK_BLOCKS + 1);
+    REFUSED(3, block_count, 1);
+    REFUSED(1, from, FX_CHUNK_BLOCKS + 1);
+    REFUSED(1, to, FX_CHUNK_BLOCKS + 1);
+    REFUSED(1, to, UINT32_MAX);
+    REFUSED(0, from, FROM - 1); /* before what is wanted */
+    REFUSED(3, to, 3);          /* behind it */
+    REFUSED(1, bytes, lent[1].bytes - 1);
+    REFUSED(1, bytes, lent[1].bytes + 1);
+    REFUSED(3, bytes, lent[1].bytes);
+    end();
+}
+END_TEST
+
+/* One chunk may stand for another, as far as the two are the same. */
+START_TEST(one_sibling_of_at_most_a_chunk)
+{
+    begin();
+    struct tierce__lent sibling = lent[3];
+    sibling.kind = TIERCE__LENT_SIBLING;
+    ck_assert_int_eq(try_with(3, sibling), 0);
+    sibling.block_count = FX_CHUNK_BLOCKS; /* of which two are wanted */
+    sibling.bytes = lent[0].bytes;
+    ck_assert_int_eq(try_with(3, sibling), 0);
+    sibling.to = 3;
+    ck_assert_int_eq(try_with(3, sibling), TIERCE_E_ARGUMENT);
+    sibling.to = 2;
+    sibling.block_count = FX_CHUNK_BLOCKS + 1;
+    ck_assert_int_eq(try_with(3, sibling), TIERCE_E_ARGUMENT);
+    lent[3].failed = true; /* and may be of any length */
+    lent[3].bytes = 0;
+    ck_assert_int_eq(try_all(), 0);
+    lent[2].kind = lent[1].kind = TIERCE__LENT_SIBLING;
+    ck_assert_int_eq(try_all(), TIERCE_E_ARGUMENT);
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("scatter");
+    TCase *t = tcase_create("scatter");
+    tcase_add_test(t, what_is_not_of_the_sequence_is_refused);
+    tcase_add_test(t, one_sibling_of_at_most_a_chunk);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

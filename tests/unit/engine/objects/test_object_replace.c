@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replacements of named values that fail in one tier, and values that a slower tier is not given.
+ */
+#include "check_main.h"
+#include "engine/objects/objects_private.h"
+#include "engine/objects/smalls_private.h"
+#include "object_fixture.h"
+#include "tier_fault.h"
+
+#include <string.h>
+
+#include <tierce/log.h>
+
+enum { DISK = 1, REMOTE = 2, SMALL = 1000, LARGE = 300000, BUFS = 4096 };
+
+static struct fixture fx;
+static struct tierce__objects *space;
+static struct tierce__tier *faults[3];
+static char remote[48];
+static const uint64_t sizes[] = {SMALL, LARGE};
+
+static void wrap(size_t rung)
+{
+    ck_assert_int_eq(tierce__fault_create(&faults[rung], fx.engine->rungs[rung].tier), 0);
+    fx.engine->rungs[rung].tier = faults[rung];
+}
+
+static void open_with_remote(void)
+{
+    char url[80];
+    strcpy(remote, "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(remote));
+    snprintf(url, sizeof(url), "file://%s/store", remote);
+    fx_open(&fx, true, (const char *const[]){"remote.urls", url, NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    ck_assert_uint_eq(fx.engine->rung_count, 3);
+    wrap(DISK);
+    wrap(REMOTE);
+}
+
+static void open_with_disk(void)
+{
+    fx_open(&fx, true, NULL);
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+}
+
+static void end(void)
+{
+    char command[80];
+    tierce__objects_close(space);
+    fx_close(&fx);
+    fx_remove(&fx);
+    snprintf(command, sizeof(command), "rm -rf '%s'", remote);
+    ck_assert(remote[0] == '\0' || system(command) == 0);
+}
+
+static void break_tier(size_t rung, bool broken)
+{
+    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
+                                               TIERCE__TIER_DELETE, TIERCE__TIER_FLUSH};
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
+    for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
+        tierce__fault_set(faults[rung], ops[i], broken ? &rule : NULL);
+}
+
+/* Each tier in turn can neither be read nor made to forget, while memory has been emptied. */
+START_TEST(a_tier_that_fails_leaves_the_old_value)
+{
+    size_t broken = _i % 2 == 0 ? DISK : REMOTE;
+    uint64_t bytes = sizes[_i / 2];
+    open_with_remote();
+    ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
+    ox_empty_memory(&fx);
+    break_tier(broken, true);
+    ck_assert_int_lt(ox_put(space, "x", 2, bytes), 0);
+    if (broken == REMOTE)
+        ck_assert_int_eq(ox_get(space, "x", NULL), 1); /* the disk's */
+    break_tier(broken, false);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 1);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    ox_empty_memory(&fx);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    end();
+}
+END_TEST
+
+/* The disk forgets, and cannot make it durable. */
+START_TEST(a_removal_that_is_not_durable_leaves_one_of_both)
+{
+    uint64_t bytes = sizes[_i];
+    open_with_disk();
+    wrap(DISK);
+    ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
+    ox_empty_memory(&fx);
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), -EIO);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    ox_empty_memory(&fx);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    end();
+}
+END_TEST
+
+/* Publishes the value without a sync. Returns whether one is needed. */
+static bool put_unsettled(const char *name, uint64_t version, uint64_t bytes)
+{
+    struct tierce__object *object;
+    bool unsettled;
+    ck_assert_int_eq(
+        tierce__object_create(space, &object,
+                              &(struct tierce__object_what){.name = name,
+                                                            .name_bytes = strlen(name),
+                                                            .note = &version,
+                                                            .note_bytes = sizeof(version),
+                                                            .value_bytes = bytes}),
+        0);
+    ox_fill(object->value, bytes, version);
+    ck_assert_int_eq(tierce__object_publish_unsettled(object, &unsettled), 0);
+    return unsettled;
+}
+
+/* A thread has replaced a value and not synced the removal. Another thread, or the same client
+ * again, stores the same new value: it is not acknowledged before the removal is durable. */
+START_TEST(the_same_value_again_settles_the_removal_too)
+{
+    uint64_t bytes = sizes[_i];
+    fx_open(&fx, true, (const char *const[]){"disk.flush_interval", "1h", NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    wrap(DISK);
+    ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert(put_unsettled("x", 2, bytes));
+    ck_assert(put_unsettled("x", 2, bytes));
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), -EIO);
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0);
+    ck_assert(!put_unsettled("x", 2, bytes));
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0); /* there is nothing to sync */
+    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    end();
+}
+END_TEST
+
+/* Takes memory away: `most` buffers, or all that there is. */
+static size_t take_memory(struct tierce__buf **bufs, size_t most)
+{
+    size_t count = 0;
+    for (uint64_t bytes = most < BUFS ? 1 : 1 << 20; bytes > 0; bytes /= 2) {
+        while (count < most && tierce__pool_alloc(fx.engine->pool, &bufs[count], bytes) == 0)
+            count++;
+    }
+    return count;
+}
+
+static void give_back(struct tierce__buf **bufs, size_t count)
+{
+    while (count > 0)
+        tierce__buf_release(bufs[--count]);
+}
+
+/* Memory has no place for a page of small values, so the disk must not forget. */
+START_TEST(a_small_value_without_a_place_leaves_the_old_one)
+{
+    static struct tierce__buf *bufs[BUFS];
+    open_with_disk();
+    ck_assert_int_eq(ox_put(space, "x", 1, SMALL), 0);
+    ox_empty_memory(&fx);
+    size_t count = take_memory(bufs, BUFS);
+    ck_assert_int_eq(ox_put(space, "x", 2, SMALL), TIERCE_E_FULL);
+    give_back(bufs, count);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 1);
+    ck_assert_int_eq(ox_put(space, "x", 2, SMALL), 0);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    end();
+}
+END_TEST
+
+static struct tierce__tier_ops greedy;
+static const struct tierce__tier_ops *real;
+static struct tierce__buf *greedy_bufs[BUFS];
+static size_t greedy_count;
+
+/* All of memory goes to others between the removal of the old value and the new one. */
+static void submit_greedily(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    if (req->op == TIERCE__TIER_DELETE && greedy_count == 0) {
+        while (memory->ops->evict(memory, 1) > 0)
+            continue;
+        greedy_count = take_memory(greedy_bufs, BUFS);
+    }
+    real->submit(tier, req);
+}
+
+START_TEST(a_small_value_that_loses_its_place_is_stored_as_a_large_one)
+{
+    open_with_disk();
+    ck_assert_int_eq(ox_put(space, "x", 1, SMALL), 0);
+    ox_empty_memory(&fx);
+    struct tierce__tier *disk = fx.engine->rungs[DISK].tier;
+    real = disk->ops;
+    greedy = *real;
+    greedy.submit = submit_greedily;
+    disk->ops = &greedy;
+    ck_assert_int_eq(ox_put(space, "x", 2, SMALL), 0);
+    disk->ops = real;
+    ck_assert_uint_gt(greedy_count, 0);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    give_back(greedy_bufs, greedy_count);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    ck_assert_int_eq(ox_put(space, "x", 3, SMALL), 0);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 3);
+    ck_assert_uint_eq(tierce__objects_count(space), 1);
+    ox_empty_memory(&fx);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 3);
+    end();
+}
+END_TEST
+
+/* Pins the only page of small values. */
+static struct tierce__buf *pin_page(void)
+{
+    struct tierce__small_partition *p = &fx.engine->smalls->partitions[0];
+    while (p->live_pages == 0)
+        p++;
+    ck_assert_uint_eq(p->live_pages, 1);
+    tierce__buf_acquire(p->pages[0]->buf);
+    return p->pages[0]->buf;
+}
+
+/* The new size needs another page, for which there is no memory. */
+START_TEST(a_small_value_that_cannot_grow_stays)
+{
+    static struct tierce__buf *bufs[BUFS];
+    fx_open(&fx, false, NULL);
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    ck_assert_int_eq(ox_put(space, "x", 1, SMALL), 0);
+    struct tierce__buf *page = pin_page();
+    size_t count = take_memory(bufs, BUFS);
+    ck_assert_int_eq(ox_put(space, "x", 2, 8 * SMALL), TIERCE_E_FULL);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 1);
+    tierce__buf_release(page);
+    give_back(bufs, count);
+    end();
+}
+END_TEST
+
+static _Atomic unsigned told;
+
+static void note_event(void *arg, enum tierce_log_level level, const char *event,
+                       const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)detail;
+    told += strcmp(event, "object_not_written") == 0;
+}
+
+/* Half of the pool's buffers wait to be written: there is room for the value among the small ones,
+ * and none for the form that the disk is given. */
+START_TEST(a_small_value_that_only_memory_has_is_counted)
+{
+    static struct tierce__buf *bufs[BUFS];
+    struct tierce__pool_stats pool;
+    open_with_disk();
+    tierce__pool_stats(fx.engine->pool, &pool);
+    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_WARN);
+    ck_assert_int_eq(ox_put(space, "x", 1, SMALL), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_int_eq(fx_stats(&fx).objects_not_written, 0);
+    size_t count = take_memory(bufs, pool.buf_count_max / 2);
+    ck_assert_int_eq(ox_put(space, "y", 2, SMALL), 0);
+    ck_assert_int_eq(fx_stats(&fx).objects_not_written, 1);
+    ck_assert_uint_eq(told, 1);
+    give_back(bufs, count);
+    ck_assert_int_eq(ox_get(space, "y", NULL), 2);
+    ox_empty_memory(&fx);
+    ck_assert_int_eq(ox_get(space, "y", NULL), 0);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 1);
+    end();
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
+/* The caller's deadline bounds a replacement and a removal, however long timeout.load is. */
+START_TEST(a_tier_that_hangs_is_left_at_the_deadline)
+{
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_HANG};
+    struct tierce__object_what what = {.name = "x", .name_bytes = 1, .value_bytes = sizes[_i]};
+    struct tierce__object *object;
+    bool was;
+    fx_open(&fx, true, (const char *const[]){"timeout.load", "1h", NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    wrap(DISK);
+    ck_assert_int_eq(ox_put(space, "x", 1, sizes[_i]), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    tierce__fault_set(faults[DISK], TIERCE__TIER_DELETE, &rule);
+    ck_assert_int_eq(tierce__object_create(space, &object, &what), 0);
+    memset(object->value, 0, what.value_bytes);
+    object->deadline_ns = tierce__deadline_in_ms(100);
+    ck_assert_int_eq(tierce__object_publish(object), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 1);
+    ck_assert_int_eq(tierce__object_remove_by(space, "x", 1, tierce__deadline_in_ms(100), &was),
+                     TIERCE_E_DEADLINE);
+    tierce__fault_set(faults[DISK], TIERCE__TIER_DELETE, NULL);
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("object_replace");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, a_tier_that_fails_leaves_the_old_value, 0, 4);
+    tcase_add_loop_test(tc, a_removal_that_is_not_durable_leaves_one_of_both, 0, 2);
+    tcase_add_loop_test(tc, the_same_value_again_settles_the_removal_too, 0, 2);
+    tcase_add_loop_test(tc, a_tier_that_hangs_is_left_at_the_deadline, 0, 2);
+    tcase_add_test(tc, a_small_value_without_a_place_leaves_the_old_one);
+    tcase_add_test(tc, a_small_value_that_loses_its_place_is_stored_as_a_large_one);
+    tcase_add_test(tc, a_small_value_that_cannot_grow_stays);
+    tcase_add_test(tc, a_small_value_that_only_memory_has_is_counted);
+    suite_add_tcase(suite, tc);
+    return check_main(suite);
+}

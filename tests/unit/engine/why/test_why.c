@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why a lookup found no more: each reason, reported and counted. */
+#include "base/clock.h"
+#include "check_main.h"
+#include "engine/observe/departures.h"
+#include "engine_fixture.h"
+#include "test_random.h"
+#include "tier_fault.h"
+
+#include <tierce/why.h>
+
+static struct fixture fx;
+
+static struct tierce_miss why(const struct tierce_chain *chain, uint64_t blocks)
+{
+    struct tierce_miss miss = {.size = sizeof(miss)};
+    ck_assert_int_eq(tierce_why(fx.view, chain, 0, blocks, &miss), 0);
+    return miss;
+}
+
+static int64_t count_of(enum tierce_miss_reason reason)
+{
+    struct tierce_engine_stats s = fx_stats(&fx);
+    int64_t counts[] = {
+        0,
+#define TIERCE_MISS(id, name, words) s.misses_##name,
+#include <tierce/misses.def>
+#undef TIERCE_MISS
+    };
+    int64_t sum = 0;
+    for (size_t i = 1; i < TIERCE_MISS_COUNT; i++)
+        sum += counts[i];
+    return reason == TIERCE_MISS_NONE ? sum : counts[reason];
+}
+
+/* The reason of the first missing chunk, at `block`: told, and counted by a lookup alone. */
+static struct tierce_miss check(const struct tierce_chain *chain, uint64_t blocks,
+                                enum tierce_miss_reason reason, uint64_t block)
+{
+    int64_t before = count_of(reason), all = count_of(TIERCE_MISS_NONE);
+    struct tierce_miss miss = why(chain, blocks);
+    ck_assert_msg(miss.reason == reason, "%s, not %s", tierce_miss_name(miss.reason),
+                  tierce_miss_name(reason));
+    ck_assert_uint_eq(miss.block, block);
+    ck_assert_int_eq(count_of(TIERCE_MISS_NONE), all);
+    uint64_t found = fx_found(&fx, chain, blocks, 0, 0, NULL);
+    if (reason != TIERCE_MISS_NONE) {
+        ck_assert_uint_eq(found, block);
+        ck_assert_mem_eq(miss.hash, tierce_chain_hash(chain, block + FX_CHUNK_BLOCKS - 1),
+                         TIERCE_HASH_BYTES);
+        ck_assert_int_eq(count_of(reason), before + 1);
+    }
+    ck_assert_int_eq(count_of(TIERCE_MISS_NONE), all + (reason != TIERCE_MISS_NONE));
+    return miss;
+}
+
+static void end(struct tierce_chain *chain)
+{
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+
+/* The fault wrapper around a rung. */
+static struct tierce__tier *wrap(size_t rung)
+{
+    struct tierce__tier *wrapped;
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[rung].tier), 0);
+    fx.engine->rungs[rung].tier = wrapped;
+    return wrapped;
+}
+
+START_TEST(what_was_never_stored)
+{
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 20, 0);
+    struct tierce_miss miss = check(chain, 20, TIERCE_MISS_NEVER_STORED, 0);
+    ck_assert_ptr_null(miss.tier);
+    ck_assert_ptr_null(miss.twin);
+    ck_assert_int_eq(fx_store(&fx, chain, 12, fx_ids, false), 12);
+    check(chain, 20, TIERCE_MISS_NEVER_STORED, 12);
+    ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20 - 12);
+    check(chain, 20, TIERCE_MISS_NONE, 0);
+    /* A lookup in memory only does not know the content of other tiers. */
+    struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
+    int64_t all = count_of(TIERCE_MISS_NONE);
+    ck_assert_uint_eq(fx_found(&fx, other, 8, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL), 0);
+    ck_assert_int_eq(count_of(TIERCE_MISS_NONE), all);
+    miss = (struct tierce_miss){.size = 1};
+    ck_assert_int_eq(tierce_why(fx.view, other, 0, 8, &miss), TIERCE_E_ARGUMENT);
+    miss.size = sizeof(miss);
+    ck_assert_int_eq(tierce_why(fx.view, other, 0, 9, &miss), TIERCE_E_ARGUMENT);
+    /* Blocks that the inference engine holds itself are not requested. */
+    ck_assert_int_eq(tierce_why(fx.view, other, 8, 8, &miss), 0);
+    ck_assert_int_eq(miss.reason, TIERCE_MISS_NONE);
+    ck_assert_int_eq(tierce_why(fx.view, other, 4, 8, &miss), 0);
+    ck_assert_int_eq(miss.reason, TIERCE_MISS_NEVER_STORED);
+    ck_assert_uint_eq(miss.block, 4);
+    tierce_chain_destroy(other);
+    end(chain);
+}
+END_TEST
+
+/* Tails are stored only if somebody asks for it. */
+START_TEST(a_tail_that_was_never_stored_is_not_missing)
+{
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 10, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 10, fx_ids, false), 8);
+    check(chain, 10, TIERCE_MISS_NONE, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 10, fx_ids, true), 2);
+    check(chain, 10, TIERCE_MISS_NONE, 0);
+    ck_assert_uint_gt(fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1), 0);
+    struct tierce_miss miss = why(chain, 10);
+    ck_assert_int_eq(miss.reason, TIERCE_MISS_EVICTED);
+    ck_assert_uint_eq(miss.block, 8);
+    end(chain);
+}
+END_TEST
+
+START_TEST(what_was_evicted)
+{
+    const char *sets[] = {"memory.policy", _i == 0 ? "lru" : "fifo", NULL};
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 20, 0);
+    uint64_t start_s = tierce__wall_s();
+    ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    memory->ops->evict(memory, UINT64_MAX);
+    struct tierce_miss miss = check(chain, 20, TIERCE_MISS_EVICTED, 0);
+    ck_assert_str_eq(miss.tier, "memory");
+    ck_assert_str_eq(miss.policy, sets[1]);
+    ck_assert_uint_ge(miss.when_s, start_s);
+    ck_assert_uint_le(miss.when_s, tierce__wall_s());
+    /* The chunk is stored again, and the recorded reason is dropped. */
+    ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20);
+    check(chain, 20, TIERCE_MISS_NONE, 0);
+    end(chain);
+}
+END_TEST
+
+START_TEST(the_last_tier_that_let_it_go_counts)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    memory->ops->evict(memory, UINT64_MAX);
+    check(chain, 8, TIERCE_MISS_NONE, 0);
+    tierce__storage_quarantine(fx.engine, 1, &(struct tierce__key){0}, TIERCE_E_CHECKSUM);
+    check(chain, 8, TIERCE_MISS_NONE, 0);
+    struct tierce__keys keys;
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 8, 8, false), 0);
+    static const struct {
+        int status;
+        enum tierce_miss_reason reason;
+    } rows[] = {{TIERCE_E_CHECKSUM, TIERCE_MISS_CHECKSUM},
+                {TIERCE_E_IDENTITY, TIERCE_MISS_IDENTITY},
+                {TIERCE_E_FORMAT, TIERCE_MISS_IDENTITY},
+                {TIERCE_E_VERSION, TIERCE_MISS_VERSION}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        tierce__storage_quarantine(fx.engine, 1, &keys.keys[1], rows[i].status);
+        struct tierce_miss miss = check(chain, 8, rows[i].reason, 4);
+        ck_assert_str_eq(miss.tier, "disk");
+        ck_assert_ptr_null(miss.policy);
+        ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 4);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+        memory->ops->evict(memory, UINT64_MAX);
+    }
+    tierce__keys_fini(&keys);
+    end(chain);
+}
+END_TEST
+
+static void note_done(struct tierce__tier_req *req)
+{
+    (void)req;
+}
+
+START_TEST(what_was_cleared)
+{
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier_req req = {.op = TIERCE__TIER_CLEAR, .done = note_done};
+    memory->ops->submit(memory, &req);
+    ck_assert_uint_eq(req.found, 2);
+    check(chain, 8, TIERCE_MISS_CLEARED, 0);
+    end(chain);
+}
+END_TEST
+
+START_TEST(what_has_expired)
+{
+    const char *sets[] = {"memory.policy", "ttl", "memory.ttl", "1ms", NULL};
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    uint64_t until = tierce__deadline_in_ms(2);
+    while (tierce__now_ns() < until)
+        ;
+    struct tierce_miss miss = check(chain, 8, TIERCE_MISS_EXPIRED, 0);
+    ck_assert_str_eq(miss.policy, "ttl");
+    end(chain);
+}
+END_TEST
+
+START_TEST(what_could_not_be_written)
+{
+    const char *sets[] = {"memory.size", "1MiB", NULL};
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 512, 0);
+    static int32_t ids[FX_BLOCKS];
+    for (int32_t i = 0; i < (int32_t)FX_BLOCKS; i++)
+        ids[i] = i;
+    int64_t stored = fx_store(&fx, chain, 512, ids, false);
+    ck_assert_int_gt(stored, 0);
+    ck_assert_int_lt(stored, 512);
+    struct tierce_miss miss = check(chain, 512, TIERCE_MISS_NOT_WRITTEN, (uint64_t)stored);
+    ck_assert_str_eq(miss.tier, "memory");
+    ck_assert_int_eq(miss.status, TIERCE_E_FULL);
+    end(chain);
+}
+END_TEST
+
+/* Memory evicts what the disk was to keep and did not: that is why it is missing. */
+START_TEST(what_the_disk_did_not_take)
+{
+    const char *sets[] = {"disk.admit", "second", NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    memory->ops->evict(memory, UINT64_MAX);
+    struct tierce_miss miss = check(chain, 8, TIERCE_MISS_NOT_WRITTEN, 0);
+    ck_assert_str_eq(miss.tier, "disk");
+    ck_assert_int_eq(miss.status, TIERCE_E_REFUSED);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    memory->ops->evict(memory, UINT64_MAX);
+    check(chain, 8, TIERCE_MISS_NONE, 0);
+    end(chain);
+}
+END_TEST
+
+struct diffs {
+    unsigned count;
+    char field[32], a[32], b[32];
+};
+
+static void take_diff(void *arg, const char *field, const char *a, const char *b)
+{
+    struct diffs *d = arg;
+    d->count++;
+    snprintf(d->field, sizeof(d->field), "%s", field);
+    snprintf(d->a, sizeof(d->a), "%s", a);
+    snprintf(d->b, sizeof(d->b), "%s", b);
+}
+
+START_TEST(what_lies_under_another_namespace)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    if (_i == 1) { /* known from the folder alone */
+        fx_close(&fx);
+        fx_open(&fx, true, NULL);
+    }
+    struct tierce_namespace ns = fx_namespace();
+    ns.kv_dtype = "fp8_e4m3";
+    struct tierce_view *view = fx.view;
+    ck_assert_int_eq(tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
+    struct tierce_miss miss = check(chain, 8, TIERCE_MISS_NAMESPACE, 0);
+    ck_assert_str_eq(miss.twin, tierce_view_namespace(view));
+    ck_assert_mem_eq(miss.twin_digest, view->ns_digest, TIERCE_HASH_BYTES);
+    struct diffs d = {0};
+    ck_assert_int_eq(
+        tierce_namespace_diff(tierce_view_namespace(fx.view), miss.twin, take_diff, &d), 1);
+    ck_assert_str_eq(d.field, "kv_dtype");
+    ck_assert_str_eq(d.a, "fp8_e4m3");
+    ck_assert_str_eq(d.b, "float32");
+    /* Another shard of it is not a twin. */
+    tierce_view_close(fx.view);
+    ck_assert_int_eq(tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){1, 2, 0, 1}),
+                     0);
+    check(chain, 8, TIERCE_MISS_NEVER_STORED, 0);
+    tierce_view_close(view);
+    end(chain);
+}
+END_TEST
+
+START_TEST(what_may_be_in_a_tier_that_does_not_answer)
+{
+    const char *sets[] = {"breaker.errors", "1", "breaker.retry", "1h", "timeout.lookup",
+                          "20ms",           NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier, *disk = wrap(1);
+    memory->ops->evict(memory, UINT64_MAX);
+    tierce__fault_set(disk, TIERCE__TIER_LOOKUP,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_HANG, .times = 1});
+    struct tierce_miss miss = why(chain, 8);
+    ck_assert_int_eq(miss.reason, TIERCE_MISS_DEADLINE);
+    ck_assert_int_eq(miss.status, TIERCE_E_DEADLINE);
+    /* That opened the breaker. */
+    miss = check(chain, 8, TIERCE_MISS_TIER_DOWN, 0);
+    ck_assert_int_eq(miss.status, TIERCE_E_DOWN);
+    ck_assert_ptr_nonnull(miss.tier);
+    /* What left that very tier last is not there. */
+    struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
+    check(other, 8, TIERCE_MISS_TIER_DOWN, 0);
+    struct tierce__tier_req req = {.op = TIERCE__TIER_CLEAR, .done = note_done};
+    disk->ops->submit(disk, &req);
+    check(chain, 8, TIERCE_MISS_CLEARED, 0);
+    check(other, 8, TIERCE_MISS_TIER_DOWN, 0);
+    tierce_chain_destroy(other);
+    end(chain);
+}
+END_TEST
+
+START_TEST(what_is_computed_sooner)
+{
+    const char *sets[] = {"cost.read", "1KB", "cost.prefill", "1000000", NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 12, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    check(chain, 12, TIERCE_MISS_NEVER_STORED, 8);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    memory->ops->evict(memory, UINT64_MAX);
+    check(chain, 12, TIERCE_MISS_NOT_WORTH_LOADING, 0);
+    end(chain);
+}
+END_TEST
+
+START_TEST(nothing_is_remembered_if_nothing_shall_be)
+{
+    const char *sets[] = {"misses.remembered", "0", NULL};
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    memory->ops->evict(memory, UINT64_MAX);
+    check(chain, 8, TIERCE_MISS_NEVER_STORED, 0);
+    end(chain);
+}
+END_TEST
+
+/* ---- the table ---- */
+
+enum { SLOTS = 4096, KEYS = 6000, STEPS = 200000 };
+
+/* A table with room for a whole set has the last reason of each; a smaller table drops the oldest,
+ * and never reports a reason that was not noted. */
+START_TEST(the_table_remembers_the_last)
+{
+    struct tierce__departures *table;
+    struct test_random random = test_random_start("departures");
+    static struct tierce__departure model[KEYS];
+    static uint64_t spreads[KEYS];
+    memset(model, 0, sizeof(model));
+    for (unsigned i = 0; i < KEYS; i++)
+        spreads[i] = test_random_u64(&random);
+    ck_assert_int_eq(tierce__departures_create(&table, _i == 0 ? 16 * SLOTS : SLOTS), 0);
+    unsigned known = 0, forgotten = 0;
+    for (unsigned i = 0; i < STEPS; i++) {
+        unsigned k = test_random_below(&random, KEYS);
+        struct tierce__departure d = {.when_s = i,
+                                      .status = -7,
+                                      .rung = (uint8_t)test_random_below(&random, 3),
+                                      .reason = (uint8_t)(1 + test_random_below(&random, 12))};
+        unsigned dice = test_random_below(&random, 10);
+        bool refused_below = model[k].reason == TIERCE_MISS_NOT_WRITTEN && d.rung < model[k].rung &&
+                             (d.reason == TIERCE_MISS_EVICTED || d.reason == TIERCE_MISS_EXPIRED);
+        if (dice < 4) {
+            struct tierce__departure kept;
+            if (refused_below && !tierce__departures_find(table, spreads[k], &kept))
+                continue; /* the table has dropped an entry that the model still has */
+            tierce__departures_note(table, spreads[k], &d);
+            if (!refused_below)
+                model[k] = d;
+        } else if (dice < 5) {
+            tierce__departures_forget(table, spreads[k]);
+            model[k] = (struct tierce__departure){0};
+        } else if (tierce__departures_find(table, spreads[k], &d)) {
+            ck_assert_mem_eq(&d, &model[k], sizeof(d));
+            known++;
+        } else {
+            forgotten += model[k].reason != 0;
+        }
+    }
+    ck_assert_uint_gt(known, STEPS / 10);
+    ck_assert(_i == 0 ? forgotten < known / 100 : forgotten > 0);
+    tierce__departures_destroy(table);
+    tierce__departures_destroy(NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("why");
+    TCase *t = tcase_create("why");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, what_was_never_stored);
+    tcase_add_test(t, a_tail_that_was_never_stored_is_not_missing);
+    tcase_add_loop_test(t, what_was_evicted, 0, 2);
+    tcase_add_test(t, the_last_tier_that_let_it_go_counts);
+    tcase_add_test(t, what_was_cleared);
+    tcase_add_test(t, what_has_expired);
+    tcase_add_test(t, what_could_not_be_written);
+    tcase_add_test(t, what_the_disk_did_not_take);
+    tcase_add_loop_test(t, what_lies_under_another_namespace, 0, 2);
+    tcase_add_test(t, what_may_be_in_a_tier_that_does_not_answer);
+    tcase_add_test(t, what_is_computed_sooner);
+    tcase_add_test(t, nothing_is_remembered_if_nothing_shall_be);
+    tcase_add_loop_test(t, the_table_remembers_the_last, 0, 2);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

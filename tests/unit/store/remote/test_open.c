@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
+#include "store/remote/connector.h"
+
+#include <string.h>
+
+/* Arguments that tierce__connector_open rejects before it creates anything. */
+static const struct {
+    const char *url, *why;
+} not_opened[] = {
+    {"a-scheme-of-thirty-two-characters://bucket",
+     "no connector for a-scheme-of-thirty-two-character://; there are redis://, rediss://, "
+     "valkey://, valkeys://, tierce://, file://, lm://, mooncake://, s3://, memcached://, "
+     "plugin://; "
+     "some with +unix, +sentinel or +cluster"},
+    {"nothing", "a URL begins with one of redis://, "},
+    {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "
+                         "prefix, db, timeout_ms, ca_file, client_certificate, client_key, "
+                         "wait_replicas, sentinel_user, sentinel_password"},
+    {"redis://h?connections=1", "URL: parameter connections is not between 2 and 150"},
+    {"redis://h?connections=151", "URL: parameter connections is not between 2 and 150"},
+    {"redis://h/x", "URL: the database is no number"},
+    {"redis://u:hidden@h/x", "URL: the database is no number"},
+    {"redis://h?wait_replicas=1", "URL: wait_replicas is for a cluster, or a master"},
+    {"redis://a,b", "URL: several nodes are a cluster's or sentinels: "},
+    {"redis+sentinel://a,b",
+     "URL: the URI needs the master's name after the sentinels: redis+sentinel://HOST/NAME"},
+    {"redis+sentinel://a,b/",
+     "URL: the URI needs the master's name after the sentinels: redis+sentinel://HOST/NAME"},
+    {"redis+sentinel://a,b/m/x", "URL: the database is no number"},
+    {"valkey+cluster://a,b/1", "URL: a cluster has no databases"},
+    {"rediss+sentinel://a/m?ca_file=/nowhere", "cannot load /nowhere: "},
+    {"rediss://h?ca_file=/nowhere", "cannot load /nowhere: "},
+    {"tierce://hidden@h/0", "URL: a node has no databases"},
+    {"tierce://a,b", "URL: several nodes are a cluster's or sentinels: "},
+    {"tierce://h?db=1", "URL: unknown parameter \"db\" (\"ttl\"?); there are ttl, connections, "
+                        "prefix, timeout_ms, ca_file, client_certificate, client_key, tls"},
+    {"tierce://h?wait_replicas=1", "URL: unknown parameter \"wait_replicas\""},
+    {"tierce://h?tls=perhaps", "URL: tls is neither true nor false"},
+    {"tierce://h?tls=false&ca_file=/nowhere", "URL: there are files of TLS, and tls=false"},
+    {"tierce://127.0.0.1?ca_file=/nowhere", "cannot load /nowhere: "},
+    {"redis://h?tls=true", "URL: unknown parameter \"tls\""},
+    {"file://host/a", "URL: a folder has no host: file:///folder"},
+    {"file://u@/a", "URL: a folder has no host: file:///folder"},
+    {"file:///", "URL: the path of the folder is missing: file:///folder"},
+    {"file://", "URL: the path of the folder is missing: file:///folder"},
+    {"file:///a?fanout=4", "URL: parameter fanout is not between 1 and 3"},
+    {"file:///a?size=1KiB", "URL: parameter size is not between 1MiB and 1024PiB"},
+    {"file:///a?siz=1GiB", "URL: unknown parameter \"siz\" (\"size\"?); there are size, fanout, "
+                           "sweep, connections"},
+};
+
+START_TEST(not_every_url_is_opened)
+{
+    struct tierce__connector *connector = NULL;
+    char why[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    ck_assert_int_eq(
+        tierce__connector_open(
+            &connector, not_opened[_i].url,
+            &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts)}, why),
+        TIERCE_E_CONFIG);
+    ck_assert_ptr_null(connector);
+    ck_assert_msg(strncmp(why, not_opened[_i].why, strlen(not_opened[_i].why)) == 0, "%s", why);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("open");
+    TCase *tcase = tcase_create("open");
+    tcase_add_loop_test(tcase, not_every_url_is_opened, 0,
+                        sizeof(not_opened) / sizeof(*not_opened));
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}
