@@ -45,13 +45,32 @@ def environment():
     return {**out, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
 
 
+def shared_memory_of(group):
+    """Files of /dev/shm that the processes of a group have mapped or opened."""
+    files = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(folder.name)) != group:
+                continue
+            lines = (folder / "maps").read_text().splitlines()
+            lines += [os.readlink(fd) for fd in (folder / "fd").iterdir()]
+        except (ProcessLookupError, FileNotFoundError, PermissionError):
+            continue  # it has just ended, or its descriptor has
+        files |= {"/dev/shm/" + line.split("/dev/shm/")[1] for line in lines if "/dev/shm/" in line}
+    return files
+
+
 def kill_group(process):
-    """SIGKILL for a process and its children: nothing is closed in an orderly way."""
+    """SIGKILL for a process and its children: nothing is closed in an orderly way. Python's shared
+    memory, which a killed vLLM leaves in /dev/shm, is removed."""
+    left = shared_memory_of(process.pid)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     process.wait()
+    for file in left:
+        Path(file).unlink(missing_ok=True)
 
 
 class HostError(Exception):
@@ -130,6 +149,8 @@ class Host:
         return lambda **arguments: self.call(name, arguments)
 
     def call(self, name, arguments):
+        # vLLM's workers do not remove what their ranks share.
+        left = shared_memory_of(self.process.pid) if name == "stop" else ()
         self.process.stdin.write(json.dumps([name, arguments]) + "\n")
         self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
@@ -140,6 +161,9 @@ class Host:
         answer = json.loads(line)
         if "error" in answer:
             raise HostError(f"{name}: {answer['error']}\n{self.text()[-2000:]}")
+        for file in left:
+            if "/vllm_dist_" in file:
+                Path(file).unlink(missing_ok=True)
         self.running = self.running if name not in ("start", "stop") else name == "start"
         return answer["value"]
 
