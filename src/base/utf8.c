@@ -57,3 +57,12 @@ bool tierce__is_control(const uint8_t *p, size_t n)
         return p[0] == 0xc2 && p[1] < 0xa0;
     return n == 3 && p[0] == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9);
 }
+
+unsigned tierce__utf8_letter(uint32_t *letter, const unsigned char *text)
+{
+    size_t length = text[0] < 0x80 ? 1 : tierce__utf8_length(text, strnlen((const char *)text, 4));
+    *letter = length == 0 ? TIERCE__NO_LETTER : length == 1 ? text[0] : text[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++)
+        *letter = *letter << 6 | (text[i] & 0x3fu);
+    return length > 0 ? (unsigned)length : 1;
+}

@@ -17,4 +17,9 @@ bool tierce__is_control(const uint8_t *p, size_t n);
 /* Whether all of it is UTF-8; a NUL is. Thread: any. */
 bool tierce__is_utf8(const char *text, size_t bytes);
 
+/* Decodes the UTF-8 character at `text`, which ends with a NUL, and returns its length in bytes;
+ * invalid UTF-8: 1, and *letter is TIERCE__NO_LETTER. Thread: any. */
+enum { TIERCE__NO_LETTER = 0xfffd };
+unsigned tierce__utf8_letter(uint32_t *letter, const unsigned char *text);
+
 #endif

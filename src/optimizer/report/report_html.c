@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/report/json_write.h"
+#include "base/utf8.h"
 #include "optimizer/report/report.h"
 #include "optimizer/report/report_page.h"
 #include "base/alloc.h"

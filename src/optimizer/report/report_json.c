@@ -118,7 +118,7 @@ static void write_curves(struct tierce__json_write *json, const struct tierce__r
 
 int tierce__report_json(FILE *file, const struct tierce__report *report)
 {
-    struct tierce__json_write json = {.file = file};
+    struct tierce__json_write json = {.file = file, .is_html = true};
     struct tierce__report_curves curves;
     int rc = tierce__report_curves(&curves, report->sweep);
     if (rc < 0)

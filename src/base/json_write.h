@@ -1,31 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_OPTIMIZER_JSON_WRITE_H
-#define TIERCE_OPTIMIZER_JSON_WRITE_H
+#ifndef TIERCE_BASE_JSON_WRITE_H
+#define TIERCE_BASE_JSON_WRITE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/line.h"
+
 /*
- * Writes JSON to a file, member by member. The output is safe inside a <script> element: characters
- * with a meaning in HTML are escaped, and invalid UTF-8 becomes U+FFFD.
+ * Writes JSON member by member, without white space, to the caller's line or file.
  *
- *     struct tierce__json_write json = {.file = file};
+ *     struct tierce__json_write json = {.line = &line};
  *     tierce__json_write_open(&json, NULL, '{');
  *     tierce__json_write_text(&json, "name", name);
  *     tierce__json_write_close(&json, '}');
  *
- * The name NULL is for elements of arrays and the outermost value. Write errors are reported by
- * ferror. Threads: one at a time.
+ * The name NULL is for elements of arrays and the outermost value. The caller closes each bracket
+ * that it opens. Failures are reported by the line's `failed`, and by ferror of a file. Threads:
+ * one at a time.
  */
 
 struct tierce__json_write {
+    struct tierce__line *line; /* or NULL, and */
     FILE *file;
-    bool comma; /* an element precedes, in the same brackets */
+    bool is_html; /* characters with a meaning in a <script> element are escaped, and invalid UTF-8
+                     becomes U+FFFD; otherwise such bytes are written as they are */
+    bool comma;   /* an element precedes, in the same brackets */
 };
 
 void tierce__json_write_open(struct tierce__json_write *json, const char *name, char bracket);
 void tierce__json_write_close(struct tierce__json_write *json, char bracket);
+/* Only the name: the caller appends the value to the line or file itself. */
+void tierce__json_write_name(struct tierce__json_write *json, const char *name);
 void tierce__json_write_count(struct tierce__json_write *json, const char *name, uint64_t value);
 void tierce__json_write_signed(struct tierce__json_write *json, const char *name, int64_t value);
 /* Nine digits; null if the number is not finite. */
@@ -33,9 +40,5 @@ void tierce__json_write_number(struct tierce__json_write *json, const char *name
 void tierce__json_write_bool(struct tierce__json_write *json, const char *name, bool value);
 /* NULL is written as null. */
 void tierce__json_write_text(struct tierce__json_write *json, const char *name, const char *text);
-
-/* Decodes one UTF-8 character at `text` and returns its length in bytes; invalid UTF-8: 1, and
- * *letter is U+FFFD. */
-unsigned tierce__utf8_letter(uint32_t *letter, const unsigned char *text);
 
 #endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/json_write.h"
+
+#include "base/utf8.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static void put_bytes(struct tierce__json_write *json, const char *text, size_t bytes)
+{
+    if (json->line != NULL)
+        tierce__line_put_bytes(json->line, text, bytes);
+    else
+        fwrite(text, 1, bytes, json->file);
+}
+
+static void put(struct tierce__json_write *json, const char *text)
+{
+    put_bytes(json, text, strlen(text));
+}
+
+static bool is_plain(uint32_t letter, bool is_html)
+{
+    return letter >= ' ' && letter != '"' && letter != '\\' &&
+           (!is_html || (letter != '<' && letter != '>' && letter != '&' && letter != 0x7f &&
+                         letter != TIERCE__NO_LETTER && letter != 0x2028 && letter != 0x2029));
+}
+
+static void put_text(struct tierce__json_write *json, const char *text)
+{
+    char escape[8];
+    const char *from = text; /* not yet written */
+    put(json, "\"");
+    while (*text != '\0') {
+        uint32_t letter = (unsigned char)*text;
+        unsigned length = 1;
+        if (json->is_html)
+            length = tierce__utf8_letter(&letter, (const unsigned char *)text);
+        text += length;
+        if (is_plain(letter, json->is_html))
+            continue;
+        put_bytes(json, from, (size_t)(text - length - from));
+        if (!json->is_html && letter >= ' ')
+            snprintf(escape, sizeof(escape), "\\%c", (char)letter);
+        else
+            snprintf(escape, sizeof(escape), "\\u%04" PRIx16, (uint16_t)letter);
+        put(json, escape);
+        from = text;
+    }
+    put_bytes(json, from, (size_t)(text - from));
+    put(json, "\"");
+}
+
+void tierce__json_write_name(struct tierce__json_write *json, const char *name)
+{
+    if (json->comma)
+        put(json, ",");
+    json->comma = true;
+    if (name != NULL) {
+        put_text(json, name);
+        put(json, ":");
+    }
+}
+
+void tierce__json_write_open(struct tierce__json_write *json, const char *name, char bracket)
+{
+    tierce__json_write_name(json, name);
+    put_bytes(json, &bracket, 1);
+    json->comma = false;
+}
+
+void tierce__json_write_close(struct tierce__json_write *json, char bracket)
+{
+    put_bytes(json, &bracket, 1);
+    json->comma = true;
+}
+
+static void put_word(struct tierce__json_write *json, const char *name, const char *word)
+{
+    tierce__json_write_name(json, name);
+    put(json, word);
+}
+
+void tierce__json_write_count(struct tierce__json_write *json, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%" PRIu64, value);
+    put_word(json, name, text);
+}
+
+void tierce__json_write_signed(struct tierce__json_write *json, const char *name, int64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%" PRId64, value);
+    put_word(json, name, text);
+}
+
+void tierce__json_write_number(struct tierce__json_write *json, const char *name, double value)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "%.9g", value);
+    put_word(json, name, isfinite(value) ? text : "null");
+}
+
+void tierce__json_write_bool(struct tierce__json_write *json, const char *name, bool value)
+{
+    put_word(json, name, value ? "true" : "false");
+}
+
+void tierce__json_write_text(struct tierce__json_write *json, const char *name, const char *text)
+{
+    tierce__json_write_name(json, name);
+    if (text != NULL)
+        put_text(json, text);
+    else
+        put(json, "null");
+}
