@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json_write.h"
 #include "base/prometheus.h"
 #include "engine/engine_config.h"
 #include "engine/engine_private.h"
@@ -224,74 +225,53 @@ const char *tierce__engine_condition_name(enum tierce__engine_condition state)
 
 /* ---- as JSON --------------------------------------------------------------------------------- */
 
-static void put_field(struct tierce__line *out, const char **between, const char *name)
-{
-    tierce__line_put(out, *between);
-    tierce__line_put_string(out, name);
-    tierce__line_put(out, ":");
-    *between = ",";
-}
-
-static void put_tiers(struct tierce_engine *engine, struct tierce__line *out)
+static void put_tiers(struct tierce_engine *engine, struct tierce__json_write *json)
 {
     struct tier_numbers tiers[TIERCE__TIERS_MAX];
     size_t count = read_tiers(engine, tiers);
-    tierce__line_put(out, "[");
+    tierce__json_write_open(json, "tiers", '[');
     for (size_t i = 0; i < count; i++) {
-        const char *between = "{";
-        tierce__line_put(out, i > 0 ? "," : "");
-        put_field(out, &between, "name");
-        tierce__line_put_string(out, tiers[i].name);
-        put_field(out, &between, "in_service");
-        tierce__line_put(out, tiers[i].in_service ? "true" : "false");
-        put_field(out, &between, "shared");
-        tierce__line_put(out, tiers[i].shared ? "true" : "false");
-        put_field(out, &between, "breaker");
-        tierce__line_put_string(out, tiers[i].state);
-        for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++) {
-            put_field(out, &between, tier_rows[r].name + strlen("tier."));
-            tierce__line_put_int(out, (int64_t)tier_value(&tiers[i], &tier_rows[r]));
-        }
-        tierce__line_put(out, "}");
+        tierce__json_write_open(json, NULL, '{');
+        tierce__json_write_text(json, "name", tiers[i].name);
+        tierce__json_write_bool(json, "in_service", tiers[i].in_service);
+        tierce__json_write_bool(json, "shared", tiers[i].shared);
+        tierce__json_write_text(json, "breaker", tiers[i].state);
+        for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++)
+            tierce__json_write_signed(json, tier_rows[r].name + strlen("tier."),
+                                      (int64_t)tier_value(&tiers[i], &tier_rows[r]));
+        tierce__json_write_close(json, '}');
     }
-    tierce__line_put(out, "]");
+    tierce__json_write_close(json, ']');
 }
 
 void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *out)
 {
+    struct tierce__json_write json = {.line = out};
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     tierce_engine_stats(engine, &stats);
-    const char *between = "{";
-    put_field(out, &between, "version");
-    tierce__line_put_string(out, tierce_version());
-    put_field(out, &between, "pid");
-    tierce__line_put_int(out, getpid());
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_text(&json, "version", tierce_version());
+    tierce__json_write_signed(&json, "pid", getpid());
     char role[sizeof(engine->role)];
     tierce__lock_take(&engine->lock);
     memcpy(role, engine->role, sizeof(role));
     tierce__lock_drop(&engine->lock);
-    put_field(out, &between, "role");
-    tierce__line_put_string(out, role);
-    put_field(out, &between, "state");
-    tierce__line_put_string(out, tierce__engine_condition_name(tierce__engine_condition(&stats)));
-    put_field(out, &between, "disk_path");
-    tierce__line_put_string(out, engine->disk_path);
-    put_field(out, &between, "uptime_ms");
-    tierce__line_put_int(out, (int64_t)((tierce__now_ns() - engine->opened_ns) / TIERCE__MS_NS));
-    put_field(out, &between, "mode");
-    tierce__line_put_string(out, tierce_mode_name(tierce_engine_mode(engine)));
-    put_field(out, &between, "stats");
-    const char *within = "{";
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        put_field(out, &within, rows[i].name);
-        tierce__line_put_int(out, value_of(&stats, &rows[i]));
-    }
-    tierce__line_put(out, "}");
-    put_field(out, &between, "tiers");
-    put_tiers(engine, out);
-    put_field(out, &between, "namespaces");
+    tierce__json_write_text(&json, "role", role);
+    tierce__json_write_text(&json, "state",
+                            tierce__engine_condition_name(tierce__engine_condition(&stats)));
+    tierce__json_write_text(&json, "disk_path", engine->disk_path);
+    tierce__json_write_signed(&json, "uptime_ms",
+                              (int64_t)((tierce__now_ns() - engine->opened_ns) / TIERCE__MS_NS));
+    tierce__json_write_text(&json, "mode", tierce_mode_name(tierce_engine_mode(engine)));
+    tierce__json_write_open(&json, "stats", '{');
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        tierce__json_write_signed(&json, rows[i].name, value_of(&stats, &rows[i]));
+    tierce__json_write_close(&json, '}');
+    put_tiers(engine, &json);
+    tierce__json_write_name(&json, "namespaces");
     tierce__put_namespaces(engine, out);
-    tierce__line_put(out, "}\n");
+    tierce__json_write_close(&json, '}');
+    tierce__line_put(out, "\n");
 }
 
 /* ---- the pages ------------------------------------------------------------------------------- */

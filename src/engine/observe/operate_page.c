@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/config/config_parse.h"
+#include "base/json_write.h"
 #include "engine/store/backfill.h"
 #include "engine/observe/operate.h"
 #include "engine/why/why_prompt.h"
@@ -92,31 +93,24 @@ void tierce__clear_page(void *arg, const struct tierce__control_query *query,
     tierce__line_put(&answer->body, "\n");
 }
 
-static void put_number(struct tierce__line *out, const char *name, uint64_t value)
-{
-    tierce__line_put(out, ",");
-    tierce__line_put_string(out, name);
-    tierce__line_put(out, ":");
-    tierce__line_put_int(out, (int64_t)value);
-}
-
 static void put_backfill(struct tierce_engine *engine, struct tierce__line *out)
 {
+    struct tierce__json_write json = {.line = out};
     struct tierce__backfill_report report;
     tierce__backfill_report(engine, &report);
-    tierce__line_put(out, "{\"state\":");
-    tierce__line_put_string(out, report.state);
-    tierce__line_put(out, ",\"reason\":");
-    tierce__line_put_string(out, report.reason);
-    put_number(out, "chunks", report.chunks);
-    put_number(out, "seen", report.seen);
-    put_number(out, "sent", report.sent);
-    put_number(out, "sent_bytes", report.sent_bytes);
-    put_number(out, "there", report.there);
-    put_number(out, "refused", report.refused);
-    put_number(out, "unreadable", report.unreadable);
-    put_number(out, "ms", report.ms);
-    tierce__line_put(out, "}\n");
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_text(&json, "state", report.state);
+    tierce__json_write_text(&json, "reason", report.reason);
+    tierce__json_write_count(&json, "chunks", report.chunks);
+    tierce__json_write_count(&json, "seen", report.seen);
+    tierce__json_write_count(&json, "sent", report.sent);
+    tierce__json_write_count(&json, "sent_bytes", report.sent_bytes);
+    tierce__json_write_count(&json, "there", report.there);
+    tierce__json_write_count(&json, "refused", report.refused);
+    tierce__json_write_count(&json, "unreadable", report.unreadable);
+    tierce__json_write_count(&json, "ms", report.ms);
+    tierce__json_write_close(&json, '}');
+    tierce__line_put(out, "\n");
 }
 
 static const char *start_backfill(struct tierce_engine *engine, const char *rate)
@@ -163,21 +157,17 @@ void tierce__backfill_page(void *arg, const struct tierce__control_query *query,
 
 void tierce__put_namespaces(struct tierce_engine *engine, struct tierce__line *out)
 {
+    struct tierce__json_write json = {.line = out};
     uint32_t count = tierce__namespaces_count(engine->namespaces);
-    tierce__line_put(out, "[");
+    tierce__json_write_open(&json, NULL, '[');
     for (uint32_t id = 0; id < count; id++) {
         char digest[2 * TIERCE_HASH_BYTES + 1];
-        const char *text = tierce__namespaces_text(engine->namespaces, id);
         tierce__hex_encode(digest, tierce__namespaces_digest(engine->namespaces, id),
                            TIERCE_HASH_BYTES);
-        tierce__line_put(out, id > 0 ? ",{\"digest\":" : "{\"digest\":");
-        tierce__line_put_string(out, digest);
-        tierce__line_put(out, ",\"text\":");
-        if (text != NULL)
-            tierce__line_put_string(out, text);
-        else
-            tierce__line_put(out, "null");
-        tierce__line_put(out, "}");
+        tierce__json_write_open(&json, NULL, '{');
+        tierce__json_write_text(&json, "digest", digest);
+        tierce__json_write_text(&json, "text", tierce__namespaces_text(engine->namespaces, id));
+        tierce__json_write_close(&json, '}');
     }
-    tierce__line_put(out, "]");
+    tierce__json_write_close(&json, ']');
 }

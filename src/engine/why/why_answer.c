@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/config/config_parse.h"
+#include "base/json_write.h"
 #include "engine/why/why.h"
 #include "engine/why/why_chunk.h"
 
@@ -106,87 +107,66 @@ void tierce__why_text(struct tierce__line *out, const struct tierce__answer *a)
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
-static void put_name(struct tierce__line *out, const char *name)
-{
-    tierce__line_put(out, out->bytes > 0 && out->text[out->bytes - 1] == '{' ? "" : ",");
-    tierce__line_put_string(out, name);
-    tierce__line_put(out, ":");
-}
-
-static void put_text(struct tierce__line *out, const char *name, const char *value)
-{
-    put_name(out, name);
-    if (value != NULL)
-        tierce__line_put_string(out, value);
-    else
-        tierce__line_put(out, "null");
-}
-
-static void put_number(struct tierce__line *out, const char *name, uint64_t value)
-{
-    put_name(out, name);
-    tierce__line_put_int(out, (int64_t)value);
-}
-
-static void put_hash(struct tierce__line *out, const char *name, const uint8_t *hash)
+static void put_hash(struct tierce__json_write *out, const char *name, const uint8_t *hash)
 {
     char text[DIGEST_TEXT];
     tierce__hex_encode(text, hash, TIERCE_HASH_BYTES);
-    put_text(out, name, text);
+    tierce__json_write_text(out, name, text);
 }
 
 static void put_json_difference(void *arg, const char *field, const char *a, const char *b)
 {
-    struct tierce__line *out = arg;
-    tierce__line_put(out, out->text[out->bytes - 1] == '[' ? "{" : ",{");
-    put_text(out, "field", field);
-    put_text(out, "here", a);
-    put_text(out, "there", b);
-    tierce__line_put(out, "}");
+    struct tierce__json_write *out = arg;
+    tierce__json_write_open(out, NULL, '{');
+    tierce__json_write_text(out, "field", field);
+    tierce__json_write_text(out, "here", a);
+    tierce__json_write_text(out, "there", b);
+    tierce__json_write_close(out, '}');
 }
 
-static void put_miss(struct tierce__line *out, const struct tierce__answer *a)
+static void put_miss(struct tierce__json_write *out, const struct tierce__answer *a)
 {
     const struct tierce_miss *miss = &a->miss;
-    put_text(out, "words", tierce_miss_text(miss->reason));
-    put_number(out, "block", miss->block);
-    put_number(out, "token", miss->block * a->naming.block_tokens);
+    tierce__json_write_text(out, "words", tierce_miss_text(miss->reason));
+    tierce__json_write_count(out, "block", miss->block);
+    tierce__json_write_count(out, "token", miss->block * a->naming.block_tokens);
     put_hash(out, "hash", miss->hash);
-    put_text(out, "tier", miss->tier);
-    put_text(out, "policy", miss->policy);
-    put_number(out, "when_s", miss->when_s);
-    put_text(out, "status", miss->status != 0 ? tierce_error_name(miss->status) : NULL);
-    put_name(out, "later_chunks_are_there");
-    tierce__line_put(out, a->later ? "true" : "false");
+    tierce__json_write_text(out, "tier", miss->tier);
+    tierce__json_write_text(out, "policy", miss->policy);
+    tierce__json_write_count(out, "when_s", miss->when_s);
+    tierce__json_write_text(out, "status",
+                            miss->status != 0 ? tierce_error_name(miss->status) : NULL);
+    tierce__json_write_bool(out, "later_chunks_are_there", a->later);
     if (miss->reason != TIERCE_MISS_NAMESPACE)
         return;
     put_hash(out, "twin", miss->twin_digest);
-    put_name(out, "differences");
-    tierce__line_put(out, "[");
-    int rc = miss->twin != NULL && !out->failed
+    tierce__json_write_open(out, "differences", '[');
+    int rc = miss->twin != NULL
                  ? tierce_namespace_diff(a->ns_text, miss->twin, put_json_difference, out)
                  : 0;
     (void)rc; /* a text that cannot be compared differs in nothing that could be named */
-    tierce__line_put(out, "]");
+    tierce__json_write_close(out, ']');
 }
 
 void tierce__why_json(struct tierce__line *out, const struct tierce__answer *a)
 {
+    struct tierce__json_write json = {.line = out};
     struct tierce__line text = {0};
     tierce__why_text(&text, a);
     tierce__line_put_bytes(&text, "", 1);
-    tierce__line_put(out, "{");
-    put_hash(out, "namespace", a->ns_digest);
-    put_number(out, "tokens", a->tokens);
-    put_number(out, "blocks", a->blocks);
-    put_number(out, "block_tokens", a->naming.block_tokens);
-    put_number(out, "chunk_blocks", a->naming.chunk_blocks);
-    put_number(out, "held_blocks", a->held_blocks);
-    put_text(out, "reason", tierce_miss_name(a->miss.reason));
+    tierce__json_write_open(&json, NULL, '{');
+    put_hash(&json, "namespace", a->ns_digest);
+    tierce__json_write_count(&json, "tokens", a->tokens);
+    tierce__json_write_count(&json, "blocks", a->blocks);
+    tierce__json_write_count(&json, "block_tokens", a->naming.block_tokens);
+    tierce__json_write_count(&json, "chunk_blocks", a->naming.chunk_blocks);
+    tierce__json_write_count(&json, "held_blocks", a->held_blocks);
+    tierce__json_write_text(&json, "reason", tierce_miss_name(a->miss.reason));
     if (a->miss.reason != TIERCE_MISS_NONE)
-        put_miss(out, a);
-    put_text(out, "text", text.failed ? "" : text.text);
-    tierce__line_put(out, "}\n");
+        put_miss(&json, a);
+    tierce__json_write_text(&json, "text", text.failed ? "" : text.text);
+    tierce__json_write_close(&json, '}');
+    tierce__line_put(out, "\n");
     tierce__line_clear(&text);
 }
 

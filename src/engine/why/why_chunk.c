@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/json_write.h"
 #include "engine/why/why.h"
 #include "core/key/key_text.h"
 
@@ -35,19 +36,20 @@ bool tierce__hash_begins(const uint8_t *hash, const struct tierce__hash_prefix *
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-static void put_sighting(struct tierce__line *out, struct tierce__line *text,
+static void put_sighting(struct tierce__json_write *json, struct tierce__line *text,
                          const struct tierce__sighting *s, struct tierce__namespaces *namespaces)
 {
     char key[TIERCE__KEY_TEXT_BYTES], line[512];
     if (tierce__key_text_format(key, tierce__namespaces_digest(namespaces, s->key.ns),
                                 &s->key.shard, s->key.hash) < 0)
         key[0] = '\0';
-    snprintf(line, sizeof(line),
-             "%s{\"tier\":\"%s\",\"key\":\"%s\",\"token_start\":%" PRIu64
-             ",\"block_count\":%u,\"object_bytes\":%" PRIu64 "}",
-             out->text[out->bytes - 1] == '[' ? "" : ",", s->tier, key, s->token_start,
-             s->block_count, s->object_bytes);
-    tierce__line_put(out, line);
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_text(json, "tier", s->tier);
+    tierce__json_write_text(json, "key", key);
+    tierce__json_write_count(json, "token_start", s->token_start);
+    tierce__json_write_count(json, "block_count", s->block_count);
+    tierce__json_write_count(json, "object_bytes", s->object_bytes);
+    tierce__json_write_close(json, '}');
     snprintf(line, sizeof(line), "%-8s  %s  %u blocks from token %" PRIu64 " on\n", s->tier, key,
              s->block_count, s->token_start);
     tierce__line_put(text, line);
@@ -56,14 +58,16 @@ static void put_sighting(struct tierce__line *out, struct tierce__line *text,
 void tierce__sightings_json(struct tierce__line *out, const struct tierce__sightings *sightings,
                             struct tierce__namespaces *namespaces)
 {
+    struct tierce__json_write json = {.line = out};
     struct tierce__line text = {0};
     enum tierce_miss_reason reason = TIERCE_MISS_NONE;
     uint64_t kept = sightings->count;
-    tierce__line_put(out, "{\"chunks\":[");
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_open(&json, "chunks", '[');
     if (kept > TIERCE__SIGHTINGS_MAX)
         kept = TIERCE__SIGHTINGS_MAX;
-    for (uint64_t i = 0; i < kept && !out->failed; i++)
-        put_sighting(out, &text, &sightings->items[i], namespaces);
+    for (uint64_t i = 0; i < kept; i++)
+        put_sighting(&json, &text, &sightings->items[i], namespaces);
     if (sightings->count > kept)
         tierce__line_put(&text, "and more: give more digits\n");
     if (sightings->count == 0) {
@@ -75,11 +79,11 @@ void tierce__sightings_json(struct tierce__line *out, const struct tierce__sight
         tierce__line_put(&text, "\n");
     }
     tierce__line_put_bytes(&text, "", 1);
-    tierce__line_put(out, "],\"reason\":");
-    tierce__line_put_string(out, tierce_miss_name(reason));
-    tierce__line_put(out, ",\"text\":");
-    tierce__line_put_string(out, text.failed ? "" : text.text);
-    tierce__line_put(out, "}\n");
+    tierce__json_write_close(&json, ']');
+    tierce__json_write_text(&json, "reason", tierce_miss_name(reason));
+    tierce__json_write_text(&json, "text", text.failed ? "" : text.text);
+    tierce__json_write_close(&json, '}');
+    tierce__line_put(out, "\n");
     tierce__line_clear(&text);
 }
 
