@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/json_write.h"
 #include "engine/observe/engine_metrics.h"
 #include "node/native/native_server.h"
 #include "node/node.h"
@@ -164,7 +165,7 @@ static void serve_metrics(void *arg, struct tierce__call *call)
     tierce__free(own);
 }
 
-static void put_native_status(struct tierce__line *line, struct tierce__node *node)
+static void put_native_status(struct tierce__json_write *json, struct tierce__node *node)
 {
     struct tierce__native_stats stats;
     tierce__native_stats(node->native, &stats);
@@ -176,37 +177,31 @@ static void put_native_status(struct tierce__line *line, struct tierce__node *no
                 {"native_loads_now", stats.loads},
                 {"native_stores_now", stats.stores},
                 {"native_held_bytes", stats.held_bytes}};
-    for (size_t i = 0; node->native != NULL && i < sizeof(rows) / sizeof(rows[0]); i++) {
-        tierce__line_put(line, ",");
-        tierce__line_put_string(line, rows[i].name);
-        tierce__line_put(line, ":");
-        tierce__line_put_int(line, (int64_t)rows[i].value);
-    }
+    for (size_t i = 0; node->native != NULL && i < sizeof(rows) / sizeof(rows[0]); i++)
+        tierce__json_write_count(json, rows[i].name, rows[i].value);
 }
 
 static void serve_status(void *arg, struct tierce__call *call)
 {
     struct tierce__node *node = arg;
     struct tierce__line line = {0};
-    tierce__line_put(&line, "{\"node\":{\"uptime_s\":");
-    tierce__line_put_int(&line,
-                         (int64_t)((tierce__now_ns() - node->started_ns) / (1000 * TIERCE__MS_NS)));
-    tierce__line_put(&line, ",\"is_draining\":");
-    tierce__line_put(
-        &line, atomic_load_explicit(&node->is_draining, memory_order_relaxed) ? "true" : "false");
-    tierce__line_put(&line, ",\"connections_now\":");
-    tierce__line_put_int(&line, atomic_load_explicit(&node->connections_now, memory_order_relaxed));
-    for (size_t i = 0; i < TIERCE__NODE_COUNTERS; i++) {
-        tierce__line_put(&line, ",");
-        tierce__line_put_string(&line, counters[i].name + strlen("node."));
-        tierce__line_put(&line, ":");
-        tierce__line_put_int(
-            &line, (int64_t)atomic_load_explicit(&node->counters[i], memory_order_relaxed));
-    }
-    put_native_status(&line, node);
-    tierce__line_put(&line, "},\"engine\":");
+    struct tierce__json_write json = {.line = &line};
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_open(&json, "node", '{');
+    tierce__json_write_count(&json, "uptime_s",
+                             (tierce__now_ns() - node->started_ns) / (1000 * TIERCE__MS_NS));
+    tierce__json_write_bool(&json, "is_draining",
+                            atomic_load_explicit(&node->is_draining, memory_order_relaxed));
+    tierce__json_write_signed(&json, "connections_now",
+                              atomic_load_explicit(&node->connections_now, memory_order_relaxed));
+    for (size_t i = 0; i < TIERCE__NODE_COUNTERS; i++)
+        tierce__json_write_count(&json, counters[i].name + strlen("node."),
+                                 atomic_load_explicit(&node->counters[i], memory_order_relaxed));
+    put_native_status(&json, node);
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_name(&json, "engine");
     tierce__engine_status(node->engine, &line);
-    tierce__line_put(&line, "}");
+    tierce__json_write_close(&json, '}');
     if (line.failed)
         tierce__line_clear(&line);
     tierce__call_reply_heap(call, NULL, line.text, line.bytes);
