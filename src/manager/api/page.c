@@ -2,6 +2,7 @@
 #include "manager/api/page.h"
 
 #include "base/alloc.h"
+#include "base/json_write.h"
 #include "manager/api/admin_http.h"
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
@@ -38,71 +39,24 @@
 
 enum { INSTANCES_MAX = 1000, GROUPS_MAX = TIERCE__HISTORY_GROUPS_MAX };
 
-/* ---- making JSON ----------------------------------------------------------------------------- */
-
-/* A comma, unless it is the first of its list or object. */
-static void put_next(struct tierce__line *line)
+/* Six digits. */
+static void put_double(struct tierce__json_write *json, const char *name, double value)
 {
-    char last = line->bytes > 0 ? line->text[line->bytes - 1] : '{';
-    if (last != '{' && last != '[')
-        tierce__line_put(line, ",");
+    tierce__json_write_name(json, name);
+    tierce__line_put_double(json->line, value);
 }
 
-static void put_name(struct tierce__line *line, const char *name)
-{
-    put_next(line);
-    tierce__line_put(line, "\"");
-    tierce__line_put(line, name);
-    tierce__line_put(line, "\":");
-}
-
-static void put_count(struct tierce__line *line, const char *name, uint64_t value)
-{
-    put_name(line, name);
-    tierce__line_put_int(line, value < INT64_MAX ? (int64_t)value : INT64_MAX);
-}
-
-static void put_text(struct tierce__line *line, const char *name, const char *value)
-{
-    put_name(line, name);
-    tierce__line_put_string(line, value);
-}
-
-static void put_flag(struct tierce__line *line, const char *name, bool value)
-{
-    put_name(line, name);
-    tierce__line_put(line, value ? "true" : "false");
-}
-
-static void put_null(struct tierce__line *line, const char *name)
-{
-    put_name(line, name);
-    tierce__line_put(line, "null");
-}
-
-static void put_bytes(struct tierce__line *line, uint64_t serving, uint64_t writing,
+static void put_bytes(struct tierce__json_write *json, uint64_t serving, uint64_t writing,
                       uint64_t deleting)
 {
-    put_count(line, "serving_bytes", serving);
-    put_count(line, "writing_bytes", writing);
-    put_count(line, "deleting_bytes", deleting);
-}
-
-static void begin_list(struct tierce__line *line, const char *name)
-{
-    put_name(line, name);
-    tierce__line_put(line, "[");
-}
-
-static void begin_entry(struct tierce__line *line)
-{
-    put_next(line);
-    tierce__line_put(line, "{");
+    tierce__json_write_count(json, "serving_bytes", serving);
+    tierce__json_write_count(json, "writing_bytes", writing);
+    tierce__json_write_count(json, "deleting_bytes", deleting);
 }
 
 /* ---- this manager ---------------------------------------------------------------------------- */
 
-static void put_node(struct tierce__line *line, struct tierce__manager *manager)
+static void put_node(struct tierce__json_write *json, struct tierce__manager *manager)
 {
     static const char *const states[] = {"starts", "follows", "loads", "leads"};
     struct tierce__elector_state elector = {0};
@@ -110,20 +64,20 @@ static void put_node(struct tierce__line *line, struct tierce__manager *manager)
     /* Before that the elector and the name may not exist yet. */
     if (state != TIERCE__MANAGER_STARTS)
         tierce__elector_state(manager->elector, &elector);
-    put_count(line, "now_us", (uint64_t)tierce__manager_now_us(manager));
-    put_count(line, "started_us", (uint64_t)manager->started_us);
-    put_text(line, "state", states[state]);
-    put_text(line, "node", state != TIERCE__MANAGER_STARTS ? manager->node_id : "");
-    put_text(line, "leader", elector.leader);
+    tierce__json_write_count(json, "now_us", (uint64_t)tierce__manager_now_us(manager));
+    tierce__json_write_count(json, "started_us", (uint64_t)manager->started_us);
+    tierce__json_write_text(json, "state", states[state]);
+    tierce__json_write_text(json, "node", state != TIERCE__MANAGER_STARTS ? manager->node_id : "");
+    tierce__json_write_text(json, "leader", elector.leader);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 /* The kinds of storage that the group uses or has a quota for. */
-static void put_kinds(struct tierce__line *line, const struct tierce__group *group,
+static void put_kinds(struct tierce__json_write *json, const struct tierce__group *group,
                       const struct tierce__usage *usage)
 {
-    begin_list(line, "kinds");
+    tierce__json_write_open(json, "kinds", '[');
     enum tierce__storage_type kind;
     for (size_t i = 0; (kind = tierce__storage_quota_kind(i)) != TIERCE__STORAGE_NONE; i++) {
         uint32_t slot = tierce__meta_type_slot((uint8_t)kind);
@@ -132,151 +86,149 @@ static void put_kinds(struct tierce__line *line, const struct tierce__group *gro
                  deleting = usage->deleting_by_type[slot];
         if (quota == NULL && serving + writing + deleting == 0)
             continue;
-        begin_entry(line);
-        put_text(line, "kind", tierce__storage_type_name(kind));
+        tierce__json_write_open(json, NULL, '{');
+        tierce__json_write_text(json, "kind", tierce__storage_type_name(kind));
         if (quota != NULL) {
             uint64_t bytes = quota->capacity_bytes > 0 ? (uint64_t)quota->capacity_bytes : 0;
             double share = tierce__reclaimer_watermark_share(group);
-            put_count(line, "quota_bytes", bytes);
-            put_count(line, "watermark_bytes", (uint64_t)((double)bytes * share));
+            tierce__json_write_count(json, "quota_bytes", bytes);
+            tierce__json_write_count(json, "watermark_bytes", (uint64_t)((double)bytes * share));
         } else {
-            put_null(line, "quota_bytes");
-            put_null(line, "watermark_bytes");
+            tierce__json_write_text(json, "quota_bytes", NULL);
+            tierce__json_write_text(json, "watermark_bytes", NULL);
         }
-        put_bytes(line, serving, writing, deleting);
-        tierce__line_put(line, "}");
+        put_bytes(json, serving, writing, deleting);
+        tierce__json_write_close(json, '}');
     }
-    tierce__line_put(line, "]");
+    tierce__json_write_close(json, ']');
 }
 
-static void put_groups(struct tierce__line *line, struct tierce__manager *manager,
+static void put_groups(struct tierce__json_write *json, struct tierce__manager *manager,
                        const struct tierce__catalog *catalog)
 {
     size_t count;
     const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
-    begin_list(line, "groups");
+    tierce__json_write_open(json, "groups", '[');
     for (size_t i = 0; i < count; i++) {
         const struct tierce__group *group = &groups[i];
         struct tierce__usage usage;
         tierce__locator_group_usage(manager->locator, group->name, &usage);
-        begin_entry(line);
-        put_count(line, "number", group->number);
-        put_text(line, "name", group->name);
-        put_count(line, "quota_bytes",
-                  group->capacity_bytes > 0 ? (uint64_t)group->capacity_bytes : 0);
-        put_count(line, "watermark_bytes", (uint64_t)tierce__reclaimer_watermark_bytes(group));
-        put_count(line, "instances", usage.instances);
-        put_count(line, "keys", usage.keys);
-        put_count(line, "keys_max", usage.keys_max);
-        put_count(line, "sessions", usage.sessions);
-        put_count(line, "expired_sessions", usage.expired_sessions);
-        put_bytes(line, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+        tierce__json_write_open(json, NULL, '{');
+        tierce__json_write_count(json, "number", group->number);
+        tierce__json_write_text(json, "name", group->name);
+        tierce__json_write_count(json, "quota_bytes",
+                                 group->capacity_bytes > 0 ? (uint64_t)group->capacity_bytes : 0);
+        tierce__json_write_count(json, "watermark_bytes",
+                                 (uint64_t)tierce__reclaimer_watermark_bytes(group));
+        tierce__json_write_count(json, "instances", usage.instances);
+        tierce__json_write_count(json, "keys", usage.keys);
+        tierce__json_write_count(json, "keys_max", usage.keys_max);
+        tierce__json_write_count(json, "sessions", usage.sessions);
+        tierce__json_write_count(json, "expired_sessions", usage.expired_sessions);
+        put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
         char warning[TIERCE__WARNING_BYTES];
         tierce__group_warning(warning, manager->storages, catalog, group);
-        put_text(line, "warning", warning);
-        put_kinds(line, group, &usage);
-        tierce__line_put(line, "}");
+        tierce__json_write_text(json, "warning", warning);
+        put_kinds(json, group, &usage);
+        tierce__json_write_close(json, '}');
     }
-    tierce__line_put(line, "]");
+    tierce__json_write_close(json, ']');
 }
 
 /* ---- storages and instances ------------------------------------------------------------------ */
 
-static void put_health(struct tierce__line *line, const struct tierce__storage_state *state)
+static void put_health(struct tierce__json_write *json, const struct tierce__storage_state *state)
 {
-    put_flag(line, "is_enabled", state->is_enabled);
-    put_flag(line, "is_well", state->is_well);
+    tierce__json_write_bool(json, "is_enabled", state->is_enabled);
+    tierce__json_write_bool(json, "is_well", state->is_well);
     if (state->is_probed) {
-        put_count(line, "probe_age_ms", state->probe_age_ms);
-        put_count(line, "probe_took_us", state->probe_took_us);
+        tierce__json_write_count(json, "probe_age_ms", state->probe_age_ms);
+        tierce__json_write_count(json, "probe_took_us", state->probe_took_us);
     } else {
-        put_null(line, "probe_age_ms");
-        put_null(line, "probe_took_us");
+        tierce__json_write_text(json, "probe_age_ms", NULL);
+        tierce__json_write_text(json, "probe_took_us", NULL);
     }
-    put_text(line, "why", state->why);
-    put_name(line, "used_share");
+    tierce__json_write_text(json, "why", state->why);
     if (state->used_share >= 0)
-        tierce__line_put_double(line, state->used_share);
+        put_double(json, "used_share", state->used_share);
     else
-        tierce__line_put(line, "null");
+        tierce__json_write_text(json, "used_share", NULL);
 }
 
-static void put_storages(struct tierce__line *line, struct tierce__manager *manager,
+static void put_storages(struct tierce__json_write *json, struct tierce__manager *manager,
                          const struct tierce__catalog *catalog)
 {
     size_t count;
     const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
-    begin_list(line, "storages");
+    tierce__json_write_open(json, "storages", '[');
     for (size_t i = 0; i < count; i++) {
         struct tierce__storage_state state;
         struct tierce__usage usage;
         tierce__storages_state(manager->storages, storages[i].name, &state);
         tierce__locator_storage_usage(manager->locator, storages[i].number, &usage);
-        begin_entry(line);
-        put_text(line, "name", storages[i].name);
-        put_text(line, "kind", tierce__storage_type_name(storages[i].type));
+        tierce__json_write_open(json, NULL, '{');
+        tierce__json_write_text(json, "name", storages[i].name);
+        tierce__json_write_text(json, "kind", tierce__storage_type_name(storages[i].type));
         char warning[TIERCE__WARNING_BYTES];
         tierce__storage_warning(warning, manager->storages, &storages[i]);
-        put_text(line, "status", tierce__storage_status(&state));
-        put_text(line, "warning", warning);
-        put_health(line, &state);
-        put_count(line, "capacity_bytes", storages[i].capacity_bytes);
-        put_bytes(line, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
-        tierce__line_put(line, "}");
+        tierce__json_write_text(json, "status", tierce__storage_status(&state));
+        tierce__json_write_text(json, "warning", warning);
+        put_health(json, &state);
+        tierce__json_write_count(json, "capacity_bytes", storages[i].capacity_bytes);
+        put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+        tierce__json_write_close(json, '}');
     }
-    tierce__line_put(line, "]");
+    tierce__json_write_close(json, ']');
 }
 
-static void put_instances(struct tierce__line *line, struct tierce__manager *manager,
+static void put_instances(struct tierce__json_write *json, struct tierce__manager *manager,
                           const struct tierce__catalog *catalog)
 {
     size_t count;
     const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
-    put_count(line, "instance_count", count);
-    begin_list(line, "instances");
+    tierce__json_write_count(json, "instance_count", count);
+    tierce__json_write_open(json, "instances", '[');
     for (size_t i = 0; i < count && i < INSTANCES_MAX; i++) {
         struct tierce__usage usage;
         if (tierce__locator_instance_usage(manager->locator, instances[i].id, &usage) < 0)
             continue;
-        begin_entry(line);
-        put_text(line, "id", instances[i].id);
-        put_text(line, "group", instances[i].group_name);
-        put_count(line, "keys", usage.keys);
-        put_count(line, "keys_max", usage.keys_max);
-        put_count(line, "serving_bytes", usage.serving_bytes);
-        put_count(line, "asked_keys", usage.asked_keys);
-        put_count(line, "found_keys", usage.found_keys);
-        put_count(line, "sessions", usage.sessions);
-        put_count(line, "expired_sessions", usage.expired_sessions);
-        tierce__line_put(line, "}");
+        tierce__json_write_open(json, NULL, '{');
+        tierce__json_write_text(json, "id", instances[i].id);
+        tierce__json_write_text(json, "group", instances[i].group_name);
+        tierce__json_write_count(json, "keys", usage.keys);
+        tierce__json_write_count(json, "keys_max", usage.keys_max);
+        tierce__json_write_count(json, "serving_bytes", usage.serving_bytes);
+        tierce__json_write_count(json, "asked_keys", usage.asked_keys);
+        tierce__json_write_count(json, "found_keys", usage.found_keys);
+        tierce__json_write_count(json, "sessions", usage.sessions);
+        tierce__json_write_count(json, "expired_sessions", usage.expired_sessions);
+        tierce__json_write_close(json, '}');
     }
-    tierce__line_put(line, "]");
+    tierce__json_write_close(json, ']');
 }
 
 /* ---- work in the background, and calls ------------------------------------------------------- */
 
-static void put_background(struct tierce__line *line, struct tierce__manager *manager)
+static void put_background(struct tierce__json_write *json, struct tierce__manager *manager)
 {
     struct tierce__reclaimer_stats reclaimer;
     struct tierce__deleter_stats deleter;
     tierce__reclaimer_stats(manager->reclaimer, &reclaimer);
     tierce__deleter_stats(manager->locator->deleter, &deleter);
-    put_name(line, "reclaim");
-    tierce__line_put(line, "{");
-    put_count(line, "rounds", reclaimer.rounds);
-    put_count(line, "triggered_rounds", reclaimer.triggered_rounds);
-    put_count(line, "blocks", reclaimer.submitted_blocks);
-    put_count(line, "locations", reclaimer.submitted_locations);
-    put_count(line, "bytes", reclaimer.submitted_bytes);
-    tierce__line_put(line, "}");
-    put_name(line, "deletions");
-    tierce__line_put(line, "{");
-    put_count(line, "waiting", deleter.waiting);
-    put_count(line, "executing", deleter.executing);
-    put_count(line, "failed_tries", deleter.failed_tries);
-    put_count(line, "done_locations", deleter.done_locations);
-    put_count(line, "orphaned_locations", deleter.orphaned_locations);
-    tierce__line_put(line, "}");
+    tierce__json_write_open(json, "reclaim", '{');
+    tierce__json_write_count(json, "rounds", reclaimer.rounds);
+    tierce__json_write_count(json, "triggered_rounds", reclaimer.triggered_rounds);
+    tierce__json_write_count(json, "blocks", reclaimer.submitted_blocks);
+    tierce__json_write_count(json, "locations", reclaimer.submitted_locations);
+    tierce__json_write_count(json, "bytes", reclaimer.submitted_bytes);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_open(json, "deletions", '{');
+    tierce__json_write_count(json, "waiting", deleter.waiting);
+    tierce__json_write_count(json, "executing", deleter.executing);
+    tierce__json_write_count(json, "failed_tries", deleter.failed_tries);
+    tierce__json_write_count(json, "done_locations", deleter.done_locations);
+    tierce__json_write_count(json, "orphaned_locations", deleter.orphaned_locations);
+    tierce__json_write_close(json, '}');
 }
 
 /* The value below which that share of the calls lies, interpolated within the bucket; for the last,
@@ -300,30 +252,30 @@ static double percentile_us(const struct tierce__latency *latency, double share)
     return sum > 0 ? low : 0;
 }
 
-static void put_calls(struct tierce__line *line, const struct tierce__manager *manager)
+static void put_calls(struct tierce__json_write *json, const struct tierce__manager *manager)
 {
     static const struct {
         const char *name;
         double share;
     } percentiles[] = {{"p50_us", 0.5}, {"p90_us", 0.9}, {"p99_us", 0.99}};
-    begin_list(line, "calls");
+    tierce__json_write_open(json, "calls", '[');
     for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
         const struct tierce__rpc_stats *stats = &manager->rpcs[id];
         uint64_t calls = atomic_load_explicit(&stats->calls, memory_order_relaxed);
         if (calls == 0)
             continue;
-        begin_entry(line);
-        put_text(line, "service", tierce__rpcs[id].service);
-        put_text(line, "method", tierce__rpcs[id].method);
-        put_count(line, "calls", calls);
-        put_count(line, "errors", atomic_load_explicit(&stats->errors, memory_order_relaxed));
-        for (size_t p = 0; p < sizeof(percentiles) / sizeof(percentiles[0]); p++) {
-            put_name(line, percentiles[p].name);
-            tierce__line_put_double(line, percentile_us(&stats->latency, percentiles[p].share));
-        }
-        tierce__line_put(line, "}");
+        tierce__json_write_open(json, NULL, '{');
+        tierce__json_write_text(json, "service", tierce__rpcs[id].service);
+        tierce__json_write_text(json, "method", tierce__rpcs[id].method);
+        tierce__json_write_count(json, "calls", calls);
+        tierce__json_write_count(json, "errors",
+                                 atomic_load_explicit(&stats->errors, memory_order_relaxed));
+        for (size_t p = 0; p < sizeof(percentiles) / sizeof(percentiles[0]); p++)
+            put_double(json, percentiles[p].name,
+                       percentile_us(&stats->latency, percentiles[p].share));
+        tierce__json_write_close(json, '}');
     }
-    tierce__line_put(line, "]");
+    tierce__json_write_close(json, ']');
 }
 
 /* ---- over time ------------------------------------------------------------------------------- */
@@ -379,37 +331,37 @@ void tierce__page_sample(struct tierce__manager *manager)
 
 static void put_sample(void *arg, const struct tierce__history_sample *sample)
 {
-    struct tierce__line *line = arg;
-    begin_entry(line);
-    put_count(line, "at_us", (uint64_t)sample->at_us);
-    put_count(line, "calls", sample->calls);
-    put_count(line, "errors", sample->errors);
-    put_count(line, "asked_keys", sample->asked_keys);
-    put_count(line, "found_keys", sample->found_keys);
-    put_count(line, "reclaimed_blocks", sample->reclaimed_blocks);
-    put_count(line, "deleted_locations", sample->deleted_locations);
-    begin_list(line, "groups");
+    struct tierce__json_write *json = arg;
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_count(json, "at_us", (uint64_t)sample->at_us);
+    tierce__json_write_count(json, "calls", sample->calls);
+    tierce__json_write_count(json, "errors", sample->errors);
+    tierce__json_write_count(json, "asked_keys", sample->asked_keys);
+    tierce__json_write_count(json, "found_keys", sample->found_keys);
+    tierce__json_write_count(json, "reclaimed_blocks", sample->reclaimed_blocks);
+    tierce__json_write_count(json, "deleted_locations", sample->deleted_locations);
+    tierce__json_write_open(json, "groups", '[');
     for (size_t i = 0; i < sample->group_count; i++) {
         const struct tierce__history_group *group = &sample->groups[i];
         const uint64_t values[] = {group->number, group->serving_bytes, group->writing_bytes,
                                    group->deleting_bytes};
-        put_next(line);
-        for (size_t v = 0; v < sizeof(values) / sizeof(values[0]); v++) {
-            tierce__line_put(line, v == 0 ? "[" : ",");
-            tierce__line_put_int(line, (int64_t)values[v]);
-        }
-        tierce__line_put(line, "]");
+        tierce__json_write_open(json, NULL, '[');
+        for (size_t v = 0; v < sizeof(values) / sizeof(values[0]); v++)
+            tierce__json_write_count(json, NULL, values[v]);
+        tierce__json_write_close(json, ']');
     }
-    tierce__line_put(line, "]}");
+    tierce__json_write_close(json, ']');
+    tierce__json_write_close(json, '}');
 }
 
-static void put_samples(struct tierce__line *line, struct tierce__manager *manager, uint64_t since)
+static void put_samples(struct tierce__json_write *json, struct tierce__manager *manager,
+                        uint64_t since)
 {
-    put_count(line, "interval_ms", TIERCE__HISTORY_INTERVAL_MS);
-    begin_list(line, "samples");
-    uint64_t last = tierce__history_each(manager->history, since, put_sample, line);
-    tierce__line_put(line, "]");
-    put_count(line, "last", last);
+    tierce__json_write_count(json, "interval_ms", TIERCE__HISTORY_INTERVAL_MS);
+    tierce__json_write_open(json, "samples", '[');
+    uint64_t last = tierce__history_each(manager->history, since, put_sample, json);
+    tierce__json_write_close(json, ']');
+    tierce__json_write_count(json, "last", last);
 }
 
 /* ---- serving --------------------------------------------------------------------------------- */
@@ -433,17 +385,18 @@ static void serve_numbers(void *arg, struct tierce__call *call)
     struct tierce__line line = {0};
     if (!tierce__admin_http_allows(manager, call))
         return;
-    tierce__line_put(&line, "{");
-    put_node(&line, manager);
+    struct tierce__json_write json = {.line = &line};
+    tierce__json_write_open(&json, NULL, '{');
+    put_node(&json, manager);
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
-    put_groups(&line, manager, catalog);
-    put_storages(&line, manager, catalog);
-    put_instances(&line, manager, catalog);
+    put_groups(&json, manager, catalog);
+    put_storages(&json, manager, catalog);
+    put_instances(&json, manager, catalog);
     tierce__registry_release(manager->registry, catalog);
-    put_background(&line, manager);
-    put_calls(&line, manager);
-    put_samples(&line, manager, since_of(tierce__call_info(call)->query));
-    tierce__line_put(&line, "}");
+    put_background(&json, manager);
+    put_calls(&json, manager);
+    put_samples(&json, manager, since_of(tierce__call_info(call)->query));
+    tierce__json_write_close(&json, '}');
     struct tierce__reply reply = {.status = 200,
                                   .header_name = "Cache-Control",
                                   .header_value = "no-store",
