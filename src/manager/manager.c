@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/config/config_parse.h"
 #include "base/file.h"
+#include "base/json_write.h"
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -280,8 +281,8 @@ static void tell_storage(void *arg, const char *storage, bool is_well, const cha
     tierce__log(is_well ? TIERCE_LOG_INFO : TIERCE_LOG_WARN,
                 is_well ? "manager.storage_well" : "manager.storage_unwell", "storage=%s %s",
                 storage, why);
-    tierce__line_put(&fields, ",\"reason\":");
-    tierce__line_put_string(&fields, why);
+    tierce__json_write_text(&(struct tierce__json_write){.line = &fields, .comma = true}, "reason",
+                            why);
     tierce__line_put_bytes(&fields, "", 1);
     if (!fields.failed)
         tierce__events_other(whole->manager.events, tierce__manager_now_us(&whole->manager),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/json_write.h"
 #include "manager/api/api_private.h"
 #include "manager/line_log.h"
 #include "proto/kvcm/proto_json.h"
@@ -49,17 +50,17 @@ static void put_without_passwords(struct tierce__line *line, const char *text)
     tierce__line_put(line, text);
 }
 
-static void put_message(struct tierce__line *line, const char *name,
+static void put_message(struct tierce__json_write *json, const char *name,
                         const ProtobufCMessage *message, bool is_hidden)
 {
     enum { MESSAGE_BYTES_MAX = 64 * 1024 };
     char *text = NULL;
     size_t bytes = 0;
-    tierce__line_put(line, name);
+    tierce__json_write_name(json, name);
     if (!is_hidden && tierce__proto_json_print_max(&text, &bytes, MESSAGE_BYTES_MAX, message) == 0)
-        put_without_passwords(line, text);
+        put_without_passwords(json->line, text);
     else
-        tierce__line_put(line, "{}");
+        tierce__line_put(json->line, "{}");
     tierce__free(text);
 }
 
@@ -74,26 +75,22 @@ void tierce__access_log_write(struct tierce__line_log *log, const struct tierce_
     const ProtobufCMessage *header = *(
         ProtobufCMessage *const *)(const void *)((const char *)api->reply + fields->header->offset);
     int64_t now_us = tierce__manager_now_us(api->manager);
-    tierce__line_put(&line, "{\"request_begin_time\":");
-    tierce__line_put_int(&line, now_us - (int64_t)took_us);
-    tierce__line_put(&line, ",\"client_ip\":");
-    tierce__line_put_string(&line, tierce__call_info(call)->peer);
-    tierce__line_put(&line, ",\"trace_id\":");
-    tierce__line_put_string(&line, tierce__api_text_field(api->request, fields->trace_id));
-    tierce__line_put(&line, ",\"request_id\":");
-    tierce__line_put_string(&line, tierce__api_text_field(header, fields->request_id));
-    tierce__line_put(&line, ",\"api_name\":");
-    tierce__line_put_string(&line, tierce__rpcs[api->id].method);
-    tierce__line_put(&line, ",\"status_code\":");
-    tierce__line_put_int(&line, api->code);
-    tierce__line_put(&line, ",\"request_cost_time_us\":");
-    tierce__line_put_int(&line, (int64_t)took_us);
-    put_message(&line, ",\"request\":", api->request, is_secret(api->id));
-    put_message(&line, ",\"response\":", api->reply, is_secret(api->id));
+    struct tierce__json_write json = {.line = &line};
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_signed(&json, "request_begin_time", now_us - (int64_t)took_us);
+    tierce__json_write_text(&json, "client_ip", tierce__call_info(call)->peer);
+    tierce__json_write_text(&json, "trace_id",
+                            tierce__api_text_field(api->request, fields->trace_id));
+    tierce__json_write_text(&json, "request_id",
+                            tierce__api_text_field(header, fields->request_id));
+    tierce__json_write_text(&json, "api_name", tierce__rpcs[api->id].method);
+    tierce__json_write_signed(&json, "status_code", api->code);
+    tierce__json_write_signed(&json, "request_cost_time_us", (int64_t)took_us);
+    put_message(&json, "request", api->request, is_secret(api->id));
+    put_message(&json, "response", api->reply, is_secret(api->id));
     if (name[0] != '\0') {
-        tierce__line_put(&line, ",\"account\":");
-        tierce__line_put_string(&line, name);
+        tierce__json_write_text(&json, "account", name);
     }
-    tierce__line_put(&line, "}");
+    tierce__json_write_close(&json, '}');
     tierce__line_end(&line, log);
 }

@@ -3,7 +3,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/line.h"
+#include "base/json_write.h"
 
 static _Thread_local struct tierce__spans *current;
 
@@ -43,34 +43,39 @@ void tierce__span_close(int span)
 }
 
 /* Opens {"span_time_us":..,"NAME":[ */
-static void put_head(struct tierce__line *line, uint64_t took_ns, const char *name)
+static void open_span(struct tierce__json_write *json, uint64_t took_ns, const char *name)
 {
-    tierce__line_put(line, "{\"span_time_us\":");
-    tierce__line_put_int(line, (int64_t)(took_ns / 1000));
-    tierce__line_put(line, ",");
-    tierce__line_put_string(line, name);
-    tierce__line_put(line, ":[");
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_count(json, "span_time_us", took_ns / 1000);
+    tierce__json_write_open(json, name, '[');
+}
+
+/* Closes the span and those around it, up to `above`, whose list remains open. */
+static void close_spans(struct tierce__json_write *json, const struct tierce__spans *spans,
+                        int span, int above)
+{
+    for (; span != above; span = spans->spans[span].parent) {
+        tierce__json_write_close(json, ']');
+        tierce__json_write_close(json, '}');
+    }
 }
 
 /* Spans are in the order of opening: a tree, written without recursion. */
-static void put_spans(const struct tierce__spans *spans, struct tierce__line *line)
+static void put_spans(const struct tierce__spans *spans, struct tierce__json_write *json)
 {
     int above = -1; /* the span whose list is open */
     for (int i = 0; i < spans->count; i++) {
         const struct tierce__span *span = &spans->spans[i];
-        for (; above != span->parent; above = spans->spans[above].parent)
-            tierce__line_put(line, "]}");
-        if (line->bytes > 0 && line->text[line->bytes - 1] == '}')
-            tierce__line_put(line, ",");
-        put_head(line, span->took_ns, span->name);
+        close_spans(json, spans, above, span->parent);
+        open_span(json, span->took_ns, span->name);
         above = i;
     }
-    for (; above != -1; above = spans->spans[above].parent)
-        tierce__line_put(line, "]}");
+    close_spans(json, spans, above, -1);
 }
 
 void tierce__spans_end(struct tierce__spans *spans, const char *trace_id, struct tierce__line *line)
 {
+    struct tierce__json_write json = {.line = line};
     struct tierce__line name = {0};
     TIERCE_ASSERT(current == spans);
     while (spans->open >= 0)
@@ -80,13 +85,11 @@ void tierce__spans_end(struct tierce__spans *spans, const char *trace_id, struct
     tierce__line_put(&name, ":");
     tierce__line_put(&name, trace_id);
     tierce__line_put_bytes(&name, "", 1);
-    put_head(line, tierce__now_ns() - spans->began_ns, name.failed ? "" : name.text);
+    open_span(&json, tierce__now_ns() - spans->began_ns, name.failed ? "" : name.text);
     tierce__line_clear(&name);
-    put_spans(spans, line);
-    tierce__line_put(line, "]");
-    if (spans->left_out > 0) {
-        tierce__line_put(line, ",\"left_out\":");
-        tierce__line_put_int(line, spans->left_out);
-    }
-    tierce__line_put(line, "}");
+    put_spans(spans, &json);
+    tierce__json_write_close(&json, ']');
+    if (spans->left_out > 0)
+        tierce__json_write_signed(&json, "left_out", spans->left_out);
+    tierce__json_write_close(&json, '}');
 }

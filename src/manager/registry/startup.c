@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/config/config.h"
 #include "base/file.h"
-#include "base/line.h"
+#include "base/json_write.h"
 
 #include <errno.h>
 #include <string.h>
@@ -82,7 +82,7 @@ char *tierce__startup_builtin(const char *state_folder)
     if (root == NULL)
         return NULL;
     tierce__line_put(&line, before_root);
-    tierce__line_put_string(&line, root);
+    tierce__json_write_text(&(struct tierce__json_write){.line = &line}, NULL, root);
     tierce__line_put(&line, behind_root);
     tierce__line_put_bytes(&line, "", 1);
     tierce__free(root);
