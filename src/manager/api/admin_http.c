@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/json_write.h"
 #include "manager/api/manager_metrics.h"
 #include "manager/api/page.h"
 
@@ -123,55 +124,78 @@ void tierce__admin_http_stop(struct tierce__manager *manager)
 
 /* ---- routes ---------------------------------------------------------------------------------- */
 
-static void put_path(struct tierce__line *line, const struct tierce__rpc *rpc, bool first)
+static void put_ref(struct tierce__json_write *json, const char *name, const char *message)
 {
-    if (!first)
-        tierce__line_put(line, ",");
-    tierce__line_put_string(line, rpc->http_path);
-    tierce__line_put(line, ":{\"post\":{\"operationId\":");
-    tierce__line_put_string(line, rpc->http_path + strlen("/api/"));
-    tierce__line_put(line, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":"
-                           "{\"schema\":{\"$ref\":\"#/components/schemas/");
-    tierce__line_put(line, rpc->request->name);
-    tierce__line_put(line, "\"}}}},\"responses\":{\"200\":{\"description\":\"header.status holds "
-                           "the result\",\"content\":{\"application/json\":{\"schema\":{\"$ref\":"
-                           "\"#/components/schemas/");
-    tierce__line_put(line, rpc->reply->name);
-    tierce__line_put(line, "\"}}}},\"400\":{\"description\":\"the body is not JSON\"}}}}");
+    char ref[256];
+    snprintf(ref, sizeof(ref), "#/components/schemas/%s", message);
+    tierce__json_write_open(json, name, '{');
+    tierce__json_write_text(json, "$ref", ref);
+    tierce__json_write_close(json, '}');
 }
 
-static void put_enum(struct tierce__line *line, const ProtobufCEnumDescriptor *values)
+static void put_content(struct tierce__json_write *json, const char *message)
 {
-    tierce__line_put(line, "{\"type\":\"string\",\"enum\":[");
-    for (unsigned i = 0; i < values->n_values; i++) {
-        tierce__line_put(line, i > 0 ? "," : "");
-        tierce__line_put_string(line, values->values[i].name);
-    }
-    tierce__line_put(line, "]}");
+    tierce__json_write_open(json, "content", '{');
+    tierce__json_write_open(json, "application/json", '{');
+    put_ref(json, "schema", message);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
 }
 
-static void put_type(struct tierce__line *line, const ProtobufCFieldDescriptor *field)
+static void put_path(struct tierce__json_write *json, const struct tierce__rpc *rpc)
+{
+    tierce__json_write_open(json, rpc->http_path, '{');
+    tierce__json_write_open(json, "post", '{');
+    tierce__json_write_text(json, "operationId", rpc->http_path + strlen("/api/"));
+    tierce__json_write_open(json, "requestBody", '{');
+    tierce__json_write_bool(json, "required", true);
+    put_content(json, rpc->request->name);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_open(json, "responses", '{');
+    tierce__json_write_open(json, "200", '{');
+    tierce__json_write_text(json, "description", "header.status holds the result");
+    put_content(json, rpc->reply->name);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_open(json, "400", '{');
+    tierce__json_write_text(json, "description", "the body is not JSON");
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
+}
+
+static void put_enum(struct tierce__json_write *json, const ProtobufCEnumDescriptor *values)
+{
+    tierce__json_write_open(json, "enum", '[');
+    for (unsigned i = 0; i < values->n_values; i++)
+        tierce__json_write_text(json, NULL, values->values[i].name);
+    tierce__json_write_close(json, ']');
+}
+
+static void put_type(struct tierce__json_write *json, const char *name,
+                     const ProtobufCFieldDescriptor *field)
 {
     if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
-        tierce__line_put(line, "{\"$ref\":\"#/components/schemas/");
-        tierce__line_put(line, ((const ProtobufCMessageDescriptor *)field->descriptor)->name);
-        tierce__line_put(line, "\"}");
-    } else if (field->type == PROTOBUF_C_TYPE_ENUM) {
-        put_enum(line, field->descriptor);
-    } else {
-        tierce__line_put(line, field->type == PROTOBUF_C_TYPE_BOOL ? "{\"type\":\"boolean\"}"
-                               : field->type == PROTOBUF_C_TYPE_INT32
-                                   ? "{\"type\":\"integer\",\"format\":\"int32\"}"
-                               : field->type == PROTOBUF_C_TYPE_INT64
-                                   ? "{\"type\":\"string\",\"format\":\"int64\"}"
-                               : field->type == PROTOBUF_C_TYPE_DOUBLE ? "{\"type\":\"number\"}"
-                                                                       : "{\"type\":\"string\"}");
+        put_ref(json, name, ((const ProtobufCMessageDescriptor *)field->descriptor)->name);
+        return;
     }
+    bool is_int32 = field->type == PROTOBUF_C_TYPE_INT32;
+    tierce__json_write_open(json, name, '{');
+    tierce__json_write_text(json, "type",
+                            is_int32                                ? "integer"
+                            : field->type == PROTOBUF_C_TYPE_BOOL   ? "boolean"
+                            : field->type == PROTOBUF_C_TYPE_DOUBLE ? "number"
+                                                                    : "string");
+    if (is_int32 || field->type == PROTOBUF_C_TYPE_INT64)
+        tierce__json_write_text(json, "format", is_int32 ? "int32" : "int64");
+    if (field->type == PROTOBUF_C_TYPE_ENUM)
+        put_enum(json, field->descriptor);
+    tierce__json_write_close(json, '}');
 }
 
 /* Writes the schemas of a message and of its fields' messages, each once. */
 struct schemas {
-    struct tierce__line *line;
+    struct tierce__json_write *json;
     const ProtobufCMessageDescriptor *seen[128];
     size_t count;
 };
@@ -185,19 +209,22 @@ static void put_schema(struct schemas *s, const ProtobufCMessageDescriptor *mess
     if (s->count == sizeof(s->seen) / sizeof(s->seen[0]))
         return;
     s->seen[s->count++] = message;
-    tierce__line_put(s->line, s->count > 1 ? "," : "");
-    tierce__line_put_string(s->line, message->name);
-    tierce__line_put(s->line, ":{\"type\":\"object\",\"properties\":{");
+    tierce__json_write_open(s->json, message->name, '{');
+    tierce__json_write_text(s->json, "type", "object");
+    tierce__json_write_open(s->json, "properties", '{');
     for (unsigned f = 0; f < message->n_fields; f++) {
         const ProtobufCFieldDescriptor *field = &message->fields[f];
-        bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
-        tierce__line_put(s->line, f > 0 ? "," : "");
-        tierce__line_put_string(s->line, field->name);
-        tierce__line_put(s->line, repeated ? ":{\"type\":\"array\",\"items\":" : ":");
-        put_type(s->line, field);
-        tierce__line_put(s->line, repeated ? "}" : "");
+        if (field->label != PROTOBUF_C_LABEL_REPEATED) {
+            put_type(s->json, field->name, field);
+            continue;
+        }
+        tierce__json_write_open(s->json, field->name, '{');
+        tierce__json_write_text(s->json, "type", "array");
+        put_type(s->json, "items", field);
+        tierce__json_write_close(s->json, '}');
     }
-    tierce__line_put(s->line, "}}");
+    tierce__json_write_close(s->json, '}');
+    tierce__json_write_close(s->json, '}');
     for (unsigned f = 0; f < message->n_fields; f++) {
         if (message->fields[f].type == PROTOBUF_C_TYPE_MESSAGE)
             put_schema(s, message->fields[f].descriptor);
@@ -207,24 +234,31 @@ static void put_schema(struct schemas *s, const ProtobufCMessageDescriptor *mess
 static void serve_openapi(struct tierce__call *call, enum tierce__rpc_port port)
 {
     struct tierce__line line = {0};
-    struct schemas schemas = {.line = &line};
-    bool first = true;
-    tierce__line_put(&line, "{\"openapi\":\"3.0.3\",\"info\":{\"title\":\"tierce manager\","
-                            "\"version\":\"1\"},\"paths\":{");
+    struct tierce__json_write json = {.line = &line};
+    struct schemas schemas = {.json = &json};
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_text(&json, "openapi", "3.0.3");
+    tierce__json_write_open(&json, "info", '{');
+    tierce__json_write_text(&json, "title", "tierce manager");
+    tierce__json_write_text(&json, "version", "1");
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_open(&json, "paths", '{');
     for (int i = 0; i < TIERCE__RPC_COUNT; i++) {
-        if (tierce__rpcs[i].port != port)
-            continue;
-        put_path(&line, &tierce__rpcs[i], first);
-        first = false;
+        if (tierce__rpcs[i].port == port)
+            put_path(&json, &tierce__rpcs[i]);
     }
-    tierce__line_put(&line, "},\"components\":{\"schemas\":{");
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_open(&json, "components", '{');
+    tierce__json_write_open(&json, "schemas", '{');
     for (int i = 0; i < TIERCE__RPC_COUNT; i++) {
         if (tierce__rpcs[i].port != port)
             continue;
         put_schema(&schemas, tierce__rpcs[i].request);
         put_schema(&schemas, tierce__rpcs[i].reply);
     }
-    tierce__line_put(&line, "}}}");
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_close(&json, '}');
     if (line.failed)
         tierce__line_clear(&line);
     tierce__call_reply_heap(call, NULL, line.text, line.bytes);
