@@ -2,6 +2,7 @@
 #include "optimizer/trace/trace_write.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/json_write.h"
 #include "optimizer/trace/intern.h"
 #include "optimizer/trace/trace_kvcm.h"
 
@@ -103,16 +104,7 @@ static void put_hex(struct tierce__trace_writer *writer, uint64_t value)
 /* A text in quotes. */
 static void put_quoted(struct tierce__trace_writer *writer, const char *text)
 {
-    fputc('"', writer->file);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            fprintf(writer->file, "\\%c", *text);
-        else if ((unsigned char)*text < 0x20)
-            fprintf(writer->file, "\\u%04x", (unsigned)*text);
-        else
-            fputc(*text, writer->file);
-    }
-    fputc('"', writer->file);
+    tierce__json_write_text(&(struct tierce__json_write){.file = writer->file}, NULL, text);
 }
 
 static void end_line(struct tierce__trace_writer *writer)
