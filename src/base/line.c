@@ -29,27 +29,6 @@ void tierce__line_put(struct tierce__line *line, const char *text)
     tierce__line_put_bytes(line, text, strlen(text));
 }
 
-void tierce__line_put_string(struct tierce__line *line, const char *text)
-{
-    char escaped[8];
-    tierce__line_put_bytes(line, "\"", 1);
-    for (const char *from = text;; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c >= ' ' && c != '"' && c != '\\')
-            continue;
-        tierce__line_put_bytes(line, from, (size_t)(text - from));
-        if (c == '\0')
-            break;
-        if (c == '"' || c == '\\')
-            snprintf(escaped, sizeof(escaped), "\\%c", c);
-        else
-            snprintf(escaped, sizeof(escaped), "\\u%04x", c);
-        tierce__line_put(line, escaped);
-        from = text + 1;
-    }
-    tierce__line_put_bytes(line, "\"", 1);
-}
-
 void tierce__line_put_int(struct tierce__line *line, int64_t value)
 {
     char text[24];

@@ -20,8 +20,6 @@ struct tierce__line {
 
 void tierce__line_put(struct tierce__line *line, const char *text);
 void tierce__line_put_bytes(struct tierce__line *line, const char *text, size_t bytes);
-/* In quotes, escaped as JSON requires. */
-void tierce__line_put_string(struct tierce__line *line, const char *text);
 void tierce__line_put_int(struct tierce__line *line, int64_t value);
 /* Six digits, in any locale. */
 void tierce__line_put_double(struct tierce__line *line, double value);
