@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROTO = ROOT / "src" / "wire" / "proto"
+PROTO = ROOT / "src" / "proto" / "kvcm"
 START_SECONDS = 120
 
 
