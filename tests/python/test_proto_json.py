@@ -23,7 +23,7 @@ from google.protobuf import (descriptor_pb2, descriptor_pool, json_format,  # no
 ROOT = Path(__file__).resolve().parents[2]
 BUILDS = [p for p in (ROOT / "build" / n for n in ("dev", "asan")) if
           (p / "bin" / "proto_codec").exists()]
-DESCRIPTORS = next((p / "generated" / "wire" / "proto" / "descriptors.pb" for p in BUILDS), None)
+DESCRIPTORS = next((p / "generated" / "proto" / "kvcm" / "descriptors.pb" for p in BUILDS), None)
 PACKAGES = ("meta", "admin", "debug", "kv_meta")
 ROUNDS = 2000 * int(os.environ.get("TIERCE_TEST_SCALE", "1"))
 
