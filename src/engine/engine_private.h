@@ -157,7 +157,8 @@ struct tierce_engine {
      * for that call's own answer may already be closing the engine. */
     _Atomic uint32_t calling;
     /* The number of loans that do not fit into memory and pass through it: they do not wait for
-     * memory themselves, and release it chunk by chunk until the last one. */
+     * memory themselves, and release it chunk by chunk until the last one. Loans that begin are
+     * counted too, because they take memory before it is known whether they fit. */
     _Atomic uint32_t passing;
 
     struct tierce__lock lock; /* ENGINE: everything below */

@@ -110,7 +110,8 @@ static void let_go(struct tierce__loan *loan, size_t i)
     loan->lent[i].here = false;
 }
 
-/* Whether it goes through its chunks, or will, so that others may wait for what it gives back. */
+/* Whether it goes through its chunks, or perhaps will, so that others may wait for what it gives
+ * back. */
 static void pass(struct tierce__loan *loan, bool passes)
 {
     struct tierce_engine *engine = loan->engine;
@@ -496,6 +497,7 @@ int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
         what->wait_ms > 0 && what->wait_ms < soon_ms ? what->wait_ms : soon_ms);
     if (loan->soon_ns > loan->deadline_ns)
         loan->soon_ns = loan->deadline_ns;
+    pass(loan, true); /* before it takes memory: a loan that waits must not give up meanwhile */
     int rc = plan(loan, what);
     if (rc < 0) {
         free_loan(loan);

@@ -169,6 +169,76 @@ START_TEST(two_at_once_are_both_loaded_whole)
 }
 END_TEST
 
+/* ---- a load that begins while another one waits for memory ---- */
+
+/* A load whose beginning has taken all memory stops there until another one waits for memory, or
+ * has ended. */
+static struct {
+    _Atomic bool armed, has_taken_all, goes_on;
+} stopped;
+
+struct tierce__buf *__real_tierce__storage_reserve(struct tierce_engine *engine,
+                                                   const struct tierce__storage_chunk *chunk,
+                                                   const struct tierce__buf *before);
+struct tierce__buf *__wrap_tierce__storage_reserve(struct tierce_engine *engine,
+                                                   const struct tierce__storage_chunk *chunk,
+                                                   const struct tierce__buf *before);
+bool __real_tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns);
+bool __wrap_tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns);
+
+static void wait_until(const _Atomic bool *flag)
+{
+    while (!atomic_load(flag))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+struct tierce__buf *__wrap_tierce__storage_reserve(struct tierce_engine *engine,
+                                                   const struct tierce__storage_chunk *chunk,
+                                                   const struct tierce__buf *before)
+{
+    struct tierce__buf *buf = __real_tierce__storage_reserve(engine, chunk, before);
+    if (buf == NULL && atomic_exchange(&stopped.armed, false)) {
+        atomic_store(&stopped.has_taken_all, true);
+        wait_until(&stopped.goes_on);
+    }
+    return buf;
+}
+
+bool __wrap_tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns)
+{
+    if (atomic_load(&stopped.has_taken_all))
+        atomic_store(&stopped.goes_on, true);
+    return __real_tierce__pool_turn_wait(turn, deadline_ns);
+}
+
+/* It passes through memory later, so the other one waits for it. */
+START_TEST(one_that_begins_has_all_memory)
+{
+    static struct guest first, second;
+    char path[80];
+    open_node("120s");
+    socket_path(path);
+    struct tierce_chain *chains[] = {stored(1), stored(2)};
+    guest_open(&first, path, "60s", chains[0]);
+    guest_open(&second, path, "61s", chains[1]);
+    first.rounds = 1;
+    atomic_store(&stopped.armed, true);
+    ck_assert_int_eq(pthread_create(&first.thread, NULL, run_guest, &first), 0);
+    wait_until(&stopped.has_taken_all);
+    ck_assert_int_eq(guest_load(&second), BLOCKS);
+    atomic_store(&stopped.goes_on, true);
+    pthread_join(first.thread, NULL);
+    ck_assert_int_eq(first.loaded, BLOCKS);
+    ck_assert_uint_eq(first.wrong + second.wrong, 0);
+    guest_close(&first);
+    guest_close(&second);
+    expect_baseline();
+    tierce_chain_destroy(chains[0]);
+    tierce_chain_destroy(chains[1]);
+    close_node();
+}
+END_TEST
+
 /* ---- a bare client, which stops where it wants to ---- */
 
 static struct tierce__native_lent lent[CHUNKS];
@@ -466,6 +536,7 @@ static Suite *make_suite(void)
     TCase *t = tcase_create("large_load");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, two_at_once_are_both_loaded_whole);
+    tcase_add_test(t, one_that_begins_has_all_memory);
     tcase_add_test(t, a_client_that_goes_in_the_middle);
     tcase_add_test(t, what_is_asked_wrongly);
     tcase_add_test(t, the_last_chunk_is_gone);
