@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import sys
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -30,6 +31,12 @@ class Ctl(KeeperCase):
 
     def chunks(self, pid):
         return [tier["chunks"] for tier in self.status(pid)["tiers"]]
+
+    def await_disk(self, pid, chunks):
+        """A backfill sends the chunks that are on disk when it begins."""
+        give_up = time.monotonic() + 60
+        while self.chunks(pid)[1] != chunks:
+            self.assertLess(time.monotonic(), give_up, self.chunks(pid))
 
     def post(self, pid, path):
         (name,) = glob.glob(f"{self.env['XDG_RUNTIME_DIR']}/tierce/{pid}-*.sock")
@@ -110,9 +117,10 @@ class Ctl(KeeperCase):
         keeper.wait()
         keeper.stdout.close()
         pid = self.keep_id(disk, f"remote.urls=file://{shared}", "token=7")
+        self.await_disk(pid, 4)
         self.check(1, "ctl", pid, "backfill", "show", err=["no backfill was started"], env=self.env)
         self.assertRegex(self.ctl(pid, "backfill"),
-                         r"^done: [34] of [34] chunks, [234] sent \(.*iB\), [012] already stored, 0 rejected, "
+                         r"^done: 4 of 4 chunks, [234] sent \(.*iB\), [012] already stored, 0 rejected, "
                          r"0 unreadable, ")
         again = self.ctl(pid, "backfill", "start", "--rate", "1GiB")
         self.assertRegex(again, r"^done: 4 of 4 chunks, 0 sent \(0 B\), 4 already stored, ")
@@ -129,6 +137,7 @@ class Ctl(KeeperCase):
         keeper.wait()
         keeper.stdout.close()
         pid = self.keep_id(disk, f"remote.urls=file://{self.folder}/shared", "token=7")
+        self.await_disk(pid, 4)
         # 4 chunks of 36 KiB: the second waits for 36 s.
         status, answer = self.post(pid, "/backfill?do=start&rate=1KiB")
         self.assertEqual((status, json.loads(answer)["state"]), (200, "running"))
@@ -144,6 +153,7 @@ class Ctl(KeeperCase):
     def test_a_backfill_of_a_store_that_fails_says_so(self):
         disk = f"disk.path={self.folder}/store"
         pid = self.keep_id(disk, "remote.urls=redis://127.0.0.1:1", "token=7")
+        self.await_disk(pid, 2)
         self.check(1, "ctl", pid, "backfill", out=["failed, ", " 0 sent"], env=self.env)
         self.check(1, "ctl", self.keep_id(), "backfill", err=["requires disk.path and remote.urls"],
                    env=self.env)
