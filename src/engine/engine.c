@@ -196,6 +196,7 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         .admit_second =
             strcmp(tierce__engine_text(config, TIERCE__ENGINE_DISK_ADMIT), "second") == 0,
         .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_DISK_TTL),
+        .why = engine->disk_error,
     };
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
@@ -204,9 +205,11 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
                                 tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
         return 0;
     }
+    if (engine->disk_error[0] == '\0') /* there was no memory, or the options are invalid */
+        snprintf(engine->disk_error, sizeof(engine->disk_error), "%s", tierce_strerror(status));
     if (tierce__engine_bool(config, TIERCE__ENGINE_STRICT)) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "disk.path: %.200s cannot be used: %s", path,
-                 tierce_strerror(status));
+                 engine->disk_error);
         return status;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
@@ -747,6 +750,11 @@ void tierce__engine_memory(const struct tierce_engine *engine, struct tierce__en
     out->fd = tierce__pool_fd(engine->pool);
     tierce__pool_mapping(engine->pool, &base, &out->bytes);
     out->base = base;
+}
+
+const char *tierce__engine_disk_error(const struct tierce_engine *engine)
+{
+    return engine->disk_error;
 }
 
 uint32_t tierce__engine_tiers(const struct tierce_engine *engine)

@@ -21,6 +21,7 @@
 #include "engine/objects/object_names.h"
 #include "engine/store/storing.h"
 #include "core/key/namespaces.h"
+#include "store/disk/disk.h"
 #include "store/tier.h"
 
 /*
@@ -122,6 +123,8 @@ struct tierce_engine {
     uint64_t close_deadline_ns; /* once it is closing */
     struct tierce__list registry_node;
     char *disk_path; /* canonical path of the store folder; "" without one */
+
+    char disk_error[TIERCE__DISK_WHY_BYTES]; /* why it could not be opened, or "" */
 
     char *identity; /* canonical configuration: equal ones share an engine */
     uint64_t opened_ns;

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "engine/node_client/shared.h"
 #include "engine/objects/smalls.h"
 #include "node/door.h"
 #include "node/native/native_server.h"
@@ -199,14 +200,6 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256])
     return rc == 0;
 }
 
-/* The tier does not hand over the file that it could not use, but logs it. */
-static const char *where_to_look(int64_t status)
-{
-    return status == -ENOMEM || status == TIERCE_E_VERSION
-               ? ""
-               : "; the event disk_open_failed in the log names the file and the remedy";
-}
-
 bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK_BYTES])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
@@ -216,9 +209,8 @@ bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK
         return true;
     tierce_engine_stats(node->engine, &stats);
     if (stats.disk_open_status != 0)
-        snprintf(why, TIERCE__NODE_DISK_BYTES, "disk.path %.160s cannot be used: %.60s%s", path,
-                 tierce_strerror((int)stats.disk_open_status),
-                 where_to_look(stats.disk_open_status));
+        snprintf(why, TIERCE__NODE_DISK_BYTES, "disk.path %.160s cannot be used: %.255s", path,
+                 tierce__engine_disk_error(node->engine));
     else if (stats.disk_in_service_now == 0)
         snprintf(why, TIERCE__NODE_DISK_BYTES, "disk.path %.160s is out of service after errors",
                  path);

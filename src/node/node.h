@@ -37,7 +37,7 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256]);
 
 /* Whether the disk is in service; if not, `why` is the reason. True without a disk. Thread: any.
  * Does not block. */
-#define TIERCE__NODE_DISK_BYTES 384u
+#define TIERCE__NODE_DISK_BYTES 448u
 bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK_BYTES]);
 
 /* Reads tokens and certificates again, all of them or none: sessions whose token is gone are

@@ -20,6 +20,10 @@ void tierce__engine_memory(const struct tierce_engine *engine, struct tierce__en
 /* 1u << enum tierce_origin of each of its tiers. */
 uint32_t tierce__engine_tiers(const struct tierce_engine *engine);
 
+/* [borrow as long as the engine] Why disk.path could not be used at open: the file, unless it is
+ * the folder, the reason and the remedy. "" if it could, or if there is none. */
+const char *tierce__engine_disk_error(const struct tierce_engine *engine);
+
 /* Whether two views of an engine are of one namespace and shard. */
 bool tierce__view_is_same(const struct tierce_view *a, const struct tierce_view *b);
 

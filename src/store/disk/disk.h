@@ -40,7 +40,10 @@ struct tierce__disk_opts {
     uint64_t seed;
     uint64_t ttl_ms; /* for a policy that expires: the next request drops expired chunks; the time
                         of chunks that are read back at open starts again */
+    char *why; /* [out, if open fails; NULL: nobody asks] TIERCE__DISK_WHY_BYTES: the file, unless
+                  it is the folder, the reason and the remedy */
 };
+#define TIERCE__DISK_WHY_BYTES 256u
 
 /*
  * Opens or creates a store folder and reads its index back.

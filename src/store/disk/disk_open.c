@@ -593,11 +593,16 @@ static const char *advice(int rc)
     }
 }
 
-static void log_refusal(const struct tierce__disk *d, int rc)
+static void log_refusal(const struct tierce__disk *d, int rc, char *why)
 {
-    if (d->opening == NULL || rc == -ENOMEM || rc == TIERCE_E_VERSION) /* that has said so */
+    bool is_logged = d->opening == NULL || rc == -ENOMEM || rc == TIERCE_E_VERSION;
+    bool is_folder = is_logged || strcmp(d->opening, ".") == 0;
+    if (why != NULL)
+        snprintf(why, TIERCE__DISK_WHY_BYTES, "%s%s%s%s%s", is_folder ? "" : d->opening,
+                 is_folder ? "" : ": ", tierce_strerror(rc), is_logged ? "" : "; ",
+                 is_logged ? "" : advice(rc));
+    if (is_logged)
         return;
-    bool is_folder = strcmp(d->opening, ".") == 0;
     tierce__log(TIERCE_LOG_ERROR, "disk_open_failed", "path=\"%s%s%s\" reason=\"%s\" hint=\"%s\"",
                 d->folder, is_folder ? "" : "/", is_folder ? "" : d->opening, tierce_strerror(rc),
                 advice(rc));
@@ -650,7 +655,7 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
         rc = start_threads(d);
     }
     if (rc < 0) {
-        log_refusal(d, rc);
+        log_refusal(d, rc, opts->why);
         if (d->vfs == opts->vfs) { /* the caller keeps his vfs */
             close_files(d);
             d->vfs = NULL;

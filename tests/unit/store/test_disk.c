@@ -337,6 +337,8 @@ START_TEST(what_is_refused_is_named)
 {
     static const char *const names[] = {"lock", "journal", "journal.new", "data", "ns"};
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    char why[TIERCE__DISK_WHY_BYTES];
+    opts.why = why;
     tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char path[256], text[300];
@@ -348,6 +350,9 @@ START_TEST(what_is_refused_is_named)
         snprintf(text, sizeof(text), "disk_open_failed path=\"%s\"", path);
         ck_assert_msg(strstr(log_text, text) != NULL, "%s: %s", names[i], log_text);
         ck_assert_ptr_nonnull(strstr(log_text, "hint=\"it is not of the expected kind"));
+        snprintf(text, sizeof(text), "%s: ", names[i]);
+        ck_assert_msg(strncmp(why, text, strlen(text)) == 0, "%s", why);
+        ck_assert_ptr_nonnull(strstr(why, "; it is not of the expected kind"));
         store_remove(&s);
         ck_assert_int_eq(mkdir(s.folder, 0700), 0);
     }
@@ -355,6 +360,7 @@ START_TEST(what_is_refused_is_named)
     log_text[0] = '\0';
     ck_assert_int_eq(store_open(&s, &opts), -ENOENT);
     ck_assert_ptr_nonnull(strstr(log_text, "path=\"/nonexistent/folder\""));
+    ck_assert_str_eq(why, "No such file or directory; the parent folder must exist: create it");
 }
 END_TEST
 

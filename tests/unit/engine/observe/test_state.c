@@ -58,7 +58,8 @@ START_TEST(strict_requires_the_folder)
 {
     char why[TIERCE_CONFIG_ERROR_BYTES];
     ck_assert_int_eq(open_strictly("disk.path", "/proc/none", why), -ENOENT);
-    ck_assert_str_eq(why, "disk.path: /proc/none cannot be used: No such file or directory");
+    ck_assert_str_eq(why, "disk.path: /proc/none cannot be used: No such file or directory; "
+                          "the parent folder must exist: create it");
 }
 END_TEST
 
