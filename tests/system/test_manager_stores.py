@@ -60,16 +60,28 @@ def why_not(manager):
     return None if status == 200 else body.decode()
 
 
+def read_answer(file):
+    """The bytes of one answer of a Redis."""
+    answer = file.readline()
+    assert answer.endswith(b"\r\n"), answer
+    kind, size = answer[:1], answer[1:-2]
+    if kind == b"$" and int(size) >= 0:
+        answer += file.read(int(size) + 2)
+    elif kind == b"*":
+        answer += b"".join(read_answer(file) for _ in range(int(size)))
+    return answer
+
+
 def redis_call(redis, *words):
-    """One command to a Redis, and the first bytes of its answer."""
+    """One command to a Redis, and its answer."""
     request = b"*%d\r\n" % len(words)
     for word in words:
         word = word if isinstance(word, bytes) else str(word).encode()
         request += b"$%d\r\n%s\r\n" % (len(word), word)
     with socket.create_connection(("127.0.0.1", redis.port), 10) as s:
         s.sendall(request)
-        time.sleep(0.05)
-        return s.recv(1 << 20)
+        with s.makefile("rb") as file:
+            return read_answer(file)
 
 
 def bulk_strings(answer):
