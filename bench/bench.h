@@ -10,6 +10,8 @@
 
 #include <tierce/engine.h>
 
+#include "base/mix.h"
+
 /*
  * `tierce bench`: how fast this machine runs Tierce, beside how fast it could be. Every case is
  * measured in turn with its limit, on the same bytes, in the same run: other load and drifting
@@ -95,10 +97,7 @@ void tierce__bench_unmap(uint8_t *memory, uint64_t bytes);
 /* The `index`-th number of a stream that looks random and depends on nothing else. */
 static inline uint64_t tierce__bench_random(uint64_t stream, uint64_t index)
 {
-    uint64_t x = stream * 0xd6e8feb86659fd93ULL + index * 0x9e3779b97f4a7c15ULL;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
+    return tierce__mix(stream * TIERCE__MIX_SECOND + tierce__spread(index));
 }
 
 /* Fills memory with numbers of a stream. `bytes` is a multiple of 8. */

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/mix.h"
 #include "core/policy/policy.h"
 
 #define ENTRIES_MAX     (1u << 20)
@@ -66,7 +67,7 @@ struct replay {
 
 static uint64_t home_of(const struct map *map, uint64_t key)
 {
-    return (key * 0x9e3779b97f4a7c15ULL >> 32) & map->mask;
+    return (tierce__spread(key) >> 32) & map->mask;
 }
 
 /* The cell of a key, or the empty one where it would be. */

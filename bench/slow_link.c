@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/mix.h"
 
 #define LINK_MAGIC      0x510b17a4u
 #define CONNECTIONS_MAX 512u
@@ -89,10 +90,8 @@ struct turn {
 
 static uint64_t random_below(struct tierce__slow_link *link, uint64_t bound)
 {
-    uint64_t z = (link->random += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return bound == 0 ? 0 : (z ^ (z >> 31)) % bound;
+    uint64_t drawn = tierce__random_next(&link->random);
+    return bound == 0 ? 0 : drawn % bound;
 }
 
 /* The time when the last of `bytes` that a side sends now arrives. */

@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/mix.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -82,10 +83,7 @@ void tierce_set_panic_fn(tierce_panic_fn *fn)
 
 static size_t slot_of(const char *event)
 {
-    uint32_t h = 2166136261u;
-    for (; *event != '\0'; event++)
-        h = (h ^ (uint8_t)*event) * 16777619u;
-    return h % EVENT_SLOTS;
+    return tierce__hash_text(TIERCE__HASH_TEXT, event) % EVENT_SLOTS;
 }
 
 /* Whether the event may be logged; *dropped gets the number of events that an earlier second

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log_repeat.h"
 #include "base/clock.h"
+#include "base/mix.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -9,13 +10,6 @@
 /* A plain mutex for the same reason as log.c's. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct tierce__log_repeat table_of_all[TIERCE__LOG_REPEAT_SLOTS];
-
-static uint64_t add_text(uint64_t hash, const char *text)
-{
-    for (; *text != '\0'; text++)
-        hash = (hash ^ (uint8_t)*text) * 1099511628211ULL;
-    return hash;
-}
 
 bool tierce__log_repeat_pass(struct tierce__log_repeat table[TIERCE__LOG_REPEAT_SLOTS],
                              uint32_t *held, uint64_t hash, uint64_t now_ns)
@@ -46,7 +40,7 @@ void tierce__log_repeated(enum tierce_log_level level, const char *event, const 
     va_start(ap, format);
     vsnprintf(detail, sizeof(detail), format, ap);
     va_end(ap);
-    uint64_t hash = add_text(add_text(14695981039346656037ULL, event), detail);
+    uint64_t hash = tierce__hash_text(tierce__hash_text(TIERCE__HASH_TEXT, event), detail);
     uint32_t held = 0;
     pthread_mutex_lock(&mutex);
     bool pass = tierce__log_repeat_pass(table_of_all, &held, hash, tierce__now_ns());

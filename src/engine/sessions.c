@@ -9,13 +9,14 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/mix.h"
 #include "engine/node_client/client.h"
 #include "engine/engine_private.h"
 #include "engine/node_client/shared.h"
 
 static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
 {
-    return &engine->sessions[(id * 0x9e3779b97f4a7c15ULL) >> 56];
+    return &engine->sessions[tierce__spread(id) >> 56];
 }
 
 /* Under the lock. */
@@ -264,7 +265,7 @@ static struct tierce__use *have_use(struct tierce_view *view, uint64_t id)
     struct tierce_engine *engine = view->engine;
     tierce__lock_assert_held(&engine->lock);
     struct tierce__use use = {.view = view, .id = id, .promised = SIZE_MAX};
-    struct tierce__use *set = engine->uses[(id * 0x9e3779b97f4a7c15ULL >> 32) % TIERCE__USE_SETS];
+    struct tierce__use *set = engine->uses[(tierce__spread(id) >> 32) % TIERCE__USE_SETS];
     size_t at = 0;
     while (at + 1 < TIERCE__USE_WAYS && (set[at].id != id || set[at].view != view))
         at++;

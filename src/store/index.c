@@ -2,6 +2,7 @@
 #include "store/index.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mix.h"
 
 #include <errno.h>
 
@@ -50,7 +51,7 @@ struct tierce__index {
 
 static uint32_t tag_of(const struct tierce__key *key)
 {
-    return (uint32_t)((tierce__key_spread(key) * 0x9e3779b97f4a7c15ULL) >> 32);
+    return (uint32_t)(tierce__spread(tierce__key_spread(key)) >> 32);
 }
 
 static uint64_t home_of(const struct tierce__index *index, uint32_t tag)

@@ -2,6 +2,7 @@
 #include "store/siblings.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mix.h"
 
 #include <errno.h>
 
@@ -57,7 +58,7 @@ void tierce__siblings_destroy(struct tierce__siblings *siblings)
 
 static uint64_t spread_of(const struct tierce__key *first)
 {
-    return tierce__key_spread(first) * 0x9e3779b97f4a7c15ULL;
+    return tierce__spread(tierce__key_spread(first));
 }
 
 static uint32_t tag_of(uint64_t spread)

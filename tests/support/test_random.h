@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/mix.h"
+
 /*
  * Random numbers for property tests. The seed is drawn from the clock and printed, so that a
  * failure can be played again: TIERCE_TEST_SEED=n sets it. TIERCE_TEST_SCALE=n makes the tests
@@ -31,10 +33,7 @@ static inline struct test_random test_random_start(const char *test)
 /* 64 random bits (splitmix64). */
 static inline uint64_t test_random_u64(struct test_random *random)
 {
-    uint64_t z = (random->state += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
+    return tierce__random_next(&random->state);
 }
 
 /* A number below `bound` (> 0). */

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/mix.h"
 
 #define FAULT_OPS  (TIERCE__TIER_PING + 1)
 #define FAULT_PAGE 4096u
@@ -125,21 +126,12 @@ static void inner_done(struct tierce__tier_req *req)
         answer(p);
 }
 
-/* 64 random bits (splitmix64). */
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-}
-
 /* Draws what a rule leaves to chance. False: it does not hit. */
 static bool draw_rule(struct tierce__fault_rule *rule, uint64_t *state)
 {
-    bool hit = draw(state) % 1000 < rule->per_mille;
-    rule->bit = draw(state);
-    rule->delay_ms = (uint32_t)(draw(state) % ((uint64_t)rule->delay_ms + 1));
+    bool hit = tierce__random_next(state) % 1000 < rule->per_mille;
+    rule->bit = tierce__random_next(state);
+    rule->delay_ms = (uint32_t)(tierce__random_next(state) % ((uint64_t)rule->delay_ms + 1));
     return hit;
 }
 

@@ -2,6 +2,7 @@
 #include "vfs_cut.h"
 #include "base/alloc.h"
 #include "base/list.h"
+#include "base/mix.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -314,15 +315,6 @@ void tierce__cut_folder_covered(struct tierce__cut *cut, const char *folder, uin
     }
 }
 
-static uint64_t draw(uint64_t *state)
-{
-    *state += 0x9e3779b97f4a7c15ULL;
-    uint64_t x = *state;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-}
-
 static void put_back(int fd, const uint8_t *bytes, uint64_t length, uint64_t offset)
 {
     while (length > 0) {
@@ -347,7 +339,7 @@ static void take_back(struct tierce__cut_file *file, const struct tierce__cut_ef
 static void redo(struct tierce__cut_file *file, const struct tierce__cut_effect *e,
                  uint64_t *random)
 {
-    uint64_t what = draw(random) % 3;
+    uint64_t what = tierce__random_next(random) % 3;
     if (what == 0)
         return;
     if (!e->is_write) {
@@ -358,7 +350,7 @@ static void redo(struct tierce__cut_file *file, const struct tierce__cut_effect 
     } else {
         for (uint64_t at = 0; at < e->length; at += SECTOR) {
             uint64_t n = e->length - at < SECTOR ? e->length - at : SECTOR;
-            if (draw(random) % 2 == 0)
+            if (tierce__random_next(random) % 2 == 0)
                 put_back(file->fd, e->after + at, n, e->offset + at);
         }
     }
@@ -398,7 +390,7 @@ void tierce__cut_apply(struct tierce__cut *cut, uint64_t seed)
     TIERCE__LIST_FOR_EACH (it, &cut->names)
         count++;
     /* A journaling file system loses the newest changes of names, never one out of the middle. */
-    uint64_t undone = draw(&random) % (count + 1);
+    uint64_t undone = tierce__random_next(&random) % (count + 1);
     struct tierce__list *it = cut->names.prev;
     for (uint64_t i = 0; i < undone; i++, it = it->prev)
         undo_name(TIERCE__CONTAINER_OF(it, struct name_change, node));

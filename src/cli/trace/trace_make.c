@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mix.h"
 #include "cli/cli.h"
 #include "optimizer/trace/intern.h"
 #include "optimizer/trace/trace_write.h"
@@ -33,12 +34,8 @@ static uint64_t mix(uint64_t seed, uint64_t instance, uint64_t key)
 {
     const uint64_t parts[] = {seed, instance, key};
     uint64_t x = 0;
-    for (unsigned i = 0; i < 3; i++) {
-        x = (x ^ parts[i]) + 0x9e3779b97f4a7c15ULL;
-        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-        x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-        x ^= x >> 31;
-    }
+    for (unsigned i = 0; i < 3; i++)
+        x = tierce__mix((x ^ parts[i]) + TIERCE__MIX_GOLDEN);
     return x;
 }
 

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/mix.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -69,10 +70,7 @@ static int reserve_for(struct tierce__space *space, uint64_t live)
 
 static uint32_t next_priority(struct tierce__space *space)
 {
-    space->random ^= space->random << 13;
-    space->random ^= space->random >> 7;
-    space->random ^= space->random << 17;
-    return (uint32_t)(space->random >> 32);
+    return (uint32_t)(tierce__random_next(&space->random) >> 32);
 }
 
 static uint32_t new_node(struct tierce__space *space, uint64_t start, uint64_t bytes)
@@ -238,8 +236,7 @@ int tierce__space_create(struct tierce__space **out, uint64_t bytes)
     struct tierce__space *space = tierce__calloc(1, sizeof(*space));
     if (space == NULL)
         return -ENOMEM;
-    *space = (struct tierce__space){
-        .magic = SPACE_MAGIC, .node_fresh = 1, .bytes = bytes, .random = 0x9e3779b97f4a7c15ULL};
+    *space = (struct tierce__space){.magic = SPACE_MAGIC, .node_fresh = 1, .bytes = bytes};
     int rc = reserve_for(space, 13);
     if (rc < 0) {
         tierce__space_destroy(space);

@@ -8,6 +8,8 @@
 
 #include <tierce/key.h>
 
+#include "base/mix.h"
+
 /*
  * The name of one shard of one chunk inside a process. The namespace is interned
  * (core/key/namespaces.h); outside the process its digest is used instead.
@@ -34,7 +36,7 @@ static inline uint64_t tierce__key_spread(const struct tierce__key *key)
     memcpy(&a, key->hash, 8);
     memcpy(&b, key->hash + 8, 8);
     memcpy(&s, &key->shard, 8);
-    uint64_t x = a ^ (b * 0x9e3779b97f4a7c15ULL) ^ (s + key->ns) * 0xd6e8feb86659fd93ULL;
+    uint64_t x = a ^ tierce__spread(b) ^ (s + key->ns) * TIERCE__MIX_SECOND;
     return x ^ (x >> 32);
 }
 

@@ -8,6 +8,7 @@
 
 #include <tierce/status.h>
 
+#include "base/mix.h"
 #include "core/policy/order.h"
 
 /*
@@ -63,8 +64,7 @@ bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_
 /* Fetches where a key would be. */
 static inline uint32_t tierce__ghost_hash(uint64_t key)
 {
-    key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15ULL;
-    return (uint32_t)(key >> 32);
+    return (uint32_t)(tierce__spread(key ^ (key >> 32)) >> 32);
 }
 
 static inline void tierce__ghost_prefetch(const struct tierce__ghost *ghost, uint64_t key)

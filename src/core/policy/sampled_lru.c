@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mix.h"
 #include "core/policy/policy_private.h"
 
 #include <errno.h>
@@ -39,15 +40,6 @@ static struct sampled *sampled_of(struct tierce__policy *policy)
     struct sampled *s = (struct sampled *)(void *)policy;
     TIERCE_CHECK_MAGIC(s, SAMPLED_MAGIC);
     return s;
-}
-
-/* splitmix64 */
-static uint64_t draw(struct sampled *s)
-{
-    uint64_t z = (s->random += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
 }
 
 static uint32_t word_count(uint32_t bits)
@@ -176,7 +168,7 @@ static uint32_t draw_slot(struct sampled *s)
 {
     uint32_t slot = 0;
     for (uint32_t i = 0; i < TRIES; i++) {
-        slot = (uint32_t)((draw(s) >> 32) * s->slot_count >> 32);
+        slot = (uint32_t)((tierce__random_next(&s->random) >> 32) * s->slot_count >> 32);
         if (is_evictable(s, slot))
             return slot;
     }

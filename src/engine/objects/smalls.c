@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/mix.h"
 #include "engine/objects/object_form.h"
 #include "engine/objects/smalls_private.h"
 #include "core/paged/paged.h"
@@ -28,7 +29,7 @@ int tierce__smalls_create(struct tierce__smalls **out, struct tierce__tier *memo
     smalls->memory = memory;
     smalls->pool = pool;
     smalls->walks = walks;
-    smalls->seed = tierce__now_ns() * 0x9e3779b97f4a7c15ULL ^ (uint64_t)(uintptr_t)smalls;
+    smalls->seed = tierce__spread(tierce__now_ns()) ^ (uint64_t)(uintptr_t)smalls;
     tierce__small_classes_init(smalls, stats.cap_bytes);
     for (uint32_t i = 0; i < smalls->partition_count; i++)
         tierce__lock_init(&smalls->partitions[i].lock, TIERCE__LOCK_SMALLS);

@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/mix.h"
 #include "engine/objects/smalls_private.h"
 
 #define SLOT_ALIGN      32u
@@ -162,7 +163,7 @@ static struct tierce__key page_key(const struct tierce__smalls *smalls,
                                    uint32_t generation)
 {
     struct tierce__key key = {.ns = TIERCE__SMALLS_NS, .shard = {0, 1, 0, 1}};
-    tierce__store_le32(key.hash, number * 0x9e3779b1u ^ generation); /* well spread */
+    tierce__store_le32(key.hash, (uint32_t)(tierce__spread(number) >> 32) ^ generation);
     tierce__store_le32(key.hash + 4, generation);
     tierce__store_le32(key.hash + 8, number);
     tierce__store_le32(key.hash + 12, (uint32_t)(p - smalls->partitions));

@@ -3,7 +3,8 @@
 
 #include <xxhash.h>
 
-/* h >> 32 is an arithmetic shift, because KVCM's h is signed. */
+/* KVCM's formula with its own constants, since clients send these keys. h >> 32 is an arithmetic
+ * shift, because KVCM's h is signed. */
 static uint64_t add_token(uint64_t h, int64_t token)
 {
     uint64_t high = (uint64_t)((int64_t)h >> 32);

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mix.h"
 #include "manager/locate/locator_private.h"
 
 #include <errno.h>
@@ -67,12 +68,9 @@ uint64_t tierce__locator_random(struct tierce__locator *locator)
         left = sizeof(drawn) / sizeof(drawn[0]);
     if (locator->opts.seed == 0 && left > 0)
         return drawn[--left];
-    /* SplitMix64 (Steele, Lea, Flood 2014) */
-    uint64_t x =
-        atomic_fetch_add_explicit(&locator->random, 0x9e3779b97f4a7c15ULL, memory_order_relaxed);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
+    /* tierce__random_next, for several threads */
+    return tierce__mix(
+        atomic_fetch_add_explicit(&locator->random, TIERCE__MIX_GOLDEN, memory_order_relaxed));
 }
 
 void tierce__locator_name(struct tierce__locator *locator, char *out, size_t count)

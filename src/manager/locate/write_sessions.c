@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mix.h"
 #include "manager/locate/locator_private.h"
 #include "manager/locate/notes.h"
 
@@ -11,8 +12,7 @@
 
 static size_t key_bucket(int64_t key, size_t bucket_count)
 {
-    uint64_t x = (uint64_t)key * 0x9e3779b97f4a7c15ULL;
-    return (size_t)(x >> 32) & (bucket_count - 1);
+    return (size_t)(tierce__spread((uint64_t)key) >> 32) & (bucket_count - 1);
 }
 
 struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_t key)
@@ -97,10 +97,8 @@ void tierce__session_destroy(struct tierce__session *session)
 
 static size_t session_bucket(const char *id, size_t bucket_count)
 {
-    uint64_t x = 1469598103934665603ULL; /* FNV-1a: ids are random */
-    for (; *id != '\0'; id++)
-        x = (x ^ (unsigned char)*id) * 1099511628211ULL;
-    return (size_t)(x >> 32) & (bucket_count - 1);
+    /* ids are random */
+    return (size_t)(tierce__hash_text(TIERCE__HASH_TEXT, id) >> 32) & (bucket_count - 1);
 }
 
 static void grow_sessions(struct tierce__live *live)

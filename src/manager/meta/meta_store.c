@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/mix.h"
 #include "manager/meta/meta_store_private.h"
 #include "manager/registry/model.h"
 
@@ -29,21 +30,14 @@ const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, c
     return NULL;
 }
 
-/* The finalizer of splitmix64: each step is invertible. */
 uint64_t tierce__meta_mix(int64_t key)
 {
-    uint64_t z = (uint64_t)key;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
+    return tierce__mix((uint64_t)key);
 }
 
 int64_t tierce__meta_unmix(uint64_t mixed)
 {
-    uint64_t z = mixed;
-    z = (z ^ (z >> 31) ^ (z >> 62)) * 0x319642b2d24d8ec3ULL;
-    z = (z ^ (z >> 27) ^ (z >> 54)) * 0x96de1b173f119089ULL;
-    return (int64_t)(z ^ (z >> 30) ^ (z >> 60));
+    return (int64_t)tierce__unmix(mixed);
 }
 
 int tierce__meta_confirm(struct tierce__meta_space *space)
@@ -62,12 +56,6 @@ bool tierce__meta_batch_is_valid(const struct tierce__meta_batch *batch)
 }
 
 /* ---- samples -------------------------------------------------------------------------------- */
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state += 0x9e3779b97f4a7c15ULL;
-    return tierce__meta_mix((int64_t)*state);
-}
 
 /* Keys that were drawn, by open addressing; a slot holds an index into them plus 1. */
 struct key_set {
@@ -98,7 +86,7 @@ static int sample_by_draws(uint64_t *random, size_t count, int64_t *out, size_t 
     int rc = 0;
     size_t n = 0;
     for (size_t draws = 0; n < count && draws < DRAWS_A_KEY * count; draws++) {
-        rc = draw(arg, next_random(random), &out[n]);
+        rc = draw(arg, tierce__random_next(random), &out[n]);
         if (rc < 0)
             break;
         if (rc > 0 && set_add(&set, out, n, out[n]))
@@ -123,7 +111,7 @@ static int sample_by_scan(struct tierce__meta_space *space, size_t limit, uint64
     int rc = space->ops->scan(space, &cursor, limit, all, &n);
     if (rc == 0) {
         for (*found = 0; *found < count && *found < n; ++*found) {
-            size_t other = *found + (size_t)(next_random(random) % (n - *found));
+            size_t other = *found + (size_t)(tierce__random_next(random) % (n - *found));
             out[*found] = all[other];
             all[other] = all[*found];
         }

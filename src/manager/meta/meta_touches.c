@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/mix.h"
 #include "manager/meta/meta_store_private.h"
 
 enum {
@@ -38,7 +39,7 @@ struct tierce__touches {
 
 static uint64_t hash_of(uint32_t space, int64_t key)
 {
-    return tierce__meta_mix(key) + space * 0x9e3779b97f4a7c15ULL;
+    return tierce__meta_mix(key) + tierce__spread(space);
 }
 
 /* false: no room. */

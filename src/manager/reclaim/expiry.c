@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/mix.h"
 #include "manager/locate/locator_private.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ struct tierce__calendar_second {
 
 static size_t bucket_of(int64_t second, size_t bucket_count)
 {
-    return (size_t)((uint64_t)second * 0x9e3779b97f4a7c15ULL >> 32) & (bucket_count - 1);
+    return (size_t)(tierce__spread((uint64_t)second) >> 32) & (bucket_count - 1);
 }
 
 /* Doubles the buckets. If memory runs out, chains only get longer. */

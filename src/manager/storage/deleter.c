@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mix.h"
 #include "manager/locate/locator_private.h"
 #include "manager/locate/notes.h"
 
@@ -168,7 +169,7 @@ struct tierce__deleting_key {
 
 static size_t deleting_bucket(const struct tierce__deleting *deleting, int64_t key)
 {
-    return (size_t)(((uint64_t)key * 0x9e3779b97f4a7c15ULL) >> 32) & (deleting->bucket_count - 1);
+    return (size_t)(tierce__spread((uint64_t)key) >> 32) & (deleting->bucket_count - 1);
 }
 
 const struct tierce__location *tierce__deleting_find(const struct tierce__deleting *deleting,

@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/mix.h"
 
 #include <errno.h>
 #include <string.h>
@@ -111,8 +112,7 @@ static void flip_bit(uint8_t *bits, uint32_t i)
 
 static size_t bucket_of(const struct tierce__places *places, uint64_t number)
 {
-    return (size_t)((number >> SLOT_BITS) * UINT64_C(0x9e3779b97f4a7c15) >> 32) &
-           (places->bucket_count - 1);
+    return (size_t)(tierce__spread(number >> SLOT_BITS) >> 32) & (places->bucket_count - 1);
 }
 
 static struct file *find_file(const struct tierce__places *places, uint64_t number)

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/lock.h"
+#include "base/mix.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -32,11 +33,9 @@ static uint64_t hash(const struct tierce__addresses *addresses,
     uint64_t half[2];
     memcpy(half, address->bytes, sizeof(half));
     uint64_t h = addresses->seed;
-    for (int i = 0; i < 2; i++) {
-        h = (h ^ half[i]) * UINT64_C(0x9e3779b97f4a7c15);
-        h ^= h >> 32;
-    }
-    return h * UINT64_C(0xbf58476d1ce4e5b9) >> 20;
+    for (int i = 0; i < 2; i++)
+        h = tierce__mix(h ^ half[i]);
+    return h;
 }
 
 /* Returns the address's entry, or the free one for it. */

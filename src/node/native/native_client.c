@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mix.h"
 #include "core/key/key.h"
 
 /* The objects of clients: views, chains, loads, stores, prefetches and pins, and their end. */
@@ -232,7 +233,7 @@ void tierce__native_view_put(struct tierce__native_client *client,
 
 static struct tierce__list *pin_bin(struct tierce__native_client *client, uint64_t session)
 {
-    return &client->pins[(session * 0x9e3779b97f4a7c15ULL >> 32) % TIERCE__NATIVE_PIN_BINS];
+    return &client->pins[(tierce__spread(session) >> 32) % TIERCE__NATIVE_PIN_BINS];
 }
 
 /* Under the lock. */

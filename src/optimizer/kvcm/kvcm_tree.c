@@ -2,6 +2,7 @@
 #include "optimizer/kvcm/kvcm_tree.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mix.h"
 
 #include <errno.h>
 #include <string.h>
@@ -12,9 +13,7 @@
 
 static size_t home_of(const struct tierce__kvcm_tree *t, uint32_t parent, uint32_t key)
 {
-    uint64_t x = ((uint64_t)parent << 32 | key) * 0x9e3779b97f4a7c15ULL;
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
-    return (size_t)(x ^ (x >> 32)) & (t->table_size - 1);
+    return (size_t)tierce__mix((uint64_t)parent << 32 | key) & (t->table_size - 1);
 }
 
 static uint32_t key_of(const struct tierce__kvcm_tree *t, uint32_t node)

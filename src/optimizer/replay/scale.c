@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/scale.h"
 #include "base/alloc.h"
+#include "base/mix.h"
 #include "optimizer/trace/filter.h"
 
 #include <errno.h>
@@ -18,10 +19,11 @@ struct sample {
     uint64_t seed;
 };
 
+/* Not tierce__mix: a seed must draw the same requests as in earlier releases. */
 static uint64_t mix(uint64_t x)
 {
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
+    x = (x ^ (x >> 32)) * TIERCE__MIX_SECOND;
+    x = (x ^ (x >> 32)) * TIERCE__MIX_SECOND;
     return x ^ (x >> 32);
 }
 
@@ -36,7 +38,7 @@ static bool is_drawn(void *arg, const struct tierce__recorded *request)
             at++;
         root = blocks[at];
     }
-    uint64_t hash = mix(mix(root + 1) + request->instance + s->seed * 0x9e3779b97f4a7c15ULL);
+    uint64_t hash = mix(mix(root + 1) + request->instance + tierce__spread(s->seed));
     return (double)(hash >> 11) < s->rate * 0x1p53;
 }
 

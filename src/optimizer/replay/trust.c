@@ -2,6 +2,7 @@
 #include "optimizer/replay/trust.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mix.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -141,21 +142,12 @@ struct tierce__watch tierce__sessions_watch(struct tierce__sessions *sessions)
 
 /* ---- intervals ------------------------------------------------------------------------------- */
 
-/* The next of a row of numbers that look random (splitmix64). */
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-}
-
 /* How often each cluster was drawn in one round. */
 static void draw_round(uint32_t *times, uint32_t clusters, uint64_t *state)
 {
     memset(times, 0, clusters * sizeof(*times));
     for (uint32_t i = 0; i < clusters; i++)
-        times[((draw(state) >> 32) * clusters) >> 32]++;
+        times[((tierce__random_next(state) >> 32) * clusters) >> 32]++;
 }
 
 static double drawn_rate(const uint32_t *times, const uint32_t *hits, const uint64_t *blocks,

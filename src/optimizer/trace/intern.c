@@ -2,6 +2,7 @@
 #include "optimizer/trace/intern.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/mix.h"
 
 #include <errno.h>
 #ifdef __SSE2__
@@ -66,8 +67,8 @@ __extension__ typedef unsigned __int128 product;
 
 static inline uint32_t tag_of(uint32_t instance, uint64_t id)
 {
-    product x = (product)(id ^ 0x9e3779b97f4a7c15ULL) *
-                (instance * 0xe7037ed1a0b428dcULL + 0xd6e8feb86659fd93ULL);
+    product x = (product)(id ^ TIERCE__MIX_GOLDEN) *
+                (instance * 0xe7037ed1a0b428dcULL + TIERCE__MIX_SECOND);
     uint32_t tag = (uint32_t)(((uint64_t)(x >> 64) ^ (uint64_t)x) >> 32);
     return tag != 0 ? tag : 1;
 }

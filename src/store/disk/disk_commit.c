@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log_repeat.h"
+#include "base/mix.h"
 #include "store/disk/disk_private.h"
 
 #include <errno.h>
@@ -220,7 +221,7 @@ static int remove_own_new(struct tierce__disk *d)
 
 int tierce__disk_compact(struct tierce__disk *d)
 {
-    uint64_t epoch = d->journal.epoch * 6364136223846793005ULL + (d->seed ^ tierce__now_ns()) + 1;
+    uint64_t epoch = tierce__mix(d->journal.epoch + (d->seed ^ tierce__now_ns()) + 1);
     bool renamed = false;
     forget_ns_numbers(d);
     int rc = remove_own_new(d);

@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/mix.h"
 #include "store/remote/s3/s3_private.h"
 
 #include <stdio.h>
@@ -30,9 +31,8 @@
 static struct tierce__list *bin_of(struct tierce__s3 *s3, const struct tierce__buf *buf,
                                    uint64_t offset)
 {
-    uint64_t x = ((uint64_t)(uintptr_t)buf >> 4) * 0x9e3779b97f4a7c15ULL + offset;
-    x = (x ^ (x >> 31)) * 0x94d049bb133111ebULL;
-    return &s3->bins[(x >> 32) % TIERCE__S3_BINS];
+    uint64_t x = tierce__mix(tierce__spread((uint64_t)(uintptr_t)buf) + offset);
+    return &s3->bins[x % TIERCE__S3_BINS];
 }
 
 static struct tierce__s3_job *rider_of(struct tierce__list *node)

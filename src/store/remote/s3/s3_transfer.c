@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/mix.h"
 #include "store/remote/s3/s3_private.h"
 #include "store/remote/s3/sigv4.h"
 
@@ -484,8 +485,7 @@ static bool put_off(struct tierce__s3_transfer *transfer)
         return false;
     uint64_t wait_ms = (uint64_t)BACKOFF_MS << (transfer->tries < 10 ? transfer->tries : 10);
     wait_ms = wait_ms < BACKOFF_MS_MAX ? wait_ms : BACKOFF_MS_MAX;
-    s3->random = s3->random * 6364136223846793005ull + 1442695040888963407ull;
-    wait_ms = wait_ms / 2 + (s3->random >> 33) % (wait_ms / 2 + 1);
+    wait_ms = wait_ms / 2 + tierce__random_next(&s3->random) % (wait_ms / 2 + 1);
     uint64_t again_ns = tierce__now_ns() + wait_ms * TIERCE__MS_NS;
     if (again_ns >= transfer->job->deadline_ns)
         return false;

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/mix.h"
+
 /* A seed of the day, or the one that a failed run printed: TIERCE_TEST_SEED=n. */
 static inline uint64_t random_seed(const char *test)
 {
@@ -25,10 +27,7 @@ static inline uint64_t random_seed(const char *test)
 /* splitmix64 */
 static inline uint64_t random_next(uint64_t *state)
 {
-    uint64_t z = *state += 0x9E3779B97F4A7C15ULL;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return z ^ (z >> 31);
+    return tierce__random_next(state);
 }
 
 static inline uint64_t random_below(uint64_t *state, uint64_t limit)
