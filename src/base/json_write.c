@@ -24,7 +24,7 @@ static bool is_plain(uint32_t letter, bool is_html)
 {
     return letter >= ' ' && letter != '"' && letter != '\\' &&
            (!is_html || (letter != '<' && letter != '>' && letter != '&' && letter != 0x7f &&
-                         letter != TIERCE__NO_LETTER && letter != 0x2028 && letter != 0x2029));
+                         letter != TIERCE__UTF8_NO_LETTER && letter != 0x2028 && letter != 0x2029));
 }
 
 static void put_text(struct tierce__json_write *json, const char *text)
@@ -34,7 +34,7 @@ static void put_text(struct tierce__json_write *json, const char *text)
     put(json, "\"");
     while (*text != '\0') {
         uint32_t letter = (unsigned char)*text;
-        unsigned length = 1;
+        size_t length = 1;
         if (json->is_html)
             length = tierce__utf8_letter(&letter, (const unsigned char *)text);
         text += length;

@@ -3,13 +3,16 @@
 
 #include <string.h>
 
-size_t tierce__utf8_length(const uint8_t *p, size_t left)
+/* As tierce__utf8_length, and the code point unless it returns 0. */
+static inline size_t decode(uint32_t *out_code, const uint8_t *p, size_t left)
 {
     size_t n;
     uint32_t low, code;
 
-    if (p[0] < 0x80)
+    if (p[0] < 0x80) {
+        *out_code = p[0];
         return 1;
+    }
     if (p[0] >= 0xc2 && p[0] <= 0xdf)
         n = 2, low = 0x80, code = p[0] & 0x1fu;
     else if (p[0] >= 0xe0 && p[0] <= 0xef)
@@ -25,7 +28,22 @@ size_t tierce__utf8_length(const uint8_t *p, size_t left)
             return 0;
         code = code << 6 | (p[i] & 0x3fu);
     }
+    *out_code = code;
     return code < low || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff) ? 0 : n;
+}
+
+size_t tierce__utf8_length(const uint8_t *p, size_t left)
+{
+    uint32_t code;
+    return decode(&code, p, left);
+}
+
+size_t tierce__utf8_letter(uint32_t *letter, const unsigned char *text)
+{
+    uint32_t code = 0;
+    size_t n = decode(&code, text, 4); /* a NUL ends a sequence, so none is read beyond it */
+    *letter = n > 0 ? code : TIERCE__UTF8_NO_LETTER;
+    return n > 0 ? n : 1;
 }
 
 bool tierce__is_utf8(const char *text, size_t bytes)
@@ -58,11 +76,14 @@ bool tierce__is_control(const uint8_t *p, size_t n)
     return n == 3 && p[0] == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9);
 }
 
-unsigned tierce__utf8_letter(uint32_t *letter, const unsigned char *text)
+bool tierce__text_is_plain(const char *text, size_t size)
 {
-    size_t length = text[0] < 0x80 ? 1 : tierce__utf8_length(text, strnlen((const char *)text, 4));
-    *letter = length == 0 ? TIERCE__NO_LETTER : length == 1 ? text[0] : text[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++)
-        *letter = *letter << 6 | (text[i] & 0x3fu);
-    return length > 0 ? (unsigned)length : 1;
+    const uint8_t *p = (const uint8_t *)text;
+    for (size_t i = 0, n; i < size; i += n) {
+        n = tierce__utf8_length(p + i, size - i);
+        if (n == 0 ||
+            (n < 3 && tierce__is_control(p + i, n))) /* the Unicode line ends have three */
+            return false;
+    }
+    return true;
 }

@@ -17,9 +17,17 @@ bool tierce__is_control(const uint8_t *p, size_t n);
 /* Whether all of it is UTF-8; a NUL is. Thread: any. */
 bool tierce__is_utf8(const char *text, size_t bytes);
 
-/* Decodes the UTF-8 character at `text`, which ends with a NUL, and returns its length in bytes;
- * invalid UTF-8: 1, and *letter is TIERCE__NO_LETTER. Thread: any. */
-enum { TIERCE__NO_LETTER = 0xfffd };
-unsigned tierce__utf8_letter(uint32_t *letter, const unsigned char *text);
+#define TIERCE__UTF8_NO_LETTER 0xfffdu /* REPLACEMENT CHARACTER */
+
+/* Decodes the first character of a text that ends with a NUL, and returns its length in bytes (>
+ * 0). An invalid byte is one TIERCE__UTF8_NO_LETTER. Thread: any. */
+size_t tierce__utf8_letter(uint32_t *letter, const unsigned char *text);
+
+/*
+ * Whether `size` bytes are UTF-8 without control characters (U+0000 to U+001F, U+007F, U+0080 to
+ * U+009F). Such text can stand on one line of a file or a log and means the same to every reader.
+ * The canonical text of namespaces depends on it. Thread: any.
+ */
+bool tierce__text_is_plain(const char *text, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/utf8.h"
 #include "core/key/key_text.h"
-#include "core/key/utf8_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

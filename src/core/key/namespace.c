@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/utf8.h"
 #include "core/key/sha256.h"
-#include "core/key/utf8_text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -13,9 +13,9 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log_repeat.h"
+#include "base/utf8.h"
 #include "engine/objects/objects_private.h"
 #include "engine/why/why.h"
-#include "core/key/utf8_text.h"
 #include "core/paged/paged.h"
 
 /* ---- spaces ---- */

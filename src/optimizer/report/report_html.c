@@ -3,6 +3,7 @@
 #include "optimizer/report/report.h"
 #include "optimizer/report/report_page.h"
 #include "base/alloc.h"
+#include "base/utf8.h"
 #include "core/key/sha256.h"
 
 #include <errno.h>

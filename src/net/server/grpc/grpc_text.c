@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/server/grpc/grpc_text.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,16 +47,6 @@ void tierce__grpc_timeout_print(char text[TIERCE__GRPC_TIMEOUT_BYTES], uint64_t 
     snprintf(text, TIERCE__GRPC_TIMEOUT_BYTES, "%u%c", (unsigned)value, units[unit].letter);
 }
 
-/* The length of the UTF-8 character at `text`; 1 for an invalid first byte. */
-static size_t character_bytes(const unsigned char *text)
-{
-    size_t n = *text >= 0xF0 ? 4 : *text >= 0xE0 ? 3 : *text >= 0xC0 ? 2 : 1;
-    for (size_t i = 1; i < n; i++)
-        if ((text[i] & 0xC0) != 0x80)
-            return 1;
-    return n;
-}
-
 size_t tierce__grpc_message_encode(char *out, size_t capacity, const char *text)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -67,7 +58,8 @@ size_t tierce__grpc_message_encode(char *out, size_t capacity, const char *text)
             out[length++] = (char)*at++;
             continue;
         }
-        size_t n = character_bytes(at);
+        uint32_t letter;
+        size_t n = tierce__utf8_letter(&letter, at); /* a character is written as a whole */
         if (length + 3 * n >= capacity)
             break;
         for (; n > 0; n--, at++) {

@@ -2,7 +2,6 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "check_main.h"
-#include "core/key/utf8_text.h"
 
 #include <errno.h>
 #include <openssl/evp.h>
@@ -240,27 +239,6 @@ START_TEST(what_is_no_namespace_is_refused)
 }
 END_TEST
 
-START_TEST(utf8_is_judged_by_code_point)
-{
-    static const char *const good[] = {"",
-                                       " ~",
-                                       "\xc2\xa0",
-                                       "\xdf\xbf",
-                                       "\xe0\xa0\x80",
-                                       "\xed\x9f\xbf",
-                                       "\xee\x80\x80",
-                                       "\xf0\x90\x80\x80",
-                                       "\xf4\x8f\xbf\xbf"};
-    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
-        ck_assert(tierce__text_is_plain(good[i], strlen(good[i])));
-    ck_assert(!tierce__text_is_plain("\xf0\x90\x80\x80", 3));
-    ck_assert(!tierce__text_is_plain("\xe0\xa0\x80", 2));
-    ck_assert(!tierce__text_is_plain("a\0b", 3));
-    ck_assert(!tierce__text_is_plain("\xf0\x8f\xbf\xbf", 4));
-    ck_assert(!tierce__text_is_plain("\xed\xbf\xbf", 3));
-}
-END_TEST
-
 START_TEST(every_failed_allocation_is_reported)
 {
     uint64_t live = tierce__alloc_live();
@@ -293,7 +271,6 @@ int main(void)
     tcase_add_test(t, every_number_is_checked);
     tcase_add_test(t, differences_are_told_field_by_field);
     tcase_add_test(t, what_is_no_namespace_is_refused);
-    tcase_add_test(t, utf8_is_judged_by_code_point);
     tcase_add_test(t, every_failed_allocation_is_reported);
     suite_add_tcase(suite, t);
     return check_main(suite);

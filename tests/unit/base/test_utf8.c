@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
+
+#include "check_main.h"
+
+#include <string.h>
+
+START_TEST(plain_text_is_judged_by_code_point)
+{
+    static const char *const good[] = {"",
+                                       " ~",
+                                       "\xc2\xa0",
+                                       "\xdf\xbf",
+                                       "\xe0\xa0\x80",
+                                       "\xed\x9f\xbf",
+                                       "\xee\x80\x80",
+                                       "\xf0\x90\x80\x80",
+                                       "\xf4\x8f\xbf\xbf"};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        ck_assert(tierce__text_is_plain(good[i], strlen(good[i])));
+    ck_assert(!tierce__text_is_plain("\xf0\x90\x80\x80", 3));
+    ck_assert(!tierce__text_is_plain("\xe0\xa0\x80", 2));
+    ck_assert(!tierce__text_is_plain("a\0b", 3));
+    ck_assert(!tierce__text_is_plain("\xf0\x8f\xbf\xbf", 4));
+    ck_assert(!tierce__text_is_plain("\xed\xbf\xbf", 3));
+    ck_assert(!tierce__text_is_plain("a\x1f", 2));
+    ck_assert(!tierce__text_is_plain("\x7f", 1));
+    ck_assert(!tierce__text_is_plain("\xc2\x80", 2));
+    ck_assert(!tierce__text_is_plain("\xc2\x9f", 2));
+    ck_assert(tierce__text_is_plain("\xe2\x80\xa8\xe2\x80\xa9", 6)); /* line ends for others */
+}
+END_TEST
+
+/* Also texts that end within a sequence: the address sanitizer sees a read beyond the NUL. */
+START_TEST(letters_are_decoded_up_to_the_nul)
+{
+    static const struct {
+        const char *text;
+        uint32_t letter;
+        size_t length;
+    } rows[] = {{"", 0, 1},
+                {"~", '~', 1},
+                {"\xc2\x80", 0x80, 2},
+                {"\xe2\x82\xac", 0x20ac, 3},
+                {"\xf4\x8f\xbf\xbf", 0x10ffff, 4},
+                {"\xef\xbf\xbd", 0xfffd, 3},
+                {"\x80", 0xfffd, 1},
+                {"\xc1\xbf", 0xfffd, 1},
+                {"\xc3", 0xfffd, 1},
+                {"\xe2\x82", 0xfffd, 1},
+                {"\xf0\x90\x80", 0xfffd, 1},
+                {"\xed\xa0\x80", 0xfffd, 1},
+                {"\xf4\x90\x80\x80", 0xfffd, 1},
+                {"\xf8\x88\x80\x80", 0xfffd, 1}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        char *text = strdup(rows[i].text);
+        uint32_t letter;
+        ck_assert_uint_eq(tierce__utf8_letter(&letter, (unsigned char *)text), rows[i].length);
+        ck_assert_uint_eq(letter, rows[i].letter);
+        free(text);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("utf8");
+    TCase *t = tcase_create("utf8");
+    tcase_add_test(t, plain_text_is_judged_by_code_point);
+    tcase_add_test(t, letters_are_decoded_up_to_the_nul);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
