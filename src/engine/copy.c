@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/observe/operate.h"
+#include "store/await.h"
 
 #include <tierce/prefetch.h>
 
@@ -41,9 +42,7 @@ static size_t search(const struct copy *copy, uint32_t rungs, const struct tierc
 /* Several PUTs, waited for together. */
 struct batch {
     struct copy *copy;
-    struct tierce__lock lock; /* TRANSFER */
-    struct tierce__cond answered;
-    size_t left;
+    struct tierce__await await;
     struct tierce__tier_req reqs[AT_ONCE];
     struct tierce__storage_chunk records[AT_ONCE];
 };
@@ -52,10 +51,7 @@ static void put_done(struct tierce__tier_req *req)
 {
     struct batch *batch = req->arg;
     tierce__storage_note(batch->copy->engine, batch->copy->to, req);
-    tierce__lock_take(&batch->lock);
-    batch->left--;
-    tierce__cond_signal(&batch->answered);
-    tierce__lock_drop(&batch->lock);
+    (void)tierce__await_answer(&batch->await);
 }
 
 static void put(struct batch *batch, size_t i, size_t index)
@@ -71,15 +67,11 @@ static void put(struct batch *batch, size_t i, size_t index)
     req->deadline_ns = copy->deadline_ns;
     req->done = put_done;
     req->arg = batch;
-    tierce__lock_take(&batch->lock);
-    batch->left++;
-    tierce__lock_drop(&batch->lock);
+    tierce__await_expect(&batch->await);
     if (tierce__storage_submit(copy->engine, copy->to, req))
         return;
     req->status = TIERCE_E_DOWN;
-    tierce__lock_take(&batch->lock);
-    batch->left--;
-    tierce__lock_drop(&batch->lock);
+    (void)tierce__await_answer(&batch->await);
 }
 
 /* Writes chunks [first, end). Returns how many of them, from the first on, the tier has then;
@@ -88,8 +80,7 @@ static size_t write_some(struct copy *copy, size_t first, size_t end, bool *full
 {
     struct batch batch = {.copy = copy};
     size_t count = end - first, good = 0;
-    tierce__lock_init(&batch.lock, TIERCE__LOCK_TRANSFER);
-    tierce__cond_init(&batch.answered);
+    tierce__await_begin(&batch.await);
     for (size_t i = 0; i < count; i++)
         batch.reqs[i].buf = tierce__storage_lease(copy->engine, &copy->keys.keys[first + i]);
     if (tierce__era_enter(copy->engine, copy->era)) {
@@ -99,16 +90,11 @@ static size_t write_some(struct copy *copy, size_t first, size_t end, bool *full
         }
         tierce__era_leave(copy->engine, copy->era);
     }
-    tierce__lock_take(&batch.lock);
-    while (batch.left > 0) /* the tier answers by the deadline */
-        tierce__cond_wait(&batch.answered, &batch.lock, TIERCE__DEADLINE_NEVER);
-    tierce__lock_drop(&batch.lock);
+    (void)tierce__await_end(&batch.await, TIERCE__DEADLINE_NEVER); /* the tier has a deadline */
     for (size_t i = 0; i < count; i++)
         tierce__buf_release(batch.reqs[i].buf);
     good = search(copy, 1u << copy->to, copy->keys.keys + first, count);
     *full = good < count && batch.reqs[good].status == TIERCE_E_FULL;
-    tierce__cond_fini(&batch.answered);
-    tierce__lock_fini(&batch.lock);
     return good;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/observe/operate.h"
 #include "engine/store/tails.h"
 #include "engine/why/why.h"
+#include "store/await.h"
 
 /* ---- requests through the breaker ---- */
 
@@ -70,57 +71,30 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct ti
 
 /* ---- one answer, waited for ---- */
 
-/* A thread that sleeps until the answer. */
-struct sleeper {
-    struct tierce__lock lock; /* TRANSFER */
-    struct tierce__cond answered;
-    bool done;
-};
-
 struct waiter {
     struct tierce__tier_req req;
-    /* NULL, ANSWERED, or the waiter to wake. acq_rel: each of the two writers sees the other's
-     * earlier stores. An answer that comes before submit returns, as memory's does, costs no
-     * lock. */
-    _Atomic(struct sleeper *) sleeper;
+    struct tierce__await await;
 };
 
-static struct sleeper answered_mark;
-#define ANSWERED (&answered_mark)
-
-static void wake_waiter(struct tierce__tier_req *req)
+static void note_answer(struct tierce__tier_req *req)
 {
     struct waiter *w = req->arg;
-    struct sleeper *sleeper = atomic_exchange_explicit(&w->sleeper, ANSWERED, memory_order_acq_rel);
-    if (sleeper == NULL)
-        return;
-    tierce__lock_take(&sleeper->lock);
-    sleeper->done = true;
-    tierce__cond_signal(&sleeper->answered);
-    tierce__lock_drop(&sleeper->lock);
+    (void)tierce__await_answer(&w->await);
 }
 
-static void sleep_until_answered(struct waiter *w)
+static bool submit(struct tierce_engine *engine, size_t rung, struct waiter *w)
 {
-    struct sleeper me = {0}, *none = NULL;
-    tierce__lock_init(&me.lock, TIERCE__LOCK_TRANSFER);
-    tierce__cond_init(&me.answered);
-    if (atomic_compare_exchange_strong_explicit(&w->sleeper, &none, &me, memory_order_acq_rel,
-                                                memory_order_acquire)) {
-        tierce__lock_take(&me.lock);
-        while (!me.done)
-            tierce__cond_wait(&me.answered, &me.lock, TIERCE__DEADLINE_NEVER);
-        tierce__lock_drop(&me.lock);
-    }
-    tierce__cond_fini(&me.answered);
-    tierce__lock_fini(&me.lock);
+    w->req.done = note_answer;
+    w->req.arg = w;
+    tierce__await_begin(&w->await);
+    tierce__await_expect(&w->await);
+    return tierce__storage_submit(engine, rung, &w->req);
 }
 
-static int await(struct tierce_engine *engine, size_t rung, struct waiter *w, bool is_asked)
+static int await_status(struct tierce_engine *engine, size_t rung, struct waiter *w, bool is_asked)
 {
     if (is_asked) {
-        if (atomic_load_explicit(&w->sleeper, memory_order_acquire) != ANSWERED)
-            sleep_until_answered(w);
+        (void)tierce__await_end(&w->await, TIERCE__DEADLINE_NEVER);
         tierce__storage_note(engine, rung, &w->req);
     } else {
         w->req.status = TIERCE_E_DOWN;
@@ -132,9 +106,7 @@ static int await(struct tierce_engine *engine, size_t rung, struct waiter *w, bo
 /* Submits and waits. The tier answers by the request's deadline, so the wait is bounded by it. */
 static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
 {
-    w->req.done = wake_waiter;
-    w->req.arg = w;
-    return await(engine, rung, w, tierce__storage_submit(engine, rung, &w->req));
+    return await_status(engine, rung, w, submit(engine, rung, w));
 }
 
 /* ---- background requests ---- */
@@ -554,13 +526,13 @@ int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__s
 int tierce__storage_put(struct tierce_engine *engine, size_t rung, uint64_t era,
                         const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
-    struct waiter w = {.req = {.done = wake_waiter, .arg = &w}};
+    struct waiter w = {0};
     tierce__storage_fill_put(&w.req, chunk, buf);
     if (!tierce__era_enter(engine, era))
         return TIERCE_E_CANCELLED;
-    bool is_asked = tierce__storage_submit(engine, rung, &w.req);
+    bool is_asked = submit(engine, rung, &w);
     tierce__era_leave(engine, era); /* a clear that comes now cancels the put */
-    return await(engine, rung, &w, is_asked);
+    return await_status(engine, rung, &w, is_asked);
 }
 
 /* A PUT that could not even be made. */

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "store/await.h"
 
 void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_view *view,
                          const struct tierce_chain *chain, size_t index, uint64_t from_block,
@@ -51,17 +52,12 @@ struct head_read {
     struct tierce__key key;
     struct tierce_engine *engine;
     size_t rung;
-    struct tierce__lock lock; /* TRANSFER */
-    struct tierce__cond answered;
-    bool done;
-    bool left; /* no thread waits any more */
+    struct tierce__await await;
 };
 
 static void free_read(struct head_read *r)
 {
     tierce__buf_release(r->req.buf);
-    tierce__cond_fini(&r->answered);
-    tierce__lock_fini(&r->lock);
     tierce__free(r);
 }
 
@@ -69,12 +65,7 @@ static void head_done(struct tierce__tier_req *req)
 {
     struct head_read *r = req->arg;
     tierce__storage_note(r->engine, r->rung, req);
-    tierce__lock_take(&r->lock);
-    r->done = true;
-    bool left = r->left;
-    tierce__cond_signal(&r->answered);
-    tierce__lock_drop(&r->lock);
-    if (left)
+    if (tierce__await_answer(&r->await))
         free_read(r);
 }
 
@@ -96,8 +87,8 @@ static struct head_read *make_read(struct tierce_engine *engine, size_t rung,
                                   .key_count = 1,
                                   .buf = tierce__storage_alloc(engine, bytes),
                                   .length = bytes};
-    tierce__lock_init(&r->lock, TIERCE__LOCK_TRANSFER);
-    tierce__cond_init(&r->answered);
+    tierce__await_begin(&r->await);
+    tierce__await_expect(&r->await);
     return r;
 }
 
@@ -113,14 +104,7 @@ static struct tierce__buf *read_head(struct tierce_engine *engine, size_t rung,
         free_read(r);
         return NULL;
     }
-    tierce__lock_take(&r->lock);
-    bool in_time = true;
-    while (!r->done && in_time)
-        in_time = tierce__cond_wait(&r->answered, &r->lock, deadline_ns);
-    bool done = r->done;
-    r->left = !done;
-    tierce__lock_drop(&r->lock);
-    if (!done)
+    if (!tierce__await_end(&r->await, deadline_ns))
         return NULL;
     struct tierce__buf *buf = NULL;
     if (r->req.status == 0) {
