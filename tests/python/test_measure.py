@@ -118,7 +118,7 @@ def test_code_lines_are_without_blanks_comments_and_assertions(measure, root):
     modules = measure.measure(root)["modules"]
     lines = {name: of["code_lines"] for name, of in modules.items()}
     assert lines == {
-        "src/base": 15, "src/core/key": 4, "include": 5, "python": 5, "tests/support": 3,
+        "src/base": 15, "src/core": 4, "include": 5, "python": 5, "tests/support": 3,
         "tests/unit": 9, "**src, include, bench, tests/support**": 27, "**product**": 29,
         "**tests**": 12}
     assert modules["tests/support"]["files"] == 2 and "tools" not in modules
@@ -237,7 +237,7 @@ def test_compare_prints_what_differs(measure, root, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(measure, "measure", lambda tree: after)
     measure.main(["--compare", str(saved)])
     rows = capsys.readouterr().out.splitlines()[2:]
-    assert "| modules / src/core/key / code_lines | 4 | 5 | 1.250 |" in rows
+    assert "| modules / src/core / code_lines | 4 | 5 | 1.250 |" in rows
     assert "| same_structs | 1 | 1 | 1.000 |" not in rows
     assert len(rows) == 3  # the module, and the two sums with it
 
@@ -250,4 +250,4 @@ def test_tables_have_every_figure(measure, root, capsys, monkeypatch):
     assert "| src/base | 1 | 15 | 2 | 1.5 |" in told
     assert "| product | 2 | 4 | 9 | 9 | 9 |" in told
     assert "walk 9 (src/base/a.c)" in told and "a.c (2)" in told
-    assert "**node** base/a.c key/b.c" in told and "a.h 50.0" in told
+    assert "**node** base/a.c core/key/b.c" in told and "a.h 50.0" in told
