@@ -49,7 +49,7 @@ KVCM = ["kvcm.registry_storage.uri=local://r", "kvcm.distributed_lock.uri=file:/
 
 
 def kvcm():
-    """What a manager makes of the settings of KVCM."""
+    """The values that a manager derives from KVCM's settings."""
     out = run("manager", "--print-config", *(word for setting in KVCM for word in ("-e", setting)))
     return [" ".join(line.split()) for line in out.splitlines() if "# -e kvcm." in line]
 
@@ -67,7 +67,7 @@ def commands():
 
 
 def symbols():
-    """What libtierce.so exports."""
+    """The symbols that libtierce.so exports."""
     library = Path(executable()).parents[1] / "lib" / "libtierce.so"
     out = subprocess.run(["nm", "-D", "--defined-only", str(library)], check=True, capture_output=True,
                          text=True).stdout

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build of today writes, for a later one to read: stores, remote objects, an access log, a manager's state.
+"""Writes data with the present build, which later builds must read: stores, remote objects, an access
+log, a manager's state.
 
     stores.py [NAME ...]    makes NAME.tar.xz anew; only for a new version of a format
 

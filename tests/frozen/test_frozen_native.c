@@ -211,7 +211,7 @@ START_TEST(rows)
 }
 END_TEST
 
-/* What has no message: an answer's status. */
+/* Statuses of answers, which have no message. */
 START_TEST(statuses)
 {
     struct tierce__native_frame frame = {0};

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outward interfaces are still those of tests/frozen. New parameters, metrics, flags and symbols are
-allowed; `tests/frozen/interfaces.py NAME` adds them to the list. What is removed or changed fails."""
+allowed; `tests/frozen/interfaces.py NAME` adds them to the list. A removed or changed part fails."""
 
 import sys
 from collections import Counter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an earlier build wrote is read as it was meant (tests/frozen/stores.py has made it)."""
+"""The present build reads the data of an earlier one (tests/frozen/stores.py wrote it)."""
 
 import json
 import re
@@ -152,7 +152,7 @@ def test_the_catalog_of_a_manager(manager):
 
 
 def test_a_manager_goes_on(manager):
-    """What is written next takes other places, and the counters of keys go on."""
+    """New blocks get other places, and the counters of keys continue."""
     api = Http(manager)
     stores.write(api, "i", [100, 101])
     new = stores.uris(api, [100, 101])

@@ -158,7 +158,7 @@ START_TEST(making_a_connection_is_no_reading_speed)
     ck_assert(speed_now(&latency_s) > 188e6);
     ck_assert(latency_s > 0.0099 && latency_s < 0.0101);
     tierce__health_fini(&health);
-    /* What is faster than the known speed is a measurement all the same. */
+    /* A read that is faster than the known speed counts as a measurement. */
     setup(1000, 0, 0);
     answer_after(3000, 0);
     let_pass(10001);
