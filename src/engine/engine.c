@@ -269,8 +269,10 @@ static void *run_keeper(void *arg)
         tierce__stores_expire(engine);
         tierce__joints_expire(engine);
         tierce__prefetches_expire(engine);
-        if (!closing)
+        if (!closing) {
             tierce__storage_probe(engine);
+            tierce__objects_purge(engine);
+        }
         tierce__lock_take(&engine->lock);
     }
     tierce__lock_drop(&engine->lock);
@@ -425,6 +427,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__fetches_fini(&engine->fetches);
     tierce__storing_fini(&engine->storing);
     tierce__object_names_fini(&engine->object_names);
+    tierce__tombstones_close(atomic_load(&engine->tombstones));
     tierce__prefetches_fini(&engine->prefetches);
     tierce__client_close(engine->client);
     tierce__smalls_destroy(engine->smalls);
@@ -735,6 +738,7 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
         else
             add_remote_stats(&engine->rungs[i], out);
     }
+    out->tombstones_now = (int64_t)tierce__tombstones_count(atomic_load(&engine->tombstones));
     out->memory_only_now = engine->settings.has_disk && !out->disk_in_service_now;
     tierce__lock_take(&engine->lock);
     out->mode_now = tierce__engine_mode(engine);

@@ -19,6 +19,7 @@
 #include "engine/health/health.h"
 #include "engine/load/fetch.h"
 #include "engine/objects/object_names.h"
+#include "engine/objects/tombstones.h"
 #include "engine/store/storing.h"
 #include "core/key/namespaces.h"
 #include "store/disk/disk.h"
@@ -93,6 +94,9 @@ struct tierce__rung {
     _Atomic uint64_t measure_tried_ns; /* cost.c */
     enum tierce_origin origin;         /* the origin of blocks loaded from it */
     uint64_t window_bytes;             /* that a prefetch asks of it ahead */
+    uint64_t store;                    /* of a remote store: its number in tombstones */
+    _Atomic uint64_t
+        deletes_after_ns; /* of a remote store that could not delete; objects_remove.c */
 };
 
 /* The prefetches of an engine whose handles have not been released. */
@@ -153,6 +157,8 @@ struct tierce_engine {
         struct tierce__list list;
     } joints; /* joint.h */
     struct tierce__object_names object_names;
+    struct tierce__tombstones *_Atomic tombstones; /* NULL until the first space is opened */
+    _Atomic uint32_t purges;       /* values with a tombstone that are being deleted */
     _Atomic uint64_t object_walks; /* walks over names begun so far (objects_scan.c) */
     struct tierce__backfill backfill;
     struct tierce__prefetches prefetches;

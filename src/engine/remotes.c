@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -172,7 +173,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     if (rc < 0)
         return rc;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_REMOTE_QUEUE);
-    char name[32];
+    char name[32], store[TIERCE__URL_BYTES_MAX];
     name_tier(name, sizeof(name), engine, connector->ops->scheme);
     struct tierce__tier *tier;
     rc = tierce__remote_open(
@@ -194,6 +195,8 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     }
     tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_REMOTE, "",
                             tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
+    tierce__url_store_name(store, sizeof(store), url);
+    engine->rungs[engine->rung_count - 1].store = XXH3_64bits(store, strlen(store));
     return 0;
 }
 

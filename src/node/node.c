@@ -175,6 +175,8 @@ static void add_remotes(struct tierce__node *node, char why[256])
                  stats.remotes_now - stats.remotes_in_service_now, stats.remotes_now);
 }
 
+#define PROBE_NAMES 256u
+
 bool tierce__node_is_ready(struct tierce__node *node, char why[256])
 {
     static _Atomic uint64_t probes;
@@ -186,9 +188,10 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256])
     int rc = 0;
     why[0] = '\0';
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes) && rc == 0; i++) {
-        /* Two concurrent probes must not remove each other's value. */
+        /* Concurrent probes must not remove each other's value. Few names: each may get a
+         * tombstone. */
         int bytes = snprintf(name, sizeof(name), "probe %ld %llu", (long)getpid(),
-                             (unsigned long long)atomic_fetch_add(&probes, 1));
+                             (unsigned long long)(atomic_fetch_add(&probes, 1) % PROBE_NAMES));
         rc = probe(node, name, (size_t)bytes, sizes[i].bytes);
         if (rc != 0)
             snprintf(why, 256, "a probe of the data path with %s failed: %s", sizes[i].text,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Named values: creating, replacing, deleting. Begin with tierce__object_publish: sums, seal, and
+ * Named values: creating and replacing. Begin with tierce__object_publish: sums, seal, and
  * replacement while the name is held. The replacement durably deletes a different old value from
- * the slower tiers, then swaps memory atomically, then gives the new value to the slower tiers.
+ * the slower tiers (objects_remove.c), then swaps memory atomically, then gives the new value to
+ * the slower tiers.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -32,6 +33,9 @@ int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *eng
         !tierce__text_is_plain(kind, strlen(kind)) ||
         !tierce__text_is_plain(tenant, strlen(tenant)))
         return TIERCE_E_ARGUMENT;
+    int rc = tierce__objects_open_tombstones(engine);
+    if (rc < 0)
+        return rc;
     struct tierce__objects *space = tierce__calloc(1, sizeof(*space));
     if (space == NULL)
         return -ENOMEM;
@@ -383,15 +387,6 @@ int tierce__objects_peek(struct tierce__objects *space, struct tierce__object_fo
 
 /* ---- replacing ---- */
 
-static bool rung_has(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
-{
-    struct tierce__search search = {.rungs = 1u << rung,
-                                    .deadline_ns =
-                                        tierce__deadline_in_ms(engine->settings.lookup_ms),
-                                    .asks_anew = true};
-    return tierce__storage_search_until(engine, &search, key, 1) == 1;
-}
-
 /* `other` has a header's bytes at least. */
 static bool has_same_header(const struct tierce__object_handle *h, const struct tierce__buf *other)
 {
@@ -444,7 +439,7 @@ static bool rung_has_same(const struct tierce__object_handle *h, size_t rung, ui
 {
     struct tierce__object_form form;
     struct tierce__buf *head;
-    if (!rung_has(h->space->engine, rung, &h->key) ||
+    if (!tierce__objects_rung_has(h->space->engine, rung, &h->key) ||
         tierce__objects_peek(h->space, &form, &head, rung, &h->key, deadline_ns) < 0)
         return false;
     bool may_be = form.extent.object_bytes == h->object_bytes &&
@@ -511,27 +506,6 @@ static int put_small(const struct tierce__object_handle *h, uint32_t rungs,
     return rc;
 }
 
-/* unsettled NULL: the removal is durable at return; else the caller settles it later. If a tier has
- * forgotten the value and cannot make that durable, and memory does not hold the value: returns 0
- * with that error in *late, so that the new value can be stored. */
-static int take_out(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns,
-                    bool *unsettled, int *late)
-{
-    struct tierce_engine *engine = h->space->engine;
-    bool own = false;
-    int rc = tierce__storage_take_out(engine, rung, &h->key, deadline_ns,
-                                      unsettled != NULL ? unsettled : &own);
-    int settled = rc >= 0 && own ? tierce__storage_settle(engine, rung, deadline_ns) : 0;
-    if (settled == 0)
-        return rc;
-    struct tierce__buf *old = tierce__storage_lease(engine, &h->key);
-    tierce__buf_release(old);
-    if (old != NULL || tierce__smalls_has(engine->smalls, &h->key, NULL))
-        return settled;
-    *late = settled;
-    return 0;
-}
-
 /* The rung, or memory, holds the value already. It may have replaced an older one a moment ago: by
  * another thread that has not settled that yet, or before a sync that failed. */
 static int settle_kept(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns,
@@ -578,8 +552,8 @@ static int replace_small(const struct tierce__object_handle *h, uint64_t deadlin
     struct tierce_engine *engine = h->space->engine;
     struct tierce__object_handle as;
     struct tierce__buf *chunk = NULL;
-    uint32_t rungs = 0;
-    int rc = 0, late = 0;
+    struct tierce__taking taking = {.deadline_ns = deadline_ns, .unsettled = unsettled};
+    int rc = 0;
     if (tierce__smalls_same(engine->smalls, &h->key, &h->base.what, h->base.value))
         return keep(h, deadline_ns, unsettled);
     if (engine->rung_count > 1) {
@@ -591,15 +565,14 @@ static int replace_small(const struct tierce__object_handle *h, uint64_t deadlin
         bool is_far = engine->rungs[rung].health.shared;
         if (is_far && chunk != NULL && rung_has_same(&as, rung, deadline_ns))
             continue;
-        rungs |= 1u << rung;
-        rc = take_out(h, rung, deadline_ns, unsettled, &late);
+        rc = tierce__objects_take_out(engine, rung, &h->key, &taking);
     }
     if (rc >= 0)
-        rc = put_small(h, rungs, chunk);
+        rc = put_small(h, taking.rungs, chunk);
     if (rc == 0 && chunk == NULL && engine->rung_count > 1)
         miss_chunk(h);
     tierce__buf_release(chunk);
-    return rc < 0 ? rc : late;
+    return rc < 0 ? rc : taking.late;
 }
 
 /* The name is held. `rungs`: those that are to be given the value. */
@@ -624,8 +597,8 @@ static int put_everywhere(const struct tierce__object_handle *h, uint32_t rungs)
 static int replace(const struct tierce__object_handle *h, uint64_t deadline_ns, bool *unsettled)
 {
     struct tierce_engine *engine = h->space->engine;
-    uint32_t rungs = 0;
-    int rc = 0, late = 0;
+    struct tierce__taking taking = {.deadline_ns = deadline_ns, .unsettled = unsettled};
+    int rc = 0;
     if (memory_has_same(h))
         return keep(h, deadline_ns, unsettled);
     for (size_t rung = engine->rung_count; --rung > 0 && rc >= 0;) {
@@ -633,12 +606,11 @@ static int replace(const struct tierce__object_handle *h, uint64_t deadline_ns, 
             rc = settle_kept(h, rung, deadline_ns, unsettled);
             continue;
         }
-        rungs |= 1u << rung;
-        rc = take_out(h, rung, deadline_ns, unsettled, &late);
+        rc = tierce__objects_take_out(engine, rung, &h->key, &taking);
     }
     if (rc >= 0)
-        rc = put_everywhere(h, rungs);
-    return rc < 0 ? rc : late;
+        rc = put_everywhere(h, taking.rungs);
+    return rc < 0 ? rc : taking.late;
 }
 
 static int publish(struct tierce__object *object, bool *unsettled)
@@ -675,152 +647,4 @@ int tierce__object_publish_unsettled(struct tierce__object *object, bool *unsett
 {
     *unsettled = false;
     return publish(object, unsettled);
-}
-
-int tierce__objects_settle(struct tierce__objects *space)
-{
-    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
-    struct tierce_engine *engine = space->engine;
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
-    int rc = 0;
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        int settled = tierce__storage_settle(engine, rung, deadline_ns);
-        rc = settled < 0 && rc == 0 ? settled : rc;
-    }
-    return rc;
-}
-
-struct settling {
-    struct tierce_engine *engine;
-    size_t rung; /* that is making its removals durable */
-    struct tierce__tier_req req;
-};
-
-_Static_assert(sizeof(struct settling) <= sizeof(((struct tierce__object_settle *)0)->scratch),
-               "it fits into the caller's memory");
-
-static void settle_rungs(struct tierce__object_settle *settle);
-
-static void rung_settled(struct tierce__tier_req *req)
-{
-    struct tierce__object_settle *settle = req->arg;
-    struct settling *s = (struct settling *)(void *)settle->scratch;
-    struct tierce_engine *engine = s->engine;
-    atomic_fetch_add(&engine->calling, 1);
-    tierce__storage_note(engine, s->rung, req);
-    settle->status = req->status < 0 ? req->status : settle->status;
-    settle_rungs(settle);
-    atomic_fetch_sub(&engine->calling, 1);
-}
-
-/* Lets the next rung make its removals durable, or answers the caller. */
-static void settle_rungs(struct tierce__object_settle *settle)
-{
-    struct settling *s = (struct settling *)(void *)settle->scratch;
-    while (++s->rung < s->engine->rung_count) {
-        if ((s->engine->rungs[s->rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
-            continue;
-        s->req = (struct tierce__tier_req){.op = TIERCE__TIER_FLUSH,
-                                           .removals = true,
-                                           .deadline_ns =
-                                               tierce__deadline_in_ms(s->engine->settings.load_ms),
-                                           .done = rung_settled,
-                                           .arg = settle};
-        if (tierce__storage_submit(s->engine, s->rung, &s->req))
-            return;
-        settle->status = TIERCE_E_DOWN;
-    }
-    settle->done(settle);
-}
-
-void tierce__objects_settle_begin(struct tierce__objects *space,
-                                  struct tierce__object_settle *settle)
-{
-    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
-    struct settling *s = (struct settling *)(void *)settle->scratch;
-    *s = (struct settling){.engine = space->engine};
-    settle->status = 0;
-    settle_rungs(settle);
-}
-
-/* ---- forgetting ---- */
-
-/* Whether some tier has a value that has not expired. */
-static bool is_there(struct tierce__objects *space, const struct tierce__key *key,
-                     uint64_t deadline_ns)
-{
-    struct tierce__object_form form;
-    struct tierce__object *small = tierce__object_open_small(space, key, NULL, 0);
-    if (small != NULL) {
-        tierce__object_release(small);
-        return true;
-    }
-    struct tierce__buf *buf = tierce__objects_accept(
-        space, &form, tierce__storage_lease(space->engine, key), key, NULL, 0);
-    for (size_t rung = 1; rung < space->engine->rung_count && buf == NULL; rung++) {
-        if (rung_has(space->engine, rung, key) &&
-            tierce__objects_peek(space, &form, &buf, rung, key, deadline_ns) < 0)
-            buf = NULL;
-    }
-    tierce__buf_release(buf);
-    return buf != NULL;
-}
-
-/* Under the lock of the name. */
-static int forget(struct tierce_engine *engine, const struct tierce__key *key, uint64_t deadline_ns)
-{
-    int rc = 0;
-    for (size_t rung = engine->rung_count; rung-- > 0;) {
-        int removed = tierce__storage_remove(engine, rung, key, deadline_ns);
-        if (removed < 0 && rc == 0)
-            rc = removed;
-    }
-    (void)tierce__smalls_remove(engine->smalls, key);
-    return rc;
-}
-
-int tierce__object_remove(struct tierce__objects *space, const void *name, size_t name_bytes,
-                          bool *was)
-{
-    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
-    uint64_t deadline_ns = tierce__deadline_in_ms(space->engine->settings.load_ms);
-    return tierce__object_remove_by(space, name, name_bytes, deadline_ns, was);
-}
-
-int tierce__object_remove_by(struct tierce__objects *space, const void *name, size_t name_bytes,
-                             uint64_t deadline_ns, bool *was)
-{
-    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
-    struct tierce_engine *engine = space->engine;
-    *was = false;
-    if (tierce__engine_inherited(engine))
-        return TIERCE_E_CLOSED;
-    struct tierce__key key = tierce__object_key(&space->space, name, name_bytes);
-    struct tierce__object_name *turn;
-    int rc = tierce__object_name_begin(&turn, &engine->object_names, &key, deadline_ns);
-    if (rc < 0)
-        return rc;
-    *was = is_there(space, &key, deadline_ns);
-    rc = forget(engine, &key, deadline_ns);
-    tierce__object_name_end(turn);
-    return rc;
-}
-
-int64_t tierce__objects_clear(struct tierce__objects *space)
-{
-    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
-    struct tierce_engine *engine = space->engine;
-    if (tierce__engine_inherited(engine))
-        return TIERCE_E_CLOSED;
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
-    uint64_t count = tierce__objects_count(space);
-    int64_t rc = tierce__engine_clear(engine, 0, &space->space.key);
-    /* A value that was read from disk just before the clear may have reached memory since. */
-    if (rc >= 0)
-        rc = tierce__engine_clear_silently(engine, 1u << TIERCE_ORIGIN_MEMORY, &space->space.key);
-    for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
-        int settled = tierce__storage_settle(engine, rung, deadline_ns);
-        rc = settled < 0 ? settled : rc;
-    }
-    return rc < 0 ? rc : (int64_t)count;
 }

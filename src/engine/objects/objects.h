@@ -44,11 +44,15 @@
 struct tierce__objects; /* a space */
 
 /* Opens a space; `kind` and `tenant` are UTF-8 without control characters and name it ("resp", "").
- * It may be opened several times. [borrow] the engine until close. Errors: -ENOMEM,
- * TIERCE_E_ARGUMENT (no such text, or longer than 900 bytes), TIERCE_E_LIMIT (too many
- * namespaces). */
+ * It may be opened several times. [borrow] the engine until close. Errors: those of
+ * tierce__tombstones_open (logged: old values could be served), -ENOMEM, TIERCE_E_ARGUMENT (no such
+ * text, or longer than 900 bytes), TIERCE_E_LIMIT (too many namespaces). */
 TIERCE_MUSTUSE int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *engine,
                                         const char *kind, const char *tenant);
+/* For the engine's keeper, again and again: has remote stores that are back in service delete the
+ * values that have a tombstone (tombstones.h). Does not wait for them. */
+void tierce__objects_purge(struct tierce_engine *engine);
+
 /* No object and no find may be alive. */
 void tierce__objects_close(struct tierce__objects *space);
 

@@ -392,7 +392,7 @@ static bool ask_rung(struct tierce__object_reading *r)
 static void ask_rungs(struct tierce__object_reading *r)
 {
     for (; r->rung < r->engine->rung_count; r->rung++) {
-        if (ask_rung(r))
+        if (tierce__objects_may_ask(r->engine, r->rung, &r->name->key) && ask_rung(r))
             return;
     }
     finish(r, r->status);

@@ -8,8 +8,8 @@
 #include "engine/observe/operate.h"
 
 /*
- * Shared by the files of named values: objects.c creates, replaces and deletes values,
- * objects_find.c finds them, objects_scan.c lists them.
+ * Shared by the files of named values: objects.c creates and replaces values, objects_remove.c
+ * takes them out of tiers, objects_find.c finds them, objects_scan.c lists them.
  */
 
 struct tierce__objects {
@@ -66,6 +66,39 @@ TIERCE_MUSTUSE int tierce__objects_peek(struct tierce__objects *space,
  * wrong with it. The caller holds the name. Does not wait. */
 void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
                            int why);
+
+/* ---- objects_remove.c ---- */
+
+/* Opens the engine's tombstones, if it has a store folder and a remote store and they are not open
+ * yet. Errors: as tierce__tombstones_open; logged. */
+TIERCE_MUSTUSE int tierce__objects_open_tombstones(struct tierce_engine *engine);
+
+/* Whether the rung can be asked for a value: it holds no old one that has a tombstone. */
+bool tierce__objects_may_ask(struct tierce_engine *engine, size_t rung,
+                             const struct tierce__key *key);
+
+/* Whether the rung has a value of that name. Waits, timeout.lookup at most. */
+bool tierce__objects_rung_has(struct tierce_engine *engine, size_t rung,
+                              const struct tierce__key *key);
+
+/* How an old value is taken out of the slower tiers before a new one comes. */
+struct tierce__taking {
+    uint64_t deadline_ns;
+    /* NULL: each removal is durable at return. Else *unsettled is set if one is not, and the caller
+     * settles it later. */
+    bool *unsettled;
+    /* [out] A tier that is not shared has forgotten the value and could not make that durable, and
+     * memory does not hold the value: why. The new value can be stored. */
+    int late;
+    uint32_t rungs; /* [out] a bit for each tier that can be given the new value */
+};
+
+/* The name is held. A remote store that cannot delete the value now gets a tombstone. Returns 1 if
+ * the value may have been there, 0 if not, or why it cannot be promised that it does not return.
+ * Waits. */
+TIERCE_MUSTUSE int tierce__objects_take_out(struct tierce_engine *engine, size_t rung,
+                                            const struct tierce__key *key,
+                                            struct tierce__taking *taking);
 
 /* Call when a value has become visible in memory. */
 static inline void tierce__objects_shown(struct tierce_engine *engine, struct tierce__buf *buf)

@@ -31,7 +31,7 @@ static void open_with_remote(void)
     strcpy(remote, "/tmp/tierce-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(remote));
     snprintf(url, sizeof(url), "file://%s/store", remote);
-    fx_open(&fx, true, (const char *const[]){"remote.urls", url, NULL});
+    fx_open(&fx, true, (const char *const[]){"remote.urls", url, "breaker.retry", "10ms", NULL});
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
     ck_assert_uint_eq(fx.engine->rung_count, 3);
     wrap(DISK);
@@ -63,24 +63,171 @@ static void break_tier(size_t rung, bool broken)
         tierce__fault_set(faults[rung], ops[i], broken ? &rule : NULL);
 }
 
-/* Each tier in turn can neither be read nor made to forget, while memory has been emptied. */
-START_TEST(a_tier_that_fails_leaves_the_old_value)
+/* The disk can neither be read nor made to forget, while memory has been emptied. */
+START_TEST(a_disk_that_fails_leaves_the_old_value)
 {
-    size_t broken = _i % 2 == 0 ? DISK : REMOTE;
-    uint64_t bytes = sizes[_i / 2];
+    uint64_t bytes = sizes[_i];
     open_with_remote();
     ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
     ox_empty_memory(&fx);
-    break_tier(broken, true);
+    break_tier(DISK, true);
     ck_assert_int_lt(ox_put(space, "x", 2, bytes), 0);
-    if (broken == REMOTE)
-        ck_assert_int_eq(ox_get(space, "x", NULL), 1); /* the disk's */
-    break_tier(broken, false);
+    break_tier(DISK, false);
     ck_assert_int_eq(ox_get(space, "x", NULL), 1);
     ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0);
     ck_assert_int_eq(ox_get(space, "x", NULL), 2);
     ox_empty_memory(&fx);
     ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    end();
+}
+END_TEST
+
+/* ---- remote stores that cannot delete ---- */
+
+static uint64_t tombstones(void)
+{
+    return tierce__tombstones_count(fx.engine->tombstones);
+}
+
+static void await_purges(void)
+{
+    uint64_t give_up = tierce__deadline_in_ms(60000);
+    while (tombstones() > 0 && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_uint_eq(tombstones(), 0);
+}
+
+/* Takes the value out of memory and disk: only the remote store could have one now. */
+static void leave_remote_only(void)
+{
+    struct tierce__key key = tierce__object_key(&space->space, "x", 1);
+    ox_empty_memory(&fx);
+    ck_assert_int_ge(tierce__storage_remove(fx.engine, DISK, &key, tierce__deadline_in_ms(60000)),
+                     0);
+}
+
+static bool remote_has(void)
+{
+    struct tierce__key key = tierce__object_key(&space->space, "x", 1);
+    struct tierce__search search = {
+        .rungs = 1u << REMOTE, .deadline_ns = tierce__deadline_in_ms(60000), .asks_anew = true};
+    return tierce__storage_search_until(fx.engine, &search, &key, 1) == 1;
+}
+
+static void reopen(void)
+{
+    char url[80];
+    tierce__objects_close(space);
+    fx_close(&fx);
+    snprintf(url, sizeof(url), "file://%s/store", remote);
+    fx_open(&fx, true, (const char *const[]){"remote.urls", url, "breaker.retry", "10ms", NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+}
+
+/* A remote store cannot delete the old value: the new one is stored all the same, and the old one
+ * is never seen again: not while the store fails, not after a restart, and not when it is back. */
+START_TEST(a_remote_store_that_fails_does_not_stop_replacing)
+{
+    uint64_t bytes = sizes[_i];
+    open_with_remote();
+    ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
+    ox_empty_memory(&fx);
+    ck_assert(remote_has());
+    break_tier(REMOTE, true);
+    ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0);
+    ck_assert_uint_eq(tombstones(), 1);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 2);
+    ck_assert_int_eq(ox_put(space, "x", 3, bytes), 0);
+    ck_assert_uint_eq(tombstones(), 1);
+    ox_empty_memory(&fx);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 3);
+    leave_remote_only();
+    break_tier(REMOTE, false);
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
+    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, &rule);
+    ck_assert(remote_has()); /* the old one, if it were asked */
+    ck_assert_int_eq(ox_get(space, "x", NULL), 0);
+    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, NULL);
+    await_purges();
+    ck_assert(!remote_has());
+    ck_assert_int_eq(ox_put(space, "x", 4, bytes), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert(remote_has());
+    leave_remote_only();
+    ck_assert_int_eq(ox_get(space, "x", NULL), 4);
+    end();
+}
+END_TEST
+
+START_TEST(a_tombstone_survives_a_restart)
+{
+    uint64_t bytes = sizes[_i];
+    bool was;
+    open_with_remote();
+    ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
+    ox_empty_memory(&fx);
+    break_tier(REMOTE, true);
+    ck_assert_int_eq(tierce__object_remove(space, "x", 1, &was), 0);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 0);
+    ck_assert_uint_eq(tombstones(), 1);
+    reopen();
+    /* It is there, or the store has been asked to delete the value already. */
+    ck_assert_int_eq(ox_get(space, "x", NULL), 0);
+    await_purges();
+    ck_assert(!remote_has());
+    reopen();
+    ck_assert_uint_eq(tombstones(), 0);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 0);
+    end();
+}
+END_TEST
+
+/* A remote store can be read and written, and cannot delete: it is not asked for a name with a
+ * tombstone, and not given its new value either, which would be deleted later. */
+START_TEST(a_name_with_a_tombstone_is_kept_from_the_store)
+{
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_REFUSED};
+    bool was;
+    open_with_remote();
+    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, &rule);
+    ck_assert_int_eq(ox_put(space, "x", 1, sizes[_i]), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert(!remote_has());
+    ck_assert_uint_eq(tombstones(), 1);
+    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, NULL);
+    await_purges();
+    ck_assert_int_eq(ox_put(space, "x", 2, sizes[_i]), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert(remote_has());
+    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, &rule);
+    ck_assert_int_eq(tierce__object_remove(space, "x", 1, &was), 0);
+    ck_assert(was);
+    ck_assert(remote_has());
+    ck_assert_int_eq(tierce__object_remove(space, "x", 1, &was), 0);
+    ck_assert(!was);
+    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, NULL);
+    await_purges();
+    ck_assert(!remote_has());
+    end();
+}
+END_TEST
+
+/* Without a store folder nothing could remember that the old value must not return. */
+START_TEST(without_a_disk_a_remote_store_that_fails_keeps_the_old_value)
+{
+    char url[80];
+    strcpy(remote, "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(remote));
+    snprintf(url, sizeof(url), "file://%s/store", remote);
+    fx_open(&fx, false, (const char *const[]){"remote.urls", url, "breaker.retry", "10ms", NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+    wrap(1);
+    ck_assert_int_eq(ox_put(space, "x", 1, sizes[_i]), 0);
+    ox_empty_memory(&fx);
+    break_tier(1, true);
+    ck_assert_int_lt(ox_put(space, "x", 2, sizes[_i]), 0);
+    break_tier(1, false);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 1);
     end();
 }
 END_TEST
@@ -318,7 +465,11 @@ int main(void)
     Suite *suite = suite_create("object_replace");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, a_tier_that_fails_leaves_the_old_value, 0, 4);
+    tcase_add_loop_test(tc, a_disk_that_fails_leaves_the_old_value, 0, 2);
+    tcase_add_loop_test(tc, a_remote_store_that_fails_does_not_stop_replacing, 0, 2);
+    tcase_add_loop_test(tc, a_tombstone_survives_a_restart, 0, 2);
+    tcase_add_loop_test(tc, a_name_with_a_tombstone_is_kept_from_the_store, 0, 2);
+    tcase_add_loop_test(tc, without_a_disk_a_remote_store_that_fails_keeps_the_old_value, 0, 2);
     tcase_add_loop_test(tc, a_removal_that_is_not_durable_leaves_one_of_both, 0, 2);
     tcase_add_loop_test(tc, the_same_value_again_settles_the_removal_too, 0, 2);
     tcase_add_loop_test(tc, a_tier_that_hangs_is_left_at_the_deadline, 0, 2);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_TOMBSTONES_H
+#define TIERCE_ENGINE_TOMBSTONES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/vfs/vfs.h"
+#include "core/key/key.h"
+#include "core/key/namespaces.h"
+
+/*
+ * Tombstones: names of values that a remote store could not delete when they were replaced or
+ * removed, because it was out of service or rejected the deletion. The store may still hold the old
+ * value, so it is not asked for such a name until it has deleted it.
+ *
+ *     rc = tierce__tombstones_add(tombs, store, &key);          // durable now: the value may go
+ *     if (tierce__tombstones_has(tombs, store, &key)) ...       // do not ask the store
+ *     ... the store is back and has deleted the value ...
+ *     tierce__tombstones_lift(tombs, store, &key);
+ *
+ * They are kept in a file of the store folder (docs/format/tombstones.md) and survive a crash. A
+ * lifted tombstone can reappear after a crash; the store is then asked again to delete the name.
+ *
+ * A store is a number that names it across restarts: a hash of its URL without credentials and
+ * parameters. Tombstones of a store that is not configured any more are kept.
+ *
+ * Thread: any; one lock of class TOMBSTONES inside. Only add and flush write to the device, add for
+ * several threads at once. The functions accept NULL, as an engine without a store folder has it:
+ * nothing has a tombstone, and none can be added.
+ */
+
+struct tierce__tombstones;
+
+#define TIERCE__TOMBSTONES_MAX  262144u /* 26 MiB of memory */
+#define TIERCE__TOMBSTONES_FILE "tombstones"
+
+/*
+ * Reads the file; makes one with the first tombstone. [transfer] vfs, whose folder was entered, in
+ * any case. [borrow] namespaces until close. Errors: -ENOMEM; TIERCE_E_CHECKSUM (a page that was
+ * synced is damaged: which old values must not be served is no longer known); TIERCE_E_FORMAT (a
+ * file of somebody else); TIERCE_E_VERSION; TIERCE_E_LIMIT; a negative errno of the device.
+ */
+TIERCE_MUSTUSE int tierce__tombstones_open(struct tierce__tombstones **out, struct tierce__vfs *vfs,
+                                           struct tierce__namespaces *namespaces);
+/* Flushes what was lifted. */
+void tierce__tombstones_close(struct tierce__tombstones *tombs);
+
+/* Blocks until the tombstone is on the device. Errors, without a new tombstone: TIERCE_E_FULL
+ * (there are TIERCE__TOMBSTONES_MAX), TIERCE_E_UNSUPPORTED (NULL), -ENOMEM, a negative errno. */
+TIERCE_MUSTUSE int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
+                                          const struct tierce__key *key);
+
+/* Does not block. */
+bool tierce__tombstones_has(struct tierce__tombstones *tombs, uint64_t store,
+                            const struct tierce__key *key);
+
+/* The store does not hold an old value any more. One that does not exist is fine. Does not block.
+ */
+void tierce__tombstones_lift(struct tierce__tombstones *tombs, uint64_t store,
+                             const struct tierce__key *key);
+
+/* Up to `room` keys of a store, those that were added or deferred longest ago. */
+size_t tierce__tombstones_list(struct tierce__tombstones *tombs, uint64_t store,
+                               struct tierce__key *keys, size_t room);
+/* Lists it after all others: the store could not delete it now. */
+void tierce__tombstones_defer(struct tierce__tombstones *tombs, uint64_t store,
+                              const struct tierce__key *key);
+
+uint64_t tierce__tombstones_count(struct tierce__tombstones *tombs);
+
+/* Empties the file once all tombstones are lifted, and shortens one that is mostly about lifted
+ * ones. Blocks. A failure changes nothing and is logged. */
+void tierce__tombstones_flush(struct tierce__tombstones *tombs);
+
+#endif

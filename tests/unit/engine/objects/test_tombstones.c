@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The file of tombstones: what is in it after restarts, failed writes, power cuts and damage. */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "check_main.h"
+#include "engine/objects/tombstones.h"
+#include "test_random.h"
+#include "vfs_fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <tierce/log.h>
+
+enum { PAGE = 4096, KEYS = 64, STORE = 7, OTHER = 8 };
+
+static char folder[64], path[96];
+static struct tierce__namespaces *namespaces;
+static struct tierce__vfs *faults; /* of the open tombstones, with power cuts */
+static uint32_t ns;
+
+static void setup(void)
+{
+    static const uint8_t digest[TIERCE_HASH_BYTES] = {1, 2, 3};
+    strcpy(folder, "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/tombstones", folder);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_ERROR);
+    ck_assert_int_eq(tierce__namespaces_create(&namespaces), 0);
+    ns = (uint32_t)tierce__namespaces_intern(namespaces, digest, NULL);
+}
+
+static void teardown(void)
+{
+    char command[96];
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    ck_assert_int_eq(system(command), 0);
+    tierce__namespaces_destroy(namespaces);
+}
+
+static int try_open(struct tierce__tombstones **out)
+{
+    struct tierce__vfs *vfs;
+    ck_assert_int_eq(tierce__vfs_threads_create(&vfs, 1), 0);
+    ck_assert_int_eq(tierce__vfs_fault_create(&faults, vfs, true), 0);
+    ck_assert_int_eq(faults->ops->enter(faults, folder), 0);
+    return tierce__tombstones_open(out, faults, namespaces);
+}
+
+static struct tierce__tombstones *reopen(struct tierce__tombstones *tombs)
+{
+    tierce__tombstones_close(tombs);
+    ck_assert_int_eq(try_open(&tombs), 0);
+    return tombs;
+}
+
+static struct tierce__key key_of(uint32_t number)
+{
+    struct tierce__key key = {.shard = {0, 1, 0, 1}, .ns = ns};
+    memcpy(key.hash, &number, sizeof(number));
+    key.hash[20] = 0x5a;
+    return key;
+}
+
+static bool has(struct tierce__tombstones *tombs, uint64_t store, uint32_t number)
+{
+    struct tierce__key key = key_of(number);
+    return tierce__tombstones_has(tombs, store, &key);
+}
+
+static int add(struct tierce__tombstones *tombs, uint64_t store, uint32_t number)
+{
+    struct tierce__key key = key_of(number);
+    return tierce__tombstones_add(tombs, store, &key);
+}
+
+static void lift(struct tierce__tombstones *tombs, uint64_t store, uint32_t number)
+{
+    struct tierce__key key = key_of(number);
+    tierce__tombstones_lift(tombs, store, &key);
+}
+
+static int64_t file_bytes(void)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
+}
+
+START_TEST(none)
+{
+    struct tierce__key key = key_of(1);
+    ck_assert_int_eq(tierce__tombstones_add(NULL, STORE, &key), TIERCE_E_UNSUPPORTED);
+    ck_assert(!tierce__tombstones_has(NULL, STORE, &key));
+    tierce__tombstones_lift(NULL, STORE, &key);
+    tierce__tombstones_flush(NULL);
+    ck_assert_uint_eq(tierce__tombstones_count(NULL), 0);
+    struct tierce__tombstones *tombs;
+    ck_assert_int_eq(try_open(&tombs), 0);
+    tierce__tombstones_flush(tombs);
+    tierce__tombstones_close(tombs);
+    ck_assert_int_eq(file_bytes(), -1); /* an engine without one leaves no file */
+}
+END_TEST
+
+START_TEST(they_are_there_until_they_are_lifted)
+{
+    struct tierce__tombstones *tombs;
+    struct tierce__key keys[4];
+    ck_assert_int_eq(try_open(&tombs), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_int_eq(add(tombs, STORE, i), 0);
+    ck_assert_int_eq(add(tombs, STORE, 1), 0);
+    ck_assert_int_eq(add(tombs, OTHER, 1), 0);
+    ck_assert_uint_eq(tierce__tombstones_count(tombs), 4);
+    ck_assert(has(tombs, STORE, 1) && has(tombs, OTHER, 1) && !has(tombs, OTHER, 0));
+    keys[0] = key_of(0);
+    tierce__tombstones_defer(tombs, STORE, &keys[0]);
+    ck_assert_uint_eq(tierce__tombstones_list(tombs, STORE, keys, 4), 3);
+    ck_assert(keys[0].hash[0] == 1 && keys[1].hash[0] == 2 && keys[2].hash[0] == 0);
+    lift(tombs, STORE, 1);
+    lift(tombs, STORE, 9);
+    tombs = reopen(tombs);
+    ck_assert(has(tombs, STORE, 0) && !has(tombs, STORE, 1) && has(tombs, STORE, 2));
+    ck_assert(has(tombs, OTHER, 1));
+    lift(tombs, STORE, 0);
+    lift(tombs, STORE, 2);
+    lift(tombs, OTHER, 1);
+    tierce__tombstones_flush(tombs);
+    ck_assert_int_eq(file_bytes(), 0);
+    ck_assert_int_eq(add(tombs, STORE, 5), 0);
+    tombs = reopen(tombs);
+    ck_assert_uint_eq(tierce__tombstones_count(tombs), 1);
+    tierce__tombstones_close(tombs);
+}
+END_TEST
+
+/* A tombstone that comes and goes beside one that stays does not make the file grow for ever. */
+START_TEST(a_long_file_is_written_anew)
+{
+    struct tierce__tombstones *tombs;
+    int64_t most = 0;
+    ck_assert_int_eq(try_open(&tombs), 0);
+    ck_assert_int_eq(add(tombs, STORE, 1), 0);
+    for (int i = 0; i < 600; i++) {
+        ck_assert_int_eq(add(tombs, STORE, 2), 0);
+        lift(tombs, STORE, 2);
+        tierce__tombstones_flush(tombs);
+        most = file_bytes() > most ? file_bytes() : most;
+    }
+    ck_assert_int_gt(most, (int64_t)200 * PAGE);
+    ck_assert_int_lt(most, (int64_t)300 * PAGE);
+    tombs = reopen(tombs);
+    ck_assert(has(tombs, STORE, 1) && !has(tombs, STORE, 2));
+    tierce__tombstones_close(tombs);
+}
+END_TEST
+
+static void overwrite(off_t at, const void *bytes, size_t count)
+{
+    int fd = open(path, O_WRONLY);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, bytes, count, at), (ssize_t)count);
+    close(fd);
+}
+
+START_TEST(a_damaged_page_is_told_from_a_torn_one)
+{
+    struct tierce__tombstones *tombs;
+    ck_assert_int_eq(try_open(&tombs), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_int_eq(add(tombs, STORE, i), 0);
+    tierce__tombstones_close(tombs);
+    ck_assert_int_eq(file_bytes(), 3 * PAGE);
+    overwrite(2 * PAGE + 100, "?", 1); /* as if its sync had not returned */
+    ck_assert_int_eq(try_open(&tombs), 0);
+    ck_assert(has(tombs, STORE, 0) && has(tombs, STORE, 1) && !has(tombs, STORE, 2));
+    ck_assert_int_eq(add(tombs, STORE, 3), 0); /* in a new file: nothing torn is before it */
+    tombs = reopen(tombs);
+    ck_assert(has(tombs, STORE, 0) && has(tombs, STORE, 1) && has(tombs, STORE, 3));
+    ck_assert_int_eq(add(tombs, STORE, 4), 0);
+    tierce__tombstones_close(tombs);
+    overwrite(100, "?", 1);
+    ck_assert_int_eq(try_open(&tombs), TIERCE_E_CHECKSUM);
+}
+END_TEST
+
+/* A batch of several pages is torn at its first page: what comes later is not behind the hole. */
+START_TEST(a_torn_batch_is_not_appended_to)
+{
+    struct tierce__tombstones *tombs;
+    ck_assert_int_eq(try_open(&tombs), 0);
+    for (uint32_t i = 0; i < 101; i++)
+        ck_assert_int_eq(add(tombs, STORE, i), 0);
+    for (uint32_t i = 0; i < 100; i++)
+        lift(tombs, STORE, i);
+    tierce__tombstones_close(tombs);
+    ck_assert_int_eq(file_bytes(), (101 + 3) * PAGE);
+    overwrite(101 * PAGE + 100, "?", 1);
+    ck_assert_int_eq(try_open(&tombs), 0);
+    ck_assert_int_eq(add(tombs, STORE, 500), 0);
+    tombs = reopen(tombs);
+    ck_assert(has(tombs, STORE, 100) && has(tombs, STORE, 500) && !has(tombs, STORE, 99));
+    tierce__tombstones_close(tombs);
+}
+END_TEST
+
+/* The pages of a batch are written and their sync fails: they do not count behind later ones. */
+START_TEST(what_a_failed_sync_leaves_does_not_count)
+{
+    struct tierce__tombstones *tombs;
+    ck_assert_int_eq(try_open(&tombs), 0);
+    for (uint32_t i = 0; i < 101; i++)
+        ck_assert_int_eq(add(tombs, STORE, i), 0);
+    for (uint32_t i = 0; i < 100; i++)
+        lift(tombs, STORE, i);
+    tierce__vfs_fault_add(faults, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SYNC,
+                                                                   .action = TIERCE__FAULT_FAIL,
+                                                                   .nth = 1,
+                                                                   .error = -EIO});
+    tierce__tombstones_flush(tombs);
+    tierce__vfs_fault_clear(faults);
+    ck_assert_int_eq(add(tombs, STORE, 99), 0);
+    tierce__vfs_fault_power_cut(faults);
+    tombs = reopen(tombs);
+    ck_assert(has(tombs, STORE, 99) && has(tombs, STORE, 100));
+    tierce__tombstones_close(tombs);
+}
+END_TEST
+
+START_TEST(a_file_of_somebody_else_stays)
+{
+    static const char text[] = "my notes";
+    struct tierce__tombstones *tombs;
+    char new_path[104];
+    FILE *file = fopen(path, "w");
+    fputs(text, file);
+    fclose(file);
+    ck_assert_int_eq(try_open(&tombs), TIERCE_E_FORMAT);
+    ck_assert_int_eq(file_bytes(), (int64_t)strlen(text));
+    snprintf(new_path, sizeof(new_path), "%s.new", path);
+    ck_assert_int_eq(rename(path, new_path), 0);
+    ck_assert_int_eq(try_open(&tombs), 0);
+    ck_assert_int_eq(add(tombs, STORE, 1), 0);
+    lift(tombs, STORE, 1);
+    tierce__tombstones_flush(tombs); /* would make a new file */
+    tierce__tombstones_close(tombs);
+    ck_assert_int_eq(rename(new_path, path), 0);
+    ck_assert_int_eq(file_bytes(), (int64_t)strlen(text));
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(symlink("/dev/null", path), 0);
+    ck_assert_int_lt(try_open(&tombs), 0);
+}
+END_TEST
+
+/* Every operation of the device fails once; an add that failed has left nothing in memory, and one
+ * that succeeded is in the file. */
+START_TEST(a_failed_write_is_an_error_and_no_more)
+{
+    struct tierce__tombstones *tombs;
+    bool failed = true;
+    ck_assert_int_eq(try_open(&tombs), 0);
+    ck_assert_int_eq(add(tombs, STORE, 1), 0);
+    for (uint64_t nth = 1; failed; nth++) {
+        tierce__vfs_fault_add(faults, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_CHANGE,
+                                                                       .action = TIERCE__FAULT_FAIL,
+                                                                       .nth = nth,
+                                                                       .error = -ENOSPC});
+        int rc = add(tombs, STORE, 100 + (uint32_t)nth);
+        lift(tombs, STORE, 50);
+        tierce__tombstones_flush(tombs);
+        failed = rc < 0;
+        ck_assert(rc == 0 || rc == -ENOSPC);
+        ck_assert(has(tombs, STORE, 100 + (uint32_t)nth) == (rc == 0));
+        tierce__vfs_fault_clear(faults);
+        ck_assert_int_eq(add(tombs, STORE, 200 + (uint32_t)nth), 0);
+        tombs = reopen(tombs);
+        ck_assert(has(tombs, STORE, 1) && has(tombs, STORE, 200 + (uint32_t)nth));
+        ck_assert(!failed || nth < 20);
+    }
+    tierce__tombstones_close(tombs);
+}
+END_TEST
+
+START_TEST(each_allocation_fails_once)
+{
+    struct tierce__tombstones *tombs;
+    int rc = -ENOMEM;
+    for (uint64_t nth = 1; rc == -ENOMEM; nth++) {
+        tierce__alloc_fail_nth(nth);
+        struct tierce__vfs *vfs;
+        rc = tierce__vfs_threads_create(&vfs, 1);
+        if (rc == 0)
+            rc = vfs->ops->enter(vfs, folder);
+        if (rc == 0)
+            rc = tierce__tombstones_open(&tombs, vfs, namespaces);
+        if (rc == 0) {
+            rc = add(tombs, STORE, (uint32_t)nth);
+            ck_assert(has(tombs, STORE, (uint32_t)nth) == (rc == 0));
+            lift(tombs, STORE, (uint32_t)nth);
+            tierce__alloc_fail_nth(0);
+            tierce__tombstones_close(tombs);
+        }
+    }
+    tierce__alloc_fail_nth(0);
+    ck_assert_int_eq(rc, 0);
+}
+END_TEST
+
+/* Random adds and lifts, and power cuts: what add has acknowledged is there, and what was never
+ * added is not. A lifted one may have come back. */
+START_TEST(a_power_cut_loses_no_tombstone)
+{
+    struct test_random random = test_random_start("tombstones");
+    for (int round = 0; round < 40; round++) {
+        struct tierce__tombstones *tombs;
+        bool must[KEYS] = {false}, may[KEYS] = {false};
+        ck_assert_int_eq(try_open(&tombs), 0);
+        for (uint32_t i = 0; i < KEYS; i++)
+            must[i] = may[i] = has(tombs, STORE, i);
+        for (uint32_t left = test_random_below(&random, 60); left > 0; left--) {
+            uint32_t i = test_random_below(&random, KEYS);
+            if (left == 1) { /* the power fails at one of the next operations */
+                uint64_t nth = 1 + test_random_below(&random, 6);
+                tierce__vfs_fault_add(faults,
+                                      &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_ANY,
+                                                                       .action = TIERCE__FAULT_CUT,
+                                                                       .nth = nth});
+            }
+            if (test_random_below(&random, 3) > 0) {
+                may[i] = true;
+                must[i] |= add(tombs, STORE, i) == 0;
+            } else {
+                lift(tombs, STORE, i);
+                must[i] = false;
+            }
+            if (test_random_below(&random, 8) == 0)
+                tierce__tombstones_flush(tombs);
+        }
+        tierce__vfs_fault_seed(faults, test_random_u64(&random));
+        tierce__vfs_fault_power_cut(faults);
+        tierce__tombstones_close(tombs);
+        ck_assert_int_eq(try_open(&tombs), 0);
+        for (uint32_t i = 0; i < KEYS; i++) {
+            ck_assert_msg(!must[i] || has(tombs, STORE, i), "round %d: %u is lost", round, i);
+            ck_assert_msg(may[i] || !has(tombs, STORE, i), "round %d: %u never was", round, i);
+        }
+        tierce__tombstones_close(tombs);
+    }
+}
+END_TEST
+
+static void *add_many(void *arg)
+{
+    struct tierce__tombstones *tombs = ((void **)arg)[0];
+    uint32_t first = *(uint32_t *)((void **)arg)[1];
+    for (uint32_t i = 0; i < 50; i++) {
+        ck_assert_int_eq(add(tombs, STORE, first + i), 0);
+        if (i % 2 == 0)
+            lift(tombs, STORE, first + i);
+    }
+    return NULL;
+}
+
+START_TEST(threads_share_syncs)
+{
+    struct tierce__tombstones *tombs;
+    enum { THREADS = 8 };
+    pthread_t threads[THREADS];
+    uint32_t firsts[THREADS];
+    void *args[THREADS][2];
+    ck_assert_int_eq(try_open(&tombs), 0);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        firsts[i] = i * 1000;
+        args[i][0] = tombs;
+        args[i][1] = &firsts[i];
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, add_many, args[i]), 0);
+    }
+    for (uint32_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_uint_eq(tierce__tombstones_count(tombs), THREADS * 25);
+    tombs = reopen(tombs);
+    ck_assert_uint_eq(tierce__tombstones_count(tombs), THREADS * 25);
+    ck_assert(has(tombs, STORE, 1001) && !has(tombs, STORE, 1002));
+    tierce__tombstones_close(tombs);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tombstones");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, none);
+    tcase_add_test(tc, they_are_there_until_they_are_lifted);
+    tcase_add_test(tc, a_long_file_is_written_anew);
+    tcase_add_test(tc, a_damaged_page_is_told_from_a_torn_one);
+    tcase_add_test(tc, a_torn_batch_is_not_appended_to);
+    tcase_add_test(tc, what_a_failed_sync_leaves_does_not_count);
+    tcase_add_test(tc, a_file_of_somebody_else_stays);
+    tcase_add_test(tc, a_failed_write_is_an_error_and_no_more);
+    tcase_add_test(tc, each_allocation_fails_once);
+    tcase_add_test(tc, a_power_cut_loses_no_tombstone);
+    tcase_add_test(tc, threads_share_syncs);
+    suite_add_tcase(suite, tc);
+    return check_main(suite);
+}
