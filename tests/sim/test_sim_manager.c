@@ -509,10 +509,11 @@ static void check_empty(void *arg, struct tierce__live *live)
     REQUIRE(notes[TIERCE__NOTE_HOLES] == 0, "notes of holes are left");
     REQUIRE(notes[TIERCE__NOTE_FILE] == 0 || trims_meta, "%zu notes of files are left",
             notes[TIERCE__NOTE_FILE]);
-    REQUIRE(
-        live->session_count + live->claim_count + live->deadlines.count + live->deleting.count == 0,
-        "%zu sessions, %zu claims, %zu deleted keys are left", live->session_count,
-        live->claim_count, live->deleting.count);
+    REQUIRE(live->sessions.count + live->claims.count + live->deadlines.count +
+                    live->deleting.count ==
+                0,
+            "%zu sessions, %zu claims, %zu deleted keys are left", live->sessions.count,
+            live->claims.count, live->deleting.count);
 }
 
 static void check_holes(void *arg, struct tierce__live *live)

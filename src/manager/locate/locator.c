@@ -15,7 +15,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-enum { REUSE_DELAY_MS = 60000, LATE_WRITE_MS = 600000, BUCKETS_FIRST = 64 };
+enum { REUSE_DELAY_MS = 60000, LATE_WRITE_MS = 600000 };
 
 /* A store that some instances share. */
 struct store_use {
@@ -254,13 +254,8 @@ static void destroy_live(struct tierce__live *live)
     if (live == NULL)
         return;
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_acquire) == 0);
-    for (size_t b = 0; live->sessions != NULL && b < live->session_bucket_count; b++) {
-        while (live->sessions[b] != NULL) {
-            struct tierce__session *session = live->sessions[b];
-            live->sessions[b] = session->next;
-            tierce__session_destroy(session);
-        }
-    }
+    TIERCE__MAP_FOR_EACH (node, &live->sessions)
+        tierce__session_destroy(TIERCE__CONTAINER_OF(node, struct tierce__session, node));
     tierce__places_close(live->places);
     tierce__meta_index_close(live->index);
     if (live->space != NULL)
@@ -270,8 +265,8 @@ static void destroy_live(struct tierce__live *live)
     tierce__orphan_sweep_clear(&live->sweep);
     tierce__holes_fini(&live->holes);
     tierce__deadlines_fini(&live->deadlines);
-    tierce__free(live->sessions);
-    tierce__free(live->claims);
+    tierce__map_fini(&live->sessions);
+    tierce__map_fini(&live->claims);
     tierce__instance_clear(&live->instance);
     tierce__lock_fini(&live->lock);
     tierce__free(live);
@@ -343,12 +338,7 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
     tierce__lock_init(&live->lock, TIERCE__LOCK_SESSIONS);
     tierce__holes_init(&live->holes);
     live->calendar_ttl_us = -1;
-    live->claim_bucket_count = live->session_bucket_count = BUCKETS_FIRST;
-    live->claims = tierce__calloc(BUCKETS_FIRST, sizeof(*live->claims));
-    live->sessions = tierce__calloc(BUCKETS_FIRST, sizeof(*live->sessions));
     int rc = tierce__instance_copy(&live->instance, instance);
-    if (rc == 0 && (live->claims == NULL || live->sessions == NULL))
-        rc = -ENOMEM;
     rc = rc < 0 ? tierce__why(why, rc, "no memory") : open_index(live, group, why);
     if (rc < 0)
         destroy_live(live);

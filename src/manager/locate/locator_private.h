@@ -5,6 +5,7 @@
 #include "base/deadlines.h"
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/map.h"
 #include "manager/storage/deleter.h"
 #include "manager/reclaim/expiry.h"
 #include "manager/locate/locator.h"
@@ -34,7 +35,7 @@
 
 /* A key that a session writes. It is not in the index yet, and no other session may write it. */
 struct tierce__claim {
-    struct tierce__claim *next; /* of its bucket */
+    struct tierce__map_node node;
     int64_t key;
     struct tierce__session *session; /* NULL while the session is being made */
     _Atomic bool is_removed; /* removal was requested: the key will not serve. Set before the key's
@@ -58,21 +59,19 @@ struct tierce__live {
     _Atomic int64_t reclaim_age_us;
     bool is_going; /* LOCATOR: rejects calls, being removed */
 
-    struct tierce__lock lock; /* SESSIONS: what follows */
-    struct tierce__claim **claims;
-    size_t claim_bucket_count, claim_count;
-    struct tierce__session **sessions;
-    size_t session_bucket_count, session_count;
+    struct tierce__lock lock;    /* SESSIONS: what follows */
+    struct tierce__map claims;   /* by key */
+    struct tierce__map sessions; /* by id */
     struct tierce__deadlines deadlines;
     uint64_t expired_sessions;
     uint64_t writing_by_slot[16];
     struct tierce__calendar calendar;
-    int64_t calendar_ttl_us; /* the group's time to live that it was built for; -1: not built */
-    bool is_calendar_stale;  /* an entry was lost for lack of memory: the calendar is rebuilt */
-    bool is_scanning;        /* a scan is adding keys to it, from scan_cursor on: the */
-    uint64_t scan_cursor;    /* reclaimer's thread alone */
-    bool has_expiring;       /* the note exists: blocks may have their own expiry times */
-    struct tierce__deleting deleting; /* keys whose locations are being deleted */
+    int64_t calendar_ttl_us;     /* the group's time to live that it was built for; -1: not built */
+    bool is_calendar_stale;      /* an entry was lost for lack of memory: the calendar is rebuilt */
+    bool is_scanning;            /* a scan is adding keys to it, from scan_cursor on: the */
+    uint64_t scan_cursor;        /* reclaimer's thread alone */
+    bool has_expiring;           /* the note exists: blocks may have their own expiry times */
+    struct tierce__map deleting; /* keys whose locations are being deleted */
 
     struct tierce__holes holes;        /* has a lock of its own */
     struct tierce__orphan_sweep sweep; /* the reclaimer's thread alone */
@@ -182,7 +181,7 @@ struct tierce__session_key {
 };
 
 struct tierce__session {
-    struct tierce__session *next;     /* of its bucket */
+    struct tierce__map_node node;
     struct tierce__deadline deadline; /* in the instance's, at due_us */
     int64_t due_us;
     char id[TIERCE__SESSION_ID_BYTES + 1];

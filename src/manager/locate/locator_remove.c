@@ -287,10 +287,8 @@ static bool is_in_span(void *arg, size_t i, int64_t key, const struct tierce__re
 static void mark_all_claims(struct tierce__live *live)
 {
     tierce__lock_take(&live->lock);
-    for (size_t b = 0; b < live->claim_bucket_count; b++) {
-        for (struct tierce__claim *claim = live->claims[b]; claim != NULL; claim = claim->next)
-            claim->is_removed = true;
-    }
+    TIERCE__MAP_FOR_EACH (node, &live->claims)
+        TIERCE__CONTAINER_OF(node, struct tierce__claim, node)->is_removed = true;
     tierce__lock_drop(&live->lock);
 }
 

@@ -96,7 +96,7 @@ static void sum_live(void *arg, struct tierce__live *live)
     for (size_t i = 0; i < 16; i++)
         s->out->serving_by_type[i] += stats.bytes_by_type[i];
     tierce__lock_take(&live->lock);
-    s->out->sessions += live->session_count;
+    s->out->sessions += live->sessions.count;
     for (size_t i = 0; i < 16; i++) {
         s->out->writing_bytes += live->writing_by_slot[i];
         s->out->writing_by_type[i] += live->writing_by_slot[i];

@@ -141,7 +141,7 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
     session->count = 0;
     s->session = session;
     tierce__lock_take(&s->live->lock);
-    size_t writing = s->live->claim_count + s->live->session_count;
+    size_t writing = s->live->claims.count + s->live->sessions.count;
     if (writing + request->count >= WRITING_MAX) {
         tierce__lock_drop(&s->live->lock);
         tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_SESSIONS, request->count);
@@ -347,7 +347,7 @@ static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WH
     struct tierce__meta_index_stats stats;
     tierce__meta_index_stats(s->live->index, &stats);
     tierce__lock_take(&s->live->lock);
-    uint64_t keys = stats.keys + s->live->claim_count - s->session->count; /* without these */
+    uint64_t keys = stats.keys + s->live->claims.count - s->session->count; /* without these */
     tierce__lock_drop(&s->live->lock);
     *fit = s->session->count;
     if (s->group->max_key_count <= 0)

@@ -10,60 +10,28 @@
 
 /* ---- claims ---------------------------------------------------------------------------------- */
 
-static size_t key_bucket(int64_t key, size_t bucket_count)
+static uint64_t claim_hash(int64_t key)
 {
-    return (size_t)(tierce__spread((uint64_t)key) >> 32) & (bucket_count - 1);
+    return tierce__spread((uint64_t)key); /* the hash determines the key */
 }
 
 struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_t key)
 {
-    struct tierce__claim *claim = live->claims[key_bucket(key, live->claim_bucket_count)];
-    while (claim != NULL && claim->key != key)
-        claim = claim->next;
-    return claim;
-}
-
-/* Doubles the buckets. If memory runs out, chains only get longer. */
-static void grow_claims(struct tierce__live *live)
-{
-    size_t bucket_count = live->claim_bucket_count * 2;
-    struct tierce__claim **buckets = tierce__calloc(bucket_count, sizeof(*buckets));
-    if (buckets == NULL)
-        return;
-    for (size_t b = 0; b < live->claim_bucket_count; b++) {
-        struct tierce__claim *claim = live->claims[b];
-        while (claim != NULL) {
-            struct tierce__claim *next = claim->next;
-            struct tierce__claim **head = &buckets[key_bucket(claim->key, bucket_count)];
-            claim->next = *head;
-            *head = claim;
-            claim = next;
-        }
-    }
-    tierce__free(live->claims);
-    live->claims = buckets;
-    live->claim_bucket_count = bucket_count;
+    tierce__lock_assert_held(&live->lock);
+    struct tierce__map_node *node = tierce__map_find(&live->claims, claim_hash(key));
+    return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__claim, node) : NULL;
 }
 
 void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
-    if (live->claim_count >= live->claim_bucket_count)
-        grow_claims(live);
-    struct tierce__claim **head = &live->claims[key_bucket(claim->key, live->claim_bucket_count)];
-    claim->next = *head;
-    *head = claim;
-    live->claim_count++;
+    tierce__map_put(&live->claims, &claim->node, claim_hash(claim->key));
 }
 
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
-    struct tierce__claim **at = &live->claims[key_bucket(claim->key, live->claim_bucket_count)];
-    while (*at != claim)
-        at = &(*at)->next;
-    *at = claim->next;
-    live->claim_count--;
+    tierce__map_remove(&live->claims, &claim->node);
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -95,31 +63,9 @@ void tierce__session_destroy(struct tierce__session *session)
     tierce__arena_clear(&arena);
 }
 
-static size_t session_bucket(const char *id, size_t bucket_count)
+static uint64_t session_hash(const char *id)
 {
-    /* ids are random */
-    return (size_t)(tierce__hash_text(TIERCE__HASH_TEXT, id) >> 32) & (bucket_count - 1);
-}
-
-static void grow_sessions(struct tierce__live *live)
-{
-    size_t bucket_count = live->session_bucket_count * 2;
-    struct tierce__session **buckets = tierce__calloc(bucket_count, sizeof(*buckets));
-    if (buckets == NULL)
-        return;
-    for (size_t b = 0; b < live->session_bucket_count; b++) {
-        struct tierce__session *session = live->sessions[b];
-        while (session != NULL) {
-            struct tierce__session *next = session->next;
-            struct tierce__session **head = &buckets[session_bucket(session->id, bucket_count)];
-            session->next = *head;
-            *head = session;
-            session = next;
-        }
-    }
-    tierce__free(live->sessions);
-    live->sessions = buckets;
-    live->session_bucket_count = bucket_count;
+    return tierce__hash_text(TIERCE__HASH_TEXT, id); /* ids are random */
 }
 
 int tierce__live_put_session(struct tierce__live *live, struct tierce__session *session)
@@ -129,35 +75,27 @@ int tierce__live_put_session(struct tierce__live *live, struct tierce__session *
         tierce__deadline_set(&live->deadlines, &session->deadline, tierce__due(session->due_us));
     if (rc < 0)
         return rc;
-    if (live->session_count >= live->session_bucket_count)
-        grow_sessions(live);
-    struct tierce__session **head =
-        &live->sessions[session_bucket(session->id, live->session_bucket_count)];
-    session->next = *head;
-    *head = session;
-    live->session_count++;
+    tierce__map_put(&live->sessions, &session->node, session_hash(session->id));
     live->writing_by_slot[tierce__meta_type_slot(session->type)] += session->bytes;
     return 0;
 }
 
 struct tierce__session *tierce__live_session(const struct tierce__live *live, const char *id)
 {
-    struct tierce__session *session =
-        live->sessions[session_bucket(id, live->session_bucket_count)];
-    while (session != NULL && strcmp(session->id, id) != 0)
-        session = session->next;
-    return session;
+    struct tierce__map_node *node = tierce__map_find(&live->sessions, session_hash(id));
+    tierce__lock_assert_held(&live->lock);
+    for (; node != NULL; node = tierce__map_find_next(node)) {
+        struct tierce__session *session = TIERCE__CONTAINER_OF(node, struct tierce__session, node);
+        if (strcmp(session->id, id) == 0)
+            return session;
+    }
+    return NULL;
 }
 
 void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session)
 {
     tierce__lock_assert_held(&live->lock);
-    struct tierce__session **at =
-        &live->sessions[session_bucket(session->id, live->session_bucket_count)];
-    while (*at != session)
-        at = &(*at)->next;
-    *at = session->next;
-    live->session_count--;
+    tierce__map_remove(&live->sessions, &session->node);
     tierce__deadline_unset(&live->deadlines, &session->deadline);
     uint64_t *writing = &live->writing_by_slot[tierce__meta_type_slot(session->type)];
     TIERCE_ASSERT(*writing >= session->bytes);

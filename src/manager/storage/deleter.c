@@ -162,96 +162,58 @@ int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *li
 
 /* ---- the keys that are being deleted --------------------------------------------------------- */
 
-struct tierce__deleting_key {
-    struct tierce__deleting_key *next;
+struct deleting_key {
+    struct tierce__map_node node;
     const struct tierce__deletion_item *item;
 };
 
-static size_t deleting_bucket(const struct tierce__deleting *deleting, int64_t key)
+static uint64_t hash_of(int64_t key)
 {
-    return (size_t)(tierce__spread((uint64_t)key) >> 32) & (deleting->bucket_count - 1);
+    return tierce__spread((uint64_t)key); /* the hash determines the key */
 }
 
-const struct tierce__location *tierce__deleting_find(const struct tierce__deleting *deleting,
+static struct deleting_key *key_of(struct tierce__map_node *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct deleting_key, node);
+}
+
+const struct tierce__location *tierce__deleting_find(const struct tierce__map *deleting,
                                                      int64_t key)
 {
-    if (deleting->bucket_count == 0)
-        return NULL;
-    const struct tierce__deleting_key *at = deleting->buckets[deleting_bucket(deleting, key)];
-    while (at != NULL && at->item->key != key)
-        at = at->next;
-    return at != NULL ? &at->item->location : NULL;
-}
-
-static void grow_deleting(struct tierce__deleting *deleting)
-{
-    struct tierce__deleting grown = {
-        .bucket_count = deleting->bucket_count == 0 ? 64 : deleting->bucket_count * 2,
-        .count = deleting->count};
-    grown.buckets = tierce__calloc(grown.bucket_count, sizeof(*grown.buckets));
-    if (grown.buckets == NULL)
-        return;
-    for (size_t b = 0; b < deleting->bucket_count; b++) {
-        struct tierce__deleting_key *at = deleting->buckets[b];
-        while (at != NULL) {
-            struct tierce__deleting_key *next = at->next;
-            struct tierce__deleting_key **head =
-                &grown.buckets[deleting_bucket(&grown, at->item->key)];
-            at->next = *head;
-            *head = at;
-            at = next;
-        }
-    }
-    tierce__free(deleting->buckets);
-    *deleting = grown;
+    struct tierce__map_node *node = tierce__map_find(deleting, hash_of(key));
+    return node != NULL ? &key_of(node)->item->location : NULL;
 }
 
 /* Only for lookups: if memory runs out, the key is not found here; nothing else is affected. */
-static void note_deleting(struct tierce__deleting *deleting, struct tierce__deletion *deletion)
+static void note_deleting(struct tierce__map *deleting, struct tierce__deletion *deletion)
 {
     for (size_t i = 0; i < deletion->count; i++) {
-        if (deleting->count >= deleting->bucket_count)
-            grow_deleting(deleting);
-        struct tierce__deleting_key *entry =
-            deleting->bucket_count > 0 ? tierce__alloc(sizeof(*entry)) : NULL;
+        struct deleting_key *entry = tierce__alloc(sizeof(*entry));
         if (entry == NULL)
             continue;
         entry->item = &deletion->items[i];
-        struct tierce__deleting_key **head =
-            &deleting->buckets[deleting_bucket(deleting, entry->item->key)];
-        entry->next = *head;
-        *head = entry;
-        deleting->count++;
+        tierce__map_put(deleting, &entry->node, hash_of(entry->item->key));
     }
 }
 
-static void unnote_deleting(struct tierce__deleting *deleting, struct tierce__deletion *deletion)
+static void unnote_deleting(struct tierce__map *deleting, struct tierce__deletion *deletion)
 {
-    for (size_t i = 0; i < deletion->count && deleting->bucket_count > 0; i++) {
-        struct tierce__deleting_key **at =
-            &deleting->buckets[deleting_bucket(deleting, deletion->items[i].key)];
-        while (*at != NULL && (*at)->item != &deletion->items[i])
-            at = &(*at)->next;
-        struct tierce__deleting_key *entry = *at;
-        if (entry == NULL)
+    for (size_t i = 0; i < deletion->count; i++) {
+        struct tierce__map_node *node = tierce__map_find(deleting, hash_of(deletion->items[i].key));
+        while (node != NULL && key_of(node)->item != &deletion->items[i])
+            node = tierce__map_find_next(node);
+        if (node == NULL)
             continue;
-        *at = entry->next;
-        tierce__free(entry);
-        deleting->count--;
+        tierce__map_remove(deleting, node);
+        tierce__free(key_of(node));
     }
 }
 
-void tierce__deleting_clear(struct tierce__deleting *deleting)
+void tierce__deleting_clear(struct tierce__map *deleting)
 {
-    for (size_t b = 0; b < deleting->bucket_count; b++) {
-        while (deleting->buckets[b] != NULL) {
-            struct tierce__deleting_key *entry = deleting->buckets[b];
-            deleting->buckets[b] = entry->next;
-            tierce__free(entry);
-        }
-    }
-    tierce__free(deleting->buckets);
-    *deleting = (struct tierce__deleting){0};
+    TIERCE__MAP_FOR_EACH (node, deleting)
+        tierce__free(key_of(node));
+    tierce__map_fini(deleting);
 }
 
 /* ---- doing one batch ------------------------------------------------------------------------- */

@@ -3,8 +3,9 @@
 #define TIERCE_MANAGER_DELETER_H
 
 #include "base/arena.h"
-#include "base/lock.h"
 #include "base/deadlines.h"
+#include "base/lock.h"
+#include "base/map.h"
 #include "manager/meta/meta_store.h"
 
 /*
@@ -45,16 +46,11 @@ struct tierce__deletion {
     struct tierce__arena arena; /* all of it, and this struct */
 };
 
-/* The keys of an instance that are being deleted, for lookups by key. */
-struct tierce__deleting {
-    struct tierce__deleting_key **buckets;
-    size_t bucket_count, count;
-};
-
-/* A location of the key that is being deleted, or NULL. The instance's lock is held. */
-const struct tierce__location *tierce__deleting_find(const struct tierce__deleting *deleting,
+/* The keys of an instance that are being deleted, for lookups: a location of the key, or NULL. The
+ * instance's lock is held. */
+const struct tierce__location *tierce__deleting_find(const struct tierce__map *deleting,
                                                      int64_t key);
-void tierce__deleting_clear(struct tierce__deleting *deleting);
+void tierce__deleting_clear(struct tierce__map *deleting);
 
 TIERCE_MUSTUSE int tierce__deleter_create(struct tierce__deleter **out,
                                           struct tierce__locator *locator, uint32_t threads);
