@@ -2,6 +2,7 @@
 #include "manager/reclaim/expiry.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/mix.h"
 #include "manager/locate/locator_private.h"
@@ -15,8 +16,7 @@
 enum {
     TTL_USUAL_S = 3600, /* of POLICY_TTL */
     KEPT_BACK_S = 20,   /* twice the usual delay with which stores write uses */
-    BUCKETS_FIRST = 64,
-    AT_ONCE = 1024, /* entries, and keys of a scan */
+    AT_ONCE = 1024,     /* entries, and keys of a scan */
     SCANS_AT_ONCE = 8,
     AGAIN_US = SECOND_US, /* after a store failed */
 };
@@ -25,54 +25,29 @@ enum {
 
 struct tierce__calendar_second {
     struct tierce__deadline deadline;
-    struct tierce__calendar_second *next; /* of its bucket */
+    struct tierce__map_node node;
     int64_t second;
     struct tierce__calendar_entry *entries;
     size_t count, room;
 };
 
-static size_t bucket_of(int64_t second, size_t bucket_count)
+static uint64_t hash_of(int64_t second)
 {
-    return (size_t)(tierce__spread((uint64_t)second) >> 32) & (bucket_count - 1);
-}
-
-/* Doubles the buckets. If memory runs out, chains only get longer. */
-static int grow(struct tierce__calendar *calendar)
-{
-    size_t count = calendar->bucket_count == 0 ? BUCKETS_FIRST : calendar->bucket_count * 2;
-    struct tierce__calendar_second **buckets = tierce__calloc(count, sizeof(*buckets));
-    if (buckets == NULL)
-        return calendar->bucket_count == 0 ? -ENOMEM : 0;
-    for (size_t b = 0; b < calendar->bucket_count; b++) {
-        struct tierce__calendar_second *second = calendar->buckets[b], *next;
-        for (; second != NULL; second = next) {
-            struct tierce__calendar_second **head = &buckets[bucket_of(second->second, count)];
-            next = second->next;
-            second->next = *head;
-            *head = second;
-        }
-    }
-    tierce__free((void *)calendar->buckets);
-    calendar->buckets = buckets;
-    calendar->bucket_count = count;
-    return 0;
+    return tierce__spread((uint64_t)second); /* the hash determines the second */
 }
 
 static struct tierce__calendar_second *find_second(const struct tierce__calendar *calendar,
                                                    int64_t number)
 {
-    struct tierce__calendar_second *second =
-        calendar->bucket_count == 0 ? NULL
-                                    : calendar->buckets[bucket_of(number, calendar->bucket_count)];
-    while (second != NULL && second->second != number)
-        second = second->next;
-    return second;
+    struct tierce__map_node *node = tierce__map_find(&calendar->seconds, hash_of(number));
+    return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__calendar_second, node) : NULL;
 }
 
 static struct tierce__calendar_second *make_second(struct tierce__calendar *calendar,
                                                    int64_t number)
 {
-    if (calendar->heap.count >= calendar->bucket_count && grow(calendar) < 0)
+    TIERCE_DASSERT(find_second(calendar, number) == NULL);
+    if (tierce__map_reserve(&calendar->seconds, calendar->seconds.count + 1) < 0)
         return NULL;
     struct tierce__calendar_second *second = tierce__calloc(1, sizeof(*second));
     if (second == NULL)
@@ -83,20 +58,14 @@ static struct tierce__calendar_second *make_second(struct tierce__calendar *cale
         tierce__free(second);
         return NULL;
     }
-    struct tierce__calendar_second **head =
-        &calendar->buckets[bucket_of(number, calendar->bucket_count)];
-    second->next = *head;
-    *head = second;
+    tierce__map_put(&calendar->seconds, &second->node, hash_of(number));
     return second;
 }
 
 static void drop_second(struct tierce__calendar *calendar, struct tierce__calendar_second *second)
 {
-    struct tierce__calendar_second **at =
-        &calendar->buckets[bucket_of(second->second, calendar->bucket_count)];
-    while (*at != second)
-        at = &(*at)->next;
-    *at = second->next;
+    TIERCE_DASSERT(calendar->seconds.count == calendar->heap.count);
+    tierce__map_remove(&calendar->seconds, &second->node);
     tierce__deadline_unset(&calendar->heap, &second->deadline);
     tierce__free(second->entries);
     tierce__free(second);
@@ -157,7 +126,7 @@ void tierce__calendar_clear(struct tierce__calendar *calendar)
         drop_second(calendar,
                     TIERCE__CONTAINER_OF(first, struct tierce__calendar_second, deadline));
     tierce__deadlines_fini(&calendar->heap);
-    tierce__free((void *)calendar->buckets);
+    tierce__map_fini(&calendar->seconds);
     *calendar = (struct tierce__calendar){0};
 }
 

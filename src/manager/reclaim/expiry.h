@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_EXPIRY_H
 
 #include "base/deadlines.h"
+#include "base/map.h"
 #include "manager/reclaim/reclaimer.h"
 
 /*
@@ -22,13 +23,10 @@ struct tierce__calendar_entry {
     int64_t stored_us; /* of the record that the entry was made for; 0: any record */
 };
 
-struct tierce__calendar_second;
-
 /* A heap of seconds, each with its entries. A zeroed calendar is empty. Locking: by the owner. */
 struct tierce__calendar {
     struct tierce__deadlines heap;
-    struct tierce__calendar_second **buckets; /* by second */
-    size_t bucket_count;
+    struct tierce__map seconds;
     uint64_t entries;
 };
 
