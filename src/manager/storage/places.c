@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/mix.h"
 
 #include <errno.h>
@@ -27,13 +28,12 @@ enum {
     RESERVE_NOTE = 0,     /* the number of the note with the first counter that is not reserved */
     RESERVE_MIN = 1024,
     RESERVE_MAX = 65536,
-    BUCKETS_MIN = 64,
 };
 #define GIVE_WAIT_MS 1000u
 
 /* A file of several slots that is not full, or busy. */
 struct file {
-    struct file *next;        /* in its bucket */
+    struct tierce__map_node node;
     struct tierce__list link; /* in its shelf's list, if it has free slots and is not busy */
     uint64_t number;
     uint64_t bytes; /* of a slot */
@@ -66,8 +66,7 @@ struct tierce__places {
     bool is_loaded;
     uint64_t counter, reserved; /* the next number, and the first one that is not reserved */
     uint64_t reserve;           /* how many to reserve next time */
-    struct file **buckets;
-    size_t bucket_count, file_count;
+    struct tierce__map files;   /* by number */
     struct shelf **shelves;
     size_t shelf_count;
     uint64_t damaged;
@@ -110,38 +109,20 @@ static void flip_bit(uint8_t *bits, uint32_t i)
     bits[i / 8] ^= (uint8_t)(1u << (i % 8));
 }
 
-static size_t bucket_of(const struct tierce__places *places, uint64_t number)
+static uint64_t hash_of(uint64_t number)
 {
-    return (size_t)(tierce__spread(number >> SLOT_BITS) >> 32) & (places->bucket_count - 1);
+    return tierce__spread(number); /* the hash determines the number */
+}
+
+static struct file *file_of(struct tierce__map_node *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct file, node);
 }
 
 static struct file *find_file(const struct tierce__places *places, uint64_t number)
 {
-    struct file *file = places->buckets[bucket_of(places, number)];
-    while (file != NULL && file->number != number)
-        file = file->next;
-    return file;
-}
-
-/* Adds buckets. If memory runs out, chains grow. */
-static void grow_buckets(struct tierce__places *places)
-{
-    struct file **old = places->buckets;
-    size_t old_count = places->bucket_count;
-    struct file **buckets = tierce__calloc(old_count * 2, sizeof(struct file *));
-    if (buckets == NULL)
-        return;
-    places->buckets = buckets;
-    places->bucket_count = old_count * 2;
-    for (size_t i = 0; i < old_count; i++) {
-        for (struct file *file = old[i], *next; file != NULL; file = next) {
-            next = file->next;
-            struct file **bucket = &buckets[bucket_of(places, file->number)];
-            file->next = *bucket;
-            *bucket = file;
-        }
-    }
-    tierce__free(old);
+    struct tierce__map_node *node = tierce__map_find(&places->files, hash_of(number));
+    return node != NULL ? file_of(node) : NULL;
 }
 
 /* A file without used slots, in the table. NULL: no memory. */
@@ -158,24 +139,15 @@ static struct file *add_file(struct tierce__places *places, uint64_t number, uin
     file->bytes = bytes;
     file->slots = slots;
     tierce__list_init(&file->link);
-    if (places->file_count >= places->bucket_count)
-        grow_buckets(places);
-    struct file **bucket = &places->buckets[bucket_of(places, number)];
-    file->next = *bucket;
-    *bucket = file;
-    places->file_count++;
+    tierce__map_put(&places->files, &file->node, hash_of(number));
     return file;
 }
 
 static void forget_file(struct tierce__places *places, struct file *file)
 {
-    struct file **at = &places->buckets[bucket_of(places, file->number)];
-    while (*at != file)
-        at = &(*at)->next;
-    *at = file->next;
+    tierce__map_remove(&places->files, &file->node);
     tierce__list_remove(&file->link);
     tierce__free(file);
-    places->file_count--;
 }
 
 static struct shelf *find_shelf(struct tierce__places *places, uint16_t storage, uint16_t spec,
@@ -303,9 +275,8 @@ static int load_note(void *arg, const struct tierce__meta_note *note)
 
 static void forget_all(struct tierce__places *places)
 {
-    for (size_t i = 0; i < places->bucket_count; i++)
-        while (places->buckets[i] != NULL)
-            forget_file(places, places->buckets[i]);
+    TIERCE__MAP_FOR_EACH (node, &places->files)
+        forget_file(places, file_of(node));
 }
 
 /* Reads the notes, once. Fails if another leader has taken over, because it may use our slots for
@@ -357,13 +328,7 @@ int tierce__places_open(struct tierce__places **out, struct tierce__meta_space *
     struct tierce__places *places = tierce__calloc(1, sizeof(*places));
     if (places == NULL)
         return -ENOMEM;
-    places->buckets = tierce__calloc(BUCKETS_MIN, sizeof(struct file *));
-    if (places->buckets == NULL) {
-        tierce__free(places);
-        return -ENOMEM;
-    }
     places->magic = PLACES_MAGIC;
-    places->bucket_count = BUCKETS_MIN;
     places->space = space;
     places->spec_count = instance->spec_count;
     places->reusable_us = reusable_us;
@@ -384,7 +349,7 @@ void tierce__places_close(struct tierce__places *places)
     for (size_t i = 0; i < places->shelf_count; i++)
         tierce__free(places->shelves[i]);
     tierce__free(places->shelves);
-    tierce__free(places->buckets);
+    tierce__map_fini(&places->files);
     tierce__cond_fini(&places->ended);
     tierce__lock_fini(&places->lock);
     places->magic = 0;
@@ -395,10 +360,9 @@ void tierce__places_stats(struct tierce__places *places, struct tierce__places_s
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
     tierce__lock_take(&places->lock);
-    *out = (struct tierce__places_stats){.files = places->file_count, .damaged = places->damaged};
-    for (size_t i = 0; i < places->bucket_count; i++)
-        for (const struct file *file = places->buckets[i]; file != NULL; file = file->next)
-            out->free_slots += file->slots - file->used;
+    *out = (struct tierce__places_stats){.files = places->files.count, .damaged = places->damaged};
+    TIERCE__MAP_FOR_EACH (node, &places->files)
+        out->free_slots += file_of(node)->slots - file_of(node)->used;
     tierce__lock_drop(&places->lock);
 }
 
