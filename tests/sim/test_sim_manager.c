@@ -519,8 +519,8 @@ static void check_empty(void *arg, struct tierce__live *live)
 static void check_holes(void *arg, struct tierce__live *live)
 {
     (void)arg;
-    REQUIRE(live->holes.count + live->holes.note_count == 0, "%zu holes are left",
-            live->holes.count);
+    REQUIRE(live->holes.map.count + live->holes.note_count == 0, "%zu holes are left",
+            live->holes.map.count);
 }
 
 /* Without writes: unreachable blocks are removed. */

@@ -16,102 +16,70 @@ void tierce__holes_init(struct tierce__holes *holes)
     tierce__lock_init(&holes->lock, TIERCE__LOCK_HOLES);
 }
 
+static struct tierce__hole *hole_of(struct tierce__map_node *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct tierce__hole, node);
+}
+
 void tierce__holes_fini(struct tierce__holes *holes)
 {
-    tierce__free(holes->table);
+    TIERCE__MAP_FOR_EACH (node, &holes->map)
+        tierce__free(hole_of(node));
+    tierce__map_fini(&holes->map);
     tierce__free(holes->notes);
     tierce__lock_fini(&holes->lock);
 }
 
-/* ---- the table. HOLES held ------------------------------------------------------------------- */
+/* ---- the map. HOLES held --------------------------------------------------------------------- */
 
-static size_t place_of(const struct tierce__holes *holes, int64_t key)
+/* NULL: the key is no hole. */
+static struct tierce__hole *find(const struct tierce__holes *holes, int64_t key)
 {
-    size_t at = (size_t)tierce__meta_mix(key) & (holes->room - 1);
-    while (holes->table[at].children != 0 && holes->table[at].key != key)
-        at = (at + 1) & (holes->room - 1);
-    return at;
+    tierce__lock_assert_held(&holes->lock);
+    /* The hash determines the key. */
+    struct tierce__map_node *node = tierce__map_find(&holes->map, tierce__meta_mix(key));
+    return node != NULL ? hole_of(node) : NULL;
 }
 
-static int grow(struct tierce__holes *holes)
+static int put(struct tierce__holes *holes, int64_t key, uint32_t children, uint64_t note)
 {
-    struct tierce__holes grown = {.room = holes->room == 0 ? ROOM_FIRST : holes->room * 2};
-    grown.table = tierce__calloc(grown.room, sizeof(*grown.table));
-    if (grown.table == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < holes->room; i++) {
-        if (holes->table[i].children != 0)
-            grown.table[place_of(&grown, holes->table[i].key)] = holes->table[i];
+    struct tierce__hole *hole = find(holes, key);
+    TIERCE_ASSERT(children != 0);
+    if (hole == NULL) {
+        hole = tierce__alloc(sizeof(*hole));
+        if (hole == NULL)
+            return -ENOMEM;
+        tierce__map_put(&holes->map, &hole->node, tierce__meta_mix(key));
     }
-    tierce__free(holes->table);
-    holes->table = grown.table;
-    holes->room = grown.room;
+    hole->key = key;
+    hole->children = children;
+    hole->note = note;
     return 0;
 }
 
-static int put(struct tierce__holes *holes, const struct tierce__hole *hole)
+static void take_out(struct tierce__holes *holes, struct tierce__hole *hole)
 {
-    TIERCE_ASSERT(hole->children != 0);
-    if (holes->count * 2 >= holes->room && grow(holes) < 0)
-        return -ENOMEM;
-    size_t at = place_of(holes, hole->key);
-    holes->count += holes->table[at].children == 0;
-    holes->table[at] = *hole;
-    return 0;
-}
-
-/* Moves later entries into the gap, so that they are still found. */
-static void take_out(struct tierce__holes *holes, size_t gap)
-{
-    size_t mask = holes->room - 1;
-    holes->count--;
-    for (size_t at = (gap + 1) & mask; holes->table[at].children != 0; at = (at + 1) & mask) {
-        size_t home = (size_t)tierce__meta_mix(holes->table[at].key) & mask;
-        if (((at - home) & mask) < ((at - gap) & mask))
-            continue; /* its probe sequence does not cross the gap */
-        holes->table[gap] = holes->table[at];
-        gap = at;
-    }
-    holes->table[gap] = (struct tierce__hole){0};
-}
-
-static void close_hole(struct tierce__holes *holes, int64_t key)
-{
-    size_t at = holes->count > 0 ? place_of(holes, key) : 0;
-    if (holes->count > 0 && holes->table[at].children != 0)
-        take_out(holes, at);
+    if (hole == NULL)
+        return;
+    tierce__map_remove(&holes->map, &hole->node);
+    tierce__free(hole);
 }
 
 void tierce__holes_close(struct tierce__holes *holes, int64_t key)
 {
     tierce__lock_take(&holes->lock);
-    close_hole(holes, key);
+    take_out(holes, find(holes, key));
     tierce__lock_drop(&holes->lock);
 }
 
 static void lose_child(struct tierce__holes *holes, int64_t parent)
 {
-    size_t at = holes->count > 0 ? place_of(holes, parent) : 0;
-    if (holes->count == 0 || holes->table[at].children == 0 ||
-        holes->table[at].children == TIERCE__CHILDREN_UNKNOWN)
+    struct tierce__hole *hole = find(holes, parent);
+    if (hole == NULL || hole->children == TIERCE__CHILDREN_UNKNOWN)
         return;
-    if (--holes->table[at].children == 0) {
-        holes->table[at].children = 1; /* the hole is still in the table */
-        take_out(holes, at);
-    }
-}
-
-/* An existing hole gets more children. */
-static void add_to_hole(const struct tierce__holes *holes, struct tierce__hole *hole)
-{
-    const struct tierce__hole *old =
-        holes->count > 0 ? &holes->table[place_of(holes, hole->key)] : NULL;
-    if (old == NULL || old->children == 0)
-        return;
-    hole->note = old->note;
-    hole->children = old->children < TIERCE__CHILDREN_UNKNOWN - hole->children
-                         ? old->children + hole->children
-                         : TIERCE__CHILDREN_UNKNOWN;
+    TIERCE_ASSERT(hole->children > 0);
+    if (--hole->children == 0)
+        take_out(holes, hole);
 }
 
 static int add_note(struct tierce__holes *holes, uint64_t number)
@@ -169,18 +137,24 @@ void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *
             lose_child(holes, gone[i].parent);
     }
     for (size_t i = 0; i < count && rc == 0; i++) {
-        struct tierce__hole hole = {gone[i].key, gone[i].children, note};
-        if (note == 0)
-            add_to_hole(holes, &hole);
-        if (hole.children == 0) {
-            close_hole(holes, hole.key); /* the key was stored again meanwhile */
+        uint32_t children = gone[i].children;
+        uint64_t of_note = note;
+        struct tierce__hole *old = find(holes, gone[i].key);
+        if (note == 0 && old != NULL) { /* an existing hole gets more children */
+            of_note = old->note;
+            children = old->children < TIERCE__CHILDREN_UNKNOWN - children
+                           ? old->children + children
+                           : TIERCE__CHILDREN_UNKNOWN;
+        }
+        if (children == 0) {
+            take_out(holes, old); /* the key was stored again meanwhile */
             continue;
         }
         if (note != 0 && !is_noted)
             rc = add_note(holes, note);
         is_noted = true;
         if (rc == 0)
-            rc = put(holes, &hole);
+            rc = put(holes, gone[i].key, children, of_note);
     }
     tierce__lock_drop(&holes->lock);
     if (rc < 0)
@@ -191,7 +165,8 @@ void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *
 uint32_t tierce__holes_children(struct tierce__holes *holes, int64_t key)
 {
     tierce__lock_take(&holes->lock);
-    uint32_t children = holes->count > 0 ? holes->table[place_of(holes, key)].children : 0;
+    const struct tierce__hole *hole = find(holes, key);
+    uint32_t children = hole != NULL ? hole->children : 0;
     tierce__lock_drop(&holes->lock);
     return children != TIERCE__CHILDREN_UNKNOWN ? children : 0;
 }
@@ -209,9 +184,8 @@ static int take_up(void *arg, const struct tierce__meta_note *note)
         tierce__note_refuse(&r, TIERCE_E_FORMAT);
     tierce__lock_take(&holes->lock);
     for (uint32_t i = 0; i < count && r.error == 0 && rc == 0; i++) {
-        struct tierce__hole hole = {(int64_t)tierce__note_get64(&r), TIERCE__CHILDREN_UNKNOWN,
-                                    note->number};
-        rc = put(holes, &hole);
+        int64_t key = (int64_t)tierce__note_get64(&r);
+        rc = put(holes, key, TIERCE__CHILDREN_UNKNOWN, note->number);
     }
     if (rc == 0 && r.error == 0)
         rc = add_note(holes, note->number);
@@ -229,8 +203,8 @@ int tierce__live_find_holes(struct tierce__live *live)
 
 static bool is_needed(const struct tierce__holes *holes, uint64_t note)
 {
-    for (size_t i = 0; i < holes->room && holes->count > 0; i++) {
-        if (holes->table[i].children != 0 && holes->table[i].note == note)
+    TIERCE__MAP_FOR_EACH (node, &holes->map) {
+        if (hole_of(node)->note == note)
             return true;
     }
     return false;
@@ -273,7 +247,7 @@ int tierce__live_drop_hole_notes(struct tierce__live *live)
 bool tierce__holes_any(struct tierce__holes *holes)
 {
     tierce__lock_take(&holes->lock);
-    bool any = holes->count > 0 || holes->note_count > 0;
+    bool any = holes->map.count > 0 || holes->note_count > 0;
     tierce__lock_drop(&holes->lock);
     return any;
 }
@@ -283,11 +257,12 @@ int tierce__holes_list(struct tierce__holes *holes, struct tierce__arena *arena,
 {
     *count = 0;
     tierce__lock_take(&holes->lock);
-    *out = tierce__arena_alloc(arena, (holes->count + 1) * sizeof(**out));
-    for (size_t i = 0; i < holes->room && *out != NULL; i++) {
-        if (holes->table[i].children != 0)
-            (*out)[(*count)++] = holes->table[i].key;
+    *out = tierce__arena_alloc(arena, (holes->map.count + 1) * sizeof(**out));
+    int rc = *out != NULL ? 0 : -ENOMEM;
+    TIERCE__MAP_FOR_EACH (node, &holes->map) {
+        if (rc == 0)
+            (*out)[(*count)++] = hole_of(node)->key;
     }
     tierce__lock_drop(&holes->lock);
-    return *out != NULL ? 0 : -ENOMEM;
+    return rc;
 }

@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_ORPHANS_H
 
 #include "base/lock.h"
+#include "base/map.h"
 #include "manager/reclaim/reclaimer.h"
 
 /*
@@ -30,19 +31,19 @@ struct tierce__gone {
 };
 
 struct tierce__hole {
+    struct tierce__map_node node;
     int64_t key;
-    uint32_t children; /* children that are left; 0: an empty slot of the table */
+    uint32_t children; /* children that are left */
     uint64_t note;     /* number of its note; 0: none */
 };
 
 #define TIERCE__CHILDREN_UNKNOWN UINT32_MAX
 
-/* The holes of an instance. A hash table with linear probing. */
+/* The holes of an instance. */
 struct tierce__holes {
     struct tierce__lock lock; /* HOLES: all of it */
-    struct tierce__hole *table;
-    size_t room, count;
-    uint64_t *notes; /* numbers of the notes in the store */
+    struct tierce__map map;   /* by key */
+    uint64_t *notes;          /* numbers of the notes in the store */
     size_t note_count, note_room;
 };
 

@@ -3,6 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/map.h"
+#include "base/mix.h"
 #include "manager/locate/locator_private.h"
 #include "core/policy/policy.h"
 
@@ -19,7 +21,7 @@ enum {
     LEAFLESS_MAX = 8,
     LEVELS_MAX = 64, /* steps up a chain per pass: each may be a round trip to the store */
 };
-#define NONE UINT32_MAX
+#define NONE TIERCE__NUMBER_NONE
 
 /* An instance that the limit concerns. */
 struct member {
@@ -53,10 +55,9 @@ struct taking {
     struct tierce__arena arena; /* of one pass */
     struct candidate *candidates;
     size_t count, room;
-    uint32_t *table; /* candidates by member and key: linear probing, NONE is empty */
-    size_t table_room;
-    bool is_exact; /* every key was sampled */
-    int leafless;  /* consecutive passes whose sample had nothing to evict */
+    struct tierce__numbers table; /* candidates by member and key */
+    bool is_exact;                /* every key was sampled */
+    int leafless;                 /* consecutive passes whose sample had nothing to evict */
 };
 
 /* ---- the instances --------------------------------------------------------------------------- */
@@ -118,14 +119,20 @@ static bool is_wanted(void *arg, const struct tierce__location *location)
            (!need->of_slot || tierce__meta_type_slot((uint8_t)type) == need->slot);
 }
 
-/* The slot of a candidate in the table, or its insertion point. */
-static size_t place_of(const struct taking *t, uint32_t member, int64_t key)
+static uint32_t hash_of(uint32_t member, int64_t key)
 {
-    size_t at = (size_t)(tierce__meta_mix(key) + member) & (t->table_room - 1);
-    while (t->table[at] != NONE &&
-           (t->candidates[t->table[at]].key != key || t->candidates[t->table[at]].member != member))
-        at = (at + 1) & (t->table_room - 1);
-    return at;
+    return (uint32_t)tierce__mix((uint64_t)key + tierce__spread(member));
+}
+
+/* The index of a candidate, or NONE. */
+static uint32_t find_candidate(const struct taking *t, uint32_t member, int64_t key)
+{
+    TIERCE__NUMBERS_FOR_EACH (it, &t->table, hash_of(member, key)) {
+        const struct candidate *c = &t->candidates[it.number];
+        if (c->key == key && c->member == member)
+            return it.number;
+    }
+    return NONE;
 }
 
 static void add_candidate(struct taking *t, uint32_t member,
@@ -133,8 +140,8 @@ static void add_candidate(struct taking *t, uint32_t member,
                           const struct tierce__record *record)
 {
     const struct tierce__need *need = t->wish->need;
-    size_t wanted = 0, place = place_of(t, member, key);
-    if (t->count == t->room || t->table[place] != NONE)
+    size_t wanted = 0;
+    if (t->count == t->room || find_candidate(t, member, key) != NONE)
         return;
     struct candidate *c = &t->candidates[t->count];
     *c = (struct candidate){.record = record,
@@ -156,7 +163,7 @@ static void add_candidate(struct taking *t, uint32_t member,
                                              .uses = record->uses};
     bool goes = wanted > 0 || record->location_count == 0;
     if (goes && policy->rank(&c->rank, &history, tierce__due(t->now_us), HALF_LIFE_US))
-        t->table[place] = (uint32_t)t->count++;
+        tierce__numbers_put(&t->table, hash_of(member, key), (uint32_t)t->count++);
 }
 
 /* Samples keys of a member; all keys if they fit. */
@@ -188,15 +195,9 @@ static int draw_from(struct taking *t, uint32_t member, size_t wanted)
 static int make_table(struct taking *t)
 {
     t->room *= t->is_exact ? 1 : 2;
-    t->table_room = 64;
-    while (t->table_room < 2 * t->room)
-        t->table_room *= 2;
     t->candidates = tierce__arena_alloc(&t->arena, t->room * sizeof(*t->candidates));
-    t->table = tierce__arena_alloc(&t->arena, t->table_room * sizeof(*t->table));
-    if (t->candidates == NULL || t->table == NULL)
-        return -ENOMEM;
-    memset(t->table, 0xff, t->table_room * sizeof(*t->table));
-    return 0;
+    tierce__numbers_clear(&t->table);
+    return t->candidates != NULL ? tierce__numbers_reserve(&t->table, t->room) : -ENOMEM;
 }
 
 static int draw(struct taking *t)
@@ -239,8 +240,7 @@ static int climb_member(struct taking *t, uint32_t member, size_t from, size_t e
     for (size_t i = from; i < end; i++) {
         const struct candidate *c = &t->candidates[i];
         if (c->member == member && c->is_whole && c->record->has_parent &&
-            (!leaves || c->followers == 0) &&
-            t->table[place_of(t, member, c->record->parent)] == NONE)
+            (!leaves || c->followers == 0) && find_candidate(t, member, c->record->parent) == NONE)
             keys[count++] = c->record->parent;
     }
     int rc = count > 0 ? space->ops->get(space, keys, count, &t->arena, records, found) : 0;
@@ -274,7 +274,7 @@ static void link_candidates(struct taking *t)
     for (size_t i = 0; i < t->count; i++) {
         struct candidate *c = &t->candidates[i];
         if (c->record->has_parent)
-            c->parent = t->table[place_of(t, c->member, c->record->parent)];
+            c->parent = find_candidate(t, c->member, c->record->parent);
     }
 }
 
@@ -493,6 +493,7 @@ void tierce__victims_take(const struct tierce__victims_wish *wish,
             break; /* the other blocks were used again or must stay */
     }
     tierce__arena_clear(&t.arena);
+    tierce__numbers_fini(&t.table);
     for (size_t m = 0; m < t.member_count; m++)
         tierce__live_release(t.members[m].live);
     tierce__free(t.members);

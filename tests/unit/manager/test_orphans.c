@@ -29,7 +29,7 @@ static size_t count_notes(struct harness *h)
 {
     struct tierce__live *live;
     ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
-    size_t count = live->holes.note_count + live->holes.count;
+    size_t count = live->holes.note_count + live->holes.map.count;
     tierce__live_release(live);
     return count;
 }
@@ -123,7 +123,7 @@ START_TEST(a_block_that_is_removed_twice_leaves_one_hole)
     remove_keys(&h, &chain[3], 1);
     struct tierce__live *live;
     ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
-    ck_assert_uint_eq(live->holes.count, 1);
+    ck_assert_uint_eq(live->holes.map.count, 1);
     ck_assert_uint_eq(tierce__holes_children(&live->holes, chain[3]), 1);
     tierce__live_release(live);
     ck_assert_uint_eq(sweep(&h), 4);
