@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/map.h"
 #include "base/mix.h"
 #include "manager/meta/meta_store_private.h"
 #include "manager/registry/model.h"
@@ -57,19 +58,15 @@ bool tierce__meta_batch_is_valid(const struct tierce__meta_batch *batch)
 
 /* ---- samples -------------------------------------------------------------------------------- */
 
-/* Keys that were drawn, by open addressing; a slot holds an index into them plus 1. */
-struct key_set {
-    uint32_t *slots;
-    size_t mask;
-};
-
-static bool set_add(struct key_set *set, const int64_t *keys, size_t count, int64_t key)
+/* Whether the key is not among the drawn ones; its index, which is their count, is added. */
+static bool add_drawn(struct tierce__numbers *drawn, const int64_t *keys, int64_t key)
 {
-    size_t slot = tierce__meta_mix(key) & set->mask;
-    for (; set->slots[slot] != 0; slot = (slot + 1) & set->mask)
-        if (keys[set->slots[slot] - 1] == key)
+    uint32_t hash = (uint32_t)(tierce__meta_mix(key) >> 32);
+    TIERCE__NUMBERS_FOR_EACH (it, drawn, hash) {
+        if (keys[it.number] == key)
             return false;
-    set->slots[slot] = (uint32_t)count + 1;
+    }
+    tierce__numbers_put(drawn, hash, drawn->count);
     return true;
 }
 
@@ -77,22 +74,14 @@ static int sample_by_draws(uint64_t *random, size_t count, int64_t *out, size_t 
                            tierce__meta_draw_fn draw, void *arg)
 {
     enum { DRAWS_A_KEY = 16 };
-    struct key_set set = {.mask = 1};
-    while (set.mask < 2 * count)
-        set.mask = 2 * set.mask + 1;
-    set.slots = tierce__calloc(set.mask + 1, sizeof(*set.slots));
-    if (set.slots == NULL)
-        return -ENOMEM;
-    int rc = 0;
+    struct tierce__numbers drawn;
+    int rc = tierce__numbers_init(&drawn, count);
     size_t n = 0;
-    for (size_t draws = 0; n < count && draws < DRAWS_A_KEY * count; draws++) {
+    for (size_t draws = 0; rc >= 0 && n < count && draws < DRAWS_A_KEY * count; draws++) {
         rc = draw(arg, tierce__random_next(random), &out[n]);
-        if (rc < 0)
-            break;
-        if (rc > 0 && set_add(&set, out, n, out[n]))
-            n++;
+        n += rc > 0 && add_drawn(&drawn, out, out[n]);
     }
-    tierce__free(set.slots);
+    tierce__numbers_fini(&drawn);
     if (rc < 0)
         return rc;
     *found = n;

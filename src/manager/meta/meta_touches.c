@@ -8,26 +8,25 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/map.h"
 #include "base/mix.h"
 #include "manager/meta/meta_store_private.h"
 
 enum {
     PARTS = 16,
-    PART_SLOTS = 4096, /* a power of two; 1.5 MiB in all */
-    PART_ENTRIES_MAX = PART_SLOTS / 4 * 3,
-    FLUSHED_AT = PART_SLOTS / 2,
+    PART_ENTRIES_MAX = 3072, /* in all 1.2 MiB, and 1 MiB for finding them */
+    FLUSHED_AT = 2048,
 };
 
-/* Open addressing; a slot without uses is empty. */
 struct part {
     struct tierce__lock lock;
-    struct tierce__touch *slots; /* PART_SLOTS */
-    size_t count;
+    struct tierce__touch *entries; /* PART_ENTRIES_MAX */
+    struct tierce__numbers table;  /* of the entries, by space and key */
 };
 
 struct tierce__touches {
     struct part parts[PARTS];
-    struct tierce__touch *taken; /* PART_SLOTS: the flushed entries */
+    struct tierce__touch *taken; /* PART_ENTRIES_MAX: the entries that are flushed */
     tierce__touches_flush_fn flush;
     void *arg;
     uint32_t interval_ms;
@@ -45,19 +44,21 @@ static uint64_t hash_of(uint32_t space, int64_t key)
 /* false: no room. */
 static bool add(struct part *part, uint64_t hash, const struct tierce__touch *touch)
 {
-    struct tierce__touch *slot;
-    for (size_t i = (size_t)hash; (slot = &part->slots[i % PART_SLOTS])->uses > 0; i++) {
-        if (slot->space != touch->space || slot->key != touch->key)
+    uint32_t n = part->table.count;
+    tierce__lock_assert_held(&part->lock);
+    TIERCE__NUMBERS_FOR_EACH (it, &part->table, (uint32_t)hash) {
+        struct tierce__touch *entry = &part->entries[it.number];
+        if (entry->space != touch->space || entry->key != touch->key)
             continue;
-        slot->uses += slot->uses < UINT32_MAX;
-        if (slot->used_us < touch->used_us)
-            slot->used_us = touch->used_us;
+        entry->uses += entry->uses < UINT32_MAX;
+        if (entry->used_us < touch->used_us)
+            entry->used_us = touch->used_us;
         return true;
     }
-    if (part->count == PART_ENTRIES_MAX)
+    if (n == PART_ENTRIES_MAX)
         return false;
-    *slot = *touch;
-    part->count++;
+    part->entries[n] = *touch;
+    tierce__numbers_put(&part->table, (uint32_t)hash, n);
     return true;
 }
 
@@ -78,9 +79,9 @@ void tierce__touches_add(struct tierce__touches *touches, uint32_t space, const 
         struct part *part = &touches->parts[hash >> 60];
         struct tierce__touch touch = {space, 1, keys[i], tierce__meta_touch_us(now_us, i)};
         tierce__lock_take(&part->lock);
-        size_t before = part->count;
+        size_t before = part->table.count;
         bool added = add(part, hash, &touch);
-        is_full = is_full || !added || (part->count == FLUSHED_AT && before < FLUSHED_AT);
+        is_full = is_full || !added || (part->table.count == FLUSHED_AT && before < FLUSHED_AT);
         tierce__lock_drop(&part->lock);
     }
     if (is_full)
@@ -91,14 +92,13 @@ static void hand_on(struct tierce__touches *touches)
 {
     for (unsigned p = 0; p < PARTS; p++) {
         struct part *part = &touches->parts[p];
-        size_t count = 0;
         tierce__lock_take(&part->lock);
-        for (size_t i = 0; part->count > 0 && i < PART_SLOTS; i++)
-            if (part->slots[i].uses > 0) {
-                touches->taken[count++] = part->slots[i];
-                part->slots[i].uses = 0;
-                part->count--;
-            }
+        struct tierce__touch *entries = part->entries;
+        size_t count = part->table.count;
+        part->entries = touches->taken;
+        touches->taken = entries;
+        if (count > 0)
+            tierce__numbers_clear(&part->table);
         tierce__lock_drop(&part->lock);
         if (count > 0)
             touches->flush(touches->arg, touches->taken, count);
@@ -127,7 +127,8 @@ static void free_all(struct tierce__touches *touches)
 {
     for (unsigned i = 0; i < PARTS; i++) {
         tierce__lock_fini(&touches->parts[i].lock);
-        tierce__free(touches->parts[i].slots);
+        tierce__numbers_fini(&touches->parts[i].table);
+        tierce__free(touches->parts[i].entries);
     }
     tierce__cond_fini(&touches->wake);
     tierce__lock_fini(&touches->lock);
@@ -146,13 +147,13 @@ int tierce__touches_start(struct tierce__touches **out, uint32_t interval_ms,
     touches->interval_ms = interval_ms;
     tierce__lock_init(&touches->lock, TIERCE__LOCK_META_TOUCHES);
     tierce__cond_init(&touches->wake);
-    touches->taken = tierce__calloc(PART_SLOTS, sizeof(*touches->taken));
+    touches->taken = tierce__calloc(PART_ENTRIES_MAX, sizeof(*touches->taken));
     int rc = touches->taken == NULL ? -ENOMEM : 0;
     for (unsigned i = 0; i < PARTS; i++) {
         struct part *part = &touches->parts[i];
         tierce__lock_init(&part->lock, TIERCE__LOCK_META_TOUCHES);
-        part->slots = tierce__calloc(PART_SLOTS, sizeof(*part->slots));
-        if (part->slots == NULL)
+        part->entries = tierce__calloc(PART_ENTRIES_MAX, sizeof(*part->entries));
+        if (part->entries == NULL || tierce__numbers_init(&part->table, PART_ENTRIES_MAX) < 0)
             rc = -ENOMEM;
     }
     if (rc == 0)
