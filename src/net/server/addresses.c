@@ -2,7 +2,9 @@
 #include "net/server/addresses.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/list.h"
 #include "base/lock.h"
+#include "base/map.h"
 #include "base/mix.h"
 
 #include <errno.h>
@@ -10,21 +12,18 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define CAPACITY_MIN 64u /* a power of two, as every capacity is */
-
-/* An address without connections stays until the table is rebuilt. */
+/* An address with connections. */
 struct entry {
+    struct tierce__map_node node;
     struct tierce__address address;
     uint32_t count;
-    bool is_used;
 };
 
 struct tierce__addresses {
     struct tierce__lock lock; /* SERVE_ADDRESSES */
-    uint64_t seed; /* clients must not be able to choose addresses that collide in the table */
+    uint64_t seed; /* clients must not be able to choose addresses that collide in the map */
     uint32_t max;
-    struct entry *entries;
-    size_t capacity, used;
+    struct tierce__map entries;
 };
 
 static uint64_t hash(const struct tierce__addresses *addresses,
@@ -38,38 +37,18 @@ static uint64_t hash(const struct tierce__addresses *addresses,
     return h;
 }
 
-/* Returns the address's entry, or the free one for it. */
-static struct entry *find(const struct tierce__addresses *addresses,
+/* The address's entry, or NULL. */
+static struct entry *find(const struct tierce__addresses *addresses, uint64_t of_address,
                           const struct tierce__address *address)
 {
-    size_t at = hash(addresses, address) & (addresses->capacity - 1);
-    while (addresses->entries[at].is_used &&
-           memcmp(&addresses->entries[at].address, address, sizeof(*address)) != 0)
-        at = (at + 1) & (addresses->capacity - 1);
-    return &addresses->entries[at];
-}
-
-/* Rebuilds the table with the addresses that have connections; afterwards at least half of it is
- * empty. */
-static bool make_anew(struct tierce__addresses *addresses)
-{
-    const struct entry *old = addresses->entries;
-    size_t old_capacity = addresses->capacity, live = 0, capacity = CAPACITY_MIN;
-    for (size_t i = 0; i < old_capacity; i++)
-        live += old[i].count > 0;
-    while (capacity < 4 * (live + 1))
-        capacity *= 2;
-    struct entry *entries = tierce__calloc(capacity, sizeof(*entries));
-    if (entries == NULL)
-        return false;
-    addresses->entries = entries;
-    addresses->capacity = capacity;
-    addresses->used = live;
-    for (size_t i = 0; i < old_capacity; i++)
-        if (old[i].count > 0)
-            *find(addresses, &old[i].address) = old[i];
-    tierce__free((void *)(uintptr_t)old);
-    return true;
+    struct tierce__map_node *node = tierce__map_find(&addresses->entries, of_address);
+    tierce__lock_assert_held(&addresses->lock);
+    for (; node != NULL; node = tierce__map_find_next(node)) {
+        struct entry *entry = TIERCE__CONTAINER_OF(node, struct entry, node);
+        if (memcmp(&entry->address, address, sizeof(*address)) == 0)
+            return entry;
+    }
+    return NULL;
 }
 
 int tierce__addresses_create(struct tierce__addresses **out, uint32_t max)
@@ -77,13 +56,13 @@ int tierce__addresses_create(struct tierce__addresses **out, uint32_t max)
     struct tierce__addresses *addresses = tierce__calloc(1, sizeof(*addresses));
     if (addresses == NULL)
         return -ENOMEM;
-    addresses->max = max;
-    if (getrandom(&addresses->seed, sizeof(addresses->seed), 0) != sizeof(addresses->seed))
-        addresses->seed = (uint64_t)(uintptr_t)addresses;
-    if (!make_anew(addresses)) {
+    if (tierce__map_reserve(&addresses->entries, 64) < 0) {
         tierce__free(addresses);
         return -ENOMEM;
     }
+    addresses->max = max;
+    if (getrandom(&addresses->seed, sizeof(addresses->seed), 0) != sizeof(addresses->seed))
+        addresses->seed = (uint64_t)(uintptr_t)addresses;
     tierce__lock_init(&addresses->lock, TIERCE__LOCK_SERVE_ADDRESSES);
     *out = addresses;
     return 0;
@@ -94,7 +73,9 @@ void tierce__addresses_destroy(struct tierce__addresses *addresses)
     if (addresses == NULL)
         return;
     tierce__lock_fini(&addresses->lock);
-    tierce__free(addresses->entries);
+    TIERCE__MAP_FOR_EACH (node, &addresses->entries)
+        tierce__free(TIERCE__CONTAINER_OF(node, struct entry, node));
+    tierce__map_fini(&addresses->entries);
     tierce__free(addresses);
 }
 
@@ -116,19 +97,19 @@ bool tierce__addresses_enter(struct tierce__addresses *addresses, struct tierce_
 {
     struct tierce__address address;
     read_address(&address, from);
+    uint64_t of_address = hash(addresses, &address);
     tierce__lock_take(&addresses->lock);
-    struct entry *entry = find(addresses, &address);
-    bool entered = entry->count < addresses->max;
-    if (entered && !entry->is_used) {
-        entered = 2 * (addresses->used + 1) <= addresses->capacity || make_anew(addresses);
-        entry = find(addresses, &address);
-        addresses->used += entered;
+    struct entry *entry = find(addresses, of_address, &address);
+    if (entry == NULL && addresses->max > 0) {
+        entry = tierce__calloc(1, sizeof(*entry));
+        if (entry != NULL) {
+            entry->address = address;
+            tierce__map_put(&addresses->entries, &entry->node, of_address);
+        }
     }
-    if (entered) {
-        entry->address = address;
-        entry->is_used = true;
+    bool entered = entry != NULL && entry->count < addresses->max;
+    if (entered)
         entry->count++;
-    }
     tierce__lock_drop(&addresses->lock);
     if (entered)
         *out = address;
@@ -139,8 +120,11 @@ void tierce__addresses_leave(struct tierce__addresses *addresses,
                              const struct tierce__address *address)
 {
     tierce__lock_take(&addresses->lock);
-    struct entry *entry = find(addresses, address);
-    TIERCE_ASSERT(entry->count > 0);
-    entry->count--;
+    struct entry *entry = find(addresses, hash(addresses, address), address);
+    TIERCE_ASSERT(entry != NULL && entry->count > 0);
+    if (--entry->count == 0) {
+        tierce__map_remove(&addresses->entries, &entry->node);
+        tierce__free(entry);
+    }
     tierce__lock_drop(&addresses->lock);
 }
