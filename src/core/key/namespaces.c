@@ -4,14 +4,14 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/lock.h"
+#include "base/map.h"
 
 #include <errno.h>
 #include <string.h>
 
 #define TABLE_MAGIC    0x544e5354u
 #define NAMESPACES_MAX 65536u
-#define SLOTS_FIRST    64u
-#define SLOT_EMPTY     UINT32_MAX
+#define ENTRIES_FIRST  32u
 
 /* Lives at its address until the table ends, so that its bytes can be lent without a lock. */
 struct entry {
@@ -25,8 +25,7 @@ struct tierce__namespaces {
     struct entry **entries;   /* by id; entry_count of entry_room are in use */
     uint32_t entry_count;
     uint32_t entry_room;
-    uint32_t *slots; /* ids by digest, linear probing, at most half full */
-    uint32_t slot_count;
+    struct tierce__numbers ids; /* by digest */
 };
 
 int tierce__namespaces_create(struct tierce__namespaces **out)
@@ -50,46 +49,28 @@ void tierce__namespaces_destroy(struct tierce__namespaces *table)
         tierce__free(table->entries[i]);
     }
     tierce__free(table->entries);
-    tierce__free(table->slots);
+    tierce__numbers_fini(&table->ids);
     tierce__lock_fini(&table->lock);
     table->magic = 0;
     tierce__free(table);
 }
 
-/* The slot that holds `digest`, or the empty one where it belongs. */
-static uint32_t *find_slot(const struct tierce__namespaces *table, const uint8_t *digest)
+/* The id of a digest, or TIERCE__NUMBER_NONE. */
+static uint32_t find_id(const struct tierce__namespaces *table, const uint8_t *digest)
 {
-    uint32_t mask = table->slot_count - 1;
-    uint32_t i = tierce__load_le32(digest) & mask;
-    while (table->slots[i] != SLOT_EMPTY &&
-           memcmp(table->entries[table->slots[i]]->digest, digest, TIERCE_HASH_BYTES) != 0)
-        i = (i + 1) & mask;
-    return &table->slots[i];
-}
-
-/* Keeps the slots at most half full after one more entry. */
-static int grow_slots(struct tierce__namespaces *table)
-{
-    if (2 * (table->entry_count + 1) <= table->slot_count)
-        return 0;
-    uint32_t count = table->slot_count > 0 ? 2 * table->slot_count : SLOTS_FIRST;
-    uint32_t *slots = tierce__alloc(count * sizeof(*slots));
-    if (slots == NULL)
-        return -ENOMEM;
-    memset(slots, 0xff, count * sizeof(*slots));
-    tierce__free(table->slots);
-    table->slots = slots;
-    table->slot_count = count;
-    for (uint32_t id = 0; id < table->entry_count; id++)
-        *find_slot(table, table->entries[id]->digest) = id;
-    return 0;
+    tierce__lock_assert_held(&table->lock);
+    TIERCE__NUMBERS_FOR_EACH (it, &table->ids, tierce__load_le32(digest)) {
+        if (memcmp(table->entries[it.number]->digest, digest, TIERCE_HASH_BYTES) == 0)
+            return it.number;
+    }
+    return TIERCE__NUMBER_NONE;
 }
 
 static int grow_entries(struct tierce__namespaces *table)
 {
     if (table->entry_count < table->entry_room)
         return 0;
-    uint32_t room = table->entry_room > 0 ? 2 * table->entry_room : SLOTS_FIRST / 2;
+    uint32_t room = table->entry_room > 0 ? 2 * table->entry_room : ENTRIES_FIRST;
     struct entry **entries = tierce__realloc(table->entries, room * sizeof(*entries));
     if (entries == NULL)
         return -ENOMEM;
@@ -102,7 +83,7 @@ static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest
 {
     if (table->entry_count == NAMESPACES_MAX)
         return TIERCE_E_LIMIT;
-    if (grow_slots(table) < 0 || grow_entries(table) < 0)
+    if (tierce__numbers_reserve(&table->ids, table->entry_count + 1) < 0 || grow_entries(table) < 0)
         return -ENOMEM;
     struct entry *entry = tierce__calloc(1, sizeof(*entry));
     if (entry == NULL)
@@ -110,15 +91,15 @@ static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest
     memcpy(entry->digest, digest, TIERCE_HASH_BYTES);
     uint32_t id = table->entry_count++;
     table->entries[id] = entry;
-    *find_slot(table, digest) = id;
+    tierce__numbers_put(&table->ids, tierce__load_le32(digest), id);
     return id;
 }
 
 static int64_t intern_locked(struct tierce__namespaces *table, const uint8_t *digest, char **copy)
 {
     tierce__lock_assert_held(&table->lock);
-    uint32_t found = table->slot_count > 0 ? *find_slot(table, digest) : SLOT_EMPTY;
-    int64_t id = found != SLOT_EMPTY ? found : add_entry(table, digest);
+    uint32_t found = find_id(table, digest);
+    int64_t id = found != TIERCE__NUMBER_NONE ? found : add_entry(table, digest);
     if (id >= 0 && table->entries[id]->text == NULL) {
         table->entries[id]->text = *copy;
         *copy = NULL;
