@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
+#include "base/map.h"
 #include "optimizer/trace/trace_input.h"
 
 #include <errno.h>
@@ -33,13 +34,12 @@ static const struct row {
 
 #define FORMAT_COUNT (sizeof(formats) / sizeof(formats[0]))
 
-/* Names of instances and where to find them by hash: at most half of the places are taken. */
+/* Names of instances. */
 struct instances {
     char **names;
     uint32_t count, capacity;
-    uint32_t *places; /* [place_count], index + 1 */
-    uint32_t place_count;
-    uint32_t last; /* usually the same as last time */
+    struct tierce__numbers table; /* of the names */
+    uint32_t last;                /* usually the same as last time */
 };
 
 struct tierce__trace {
@@ -287,7 +287,7 @@ void tierce__trace_close(struct tierce__trace *trace)
     for (uint32_t i = 0; i < trace->instances.count; i++)
         tierce__free(trace->instances.names[i]);
     tierce__free(trace->instances.names);
-    tierce__free(trace->instances.places);
+    tierce__numbers_fini(&trace->instances.table);
     trace->magic = 0;
     tierce__free(trace);
 }
@@ -377,13 +377,14 @@ static bool is_instance(const struct instances *all, uint32_t index, const char 
     return strlen(all->names[index]) == length && memcmp(all->names[index], name, length) == 0;
 }
 
-/* The slot of a name, or the free slot for it. */
-static uint32_t *find_place(const struct instances *all, const char *name, size_t length)
+static uint32_t find_instance(const struct instances *all, uint32_t hash, const char *name,
+                              size_t length)
 {
-    uint32_t at = (uint32_t)XXH3_64bits(name, length) & (all->place_count - 1);
-    while (all->places[at] != 0 && !is_instance(all, all->places[at] - 1, name, length))
-        at = (at + 1) & (all->place_count - 1);
-    return &all->places[at];
+    TIERCE__NUMBERS_FOR_EACH (it, &all->table, hash) {
+        if (is_instance(all, it.number, name, length))
+            return it.number;
+    }
+    return TIERCE__NUMBER_NONE;
 }
 
 /* Room for twice as many names. */
@@ -394,16 +395,10 @@ static int grow_instances(struct instances *all)
     if (names == NULL)
         return -ENOMEM;
     all->names = names;
-    uint32_t *places = tierce__calloc(2 * capacity, sizeof(*places));
-    if (places == NULL)
-        return -ENOMEM;
-    tierce__free(all->places);
-    all->places = places;
-    all->place_count = 2 * capacity;
-    all->capacity = capacity;
-    for (uint32_t i = 0; i < all->count; i++)
-        *find_place(all, names[i], strlen(names[i])) = i + 1;
-    return 0;
+    int rc = tierce__numbers_reserve(&all->table, capacity);
+    if (rc == 0)
+        all->capacity = capacity;
+    return rc;
 }
 
 int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out, const char *name,
@@ -421,8 +416,9 @@ int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out, con
                                  INSTANCE_NAME_MAX);
     if (all->count == all->capacity && grow_instances(all) < 0)
         return -ENOMEM;
-    uint32_t *place = find_place(all, name, length);
-    if (*place == 0) {
+    uint32_t hash = (uint32_t)XXH3_64bits(name, length);
+    uint32_t index = find_instance(all, hash, name, length);
+    if (index == TIERCE__NUMBER_NONE) {
         if (all->count == INSTANCES_MAX)
             return tierce__trace_bad(trace, "there are more than %u instances", INSTANCES_MAX);
         char *copy = tierce__alloc(length + 1);
@@ -430,10 +426,11 @@ int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out, con
             return -ENOMEM;
         memcpy(copy, name, length);
         copy[length] = '\0';
-        all->names[all->count++] = copy;
-        *place = all->count;
+        index = all->count++;
+        all->names[index] = copy;
+        tierce__numbers_put(&all->table, hash, index);
     }
-    *out = all->last = *place - 1;
+    *out = all->last = index;
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #ifndef TIERCE_OPTIMIZER_TRACE_WAITING_H
 #define TIERCE_OPTIMIZER_TRACE_WAITING_H
 
+#include "base/map.h"
 #include "optimizer/trace/trace_order.h"
 
 /*
@@ -13,12 +14,11 @@
 #define TIERCE__WAITING_NAME_MAX 64u /* bytes; at least 1 */
 
 struct tierce__trace;
-struct tierce__waiting_place;
 
 /* Zeroed: none. */
 struct tierce__waiting {
-    struct tierce__waiting_place *places; /* [capacity], at most half of them taken */
-    size_t capacity, count;
+    struct tierce__map names;
+    size_t limit; /* of names, until those of returned requests are dropped */
 };
 
 /* Assigns the name to this request. -ENOMEM. */
