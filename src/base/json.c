@@ -10,6 +10,7 @@ void tierce__json_start(struct tierce__json *json, const char *text, size_t leng
     json->why = NULL;
     json->column = 0;
     json->depth = 0;
+    json->takes_nan = false;
 }
 
 bool tierce__json_fail(struct tierce__json *json, const char *why)
@@ -540,6 +541,12 @@ static bool skip_nested(struct tierce__json *json, char kind)
     return json->why == NULL;
 }
 
+static bool take_nan(struct tierce__json *json)
+{
+    return json->takes_nan &&
+           (take_word(json, "NaN") || take_word(json, "Infinity") || take_word(json, "-Infinity"));
+}
+
 bool tierce__json_skip(struct tierce__json *json)
 {
     struct tierce__text text;
@@ -556,14 +563,15 @@ bool tierce__json_skip(struct tierce__json *json)
         return !ignored || unescape(NULL, 0, text) >= 0 ||
                tierce__json_fail(json, "a text has an invalid escape");
     case '0':
-        return take_decimal(json, &number);
+        return take_nan(json) || take_decimal(json, &number);
     case 'n':
         return take_word(json, "null") || tierce__json_fail(json, "is no value");
     case 't':
     case 'f':
         return tierce__json_bool(json, &ignored);
     default:
-        return tierce__json_fail(json,
+        return take_nan(json) ||
+               tierce__json_fail(json,
                                  json->at == json->end ? "the line ends too early" : "is no value");
     }
 }

@@ -39,6 +39,8 @@ struct tierce__json {
     const char *why; /* NULL: nothing is wrong yet */
     size_t column;   /* of the error, from 1 */
     unsigned depth;
+    bool takes_nan; /* tierce__json_skip accepts NaN, Infinity and -Infinity, as Python writes them
+                     */
     char name[TIERCE__JSON_NAME_MAX]; /* of a member that is written with escapes */
 };
 

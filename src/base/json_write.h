@@ -6,10 +6,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/json.h"
 #include "base/line.h"
 
 /*
- * Writes JSON member by member, without white space, to the caller's line or file.
+ * Writes JSON member by member to the caller's line or file.
  *
  *     struct tierce__json_write json = {.line = &line};
  *     tierce__json_write_open(&json, NULL, '{');
@@ -21,12 +22,20 @@
  * one at a time.
  */
 
+enum tierce__json_layout {
+    TIERCE__JSON_COMPACT, /* without white space */
+    TIERCE__JSON_LINES,   /* each value on a line, indented by its depth */
+    TIERCE__JSON_SPACED,  /* such lines, with a space behind each colon */
+};
+
 struct tierce__json_write {
     struct tierce__line *line; /* or NULL, and */
     FILE *file;
     bool is_html; /* characters with a meaning in a <script> element are escaped, and invalid UTF-8
                      becomes U+FFFD; otherwise such bytes are written as they are */
-    bool comma;   /* an element precedes, in the same brackets */
+    enum tierce__json_layout layout;
+    unsigned depth; /* of the open brackets */
+    bool comma;     /* an element precedes, in the same brackets */
 };
 
 void tierce__json_write_open(struct tierce__json_write *json, const char *name, char bracket);
@@ -40,5 +49,9 @@ void tierce__json_write_number(struct tierce__json_write *json, const char *name
 void tierce__json_write_bool(struct tierce__json_write *json, const char *name, bool value);
 /* NULL is written as null. */
 void tierce__json_write_text(struct tierce__json_write *json, const char *name, const char *text);
+/* A value of a text that a reader has checked, in the layout of this writer; texts and numbers stay
+ * as they are written there. */
+void tierce__json_write_value(struct tierce__json_write *json, const char *name,
+                              struct tierce__text value);
 
 #endif

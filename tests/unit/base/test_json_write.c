@@ -69,12 +69,47 @@ START_TEST(html_in_a_file)
 }
 END_TEST
 
+/* One text in each layout: white space goes, texts and numbers stay as they are. */
+START_TEST(values_of_a_text)
+{
+    static const char value[] =
+        " { \"a\" : [ 1.50 , { } , [],\t\"x:\\\",}\" ],\n\"\\u0062,\":null }";
+    static const struct {
+        enum tierce__json_layout layout;
+        const char *text;
+    } wanted[] = {
+        {TIERCE__JSON_COMPACT,
+         "{\"v\":{\"a\":[1.50,{},[],\"x:\\\",}\"],\"\\u0062,\":null},\"w\":-1e3}"},
+        {TIERCE__JSON_LINES, "{\n  \"v\":{\n    \"a\":[\n      1.50,\n      {\n      },\n      [\n"
+                             "      ],\n      \"x:\\\",}\"\n    ],\n    \"\\u0062,\":null\n  },\n"
+                             "  \"w\":-1e3\n}"},
+        {TIERCE__JSON_SPACED,
+         "{\n  \"v\": {\n    \"a\": [\n      1.50,\n      {\n      },\n      [\n"
+         "      ],\n      \"x:\\\",}\"\n    ],\n    \"\\u0062,\": null\n  },\n"
+         "  \"w\": -1e3\n}"},
+    };
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        struct tierce__line line = {0};
+        struct tierce__json_write json = {.line = &line, .layout = wanted[i].layout};
+        tierce__json_write_open(&json, NULL, '{');
+        tierce__json_write_value(&json, "v", (struct tierce__text){value, sizeof(value) - 1});
+        tierce__json_write_value(&json, "w", (struct tierce__text){"-1e3", 4});
+        tierce__json_write_close(&json, '}');
+        tierce__line_put_bytes(&line, "", 1);
+        ck_assert(!line.failed);
+        ck_assert_str_eq(line.text, wanted[i].text);
+        tierce__line_clear(&line);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("json_write");
     TCase *tcase = tcase_create("json_write");
     tcase_add_test(tcase, a_line);
     tcase_add_test(tcase, html_in_a_file);
+    tcase_add_test(tcase, values_of_a_text);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }
