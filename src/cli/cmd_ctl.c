@@ -5,7 +5,6 @@
 #include "cli/process.h"
 #include "cli/optimize/progress.h"
 
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -97,38 +96,29 @@ static int clear(const struct tierce__process *process, int argc, char **argv)
 
 #define LOOK_MS 500
 
-static uint64_t number(struct json_object *status, const char *name)
+static uint64_t number(const struct tierce__json_doc *status, const char *name)
 {
-    struct json_object *value;
-    return json_object_object_get_ex(status, name, &value) ? (uint64_t)json_object_get_int64(value)
-                                                           : 0;
+    return (uint64_t)tierce__json_get_int(status->value, name, 0);
 }
 
-static const char *word(char out[64], struct json_object *status, const char *name)
+static const char *word(char out[64], const struct tierce__json_doc *status, const char *name)
 {
-    struct json_object *value = NULL;
-    (void)json_object_object_get_ex(status, name, &value);
-    const char *text = json_object_get_string(value);
-    tierce__text_for_message(out, 64, text != NULL ? text : "");
-    return out;
+    return tierce__process_word(out, 64, status->value, name, "");
 }
 
-static int ask_backfill(struct json_object **status, const struct tierce__process *process,
+static int ask_backfill(struct tierce__json_doc *status, const struct tierce__process *process,
                         const char *path)
 {
     char *text;
     int rc = tierce__process_ask("ctl", process, path, "", false, &text);
     if (rc != TIERCE__CLI_OK)
         return rc;
-    *status = json_tokener_parse(text);
+    rc = tierce__process_read("ctl", process, text, status);
     tierce__free(text);
-    return json_object_is_type(*status, json_type_object)
-               ? TIERCE__CLI_OK
-               : tierce__cli_fail("ctl", "%s: the process did not send a valid answer",
-                                  process->socket);
+    return rc;
 }
 
-static int tell_backfill(struct json_object *status)
+static int tell_backfill(const struct tierce__json_doc *status)
 {
     char bytes[32], state[64], reason[64];
     (void)word(state, status, "state");
@@ -150,7 +140,7 @@ static int tell_backfill(struct json_object *status)
 }
 
 /* Until it has ended. */
-static int follow_backfill(const struct tierce__process *process, struct json_object *status)
+static int follow_backfill(const struct tierce__process *process, struct tierce__json_doc *status)
 {
     struct tierce__progress progress;
     struct timespec wait = {.tv_nsec = LOOK_MS * 1000000L};
@@ -162,14 +152,12 @@ static int follow_backfill(const struct tierce__process *process, struct json_ob
         uint64_t seen = number(status, "seen");
         tierce__progress_add(&progress, seen > progress.done ? seen - progress.done : 0);
         (void)nanosleep(&wait, NULL);
-        json_object_put(status);
-        status = NULL;
-        rc = ask_backfill(&status, process, "/backfill");
+        tierce__json_doc_clear(status);
+        rc = ask_backfill(status, process, "/backfill");
     }
     tierce__progress_end(&progress);
     if (rc == TIERCE__CLI_OK)
         rc = tell_backfill(status);
-    json_object_put(status);
     return rc;
 }
 
@@ -191,14 +179,14 @@ static int backfill(const struct tierce__process *process, int argc, char **argv
             "ctl", "--rate requires backfill start and a size above 0, such as 64MiB");
     if (argc > rest)
         snprintf(path, sizeof(path), "/backfill?do=start&rate=%s", argv[rest + 1]);
-    struct json_object *status = NULL;
+    struct tierce__json_doc status = {0};
     int rc = ask_backfill(&status, process,
                           starts  ? path
                           : shows ? "/backfill"
                                   : "/backfill?do=stop");
     if (rc == TIERCE__CLI_OK)
-        return follow_backfill(process, status);
-    json_object_put(status);
+        rc = follow_backfill(process, &status);
+    tierce__json_doc_clear(&status);
     return rc;
 }
 

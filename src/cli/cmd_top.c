@@ -6,7 +6,6 @@
 #include "cli/process.h"
 #include "cli/optimize/progress.h"
 
-#include <json-c/json.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -38,7 +37,7 @@ struct options {
 
 /* The previous counters of a process. */
 struct look {
-    struct json_object *status; /* or NULL */
+    struct tierce__json_doc status; /* zeroed: there are none */
     uint64_t at_ns;
 };
 
@@ -52,28 +51,15 @@ static void end(int signal)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static int64_t number(struct json_object *object, const char *name)
+static int64_t number(struct tierce__text object, const char *name)
 {
-    struct json_object *value;
-    return object != NULL && json_object_object_get_ex(object, name, &value)
-               ? json_object_get_int64(value)
-               : 0;
-}
-
-static struct json_object *member(struct json_object *object, const char *name)
-{
-    struct json_object *value = NULL;
-    if (object != NULL)
-        (void)json_object_object_get_ex(object, name, &value);
-    return value;
+    return tierce__json_get_int(object, name, 0);
 }
 
 /* A word for a terminal. */
-static const char *word(char out[32], struct json_object *object, const char *name)
+static const char *word(char out[32], struct tierce__text object, const char *name)
 {
-    const char *text = json_object_get_string(member(object, name));
-    tierce__text_for_message(out, 32, text != NULL ? text : "?");
-    return out;
+    return tierce__process_word(out, 32, object, name, "?");
 }
 
 static double share(int64_t part, int64_t whole)
@@ -82,7 +68,7 @@ static double share(int64_t part, int64_t whole)
 }
 
 /* Growth a second; without an earlier look: since the process began. */
-static double rate(struct json_object *now, struct json_object *before, const char *name,
+static double rate(struct tierce__text now, struct tierce__text before, const char *name,
                    double seconds)
 {
     return seconds > 0 ? (double)(number(now, name) - number(before, name)) / seconds : 0;
@@ -90,19 +76,18 @@ static double rate(struct json_object *now, struct json_object *before, const ch
 
 /* ---- one process ----------------------------------------------------------------------------- */
 
-static struct json_object *tier_of(struct json_object *status, size_t index)
+static struct tierce__text tier_of(const struct tierce__json_doc *status, size_t index)
 {
-    struct json_object *tiers = member(status, "tiers");
-    return json_object_is_type(tiers, json_type_array) && index < json_object_array_length(tiers)
-               ? json_object_array_get_idx(tiers, index)
-               : NULL;
+    char path[32];
+    snprintf(path, sizeof(path), "tiers.%zu", index);
+    return tierce__json_get(status->value, path);
 }
 
 /* The contents of a remote store are not known here. */
-static void print_held(struct json_object *tier)
+static void print_held(struct tierce__text tier)
 {
     char used[32], cap[32];
-    if (json_object_get_boolean(member(tier, "shared"))) {
+    if (tierce__json_get_bool(tier, "shared")) {
         printf(" %9s %10s %10s %5s", "-", "-", "-", "-");
         return;
     }
@@ -112,28 +97,31 @@ static void print_held(struct json_object *tier)
            share(number(tier, "used_bytes"), number(tier, "cap_bytes")));
 }
 
-static void print_tier(struct json_object *tier, struct json_object *before, double seconds)
+static void print_tier(struct tierce__text tier, struct tierce__text before, double seconds)
 {
     char name[32], queued[32], read[32], put[32], evicted[32] = "-";
     tierce__human_bytes(queued, sizeof(queued), (uint64_t)number(tier, "queued_bytes"));
     tierce__human_bytes(read, sizeof(read), (uint64_t)rate(tier, before, "read_bytes", seconds));
     tierce__human_bytes(put, sizeof(put), (uint64_t)rate(tier, before, "put_bytes", seconds));
-    if (!json_object_get_boolean(member(tier, "shared")))
+    if (!tierce__json_get_bool(tier, "shared"))
         snprintf(evicted, sizeof(evicted), "%.1f/s", rate(tier, before, "evicted_chunks", seconds));
     printf("  %-8s %-7s", word(name, tier, "name"),
-           json_object_get_boolean(member(tier, "in_service")) ? "serves" : "LEFT");
+           tierce__json_get_bool(tier, "in_service") ? "serves" : "LEFT");
     print_held(tier);
     printf(" %10s %10s/s %10s/s %10s %7lld\n", queued, read, put, evicted,
            (long long)number(tier, "errors"));
 }
 
-static void print_process(const char *socket, struct json_object *status, const struct look *before)
+static void print_process(const char *socket, const struct tierce__json_doc *now,
+                          const struct look *before)
 {
     char uptime[32], mode[32], role[32], state[32];
-    struct json_object *stats = member(status, "stats"), *old = member(before->status, "stats");
+    struct tierce__text status = now->value;
+    struct tierce__text stats = tierce__json_get(status, "stats");
+    struct tierce__text old = tierce__json_get(before->status.value, "stats");
+    bool is_first = before->status.copy == NULL;
     double uptime_s = (double)number(status, "uptime_ms") / 1e3;
-    double seconds =
-        before->status != NULL ? (double)(tierce__now_ns() - before->at_ns) / 1e9 : uptime_s;
+    double seconds = is_first ? uptime_s : (double)(tierce__now_ns() - before->at_ns) / 1e9;
     int64_t asked = number(stats, "lookup_blocks") - number(old, "lookup_blocks");
     int64_t hit = number(stats, "lookup_hit_blocks") - number(old, "lookup_hit_blocks");
     tierce__human_seconds(uptime, sizeof(uptime), (uint64_t)uptime_s);
@@ -142,7 +130,7 @@ static void print_process(const char *socket, struct json_object *status, const 
     printf("%s %lld  up %s  %s%s%s%s%s  %s\n", word(role, status, "role"),
            (long long)number(status, "pid"), uptime, socket, stands_out ? "  mode " : "",
            stands_out ? mode : "", is_ok ? "" : "  STATE ", is_ok ? "" : state,
-           before->status != NULL ? "" : "(rates since it began)");
+           is_first ? "(rates since it began)" : "");
     printf("  lookups %.1f/s  blocks asked %.0f/s  hit %.1f%% (since it began %.1f%%)  loaded "
            "%.0f/s  failed %lld  pins %lld\n",
            rate(stats, old, "lookups", seconds), rate(stats, old, "lookup_blocks", seconds),
@@ -160,8 +148,8 @@ static void print_process(const char *socket, struct json_object *status, const 
            (long long)number(stats, "deadline_failures"));
     printf("  %-8s %-7s %9s %10s %10s %5s %10s %12s %12s %10s %7s\n", "tier", "state", "chunks",
            "used", "cap", "full", "queued", "read", "written", "evicted", "errors");
-    for (size_t i = 0; tier_of(status, i) != NULL; i++)
-        print_tier(tier_of(status, i), tier_of(before->status, i), seconds);
+    for (size_t i = 0; tier_of(now, i).length > 0; i++)
+        print_tier(tier_of(now, i), tier_of(&before->status, i), seconds);
     printf("\n");
 }
 
@@ -175,16 +163,15 @@ static int show(const struct options *options, const struct tierce__process *pro
     if (rc != TIERCE__CLI_OK)
         return rc;
     uint64_t now = tierce__now_ns();
-    struct json_object *status = options->json ? NULL : json_tokener_parse(text);
+    struct tierce__json_doc status = {0};
     if (options->json)
         fputs(text, stdout);
-    else if (status == NULL)
-        rc =
-            tierce__cli_fail("top", "%s: the process did not send a valid answer", process->socket);
     else
-        print_process(process->socket, status, look);
+        rc = tierce__process_read("top", process, text, &status);
+    if (rc == TIERCE__CLI_OK && !options->json)
+        print_process(process->socket, &status, look);
     tierce__free(text);
-    json_object_put(look->status);
+    tierce__json_doc_clear(&look->status);
     *look = (struct look){.status = status, .at_ns = now};
     return rc;
 }
@@ -219,7 +206,7 @@ static int show_all(const struct options *options, const struct tierce__process 
             rc = tierce__cli_fail("top", "cannot write to standard output");
     }
     for (size_t i = 0; i < count; i++)
-        json_object_put(looks[i].status);
+        tierce__json_doc_clear(&looks[i].status);
     tierce__free(looks);
     return rc;
 }

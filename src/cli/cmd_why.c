@@ -6,7 +6,6 @@
 #include "cli/why_folder.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -153,42 +152,24 @@ static int read_tokens(struct request *r)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* A member that is a text, or NULL. */
-static const char *text_of(struct json_object *answer, const char *name)
-{
-    struct json_object *value;
-    return json_object_object_get_ex(answer, name, &value) &&
-                   json_object_is_type(value, json_type_string)
-               ? json_object_get_string(value)
-               : NULL;
-}
-
-static int print_text(const char *text)
-{
-    char *clean = tierce__strdup(text);
-    if (clean == NULL)
-        return tierce__cli_fail("why", "no memory");
-    tierce__cli_clean(clean);
-    fputs(clean, stdout);
-    tierce__free(clean);
-    return TIERCE__CLI_OK;
-}
-
 /* Prints the JSON answer, and returns its reason as an exit status. */
 static int show(const struct request *r, const char *json)
 {
-    struct json_object *answer = json_tokener_parse(json);
-    const char *text = text_of(answer, "text"), *reason = text_of(answer, "reason");
+    struct tierce__json_doc answer = {0};
+    char *text = NULL, reason[64];
     int status = TIERCE__CLI_OK;
-    if (text == NULL || reason == NULL)
+    if (tierce__json_parse(&answer, json, strlen(json), NULL) < 0 ||
+        tierce__json_copy_text(&text, answer.value, "text") < 0 ||
+        !tierce__json_get_text(reason, sizeof(reason), answer.value, "reason"))
         status = tierce__cli_fail("why", "the process did not send a valid answer");
-    else if (r->json)
-        fputs(json, stdout);
-    else
-        status = print_text(text);
+    if (status == TIERCE__CLI_OK) {
+        tierce__cli_clean(text);
+        fputs(r->json ? json : text, stdout);
+    }
     if (status == TIERCE__CLI_OK && strcmp(reason, "none") != 0)
         status = TIERCE__CLI_FAILED;
-    json_object_put(answer);
+    tierce__free(text);
+    tierce__json_doc_clear(&answer);
     return status;
 }
 

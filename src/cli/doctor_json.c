@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/json_value.h"
+#include "base/json_write.h"
 #include "cli/doctor.h"
 
 #include <errno.h>
-#include <json-c/json.h>
-#include <limits.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define DEPTH_MAX      128
 #define PATH_BYTES_MAX 512
 
 struct diff {
@@ -18,130 +20,150 @@ struct diff {
     bool failed;      /* no memory for a text */
 };
 
-static int parse(struct json_object **out, const char *text)
+static bool is_integer(struct tierce__text number)
 {
-    size_t len = strlen(text);
-    if (len > INT_MAX)
-        return TIERCE_E_FORMAT;
-    struct json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
-    if (tokener == NULL)
-        return -ENOMEM;
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
-    *out = json_tokener_parse_ex(tokener, text, (int)len);
-    enum json_tokener_error rc = json_tokener_get_error(tokener);
-    /* A bare number ends only with the text; one NUL more says so. */
-    if (rc == json_tokener_continue) {
-        *out = json_tokener_parse_ex(tokener, "", 1);
-        rc = json_tokener_get_error(tokener);
-    }
-    json_tokener_free(tokener);
-    return rc == json_tokener_success ? 0 : TIERCE_E_FORMAT;
+    size_t i = 0;
+    while (i < number.length && strchr("-0123456789", number.at[i]) != NULL)
+        i++;
+    return i == number.length;
 }
 
-static const char *text_of(struct diff *diff, struct json_object *value)
+static bool same_text(struct diff *diff, struct tierce__text a, struct tierce__text b)
 {
-    if (value == NULL)
-        return "null";
-    const char *text = json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN |
-                                                                 JSON_C_TO_STRING_NOSLASHESCAPE);
-    if (text == NULL)
-        diff->failed = true;
-    return text != NULL ? text : "";
+    char *x = NULL, *y = NULL;
+    int rc = tierce__json_copy_text(&x, a, "");
+    if (rc == 0)
+        rc = tierce__json_copy_text(&y, b, "");
+    bool same = rc == 0 && strcmp(x, y) == 0;
+    diff->failed = diff->failed || rc == -ENOMEM;
+    tierce__free(x);
+    tierce__free(y);
+    return same;
 }
 
-static bool is_number(struct json_object *value)
+/* Scalars and values of different types. Integers compare as they are written, which is exact. */
+static bool same_scalar(struct diff *diff, struct tierce__text a, struct tierce__text b)
 {
-    return json_object_is_type(value, json_type_int) ||
-           json_object_is_type(value, json_type_double);
-}
-
-/* Scalars and values of different types. */
-static bool same_scalar(struct diff *diff, struct json_object *a, struct json_object *b)
-{
-    if (is_number(a) && is_number(b) &&
-        (json_object_is_type(a, json_type_double) || json_object_is_type(b, json_type_double))) {
-        double x = json_object_get_double(a), y = json_object_get_double(b);
+    char kind = tierce__json_value_kind(a);
+    if (kind != tierce__json_value_kind(b))
+        return false;
+    if (a.length == b.length && memcmp(a.at, b.at, a.length) == 0)
+        return true;
+    if (kind == '0' && (!is_integer(a) || !is_integer(b))) {
+        double x = strtod(a.at, NULL), y = strtod(b.at, NULL);
         return x <= y && x >= y;
     }
-    if (json_object_get_type(a) != json_object_get_type(b))
-        return false;
-    /* Integers compare as text, which is exact over the whole range of int64 and uint64. */
-    return strcmp(text_of(diff, a), text_of(diff, b)) == 0;
+    return kind == '"' && same_text(diff, a, b);
 }
 
-static void report(struct diff *diff, const char *path, const char *a, const char *b)
+/* NULL: no value, or no memory. */
+static const char *print(struct diff *diff, struct tierce__line *line, struct tierce__text value)
 {
-    if (diff->shared_only && (a == NULL || b == NULL))
+    struct tierce__json_write json = {.line = line};
+    if (value.length == 0)
+        return NULL;
+    tierce__json_write_value(&json, NULL, value);
+    tierce__line_put_bytes(line, "", 1);
+    diff->failed = diff->failed || line->failed;
+    return line->failed ? NULL : line->text;
+}
+
+/* One of the values may be empty: then that side lacks it. */
+static void report(struct diff *diff, const char *path, struct tierce__text a,
+                   struct tierce__text b)
+{
+    struct tierce__line line_a = {0}, line_b = {0};
+    TIERCE_ASSERT(a.length > 0 || b.length > 0);
+    if (diff->shared_only && (a.length == 0 || b.length == 0))
         return;
     diff->count++;
     if (diff->fn != NULL)
-        diff->fn(diff->arg, path, a, b);
+        diff->fn(diff->arg, path, print(diff, &line_a, a), print(diff, &line_b, b));
+    tierce__line_clear(&line_a);
+    tierce__line_clear(&line_b);
 }
 
-static void diff_values(struct diff *diff, const char *path, struct json_object *a,
-                        struct json_object *b);
+static void diff_values(struct diff *diff, const char *path, struct tierce__text a,
+                        struct tierce__text b);
 
-static void join(char out[PATH_BYTES_MAX], const char *path, const char *key)
+static void join(char out[PATH_BYTES_MAX], const char *path, struct tierce__text key)
 {
-    int n = snprintf(out, PATH_BYTES_MAX, "%s.%s", path, key);
+    int n = snprintf(out, PATH_BYTES_MAX, "%s.%.*s", path, (int)key.length, key.at);
     if (n >= PATH_BYTES_MAX)
         memcpy(out + PATH_BYTES_MAX - 4, "...", 4);
 }
 
-static void diff_objects(struct diff *diff, const char *path, struct json_object *a,
-                         struct json_object *b)
+/* Each name counts once, with its last value. */
+static void diff_objects(struct diff *diff, const char *path, struct tierce__text a,
+                         struct tierce__text b)
 {
     char below[PATH_BYTES_MAX];
-    json_object_object_foreach(a, key, value)
-    {
-        struct json_object *other = NULL;
-        join(below, path, key);
-        if (json_object_object_get_ex(b, key, &other))
+    struct tierce__text name, value, other;
+    struct tierce__json each = tierce__json_each(a);
+    while (tierce__json_next(&each, &name, &value)) {
+        if (tierce__json_find(a, name).at != value.at)
+            continue;
+        join(below, path, name);
+        other = tierce__json_find(b, name);
+        if (other.length > 0)
             diff_values(diff, below, value, other);
         else
-            report(diff, below, text_of(diff, value), NULL);
+            report(diff, below, value, other);
     }
-    json_object_object_foreach(b, only, there)
-    {
-        if (json_object_object_get_ex(a, only, NULL))
+    each = tierce__json_each(b);
+    while (tierce__json_next(&each, &name, &value)) {
+        other = tierce__json_find(a, name);
+        if (other.length > 0 || tierce__json_find(b, name).at != value.at)
             continue;
-        join(below, path, only);
-        report(diff, below, NULL, text_of(diff, there));
+        join(below, path, name);
+        report(diff, below, other, value);
+    }
+}
+
+static size_t length_of(struct tierce__text array)
+{
+    size_t length = 0;
+    struct tierce__text name, value;
+    struct tierce__json each = tierce__json_each(array);
+    while (tierce__json_next(&each, &name, &value))
+        length++;
+    return length;
+}
+
+static void diff_arrays(struct diff *diff, const char *path, struct tierce__text a,
+                        struct tierce__text b)
+{
+    char index[24], below[PATH_BYTES_MAX];
+    struct tierce__text name, value, other;
+    struct tierce__json each_a = tierce__json_each(a), each_b = tierce__json_each(b);
+    for (size_t i = 0; tierce__json_next(&each_a, &name, &value); i++) {
+        bool both = tierce__json_next(&each_b, &name, &other);
+        TIERCE_ASSERT(both); /* they are as long */
+        int n = snprintf(index, sizeof(index), "%zu", i);
+        join(below, path, (struct tierce__text){index, (size_t)n});
+        diff_values(diff, below, value, other);
     }
 }
 
 /* The recursion is bounded by the depth that the parser accepts. */
-static void diff_values(struct diff *diff, const char *path, struct json_object *a,
-                        struct json_object *b)
+static void diff_values(struct diff *diff, const char *path, struct tierce__text a,
+                        struct tierce__text b)
 {
-    char index[24], below[PATH_BYTES_MAX];
-    if (json_object_is_type(a, json_type_object) && json_object_is_type(b, json_type_object)) {
+    char kind = tierce__json_value_kind(a);
+    bool same_kind = kind == tierce__json_value_kind(b);
+    if (same_kind && kind == '{')
         diff_objects(diff, path, a, b);
-        return;
-    }
-    if (json_object_is_type(a, json_type_array) && json_object_is_type(b, json_type_array) &&
-        json_object_array_length(a) == json_object_array_length(b)) {
-        for (size_t i = 0; i < json_object_array_length(a); i++) {
-            snprintf(index, sizeof(index), "%zu", i);
-            join(below, path, index);
-            diff_values(diff, below, json_object_array_get_idx(a, i),
-                        json_object_array_get_idx(b, i));
-        }
-        return;
-    }
-    if (!same_scalar(diff, a, b))
-        report(diff, path, text_of(diff, a), text_of(diff, b));
+    else if (same_kind && kind == '[' && length_of(a) == length_of(b))
+        diff_arrays(diff, path, a, b);
+    else if (!same_scalar(diff, a, b))
+        report(diff, path, a, b);
 }
 
-/* The model's own configuration inside an engine's wrapper; else the tree itself. */
-static struct json_object *unwrap(struct json_object *tree)
+/* The model's own configuration inside an engine's wrapper; else the value itself. */
+static struct tierce__text unwrap(struct tierce__text value)
 {
-    struct json_object *config = NULL;
-    if (json_object_is_type(tree, json_type_object) &&
-        json_object_object_get_ex(tree, "config", &config) &&
-        json_object_is_type(config, json_type_object))
-        return config;
-    return tree;
+    struct tierce__text config = tierce__json_get(value, "config");
+    return tierce__json_value_kind(config) == '{' ? config : value;
 }
 
 int tierce__doctor_diff_models(const struct tierce__doctor_model *a,
@@ -149,18 +171,18 @@ int tierce__doctor_diff_models(const struct tierce__doctor_model *a,
                                void *arg)
 {
     struct diff diff = {.fn = fn, .arg = arg, .shared_only = a->raw != b->raw};
-    struct json_object *tree_a = NULL, *tree_b = NULL;
+    struct tierce__json_doc doc_a = {0}, doc_b = {0};
 
-    int rc = parse(&tree_a, a->json);
+    int rc = tierce__json_parse(&doc_a, a->json, strlen(a->json), NULL);
     if (rc == 0)
-        rc = parse(&tree_b, b->json);
+        rc = tierce__json_parse(&doc_b, b->json, strlen(b->json), NULL);
     if (rc == 0) {
         bool mixed = diff.shared_only;
-        diff_values(&diff, "model", mixed && !a->raw ? unwrap(tree_a) : tree_a,
-                    mixed && !b->raw ? unwrap(tree_b) : tree_b);
+        diff_values(&diff, "model", mixed && !a->raw ? unwrap(doc_a.value) : doc_a.value,
+                    mixed && !b->raw ? unwrap(doc_b.value) : doc_b.value);
     }
-    json_object_put(tree_a);
-    json_object_put(tree_b);
+    tierce__json_doc_clear(&doc_a);
+    tierce__json_doc_clear(&doc_b);
     if (rc == 0 && diff.failed)
         rc = -ENOMEM;
     return rc != 0 ? rc : diff.count;
@@ -168,8 +190,8 @@ int tierce__doctor_diff_models(const struct tierce__doctor_model *a,
 
 bool tierce__doctor_is_json(const char *text)
 {
-    struct json_object *tree = NULL;
-    int rc = parse(&tree, text);
-    json_object_put(tree);
+    struct tierce__json_doc doc = {0};
+    int rc = tierce__json_parse(&doc, text, strlen(text), NULL);
+    tierce__json_doc_clear(&doc);
     return rc == 0;
 }

@@ -3,13 +3,14 @@
 #include "base/config/config_parse.h"
 #include "base/config/config_yaml.h"
 #include "base/file.h"
+#include "base/json_value.h"
+#include "base/json_write.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "engine/engine_config.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <libfyaml.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -64,109 +65,95 @@ static int put_number(struct source *source, const char *name, uint64_t value)
 
 /* ---- the model ------------------------------------------------------------------------------ */
 
-/* A plain scalar is parsed as JSON (numbers, true, false, null), else it is a string. */
-static struct json_object *json_from_scalar(struct fy_node *node)
+/* A plain scalar that is a number, true, false or null in JSON stays as it is; every other scalar
+ * becomes a text. */
+static int write_scalar(struct tierce__json_write *json, const char *name, struct fy_node *node)
 {
     char *text = NULL;
-    struct json_object *value = NULL;
-    if (tierce__yaml_scalar(&text, node) != 0)
-        return NULL;
-    size_t len = strlen(text);
-    bool plain = fy_node_get_style(node) == FYNS_PLAIN && len < INT_MAX;
-    struct json_tokener *tokener = plain ? json_tokener_new() : NULL;
-    if (tokener != NULL) {
-        json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
-        value = json_tokener_parse_ex(tokener, text, (int)len + 1);
-        if (value != NULL && json_object_is_type(value, json_type_string)) {
-            json_object_put(value);
-            value = NULL;
-        }
-        json_tokener_free(tokener);
-    }
-    if (value == NULL && !(plain && (strcmp(text, "null") == 0 || strcmp(text, "~") == 0)))
-        value = json_object_new_string(text);
+    struct tierce__json_doc doc = {0};
+    int rc = node != NULL ? tierce__yaml_scalar(&text, node) : -EINVAL;
+    if (rc == -ENOMEM)
+        return rc;
+    bool plain = text != NULL && fy_node_get_style(node) == FYNS_PLAIN;
+    if (text == NULL || (plain && strcmp(text, "~") == 0))
+        tierce__json_write_text(json, name, NULL);
+    else if (plain && tierce__json_parse(&doc, text, strlen(text), NULL) == 0 &&
+             tierce__json_value_kind(doc.value) != '"')
+        tierce__json_write_value(json, name, doc.value);
+    else
+        tierce__json_write_text(json, name, text);
+    tierce__json_doc_clear(&doc);
     tierce__free(text);
-    return value;
+    return 0;
 }
 
-static int json_from_yaml(struct json_object **out, struct fy_node *node, int depth);
+static int write_node(struct tierce__json_write *json, const char *name, struct fy_node *node);
 
-static int add_pairs(struct json_object *object, struct fy_node *node, int depth)
+/* Whether a pair before this one has the key. */
+static bool is_repeated(struct fy_node *node, const struct fy_node_pair *pair, const char *key)
+{
+    void *state = NULL;
+    struct fy_node_pair *other;
+    bool found = false;
+    while (!found && (other = fy_node_mapping_iterate(node, &state)) != pair) {
+        size_t bytes = 0;
+        const char *text = fy_node_get_scalar(fy_node_pair_key(other), &bytes);
+        found = text != NULL && bytes == strlen(key) && memcmp(text, key, bytes) == 0;
+    }
+    return found;
+}
+
+static int write_pairs(struct tierce__json_write *json, struct fy_node *node)
 {
     void *state = NULL;
     struct fy_node_pair *pair;
-    while ((pair = fy_node_mapping_iterate(node, &state)) != NULL) {
+    int rc = 0;
+    while (rc == 0 && (pair = fy_node_mapping_iterate(node, &state)) != NULL) {
         char *key = NULL;
-        struct json_object *value = NULL;
-        int rc = tierce__yaml_scalar(&key, fy_node_pair_key(pair));
-        if (rc == 0 && json_object_object_get_ex(object, key, NULL))
-            rc = -EEXIST;
+        rc = tierce__yaml_scalar(&key, fy_node_pair_key(pair));
         if (rc == 0)
-            rc = json_from_yaml(&value, fy_node_pair_value(pair), depth);
-        if (rc == 0 && json_object_object_add(object, key, value) != 0) {
-            json_object_put(value);
-            rc = -ENOMEM;
-        }
+            rc = is_repeated(node, pair, key) ? -EEXIST
+                                              : write_node(json, key, fy_node_pair_value(pair));
         tierce__free(key);
-        if (rc != 0)
-            return rc;
     }
-    return 0;
+    return rc;
 }
 
-static int add_items(struct json_object *array, struct fy_node *node, int depth)
+/* Errors: -EINVAL (aliases, too deep), -EEXIST (a key is repeated), -ENOMEM. */
+static int write_node(struct tierce__json_write *json, const char *name, struct fy_node *node)
 {
     void *state = NULL;
     struct fy_node *item;
-    while ((item = fy_node_sequence_iterate(node, &state)) != NULL) {
-        struct json_object *value = NULL;
-        int rc = json_from_yaml(&value, item, depth);
-        if (rc == 0 && json_object_array_add(array, value) != 0) {
-            json_object_put(value);
-            rc = -ENOMEM;
-        }
-        if (rc != 0)
-            return rc;
-    }
-    return 0;
-}
-
-/* *out = the node as JSON (NULL for null). Errors: -EINVAL (aliases, too deep), -EEXIST,
- * -ENOMEM. */
-static int json_from_yaml(struct json_object **out, struct fy_node *node, int depth)
-{
-    struct json_object *value = NULL;
     int rc = 0;
-    if (depth > YAML_DEPTH_MAX || (node != NULL && fy_node_is_alias(node)))
+    if (json->depth > YAML_DEPTH_MAX || (node != NULL && fy_node_is_alias(node)))
         return -EINVAL;
-    if (node == NULL || fy_node_is_scalar(node)) {
-        *out = node != NULL ? json_from_scalar(node) : NULL;
-        return 0;
-    }
+    if (node == NULL || fy_node_is_scalar(node))
+        return write_scalar(json, name, node);
     bool mapping = fy_node_is_mapping(node);
-    value = mapping ? json_object_new_object() : json_object_new_array();
-    if (value == NULL)
-        return -ENOMEM;
-    rc = mapping ? add_pairs(value, node, depth + 1) : add_items(value, node, depth + 1);
-    if (rc != 0) {
-        json_object_put(value);
-        return rc;
-    }
-    *out = value;
-    return 0;
+    tierce__json_write_open(json, name, mapping ? '{' : '[');
+    if (mapping)
+        rc = write_pairs(json, node);
+    while (!mapping && rc == 0 && (item = fy_node_sequence_iterate(node, &state)) != NULL)
+        rc = write_node(json, NULL, item);
+    tierce__json_write_close(json, mapping ? '}' : ']');
+    return rc;
 }
 
 static int put_model_mapping(struct source *source, struct fy_node *node)
 {
-    struct json_object *value = NULL;
-    int rc = json_from_yaml(&value, node, 0);
-    if (rc != 0)
-        return fail(source, TIERCE_E_CONFIG, "model: %s",
-                    rc == -EEXIST ? "a key stands twice"
-                                  : "holds a value that JSON does not have, or is nested too deep");
-    const char *text = json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN);
-    rc = text != NULL ? put(source, "model", text) : fail(source, -ENOMEM, "no memory");
-    json_object_put(value);
+    struct tierce__line line = {0};
+    struct tierce__json_write json = {.line = &line};
+    int rc = write_node(&json, NULL, node);
+    tierce__line_put_bytes(&line, "", 1);
+    if (rc == -ENOMEM || line.failed)
+        rc = fail(source, -ENOMEM, "no memory");
+    else if (rc != 0)
+        rc = fail(source, TIERCE_E_CONFIG, "model: %s",
+                  rc == -EEXIST ? "a key stands twice"
+                                : "holds a value that JSON does not have, or is nested too deep");
+    else
+        rc = put(source, "model", line.text);
+    tierce__line_clear(&line);
     return rc;
 }
 

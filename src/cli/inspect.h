@@ -75,10 +75,10 @@ TIERCE_MUSTUSE int tierce__inspect_verify(struct tierce__verify *out,
 /* Reports why a folder could not be scanned, and the remedy. Returns TIERCE__CLI_FAILED. */
 int tierce__inspect_explain(const char *command, const char *folder, int rc);
 
-/* Print the results; `verify` may be NULL. json returns -ENOMEM. */
+/* Print the results; `verify` may be NULL. */
 void tierce__inspect_print(const struct tierce__inspect *inspect,
                            const struct tierce__verify *verify, FILE *out);
-TIERCE_MUSTUSE int tierce__inspect_print_json(const struct tierce__inspect *inspect,
-                                              const struct tierce__verify *verify, FILE *out);
+void tierce__inspect_print_json(const struct tierce__inspect *inspect,
+                                const struct tierce__verify *verify, FILE *out);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/config/config_parse.h"
+#include "base/json_value.h"
+#include "base/json_write.h"
 #include "cli/inspect.h"
 #include "cli/optimize/progress.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <json-c/json.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,44 +39,36 @@ static char *copy_field(const char *text, const char *name)
     return NULL;
 }
 
-/* The first string among the names that people know a model by. */
-static const char *find_name(struct json_object *object)
+/* The first text that people know a model by; heap, or NULL. */
+static char *find_name(struct tierce__text config)
 {
-    static const char *const names[] = {"_name_or_path", "name", "architectures", "model_type"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        struct json_object *value = NULL;
-        if (!json_object_object_get_ex(object, names[i], &value))
-            continue;
-        if (json_object_is_type(value, json_type_array))
-            value = json_object_array_get_idx(value, 0);
-        if (json_object_is_type(value, json_type_string) && json_object_get_string_len(value) > 0)
-            return json_object_get_string(value);
+    static const char *const paths[] = {"_name_or_path", "name", "architectures", "architectures.0",
+                                        "model_type"};
+    char *name = NULL;
+    for (size_t i = 0; name == NULL && i < sizeof(paths) / sizeof(*paths); i++) {
+        if (tierce__json_copy_text(&name, config, paths[i]) == 0 && *name == '\0') {
+            tierce__free(name);
+            name = NULL;
+        }
     }
-    return NULL;
+    return name;
 }
 
 /* Names the model of a namespace as far as its JSON does; "" if it does not. */
 static void model_name(char name[VALUE_BYTES], const char *text)
 {
+    struct tierce__json_doc doc = {0};
     name[0] = '\0';
-    char *model = copy_field(text, "model");
-    struct json_tokener *tokener = model != NULL ? json_tokener_new_ex(128) : NULL;
-    if (tokener != NULL && strlen(model) < INT_MAX) {
-        struct json_object *tree = json_tokener_parse_ex(tokener, model, (int)strlen(model));
-        struct json_object *config = NULL;
-        const char *found = NULL;
-        if (json_object_is_type(tree, json_type_object)) {
-            found = find_name(tree);
-            if (found == NULL && json_object_object_get_ex(tree, "config", &config) &&
-                json_object_is_type(config, json_type_object))
-                found = find_name(config);
-        }
+    char *model = copy_field(text, "model"), *found = NULL;
+    if (model != NULL && tierce__json_parse(&doc, model, strlen(model), NULL) == 0) {
+        found = find_name(doc.value);
+        if (found == NULL)
+            found = find_name(tierce__json_get(doc.value, "config"));
         if (found != NULL)
             tierce__text_for_message(name, VALUE_BYTES, found);
-        json_object_put(tree);
     }
-    if (tokener != NULL)
-        json_tokener_free(tokener);
+    tierce__free(found);
+    tierce__json_doc_clear(&doc);
     tierce__free(model);
 }
 
@@ -208,132 +200,83 @@ void tierce__inspect_print(const struct tierce__inspect *inspect,
 
 /* ---- JSON ----------------------------------------------------------------------------------- */
 
-/* Adds a value that may be NULL for no memory; remembers that in *ok. */
-static void put(struct json_object *object, bool *ok, const char *name, struct json_object *value)
+static void put_sums(struct tierce__json_write *json, const struct tierce__inspect_sums *sums)
 {
-    if (value == NULL || json_object_object_add(object, name, value) != 0) {
-        json_object_put(value);
-        *ok = false;
-    }
-}
-
-static void put_number(struct json_object *object, bool *ok, const char *name, uint64_t value)
-{
-    put(object, ok, name, json_object_new_uint64(value));
-}
-
-static void put_text(struct json_object *object, bool *ok, const char *name, const char *value)
-{
-    put(object, ok, name, json_object_new_string(value));
-}
-
-static void put_sums(struct json_object *object, bool *ok, const struct tierce__inspect_sums *sums)
-{
-    put_number(object, ok, "chunks", sums->chunks);
-    put_number(object, ok, "bytes", sums->bytes);
+    tierce__json_write_count(json, "chunks", sums->chunks);
+    tierce__json_write_count(json, "bytes", sums->bytes);
     if (sums->chunks > 0) {
-        put_number(object, ok, "oldest_s", sums->oldest_s);
-        put_number(object, ok, "newest_s", sums->newest_s);
+        tierce__json_write_count(json, "oldest_s", sums->oldest_s);
+        tierce__json_write_count(json, "newest_s", sums->newest_s);
     }
 }
 
-static struct json_object *json_shards(const struct tierce__inspect_namespace *item, bool *ok)
+static void put_shard(struct tierce__json_write *json, const struct tierce__inspect_shard *s)
 {
-    struct json_object *array = json_object_new_array();
-    for (size_t i = 0; array != NULL && i < item->shard_count; i++) {
-        const struct tierce__inspect_shard *s = &item->shards[i];
-        struct json_object *object = json_object_new_object();
-        if (object == NULL || json_object_array_add(array, object) != 0) {
-            json_object_put(object);
-            *ok = false;
-            break;
-        }
-        put_number(object, ok, "tp_rank", s->shard.tp_rank);
-        put_number(object, ok, "tp_size", s->shard.tp_size);
-        put_number(object, ok, "pp_rank", s->shard.pp_rank);
-        put_number(object, ok, "pp_size", s->shard.pp_size);
-        put_sums(object, ok, &s->sums);
-    }
-    return array;
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_count(json, "tp_rank", s->shard.tp_rank);
+    tierce__json_write_count(json, "tp_size", s->shard.tp_size);
+    tierce__json_write_count(json, "pp_rank", s->shard.pp_rank);
+    tierce__json_write_count(json, "pp_size", s->shard.pp_size);
+    put_sums(json, &s->sums);
+    tierce__json_write_close(json, '}');
 }
 
-static struct json_object *json_namespace(const struct tierce__inspect *inspect, uint32_t id,
-                                          bool *ok)
+static void put_namespace(struct tierce__json_write *json, const struct tierce__inspect *inspect,
+                          uint32_t id)
 {
     static const char *const texts[] = {"weights", "kv_dtype", "quantization", "layout", "algo"};
     static const char *const numbers[] = {"layer_count", "block_tokens", "chunk_blocks"};
+    const struct tierce__inspect_namespace *item = &inspect->items[id];
     const char *text = tierce__namespaces_text(inspect->namespaces, id);
     char digest[DIGEST_TEXT], value[VALUE_BYTES];
-    struct json_object *object = json_object_new_object();
-    if (object == NULL)
-        return NULL;
     tierce__hex_encode(digest, tierce__namespaces_digest(inspect->namespaces, id),
                        TIERCE_HASH_BYTES);
-    put_text(object, ok, "digest", digest);
     model_name(value, text);
-    put_text(object, ok, "model_name", value);
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_text(json, "digest", digest);
+    tierce__json_write_text(json, "model_name", value);
     for (size_t i = 0; text != NULL && i < sizeof(texts) / sizeof(*texts); i++) {
         char *field = copy_field(text, texts[i]);
-        put_text(object, ok, texts[i], field != NULL ? field : "");
+        tierce__json_write_text(json, texts[i], field != NULL ? field : "");
         tierce__free(field);
     }
     for (size_t i = 0; text != NULL && i < sizeof(numbers) / sizeof(*numbers); i++)
-        put_number(object, ok, numbers[i], number_field(text, numbers[i]));
-    put_sums(object, ok, &inspect->items[id].sums);
-    put(object, ok, "shards", json_shards(&inspect->items[id], ok));
-    return object;
+        tierce__json_write_count(json, numbers[i], number_field(text, numbers[i]));
+    put_sums(json, &item->sums);
+    tierce__json_write_open(json, "shards", '[');
+    for (size_t i = 0; i < item->shard_count; i++)
+        put_shard(json, &item->shards[i]);
+    tierce__json_write_close(json, ']');
+    tierce__json_write_close(json, '}');
 }
 
-static struct json_object *json_namespaces(const struct tierce__inspect *inspect, bool *ok)
+void tierce__inspect_print_json(const struct tierce__inspect *inspect,
+                                const struct tierce__verify *verify, FILE *out)
 {
-    struct json_object *array = json_object_new_array();
-    for (uint32_t id = 0; array != NULL && id < inspect->count; id++) {
-        if (inspect->items[id].sums.chunks == 0)
-            continue;
-        struct json_object *object = json_namespace(inspect, id, ok);
-        if (object == NULL || json_object_array_add(array, object) != 0) {
-            json_object_put(object);
-            *ok = false;
-            break;
-        }
-    }
-    return array;
-}
-
-static struct json_object *json_verify(const struct tierce__verify *verify, bool *ok)
-{
-    struct json_object *object = json_object_new_object();
-    if (object == NULL)
-        return NULL;
-    put_number(object, ok, "chunks", verify->chunks);
-    put_number(object, ok, "bytes", verify->bytes);
-    put_number(object, ok, "damaged", verify->bad);
-    put_number(object, ok, "vanished", verify->vanished);
-    return object;
-}
-
-int tierce__inspect_print_json(const struct tierce__inspect *inspect,
-                               const struct tierce__verify *verify, FILE *out)
-{
-    bool ok = true;
     char path[4096];
-    struct json_object *object = json_object_new_object();
-    if (object == NULL)
-        return -ENOMEM;
+    struct tierce__json_write json = {.file = out, .layout = TIERCE__JSON_SPACED};
     tierce__text_for_message(path, sizeof(path), inspect->path);
-    put_text(object, &ok, "store", path);
-    put_number(object, &ok, "data_file_bytes", inspect->data_bytes);
-    put_number(object, &ok, "journal_pages", inspect->journal.good);
-    put_number(object, &ok, "journal_damage", tierce__inspect_journal_damage(inspect));
-    put_sums(object, &ok, &inspect->sums);
-    put(object, &ok, "namespaces", json_namespaces(inspect, &ok));
-    if (verify != NULL)
-        put(object, &ok, "verify", json_verify(verify, &ok));
-    const char *text = json_object_to_json_string_ext(
-        object, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED | JSON_C_TO_STRING_NOSLASHESCAPE);
-    if (ok && text != NULL)
-        fprintf(out, "%s\n", text);
-    int rc = ok && text != NULL ? 0 : -ENOMEM;
-    json_object_put(object);
-    return rc;
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_text(&json, "store", path);
+    tierce__json_write_count(&json, "data_file_bytes", inspect->data_bytes);
+    tierce__json_write_count(&json, "journal_pages", inspect->journal.good);
+    tierce__json_write_count(&json, "journal_damage", tierce__inspect_journal_damage(inspect));
+    put_sums(&json, &inspect->sums);
+    tierce__json_write_open(&json, "namespaces", '[');
+    for (uint32_t id = 0; id < inspect->count; id++) {
+        if (inspect->items[id].sums.chunks > 0)
+            put_namespace(&json, inspect, id);
+    }
+    tierce__json_write_close(&json, ']');
+    if (verify != NULL) {
+        tierce__json_write_open(&json, "verify", '{');
+        tierce__json_write_count(&json, "chunks", verify->chunks);
+        tierce__json_write_count(&json, "bytes", verify->bytes);
+        tierce__json_write_count(&json, "damaged", verify->bad);
+        tierce__json_write_count(&json, "vanished", verify->vanished);
+        tierce__json_write_close(&json, '}');
+    }
+    tierce__json_write_close(&json, '}');
+    TIERCE_ASSERT(json.depth == 0);
+    fputc('\n', out);
 }

@@ -2,6 +2,8 @@
 #include "cli/process.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "net/server/http/http_post.h"
 
@@ -150,4 +152,26 @@ int tierce__process_ask(const char *command, const struct tierce__process *proce
     else
         tierce__free(answer.body);
     return status;
+}
+
+int tierce__process_read(const char *command, const struct tierce__process *process,
+                         const char *text, struct tierce__json_doc *out)
+{
+    int rc = tierce__json_parse(out, text, strlen(text), NULL);
+    if (rc == 0 && tierce__json_value_kind(out->value) == '{')
+        return TIERCE__CLI_OK;
+    if (rc == 0)
+        tierce__json_doc_clear(out);
+    return tierce__cli_fail(command, "%s: the process did not send a valid answer",
+                            process->socket);
+}
+
+const char *tierce__process_word(char *out, size_t size, struct tierce__text object,
+                                 const char *path, const char *fallback)
+{
+    char text[256];
+    TIERCE_DASSERT(size > 4);
+    bool found = tierce__json_get_text(text, sizeof(text), object, path);
+    tierce__text_for_message(out, size, found ? text : fallback);
+    return out;
 }

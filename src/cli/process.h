@@ -2,6 +2,7 @@
 #ifndef TIERCE_CLI_PROCESS_H
 #define TIERCE_CLI_PROCESS_H
 
+#include "base/json_value.h"
 #include "net/control/control.h"
 
 /*
@@ -29,5 +30,14 @@ TIERCE_MUSTUSE int tierce__processes_find(const char *command, const char *who,
 TIERCE_MUSTUSE int tierce__process_ask(const char *command, const struct tierce__process *process,
                                        const char *path, const char *body, bool is_quiet,
                                        char **text);
+
+/* Reads such a page as JSON: an object. [transfer] *out. Returns an exit status; errors have been
+ * printed. */
+TIERCE_MUSTUSE int tierce__process_read(const char *command, const struct tierce__process *process,
+                                        const char *text, struct tierce__json_doc *out);
+
+/* A text of such an object, fit for a terminal; `fallback` if there is none. Returns `out`. */
+const char *tierce__process_word(char *out, size_t size, struct tierce__text object,
+                                 const char *path, const char *fallback);
 
 #endif
