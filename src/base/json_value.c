@@ -5,6 +5,7 @@
 #include "base/assert.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +90,24 @@ bool tierce__json_next(struct tierce__json *each, struct tierce__text *name,
     return found;
 }
 
+size_t tierce__json_count(struct tierce__text value)
+{
+    size_t count = 0;
+    struct tierce__text name, item;
+    struct tierce__json each = tierce__json_each(value);
+    while (tierce__json_next(&each, &name, &item))
+        count++;
+    return count;
+}
+
+bool tierce__json_is_integer(struct tierce__text value)
+{
+    size_t i = 0;
+    while (i < value.length && (value.at[i] == '-' || (value.at[i] >= '0' && value.at[i] <= '9')))
+        i++;
+    return i > 0 && i == value.length;
+}
+
 struct tierce__text tierce__json_find(struct tierce__text object, struct tierce__text name)
 {
     struct tierce__text found = none, key, value;
@@ -131,6 +150,12 @@ int64_t tierce__json_get_int(struct tierce__text value, const char *path, int64_
     int64_t number;
     struct tierce__json json = read_again(tierce__json_get(value, path));
     return tierce__json_i64(&json, &number) && tierce__json_end(&json) ? number : fallback;
+}
+
+double tierce__json_get_number(struct tierce__text value, const char *path)
+{
+    value = tierce__json_get(value, path);
+    return tierce__json_value_kind(value) == '0' ? strtod(value.at, NULL) : NAN;
 }
 
 bool tierce__json_get_bool(struct tierce__text value, const char *path)

@@ -37,12 +37,20 @@ void tierce__json_doc_clear(struct tierce__json_doc *doc);
 /* As tierce__json_kind, '0' for all numbers; 0 for the empty value. */
 char tierce__json_value_kind(struct tierce__text value);
 
+/* The elements of an array or members of an object; 0 for another value. */
+size_t tierce__json_count(struct tierce__text value);
+
+/* Whether a value is a number without a fraction and an exponent, of any size. */
+bool tierce__json_is_integer(struct tierce__text value);
+
 /* The member of an object. `name` may hold points. */
 struct tierce__text tierce__json_find(struct tierce__text object, struct tierce__text name);
 struct tierce__text tierce__json_get(struct tierce__text value, const char *path);
 
 /* `fallback` if the value is not an integer of this range. */
 int64_t tierce__json_get_int(struct tierce__text value, const char *path, int64_t fallback);
+/* NaN if the value is not a number. */
+double tierce__json_get_number(struct tierce__text value, const char *path);
 /* Whether it is true. */
 bool tierce__json_get_bool(struct tierce__text value, const char *path);
 /* Whether it is a text that fits `out`; otherwise `out` becomes "". */

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define PATH_BYTES_MAX 512
@@ -19,14 +18,6 @@ struct diff {
     bool shared_only; /* a value that one side lacks is not a difference */
     bool failed;      /* no memory for a text */
 };
-
-static bool is_integer(struct tierce__text number)
-{
-    size_t i = 0;
-    while (i < number.length && strchr("-0123456789", number.at[i]) != NULL)
-        i++;
-    return i == number.length;
-}
 
 static bool same_text(struct diff *diff, struct tierce__text a, struct tierce__text b)
 {
@@ -49,8 +40,8 @@ static bool same_scalar(struct diff *diff, struct tierce__text a, struct tierce_
         return false;
     if (a.length == b.length && memcmp(a.at, b.at, a.length) == 0)
         return true;
-    if (kind == '0' && (!is_integer(a) || !is_integer(b))) {
-        double x = strtod(a.at, NULL), y = strtod(b.at, NULL);
+    if (kind == '0' && (!tierce__json_is_integer(a) || !tierce__json_is_integer(b))) {
+        double x = tierce__json_get_number(a, ""), y = tierce__json_get_number(b, "");
         return x <= y && x >= y;
     }
     return kind == '"' && same_text(diff, a, b);
@@ -120,16 +111,6 @@ static void diff_objects(struct diff *diff, const char *path, struct tierce__tex
     }
 }
 
-static size_t length_of(struct tierce__text array)
-{
-    size_t length = 0;
-    struct tierce__text name, value;
-    struct tierce__json each = tierce__json_each(array);
-    while (tierce__json_next(&each, &name, &value))
-        length++;
-    return length;
-}
-
 static void diff_arrays(struct diff *diff, const char *path, struct tierce__text a,
                         struct tierce__text b)
 {
@@ -153,7 +134,7 @@ static void diff_values(struct diff *diff, const char *path, struct tierce__text
     bool same_kind = kind == tierce__json_value_kind(b);
     if (same_kind && kind == '{')
         diff_objects(diff, path, a, b);
-    else if (same_kind && kind == '[' && length_of(a) == length_of(b))
+    else if (same_kind && kind == '[' && tierce__json_count(a) == tierce__json_count(b))
         diff_arrays(diff, path, a, b);
     else if (!same_scalar(diff, a, b))
         report(diff, path, a, b);

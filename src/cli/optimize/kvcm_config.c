@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/optimize/kvcm_config.h"
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "base/json_value.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,20 +28,27 @@ static int wrong(const struct reader *r, const char *key, const char *what)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-enum kind { OBJECT, ARRAY, TEXT, INTEGER, NUMBER, BOOLEAN };
-
 struct key {
     const char *name;
-    enum kind kind;
+    char kind; /* as base/json.h has them; 'i' is an integer */
     bool is_optional;
+    int64_t least, most; /* of an integer */
 };
 
-static bool is_of(struct json_object *value, enum kind kind)
+static bool is_of(struct tierce__text value, char wanted)
 {
-    static const enum json_type types[] = {json_type_object, json_type_array,  json_type_string,
-                                           json_type_int,    json_type_double, json_type_boolean};
-    return json_object_is_type(value, types[kind]) ||
-           (kind == NUMBER && json_object_is_type(value, json_type_int));
+    char kind = tierce__json_value_kind(value);
+    return wanted == 'i' ? tierce__json_is_integer(value) : (kind == 'f' ? 't' : kind) == wanted;
+}
+
+static const char *no_such_value(char wanted)
+{
+    return wanted == '{'   ? "is not an object"
+           : wanted == '[' ? "is not an array"
+           : wanted == '"' ? "is not a text"
+           : wanted == 'i' ? "is not an integer"
+           : wanted == '0' ? "is not a number"
+                           : "is not a boolean";
 }
 
 static int unknown_key(const struct reader *r, const char *key, const struct key *keys)
@@ -55,113 +63,106 @@ static int unknown_key(const struct reader *r, const char *key, const struct key
     return wrong(r, key, text);
 }
 
-/* Checks the members of an object against a table; values[i] is that of keys[i], or NULL. */
-static int read_keys(const struct reader *r, struct json_object *object, const struct key *keys,
-                     struct json_object **values)
-{
-    static const char *const kinds[] = {"is not an object",  "is not an array", "is not a text",
-                                        "is not an integer", "is not a number", "is not a boolean"};
-    struct json_object_iterator it = json_object_iter_begin(object);
-    struct json_object_iterator end = json_object_iter_end(object);
-    for (; !json_object_iter_equal(&it, &end); json_object_iter_next(&it)) {
-        const struct key *k = keys;
-        while (k->name != NULL && strcmp(k->name, json_object_iter_peek_name(&it)) != 0)
-            k++;
-        if (k->name == NULL)
-            return unknown_key(r, json_object_iter_peek_name(&it), keys);
-    }
-    for (size_t i = 0; keys[i].name != NULL; i++) {
-        if (!json_object_object_get_ex(object, keys[i].name, &values[i])) {
-            values[i] = NULL;
-            if (!keys[i].is_optional)
-                return wrong(r, keys[i].name, "is missing");
-        } else if (!is_of(values[i], keys[i].kind)) {
-            return wrong(r, keys[i].name, kinds[keys[i].kind]);
-        }
-    }
-    return 0;
-}
-
-static int read_text(char **out, struct json_object *value)
-{
-    *out = tierce__strdup(json_object_get_string(value));
-    return *out != NULL ? 0 : -ENOMEM;
-}
-
-/* An integer between two bounds; json-c would clip a larger one. */
-static int read_integer(const struct reader *r, uint64_t *out, const char *key,
-                        struct json_object *value, uint64_t least, uint64_t most)
+static int check_value(const struct reader *r, const struct key *key, struct tierce__text value)
 {
     char text[120];
-    int64_t number = json_object_get_int64(value);
-    if (number >= 0 && (uint64_t)number >= least && (uint64_t)number <= most &&
-        number != INT64_MAX) {
-        *out = (uint64_t)number;
+    if (value.length == 0)
+        return key->is_optional ? 0 : wrong(r, key->name, "is missing");
+    if (!is_of(value, key->kind))
+        return wrong(r, key->name, no_such_value(key->kind));
+    int64_t number = tierce__json_get_int(value, "", INT64_MAX); /* also if it is larger */
+    if (key->kind != 'i' || (number >= key->least && number <= key->most))
         return 0;
+    snprintf(text, sizeof(text), "is not between %lld and %lld", (long long)key->least,
+             (long long)key->most);
+    return wrong(r, key->name, text);
+}
+
+/* Checks the members of an object against a table; values[i] is that of keys[i], or empty. */
+static int read_keys(const struct reader *r, struct tierce__text object, const struct key *keys,
+                     struct tierce__text *values)
+{
+    struct tierce__text name, value;
+    struct tierce__json each = tierce__json_each(object);
+    int rc = is_of(object, '{') ? 0 : wrong(r, "", no_such_value('{'));
+    while (rc == 0 && tierce__json_next(&each, &name, &value)) {
+        char text[TIERCE__JSON_NAME_MAX * 2];
+        const struct key *k = keys;
+        snprintf(text, sizeof(text), "%.*s", (int)name.length, name.at);
+        while (k->name != NULL && strcmp(k->name, text) != 0)
+            k++;
+        if (k->name == NULL)
+            rc = unknown_key(r, text, keys);
     }
-    snprintf(text, sizeof(text), "is not between %llu and %llu", (unsigned long long)least,
-             (unsigned long long)most);
-    return wrong(r, key, text);
+    for (size_t i = 0; rc == 0 && keys[i].name != NULL; i++) {
+        values[i] = tierce__json_get(object, keys[i].name);
+        rc = check_value(r, &keys[i], values[i]);
+    }
+    return rc;
+}
+
+static int read_text(const struct reader *r, char **out, const char *key, struct tierce__text value)
+{
+    int rc = tierce__json_copy_text(out, value, "");
+    return rc == TIERCE_E_FORMAT ? wrong(r, key, "holds a NUL") : rc;
 }
 
 /* ---- the parts ------------------------------------------------------------------------------- */
 
-static int read_eviction(struct reader *r, struct json_object *object)
+static int read_eviction(struct reader *r, struct tierce__text object)
 {
     enum { MODE, BATCH, COUNT };
-    static const struct key keys[] = {{"eviction_mode", INTEGER, false},
-                                      {"eviction_batch_size_per_instance", INTEGER, false},
-                                      {NULL, 0, false}};
-    struct json_object *values[COUNT];
-    uint64_t mode = 0, batch = 0;
+    static const struct key keys[] = {
+        {"eviction_mode", 'i', false, 1, 3},
+        {"eviction_batch_size_per_instance", 'i', false, 1, INT32_MAX},
+        {.name = NULL}};
+    struct tierce__text values[COUNT];
     snprintf(r->where, sizeof(r->where), "eviction_params");
     int rc = read_keys(r, object, keys, values);
-    if (rc == 0)
-        rc = read_integer(r, &mode, keys[MODE].name, values[MODE], 1, 3);
-    if (rc == 0)
-        rc = read_integer(r, &batch, keys[BATCH].name, values[BATCH], 1, INT32_MAX);
-    r->config.mode = (enum tierce__kvcm_mode)mode;
-    r->config.batch = (uint32_t)batch;
-    return rc;
+    if (rc < 0)
+        return rc;
+    r->config.mode = (enum tierce__kvcm_mode)tierce__json_get_int(values[MODE], "", 0);
+    r->config.batch = (uint32_t)tierce__json_get_int(values[BATCH], "", 0);
+    return 0;
 }
 
 /* The capacity of the tier with the least priority value. */
-static int read_tiers(struct reader *r, uint64_t *capacity, struct json_object *array,
+static int read_tiers(struct reader *r, uint64_t *capacity, struct tierce__text array,
                       uint32_t group)
 {
     enum { NAME, TYPE, BANDWIDTH, PRIORITY, CAPACITY, COUNT };
     static const struct key keys[] = {
-        {"unique_name", TEXT, false},       {"storage_type", TEXT, false},
-        {"band_width_mbps", NUMBER, false}, {"priority", INTEGER, false},
-        {"capacity", INTEGER, false},       {NULL, 0, false}};
-    struct json_object *values[COUNT];
+        {"unique_name", '"', false, 0, 0},          {"storage_type", '"', false, 0, 0},
+        {"band_width_mbps", '0', false, 0, 0},      {"priority", 'i', false, INT64_MIN, INT64_MAX},
+        {"capacity", 'i', false, 0, INT64_MAX - 1}, {.name = NULL}};
+    struct tierce__text values[COUNT], name, tier;
+    struct tierce__json each = tierce__json_each(array);
     int64_t least = 0;
-    size_t count = json_object_array_length(array);
-    int rc = count > 0 ? 0 : wrong(r, "storages", "is empty; at least one storage is required");
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        struct json_object *tier = json_object_array_get_idx(array, i);
-        uint64_t blocks = 0;
+    size_t i = 0;
+    for (; tierce__json_next(&each, &name, &tier); i++) {
         snprintf(r->where, sizeof(r->where), "instance_groups[%u].storages[%zu]", group, i);
-        rc = is_of(tier, OBJECT) ? read_keys(r, tier, keys, values)
-                                 : wrong(r, "", "is not an object");
-        if (rc == 0)
-            rc = read_integer(r, &blocks, keys[CAPACITY].name, values[CAPACITY], 0, INT64_MAX - 1);
-        if (rc == 0 && (i == 0 || json_object_get_int64(values[PRIORITY]) < least)) {
-            least = json_object_get_int64(values[PRIORITY]);
-            *capacity = blocks;
+        int rc = read_keys(r, tier, keys, values);
+        if (rc < 0)
+            return rc;
+        int64_t priority = tierce__json_get_int(values[PRIORITY], "", INT64_MAX);
+        if (i == 0 || priority < least) {
+            least = priority;
+            *capacity = (uint64_t)tierce__json_get_int(values[CAPACITY], "", 0);
         }
     }
-    return rc;
+    return i > 0 ? 0 : wrong(r, "storages", "is empty; at least one storage is required");
 }
 
 static int read_policy(struct reader *r, struct tierce__kvcm_config_instance *instance,
-                       struct json_object *name, struct json_object *params)
+                       struct tierce__text policy, struct tierce__text params)
 {
     static const char *const names[] = {"lru", "random_lru", "leaf_aware_lru"};
-    static const struct key keys[] = {{"sample_rate", NUMBER, true}, {NULL, 0, false}};
-    struct json_object *rate = NULL;
+    static const struct key keys[] = {{"sample_rate", '0', true, 0, 0}, {.name = NULL}};
+    struct tierce__text rate = {0};
+    char name[32];
     int kind = 0;
-    while (kind < 3 && strcmp(names[kind], json_object_get_string(name)) != 0)
+    (void)tierce__json_get_text(name, sizeof(name), policy, "");
+    while (kind < 3 && strcmp(names[kind], name) != 0)
         kind++;
     if (kind == 3)
         return wrong(r, "eviction_policy_type", "is not lru, random_lru or leaf_aware_lru");
@@ -169,10 +170,10 @@ static int read_policy(struct reader *r, struct tierce__kvcm_config_instance *in
     size_t length = strlen(r->where);
     snprintf(r->where + length, sizeof(r->where) - length, ".eviction_policy_params");
     int rc = read_keys(r, params, keys, &rate);
-    if (rc == 0 && rate == NULL && instance->kind == TIERCE__KVCM_RANDOM_LRU)
+    if (rc == 0 && rate.length == 0 && instance->kind == TIERCE__KVCM_RANDOM_LRU)
         rc = wrong(r, "sample_rate", "is missing");
-    if (rc == 0 && rate != NULL)
-        instance->sample_rate = json_object_get_double(rate);
+    if (rc == 0 && rate.length > 0)
+        instance->sample_rate = tierce__json_get_number(rate, "");
     r->where[length] = '\0';
     return rc;
 }
@@ -186,34 +187,46 @@ static bool is_taken(const struct tierce__kvcm_config *config, const char *name)
     return false;
 }
 
-static int read_instance(struct reader *r, struct json_object *object, uint32_t group)
+/* Whether a text, which may be missing, names the group. */
+static int check_group(const struct reader *r, const struct key *key, struct tierce__text value,
+                       uint32_t group)
+{
+    char *name = NULL;
+    int rc = value.length > 0 ? read_text(r, &name, key->name, value) : 0;
+    if (name != NULL && strcmp(name, r->config.groups[group].name) != 0)
+        rc = wrong(r, key->name, "is not the group that contains it");
+    tierce__free(name);
+    return rc;
+}
+
+static int read_instance(struct reader *r, struct tierce__text object, uint32_t group)
 {
     enum { ID, SIZE, POLICY, PARAMS, GROUP, COUNT };
-    static const struct key keys[] = {
-        {"instance_id", TEXT, false},          {"block_size", INTEGER, false},
-        {"eviction_policy_type", TEXT, false}, {"eviction_policy_params", OBJECT, false},
-        {"instance_group_name", TEXT, true},   {NULL, 0, false}};
-    struct json_object *values[COUNT];
+    static const struct key keys[] = {{"instance_id", '"', false, 0, 0},
+                                      {"block_size", 'i', false, INT64_MIN, INT64_MAX},
+                                      {"eviction_policy_type", '"', false, 0, 0},
+                                      {"eviction_policy_params", '{', false, 0, 0},
+                                      {"instance_group_name", '"', true, 0, 0},
+                                      {.name = NULL}};
+    struct tierce__text values[COUNT];
     struct tierce__kvcm_config *config = &r->config;
-    if (!is_of(object, OBJECT))
-        return wrong(r, "", "is not an object");
+    TIERCE_ASSERT(group < config->group_count);
     int rc = read_keys(r, object, keys, values);
     if (rc < 0)
         return rc;
     struct tierce__kvcm_config_instance *instance = &config->instances[config->instance_count++];
     *instance = (struct tierce__kvcm_config_instance){.group = group};
-    rc = read_text(&instance->name, values[ID]);
+    rc = read_text(r, &instance->name, keys[ID].name, values[ID]);
     if (rc == 0 && is_taken(config, instance->name))
         rc = wrong(r, keys[ID].name, "is also the id of another instance");
-    if (rc == 0 && values[GROUP] != NULL &&
-        strcmp(json_object_get_string(values[GROUP]), config->groups[group].name) != 0)
-        rc = wrong(r, keys[GROUP].name, "is not the group that contains it");
+    if (rc == 0)
+        rc = check_group(r, &keys[GROUP], values[GROUP], group);
     return rc < 0 ? rc : read_policy(r, instance, values[POLICY], values[PARAMS]);
 }
 
-static int read_instances(struct reader *r, struct json_object *array, uint32_t group)
+static int read_instances(struct reader *r, struct tierce__text array, uint32_t group)
 {
-    size_t count = json_object_array_length(array);
+    size_t count = tierce__json_count(array);
     struct tierce__kvcm_config *config = &r->config;
     if (count == 0)
         return wrong(r, "instances", "is empty");
@@ -222,67 +235,72 @@ static int read_instances(struct reader *r, struct json_object *array, uint32_t 
     if (instances == NULL)
         return -ENOMEM;
     config->instances = instances;
+    struct tierce__text name, instance;
+    struct tierce__json each = tierce__json_each(array);
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    for (size_t i = 0; rc == 0 && tierce__json_next(&each, &name, &instance); i++) {
         snprintf(r->where, sizeof(r->where), "instance_groups[%u].instances[%zu]", group, i);
-        rc = read_instance(r, json_object_array_get_idx(array, i), group);
+        rc = read_instance(r, instance, group);
     }
     return rc;
 }
 
-static int read_group(struct reader *r, struct json_object *object, uint32_t at)
+static int read_group(struct reader *r, struct tierce__text object, uint32_t at)
 {
     enum { NAME, QUOTA, USED, TIERED, STORAGES, INSTANCES, COUNT };
-    static const struct key keys[] = {{"group_name", TEXT, false},
-                                      {"quota_capacity", INTEGER, false},
-                                      {"used_percentage", NUMBER, false},
-                                      {"hierarchical_eviction_enabled", BOOLEAN, false},
-                                      {"storages", ARRAY, false},
-                                      {"instances", ARRAY, false},
-                                      {NULL, 0, false}};
-    struct json_object *values[COUNT];
+    static const struct key keys[] = {{"group_name", '"', false, 0, 0},
+                                      {"quota_capacity", 'i', false, 0, INT64_MAX - 1},
+                                      {"used_percentage", '0', false, 0, 0},
+                                      {"hierarchical_eviction_enabled", 't', false, 0, 0},
+                                      {"storages", '[', false, 0, 0},
+                                      {"instances", '[', false, 0, 0},
+                                      {.name = NULL}};
+    struct tierce__text values[COUNT];
     struct tierce__kvcm_config_group *group = &r->config.groups[at];
-    uint64_t quota = 0, tier = 0;
+    uint64_t tier = 0;
     snprintf(r->where, sizeof(r->where), "instance_groups[%u]", at);
-    if (!is_of(object, OBJECT))
-        return wrong(r, "", "is not an object");
     int rc = read_keys(r, object, keys, values);
     if (rc == 0)
-        rc = read_text(&group->name, values[NAME]);
-    if (rc == 0)
-        rc = read_integer(r, &quota, keys[QUOTA].name, values[QUOTA], 0, INT64_MAX - 1);
+        rc = read_text(r, &group->name, keys[NAME].name, values[NAME]);
     if (rc < 0)
         return rc;
-    group->used_share = json_object_get_double(values[USED]);
+    group->used_share = tierce__json_get_number(values[USED], "");
     if (!(group->used_share >= 0 && group->used_share <= 1))
         return wrong(r, keys[USED].name, "is not a share between 0 and 1");
     rc = read_tiers(r, &tier, values[STORAGES], at);
-    group->capacity = json_object_get_boolean(values[TIERED]) ? tier : quota;
+    group->capacity = tierce__json_get_bool(values[TIERED], "")
+                          ? tier
+                          : (uint64_t)tierce__json_get_int(values[QUOTA], "", 0);
     return rc < 0 ? rc : read_instances(r, values[INSTANCES], at);
 }
 
-static int read_groups(struct reader *r, struct json_object *array)
+static int read_groups(struct reader *r, struct tierce__text array)
 {
-    size_t count = json_object_array_length(array);
+    size_t count = tierce__json_count(array);
     r->where[0] = '\0';
     if (count == 0 || count > INT32_MAX)
         return wrong(r, "instance_groups", "is empty");
     r->config.groups = tierce__calloc(count, sizeof(*r->config.groups));
     if (r->config.groups == NULL)
         return -ENOMEM;
+    struct tierce__text name, group;
+    struct tierce__json each = tierce__json_each(array);
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    while (rc == 0 && tierce__json_next(&each, &name, &group)) {
         r->config.group_count++;
-        rc = read_group(r, json_object_array_get_idx(array, i), (uint32_t)i);
+        TIERCE_ASSERT(r->config.group_count <= count);
+        rc = read_group(r, group, r->config.group_count - 1);
     }
     return rc;
 }
 
-static int read_format(struct reader *r, const char *type)
+static int read_format(struct reader *r, struct tierce__text value)
 {
     static const char *const types[][2] = {{"publisher_log", "kvcm-log"},
                                            {"qwen_bailian", "qwen"},
                                            {"optimizer_schema", "kvcm-schema"}};
+    char type[32];
+    (void)tierce__json_get_text(type, sizeof(type), value, "");
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         if (strcmp(types[i][0], type) == 0) {
             r->config.format = types[i][1];
@@ -292,21 +310,21 @@ static int read_format(struct reader *r, const char *type)
     return wrong(r, "trace_type", "is not publisher_log, qwen_bailian or optimizer_schema");
 }
 
-static int read_config(struct reader *r, struct json_object *object)
+static int read_config(struct reader *r, struct tierce__text object)
 {
     enum { TRACE, TYPE, OUTPUT, EVICTION, GROUPS, COUNT };
     static const struct key keys[] = {
-        {"trace_file_path", TEXT, false},    {"trace_type", TEXT, false},
-        {"output_result_path", TEXT, false}, {"eviction_params", OBJECT, false},
-        {"instance_groups", ARRAY, false},   {NULL, 0, false}};
-    struct json_object *values[COUNT];
+        {"trace_file_path", '"', false, 0, 0},    {"trace_type", '"', false, 0, 0},
+        {"output_result_path", '"', false, 0, 0}, {"eviction_params", '{', false, 0, 0},
+        {"instance_groups", '[', false, 0, 0},    {.name = NULL}};
+    struct tierce__text values[COUNT];
     int rc = read_keys(r, object, keys, values);
     if (rc == 0)
-        rc = read_format(r, json_object_get_string(values[TYPE]));
+        rc = read_format(r, values[TYPE]);
     if (rc == 0)
-        rc = read_text(&r->config.trace_path, values[TRACE]);
+        rc = read_text(r, &r->config.trace_path, keys[TRACE].name, values[TRACE]);
     if (rc == 0)
-        rc = read_text(&r->config.output_path, values[OUTPUT]);
+        rc = read_text(r, &r->config.output_path, keys[OUTPUT].name, values[OUTPUT]);
     if (rc == 0)
         rc = read_eviction(r, values[EVICTION]);
     return rc < 0 ? rc : read_groups(r, values[GROUPS]);
@@ -316,17 +334,16 @@ int tierce__kvcm_config_read_text(struct tierce__kvcm_config *out, const char *t
                                   char why[TIERCE__KVCM_CONFIG_WHY_BYTES])
 {
     struct reader r = {.why = why};
-    enum json_tokener_error error = json_tokener_success;
-    struct json_object *object = json_tokener_parse_verbose(text, &error);
-    int rc;
-    if (object == NULL || !is_of(object, OBJECT)) {
-        snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "no JSON object: %s",
-                 json_tokener_error_desc(error));
+    struct tierce__json_doc doc = {0};
+    const char *mistake = "is not an object";
+    int rc = tierce__json_parse(&doc, text, strlen(text), &mistake);
+    if (rc == TIERCE_E_FORMAT || (rc == 0 && !is_of(doc.value, '{'))) {
+        snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "no JSON object: %s", mistake);
         rc = TIERCE_E_FORMAT;
-    } else {
-        rc = read_config(&r, object);
     }
-    json_object_put(object);
+    if (rc == 0)
+        rc = read_config(&r, doc.value);
+    tierce__json_doc_clear(&doc);
     if (rc == -ENOMEM)
         snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "%s", tierce_strerror(rc));
     if (rc == 0)

@@ -4,6 +4,7 @@
 #include "check_main.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,6 +77,38 @@ START_TEST(scalars)
 }
 END_TEST
 
+START_TEST(numbers)
+{
+    static const struct {
+        const char *text;
+        bool is_integer;
+        double number; /* 0: NaN */
+    } cases[] = {{"12", true, 12},
+                 {"-3", true, -3},
+                 {"1e3", false, 1000},
+                 {"1.5", false, 1.5},
+                 {"-Infinity", false, -INFINITY},
+                 {"NaN", false, 0},
+                 {"99999999999999999999", true, 99999999999999999999.0},
+                 {"\"12\"", false, 0},
+                 {"[1,2]", false, 0},
+                 {"null", false, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        parse(cases[i].text);
+        double number = tierce__json_get_number(doc.value, "");
+        ck_assert_int_eq(tierce__json_is_integer(doc.value), cases[i].is_integer);
+        ck_assert_msg(cases[i].number == 0 ? isnan(number) : number == cases[i].number, "%s",
+                      cases[i].text);
+        ck_assert_uint_eq(tierce__json_count(doc.value), i == 8 ? 2 : 0);
+    }
+    ck_assert(!tierce__json_is_integer(tierce__json_get(doc.value, "none")));
+    ck_assert(isnan(tierce__json_get_number(doc.value, "none")));
+    parse("{\"a\":1,\"b\":{\"c\":1},\"d\":[1,[]]}");
+    ck_assert_uint_eq(tierce__json_count(doc.value), 3);
+    tierce__json_doc_clear(&doc);
+}
+END_TEST
+
 START_TEST(members)
 {
     struct tierce__text name, value;
@@ -137,6 +170,7 @@ int main(void)
     TCase *tcase = tcase_create("json_value");
     tcase_add_test(tcase, paths);
     tcase_add_test(tcase, scalars);
+    tcase_add_test(tcase, numbers);
     tcase_add_test(tcase, members);
     tcase_add_test(tcase, numbers_of_python);
     tcase_add_test(tcase, mistakes);
