@@ -5,8 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include <json-c/json.h>
-
+#include "base/json_value.h"
 #include "cli/cli.h"
 
 /*
@@ -23,13 +22,13 @@ struct tierce__admin_target {
     bool raw;                         /* print JSON */
 };
 
-/* Posts `request` to the RPC of that name. *reply = the reply, to be released with put. Returns an
- * exit status; unless it is TIERCE__CLI_OK, why was printed. */
+/* Posts `request`, JSON, to the RPC of that name. *reply = the reply, which the caller clears in
+ * any case. Returns an exit status; unless it is TIERCE__CLI_OK, why was printed. */
 int tierce__admin_call(const struct tierce__admin_target *target, const char *command,
-                       const char *rpc, bool is_meta, struct json_object *request,
-                       struct json_object **reply);
+                       const char *rpc, bool is_meta, const char *request,
+                       struct tierce__json_doc *reply);
 
 /* The reply's lists as tables, the rest as lines; or as JSON. */
-void tierce__admin_print(const struct tierce__admin_target *target, struct json_object *reply);
+void tierce__admin_print(const struct tierce__admin_target *target, struct tierce__text reply);
 
 #endif

@@ -50,19 +50,17 @@ static int add_credentials(CURL *curl, const struct tierce__admin_target *target
 }
 
 /* The exit status for a reply's header: an error message if it is not OK. */
-static int read_status(const char *command, struct json_object *reply)
+static int read_status(const char *command, struct tierce__text reply)
 {
-    struct json_object *header, *status, *code, *message;
-    if (!json_object_object_get_ex(reply, "header", &header) ||
-        !json_object_object_get_ex(header, "status", &status) ||
-        !json_object_object_get_ex(status, "code", &code))
+    char code[64], *message = NULL;
+    if (!tierce__json_get_text(code, sizeof(code), reply, "header.status.code"))
         return tierce__cli_fail(command, "the answer is not from a manager; check the URL");
-    if (strcmp(json_object_get_string(code), "OK") == 0)
+    if (strcmp(code, "OK") == 0)
         return TIERCE__CLI_OK;
-    const char *text = json_object_object_get_ex(status, "message", &message)
-                           ? json_object_get_string(message)
-                           : "";
-    return tierce__cli_fail(command, "%s: %s", json_object_get_string(code), text);
+    int rc = tierce__json_copy_text(&message, reply, "header.status.message");
+    (void)tierce__cli_fail(command, "%s: %s", code, rc == 0 ? message : "");
+    tierce__free(message);
+    return TIERCE__CLI_FAILED;
 }
 
 static const char *explain_refusal(const struct tierce__admin_target *target, long http)
@@ -76,17 +74,17 @@ static const char *explain_refusal(const struct tierce__admin_target *target, lo
 
 static int read_reply(const struct tierce__admin_target *target, const char *command,
                       const char *url, bool is_meta, const struct tierce__http_answer *answer,
-                      struct json_object **reply)
+                      struct tierce__json_doc *reply)
 {
     long http = answer->status;
     if (http == 401 || http == 403)
         return tierce__cli_fail(command, "%s: %s", url, explain_refusal(target, http));
-    *reply = answer->body != NULL ? json_tokener_parse(answer->body) : NULL;
-    if (http != 200 || *reply == NULL)
+    if (http != 200 || answer->body == NULL ||
+        tierce__json_parse(reply, answer->body, answer->bytes, NULL) < 0)
         return tierce__cli_fail(
             command, "%s answered HTTP %ld; set %s to the manager's HTTP port for %s", url, http,
             is_meta ? "--meta-url" : "--url", is_meta ? "engines" : "administrators");
-    return read_status(command, *reply);
+    return read_status(command, reply->value);
 }
 
 static void set_way(CURL *curl, const struct tierce__admin_target *target,
@@ -102,14 +100,13 @@ static void set_way(CURL *curl, const struct tierce__admin_target *target,
 }
 
 int tierce__admin_call(const struct tierce__admin_target *target, const char *command,
-                       const char *rpc, bool is_meta, struct json_object *request,
-                       struct json_object **reply)
+                       const char *rpc, bool is_meta, const char *request,
+                       struct tierce__json_doc *reply)
 {
     char url[2048], why[256];
     struct tierce__http_answer answer = {0};
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     CURL *curl = curl_easy_init();
-    *reply = NULL;
     if (curl == NULL || headers == NULL) {
         curl_slist_free_all(headers);
         return tierce__cli_fail(command, "no memory");
@@ -117,9 +114,8 @@ int tierce__admin_call(const struct tierce__admin_target *target, const char *co
     snprintf(url, sizeof(url), "%s/api/%s", is_meta ? target->meta_url : target->admin_url, rpc);
     int status = add_credentials(curl, target, command, &headers);
     if (status == TIERCE__CLI_OK) {
-        const char *text = json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN);
         set_way(curl, target, headers);
-        int rc = tierce__http_post(&answer, curl, url, text, REPLY_BYTES_MAX, why);
+        int rc = tierce__http_post(&answer, curl, url, request, REPLY_BYTES_MAX, why);
         if (rc == 0)
             status = read_reply(target, command, url, is_meta, &answer, reply);
         else if (rc == -ECONNREFUSED)

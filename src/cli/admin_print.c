@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/json_write.h"
 #include "cli/admin.h"
 
 #include <stdio.h>
@@ -6,20 +9,19 @@
 
 enum { COLUMNS_MAX = 24, WIDTH_MAX = 48 };
 
-static bool is_plain(struct json_object *value)
+/* A value in a cell, in `line`; nested values as short JSON. */
+static const char *cell(struct tierce__line *line, struct tierce__text value)
 {
-    return !json_object_is_type(value, json_type_object) &&
-           !json_object_is_type(value, json_type_array);
-}
-
-/* A value in a cell; nested values as short JSON. */
-static const char *cell(struct json_object *value)
-{
-    return value == NULL ? ""
-           : json_object_is_type(value, json_type_string)
-               ? json_object_get_string(value)
-               : json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN |
-                                                           JSON_C_TO_STRING_NOSLASHESCAPE);
+    char *text = NULL;
+    struct tierce__json_write json = {.line = line};
+    line->bytes = 0;
+    if (tierce__json_copy_text(&text, value, "") == 0)
+        tierce__line_put(line, text);
+    else if (value.length > 0 && tierce__json_value_kind(value) != 'n')
+        tierce__json_write_value(&json, NULL, value);
+    tierce__line_put_bytes(line, "", 1);
+    tierce__free(text);
+    return line->failed ? "" : line->text;
 }
 
 static int width_of(const char *text)
@@ -41,67 +43,65 @@ static void print_cell(const char *text, int width, bool last)
 }
 
 /* Objects as rows; their fields, in the order of the first, as columns. */
-static void print_table(struct json_object *list)
+static void print_table(struct tierce__line *line, struct tierce__text list)
 {
-    const char *names[COLUMNS_MAX];
+    char names[COLUMNS_MAX][TIERCE__JSON_NAME_MAX + 1];
     int widths[COLUMNS_MAX];
-    size_t columns = 0, rows = json_object_array_length(list);
-    struct json_object *first = rows > 0 ? json_object_array_get_idx(list, 0) : NULL;
-    json_object_object_foreach(first, name, unused)
-    {
-        (void)unused;
-        if (columns < COLUMNS_MAX)
-            names[columns++] = name;
+    int columns = 0;
+    struct tierce__text name, value, row;
+    struct tierce__json each = tierce__json_each(tierce__json_get(list, "0"));
+    while (columns < COLUMNS_MAX && tierce__json_next(&each, &name, &value)) {
+        snprintf(names[columns], sizeof(names[0]), "%.*s", (int)name.length, name.at);
+        widths[columns] = width_of(names[columns]);
+        columns++;
     }
-    for (size_t c = 0; c < columns; c++) {
-        widths[c] = width_of(names[c]);
-        for (size_t r = 0; r < rows; r++) {
-            struct json_object *value = NULL;
-            json_object_object_get_ex(json_object_array_get_idx(list, r), names[c], &value);
-            int width = width_of(cell(value));
+    each = tierce__json_each(list);
+    while (tierce__json_next(&each, &name, &row)) {
+        for (int c = 0; c < columns; c++) {
+            int width = width_of(cell(line, tierce__json_get(row, names[c])));
             widths[c] = width > widths[c] ? width : widths[c];
+            widths[c] = widths[c] < WIDTH_MAX ? widths[c] : WIDTH_MAX;
         }
-        widths[c] = widths[c] < WIDTH_MAX ? widths[c] : WIDTH_MAX;
     }
-    for (size_t c = 0; c < columns; c++)
+    for (int c = 0; c < columns; c++)
         print_cell(names[c], widths[c], c + 1 == columns);
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t c = 0; c < columns; c++) {
-            struct json_object *value = NULL;
-            json_object_object_get_ex(json_object_array_get_idx(list, r), names[c], &value);
-            print_cell(cell(value), widths[c], c + 1 == columns);
-        }
+    each = tierce__json_each(list);
+    while (tierce__json_next(&each, &name, &row)) {
+        for (int c = 0; c < columns; c++)
+            print_cell(cell(line, tierce__json_get(row, names[c])), widths[c], c + 1 == columns);
     }
 }
 
-static bool is_table(struct json_object *value)
+static void print_json(struct tierce__text value)
 {
-    return json_object_is_type(value, json_type_array) && json_object_array_length(value) > 0 &&
-           json_object_is_type(json_object_array_get_idx(value, 0), json_type_object);
+    struct tierce__json_write json = {.file = stdout, .layout = TIERCE__JSON_LINES};
+    tierce__json_write_value(&json, NULL, value);
+    TIERCE_ASSERT(json.depth == 0);
+    printf("\n");
 }
 
-static void print_value(const char *name, struct json_object *value)
+void tierce__admin_print(const struct tierce__admin_target *target, struct tierce__text reply)
 {
-    if (is_table(value))
-        print_table(value);
-    else if (is_plain(value))
-        printf("%s: %s\n", name, cell(value));
-    else
-        printf("%s: %s\n", name,
-               json_object_to_json_string_ext(value, JSON_C_TO_STRING_PRETTY |
-                                                         JSON_C_TO_STRING_NOSLASHESCAPE));
-}
-
-void tierce__admin_print(const struct tierce__admin_target *target, struct json_object *reply)
-{
+    struct tierce__line line = {0};
+    struct tierce__text name, value;
+    struct tierce__json each = tierce__json_each(reply);
     if (target->raw) {
-        puts(json_object_to_json_string_ext(reply, JSON_C_TO_STRING_PRETTY |
-                                                       JSON_C_TO_STRING_NOSLASHESCAPE));
+        print_json(reply);
         return;
     }
-    json_object_object_foreach(reply, name, value)
-    {
-        if (strcmp(name, "header") != 0)
-            print_value(name, value);
+    while (tierce__json_next(&each, &name, &value)) {
+        char kind = tierce__json_value_kind(value);
+        if (name.length == 6 && memcmp(name.at, "header", 6) == 0)
+            continue;
+        if (tierce__json_value_kind(tierce__json_get(value, "0")) == '{' && kind == '[') {
+            print_table(&line, value);
+            continue;
+        }
+        printf("%.*s: ", (int)name.length, name.at);
+        if (kind == '{' || kind == '[')
+            print_json(value);
+        else
+            printf("%s\n", cell(&line, value));
     }
+    tierce__line_clear(&line);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/json_write.h"
 #include "cli/admin.h"
 
 #include <errno.h>
@@ -100,11 +101,6 @@ static const struct verb verbs[] = {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void put_text(struct json_object *request, const char *field, const char *text)
-{
-    json_object_object_add(request, field, json_object_new_string(text));
-}
-
 static char *read_input(const char *command)
 {
     size_t room = 1024 * 1024, bytes = 0, got;
@@ -139,39 +135,49 @@ static char *read_text(const char *command, const char *from)
     return text;
 }
 
-static int read_message(const struct verb *verb, const char *from, struct json_object **request)
+/* An update replaces the version before its own. */
+static void put_version(struct tierce__json_write *request, struct tierce__text message)
 {
+    char text[32];
+    int64_t version = tierce__json_get_int(message, "version", 0);
+    if (tierce__json_get(message, "version").length == 0)
+        return;
+    if (tierce__json_get_text(text, sizeof(text), message, "version"))
+        version = strtoll(text, NULL, 10);
+    tierce__json_write_signed(request, "current_version", version - 1);
+}
+
+static int read_message(const struct verb *verb, const char *from,
+                        struct tierce__json_write *request)
+{
+    struct tierce__json_doc doc = {0};
     char *text = read_text(verb->command, from);
+    int status = TIERCE__CLI_OK;
     if (text == NULL)
         return TIERCE__CLI_FAILED;
-    struct json_object *message = json_tokener_parse(text);
+    if (tierce__json_parse(&doc, text, strlen(text), NULL) < 0 ||
+        tierce__json_value_kind(doc.value) != '{') {
+        status = tierce__cli_fail(verb->command, "%.100s: not a JSON object", from);
+    } else if (verb->field == NULL) {
+        tierce__json_write_value(request, NULL, doc.value);
+    } else {
+        tierce__json_write_open(request, NULL, '{');
+        tierce__json_write_value(request, verb->field, doc.value);
+        if (strcmp(verb->rpc, "updateInstanceGroup") == 0)
+            put_version(request, doc.value);
+        tierce__json_write_close(request, '}');
+    }
+    tierce__json_doc_clear(&doc);
     tierce__free(text);
-    if (message == NULL || !json_object_is_type(message, json_type_object)) {
-        json_object_put(message);
-        return tierce__cli_fail(verb->command, "%.100s: not a JSON object", from);
-    }
-    if (verb->field == NULL) {
-        json_object_put(*request);
-        *request = message;
-        return TIERCE__CLI_OK;
-    }
-    struct json_object *version;
-    json_object_object_add(*request, verb->field, message);
-    /* An update replaces the version before its own. */
-    if (strcmp(verb->rpc, "updateInstanceGroup") == 0 &&
-        json_object_object_get_ex(message, "version", &version))
-        json_object_object_add(*request, "current_version",
-                               json_object_new_int64(json_object_get_int64(version) - 1));
-    return TIERCE__CLI_OK;
+    return status;
 }
 
 static int read_keys(const struct verb *verb, int count, char **arguments,
-                     struct json_object *request)
+                     struct tierce__json_write *request)
 {
-    struct json_object *keys = json_object_new_array();
-    put_text(request, "instance_id", arguments[0]);
-    json_object_object_add(request, "block_keys", keys);
-    put_text(request, "query_type", "QT_PREFIX_MATCH");
+    tierce__json_write_text(request, "instance_id", arguments[0]);
+    tierce__json_write_text(request, "query_type", "QT_PREFIX_MATCH");
+    tierce__json_write_open(request, "block_keys", '[');
     for (int i = 1; i < count; i++) {
         char *end;
         errno = 0;
@@ -179,87 +185,83 @@ static int read_keys(const struct verb *verb, int count, char **arguments,
         if (*end != '\0' || end == arguments[i] || errno != 0)
             return tierce__cli_usage(
                 verb->command, "\"%.40s\" is not a key; keys are 64-bit numbers", arguments[i]);
-        json_object_array_add(keys, json_object_new_int64(key));
+        tierce__json_write_signed(request, NULL, key);
     }
+    tierce__json_write_close(request, ']');
     return TIERCE__CLI_OK;
 }
 
-static int read_trim(const struct verb *verb, char **arguments, struct json_object *request)
+static int read_trim(const struct verb *verb, char **arguments, struct tierce__json_write *request)
 {
     long from, to;
     char rest;
     const char *what = arguments[1];
-    put_text(request, "instance_id", arguments[0]);
+    tierce__json_write_text(request, "instance_id", arguments[0]);
     if (strcmp(what, "all") == 0 || strcmp(what, "meta") == 0) {
-        put_text(request, "strategy",
-                 what[0] == 'a' ? "TS_REMOVE_ALL_CACHE" : "TS_REMOVE_ALL_META");
+        tierce__json_write_text(request, "strategy",
+                                what[0] == 'a' ? "TS_REMOVE_ALL_CACHE" : "TS_REMOVE_ALL_META");
     } else if (sscanf(what, "%ld-%ld%c", &from, &to, &rest) == 2) {
-        put_text(request, "strategy", "TS_TIMESTAMP");
-        json_object_object_add(request, "begin_timestamp", json_object_new_int64(from));
-        json_object_object_add(request, "end_timestamp", json_object_new_int64(to));
+        tierce__json_write_text(request, "strategy", "TS_TIMESTAMP");
+        tierce__json_write_signed(request, "begin_timestamp", from);
+        tierce__json_write_signed(request, "end_timestamp", to);
     } else {
         return tierce__cli_usage(verb->command, "trim requires all, meta, or FROM-TO in seconds");
     }
     return TIERCE__CLI_OK;
 }
 
-static int read_account(const struct verb *verb, char **arguments, struct json_object *request)
+/* The text of a file, or its first line only, as a field. */
+static int read_file(const struct verb *verb, const char *from, const char *field, bool is_line,
+                     struct tierce__json_write *request)
+{
+    char *text = read_text(verb->command, from);
+    if (text == NULL)
+        return TIERCE__CLI_FAILED;
+    if (is_line)
+        text[strcspn(text, "\r\n")] = '\0';
+    tierce__json_write_text(request, field, text);
+    tierce__free(text);
+    return TIERCE__CLI_OK;
+}
+
+static int read_account(const struct verb *verb, char **arguments,
+                        struct tierce__json_write *request)
 {
     bool is_admin = strcmp(arguments[1], "admin") == 0;
     if (!is_admin && strcmp(arguments[1], "user") != 0)
         return tierce__cli_usage(verb->command, "a role must be user or admin, not \"%.40s\"",
                                  arguments[1]);
-    char *text = read_text(verb->command, arguments[2]);
-    if (text == NULL)
-        return TIERCE__CLI_FAILED;
-    text[strcspn(text, "\r\n")] = '\0';
-    put_text(request, "user_name", arguments[0]);
-    put_text(request, "password", text);
-    put_text(request, "role", is_admin ? "ROLE_ADMIN" : "ROLE_USER");
-    tierce__free(text);
-    return TIERCE__CLI_OK;
-}
-
-static int read_snapshot(const struct verb *verb, const char *from, struct json_object *request)
-{
-    char *text = read_text(verb->command, from);
-    if (text == NULL)
-        return TIERCE__CLI_FAILED;
-    put_text(request, verb->field, text);
-    tierce__free(text);
-    return TIERCE__CLI_OK;
+    tierce__json_write_text(request, "user_name", arguments[0]);
+    tierce__json_write_text(request, "role", is_admin ? "ROLE_ADMIN" : "ROLE_USER");
+    return read_file(verb, arguments[2], "password", true, request);
 }
 
 static int make_request(const struct verb *verb, int count, char **arguments,
-                        struct json_object **request)
+                        struct tierce__json_write *request)
 {
     static const int wanted[] = {
         [NOTHING] = 0, [NAME] = 1, [MESSAGE] = 1, [TRIM] = 2, [ACCOUNT] = 3, [SNAPSHOT] = 1};
     bool is_list = verb->shape == KEYS;
-    int least = is_list ? 2 : wanted[verb->shape];
+    int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
     if (count < least || (count > least && !is_list))
         return tierce__cli_usage(verb->command, "%s %s takes %d argument%s%s, not %d",
                                  verb->command, verb->verb, least, least == 1 ? "" : "s",
                                  is_list ? " or more" : "", count);
-    *request = json_object_new_object();
-    switch (verb->shape) {
-    case NOTHING:
-        break;
-    case NAME:
-        put_text(*request, verb->field, arguments[0]);
-        break;
-    case MESSAGE:
+    if (verb->shape == MESSAGE)
         return read_message(verb, arguments[0], request);
-    case KEYS:
-        return read_keys(verb, count, arguments, *request);
-    case TRIM:
-        return read_trim(verb, arguments, *request);
-    case ACCOUNT:
-        return read_account(verb, arguments, *request);
-    case SNAPSHOT:
-        return read_snapshot(verb, arguments[0], *request);
-    }
-    return TIERCE__CLI_OK;
+    tierce__json_write_open(request, NULL, '{');
+    if (verb->shape == NAME)
+        tierce__json_write_text(request, verb->field, arguments[0]);
+    else if (verb->shape == KEYS)
+        status = read_keys(verb, count, arguments, request);
+    else if (verb->shape == TRIM)
+        status = read_trim(verb, arguments, request);
+    else if (verb->shape == ACCOUNT)
+        status = read_account(verb, arguments, request);
+    else if (verb->shape == SNAPSHOT)
+        status = read_file(verb, arguments[0], verb->field, false, request);
+    tierce__json_write_close(request, '}');
+    return status;
 }
 
 /* ---- arguments ------------------------------------------------------------------------------- */
@@ -310,7 +312,9 @@ static int run(const char *command, int argc, char **argv)
 {
     struct tierce__admin_target target = {.admin_url = "http://127.0.0.1:6492",
                                           .meta_url = "http://127.0.0.1:6382"};
-    struct json_object *request = NULL, *reply = NULL;
+    struct tierce__line line = {0};
+    struct tierce__json_write request = {.line = &line};
+    struct tierce__json_doc reply = {0};
     char **left = tierce__calloc((size_t)argc + 1, sizeof(*left));
     int count = 0;
     int status = left != NULL ? read_options(command, argc, argv, &target, left, &count)
@@ -322,12 +326,15 @@ static int run(const char *command, int argc, char **argv)
     else if (status == TIERCE__CLI_OK)
         status = tierce__cli_usage(command, count > 0 ? "there is no \"%s %.40s\"" : "%s what?",
                                    command, count > 0 ? left[0] : "");
+    tierce__line_put_bytes(&line, "", 1);
+    if (status == TIERCE__CLI_OK && line.failed)
+        status = tierce__cli_fail(command, "no memory");
     if (verb != NULL && status == TIERCE__CLI_OK)
-        status = tierce__admin_call(&target, command, verb->rpc, verb->is_meta, request, &reply);
+        status = tierce__admin_call(&target, command, verb->rpc, verb->is_meta, line.text, &reply);
     if (status == TIERCE__CLI_OK)
-        tierce__admin_print(&target, reply);
-    json_object_put(request);
-    json_object_put(reply);
+        tierce__admin_print(&target, reply.value);
+    tierce__line_clear(&line);
+    tierce__json_doc_clear(&reply);
     tierce__free(left);
     return status;
 }
