@@ -11,15 +11,16 @@
 #include "bench/bench.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "net/stream.h"
 #include "node/node.h"
 #include "proto/native/native.h"
 
@@ -168,12 +169,10 @@ static int start_node(struct native *n)
                           (char *)"--memory.size=64MiB"};
     char *const no_environment[] = {NULL};
     struct tierce__config_error error;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     int written = snprintf(path, sizeof(path), "--listen.native=%s/node.sock", n->bench->dir);
     const char *socket_path = path + strlen("--listen.native=");
-    if (written >= (int)sizeof(path) || strlen(socket_path) >= sizeof(address.sun_path))
+    if (written >= (int)sizeof(path))
         return tierce__bench_fail(n->bench, "the folder's name is too long for a socket");
-    memcpy(address.sun_path, socket_path, strlen(socket_path) + 1);
     if (tierce__node_config_load(&n->config, 6, argv, no_environment, &error) < 0)
         return tierce__bench_fail(n->bench, "%s", error.text);
     int rc = tierce__node_start(&n->node, &n->config, why);
@@ -181,10 +180,9 @@ static int start_node(struct native *n)
         rc = tierce_engine_open(&n->engine, n->config.engine, why);
     if (rc < 0)
         return tierce__bench_fail(n->bench, "%s", why);
-    n->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (n->fd < 0 || connect(n->fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
-        return -errno;
-    return 0;
+    rc = tierce__stream_connect_unix(&n->fd, socket_path);
+    /* Blocking reads, as on the bare side. */
+    return rc == 0 && fcntl(n->fd, F_SETFL, 0) < 0 ? -errno : rc;
 }
 
 /* A prompt of which memory has all. */

@@ -1,31 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/bench_redis_server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "net/listen.h"
+#include "net/stream.h"
 
 #define START_MS 10000u
-
-static uint16_t free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &length) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok ? ntohs(address.sin_port) : 0;
-}
 
 static pid_t start_server(const char *dir, const char *port)
 {
@@ -45,13 +33,13 @@ static pid_t start_server(const char *dir, const char *port)
 
 static bool takes_connections(uint16_t port)
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok;
+    char why[256];
+    int fd = -1;
+    if (tierce__stream_connect(&fd, "127.0.0.1", port, tierce__deadline_in_ms(START_MS), why,
+                               sizeof(why)) != 0)
+        return false;
+    close(fd);
+    return true;
 }
 
 /* Must return before a connector is opened: a connector waits before it retries a server that it
@@ -76,11 +64,15 @@ static int await_server(struct tierce__bench_redis_server *server,
 int tierce__bench_redis_start(struct tierce__bench_redis_server *server,
                               const struct tierce__bench *bench)
 {
-    char port[8];
-    server->port = free_port();
+    char port[8], why[256];
+    int fd = -1;
+    server->port = 0;
+    if (tierce__listen_tcp(&fd, &server->port, "127.0.0.1", why) != 0)
+        return tierce__bench_fail(bench, "%s", why);
+    close(fd); /* the port is free, and the server will listen there */
     snprintf(port, sizeof(port), "%u", (unsigned)server->port);
     server->pid = start_server(bench->dir, port);
-    if (server->port == 0 || server->pid < 0)
+    if (server->pid < 0)
         return tierce__bench_fail(bench, "redis-server cannot be started");
     return await_server(server, bench);
 }

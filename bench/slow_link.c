@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/slow_link.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -19,6 +19,8 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/mix.h"
+#include "net/listen.h"
+#include "net/stream.h"
 
 #define LINK_MAGIC      0x510b17a4u
 #define CONNECTIONS_MAX 512u
@@ -183,26 +185,17 @@ static void close_pair(struct tierce__slow_link *link, size_t i, bool resets)
     tierce__lock_drop(&link->lock);
 }
 
-static int connect_server(uint16_t port)
-{
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-        return fd; /* loopback: it blocks for no round trip */
-    if (fd >= 0)
-        close(fd);
-    return -1;
-}
-
 static void begin_pair(struct tierce__slow_link *link, const struct turn *turn, int client)
 {
     size_t i = 0;
     while (i < CONNECTIONS_MAX && link->pairs[i] != NULL)
         i++;
     struct pair *pair = i < CONNECTIONS_MAX ? tierce__calloc(1, sizeof(*pair)) : NULL;
-    int server = pair != NULL ? connect_server(link->server_port) : -1;
-    if (server < 0) { /* as a closed port, but slightly later */
+    char why[256];
+    int server = -1;
+    if (pair == NULL ||
+        tierce__stream_connect(&server, "127.0.0.1", link->server_port, TIERCE__DEADLINE_NEVER, why,
+                               sizeof(why)) != 0) { /* as a closed port, but slightly later */
         (void)setsockopt(client, SOL_SOCKET, SO_LINGER,
                          &(struct linger){.l_onoff = 1, .l_linger = 0}, sizeof(struct linger));
         close(client);
@@ -461,23 +454,6 @@ static void wake(struct tierce__slow_link *link)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int listen_on_loopback(struct tierce__slow_link *link, uint16_t port)
-{
-    int on = 1;
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    socklen_t length = sizeof(address);
-    link->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (link->listener < 0 ||
-        setsockopt(link->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-        bind(link->listener, (struct sockaddr *)&address, length) != 0 ||
-        listen(link->listener, CONNECTIONS_MAX) != 0 ||
-        getsockname(link->listener, (struct sockaddr *)&address, &length) != 0)
-        return -errno;
-    link->port = ntohs(address.sin_port);
-    return 0;
-}
-
 static void free_link(struct tierce__slow_link *link)
 {
     if (link->listener >= 0)
@@ -495,10 +471,12 @@ int tierce__slow_link_start(struct tierce__slow_link **out,
                             const struct tierce__slow_link_opts *opts)
 {
     TIERCE_ASSERT(opts->size == sizeof(*opts));
+    char why[256];
     struct tierce__slow_link *link = tierce__calloc(1, sizeof(*link));
     if (link == NULL)
         return -ENOMEM;
     link->magic = LINK_MAGIC;
+    link->port = opts->listen_port;
     link->server_port = opts->port;
     link->round_trip_ns = opts->round_trip_ns;
     link->jitter_ns = opts->jitter_ns;
@@ -508,7 +486,8 @@ int tierce__slow_link_start(struct tierce__slow_link **out,
     tierce__lock_init(&link->lock, TIERCE__LOCK_WORKERS);
     tierce__cond_init(&link->changed);
     link->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = link->wake >= 0 ? listen_on_loopback(link, opts->listen_port) : -errno;
+    int rc = link->wake >= 0 ? tierce__listen_tcp(&link->listener, &link->port, "127.0.0.1", why)
+                             : -errno;
     if (rc == 0)
         rc = -pthread_create(&link->thread, NULL, work, link);
     if (rc != 0) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/stream.h"
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -73,20 +75,22 @@ static int connect_to(int *out, int family, const struct sockaddr *address, sock
     return 0;
 }
 
-static int connect_unix(int *fd, const char *path, uint64_t deadline_ns)
+int tierce__stream_connect_unix(int *fd, const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = strlen(path);
     if (length >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, length);
-    return connect_to(fd, AF_UNIX, (const struct sockaddr *)&address, sizeof(address), deadline_ns);
+    return connect_to(fd, AF_UNIX, (const struct sockaddr *)&address, sizeof(address), 0);
 }
 
 static int connect_host(int *fd, const char *host, uint16_t port, uint64_t deadline_ns, char *why,
                         size_t why_room)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    struct addrinfo *list = NULL, hints = {.ai_family = AF_UNSPEC,
+                                           .ai_socktype = SOCK_STREAM,
+                                           .ai_flags = AI_NUMERICSERV};
     char service[8];
     snprintf(service, sizeof(service), "%u", (unsigned)port);
     int code = getaddrinfo(host, service, &hints, &list);
@@ -105,7 +109,7 @@ int tierce__stream_connect(int *fd, const char *host, uint16_t port, uint64_t de
                            char *why, size_t why_room)
 {
     why[0] = '\0';
-    int rc = host[0] == '/' ? connect_unix(fd, host, deadline_ns)
+    int rc = host[0] == '/' ? tierce__stream_connect_unix(fd, host)
                             : connect_host(fd, host, port, deadline_ns, why, why_room);
     if (rc != 0 && why[0] == '\0')
         snprintf(why, why_room, "cannot connect to %.180s port %u: %s", host, (unsigned)port,
@@ -142,6 +146,8 @@ static int after_failure(int fd, short events, uint64_t deadline_ns)
 int tierce__stream_send(int fd, struct iovec *pieces, int count, uint64_t deadline_ns)
 {
     int rc = 0;
+    TIERCE_DASSERT(fd >= 0);
+    TIERCE_DASSERT(count > 0);
     skip(&pieces, &count, 0);
     while (count > 0 && rc == 0) {
         struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
@@ -156,22 +162,73 @@ int tierce__stream_send(int fd, struct iovec *pieces, int count, uint64_t deadli
     return rc;
 }
 
-int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least, size_t *got,
-                           uint64_t deadline_ns)
+/* The descriptor of a message, or -1; those beyond the first are closed. */
+static int take_passed(struct msghdr *message)
 {
-    int rc = 0, on = 1;
+    int out = -1;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c != NULL; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+            if (out < 0)
+                out = fd;
+            else
+                close(fd);
+        }
+    }
+    return out;
+}
+
+/* Where bytes come from. */
+struct origin {
+    int fd;
+    bool is_tcp;
+    int *passed; /* NULL: descriptors that come with the bytes are dropped */
+};
+
+static ssize_t receive_some(const struct origin *from, struct iovec *pieces, int count)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    int on = 1;
+    if (from->passed == NULL || *from->passed >= 0) {
+        ssize_t n = readv(from->fd, pieces, count);
+        if (n > 0 && from->is_tcp)
+            setsockopt(from->fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+        return n;
+    }
+    struct msghdr message = {.msg_iov = pieces,
+                             .msg_iovlen = (size_t)count,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(from->fd, &message, MSG_CMSG_CLOEXEC);
+    if (n > 0)
+        *from->passed = take_passed(&message);
+    return n;
+}
+
+static int receive(const struct origin *from, struct iovec *pieces, int count, size_t least,
+                   size_t *got, uint64_t deadline_ns)
+{
+    int rc = 0;
+    TIERCE_DASSERT(from->fd >= 0);
     *got = 0;
     skip(&pieces, &count, 0);
     while (*got < least && rc == 0) {
-        ssize_t n = readv(fd, pieces, count);
+        TIERCE_DASSERT(count > 0); /* the pieces have room for `least` bytes */
+        ssize_t n = receive_some(from, pieces, count);
         if (n == 0)
             return -ECONNRESET;
         if (n > 0) {
             *got += (size_t)n;
             skip(&pieces, &count, (size_t)n);
-            setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
         } else {
-            rc = after_failure(fd, POLLIN, deadline_ns);
+            rc = after_failure(from->fd, POLLIN, deadline_ns);
         }
         if (rc == 0 && *got < least && tierce__now_ns() >= deadline_ns)
             rc = TIERCE_E_DEADLINE;
@@ -179,9 +236,32 @@ int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least
     return rc;
 }
 
-bool tierce__stream_is_quiet(int fd)
+int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least, size_t *got,
+                           uint64_t deadline_ns)
+{
+    return receive(&(struct origin){.fd = fd, .is_tcp = true}, pieces, count, least, got,
+                   deadline_ns);
+}
+
+int tierce__stream_receive_passed(int fd, struct iovec piece, int *passed, uint64_t deadline_ns)
+{
+    size_t got;
+    if (passed != NULL)
+        *passed = -1;
+    int rc = receive(&(struct origin){.fd = fd, .passed = passed}, &piece, 1, piece.iov_len, &got,
+                     deadline_ns);
+    if (rc != 0 && passed != NULL && *passed >= 0) {
+        close(*passed);
+        *passed = -1;
+    }
+    return rc;
+}
+
+int tierce__stream_look(int fd)
 {
     char byte;
-    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-           (errno == EAGAIN || errno == EWOULDBLOCK);
+    ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -errno;
+    return n > 0 ? 1 : -ECONNRESET;
 }

@@ -2,7 +2,6 @@
 #ifndef TIERCE_WIRE_STREAM_H
 #define TIERCE_WIRE_STREAM_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -23,6 +22,9 @@
 TIERCE_MUSTUSE int tierce__stream_connect(int *fd, const char *host, uint16_t port,
                                           uint64_t deadline_ns, char *why, size_t why_room);
 
+/* Connects to the Unix socket `path`. Does not wait: -EAGAIN if its listener's queue is full. */
+TIERCE_MUSTUSE int tierce__stream_connect_unix(int *fd, const char *path);
+
 /* Waits for `events` of poll; *got may be NULL. */
 TIERCE_MUSTUSE int tierce__stream_wait(int fd, short events, short *got, uint64_t deadline_ns);
 
@@ -35,7 +37,13 @@ TIERCE_MUSTUSE int tierce__stream_send(int fd, struct iovec *pieces, int count,
 TIERCE_MUSTUSE int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least,
                                           size_t *got, uint64_t deadline_ns);
 
-/* Whether a connection on which nothing is awaited is still one. */
-bool tierce__stream_is_quiet(int fd);
+/* The same over a Unix socket, for exactly the bytes of the piece. passed: NULL, or receives the
+ * descriptor that came with the bytes, [transfer], or -1. */
+TIERCE_MUSTUSE int tierce__stream_receive_passed(int fd, struct iovec piece, int *passed,
+                                                 uint64_t deadline_ns);
+
+/* Looks at a connection without waiting. 0: open, nothing to read; 1: there are bytes; negative
+ * errno: closed, or broken. */
+int tierce__stream_look(int fd);
 
 #endif

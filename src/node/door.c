@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/log_repeat.h"
 #include "node/node_private.h"
-#include "net/server/listen.h"
+#include "net/listen.h"
 
 #include <errno.h>
 #include <semaphore.h>

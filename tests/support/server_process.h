@@ -23,6 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "net/stream.h"
+
 /*
  * Shared code for the tests' real servers: ports, start, end, certificates.
  */
@@ -71,11 +74,11 @@ static inline uint16_t server_free_port(void)
 
 static inline bool server_listens(uint16_t port)
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    if (fd >= 0)
+    char why[256];
+    int fd = -1;
+    bool ok = tierce__stream_connect(&fd, "127.0.0.1", port, TIERCE__DEADLINE_NEVER, why,
+                                     sizeof(why)) == 0;
+    if (ok)
         close(fd);
     return ok;
 }
@@ -83,11 +86,9 @@ static inline bool server_listens(uint16_t port)
 /* Whether it answers at its Unix socket too: it binds that before it listens there. */
 static inline bool server_listens_at(const char *path)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    if (fd >= 0)
+    int fd = -1;
+    bool ok = tierce__stream_connect_unix(&fd, path) == 0;
+    if (ok)
         close(fd);
     return ok;
 }

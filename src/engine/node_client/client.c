@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/node_client/client_socket.h"
+#include "net/stream.h"
 
 #define CONNECTIONS_MAX 16u
 #define RETRY_MS        1000u
@@ -584,7 +585,7 @@ int tierce__peer_ask(struct tierce__asking *asking, struct tierce__peer *peer,
     return_connection(peer, c);
     if (answered || rc == TIERCE_E_DEADLINE || rc == -ENOMEM)
         return rc;
-    if (tierce__client_is_closed(peer->first->fd))
+    if (tierce__stream_look(peer->first->fd) < 0)
         lose_peer(peer);
     return TIERCE_E_DOWN;
 }

@@ -2,22 +2,24 @@
 #ifndef TIERCE_ENGINE_CLIENT_SOCKET_H
 #define TIERCE_ENGINE_CLIENT_SOCKET_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <tierce/status.h>
 
 /*
- * The sockets of clients of a node: calls that wait until a deadline and no longer.
+ * The sockets of clients of a node (net/stream.h): they trust its user, and a child of fork closes
+ * them. Each call blocks until its deadline at most.
  *
- * Errors of all: negative errno, TIERCE_E_DEADLINE, TIERCE_E_CLOSED (the other side has). A socket
- * is good for nothing after any of them. Thread: a socket belongs to one at a time.
+ * Errors of all: negative errno, TIERCE_E_DEADLINE, TIERCE_E_CLOSED (the node closed the
+ * connection). After an error the socket must be disconnected. Thread: any, one at a time for each
+ * socket.
  */
 
-/* Connects to the Unix socket `path`, which must belong to our user, to root, or to `user` (a name
- * or number; "": no other user). Returns the descriptor. Does not wait: -EAGAIN if the other side
- * does not accept. Errors: -EACCES (the file is not open to us), -EPERM (it is of another user). */
+/* Connects to the Unix socket `path`. The process that listens there must belong to this user, to
+ * root, or to `user` (a name or number; "": no other user). Returns the descriptor. Does not wait:
+ * -EAGAIN if the node does not accept. Other errors: -EACCES (no permission for the file), -EPERM
+ * (another user listens there). */
 TIERCE_MUSTUSE int tierce__client_connect(const char *path, const char *user);
 
 void tierce__client_disconnect(int fd);
@@ -25,18 +27,15 @@ void tierce__client_disconnect(int fd);
 TIERCE_MUSTUSE int tierce__client_send(int fd, const uint8_t *bytes, size_t count,
                                        uint64_t deadline_ns);
 
-/* Until there is something to receive. */
+/* Waits until there are bytes to receive. */
 TIERCE_MUSTUSE int tierce__client_await(int fd, uint64_t deadline_ns);
 
-/* passed: NULL, or gets the descriptor that came with the first byte, [transfer], or -1. */
+/* passed: NULL, or receives the descriptor that came with the bytes, [transfer], or -1. */
 TIERCE_MUSTUSE int tierce__client_receive(int fd, uint8_t *bytes, size_t count, int *passed,
                                           uint64_t deadline_ns);
 
-/* Whether the other side has closed a connection on which nothing is under way. */
-bool tierce__client_is_closed(int fd);
-
-/* In a child of fork, before anything else: closes what it got of its parent's connections, so that
- * they end with the parent. */
+/* For a child of fork, before any other call: closes its copies of the parent's connections, so
+ * that they end with the parent. */
 void tierce__client_enter_child(void);
 
 #endif

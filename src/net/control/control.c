@@ -4,11 +4,10 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "net/control/socket.h"
+#include "net/listen.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -241,23 +240,9 @@ static int open_socket(struct tierce__control *control, const char *socket, char
 
 static int open_port(struct tierce__control *control, uint16_t port, char why[256])
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int one = 1;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int rc = fd < 0 ? -errno : 0;
-    if (rc == 0) {
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-        if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
-            listen(fd, (int)CONNECTIONS_MAX) < 0)
-            rc = -errno;
-    }
-    if (rc == 0)
-        return open_door(&control->port, fd);
-    snprintf(why, 256, "cannot listen on 127.0.0.1:%u: %s", port, tierce_strerror(rc));
-    if (fd >= 0)
-        close(fd);
-    return rc;
+    int fd = -1;
+    int rc = tierce__listen_tcp(&fd, &port, "127.0.0.1", why);
+    return rc == 0 ? open_door(&control->port, fd) : rc;
 }
 
 int tierce__control_start(struct tierce__control **out, const struct tierce__control_opts *opts,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/control/socket.h"
+#include "net/stream.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -37,8 +38,7 @@ int tierce__control_folder_is_ours(const char *path, char why[256])
     }
     if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
         return 0;
-    snprintf(why, 256,
-             "%.160s is not a folder with access for this user only (mode 0700) (mode 0700)", path);
+    snprintf(why, 256, "%.160s is not a folder with access for this user only (mode 0700)", path);
     return -EACCES;
 }
 
@@ -54,18 +54,16 @@ static int make_folder(const char *path, char why[256])
 
 /* Returns whether the socket is stale: its process ended without removing it, so it rejects
  * connections. */
-static bool is_stale(const struct sockaddr_un *address)
+static bool is_stale(const char *path)
 {
     struct stat info;
-    if (lstat(address->sun_path, &info) < 0 || !S_ISSOCK(info.st_mode))
+    int fd = -1;
+    if (lstat(path, &info) < 0 || !S_ISSOCK(info.st_mode))
         return false;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return false;
-    bool refused = connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 &&
-                   errno == ECONNREFUSED;
-    close(fd);
-    return refused;
+    int rc = tierce__stream_connect_unix(&fd, path);
+    if (rc == 0)
+        close(fd);
+    return rc == -ECONNREFUSED;
 }
 
 /* Whether auto_path creates such a name, and either its process has ended or its socket is old
@@ -98,10 +96,9 @@ static void remove_stale(const char *path)
         return;
     }
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        struct sockaddr_un address = {.sun_family = AF_UNIX};
-        int n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", path, entry->d_name);
-        if (n < (int)sizeof(address.sun_path) && is_left_over(folder, entry->d_name) &&
-            is_stale(&address))
+        char name[TIERCE__CONTROL_PATH_BYTES];
+        int n = snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
+        if (n < (int)sizeof(name) && is_left_over(folder, entry->d_name) && is_stale(name))
             (void)unlinkat(folder, entry->d_name, 0);
     }
     (void)closedir(dir);
@@ -129,7 +126,7 @@ static int bind_socket(int fd, const struct sockaddr_un *address)
         return -errno;
     if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) == 0)
         return 0;
-    if (errno != EADDRINUSE || !is_stale(address))
+    if (errno != EADDRINUSE || !is_stale(address->sun_path))
         return -errno;
     if (unlink(address->sun_path) < 0)
         return -errno;

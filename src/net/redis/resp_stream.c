@@ -256,7 +256,7 @@ bool tierce__resp_stream_is_quiet(struct tierce__resp_stream *stream)
         int n = SSL_peek(stream->ssl, &byte, 1);
         return n <= 0 && tls_status(stream, n) == -EAGAIN;
     }
-    return tierce__stream_is_quiet(stream->fd);
+    return tierce__stream_look(stream->fd) == 0;
 }
 
 static int plain_status(struct tierce__resp_stream *stream, ssize_t n, short wants, size_t *done)

@@ -3,11 +3,9 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "net/server/grpc/grpc_client_private.h"
+#include "net/stream.h"
 
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,65 +13,6 @@
 /* The socket of a client's connection, and the bytes between it and the session. */
 
 /* ---- connecting ------------------------------------------------------------------------------ */
-
-/* Waits for `events`. Errors: TIERCE_E_DEADLINE, negative errno. */
-static int wait_for(int fd, short events, uint64_t deadline_ns)
-{
-    for (;;) {
-        uint64_t now = tierce__now_ns();
-        if (now >= deadline_ns)
-            return TIERCE_E_DEADLINE;
-        struct pollfd polled = {.fd = fd, .events = events};
-        int n = poll(&polled, 1, (int)((deadline_ns - now) / TIERCE__MS_NS) + 1);
-        if (n > 0)
-            return 0;
-        if (n < 0 && errno != EINTR)
-            return -errno;
-    }
-}
-
-static int connect_to(int *out_fd, const struct addrinfo *address, uint64_t deadline_ns)
-{
-    int error = 0, yes = 1;
-    socklen_t length = sizeof(error);
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    int rc = connect(fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : -errno;
-    if (rc == -EINPROGRESS)
-        rc = wait_for(fd, POLLOUT, deadline_ns);
-    if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
-        error = errno;
-    if (rc == 0)
-        rc = -error;
-    if (rc != 0) {
-        close(fd);
-        return rc;
-    }
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    *out_fd = fd;
-    return 0;
-}
-
-/* Tries each address of the name in turn. */
-static int connect_any(int *out_fd, const struct tierce__grpc_client *client, uint64_t deadline_ns)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    char service[8];
-    snprintf(service, sizeof(service), "%u", client->port);
-    int rc = getaddrinfo(client->host, service, &hints, &found);
-    if (rc != 0)
-        return rc == EAI_SYSTEM ? -errno : -EADDRNOTAVAIL;
-    rc = -EADDRNOTAVAIL;
-    for (const struct addrinfo *address = found; address != NULL; address = address->ai_next) {
-        rc = connect_to(out_fd, address, deadline_ns);
-        if (rc == 0)
-            break;
-    }
-    freeaddrinfo(found);
-    return rc;
-}
 
 static int shake_hands(struct tierce__grpc_link *link, uint64_t deadline_ns)
 {
@@ -86,7 +25,7 @@ static int shake_hands(struct tierce__grpc_link *link, uint64_t deadline_ns)
             return TIERCE_E_REFUSED;
         if (tierce__tls_is_ready(link->tls))
             return 0;
-        int rc = wait_for(link->fd, POLLIN, deadline_ns);
+        int rc = tierce__stream_wait(link->fd, POLLIN, NULL, deadline_ns);
         if (rc != 0)
             return rc;
         ssize_t n = recv(link->fd, link->client->in, sizeof(link->client->in), 0);
@@ -105,11 +44,12 @@ int tierce__grpc_link_open(struct tierce__grpc_client *client, char why[256])
     snprintf(why, 256, "no memory");
     if (link == NULL)
         return -ENOMEM;
+    TIERCE_DASSERT(client->connect_timeout_ms > 0);
     link->fd = -1;
     link->client = client;
     tierce__list_init(&link->calls);
     tierce__list_push_back(&client->links, &link->node);
-    int rc = connect_any(&link->fd, client, deadline_ns);
+    int rc = tierce__stream_connect(&link->fd, client->host, client->port, deadline_ns, why, 256);
     if (rc == 0 && client->tls != NULL) {
         rc = tierce__tls_session_create(&link->tls, client->tls, client->server_name);
         if (rc == 0)

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/log_repeat.h"
 #include "net/server/grpc/grpc_socket_private.h"
-#include "net/server/listen.h"
+#include "net/listen.h"
 
 #include <errno.h>
 #include <semaphore.h>

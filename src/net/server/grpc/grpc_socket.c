@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "net/server/grpc/grpc_connection.h"
 #include "net/server/grpc/grpc_socket_private.h"
-#include "net/server/listen.h"
+#include "net/listen.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>

@@ -3,7 +3,7 @@
 #define TIERCE_SERVE_GRPC_SOCKET_PRIVATE_H
 
 #include "net/server/grpc/grpc_socket.h"
-#include "net/server/listen.h"
+#include "net/listen.h"
 
 /* The shared state of a listener's sockets. */
 struct tierce__grpc_origin {

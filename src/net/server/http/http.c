@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/log_repeat.h"
 #include "net/server/http/http_private.h"
-#include "net/server/listen.h"
+#include "net/listen.h"
 
 #include <errno.h>
 #include <stdio.h>

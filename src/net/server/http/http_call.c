@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "net/server/http/http_private.h"
-#include "net/server/listen.h"
+#include "net/listen.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -71,7 +71,7 @@ static int failed(struct tierce__peer *peer, int rc, const char *what)
 
 int tierce__peer_begin(struct tierce__peer *peer, uint64_t deadline_ns)
 {
-    if (peer->fd >= 0 && tierce__stream_is_quiet(peer->fd))
+    if (peer->fd >= 0 && tierce__stream_look(peer->fd) == 0)
         return 0;
     tierce__peer_close(peer);
     int rc = tierce__stream_connect(&peer->fd, peer->place->host, peer->place->port, deadline_ns,

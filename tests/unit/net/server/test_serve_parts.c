@@ -7,7 +7,7 @@
 #include "net/server/addresses.h"
 #include "net/server/call_private.h"
 #include "net/server/grpc/grpc_text.h"
-#include "net/server/listen.h"
+#include "net/listen.h"
 #include "net/server/grpc/protobuf.h"
 #include "net/server/routes.h"
 #include "net/server/serve.h"

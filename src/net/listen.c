@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/server/listen.h"
+#include "net/listen.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -80,7 +80,9 @@ int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *host, char why[2
         *out_fd = fd;
         return 0;
     }
-    snprintf(why, 256, "cannot listen on %.100s port %s: %s%s", host, service, tierce_strerror(rc),
+    bool is_ipv6 = strchr(host, ':') != NULL;
+    snprintf(why, 256, "cannot listen on %s%.100s%s:%s: %s%s", is_ipv6 ? "[" : "", host,
+             is_ipv6 ? "]" : "", service, tierce_strerror(rc),
              rc == -EADDRINUSE ? "; end the process that uses it, or set another port"
              : rc == -EACCES   ? "; set a port of 1024 or above"
                                : "");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_LISTEN_H
-#define TIERCE_SERVE_LISTEN_H
+#ifndef TIERCE_NET_LISTEN_H
+#define TIERCE_NET_LISTEN_H
 
 #include <stdbool.h>
 #include <stdint.h>
