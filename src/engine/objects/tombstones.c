@@ -13,9 +13,10 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/map.h"
 
 /*
- * A table of lists, and the file. Threads that add at the same time share a sync: one of them
+ * A map, and the file. Threads that add at the same time share a sync: one of them
  * writes the records of all that have come meanwhile, the others wait.
  */
 
@@ -26,7 +27,6 @@
 #define BATCH_PAGES  64u
 #define VERSION      1u
 #define NEW_FILE     TIERCE__TOMBSTONES_FILE ".new"
-#define BINS         16384u
 /* A file is written anew when it has this many pages and most of its records are of no use. */
 #define PAGES_WORTH 256u
 #define PAGES_MAX   65536u /* it is written anew long before */
@@ -36,7 +36,7 @@ enum kind { ADDED = 1, LIFTED = 2 };
 static const char magic[8] = {'T', 'R', 'C', 'E', 'T', 'O', 'M', 'B'};
 
 struct tombstone {
-    struct tierce__list bin;   /* of the table */
+    struct tierce__map_node node;
     struct tierce__list order; /* the first added or deferred first */
     uint64_t store;
     struct tierce__key key;
@@ -56,7 +56,7 @@ struct tierce__tombstones {
 
     struct tierce__lock lock; /* TOMBSTONES: all below */
     struct tierce__cond changed;
-    struct tierce__list bins[BINS];
+    struct tierce__map map;
     struct tierce__list order;
     struct record *queue; /* records that are not written yet */
     size_t queued, queue_room;
@@ -70,17 +70,17 @@ struct tierce__tombstones {
 
 /* ---- the table: under the lock --------------------------------------------------------------- */
 
-static struct tierce__list *bin_of(struct tierce__tombstones *tombs, uint64_t store,
-                                   const struct tierce__key *key)
+static uint64_t hash_of(uint64_t store, const struct tierce__key *key)
 {
-    return &tombs->bins[(tierce__key_spread(key) ^ store) % BINS];
+    return tierce__mix(tierce__key_spread(key) ^ store);
 }
 
 static struct tombstone *find(struct tierce__tombstones *tombs, uint64_t store,
                               const struct tierce__key *key)
 {
-    TIERCE__LIST_FOR_EACH (it, bin_of(tombs, store, key)) {
-        struct tombstone *tomb = TIERCE__CONTAINER_OF(it, struct tombstone, bin);
+    struct tierce__map_node *it = tierce__map_find(&tombs->map, hash_of(store, key));
+    for (; it != NULL; it = tierce__map_find_next(it)) {
+        struct tombstone *tomb = TIERCE__CONTAINER_OF(it, struct tombstone, node);
         if (tomb->store == store && tierce__key_equal(&tomb->key, key))
             return tomb;
     }
@@ -99,7 +99,7 @@ static int insert(struct tierce__tombstones *tombs, uint64_t store, const struct
     tomb->store = store;
     tomb->key = *key;
     tomb->number = number;
-    tierce__list_push_back(bin_of(tombs, store, key), &tomb->bin);
+    tierce__map_put(&tombs->map, &tomb->node, hash_of(store, key));
     tierce__list_push_back(&tombs->order, &tomb->order);
     atomic_fetch_add(&tombs->count, 1);
     return 0;
@@ -108,7 +108,7 @@ static int insert(struct tierce__tombstones *tombs, uint64_t store, const struct
 static void discard(struct tierce__tombstones *tombs, struct tombstone *tomb)
 {
     TIERCE_ASSERT(atomic_load(&tombs->count) > 0);
-    tierce__list_remove(&tomb->bin);
+    tierce__map_remove(&tombs->map, &tomb->node);
     tierce__list_remove(&tomb->order);
     atomic_fetch_sub(&tombs->count, 1);
     tierce__free(tomb);
@@ -270,8 +270,6 @@ int tierce__tombstones_open(struct tierce__tombstones **out, struct tierce__vfs 
     tierce__lock_init(&tombs->lock, TIERCE__LOCK_TOMBSTONES);
     tierce__cond_init(&tombs->changed);
     tierce__list_init(&tombs->order);
-    for (size_t i = 0; i < BINS; i++)
-        tierce__list_init(&tombs->bins[i]);
     int rc = read_file(tombs);
     if (rc < 0)
         tierce__tombstones_close(tombs);
@@ -293,6 +291,7 @@ void tierce__tombstones_close(struct tierce__tombstones *tombs)
     tombs->vfs->ops->destroy(tombs->vfs);
     tierce__cond_fini(&tombs->changed);
     tierce__lock_fini(&tombs->lock);
+    tierce__map_fini(&tombs->map);
     tierce__free(tombs->queue);
     tierce__free(tombs);
 }
