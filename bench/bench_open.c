@@ -64,7 +64,8 @@ static int write_records(const struct open_case *c, struct tierce__journal *jour
 
 static int write_store(const struct open_case *c)
 {
-    /* The magic of its first chunk (docs/format/chunk.md) identifies a data file as a store's. */
+    /* The magic of its first chunk (docs/inside/format/chunk.md) identifies a data file as a
+     * store's. */
     static _Alignas(4096) const uint8_t head[4096] = "TIERCECK";
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data = NULL;

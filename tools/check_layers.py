@@ -11,7 +11,7 @@
   a pattern (cmd_*.c), or by that of the .c beside a .h, and nothing that is not there; so for the
   folders below it that have no README. MODULE.h and MODULE_private.h need no row.
 - No two files of src/ and bench/ have the same name.
-- A test that docs/promises.md names as `file:name` is there.
+- A test that docs/inside/promises.md names as `file:name` is there.
 - C, Python, shell and CMake-free scripts carry an SPDX line among their first five.
 """
 
@@ -270,7 +270,7 @@ def main(args):
             for number, complaint in check_readme(path, text, paths):
                 print(f"{path}:{number}: {complaint}")
                 errors += 1
-        if path == "docs/promises.md":
+        if path == "docs/inside/promises.md":
             for number, complaint in check_promises(text, read_or_none):
                 print(f"{path}:{number}: {complaint}")
                 errors += 1

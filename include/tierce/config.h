@@ -9,8 +9,8 @@
 
 /*
  * The configuration of an engine. Sources, later ones win: defaults, a YAML file, TIERCE_*
- * environment variables, single values. docs/ref/config.md lists the parameters. An unknown name is
- * rejected, and the error suggests the nearest known name.
+ * environment variables, single values. docs/using/ref/config.md lists the parameters. An unknown
+ * name is rejected, and the error suggests the nearest known name.
  *
  *     struct tierce_config *config;
  *     char why[TIERCE_CONFIG_ERROR_BYTES];

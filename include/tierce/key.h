@@ -28,7 +28,7 @@
  * models give equal hashes for equal tokens. The namespace digest separates them; every read
  * compares it in full.
  *
- * Formats, byte by byte: docs/format/key.md.
+ * Formats, byte by byte: docs/inside/format/key.md.
  */
 
 #ifdef __cplusplus

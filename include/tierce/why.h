@@ -18,8 +18,8 @@
  *
  * Caveats: an engine remembers, in its process, the last misses.remembered chunks that left it.
  * Chunks that left earlier count as never stored. The same tokens under another salt, LoRA adapter
- * or hash algorithm have other hashes, so they do not appear as a twin. docs/why.md describes every
- * reason and the limits.
+ * or hash algorithm have other hashes, so they do not appear as a twin. docs/using/why.md describes
+ * every reason and the limits.
  */
 
 #ifdef __cplusplus

@@ -57,7 +57,7 @@ static const char reference_head[] =
     "  `TIERCE_MANAGER_LISTEN_HTTP_PORT=6382`. `TIERCE_MANAGER_CONFIG` names the YAML file.\n"
     "- In KVCM's configuration (`-c FILE`, `-e KEY=VALUE`) it is `tierce.listen.http_port`; "
     "KVCM's\n"
-    "  own keys are in docs/manager.md.\n"
+    "  own keys are in docs/using/manager.md.\n"
     "- As a flag it is `--listen.http_port=6382`.\n"
     "\n"
     "Sizes are bytes with a unit (`64MiB`, `1GB` decimal, `4096`), durations have a unit too\n"

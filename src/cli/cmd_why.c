@@ -34,7 +34,7 @@ const char *const tierce__cli_why_help[] = {
     "\n"
     "Exit status: 0 all of the KV is stored, 1 a part is missing or no process answered, 2 "
     "invalid\n"
-    "arguments. The reasons: docs/why.md.\n",
+    "arguments. The reasons: docs/using/why.md.\n",
     NULL,
 };
 

@@ -261,7 +261,7 @@ static int warn_unknown(const struct setting *setting, char **warnings)
                                     "%s: there is no key \"%s\"; the nearest one is \"%s\"",
                                     setting->source, shown, nearest);
     return tierce__manager_warn(warnings,
-                                "%s: there is no key \"%s\"; docs/manager.md lists the keys",
+                                "%s: there is no key \"%s\"; docs/using/manager.md lists the keys",
                                 setting->source, shown);
 }
 

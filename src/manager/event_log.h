@@ -10,8 +10,9 @@
  * GetCacheLocation, StartWriteCache, FinishWriteCache, CacheReclaimSubmit. Our own events report
  * changes of storages and of the leader. After KVCM's fields, lookups and writes have `block_size`,
  * the tokens of a block; writes also have `block_bytes`, the bytes of each block or of all blocks
- * (docs/format/trace.md). A thread writes the lines to a file (event_publisher.log, rotated by
- * size) and to subscribers (an HTTP stream). When the queue is full, lines are dropped and counted.
+ * (docs/inside/format/trace.md). A thread writes the lines to a file (event_publisher.log, rotated
+ * by size) and to subscribers (an HTTP stream). When the queue is full, lines are dropped and
+ * counted.
  *
  * Threads: any; never blocks.
  */

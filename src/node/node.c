@@ -162,7 +162,7 @@ static int probe(struct tierce__node *node, const char *name, size_t name_bytes,
 }
 
 /* Adds the likely cause of a failed probe: a value that cannot be removed from a remote store is
- * not replaced (docs/node.md). */
+ * not replaced (docs/using/node.md). */
 static void add_remotes(struct tierce__node *node, char why[256])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};

@@ -67,7 +67,7 @@ static size_t put_number(uint8_t *out, unsigned major, uint32_t value)
     return 1 + bytes;
 }
 
-/* The message of one block, as docs/format/key.md has it. */
+/* The message of one block, as docs/inside/format/key.md has it. */
 static size_t model_message(uint8_t *out, enum tierce_chain_algo algo, const uint8_t *parent,
                             const int32_t *block, uint32_t n,
                             const struct tierce_chain_extra *extra)

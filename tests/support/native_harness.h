@@ -15,7 +15,7 @@
 #include "proto/native/native.h"
 
 /* A bare client of the native protocol: it maps the pool and writes chunks itself, by what
- * docs/format/native.md and chunk.md say. Its KV is that of engine_fixture.h. */
+ * docs/inside/format/native.md and chunk.md say. Its KV is that of engine_fixture.h. */
 
 /* A process that may be killed at any moment must not be writing to Check's pipe. */
 static bool native_is_mortal;

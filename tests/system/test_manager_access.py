@@ -480,7 +480,7 @@ def test_keys_of_kvcm_that_are_not_there(tmp_path):
     text = (manager.folder / "stderr.log").read_text()
     assert manager.stop() == 0
     line = next(line for line in text.splitlines() if "kvcm.cache.compression" in line)
-    assert "nearest" not in line and "docs/manager.md" in line, line
+    assert "nearest" not in line and "docs/using/manager.md" in line, line
     assert '"kvcm.distributed_lock.uri"' in text, text
 
 

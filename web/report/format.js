@@ -101,5 +101,5 @@ function choice(title, options, chosen, change) {
 function what(terms, where) {
   return h('details', {class: 'what'}, h('summary', null, 'What is this?'),
     h('dl', null, terms.map(([term, meaning]) => [h('dt', null, term), h('dd', null, meaning)]),
-      h('dd', {class: 'unit'}, `More: docs/optimizer.md, \u201c${where}\u201d`)));
+      h('dd', {class: 'unit'}, `More: docs/using/optimizer.md, \u201c${where}\u201d`)));
 }

@@ -14,7 +14,7 @@
 #error "the table of sums is used in place, which needs a little-endian machine"
 #endif
 
-/* Offsets of the fixed part; docs/format/chunk.md is the specification. */
+/* Offsets of the fixed part; docs/inside/format/chunk.md is the specification. */
 enum {
     AT_MAGIC = 0,
     AT_VERSION = 8,

@@ -12,7 +12,7 @@
  * A chunk is one contiguous object: the header, padded to a multiple of 4096 bytes, then the
  * payload, layer-major: layer -> token block -> opaque bytes (a "cell"), then zero padding to a
  * multiple of 4096. The object is in a pool buffer and is written to every tier unchanged. The
- * format, byte by byte: docs/format/chunk.md.
+ * format, byte by byte: docs/inside/format/chunk.md.
  *
  * Thread: any; nothing here blocks or allocates.
  */

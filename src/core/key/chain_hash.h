@@ -6,7 +6,7 @@
 
 /*
  * The functions that turn token blocks into block hashes. They know nothing of roots, waiting
- * tokens or folding; that is the chain object's part (chain.c). Formats: docs/format/key.md.
+ * tokens or folding; that is the chain object's part (chain.c). Formats: docs/inside/format/key.md.
  *
  * Nothing here allocates, fails or blocks. Thread: any, with a scratch buffer of its own.
  */

@@ -15,7 +15,7 @@
  * text. Nothing here allocates or blocks. Thread: any.
  *
  * A text is a name and never a path: an LMCache key holds the model's name as it is, slashes and
- * dots included. Formats: docs/format/key.md.
+ * dots included. Formats: docs/inside/format/key.md.
  */
 
 /* ---- ours ----------------------------------------------------------------------------------- */

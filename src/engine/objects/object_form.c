@@ -9,7 +9,7 @@
 #include "core/key/sha256.h"
 #include "core/paged/paged.h"
 
-/* Offsets in the first cell; docs/format/object.md is the specification. */
+/* Offsets in the first cell; docs/inside/format/object.md is the specification. */
 enum {
     AT_FORM = 0,
     AT_NAME_BYTES = 4,

@@ -8,8 +8,8 @@
 #include "engine/objects/objects.h"
 
 /*
- * A named value as a chunk object, byte by byte: docs/format/object.md. One block; layer 0 is a
- * small cell with the name and the attributes of the value; the other layers are its pieces.
+ * A named value as a chunk object, byte by byte: docs/inside/format/object.md. One block; layer 0
+ * is a small cell with the name and the attributes of the value; the other layers are its pieces.
  *
  * Thread: any; nothing here blocks or allocates.
  */

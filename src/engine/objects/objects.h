@@ -11,8 +11,8 @@
 /*
  * Named values of opaque bytes in the same tiers as chunks. A node stores them for clients of
  * foreign protocols (lm://, RESP). A value has the form of a chunk object, with header and sums
- * (docs/format/object.md), so every tier stores, verifies and evicts it like a chunk. It is sent
- * and received without another copy.
+ * (docs/inside/format/object.md), so every tier stores, verifies and evicts it like a chunk. It is
+ * sent and received without another copy.
  *
  *     rc = tierce__object_create(space, &object, &what);      // room in the pool, evicting
  *     ... read what.value_bytes from the socket to object->value; tierce__object_filled() ...

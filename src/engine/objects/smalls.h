@@ -13,7 +13,7 @@
 /*
  * Named values that are too small for a pool buffer each: many of them share a page, which is one
  * buffer of the pool and one entry of the memory tier. The design and its reasons:
- * docs/design/007-small-values.md.
+ * docs/inside/design/007-small-values.md.
  *
  *     rc = tierce__smalls_put(smalls, &key, &what, value);      // replaces what was there
  *     rc = tierce__smalls_get(smalls, &copy, &key, 0);          // a copy, which the caller frees

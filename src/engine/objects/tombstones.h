@@ -20,8 +20,9 @@
  *     ... the store is back and has deleted the value ...
  *     tierce__tombstones_lift(tombs, store, &key);
  *
- * They are kept in a file of the store folder (docs/format/tombstones.md) and survive a crash. A
- * lifted tombstone can reappear after a crash; the store is then asked again to delete the name.
+ * They are kept in a file of the store folder (docs/inside/format/tombstones.md) and survive a
+ * crash. A lifted tombstone can reappear after a crash; the store is then asked again to delete the
+ * name.
  *
  * A store is a number that names it across restarts: a hash of its URL without credentials and
  * parameters. Tombstones of a store that is not configured any more are kept.

@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * The access log (docs/format/trace.md): a line for each lookup and store, so that `tierce
+ * The access log (docs/inside/format/trace.md): a line for each lookup and store, so that `tierce
  * optimize` can compute the hits of other caches.
  *
  *     rc = tierce__access_open(&log, path, bytes_max);

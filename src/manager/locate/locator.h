@@ -17,7 +17,7 @@
  *     rc = tierce__locator_get(locator, &(struct tierce__get_request){...}, &arena, &got, why);
  *
  * The states of a location, and who moves it from one to the next, are the table in
- * docs/design/003-manager.md. Results live in the caller's arena.
+ * docs/inside/design/003-manager.md. Results live in the caller's arena.
  *
  * All calls return 0, or with `why` in words:
  *   -ENOENT                no such instance

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* docs/format/record.md */
+/* docs/inside/format/record.md */
 enum {
     VERSION = 1,
     FLAG_PARENT = 1,

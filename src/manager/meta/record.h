@@ -9,8 +9,8 @@
 #include <tierce/status.h>
 
 /*
- * The index entry of a block, and its compact form (docs/format/record.md): the serving locations,
- * the time of the last use, the number of uses, and the block that it follows.
+ * The index entry of a block, and its compact form (docs/inside/format/record.md): the serving
+ * locations, the time of the last use, the number of uses, and the block that it follows.
  */
 
 #define TIERCE__LOCATION_ID_BYTES 8u

@@ -7,10 +7,10 @@
 #include "manager/reclaim/reclaimer.h"
 
 /*
- * Expiry of blocks (docs/design/008-reclaim.md). A block expires at the time in its record, or when
- * it was not used for its group's time to live. The record alone decides whether a block has
- * expired. A calendar in memory lists which records to check at which time, so that expiry needs no
- * scan.
+ * Expiry of blocks (docs/inside/design/008-reclaim.md). A block expires at the time in its record,
+ * or when it was not used for its group's time to live. The record alone decides whether a block
+ * has expired. A calendar in memory lists which records to check at which time, so that expiry
+ * needs no scan.
  *
  *     tierce__live_enter_expiry(live, key, &record);          // a block was stored
  *     tierce__live_expire_blocks(live, &how, &stats, &next);  // now and then, and when next is due

@@ -7,11 +7,11 @@
 #include "manager/reclaim/reclaimer.h"
 
 /*
- * Removal of unreachable blocks (docs/design/008-reclaim.md). A prefix match ends at the first
- * missing block, so blocks that follow a removed block cannot be found. A key that was removed
- * while indexed blocks still follow it is a hole. A hole is noted in the batch that makes it, and
- * closed when the key is stored again or the last block that follows it is removed. For the holes
- * that stay open, the reclaimer scans all records of the instance once, finds the blocks that
+ * Removal of unreachable blocks (docs/inside/design/008-reclaim.md). A prefix match ends at the
+ * first missing block, so blocks that follow a removed block cannot be found. A key that was
+ * removed while indexed blocks still follow it is a hole. A hole is noted in the batch that makes
+ * it, and closed when the key is stored again or the last block that follows it is removed. For the
+ * holes that stay open, the reclaimer scans all records of the instance once, finds the blocks that
  * follow a hole, and removes them.
  *
  *     tierce__holes_take(&live->holes, gone, count, note);    // a step of a removal was written

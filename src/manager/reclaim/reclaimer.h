@@ -7,9 +7,9 @@
 
 /*
  * Keeps groups, quotas that groups share, and storages below their limits, so that writes find room
- * (docs/design/008-reclaim.md). Each round checks every limit. If usage is above the watermark, or
- * a write has recently found no room, the round selects victims (victims.h): as many bytes as
- * needed, less the bytes that are already being deleted.
+ * (docs/inside/design/008-reclaim.md). Each round checks every limit. If usage is above the
+ * watermark, or a write has recently found no room, the round selects victims (victims.h): as many
+ * bytes as needed, less the bytes that are already being deleted.
  *
  *   - LRU: the longest not used, over all instances of the group
  *   - LFU: the least often used, by a frequency that fades

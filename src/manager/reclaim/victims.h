@@ -6,7 +6,7 @@
 #include "manager/reclaim/reclaimer.h"
 
 /*
- * Selects the blocks to evict so that a limit is kept (docs/design/008-reclaim.md). Keys are
+ * Selects the blocks to evict so that a limit is kept (docs/inside/design/008-reclaim.md). Keys are
  * sampled from all instances under the limit, in proportion to their numbers of keys. The sample is
  * ordered by the policy's rank and handed to the deleter until the need is met. If the instances
  * have no more keys than the sample holds, the choice is exact.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A registry in one file (docs/format/registry.md): a head of one line with a sum, and JSON. It is
- * replaced whole: written beside, synced, renamed, the folder synced.
+ * A registry in one file (docs/inside/format/registry.md): a head of one line with a sum, and JSON.
+ * It is replaced whole: written beside, synced, renamed, the folder synced.
  */
 #include "base/alloc.h"
 #include "base/vfs/vfs.h"

@@ -17,7 +17,7 @@
  *
  * File numbers are never reused: they are drawn from ranges that were reserved durably. A number
  * encodes how many slots its file has. While a file is partly used, a note records its used slots
- * (NOTE_FILE, docs/format/places.md); a full file, and a file of one slot, needs no note.
+ * (NOTE_FILE, docs/inside/format/places.md); a full file, and a file of one slot, needs no note.
  *
  * The notes of a take or give are part of the batch that makes it durable. Until that batch is
  * written or fails, its files are busy: other takes skip them, and a give for another batch waits a

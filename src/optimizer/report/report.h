@@ -11,8 +11,8 @@
 #include <stdio.h>
 
 /*
- * Reports of results: an HTML page, its data as JSON (docs/format/report.md), and a plot of hits
- * against capacity as SVG (the command line, which has cairo, draws the same plot as PNG).
+ * Reports of results: an HTML page, its data as JSON (docs/inside/format/report.md), and a plot of
+ * hits against capacity as SVG (the command line, which has cairo, draws the same plot as PNG).
  *
  * The struct borrows all data; fields that are NULL or 0 are unknown, and parts that need them are
  * omitted. Equal input gives equal output. Threads: one at a time.

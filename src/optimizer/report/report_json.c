@@ -3,7 +3,7 @@
 
 #include <tierce/version.h>
 
-/* The shape is described in docs/format/report.md. */
+/* The shape is described in docs/inside/format/report.md. */
 enum { REPORT_VERSION = 1 };
 
 static void write_trace(struct tierce__json_write *json, const struct tierce__report *report)

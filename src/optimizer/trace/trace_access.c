@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tierce's own access log, docs/format/trace.md: one JSON object a line, a lookup or a store. A
- * lookup and the stores of the same request are one turn, at the time of the lookup, and stores
- * without a lookup one write.
+ * Tierce's own access log, docs/inside/format/trace.md: one JSON object a line, a lookup or a
+ * store. A lookup and the stores of the same request are one turn, at the time of the lookup, and
+ * stores without a lookup one write.
  */
 #include "base/alloc.h"
 #include "base/bytes.h"

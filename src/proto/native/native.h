@@ -13,7 +13,7 @@
 
 /*
  * The native protocol: requests and answers about a node's pool, between the node and clients on
- * the same host that map the pool. It carries no KV. Byte by byte: docs/format/native.md.
+ * the same host that map the pool. It carries no KV. Byte by byte: docs/inside/format/native.md.
  *
  *     union tierce__native_request ask = {.lookup = {.view = view, .to_block = blocks, ...}};
  *     rc = tierce__native_pack_request(&frame, TIERCE__NATIVE_LOOKUP, &ask);

@@ -13,7 +13,7 @@
  * A chunk is visible after its bytes are written, durable after the flush that covers it: data
  * first (fdatasync), then its journal records (fdatasync). Space of an evicted chunk is used
  * again only after the record of its eviction is durable, so that at every moment each record in
- * the journal points at bytes that are whole. The format, byte by byte: docs/format/disk.md.
+ * the journal points at bytes that are whole. The format, byte by byte: docs/inside/format/disk.md.
  *
  * Threads: one I/O thread owns the vfs's data path; one journal thread syncs, appends, compacts.
  * The index and the space are under one lock of class DISK.

@@ -7,7 +7,7 @@
 
 /*
  * The journal of a disk tier: an append-only file of pages, each with a sum of its own, holding
- * records that add and remove chunks. docs/format/disk.md has it byte by byte.
+ * records that add and remove chunks. docs/inside/format/disk.md has it byte by byte.
  *
  * A page is written once and never again: records that were synced cannot be lost to a torn
  * rewrite. Each page can be read alone. Reading accepts every valid page at any position; missing

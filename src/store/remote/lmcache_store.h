@@ -7,7 +7,7 @@
 
 /*
  * A connector that keeps chunks as LMCache 0.5.6 keeps them in Redis, over a connector of Redis. A
- * chunk is three objects, by LMCache's key (docs/format/key.md):
+ * chunk is three objects, by LMCache's key (docs/inside/format/key.md):
  *
  *     KEYkv_bytes    the KV of all layers: K layer by layer, then V
  *     KEYtierce      the header of our chunk, which LMCache does not know

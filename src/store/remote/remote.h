@@ -26,7 +26,7 @@
  * If the store cannot delete (TIERCE__CONNECTOR_NO_DELETE), forgotten and wrong chunks are hidden:
  * this process does not query them until a put has replaced them in the store.
  *
- * An object is stored as it lies in memory, under the text of its key (docs/format/key.md).
+ * An object is stored as it lies in memory, under the text of its key (docs/inside/format/key.md).
  */
 
 struct tierce__remote_opts {

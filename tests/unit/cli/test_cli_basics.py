@@ -8,7 +8,7 @@ import unittest
 
 from cli_case import EXECUTABLE, CliCase
 
-REFERENCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/ref")
+REFERENCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/using/ref")
 
 
 class Basics(CliCase):
@@ -125,7 +125,7 @@ class Config(CliCase):
         reference = self.check(0, *printed_by).stdout
         with open(os.path.join(REFERENCES, page), encoding="utf-8") as file:
             self.assertEqual(file.read(), reference,
-                             f"tierce {' '.join(printed_by)} >docs/ref/{page}")
+                             f"tierce {' '.join(printed_by)} >docs/using/ref/{page}")
         names = re.findall(r"^\| `([a-z_.]+)` \|", reference, re.M)
         section, printed = "", []
         for line in self.check(0, *configuration).stdout.splitlines():

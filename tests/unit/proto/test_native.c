@@ -53,7 +53,7 @@ START_TEST(test_a_request_comes_as_it_went)
 }
 END_TEST
 
-/* The numbers of docs/format/native.md. */
+/* The numbers of docs/inside/format/native.md. */
 START_TEST(test_bytes_are_those_of_the_format)
 {
     struct tierce__native_frame frame = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Records in Redis or Valkey, in KVCM's layout with our own keys and fields beside it
- * (docs/format/meta.md): this manager reads KVCM's records, and KVCM reads ours.
+ * (docs/inside/format/meta.md): this manager reads KVCM's records, and KVCM reads ours.
  *
  * URI: as resp_uri.h says, and
  *   touch_ms=N   how long touches are kept back (default 10000)

@@ -16,8 +16,8 @@
  * in an earlier era. The outcome of every commit is then known, and late messages have no effect. A
  * new leader begins in the same way.
  *
- * Data that Redis loses in a failover is lost (docs/design/003-manager.md). If home has lost an
- * acknowledged batch, or an entry is damaged, keys and counters are rebuilt from the records.
+ * Data that Redis loses in a failover is lost (docs/inside/design/003-manager.md). If home has lost
+ * an acknowledged batch, or an entry is damaged, keys and counters are rebuilt from the records.
  */
 #include <errno.h>
 #include <inttypes.h>

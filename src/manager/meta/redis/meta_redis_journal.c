@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A journal entry: a batch's changes to records, in a form that can be replayed
- * (docs/format/meta.md). Numbers are little-endian:
+ * (docs/inside/format/meta.md). Numbers are little-endian:
  *
  *     u64 XXH3-64 (seed 0) of all behind it
  *     u32 puts, u32 deletes

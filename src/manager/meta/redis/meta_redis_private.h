@@ -10,7 +10,7 @@
 #include "manager/registry/registry.h"
 #include "net/redis/resp_pool.h"
 
-/* docs/format/meta.md has the keys and fields. */
+/* docs/inside/format/meta.md has the keys and fields. */
 
 #define TIERCE__REDIS_TOKEN_BYTES                                                                  \
     20u /* a fencing token in decimal, padded, so that texts compare like numbers */
