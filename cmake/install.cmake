@@ -47,9 +47,10 @@ endforeach()
 add_custom_target(tierce_man ALL DEPENDS ${TIERCE_MAN})
 install(FILES ${TIERCE_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 
-# The Grafana dashboard, and systemd units for the installed executable.
+# Grafana dashboards, Prometheus' alert rules, and systemd units for the installed executable.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/web/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/tierce
     FILES_MATCHING PATTERN "*.json")
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/web/prometheus DESTINATION ${CMAKE_INSTALL_DATADIR}/tierce)
 install(CODE "
     file(GLOB units \"${CMAKE_SOURCE_DIR}/packaging/*.service\")
     foreach(unit IN LISTS units)

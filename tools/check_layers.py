@@ -11,11 +11,13 @@
   a pattern (cmd_*.c), or by that of the .c beside a .h, and nothing that is not there; so for the
   folders below it that have no README. MODULE.h and MODULE_private.h need no row.
 - No two files of src/ and bench/ have the same name.
+- A file that a Markdown page links to is there.
 - A test that docs/inside/promises.md names as `file:name` is there.
 - C, Python, shell and CMake-free scripts carry an SPDX line among their first five.
 """
 
 import fnmatch
+import os
 import re
 import subprocess
 import sys
@@ -194,6 +196,15 @@ def check_promises(text, read):
                 yield number, f"there is no test {path}:{name}"
 
 
+def check_links(path, text, exists=os.path.exists):
+    """Yields (line, complaint) for each relative link of a page to a file that is not there."""
+    for number, line in enumerate(text.split("\n"), 1):
+        for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", line):
+            linked = os.path.normpath(os.path.join(os.path.dirname(path), target))
+            if not re.match(r"[a-z]+:", target) and not exists(linked):
+                yield number, f"the link {target} leads nowhere"
+
+
 def read_or_none(path):
     try:
         with open(path, encoding="utf-8") as file:
@@ -246,6 +257,9 @@ def self_test():
     sources = {"tests/a.c": "START_TEST(x)\n", "tests/b/c.py": "def test_y():\n"}
     assert not list(check_promises("`tests/a.c:x`, `tests/b/c.py:test_y`", sources.get))
     assert len(list(check_promises("`tests/a.c:y` `tests/b/c.py:y`\n`tests/d.c:x`", sources.get))) == 3
+    there = {"docs/a.md", "x.h"}.__contains__
+    assert not list(check_links("docs/b.md", "[a](a.md#b) [x](../x.h) [w](https://w.org/) [here](#here)", there))
+    assert len(list(check_links("docs/b.md", "[a](b/a.md)\n![x](x.h)", there))) == 2
     print("self test passed")
 
 
@@ -268,6 +282,10 @@ def main(args):
             continue
         if re.fullmatch(r"src/[\w/]+/README\.md", path) and not args:
             for number, complaint in check_readme(path, text, paths):
+                print(f"{path}:{number}: {complaint}")
+                errors += 1
+        if path.endswith(".md"):
+            for number, complaint in check_links(path, text):
                 print(f"{path}:{number}: {complaint}")
                 errors += 1
         if path == "docs/inside/promises.md":

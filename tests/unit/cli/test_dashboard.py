@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Grafana dashboards ask for metrics that a process really has."""
+"""The Grafana dashboards and alert rules ask for metrics that a process really has."""
 
 import json
 import os
@@ -12,7 +12,8 @@ import urllib.request
 
 KEEPER = os.path.abspath(sys.argv.pop())
 EXECUTABLE = os.path.abspath(sys.argv.pop())
-BOARDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "web", "grafana")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+BOARDS = os.path.join(ROOT, "web", "grafana")
 
 
 def read_samples(page):
@@ -130,6 +131,26 @@ class Boards:
                                        variable["query"]["query"]).groups()
                 self.assertIn(name, self.samples)
                 self.assertTrue(label == "instance" or label in self.samples[name], label)
+
+
+class Rules(unittest.TestCase):
+    """Prometheus' alert rules ask for metrics and labels that a process really has, and each is documented."""
+
+    def test_every_metric_and_label_exists(self):
+        with open(os.path.join(ROOT, "web", "prometheus", "tierce.rules.yaml"), encoding="utf-8") as file:
+            rules = re.findall(r"- alert: (\w+)\n +expr: (.+)\n(?:.+\n){4} +summary: (.+)", file.read())
+        with open(os.path.join(ROOT, "docs", "using", "alerts.md"), encoding="utf-8") as file:
+            documented = re.findall(r"^\| `(\w+)` \|", file.read(), re.M)
+        self.assertEqual([name for name, _, _ in rules], documented)
+        samples = {**metrics_of_an_engine(), **metrics_of_a_manager()}
+        for name, expression, summary in rules:
+            asked = re.findall(r"\btierce_\w+", expression)
+            self.assertTrue(asked, name)
+            for metric in asked:
+                self.assertIn(metric, samples, name)
+            for label in re.findall(r"\$labels\.(\w+)", summary):
+                if label != "instance":
+                    self.assertIn(label, samples[asked[0]], name)
 
 
 class EngineBoard(Boards, unittest.TestCase):

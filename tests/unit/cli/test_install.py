@@ -96,6 +96,7 @@ class Install(unittest.TestCase):
         names = self.files()
         for board in ("tierce", "tierce-manager"):
             self.assertIn(f"share/tierce/grafana/{board}.json", names)
+        self.assertIn("share/tierce/prometheus/tierce.rules.yaml", names)
         for unit in ("tierce-manager", "tierce-node"):
             self.assertIn(f"lib/systemd/system/{unit}.service", names)
         for name in names:
