@@ -2,6 +2,7 @@
 #include "optimizer/kvcm/kvcm_tree.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/map.h"
 #include "base/mix.h"
 
 #include <errno.h>
@@ -11,9 +12,9 @@
 
 /* ---- the table of children ------------------------------------------------------------------- */
 
-static size_t home_of(const struct tierce__kvcm_tree *t, uint32_t parent, uint32_t key)
+static uint32_t hash_of(uint32_t parent, uint32_t key)
 {
-    return (size_t)tierce__mix((uint64_t)parent << 32 | key) & (t->table_size - 1);
+    return (uint32_t)tierce__mix((uint64_t)parent << 32 | key);
 }
 
 static uint32_t key_of(const struct tierce__kvcm_tree *t, uint32_t node)
@@ -21,40 +22,25 @@ static uint32_t key_of(const struct tierce__kvcm_tree *t, uint32_t node)
     return t->blocks[t->nodes[node].first].key;
 }
 
-/* The slot of the child, or the free slot for it. */
-static size_t seek(const struct tierce__kvcm_tree *t, uint32_t parent, uint32_t key)
+static uint32_t hash_of_child(const struct tierce__kvcm_tree *t, uint32_t child)
 {
-    size_t at = home_of(t, parent, key);
-    while (t->table[at] != 0 &&
-           (t->nodes[t->table[at]].parent != parent || key_of(t, t->table[at]) != key))
-        at = (at + 1) & (t->table_size - 1);
-    return at;
+    return hash_of(t->nodes[child].parent, key_of(t, child));
+}
+
+/* The child, or KVCM_NONE. */
+static uint32_t find_child(const struct tierce__kvcm_tree *t, uint32_t parent, uint32_t key)
+{
+    TIERCE__NUMBERS_FOR_EACH (it, &t->table, hash_of(parent, key)) {
+        if (t->nodes[it.number].parent == parent && key_of(t, it.number) == key)
+            return it.number;
+    }
+    return TIERCE__KVCM_NONE;
 }
 
 static void add_child(struct tierce__kvcm_tree *t, uint32_t child)
 {
-    size_t at = seek(t, t->nodes[child].parent, key_of(t, child));
-    TIERCE_ASSERT(t->table[at] == 0);
-    t->table[at] = child;
-    t->table_count++;
-}
-
-/* Closes the gap by moving later entries of the probe sequence. */
-static void remove_child(struct tierce__kvcm_tree *t, uint32_t child)
-{
-    size_t mask = t->table_size - 1;
-    size_t hole = seek(t, t->nodes[child].parent, key_of(t, child));
-    TIERCE_ASSERT(t->table[hole] == child);
-    for (size_t at = (hole + 1) & mask; t->table[at] != 0; at = (at + 1) & mask) {
-        uint32_t node = t->table[at];
-        size_t home = home_of(t, t->nodes[node].parent, key_of(t, node));
-        if (((at - home) & mask) >= ((at - hole) & mask)) {
-            t->table[hole] = node;
-            hole = at;
-        }
-    }
-    t->table[hole] = 0;
-    t->table_count--;
+    TIERCE_DASSERT(find_child(t, t->nodes[child].parent, key_of(t, child)) == TIERCE__KVCM_NONE);
+    tierce__numbers_put(&t->table, hash_of_child(t, child), child);
 }
 
 /* ---- room ------------------------------------------------------------------------------------ */
@@ -90,39 +76,21 @@ static int reserve_nodes(struct tierce__kvcm_tree *t, uint32_t nodes)
     void *array = t->nodes;
     int rc = grow(&array, &t->node_room, (uint64_t)t->node_count + nodes, sizeof(*t->nodes));
     t->nodes = array;
-    if (rc < 0 || ((size_t)t->table_count + nodes) * 4 <= t->table_size * 3)
-        return rc;
-    uint32_t *old = t->table;
-    size_t old_size = t->table_size;
-    t->table = tierce__calloc(old_size * 2, sizeof(*t->table));
-    if (t->table == NULL) {
-        t->table = old;
-        return -ENOMEM;
-    }
-    t->table_size = old_size * 2;
-    t->table_count = 0;
-    for (size_t i = 0; i < old_size; i++) {
-        if (old[i] != 0)
-            add_child(t, old[i]);
-    }
-    tierce__free(old);
-    return 0;
+    return rc < 0 ? rc : tierce__numbers_reserve(&t->table, (size_t)t->table.count + nodes);
 }
 
 int tierce__kvcm_tree_init(struct tierce__kvcm_tree *out, uint32_t roots, uint32_t distinct)
 {
     size_t wanted = (size_t)roots + distinct;
-    *out = (struct tierce__kvcm_tree){
-        .free_block = TIERCE__KVCM_NONE, .free_node = TIERCE__KVCM_NONE, .table_size = 16};
-    while (out->table_size * 3 < wanted * 4)
-        out->table_size *= 2;
+    *out =
+        (struct tierce__kvcm_tree){.free_block = TIERCE__KVCM_NONE, .free_node = TIERCE__KVCM_NONE};
     if (wanted > BLOCKS_MAX)
         return TIERCE_E_LIMIT;
     /* Unused parts cost address space, not memory. */
     out->blocks = tierce__alloc(wanted * sizeof(*out->blocks));
     out->nodes = tierce__alloc(wanted * sizeof(*out->nodes));
-    out->table = tierce__calloc(out->table_size, sizeof(*out->table));
-    if (out->blocks == NULL || out->nodes == NULL || out->table == NULL)
+    if (out->blocks == NULL || out->nodes == NULL ||
+        tierce__numbers_reserve(&out->table, wanted) < 0)
         return -ENOMEM;
     out->block_room = out->node_room = (uint32_t)wanted;
     for (uint32_t i = 0; i < roots; i++) {
@@ -139,7 +107,7 @@ void tierce__kvcm_tree_fini(struct tierce__kvcm_tree *tree)
 {
     tierce__free(tree->blocks);
     tierce__free(tree->nodes);
-    tierce__free(tree->table);
+    tierce__numbers_fini(&tree->table);
     tierce__free(tree->noted);
     *tree = (struct tierce__kvcm_tree){0};
 }
@@ -151,8 +119,8 @@ uint32_t tierce__kvcm_tree_walk(const struct tierce__kvcm_tree *tree, uint32_t r
 {
     uint32_t found = 0, node = root;
     while (found < count) {
-        node = tree->table[seek(tree, node, keys[found])];
-        if (node == 0)
+        node = find_child(tree, node, keys[found]);
+        if (node == TIERCE__KVCM_NONE)
             break;
         uint32_t block = tree->nodes[node].first;
         while (block != TIERCE__KVCM_NONE && found < count &&
@@ -195,8 +163,8 @@ static uint32_t split(struct tierce__kvcm_tree *t, uint32_t last)
     uint32_t lower = t->blocks[last].node, rest = t->blocks[last].next;
     uint32_t parent = t->nodes[lower].parent;
     uint32_t upper = take_node(t, parent, t->nodes[lower].first);
-    size_t place = seek(t, parent, key_of(t, lower));
-    TIERCE_ASSERT(t->table[place] == lower && rest != TIERCE__KVCM_NONE);
+    TIERCE_ASSERT(rest != TIERCE__KVCM_NONE);
+    tierce__numbers_replace(&t->table, hash_of_child(t, lower), lower, upper);
     struct tierce__kvcm_node *above = &t->nodes[upper], *below = &t->nodes[lower];
     for (uint32_t b = above->first; b != rest; b = t->blocks[b].next) {
         t->blocks[b].node = upper;
@@ -205,7 +173,6 @@ static uint32_t split(struct tierce__kvcm_tree *t, uint32_t last)
     }
     below->live -= above->live;
     t->blocks[last].next = TIERCE__KVCM_NONE;
-    t->table[place] = upper;
     below->first = rest;
     below->parent = upper;
     above->children = 1;
@@ -286,7 +253,7 @@ void tierce__kvcm_tree_evict(struct tierce__kvcm_tree *tree, uint32_t block)
 static void remove_leaf(struct tierce__kvcm_tree *t, uint32_t leaf)
 {
     struct tierce__kvcm_node *node = &t->nodes[leaf];
-    remove_child(t, leaf);
+    tierce__numbers_erase(&t->table, hash_of_child(t, leaf), leaf);
     t->nodes[node->parent].children--;
     for (uint32_t block = node->first, next; block != TIERCE__KVCM_NONE; block = next) {
         next = t->blocks[block].next;

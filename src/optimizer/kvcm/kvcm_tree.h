@@ -8,6 +8,8 @@
 
 #include <tierce/status.h>
 
+#include "base/map.h"
+
 /*
  * KVCM's index: a radix tree per instance; each node holds a run of blocks. New blocks of a chain
  * are appended to a leaf, or become a new leaf where chains diverge. An evicted block stays as a
@@ -16,7 +18,7 @@
  * A tree is necessary although ids identify prefixes, because leaf_aware_lru decides per node which
  * blocks it may evict.
  *
- * At most 28 bytes a block, 20 a node and 11 a node for finding children: 59 for a block that has
+ * At most 28 bytes a block, 20 a node and 22 a node for finding children: 70 for a block that has
  * a node of its own.
  *
  * Threads: one at a time.
@@ -49,11 +51,9 @@ struct tierce__kvcm_tree {
     uint32_t free_block;             /* a list through `next` */
     struct tierce__kvcm_node *nodes; /* the first `roots` are the roots */
     uint32_t node_count, node_room;
-    uint32_t free_node; /* a list through `parent` */
-    uint32_t *table;    /* (parent, key of its first block) -> node; 0 is a free place */
-    size_t table_size;  /* a power of two */
-    uint32_t table_count;
-    uint32_t *noted; /* nodes with evicted blocks since the last clean */
+    uint32_t free_node;           /* a list through `parent` */
+    struct tierce__numbers table; /* nodes by parent and the key of their first block */
+    uint32_t *noted;              /* nodes with evicted blocks since the last clean */
     uint32_t noted_count, noted_room;
 };
 

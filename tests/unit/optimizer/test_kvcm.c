@@ -415,7 +415,7 @@ START_TEST(no_branch_of_holes_stays)
         add_chain(&tree, "abcdef", path);
         add_chain(&tree, "abcx", other);
         add_chain(&tree, "aby", other + 8);
-        ck_assert_uint_eq(tree.table_count, 5); /* ab; c and y; def and x */
+        ck_assert_uint_eq(tree.table.count, 5); /* ab; c and y; def and x */
         ck_assert_uint_eq(tree.block_count, 1 + 8);
         ck_assert_uint_eq(tree.node_count, 1 + 5);
         ck_assert_int_eq(tierce__kvcm_tree_expect(&tree, 8), 0);
@@ -423,18 +423,18 @@ START_TEST(no_branch_of_holes_stays)
         for (int i = 0; i < 6; i++)
             tierce__kvcm_tree_evict(&tree, path[round % 2 == 0 ? i : 5 - i]);
         tierce__kvcm_tree_clean(&tree);
-        ck_assert_uint_eq(tree.table_count, 2); /* ab, of holes, and y */
+        ck_assert_uint_eq(tree.table.count, 2); /* ab, of holes, and y */
         ck_assert_int_eq(tierce__kvcm_tree_expect(&tree, 1), 0);
         tierce__kvcm_tree_evict(&tree, other[8 + 2]);
         tierce__kvcm_tree_clean(&tree);
         /* As in the original: ab has lost its blocks before. */
-        ck_assert_uint_eq(tree.table_count, 1);
+        ck_assert_uint_eq(tree.table.count, 1);
         add_chain(&tree, "ab", path);
         ck_assert_int_eq(tierce__kvcm_tree_expect(&tree, 2), 0);
         tierce__kvcm_tree_evict(&tree, path[1]);
         tierce__kvcm_tree_evict(&tree, path[0]);
         tierce__kvcm_tree_clean(&tree);
-        ck_assert_uint_eq(tree.table_count, 0);
+        ck_assert_uint_eq(tree.table.count, 0);
     }
     tierce__kvcm_tree_fini(&tree);
 }
