@@ -16,13 +16,7 @@ static int make_table(struct tierce__ghost *ghost, uint32_t key_count, uint32_t 
         tierce__advise_huge(ghost->node_of, range * sizeof(*ghost->node_of));
         return ghost->node_of == NULL ? -ENOMEM : 0;
     }
-    uint64_t cells = 2;
-    while (cells < 2 * (uint64_t)key_count)
-        cells *= 2;
-    ghost->mask = (uint32_t)(cells - 1);
-    ghost->cells = tierce__calloc(cells, sizeof(*ghost->cells));
-    tierce__advise_huge(ghost->cells, cells * sizeof(*ghost->cells));
-    return ghost->cells == NULL ? -ENOMEM : 0;
+    return tierce__numbers_init(&ghost->table, key_count);
 }
 
 int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count, uint32_t range)
@@ -46,67 +40,44 @@ int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count, uint32_t
 void tierce__ghost_fini(struct tierce__ghost *ghost)
 {
     tierce__free(ghost->node_of);
-    tierce__free(ghost->cells);
+    tierce__numbers_fini(&ghost->table);
     tierce__free(ghost->nodes);
     *ghost = (struct tierce__ghost){0};
 }
 
-/* ---- the table: linear probing, erased by moving up ------------------------------------------ */
-
-/* The cell of a key, or the empty one where it would be. */
-static uint32_t find_cell(const struct tierce__ghost *ghost, uint64_t key, uint32_t hash)
-{
-    uint32_t at = hash & ghost->mask;
-    for (;; at = (at + 1) & ghost->mask) {
-        const struct tierce__ghost_cell *cell = &ghost->cells[at];
-        if (cell->node == 0 || (cell->hash == hash && ghost->nodes[cell->node - 1].key == key))
-            return at;
-    }
-}
-
-static void erase_cell(struct tierce__ghost *ghost, uint32_t hole)
-{
-    struct tierce__ghost_cell *cells = ghost->cells;
-    for (uint32_t at = (hole + 1) & ghost->mask; cells[at].node != 0; at = (at + 1) & ghost->mask) {
-        uint32_t home = cells[at].hash & ghost->mask;
-        /* It may move up if its home is not between the hole and itself. */
-        if (((at - home) & ghost->mask) >= ((at - hole) & ghost->mask)) {
-            cells[hole] = cells[at];
-            hole = at;
-        }
-    }
-    cells[hole].node = 0;
-}
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 /* The node of a key, or NONE. */
 static uint32_t find_node(const struct tierce__ghost *ghost, uint64_t key)
 {
-    if (ghost->node_of == NULL)
-        return ghost->cells[find_cell(ghost, key, tierce__ghost_hash(key))].node - 1;
-    TIERCE_ASSERT(key < ghost->range);
-    return ghost->node_of[key] - 1;
+    if (ghost->node_of != NULL) {
+        TIERCE_ASSERT(key < ghost->range);
+        return ghost->node_of[key] - 1;
+    }
+    TIERCE__NUMBERS_FOR_EACH (it, &ghost->table, tierce__ghost_hash(key)) {
+        if (ghost->nodes[it.number].key == key)
+            return it.number;
+    }
+    return NONE;
 }
 
 static void erase_key(struct tierce__ghost *ghost, uint32_t node)
 {
-    if (ghost->node_of != NULL) {
+    TIERCE_DASSERT(find_node(ghost, ghost->nodes[node].key) == node);
+    if (ghost->node_of != NULL)
         ghost->node_of[ghost->nodes[node].key] = 0;
-        return;
-    }
-    uint32_t at = ghost->nodes[node].hash & ghost->mask;
-    while (ghost->cells[at].node != node + 1)
-        at = (at + 1) & ghost->mask;
-    erase_cell(ghost, at);
+    else
+        tierce__numbers_erase(&ghost->table, ghost->nodes[node].hash, node);
 }
 
 static void enter_key(struct tierce__ghost *ghost, uint32_t node)
 {
     const struct tierce__ghost_node *n = &ghost->nodes[node];
+    TIERCE_DASSERT(find_node(ghost, n->key) == NONE);
     if (ghost->node_of != NULL)
         ghost->node_of[n->key] = node + 1;
     else
-        ghost->cells[find_cell(ghost, n->key, n->hash)] =
-            (struct tierce__ghost_cell){.hash = n->hash, .node = node + 1};
+        tierce__numbers_put(&ghost->table, n->hash, node);
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */

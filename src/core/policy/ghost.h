@@ -8,15 +8,14 @@
 
 #include <tierce/status.h>
 
+#include "base/map.h"
 #include "base/mix.h"
 #include "core/policy/order.h"
 
 /*
  * Keys of entries that were evicted, with their sizes, in one or two lists by age. A key is in one
- * list at most. The nodes are used in turn and so lie in the order of their age; the table over
- * them holds 32 bits of each key's hash, so that looking for a key that is not there reads one
- * line, and nothing else is read when keys move up in the table. If keys are dense numbers, an
- * array over them replaces the table.
+ * list at most. The nodes are used in turn and so lie in the order of their age. If keys are dense
+ * numbers, an array over them replaces the table.
  */
 
 enum { TIERCE__GHOST_LISTS = 2 };
@@ -35,18 +34,12 @@ struct tierce__ghost_node {
     uint32_t list;
 };
 
-struct tierce__ghost_cell {
-    uint32_t hash;
-    uint32_t node; /* + 1; 0: empty */
-};
-
 struct tierce__ghost {
     struct tierce__ghost_node *nodes; /* [node_count + LISTS]: the last ones close the circles */
-    struct tierce__ghost_cell *cells; /* [mask + 1], at most half of them in use; or NULL and */
+    struct tierce__numbers table;     /* of the nodes; or it is empty, and */
     uint32_t *node_of;                /* [range] of a key, + 1; 0: none */
     uint64_t range;
     uint32_t node_count;
-    uint32_t mask;
     uint32_t nodes_used; /* those beyond were never used */
     uint32_t nodes_free; /* stack through `newer`; node_count: none */
     uint64_t bytes[TIERCE__GHOST_LISTS];
@@ -72,7 +65,7 @@ static inline void tierce__ghost_prefetch(const struct tierce__ghost *ghost, uin
     if (ghost->node_of != NULL)
         __builtin_prefetch(&ghost->node_of[key], 1);
     else
-        __builtin_prefetch(&ghost->cells[tierce__ghost_hash(key) & ghost->mask], 1);
+        tierce__numbers_prefetch(&ghost->table, tierce__ghost_hash(key));
 }
 
 /* Prefetches the data needed to remember the entries evicted after `slot`: the cell of the next
