@@ -2,16 +2,13 @@
 #include "store/index.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/map.h"
 #include "base/mix.h"
 
 #include <errno.h>
 
-/*
- * Linear probing over buckets of eight bytes, {tag, slot + 1}, eight to a cache line, at most
- * half full; zero is empty. The tag is 32 bits of the key's hash whose upper bits are the home
- * bucket, so that an erase can shift its followers back without looking at their keys, and no
- * tombstones are left. A probe touches one line of buckets as a rule and one line of keys.
- */
+/* A table of numbers over the slots. A search touches one line of its cells as a rule, and one line
+ * of keys. */
 
 #define INDEX_MAGIC    0x49445831u
 #define INDEX_BATCH    64u
@@ -40,38 +37,16 @@ struct tierce__index {
     uint32_t slot_count;
     uint32_t fresh; /* slots from here on were never given out */
     uint32_t count;
-    uint32_t free_link; /* as in `links`: the slot given back last */
-    unsigned shift;     /* 32 - log2(buckets) */
-    uint64_t mask;      /* buckets - 1 */
-    uint64_t *buckets;
-    struct index_key *keys; /* [slot_count] aligned to their size */
+    uint32_t free_link;           /* as in `links`: the slot given back last */
+    struct tierce__numbers table; /* the slots that can be found */
+    struct index_key *keys;       /* [slot_count] aligned to their size */
     void *keys_memory;
     uint32_t *links; /* [slot_count] */
 };
 
-static uint32_t tag_of(const struct tierce__key *key)
+static uint32_t hash_of(const struct tierce__key *key)
 {
     return (uint32_t)(tierce__spread(tierce__key_spread(key)) >> 32);
-}
-
-static uint64_t home_of(const struct tierce__index *index, uint32_t tag)
-{
-    return (uint64_t)tag >> index->shift;
-}
-
-static uint64_t bucket_of(uint32_t tag, uint32_t slot)
-{
-    return (uint64_t)tag << 32 | (slot + 1);
-}
-
-static uint32_t tag_in(uint64_t bucket)
-{
-    return (uint32_t)(bucket >> 32);
-}
-
-static uint32_t slot_in(uint64_t bucket)
-{
-    return (uint32_t)bucket - 1;
 }
 
 int tierce__index_create(struct tierce__index **out, uint32_t slot_count)
@@ -81,24 +56,18 @@ int tierce__index_create(struct tierce__index **out, uint32_t slot_count)
     struct tierce__index *index = tierce__calloc(1, sizeof(*index));
     if (index == NULL)
         return -ENOMEM;
-    unsigned bits = 4;
-    while ((1ULL << bits) < (uint64_t)slot_count * 2)
-        bits++;
     index->magic = INDEX_MAGIC;
     index->slot_count = slot_count;
     index->free_link = LINK_END;
-    index->shift = 32 - bits;
-    index->mask = (1ULL << bits) - 1;
-    index->buckets = tierce__calloc((size_t)1 << bits, sizeof(uint64_t));
     index->keys_memory = tierce__calloc((size_t)slot_count + 1, sizeof(struct index_key));
     index->links = tierce__calloc(slot_count, sizeof(uint32_t));
-    if (index->buckets == NULL || index->keys_memory == NULL || index->links == NULL) {
+    if (tierce__numbers_init(&index->table, slot_count) < 0 || index->keys_memory == NULL ||
+        index->links == NULL) {
         tierce__index_destroy(index);
         return -ENOMEM;
     }
     uintptr_t line = sizeof(struct index_key);
     index->keys = (void *)(((uintptr_t)index->keys_memory + line - 1) & ~(line - 1));
-    tierce__advise_huge(index->buckets, sizeof(uint64_t) << bits);
     tierce__advise_huge(index->keys, (size_t)slot_count * sizeof(struct index_key));
     *out = index;
     return 0;
@@ -112,70 +81,52 @@ void tierce__index_destroy(struct tierce__index *index)
     index->magic = 0;
     tierce__free(index->links);
     tierce__free(index->keys_memory);
-    tierce__free(index->buckets);
+    tierce__numbers_fini(&index->table);
     tierce__free(index);
 }
 
-/* The first slot from `*place` on whose tag is `tag`, or NONE at the end of the run. */
-static uint32_t next_candidate(const struct tierce__index *index, uint64_t *place, uint32_t tag)
+/* Goes on from a slot that was found and may have another key with the same hash. */
+static uint32_t confirm(const struct tierce__index *index, struct tierce__probe *probe,
+                        const struct tierce__key *key)
 {
-    for (uint64_t p = *place;; p = (p + 1) & index->mask) {
-        uint64_t bucket = index->buckets[p];
-        if (bucket == 0)
-            return TIERCE__INDEX_NONE;
-        if (tag_in(bucket) == tag) {
-            *place = p;
-            return slot_in(bucket);
-        }
-    }
-}
-
-/* Walks on from a candidate that may be another key with the same tag. */
-static uint32_t confirm(const struct tierce__index *index, uint64_t place, uint32_t slot,
-                        uint32_t tag, const struct tierce__key *key)
-{
-    while (slot != TIERCE__INDEX_NONE && !tierce__key_equal(&index->keys[slot].key, key)) {
-        place = (place + 1) & index->mask;
-        slot = next_candidate(index, &place, tag);
-    }
+    uint32_t slot = probe->number;
+    while (slot != TIERCE__INDEX_NONE && !tierce__key_equal(&index->keys[slot].key, key))
+        slot = tierce__numbers_next(&index->table, probe);
     return slot;
 }
 
 uint32_t tierce__index_find(const struct tierce__index *index, const struct tierce__key *key)
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
-    uint32_t tag = tag_of(key);
-    uint64_t place = home_of(index, tag);
-    uint32_t slot = next_candidate(index, &place, tag);
-    return confirm(index, place, slot, tag, key);
+    struct tierce__probe probe = tierce__numbers_seek(&index->table, hash_of(key));
+    tierce__numbers_next(&index->table, &probe);
+    return confirm(index, &probe, key);
 }
 
 /*
- * Three passes over a batch of at most INDEX_BATCH keys: hash and fetch the buckets, find
+ * Three passes over a batch of at most INDEX_BATCH keys: hash and fetch the cells, find
  * candidates and fetch their keys, compare. In each, the misses of the batch are in flight
  * together. If `prefix`, it ends at the first key that is not there. Returns the keys answered.
  */
 static size_t find_batch(const struct tierce__index *index, uint32_t *slots,
                          const struct tierce__key *keys, size_t count, bool prefix)
 {
-    uint32_t tags[INDEX_BATCH];
-    uint64_t places[INDEX_BATCH];
+    struct tierce__probe probes[INDEX_BATCH];
+    TIERCE_DASSERT(count <= INDEX_BATCH);
     for (size_t i = 0; i < count; i++) {
-        tags[i] = tag_of(&keys[i]);
-        places[i] = home_of(index, tags[i]);
-        __builtin_prefetch(&index->buckets[places[i]]);
+        probes[i] = tierce__numbers_seek(&index->table, hash_of(&keys[i]));
+        tierce__numbers_prefetch(&index->table, probes[i].hash);
     }
     size_t candidates = 0;
     for (; candidates < count; candidates++) {
-        uint32_t slot = next_candidate(index, &places[candidates], tags[candidates]);
+        uint32_t slot = tierce__numbers_next(&index->table, &probes[candidates]);
         if (slot != TIERCE__INDEX_NONE)
             __builtin_prefetch(&index->keys[slot]);
         else if (prefix)
             break;
-        slots[candidates] = slot;
     }
     for (size_t i = 0; i < candidates; i++) {
-        slots[i] = confirm(index, places[i], slots[i], tags[i], &keys[i]);
+        slots[i] = confirm(index, &probes[i], &keys[i]);
         if (prefix && slots[i] == TIERCE__INDEX_NONE)
             return i;
     }
@@ -255,11 +206,7 @@ void tierce__index_show(struct tierce__index *index, uint32_t slot)
     TIERCE_ASSERT(slot < index->slot_count && index->links[slot] == LINK_TAKEN);
     const struct tierce__key *key = &index->keys[slot].key;
     TIERCE_DASSERT(tierce__index_find(index, key) == TIERCE__INDEX_NONE);
-    uint32_t tag = tag_of(key);
-    uint64_t place = home_of(index, tag);
-    while (index->buckets[place] != 0)
-        place = (place + 1) & index->mask;
-    index->buckets[place] = bucket_of(tag, slot);
+    tierce__numbers_put(&index->table, hash_of(key), slot);
     index->links[slot] = LINK_LIVE;
 }
 
@@ -271,35 +218,12 @@ uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__
     return slot;
 }
 
-/* Empties a bucket; every follower in its run that may stand there moves back. */
-static void shift_back(struct tierce__index *index, uint64_t hole)
-{
-    for (uint64_t p = (hole + 1) & index->mask; index->buckets[p] != 0; p = (p + 1) & index->mask) {
-        uint64_t home = home_of(index, tag_in(index->buckets[p]));
-        /* Distances are taken along the circle: it may move if its home is not after the hole. */
-        if (((p - home) & index->mask) >= ((p - hole) & index->mask)) {
-            index->buckets[hole] = index->buckets[p];
-            hole = p;
-        }
-    }
-    index->buckets[hole] = 0;
-}
-
 void tierce__index_erase(struct tierce__index *index, uint32_t slot)
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
     TIERCE_ASSERT(is_taken(index, slot));
-    if (index->links[slot] == LINK_TAKEN) {
-        give_slot(index, slot);
-        return;
-    }
-    uint32_t tag = tag_of(&index->keys[slot].key);
-    uint64_t place = home_of(index, tag);
-    while (index->buckets[place] != bucket_of(tag, slot)) {
-        TIERCE_ASSERT(index->buckets[place] != 0);
-        place = (place + 1) & index->mask;
-    }
-    shift_back(index, place);
+    if (index->links[slot] == LINK_LIVE)
+        tierce__numbers_erase(&index->table, hash_of(&index->keys[slot].key), slot);
     give_slot(index, slot);
 }
 
