@@ -33,7 +33,7 @@ BELOW = {
     "core/policy": {"base"},
     "core/paged": {"base"},
     "core/chunk": {"base", "core/key", "core/paged"},
-    "optimizer": {"base", "core/key", "core/policy"},
+    "optimizer": {"base", "core/key", "core/policy", "net"},
     "manager": {"base", "core/key", "core/policy", "proto", "net", "net/server"},
 }
 CORE = {name for name in BELOW if name.startswith("core/")}

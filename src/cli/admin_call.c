@@ -2,13 +2,18 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/admin.h"
-#include "net/server/http/http_post.h"
+#include "net/http_client.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { REPLY_BYTES_MAX = 256 * 1024 * 1024, SECRET_BYTES_MAX = 4096, TIMEOUT_S = 60 };
+enum {
+    REPLY_BYTES_MAX = 256 * 1024 * 1024,
+    SECRET_BYTES_MAX = 4096,
+    CREDENTIALS_BYTES = 8192,
+    TIMEOUT_MS = 60000
+};
 
 /* The first line of a file. */
 static int read_secret(const char *command, const char *path, char out[SECRET_BYTES_MAX])
@@ -23,29 +28,22 @@ static int read_secret(const char *command, const char *path, char out[SECRET_BY
     return TIERCE__CLI_OK;
 }
 
-static int add_credentials(CURL *curl, const struct tierce__admin_target *target,
-                           const char *command, struct curl_slist **headers)
+/* Reads the credentials: "Bearer " and the token, or "name:password". */
+static int read_credentials(const char *command, const struct tierce__admin_target *target,
+                            char out[CREDENTIALS_BYTES])
 {
-    char secret[SECRET_BYTES_MAX], line[SECRET_BYTES_MAX + 32];
-    int status = TIERCE__CLI_OK;
-    if (target->token_file != NULL) {
-        status = read_secret(command, target->token_file, secret);
-        if (status != TIERCE__CLI_OK)
-            return status;
-        snprintf(line, sizeof(line), "Authorization: Bearer %s", secret);
-        *headers = curl_slist_append(*headers, line);
-    } else if (target->user != NULL) {
-        const char *file = strchr(target->user, ':');
-        if (file == NULL)
-            return tierce__cli_usage(command,
-                                     "--user requires NAME:FILE, where FILE holds the password");
-        status = read_secret(command, file + 1, secret);
-        if (status != TIERCE__CLI_OK)
-            return status;
-        snprintf(line, sizeof(line), "%.*s", (int)(file - target->user), target->user);
-        curl_easy_setopt(curl, CURLOPT_USERNAME, line);
-        curl_easy_setopt(curl, CURLOPT_PASSWORD, secret);
-    }
+    char secret[SECRET_BYTES_MAX];
+    const char *user = target->token_file != NULL ? "Bearer " : target->user;
+    const char *file = target->token_file;
+    if (user == NULL)
+        return TIERCE__CLI_OK;
+    if (file == NULL && (file = strchr(user, ':')) == NULL)
+        return tierce__cli_usage(command,
+                                 "--user requires NAME:FILE, where FILE holds the password");
+    int prefix = target->token_file != NULL ? 7 : (int)(++file - user);
+    int status = read_secret(command, file, secret);
+    if (status == TIERCE__CLI_OK)
+        snprintf(out, CREDENTIALS_BYTES, "%.*s%s", prefix, user, secret);
     return status;
 }
 
@@ -73,7 +71,7 @@ static const char *explain_refusal(const struct tierce__admin_target *target, lo
 }
 
 static int read_reply(const struct tierce__admin_target *target, const char *command,
-                      const char *url, bool is_meta, const struct tierce__http_answer *answer,
+                      const char *url, bool is_meta, const struct tierce__curl_answer *answer,
                       struct tierce__json_doc *reply)
 {
     long http = answer->status;
@@ -87,48 +85,48 @@ static int read_reply(const struct tierce__admin_target *target, const char *com
     return read_status(command, reply->value);
 }
 
-static void set_way(CURL *curl, const struct tierce__admin_target *target,
-                    struct curl_slist *headers)
+/* Posts a text to the URL. Proxies of the environment are ignored: the request carries a secret. */
+static int post(struct tierce__curl_answer *out, const char *command,
+                const struct tierce__admin_target *target, const char *url, const char *body,
+                bool is_meta)
 {
-    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
-    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(curl, CURLOPT_PROXY,
-                     ""); /* ignore proxies of the environment: the request carries a token */
-    if (target->ca_file != NULL)
-        curl_easy_setopt(curl, CURLOPT_CAINFO, target->ca_file);
+    char credentials[CREDENTIALS_BYTES], why[256] = "no memory";
+    struct tierce__curl *client = NULL;
+    struct tierce__curl_request request = {.url = url,
+                                           .body = body,
+                                           .headers = {{"Content-Type", "application/json"}},
+                                           .bytes_max = REPLY_BYTES_MAX};
+    struct tierce__curl_opts opts = {.ca_file = target->ca_file, .timeout_ms = TIMEOUT_MS};
+    int status = read_credentials(command, target, credentials);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    if (target->token_file != NULL)
+        request.headers[1] = (struct tierce__curl_header){"Authorization", credentials};
+    else if (target->user != NULL)
+        opts.login = credentials;
+    const char *flag = is_meta ? "--meta-url" : "--url";
+    int rc = tierce__curl_create(&client, &opts);
+    if (rc == 0)
+        rc = tierce__curl_call(out, client, &request, why);
+    tierce__curl_destroy(client);
+    if (rc == -ECONNREFUSED)
+        return tierce__cli_fail(command,
+                                "%s: no manager listens there; start one with `tierce manager`, or "
+                                "set another address with %s",
+                                url, flag);
+    return rc == 0 ? TIERCE__CLI_OK : tierce__cli_fail(command, "%s: %s; check %s", url, why, flag);
 }
 
 int tierce__admin_call(const struct tierce__admin_target *target, const char *command,
                        const char *rpc, bool is_meta, const char *request,
                        struct tierce__json_doc *reply)
 {
-    char url[2048], why[256];
-    struct tierce__http_answer answer = {0};
-    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-    CURL *curl = curl_easy_init();
-    if (curl == NULL || headers == NULL) {
-        curl_slist_free_all(headers);
-        return tierce__cli_fail(command, "no memory");
-    }
+    char url[2048];
+    struct tierce__curl_answer answer = {0};
     snprintf(url, sizeof(url), "%s/api/%s", is_meta ? target->meta_url : target->admin_url, rpc);
-    int status = add_credentials(curl, target, command, &headers);
-    if (status == TIERCE__CLI_OK) {
-        set_way(curl, target, headers);
-        int rc = tierce__http_post(&answer, curl, url, request, REPLY_BYTES_MAX, why);
-        if (rc == 0)
-            status = read_reply(target, command, url, is_meta, &answer, reply);
-        else if (rc == -ECONNREFUSED)
-            status = tierce__cli_fail(command,
-                                      "%s: no manager listens there; start one with `tierce "
-                                      "manager`, or set another address with %s",
-                                      url, is_meta ? "--meta-url" : "--url");
-        else
-            status = tierce__cli_fail(command, "%s: %s; check %s", url, why,
-                                      is_meta ? "--meta-url" : "--url");
-    }
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(curl);
-    tierce__free(answer.body);
+    int status = post(&answer, command, target, url, request, is_meta);
+    if (status == TIERCE__CLI_OK)
+        status = read_reply(target, command, url, is_meta, &answer, reply);
+    tierce__curl_answer_clear(&answer);
     return status;
 }

@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "cli/cli.h"
-#include "net/server/http/http_post.h"
+#include "net/http_client.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_BYTES_MAX = 64 << 20, TIMEOUT_S = 10 };
+enum { PAGE_BYTES_MAX = 64 << 20, TIMEOUT_MS = 10000 };
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
@@ -127,30 +127,30 @@ static int say(const char *command, bool is_quiet, const struct tierce__process 
 int tierce__process_ask(const char *command, const struct tierce__process *process,
                         const char *path, const char *body, bool is_quiet, char **text)
 {
-    char url[1024], why[256];
-    struct tierce__http_answer answer;
-    CURL *curl = curl_easy_init();
-    if (curl == NULL)
-        return say(command, is_quiet, process, "no memory");
+    char url[1024], why[256] = "no memory";
+    struct tierce__curl_answer answer = {0};
+    struct tierce__curl *client = NULL;
+    int rc =
+        tierce__curl_create(&client, &(struct tierce__curl_opts){.unix_socket = process->socket,
+                                                                 .timeout_ms = TIMEOUT_MS});
     snprintf(url, sizeof(url), "http://localhost%s", path);
-    curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, process->socket);
-    curl_easy_setopt(curl, CURLOPT_PROXY, "");
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
-    int rc = tierce__http_post(&answer, curl, url, body, PAGE_BYTES_MAX, why);
-    curl_easy_cleanup(curl);
+    if (rc == 0)
+        rc = tierce__curl_call(
+            &answer, client,
+            &(struct tierce__curl_request){.url = url, .body = body, .bytes_max = PAGE_BYTES_MAX},
+            why);
+    tierce__curl_destroy(client);
     if (rc < 0)
         return say(command, is_quiet, process,
                    rc == -ECONNREFUSED ? "no process answers on this socket" : why);
-    int status = TIERCE__CLI_OK;
-    if (answer.body != NULL)
-        tierce__cli_clean(answer.body);
-    if (answer.status != 200 || answer.body == NULL)
-        status =
-            say(command, is_quiet, process, answer.body != NULL ? answer.body : "an empty answer");
-    if (status == TIERCE__CLI_OK)
+    tierce__cli_clean(answer.body);
+    if (answer.status == 200 && answer.bytes > 0) {
         *text = answer.body;
-    else
-        tierce__free(answer.body);
+        return TIERCE__CLI_OK;
+    }
+    int status =
+        say(command, is_quiet, process, answer.bytes > 0 ? answer.body : "an empty answer");
+    tierce__curl_answer_clear(&answer);
     return status;
 }
 

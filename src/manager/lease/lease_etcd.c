@@ -10,13 +10,12 @@
 #include "base/alloc.h"
 #include "manager/lease/lease.h"
 #include "manager/registry/model_json.h"
-#include "net/server/http/http_post.h"
+#include "net/http_client.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <json-c/json.h>
 #include <openssl/evp.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,13 +32,11 @@ enum {
 
 struct etcd_lease {
     struct tierce__lease base;
-    CURL *curl;
-    struct curl_slist *headers;
+    struct tierce__curl *client;
     char *endpoints[ENDPOINTS_MAX];  /* "host:port" */
     size_t endpoint_count, endpoint; /* the endpoint that answered last */
     const char *protocol;            /* "http", "https" */
     const char *holder;
-    long timeout_ms; /* of one endpoint */
     char lock_key[BASE64_BYTES], token_key[BASE64_BYTES];
     char id[ID_BYTES]; /* of etcd's lease, or "" */
 };
@@ -91,14 +88,20 @@ static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, 
                    struct json_object **out)
 {
     char url[URL_BYTES], why[256];
-    struct tierce__http_answer answer = {0};
+    struct tierce__curl_answer answer = {0};
     snprintf(url, sizeof(url), "%s://%s/v3/%s", lease->protocol, lease->endpoints[endpoint], path);
-    int rc = tierce__http_post(&answer, lease->curl, url, body, REPLY_BYTES_MAX, why);
-    if (rc == 0 && (answer.status != 200 || answer.body == NULL))
+    int rc = tierce__curl_call(
+        &answer, lease->client,
+        &(struct tierce__curl_request){.url = url,
+                                       .body = body,
+                                       .headers = {{"Content-Type", "application/json"}},
+                                       .bytes_max = REPLY_BYTES_MAX},
+        why);
+    if (rc == 0 && answer.status != 200)
         rc = -EPROTO;
     if (rc == 0)
         rc = tierce__model_parse(out, answer.body, strcspn(answer.body, "\n"), why);
-    tierce__free(answer.body);
+    tierce__curl_answer_clear(&answer);
     return rc;
 }
 
@@ -372,9 +375,7 @@ static void etcd_close(struct tierce__lease *base)
     struct etcd_lease *lease = (struct etcd_lease *)base;
     for (size_t i = 0; i < lease->endpoint_count; i++)
         tierce__free(lease->endpoints[i]);
-    curl_slist_free_all(lease->headers);
-    if (lease->curl != NULL)
-        curl_easy_cleanup(lease->curl);
+    tierce__curl_destroy(lease->client);
     tierce__free(lease);
 }
 
@@ -410,26 +411,12 @@ static int parse(struct etcd_lease *lease, const char *rest, char why[256])
     return 0;
 }
 
-static void init_curl(void)
+/* The endpoints share the time. */
+static int make_client(struct etcd_lease *lease, uint32_t timeout_ms)
 {
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-static int set_up_curl(struct etcd_lease *lease, uint32_t timeout_ms)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, init_curl);
-    lease->curl = curl_easy_init();
-    lease->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    if (lease->curl == NULL || lease->headers == NULL)
-        return -ENOMEM;
-    lease->timeout_ms = (long)(timeout_ms / lease->endpoint_count);
-    if (lease->timeout_ms < 1)
-        lease->timeout_ms = 1;
-    curl_easy_setopt(lease->curl, CURLOPT_HTTPHEADER, lease->headers);
-    curl_easy_setopt(lease->curl, CURLOPT_TIMEOUT_MS, lease->timeout_ms);
-    curl_easy_setopt(lease->curl, CURLOPT_NOPROXY, "*");
-    return 0;
+    uint32_t each_ms = timeout_ms / (uint32_t)lease->endpoint_count;
+    return tierce__curl_create(
+        &lease->client, &(struct tierce__curl_opts){.timeout_ms = each_ms > 0 ? each_ms : 1});
 }
 
 static int etcd_open(struct tierce__lease **out, const char *uri, const char *holder,
@@ -443,7 +430,7 @@ static int etcd_open(struct tierce__lease **out, const char *uri, const char *ho
     lease->holder = holder;
     int rc = parse(lease, strstr(uri, "://") + 3, why);
     if (rc == 0)
-        rc = set_up_curl(lease, timeout_ms);
+        rc = make_client(lease, timeout_ms);
     if (rc == 0)
         *out = &lease->base;
     else

@@ -5,33 +5,33 @@
  * once per second; the end of a response ends the source, and an error status is an error.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
+#include "net/http_client.h"
 #include "optimizer/live/live_private.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 #define BUFFER_BYTES ((size_t)1 << 20)
-#define CONNECT_MS   10000L
+#define CONNECT_MS   10000u
 #define AGAIN_MS     1000u
-#define KEEP_ALIVE_S 30L
 
 struct live_http {
     struct tierce__live_source base;
-    CURLM *multi;
-    CURL *easy;
+    struct tierce__curl *client;
+    char *url;
     char *buffer; /* [BUFFER_BYTES] */
     size_t at, end;
     bool paused;
-    bool is_added; /* the transfer is */
-    bool received; /* whether any data has arrived */
+    bool is_running; /* a transfer is in progress, or its end has not been seen */
+    bool received;   /* whether any data has arrived */
     bool in_line;
-    CURLcode result;   /* result of the finished transfer */
+    int result;        /* of the finished transfer */
     uint64_t again_ns; /* start of the next transfer */
-    char error[CURL_ERROR_SIZE];
+    char error[256];
 };
 
 static struct live_http *http_of(struct tierce__live_source *source)
@@ -39,24 +39,18 @@ static struct live_http *http_of(struct tierce__live_source *source)
     return (struct live_http *)(void *)source;
 }
 
-static bool is_redirect(struct live_http *h)
-{
-    long status = 0;
-    curl_easy_getinfo(h->easy, CURLINFO_RESPONSE_CODE, &status);
-    return status / 100 == 3;
-}
-
-static size_t take_bytes(char *data, size_t one, size_t count, void *arg)
+static size_t take_bytes(void *arg, const char *data, size_t n)
 {
     struct live_http *h = arg;
-    size_t n = one * count;
-    if (is_redirect(h))
-        return n;
+    long kind = tierce__curl_status(h->client) / 100;
+    if (kind != 2)
+        return kind == 3 ? n : 0; /* the text of a redirect, of an error */
     if (h->at == h->end)
         h->at = h->end = 0;
+    TIERCE_DASSERT(h->at <= h->end);
     if (n > BUFFER_BYTES - h->end) {
         h->paused = true;
-        return CURL_WRITEFUNC_PAUSE;
+        return TIERCE__CURL_PAUSE;
     }
     memcpy(h->buffer + h->end, data, n);
     h->end += n;
@@ -67,28 +61,10 @@ static size_t take_bytes(char *data, size_t one, size_t count, void *arg)
 static void http_close(struct tierce__live_source *source)
 {
     struct live_http *h = http_of(source);
-    if (h->is_added)
-        curl_multi_remove_handle(h->multi, h->easy);
-    curl_easy_cleanup(h->easy);
-    if (h->multi != NULL)
-        curl_multi_cleanup(h->multi);
+    tierce__curl_destroy(h->client);
+    tierce__free(h->url);
     tierce__free(h->buffer);
     tierce__free(h);
-}
-
-static bool set_options(struct live_http *h, const char *url)
-{
-    CURL *e = h->easy;
-    return curl_easy_setopt(e, CURLOPT_URL, url) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, take_bytes) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_WRITEDATA, h) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_ERRORBUFFER, h->error) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_FAILONERROR, 1L) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L) == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_TCP_KEEPIDLE, KEEP_ALIVE_S) == CURLE_OK;
 }
 
 static int http_open(struct tierce__live_source **out, const char *url,
@@ -99,9 +75,10 @@ static int http_open(struct tierce__live_source **out, const char *url,
     if (h == NULL)
         return -ENOMEM;
     h->buffer = tierce__alloc(BUFFER_BYTES);
-    h->multi = curl_multi_init();
-    h->easy = curl_easy_init();
-    if (h->buffer == NULL || h->multi == NULL || h->easy == NULL || !set_options(h, url)) {
+    h->url = tierce__strdup(url);
+    if (h->buffer == NULL || h->url == NULL ||
+        tierce__curl_create(&h->client, &(struct tierce__curl_opts){.connect_ms = CONNECT_MS,
+                                                                    .uses_proxies = true}) != 0) {
         http_close(&h->base);
         return -ENOMEM;
     }
@@ -109,33 +86,24 @@ static int http_open(struct tierce__live_source **out, const char *url,
     return 0;
 }
 
-/* Returns whether a transfer with this result may be restarted. */
-static bool is_broken(const struct live_http *h)
+static void begin_transfer(struct live_http *h)
 {
-    return h->result != CURLE_OK && h->result != CURLE_HTTP_RETURNED_ERROR && h->received;
+    TIERCE_DASSERT(!h->is_running);
+    h->paused = false;
+    h->is_running = true;
+    tierce__curl_begin(h->client,
+                       &(struct tierce__curl_request){.url = h->url, .take = take_bytes, .arg = h});
 }
 
-static int begin_transfer(struct live_http *h)
+/* Transfers some data, and notes the end of the transfer if it is over. */
+static void transfer_some(struct live_http *h)
 {
-    if (curl_multi_add_handle(h->multi, h->easy) != CURLM_OK)
-        return -ENOMEM;
-    h->is_added = true;
-    return 0;
-}
-
-/* Notes the end of the transfer, if it is over. */
-static void look_for_end(struct live_http *h)
-{
-    int left;
-    for (CURLMsg *m; (m = curl_multi_info_read(h->multi, &left)) != NULL;) {
-        if (m->msg != CURLMSG_DONE)
-            continue;
-        h->result = m->data.result;
-        curl_multi_remove_handle(h->multi, h->easy);
-        h->is_added = false;
-        h->again_ns = tierce__deadline_in_ms(AGAIN_MS);
+    struct tierce__curl_answer answer;
+    if (tierce__curl_step(h->client))
         return;
-    }
+    h->result = tierce__curl_end(&answer, h->client, h->error);
+    h->is_running = false;
+    h->again_ns = tierce__deadline_in_ms(AGAIN_MS);
 }
 
 static ssize_t give_out(struct live_http *h, char *out, size_t size)
@@ -150,18 +118,25 @@ static ssize_t give_out(struct live_http *h, char *out, size_t size)
 /* Called after a transfer has ended and its data was consumed. */
 static ssize_t go_on(struct live_http *h, char *out, char why[TIERCE__TRACE_WHY_BYTES])
 {
-    if (h->again_ns == 0)
-        return begin_transfer(h) < 0 ? -ENOMEM : -EAGAIN;
-    if (h->result == CURLE_OK && is_redirect(h)) {
+    TIERCE_DASSERT(h->at == h->end);
+    if (h->again_ns == 0) {
+        begin_transfer(h);
+        return -EAGAIN;
+    }
+    long status = tierce__curl_status(h->client);
+    if (status >= 400) {
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "the server answered HTTP %ld", status);
+        return -EIO;
+    }
+    if (h->result == 0 && status / 100 == 3) {
         snprintf(why, TIERCE__TRACE_WHY_BYTES,
                  "it redirects to another address, which is not followed: name that address");
         return -EIO;
     }
-    if (!is_broken(h)) {
-        if (h->result == CURLE_OK)
-            return 0;
-        snprintf(why, TIERCE__TRACE_WHY_BYTES, "%.300s",
-                 h->error[0] != '\0' ? h->error : curl_easy_strerror(h->result));
+    if (h->result == 0)
+        return 0;
+    if (!h->received) {
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "%s", h->error);
         return -EIO;
     }
     if (h->in_line) {
@@ -174,31 +149,27 @@ static ssize_t go_on(struct live_http *h, char *out, char why[TIERCE__TRACE_WHY_
         return -EAGAIN;
     }
     h->base.counts.restarts++;
-    return begin_transfer(h) < 0 ? -ENOMEM : -EAGAIN;
+    begin_transfer(h);
+    return -EAGAIN;
 }
 
 static ssize_t http_read(struct tierce__live_source *source, void *out, size_t size,
                          char why[TIERCE__TRACE_WHY_BYTES])
 {
     struct live_http *h = http_of(source);
-    int running;
     if (h->at < h->end)
         return give_out(h, out, size);
-    if (!h->is_added)
+    if (!h->is_running)
         return go_on(h, out, why);
     if (h->paused) {
         h->paused = false;
-        (void)curl_easy_pause(h->easy, CURLPAUSE_CONT);
+        tierce__curl_resume(h->client);
     }
-    if (curl_multi_perform(h->multi, &running) != CURLM_OK) {
-        snprintf(why, TIERCE__TRACE_WHY_BYTES, "the transfer cannot continue");
-        return -EIO;
-    }
-    look_for_end(h);
+    transfer_some(h);
     if (h->at < h->end)
         return give_out(h, out, size);
-    if (h->is_added)
-        (void)curl_multi_poll(h->multi, NULL, 0, TIERCE__LIVE_WAIT_MS, NULL);
+    if (h->is_running)
+        tierce__curl_wait(h->client, TIERCE__LIVE_WAIT_MS);
     return -EAGAIN;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where credentials come from: the environment and the files of AWS's tools. */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/file.h"
 #include "net/loopback.h"
 #include "base/url.h"
@@ -11,6 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define CONNECT_MS     1000u /* the metadata service is on the host, or does not exist */
+#define CONNECT_FAR_MS 5000u
+#define CALL_MS        10000u
 
 #define INSTANCE_URL  "http://169.254.169.254"
 #define CONTAINER_URL "http://169.254.170.2"
@@ -244,6 +249,18 @@ static int find(struct tierce__aws_login *login, bool *found, enum tierce__aws_p
     return 0;
 }
 
+static int make_client(struct tierce__aws_login *login)
+{
+    bool is_near = login->source == TIERCE__AWS_INSTANCE || login->source == TIERCE__AWS_CONTAINER;
+    TIERCE_DASSERT(login->client == NULL);
+    return tierce__curl_create(
+        &login->client,
+        &(struct tierce__curl_opts){.ca_file = environment("AWS_CA_BUNDLE"),
+                                    .connect_ms = is_near ? CONNECT_MS : CONNECT_FAR_MS,
+                                    .timeout_ms = CALL_MS,
+                                    .closes = true});
+}
+
 int tierce__aws_login_find(struct tierce__aws_login **out, enum tierce__aws_place place,
                            const char *profile, const char *region,
                            char why[TIERCE__CONNECTOR_WHY_BYTES])
@@ -253,10 +270,9 @@ int tierce__aws_login_find(struct tierce__aws_login **out, enum tierce__aws_plac
     *out = NULL;
     if (login == NULL)
         return tierce__aws_refuse(why, -ENOMEM, "no memory");
-    login->ca_file = environment("AWS_CA_BUNDLE");
-    login->multi = curl_multi_init();
-    int rc = login->multi != NULL ? find(login, &found, place, profile, region, why)
-                                  : tierce__aws_refuse(why, -ENOMEM, "no memory");
+    int rc = find(login, &found, place, profile, region, why);
+    if (rc == 0 && found && make_client(login) != 0)
+        rc = tierce__aws_refuse(why, -ENOMEM, "no memory");
     if (rc == 0 && found)
         *out = login;
     else

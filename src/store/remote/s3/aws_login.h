@@ -63,19 +63,11 @@ void tierce__aws_login_free(struct tierce__aws_login *login);
 bool tierce__aws_login_is_instance(const struct tierce__aws_login *login);
 
 /* Fetches credentials. *expires_s: seconds since 1970, 0 for never. Each HTTP request blocks for at
- * most 10 s, or until tierce__aws_login_stop. Errors: TIERCE_E_DOWN (no answer), TIERCE_E_REFUSED,
- * TIERCE_E_FORMAT, TIERCE_E_CANCELLED, -ENOMEM. */
+ * most 10 s, or until tierce__curl_stop on its client (aws_private.h). Errors: TIERCE_E_DOWN (no
+ * answer), TIERCE_E_REFUSED, TIERCE_E_FORMAT, TIERCE_E_CANCELLED, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__aws_login_fetch(struct tierce__aws_login *login,
                                            struct tierce__s3_credentials *out, uint64_t *expires_s,
                                            char why[TIERCE__CONNECTOR_WHY_BYTES]);
-
-/* Blocks for `ms`, or until tierce__aws_login_stop or _wake. */
-void tierce__aws_login_wait(struct tierce__aws_login *login, uint32_t ms);
-
-/* Ends the wait that is in progress. Thread: any. */
-void tierce__aws_login_wake(struct tierce__aws_login *login);
-/* Ends the fetch or wait in progress; later ones return at once. Thread: any. */
-void tierce__aws_login_stop(struct tierce__aws_login *login);
 
 /* ---- aws_file.c: the files of AWS's tools ---- */
 

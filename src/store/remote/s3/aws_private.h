@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "net/http_client.h"
 #include "store/remote/s3/aws_login.h"
 #include "store/remote/s3/s3_private.h"
 
@@ -32,16 +33,14 @@ struct tierce__aws_login {
     char session[72];                  /* web identity: the name of the session */
     char *token_file; /* the identity, SSO's token, or the container's; owned, or NULL */
     char token[TIERCE__AWS_TEXT_BYTES * 4]; /* the container's token, if the environment has it */
-    const char *ca_file;                    /* [borrow: the environment's] */
-    CURLM *multi;
-    _Atomic bool ends;
+    struct tierce__curl *client;
 };
 
 /* Writes the reason of an error and returns `status`. */
 static inline int tierce__aws_refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], int status,
                                      const char *what)
 {
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "AWS credentials: %s", what);
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "AWS credentials: %.200s", what);
     return status;
 }
 

@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "store/remote/s3/s3_private.h"
+#include "store/remote/s3/aws_private.h"
 
 #include <errno.h>
 #include <string.h>
@@ -74,7 +74,7 @@ static bool wait_for(struct tierce__s3_login *login, uint32_t ms, bool may_ask)
         uint64_t now_ns = tierce__now_ns();
         if (ends || asked || now_ns >= until_ns)
             return !ends;
-        tierce__aws_login_wait(login->aws, (uint32_t)((until_ns - now_ns) / TIERCE__MS_NS) + 1);
+        tierce__curl_wait(login->aws->client, (uint32_t)((until_ns - now_ns) / TIERCE__MS_NS) + 1);
     }
 }
 
@@ -132,7 +132,7 @@ void tierce__s3_login_stop(struct tierce__s3 *s3)
     tierce__lock_take(&s3->lock);
     login->ends = true;
     tierce__lock_drop(&s3->lock);
-    tierce__aws_login_stop(login->aws);
+    tierce__curl_stop(login->aws->client);
     pthread_join(login->thread, NULL);
     explicit_bzero(login, sizeof(*login));
     tierce__free(login);
@@ -167,6 +167,6 @@ bool tierce__s3_login_ask(struct tierce__s3 *s3)
     tierce__lock_take(&s3->lock);
     login->is_asked = true;
     tierce__lock_drop(&s3->lock);
-    tierce__aws_login_wake(login->aws);
+    tierce__curl_wake(login->aws->client);
     return true;
 }

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/mix.h"
+#include "net/http_client.h"
 #include "store/remote/s3/s3_private.h"
 #include "store/remote/s3/sigv4.h"
 
@@ -26,7 +27,6 @@
 #define RENEW_MS       500u
 #define SKEW_S_MIN     240 /* S3 forgives 15 minutes */
 #define SILENCE_S      30L
-#define KEEP_ALIVE_S   30L
 
 /* ---- from curl ------------------------------------------------------------------------------- */
 
@@ -329,27 +329,21 @@ static bool set_options(struct tierce__s3_transfer *transfer)
     struct tierce__s3 *s3 = transfer->s3;
     const struct tierce__s3_config *config = &s3->config;
     curl_easy_reset(easy);
-    bool ok = curl_easy_setopt(easy, CURLOPT_URL, transfer->url) == CURLE_OK &&
-              curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, config->is_plain ? "http" : "https") ==
-                  CURLE_OK &&
-              curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK &&
-              curl_easy_setopt(easy, CURLOPT_USERAGENT, "tierce") == CURLE_OK;
-    if (ok && config->ca_file != NULL)
-        ok = curl_easy_setopt(easy, CURLOPT_CAINFO, config->ca_file) == CURLE_OK;
+    bool ok =
+        tierce__curl_set_options(
+            easy, &(struct tierce__curl_opts){.ca_file = config->ca_file,
+                                              .connect_ms = (uint32_t)config->connect_ms}) == 0 &&
+        curl_easy_setopt(easy, CURLOPT_URL, transfer->url) == CURLE_OK &&
+        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, config->is_plain ? "http" : "https") ==
+            CURLE_OK;
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, transfer->headers);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_PRIVATE, transfer);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer->error);
-    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)config->connect_ms);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENCE_S);
     curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, transfer->takes_fresh ? 1L : 0L);
-    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, KEEP_ALIVE_S);
-    /* A cancelled transfer does not wait for the thread that resolves its host name. */
-    curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer);
