@@ -8,13 +8,14 @@
  * omitted.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "base/json_value.h"
+#include "base/json_write.h"
 #include "manager/lease/lease.h"
-#include "manager/registry/model_json.h"
 #include "net/http_client.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <openssl/evp.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -64,20 +65,18 @@ static void decode(char *out, size_t size, const char *base64)
     snprintf(out, size, "%.*s", got > 0 ? got : 0, (const char *)bytes);
 }
 
-/* A text of a reply, or "". */
-static const char *text_of(struct json_object *json, const char *key)
+/* A text of a reply; "" if it is missing or too long. */
+static void text_of(char *out, size_t size, struct tierce__text json, const char *path)
 {
-    struct json_object *value;
-    return json_object_object_get_ex(json, key, &value) &&
-                   json_object_is_type(value, json_type_string)
-               ? json_object_get_string(value)
-               : "";
+    (void)tierce__json_get_text(out, size, json, path);
 }
 
-static struct json_object *at(struct json_object *json, const char *key)
+/* The same of a base64 text. */
+static void bytes_of(char *out, size_t size, struct tierce__text json, const char *path)
 {
-    struct json_object *value = NULL;
-    return json_object_object_get_ex(json, key, &value) ? value : NULL;
+    char base64[BASE64_BYTES];
+    text_of(base64, sizeof(base64), json, path);
+    decode(out, size, base64);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -85,7 +84,7 @@ static struct json_object *at(struct json_object *json, const char *key)
 /* Makes one call to one endpoint. An unsuccessful answer is -EPROTO; other errors come from the
  * connection. */
 static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, const char *body,
-                   struct json_object **out)
+                   struct tierce__json_doc *out)
 {
     char url[URL_BYTES], why[256];
     struct tierce__curl_answer answer = {0};
@@ -100,108 +99,88 @@ static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, 
     if (rc == 0 && answer.status != 200)
         rc = -EPROTO;
     if (rc == 0)
-        rc = tierce__model_parse(out, answer.body, strcspn(answer.body, "\n"), why);
+        rc = tierce__json_parse(out, answer.body, strcspn(answer.body, "\n"), NULL);
+    if (rc == 0 && tierce__json_value_kind(out->value) != '{') {
+        tierce__json_doc_clear(out);
+        rc = -EPROTO;
+    }
     tierce__curl_answer_clear(&answer);
     return rc;
 }
 
-/* Tries the endpoints in turn, beginning with the one that answered last. `request` [transfer]. */
-static int post(struct etcd_lease *lease, const char *path, struct json_object *request,
-                struct json_object **out)
+/* A request, which is written member by member. */
+struct request {
+    struct tierce__line line;
+    struct tierce__json_write json;
+};
+
+static void begin(struct request *request)
 {
-    const char *body = json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN);
+    *request = (struct request){0};
+    request->json.line = &request->line;
+    tierce__json_write_open(&request->json, NULL, '{');
+}
+
+/* Tries the endpoints in turn, beginning with the one that answered last. Clears the request. */
+static int post(struct etcd_lease *lease, const char *path, struct request *request,
+                struct tierce__json_doc *out)
+{
     int rc = -ENOMEM;
-    for (size_t i = 0; body != NULL && i < lease->endpoint_count; i++) {
+    tierce__json_write_close(&request->json, '}');
+    tierce__line_put_bytes(&request->line, "", 1);
+    TIERCE_ASSERT(request->json.depth == 0);
+    TIERCE_ASSERT(lease->endpoint < lease->endpoint_count);
+    for (size_t i = 0; !request->line.failed && i < lease->endpoint_count; i++) {
         size_t endpoint = (lease->endpoint + i) % lease->endpoint_count;
-        rc = post_to(lease, endpoint, path, body, out);
+        rc = post_to(lease, endpoint, path, request->line.text, out);
         if (rc == 0)
             lease->endpoint = endpoint;
         if (rc == 0 || rc == -ENOMEM)
             break;
     }
-    json_object_put(request);
+    tierce__line_clear(&request->line);
     return rc;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Adds a value [transfer]. If memory runs out, the request is incomplete and etcd rejects it. */
-static void add(struct json_object *json, const char *key, struct json_object *value)
+static void put_range(struct tierce__json_write *json, const char *key)
 {
-    if (json == NULL || value == NULL || json_object_object_add(json, key, value) != 0)
-        json_object_put(value);
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_open(json, "request_range", '{');
+    tierce__json_write_text(json, "key", key);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
 }
 
-static void put_text(struct json_object *json, const char *key, const char *text)
-{
-    add(json, key, json_object_new_string(text));
-}
-
-/* NULL: no memory, in this and the next two. */
-static struct json_object *push_object(struct json_object *list)
-{
-    struct json_object *entry = list != NULL ? json_object_new_object() : NULL;
-    if (entry == NULL || json_object_array_add(list, entry) == 0)
-        return entry;
-    json_object_put(entry);
-    return NULL;
-}
-
-static struct json_object *add_list(struct json_object *json, const char *key)
-{
-    add(json, key, json_object_new_array());
-    return at(json, key);
-}
-
-static struct json_object *add_object(struct json_object *json, const char *key)
-{
-    add(json, key, json_object_new_object());
-    return at(json, key);
-}
-
-static void add_range(struct json_object *operations, const char *key)
-{
-    put_text(add_object(push_object(operations), "request_range"), "key", key);
-}
-
-static void add_put(struct json_object *operations, const char *key, const char *value,
+static void put_put(struct tierce__json_write *json, const char *key, const char *value,
                     const char *id)
 {
     char base64[BASE64_BYTES];
-    struct json_object *operation = add_object(push_object(operations), "request_put");
     encode(base64, value);
-    put_text(operation, "key", key);
-    put_text(operation, "value", base64);
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_open(json, "request_put", '{');
+    tierce__json_write_text(json, "key", key);
+    tierce__json_write_text(json, "value", base64);
     if (id != NULL)
-        put_text(operation, "lease", id);
+        tierce__json_write_text(json, "lease", id);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
 }
 
-static void add_compare(struct json_object *compares, const char *key, const char *target,
+static void put_compare(struct tierce__json_write *json, const char *key, const char *target,
                         const char *field, const char *revision)
 {
-    struct json_object *compare = push_object(compares);
-    put_text(compare, "key", key);
-    put_text(compare, "target", target);
-    put_text(compare, "result", "EQUAL");
-    put_text(compare, field, revision);
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_text(json, "key", key);
+    tierce__json_write_text(json, "target", target);
+    tierce__json_write_text(json, "result", "EQUAL");
+    tierce__json_write_text(json, field, revision);
+    tierce__json_write_close(json, '}');
 }
 
-/* The only entry that the n-th operation of a transaction found, or NULL. */
-static struct json_object *found_by(struct json_object *reply, size_t n)
-{
-    struct json_object *responses = at(reply, "responses");
-    if (!json_object_is_type(responses, json_type_array))
-        return NULL;
-    struct json_object *kvs =
-        at(at(json_object_array_get_idx(responses, n), "response_range"), "kvs");
-    return json_object_is_type(kvs, json_type_array) ? json_object_array_get_idx(kvs, 0) : NULL;
-}
-
-static bool has_succeeded(struct json_object *reply)
-{
-    struct json_object *value = at(reply, "succeeded");
-    return value != NULL && json_object_get_boolean(value);
-}
+/* The only entry that an operation of a transaction found, or empty. */
+#define FOUND_BY(n) "responses." #n ".response_range.kvs.0"
 
 /* ---- data in etcd ---------------------------------------------------------------------------- */
 
@@ -214,27 +193,27 @@ struct seen {
 
 static int see(struct etcd_lease *lease, struct seen *out)
 {
-    struct json_object *request = json_object_new_object(), *reply = NULL;
+    struct request request;
+    struct tierce__json_doc reply = {0};
     char token[TEXT_BYTES];
-    struct json_object *operations = add_list(request, "success");
-    add_range(operations, lease->lock_key);
-    add_range(operations, lease->token_key);
-    int rc = post(lease, "kv/txn", request, &reply);
+    begin(&request);
+    tierce__json_write_open(&request.json, "success", '[');
+    put_range(&request.json, lease->lock_key);
+    put_range(&request.json, lease->token_key);
+    tierce__json_write_close(&request.json, ']');
+    int rc = post(lease, "kv/txn", &request, &reply);
     if (rc != 0)
         return rc;
-    struct json_object *lock = found_by(reply, 0), *last = found_by(reply, 1);
     *out = (struct seen){.token_revision = "0"};
-    if (lock != NULL) {
-        decode(out->holder, sizeof(out->holder), text_of(lock, "value"));
-        snprintf(out->id, sizeof(out->id), "%s", text_of(lock, "lease"));
-    }
-    if (last != NULL) {
-        decode(token, sizeof(token), text_of(last, "value"));
+    bytes_of(out->holder, sizeof(out->holder), reply.value, FOUND_BY(0) ".value");
+    text_of(out->id, sizeof(out->id), reply.value, FOUND_BY(0) ".lease");
+    if (tierce__json_get(reply.value, FOUND_BY(1)).length > 0) {
+        bytes_of(token, sizeof(token), reply.value, FOUND_BY(1) ".value");
         out->token = strtoull(token, NULL, 10);
-        snprintf(out->token_revision, sizeof(out->token_revision), "%s",
-                 text_of(last, "mod_revision"));
+        text_of(out->token_revision, sizeof(out->token_revision), reply.value,
+                FOUND_BY(1) ".mod_revision");
     }
-    json_object_put(reply);
+    tierce__json_doc_clear(&reply);
     return 0;
 }
 
@@ -245,31 +224,35 @@ static bool is_ours(const struct etcd_lease *lease, const struct seen *seen)
            strcmp(seen->holder, lease->holder) == 0;
 }
 
+/* Makes a call with one text, and takes one of the reply. */
+static int ask(struct etcd_lease *lease, const char *path, const char *name, const char *text,
+               const char *wanted, char out[ID_BYTES])
+{
+    struct request request;
+    struct tierce__json_doc reply = {0};
+    begin(&request);
+    tierce__json_write_text(&request.json, name, text);
+    int rc = post(lease, path, &request, &reply);
+    if (rc == 0)
+        text_of(out, ID_BYTES, reply.value, wanted);
+    tierce__json_doc_clear(&reply);
+    return rc;
+}
+
 static int grant(struct etcd_lease *lease, uint32_t lease_ms)
 {
-    struct json_object *request = json_object_new_object(), *reply = NULL;
     char seconds[ID_BYTES];
     snprintf(seconds, sizeof(seconds), "%u", (lease_ms + 999) / 1000);
-    put_text(request, "TTL", seconds);
-    int rc = post(lease, "lease/grant", request, &reply);
-    if (rc != 0)
-        return rc;
-    snprintf(lease->id, sizeof(lease->id), "%s", text_of(reply, "ID"));
-    json_object_put(reply);
-    return lease->id[0] != '\0' ? 0 : -EPROTO;
+    int rc = ask(lease, "lease/grant", "TTL", seconds, "ID", lease->id);
+    return rc != 0 ? rc : lease->id[0] != '\0' ? 0 : -EPROTO;
 }
 
 static void etcd_give(struct tierce__lease *base)
 {
     struct etcd_lease *lease = (struct etcd_lease *)base;
-    struct json_object *request = json_object_new_object(), *reply = NULL;
-    if (lease->id[0] == '\0') {
-        json_object_put(request);
-        return;
-    }
-    put_text(request, "ID", lease->id);
-    if (post(lease, "lease/revoke", request, &reply) == 0)
-        json_object_put(reply);
+    char ignored[ID_BYTES];
+    if (lease->id[0] != '\0')
+        (void)ask(lease, "lease/revoke", "ID", lease->id, "ID", ignored);
     lease->id[0] = '\0';
 }
 
@@ -277,26 +260,32 @@ static void etcd_give(struct tierce__lease *base)
 static int create(struct etcd_lease *lease, const struct seen *seen, uint64_t token,
                   char other[TIERCE__LEASE_HOLDER_BYTES])
 {
-    struct json_object *request = json_object_new_object(), *reply = NULL;
-    struct json_object *compares = add_list(request, "compare");
-    char text[ID_BYTES];
+    struct request request;
+    struct tierce__json_doc reply = {0};
+    char text[ID_BYTES], id[ID_BYTES];
+    begin(&request);
     snprintf(text, sizeof(text), "%" PRIu64, token);
-    add_compare(compares, lease->lock_key, "CREATE", "create_revision", "0");
-    add_compare(compares, lease->token_key, "MOD", "mod_revision", seen->token_revision);
-    struct json_object *operations = add_list(request, "success");
-    add_put(operations, lease->lock_key, lease->holder, lease->id);
-    add_put(operations, lease->token_key, text, NULL);
-    add_range(add_list(request, "failure"), lease->lock_key);
-    int rc = post(lease, "kv/txn", request, &reply);
+    tierce__json_write_open(&request.json, "compare", '[');
+    put_compare(&request.json, lease->lock_key, "CREATE", "create_revision", "0");
+    put_compare(&request.json, lease->token_key, "MOD", "mod_revision", seen->token_revision);
+    tierce__json_write_close(&request.json, ']');
+    tierce__json_write_open(&request.json, "success", '[');
+    put_put(&request.json, lease->lock_key, lease->holder, lease->id);
+    put_put(&request.json, lease->token_key, text, NULL);
+    tierce__json_write_close(&request.json, ']');
+    tierce__json_write_open(&request.json, "failure", '[');
+    put_range(&request.json, lease->lock_key);
+    tierce__json_write_close(&request.json, ']');
+    int rc = post(lease, "kv/txn", &request, &reply);
     if (rc != 0)
         return rc;
-    struct json_object *lock = has_succeeded(reply) ? NULL : found_by(reply, 0);
     /* An earlier try, whose answer was lost, may have succeeded. */
-    if (!has_succeeded(reply) && (lock == NULL || strcmp(text_of(lock, "lease"), lease->id) != 0)) {
-        decode(other, TIERCE__LEASE_HOLDER_BYTES, lock != NULL ? text_of(lock, "value") : "");
+    text_of(id, sizeof(id), reply.value, FOUND_BY(0) ".lease");
+    if (!tierce__json_get_bool(reply.value, "succeeded") && strcmp(id, lease->id) != 0) {
+        bytes_of(other, TIERCE__LEASE_HOLDER_BYTES, reply.value, FOUND_BY(0) ".value");
         rc = -EBUSY;
     }
-    json_object_put(reply);
+    tierce__json_doc_clear(&reply);
     return rc;
 }
 
@@ -332,15 +321,9 @@ static int etcd_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
 
 static int keep_alive(struct etcd_lease *lease)
 {
-    struct json_object *request = json_object_new_object(), *reply = NULL;
-    put_text(request, "ID", lease->id);
-    int rc = post(lease, "lease/keepalive", request, &reply);
-    if (rc != 0)
-        return rc;
-    const char *left = text_of(at(reply, "result"), "TTL");
-    rc = *left == '\0' || strcmp(left, "0") == 0 ? TIERCE_E_REFUSED : 0;
-    json_object_put(reply);
-    return rc;
+    char left[ID_BYTES];
+    int rc = ask(lease, "lease/keepalive", "ID", lease->id, "result.TTL", left);
+    return rc != 0 ? rc : left[0] == '\0' || strcmp(left, "0") == 0 ? TIERCE_E_REFUSED : 0;
 }
 
 static int etcd_renew(struct tierce__lease *base, uint32_t lease_ms)

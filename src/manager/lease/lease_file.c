@@ -5,16 +5,18 @@
  * with each boot, so the file also has the boot's id; and it has the token.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json_value.h"
+#include "base/json_write.h"
+#include "base/utf8.h"
 #include "manager/file_lock.h"
 #include "manager/lease/lease.h"
-#include "manager/registry/model_json.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -96,46 +98,32 @@ static int lock_file(const struct file_lease *lease)
     return fd == TIERCE_E_LOCKED ? TIERCE_E_DEADLINE : fd;
 }
 
-static const char *text_at(struct json_object *json, const char *key)
-{
-    struct json_object *value;
-    bool is_text = json_object_object_get_ex(json, key, &value) &&
-                   json_object_is_type(value, json_type_string);
-    return is_text ? json_object_get_string(value) : "";
-}
-
-static int64_t integer_at(struct json_object *json, const char *key)
-{
-    struct json_object *value;
-    bool is_integer =
-        json_object_object_get_ex(json, key, &value) && json_object_is_type(value, json_type_int);
-    return is_integer ? json_object_get_int64(value) : 0;
-}
-
 /* Reads the file. Nobody holds an invalid lease or one of another boot. */
 static int read_content(const struct file_lease *lease, int fd, struct content *out)
 {
-    char text[FILE_BYTES_MAX], why[256];
-    struct json_object *json = NULL;
+    char text[FILE_BYTES_MAX];
+    struct tierce__json_doc doc = {0};
     *out = (struct content){0};
     ssize_t n = pread(fd, text, sizeof(text), 0);
     if (n < 0)
         return -errno;
     out->bytes = (size_t)n;
-    if (n == 0 || (size_t)n == sizeof(text))
+    if (n == 0 || out->bytes == sizeof(text) || !tierce__is_utf8(text, out->bytes))
         return 0;
-    text[n] = '\0';
-    int rc = tierce__model_parse(&json, text, (size_t)n, why);
+    int rc = tierce__json_parse(&doc, text, out->bytes, NULL);
     if (rc != 0)
         return rc == -ENOMEM ? rc : 0;
-    const char *boot = text_at(json, "boot_id");
-    if (*boot == '\0' || strcmp(boot, lease->boot) == 0) {
-        snprintf(out->holder, sizeof(out->holder), "%s", text_at(json, "value"));
-        out->until_ms = integer_at(json, "expire_time_ms");
+    bool has_boot =
+        tierce__json_get_text(text, sizeof(text), doc.value, "boot_id") && *text != '\0';
+    if (!has_boot || strcmp(text, lease->boot) == 0) {
+        (void)tierce__json_get_text(text, sizeof(text), doc.value, "value");
+        snprintf(out->holder, sizeof(out->holder), "%.*s", (int)TIERCE__LEASE_HOLDER_BYTES - 1,
+                 text);
+        out->until_ms = tierce__json_get_int(doc.value, "expire_time_ms", 0);
     }
-    int64_t token = integer_at(json, "token");
+    int64_t token = tierce__json_get_int(doc.value, "token", 0);
     out->token = token > 0 ? (uint64_t)token : 0;
-    json_object_put(json);
+    tierce__json_doc_clear(&doc);
     return 0;
 }
 
@@ -143,27 +131,26 @@ static int read_content(const struct file_lease *lease, int fd, struct content *
 static int write_content(const struct file_lease *lease, int fd, const struct content *content,
                          size_t bytes_before)
 {
-    char text[FILE_BYTES_MAX];
-    struct json_object *json = json_object_new_object();
-    if (json == NULL)
-        return -ENOMEM;
-    json_object_object_add(json, "value", json_object_new_string(content->holder));
-    json_object_object_add(json, "expire_time_ms", json_object_new_int64(content->until_ms));
-    json_object_object_add(json, "boot_id", json_object_new_string(lease->boot));
-    json_object_object_add(json, "token", json_object_new_int64((int64_t)content->token));
-    const char *printed = json_object_to_json_string_ext(json, JSON_C_TO_STRING_PLAIN);
-    size_t n = printed != NULL ? strlen(printed) : 0;
-    int rc = n > 0 && n < sizeof(text) ? 0 : -ENOMEM;
+    struct tierce__line line = {0};
+    struct tierce__json_write json = {.line = &line};
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_text(&json, "value", content->holder);
+    tierce__json_write_signed(&json, "expire_time_ms", content->until_ms);
+    tierce__json_write_text(&json, "boot_id", lease->boot);
+    tierce__json_write_count(&json, "token", content->token);
+    tierce__json_write_close(&json, '}');
+    size_t n = line.bytes;
+    while (!line.failed && line.bytes < bytes_before && bytes_before < FILE_BYTES_MAX)
+        tierce__line_put(&line, " ");
+    int rc = line.failed || n >= FILE_BYTES_MAX ? -ENOMEM : 0;
     if (rc == 0) {
-        /* Pads with blanks if the old content was longer. */
-        size_t all = n < bytes_before && bytes_before < sizeof(text) ? bytes_before : n;
-        snprintf(text, sizeof(text), "%-*s", (int)all, printed);
-        ssize_t written = pwrite(fd, text, all, 0);
-        rc = written == (ssize_t)all ? 0 : written < 0 ? -errno : -ENOSPC;
-        if (rc == 0 && bytes_before > all && ftruncate(fd, (off_t)all) != 0)
-            rc = -errno;
+        TIERCE_ASSERT(line.bytes >= bytes_before || bytes_before >= FILE_BYTES_MAX);
+        ssize_t written = pwrite(fd, line.text, line.bytes, 0);
+        rc = written == (ssize_t)line.bytes ? 0 : written < 0 ? -errno : -ENOSPC;
     }
-    json_object_put(json);
+    if (rc == 0 && bytes_before > line.bytes && ftruncate(fd, (off_t)line.bytes) != 0)
+        rc = -errno;
+    tierce__line_clear(&line);
     return rc;
 }
 
