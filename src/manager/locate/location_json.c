@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/arena.h"
+#include "base/assert.h"
+#include "base/json_write.h"
 #include "manager/registry/model_json.h"
 #include "manager/storage/places.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,24 +43,26 @@ static int complain(char why[256], const char *what)
     return TIERCE_E_FORMAT;
 }
 
-static bool take_int(int64_t *out, struct json_object *json, const char *key, int64_t max)
+static bool take_int(int64_t *out, struct tierce__text json, const char *key, int64_t max)
 {
-    struct json_object *value;
-    if (!json_object_object_get_ex(json, key, &value) || !json_object_is_type(value, json_type_int))
-        return false;
-    *out = json_object_get_int64(value);
+    *out = tierce__json_get_int(json, key, -1);
     return *out >= 0 && *out <= max;
 }
 
-/* NULL: missing, not a text, or contains a NUL. */
-static const char *take_text(struct json_object *json, const char *key)
+/* A text of any length, in the arena. */
+static int take_text(char **out, struct tierce__text json, const char *key,
+                     struct tierce__arena *arena, char why[256])
 {
-    struct json_object *value;
-    if (!json_object_object_get_ex(json, key, &value) ||
-        !json_object_is_type(value, json_type_string))
-        return NULL;
-    const char *text = json_object_get_string(value);
-    return strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
+    struct tierce__text value = tierce__json_get(json, key);
+    if (tierce__json_value_kind(value) != '"')
+        return complain(why, "location_specs: an entry without name or uri");
+    TIERCE_DASSERT(value.length >= 2); /* the quotes: room for the NUL */
+    *out = tierce__arena_alloc(arena, value.length);
+    if (*out == NULL)
+        return -ENOMEM;
+    return tierce__json_get_text(*out, value.length, value, "")
+               ? 0
+               : complain(why, "location_specs: a text holds a NUL");
 }
 
 /* The index of a spec; spec_count: unknown name. */
@@ -71,47 +74,46 @@ static size_t find_spec(const struct tierce__instance *instance, const char *nam
     return i;
 }
 
-static int take_places(struct tierce__location *out, struct json_object *list,
+static int take_places(struct tierce__location *out, struct tierce__text list,
                        const struct tierce__instance *instance, struct tierce__arena *arena,
                        char why[256])
 {
-    size_t count = json_object_array_length(list);
+    size_t count = tierce__json_count(list);
+    struct tierce__text ignored, entry;
+    struct tierce__json each = tierce__json_each(list);
     if (count > UINT16_MAX)
         return complain(why, "location_specs: more than 65535");
     struct tierce__spec_place *places = tierce__arena_calloc(arena, count, sizeof(*places));
     if (places == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < count; i++) {
-        struct json_object *entry = json_object_array_get_idx(list, i);
-        const char *name = take_text(entry, "name"), *uri = take_text(entry, "uri");
-        if (name == NULL || uri == NULL)
-            return complain(why, "location_specs: an entry without name or uri");
+    while (tierce__json_next(&each, &ignored, &entry)) {
+        char *name = NULL, *uri = NULL;
+        int rc = take_text(&name, entry, "name", arena, why);
+        if (rc == 0)
+            rc = take_text(&uri, entry, "uri", arena, why);
+        if (rc < 0)
+            return rc;
         size_t spec = find_spec(instance, name);
         if (spec == instance->spec_count)
             continue;
-        places[out->place_count] = (struct tierce__spec_place){
-            .spec = (uint16_t)spec,
-            .bytes = tierce__uri_size(uri),
-            .uri = tierce__arena_copy(arena, uri, strlen(uri)),
-        };
-        if (places[out->place_count++].uri == NULL)
-            return -ENOMEM;
+        TIERCE_ASSERT(out->place_count < count);
+        places[out->place_count++] = (struct tierce__spec_place){
+            .spec = (uint16_t)spec, .bytes = tierce__uri_size(uri), .uri = uri};
     }
     out->places = places;
     return 0;
 }
 
 int tierce__location_from_json(struct tierce__location *out, enum tierce__location_status *status,
-                               struct json_object *json, const struct tierce__instance *instance,
+                               struct tierce__text json, const struct tierce__instance *instance,
                                struct tierce__arena *arena, char why[256])
 {
     struct tierce__location location = {0};
-    struct json_object *list;
+    char id[TIERCE__LOCATION_ID_BYTES + 1];
     int64_t state, type;
-    if (!json_object_is_type(json, json_type_object))
+    if (tierce__json_value_kind(json) != '{')
         return complain(why, "a location: not an object");
-    const char *id = take_text(json, "id");
-    if (id == NULL || strlen(id) != TIERCE__LOCATION_ID_BYTES)
+    if (!tierce__json_get_text(id, sizeof(id), json, "id") || strlen(id) != sizeof(id) - 1)
         return complain(why, "id: not a text of 8 bytes");
     memcpy(location.id, id, TIERCE__LOCATION_ID_BYTES);
     if (!take_int(&state, json, "status", TIERCE__LOCATION_DELETING))
@@ -119,8 +121,8 @@ int tierce__location_from_json(struct tierce__location *out, enum tierce__locati
     if (!take_int(&type, json, "type", UINT8_MAX))
         return complain(why, "type: not a type of storage");
     location.type = (uint8_t)type;
-    if (!json_object_object_get_ex(json, "location_specs", &list) ||
-        !json_object_is_type(list, json_type_array))
+    struct tierce__text list = tierce__json_get(json, "location_specs");
+    if (tierce__json_value_kind(list) != '[')
         return complain(why, "location_specs: not a list");
     int rc = take_places(&location, list, instance, arena, why);
     if (rc == 0) {
@@ -130,58 +132,32 @@ int tierce__location_from_json(struct tierce__location *out, enum tierce__locati
     return rc;
 }
 
-static int put(struct json_object *json, const char *key, struct json_object *value)
-{
-    if (value != NULL && json_object_object_add(json, key, value) == 0)
-        return 0;
-    json_object_put(value);
-    return -ENOMEM;
-}
-
-static int put_place(struct json_object *list, const struct tierce__spec_place *place,
-                     const struct tierce__instance *instance, const struct tierce__storage *storage,
-                     struct tierce__arena *arena)
-{
-    const char *uri = tierce__place_uri(storage, instance, place, arena);
-    struct json_object *entry = json_object_new_object();
-    if (entry == NULL || json_object_array_add(list, entry) != 0) {
-        json_object_put(entry);
-        return -ENOMEM;
-    }
-    int rc = put(entry, "name", json_object_new_string(instance->specs[place->spec].name));
-    if (rc == 0)
-        rc = put(entry, "uri", uri != NULL ? json_object_new_string(uri) : NULL);
-    return rc;
-}
-
-int tierce__location_to_json(struct json_object **out, const struct tierce__location *location,
+int tierce__location_to_json(struct tierce__json_write *json, const char *name,
+                             const struct tierce__location *location,
                              enum tierce__location_status status,
                              const struct tierce__instance *instance,
                              const struct tierce__storage *storage, struct tierce__arena *arena)
 {
-    struct json_object *json = json_object_new_object(), *list = json_object_new_array();
     char id[TIERCE__LOCATION_ID_BYTES + 1] = {0};
     memcpy(id, location->id, TIERCE__LOCATION_ID_BYTES);
-    int rc = json != NULL ? 0 : -ENOMEM;
-    if (rc == 0)
-        rc = put(json, "id", json_object_new_string(id));
-    if (rc == 0)
-        rc = put(json, "status", json_object_new_int((int)status));
-    if (rc == 0)
-        rc = put(json, "type", json_object_new_int(location->type));
-    if (rc == 0)
-        rc = put(json, "spec_size", json_object_new_int(location->place_count));
-    for (size_t i = 0; rc == 0 && list != NULL && i < location->place_count; i++)
-        rc = put_place(list, &location->places[i], instance, storage, arena);
-    if (rc != 0) {
-        json_object_put(list);
-        json_object_put(json);
-        return rc;
+    tierce__json_write_open(json, name, '{');
+    tierce__json_write_text(json, "id", id);
+    tierce__json_write_count(json, "status", status);
+    tierce__json_write_count(json, "type", location->type);
+    tierce__json_write_count(json, "spec_size", location->place_count);
+    tierce__json_write_open(json, "location_specs", '[');
+    for (size_t i = 0; i < location->place_count; i++) {
+        const struct tierce__spec_place *place = &location->places[i];
+        const char *uri = tierce__place_uri(storage, instance, place, arena);
+        TIERCE_ASSERT(place->spec < instance->spec_count);
+        if (uri == NULL)
+            return -ENOMEM;
+        tierce__json_write_open(json, NULL, '{');
+        tierce__json_write_text(json, "name", instance->specs[place->spec].name);
+        tierce__json_write_text(json, "uri", uri);
+        tierce__json_write_close(json, '}');
     }
-    rc = put(json, "location_specs", list);
-    if (rc == 0)
-        *out = json;
-    else
-        json_object_put(json);
-    return rc;
+    tierce__json_write_close(json, ']');
+    tierce__json_write_close(json, '}');
+    return 0;
 }

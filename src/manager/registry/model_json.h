@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_MODEL_JSON_H
 #define TIERCE_MANAGER_MODEL_JSON_H
 
+#include "base/json_value.h"
 #include "manager/registry/model.h"
 #include "manager/meta/record.h"
 
@@ -18,6 +19,7 @@
 
 struct json_object;
 struct tierce__arena;
+struct tierce__json_write;
 
 enum tierce__json_form {
     TIERCE__JSON_SHOWN,  /* for clients */
@@ -64,11 +66,12 @@ enum tierce__location_status {
  * the URIs name the storage, see tierce__uri_storage. */
 TIERCE_MUSTUSE int tierce__location_from_json(struct tierce__location *out,
                                               enum tierce__location_status *status,
-                                              struct json_object *json,
+                                              struct tierce__text json,
                                               const struct tierce__instance *instance,
                                               struct tierce__arena *arena, char why[256]);
-/* `storage` NULL: every place has a text. */
-TIERCE_MUSTUSE int tierce__location_to_json(struct json_object **out,
+/* Writes a member of that name, or a value (NULL). `storage` NULL: every place has a text. Errors:
+ * -ENOMEM of the arena; those of the line stay in the line. */
+TIERCE_MUSTUSE int tierce__location_to_json(struct tierce__json_write *json, const char *name,
                                             const struct tierce__location *location,
                                             enum tierce__location_status status,
                                             const struct tierce__instance *instance,

@@ -2,6 +2,7 @@
 /* The model: KVCM's JSON both ways, copies, comparison, URIs. */
 #include "base/alloc.h"
 #include "base/arena.h"
+#include "base/json_write.h"
 #include "check_main.h"
 #include "manager/api/account.h"
 #include "manager/registry/model_json.h"
@@ -446,20 +447,22 @@ START_TEST(test_locations)
     struct tierce__arena arena = {0};
     struct tierce__location location;
     enum tierce__location_status status;
-    struct json_object *json = parse(text), *back = NULL;
-    ck_assert_int_eq(tierce__location_from_json(&location, &status, json, &instance, &arena, why),
-                     0);
-    json_object_put(json);
+    struct tierce__line line = {0};
+    struct tierce__json_write back = {.line = &line};
+    struct tierce__json_doc doc = {0};
+    ck_assert_int_eq(tierce__json_parse(&doc, text, strlen(text), NULL), 0);
+    ck_assert_int_eq(
+        tierce__location_from_json(&location, &status, doc.value, &instance, &arena, why), 0);
+    tierce__json_doc_clear(&doc);
     ck_assert_int_eq(status, TIERCE__LOCATION_SERVING);
     ck_assert_uint_eq(location.place_count, 2);
     ck_assert_uint_eq(location.places[0].spec, 1);
     ck_assert_uint_eq(location.places[1].bytes, 8);
-    ck_assert_int_eq(tierce__location_to_json(&back, &location, status, &instance, NULL, &arena),
-                     0);
-    char *out = tierce__model_print(back);
-    ck_assert_str_eq(out, text);
-    tierce__free(out);
-    json_object_put(back);
+    ck_assert_int_eq(
+        tierce__location_to_json(&back, NULL, &location, status, &instance, NULL, &arena), 0);
+    tierce__line_put_bytes(&line, "", 1);
+    ck_assert_str_eq(line.text, text);
+    tierce__line_clear(&line);
     static const char *const bad[] = {
         "{}",
         "{\"id\":\"short\"}",
@@ -470,11 +473,11 @@ START_TEST(test_locations)
         "{\"id\":\"abcd1234\",\"status\":3,\"type\":4,\"location_specs\":[{\"name\":\"tp0\"}]}",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        json = parse(bad[i]);
+        ck_assert_int_eq(tierce__json_parse(&doc, bad[i], strlen(bad[i]), NULL), 0);
         ck_assert_int_eq(
-            tierce__location_from_json(&location, &status, json, &instance, &arena, why),
+            tierce__location_from_json(&location, &status, doc.value, &instance, &arena, why),
             TIERCE_E_FORMAT);
-        json_object_put(json);
+        tierce__json_doc_clear(&doc);
     }
     tierce__arena_clear(&arena);
     tierce__instance_clear(&instance);

@@ -6,12 +6,14 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/assert.h"
 #include "base/bytes.h"
+#include "base/json_write.h"
+#include "base/utf8.h"
 #include "manager/meta/redis/meta_redis_private.h"
 #include "manager/registry/model_json.h"
 
@@ -37,47 +39,33 @@ static bool has_names(const struct tierce__location *location,
     return true;
 }
 
-static int add_location(struct json_object *map, const struct tierce__redis_space *space,
-                        const struct tierce__catalog *catalog,
-                        const struct tierce__location *location, struct tierce__arena *arena)
-{
-    const struct tierce__storage *storage =
-        tierce__catalog_storage_numbered(catalog, location->storage);
-    if (!has_names(location, space->instance, storage))
-        return 0;
-    struct json_object *json = NULL;
-    int rc = tierce__location_to_json(&json, location, TIERCE__LOCATION_SERVING, space->instance,
-                                      storage, arena);
-    if (rc < 0)
-        return rc;
-    char id[TIERCE__LOCATION_ID_BYTES + 1] = {0};
-    memcpy(id, location->id, TIERCE__LOCATION_ID_BYTES);
-    if (json_object_object_add(map, id, json) == 0)
-        return 0;
-    json_object_put(json);
-    return -ENOMEM;
-}
-
 /* The locations in KVCM's form, in the arena; "" if there are none. */
 static int print_locations(const char **out, const struct tierce__redis_space *space,
                            const struct tierce__catalog *catalog,
                            const struct tierce__record *record, struct tierce__arena *arena)
 {
+    struct tierce__line line = {0};
+    struct tierce__json_write json = {.line = &line};
+    int rc = 0;
     *out = "";
     if (space->instance == NULL || catalog == NULL)
         return 0;
-    struct json_object *map = json_object_new_object();
-    int rc = map == NULL ? -ENOMEM : 0;
-    for (uint16_t i = 0; rc == 0 && i < record->location_count; i++)
-        rc = add_location(map, space, catalog, &record->locations[i], arena);
-    size_t bytes = 0;
-    const char *text =
-        rc == 0 ? json_object_to_json_string_length(
-                      map, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &bytes)
-                : NULL;
-    if (rc == 0)
-        *out = text != NULL ? tierce__arena_copy(arena, text, bytes) : NULL;
-    json_object_put(map);
+    tierce__json_write_open(&json, NULL, '{');
+    for (uint16_t i = 0; rc == 0 && i < record->location_count; i++) {
+        const struct tierce__location *location = &record->locations[i];
+        const struct tierce__storage *storage =
+            tierce__catalog_storage_numbered(catalog, location->storage);
+        char id[TIERCE__LOCATION_ID_BYTES + 1] = {0};
+        memcpy(id, location->id, TIERCE__LOCATION_ID_BYTES);
+        if (has_names(location, space->instance, storage))
+            rc = tierce__location_to_json(&json, id, location, TIERCE__LOCATION_SERVING,
+                                          space->instance, storage, arena);
+    }
+    if (rc == 0) {
+        tierce__json_write_close(&json, '}');
+        *out = line.failed ? NULL : tierce__arena_copy(arena, line.text, line.bytes);
+    }
+    tierce__line_clear(&line);
     return rc < 0 ? rc : *out == NULL ? -ENOMEM : 0;
 }
 
@@ -162,27 +150,28 @@ static uint16_t storage_number(const struct tierce__location *location,
 }
 
 /* Reads the serving locations of a map; KVCM finishes or deletes the others. */
-static int read_map(struct tierce__record *out, bool *is_unreadable, struct json_object *map,
+static int read_map(struct tierce__record *out, bool *is_unreadable, struct tierce__text map,
                     const struct tierce__redis_space *space, const struct tierce__catalog *catalog,
                     struct tierce__arena *arena)
 {
-    size_t count = (size_t)json_object_object_length(map);
+    size_t count = tierce__json_count(map);
     struct tierce__location *locations = tierce__arena_calloc(arena, count, sizeof(*locations));
+    struct tierce__text name, value;
+    struct tierce__json each = tierce__json_each(map);
     if (locations == NULL)
         return -ENOMEM;
     out->locations = locations;
-    json_object_object_foreach(map, name, json)
-    {
+    while (tierce__json_next(&each, &name, &value)) {
         struct tierce__location location;
         enum tierce__location_status status;
         char why[256];
-        (void)name;
-        int rc = tierce__location_from_json(&location, &status, json, space->instance, arena, why);
+        int rc = tierce__location_from_json(&location, &status, value, space->instance, arena, why);
         if (rc == -ENOMEM)
             return rc;
         if (rc < 0 || !is_id(location.id)) {
             *is_unreadable = true;
         } else if (status == TIERCE__LOCATION_SERVING && out->location_count < UINT16_MAX) {
+            TIERCE_ASSERT(out->location_count < count);
             location.storage = storage_number(&location, catalog);
             locations[out->location_count++] = location;
         }
@@ -195,16 +184,16 @@ static int read_uri(struct tierce__record *out, bool *is_unreadable,
                     const struct tierce__resp_value *values, struct tierce__arena *arena)
 {
     const struct tierce__resp_value *uri = &values[TIERCE__REDIS_URI];
-    struct json_object *map = NULL;
-    char why[256];
-    int rc = tierce__model_parse(&map, uri->text, uri->bytes, why);
+    struct tierce__json_doc doc = {0};
+    int rc = tierce__json_parse(&doc, uri->text, uri->bytes, NULL);
     if (rc == -ENOMEM)
         return rc;
     *out = (struct tierce__record){0};
-    *is_unreadable = rc < 0;
-    if (rc == 0)
-        rc = read_map(out, is_unreadable, map, space, catalog, arena);
-    json_object_put(map);
+    *is_unreadable = rc < 0 || tierce__json_value_kind(doc.value) != '{' ||
+                     !tierce__is_utf8(uri->text, uri->bytes);
+    if (!*is_unreadable)
+        rc = read_map(out, is_unreadable, doc.value, space, catalog, arena);
+    tierce__json_doc_clear(&doc);
     out->has_parent = read_i64(&out->parent, &values[TIERCE__REDIS_PREV]);
     if (read_i64(&out->used_us, &values[TIERCE__REDIS_LRU]))
         out->stored_us = out->used_us;
