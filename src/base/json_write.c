@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static void put_bytes(struct tierce__json_write *json, const char *text, size_t bytes)
+static inline void put_bytes(struct tierce__json_write *json, const char *text, size_t bytes)
 {
     if (json->line != NULL)
         tierce__line_put_bytes(json->line, text, bytes);
@@ -21,36 +21,62 @@ static void put(struct tierce__json_write *json, const char *text)
     put_bytes(json, text, strlen(text));
 }
 
-static bool is_plain(uint32_t letter, bool is_html)
+/* Whether a byte is an escape's in every text: a control character, a quote, a backslash. */
+static inline bool is_special(char c)
 {
-    return letter >= ' ' && letter != '"' && letter != '\\' &&
-           (!is_html || (letter != '<' && letter != '>' && letter != '&' && letter != 0x7f &&
-                         letter != TIERCE__UTF8_NO_LETTER && letter != 0x2028 && letter != 0x2029));
+    return (unsigned char)c < ' ' || c == '"' || c == '\\';
+}
+
+static bool is_plain_html(uint32_t letter)
+{
+    return letter != '<' && letter != '>' && letter != '&' && letter != 0x7f &&
+           letter != TIERCE__UTF8_NO_LETTER && letter != 0x2028 && letter != 0x2029;
+}
+
+/* The first character that needs an escape, or the NUL. *letter is its code, *length its bytes. */
+static const char *find_special(const char *text, bool is_html, uint32_t *letter, size_t *length)
+{
+    *length = 1;
+    for (;; text += *length) {
+        if (is_html)
+            *length = tierce__utf8_letter(letter, (const unsigned char *)text);
+        if (is_special(*text) || (is_html && !is_plain_html(*letter)))
+            break;
+    }
+    if (!is_html)
+        *letter = (unsigned char)*text;
+    return text;
+}
+
+static void put_escape(struct tierce__json_write *json, uint32_t letter)
+{
+    static const char controls[] = "\b\f\n\r\t", letters[] = "bfnrt";
+    char escape[8];
+    const char *found = json->is_short && letter < ' ' ? strchr(controls, (char)letter) : NULL;
+    TIERCE_DASSERT(letter != 0);
+    if (found != NULL)
+        snprintf(escape, sizeof(escape), "\\%c", letters[found - controls]);
+    else if (!json->is_html && letter >= ' ')
+        snprintf(escape, sizeof(escape), "\\%c", (char)letter);
+    else
+        snprintf(escape, sizeof(escape), "\\u%04" PRIx16, (uint16_t)letter);
+    put(json, escape);
 }
 
 static void put_text(struct tierce__json_write *json, const char *text)
 {
-    char escape[8];
-    const char *from = text; /* not yet written */
-    put(json, "\"");
-    while (*text != '\0') {
-        uint32_t letter = (unsigned char)*text;
-        size_t length = 1;
-        if (json->is_html)
-            length = tierce__utf8_letter(&letter, (const unsigned char *)text);
-        text += length;
-        if (is_plain(letter, json->is_html))
-            continue;
-        put_bytes(json, from, (size_t)(text - length - from));
-        if (!json->is_html && letter >= ' ')
-            snprintf(escape, sizeof(escape), "\\%c", (char)letter);
-        else
-            snprintf(escape, sizeof(escape), "\\u%04" PRIx16, (uint16_t)letter);
-        put(json, escape);
-        from = text;
+    uint32_t letter = 0;
+    size_t length = 1;
+    put_bytes(json, "\"", 1);
+    for (;;) {
+        const char *end = find_special(text, json->is_html, &letter, &length);
+        put_bytes(json, text, (size_t)(end - text));
+        if (*end == '\0')
+            break;
+        put_escape(json, letter);
+        text = end + length;
     }
-    put_bytes(json, from, (size_t)(text - from));
-    put(json, "\"");
+    put_bytes(json, "\"", 1);
 }
 
 static void begin_line(struct tierce__json_write *json)
@@ -64,14 +90,14 @@ static void begin_line(struct tierce__json_write *json)
 
 static void put_colon(struct tierce__json_write *json)
 {
-    put(json, json->layout == TIERCE__JSON_SPACED ? ": " : ":");
+    put_bytes(json, ": ", json->layout == TIERCE__JSON_SPACED ? 2 : 1);
 }
 
 /* Begins an element of the innermost bracket. */
 static void begin_element(struct tierce__json_write *json)
 {
     if (json->comma)
-        put(json, ",");
+        put_bytes(json, ",", 1);
     json->comma = true;
     if (json->depth > 0)
         begin_line(json);

@@ -31,8 +31,9 @@ enum tierce__json_layout {
 struct tierce__json_write {
     struct tierce__line *line; /* or NULL, and */
     FILE *file;
-    bool is_html; /* characters with a meaning in a <script> element are escaped, and invalid UTF-8
-                     becomes U+FFFD; otherwise such bytes are written as they are */
+    bool is_html;  /* characters with a meaning in a <script> element are escaped, and invalid UTF-8
+                      becomes U+FFFD; otherwise such bytes are written as they are */
+    bool is_short; /* control characters that JSON has a letter for are escaped with it: \n */
     enum tierce__json_layout layout;
     unsigned depth; /* of the open brackets */
     bool comma;     /* an element precedes, in the same brackets */

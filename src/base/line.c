@@ -2,24 +2,29 @@
 #include "base/line.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-void tierce__line_put_bytes(struct tierce__line *line, const char *text, size_t bytes)
+void tierce__line_put_grown(struct tierce__line *line, const char *text, size_t bytes)
 {
+    size_t room = (line->bytes + bytes) * 2 + 256;
+    TIERCE_DASSERT(line->bytes <= line->room);
     if (line->failed)
         return;
-    if (line->room - line->bytes < bytes) {
-        size_t room = (line->bytes + bytes) * 2 + 256;
-        char *grown = tierce__realloc(line->text, room);
-        line->failed = grown == NULL;
-        if (line->failed)
-            return;
-        line->text = grown;
-        line->room = room;
+    if (line->bytes_max > 0 && room > line->bytes_max)
+        room = line->bytes_max;
+    line->is_full = bytes > room - line->bytes;
+    char *grown = line->is_full ? NULL : tierce__realloc(line->text, room);
+    line->failed = grown == NULL;
+    if (line->failed) {
+        line->room = line->bytes;
+        return;
     }
+    line->text = grown;
+    line->room = room;
     memcpy(line->text + line->bytes, text, bytes);
     line->bytes += bytes;
 }

@@ -69,6 +69,31 @@ START_TEST(html_in_a_file)
 }
 END_TEST
 
+START_TEST(short_escapes)
+{
+    struct tierce__line line = {0};
+    struct tierce__json_write json = {.line = &line, .is_short = true};
+    tierce__json_write_text(&json, "\n", "\b\f\r\t\v\"\\/\x1f");
+    tierce__line_put_bytes(&line, "", 1);
+    ck_assert_str_eq(line.text, "\"\\n\":\"\\b\\f\\r\\t\\u000b\\\"\\\\/\\u001f\"");
+    tierce__line_clear(&line);
+}
+END_TEST
+
+START_TEST(a_line_with_a_limit)
+{
+    struct tierce__line line = {.bytes_max = 4};
+    tierce__line_put(&line, "abcd");
+    ck_assert(!line.failed);
+    tierce__line_put(&line, "");
+    ck_assert(!line.failed);
+    tierce__line_put(&line, "e");
+    ck_assert(line.failed && line.is_full);
+    ck_assert_uint_eq(line.bytes, 4);
+    tierce__line_clear(&line);
+}
+END_TEST
+
 /* One text in each layout: white space goes, texts and numbers stay as they are. */
 START_TEST(values_of_a_text)
 {
@@ -109,6 +134,8 @@ int main(void)
     TCase *tcase = tcase_create("json_write");
     tcase_add_test(tcase, a_line);
     tcase_add_test(tcase, html_in_a_file);
+    tcase_add_test(tcase, short_escapes);
+    tcase_add_test(tcase, a_line_with_a_limit);
     tcase_add_test(tcase, values_of_a_text);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
