@@ -81,23 +81,28 @@ static void put_text(struct tierce__json_write *json, const char *text)
 
 static void begin_line(struct tierce__json_write *json)
 {
-    if (json->layout == TIERCE__JSON_COMPACT)
+    if (json->layout < TIERCE__JSON_LINES)
         return;
     put(json, "\n");
     for (unsigned i = 0; i < json->depth; i++)
         put(json, "  ");
 }
 
+static bool is_wide(const struct tierce__json_write *json)
+{
+    return json->layout == TIERCE__JSON_WIDE;
+}
+
 static void put_colon(struct tierce__json_write *json)
 {
-    put_bytes(json, ": ", json->layout == TIERCE__JSON_SPACED ? 2 : 1);
+    put_bytes(json, ": ", is_wide(json) || json->layout == TIERCE__JSON_SPACED ? 2 : 1);
 }
 
 /* Begins an element of the innermost bracket. */
 static void begin_element(struct tierce__json_write *json)
 {
     if (json->comma)
-        put_bytes(json, ",", 1);
+        put_bytes(json, ", ", is_wide(json) ? 2 : 1);
     json->comma = true;
     if (json->depth > 0)
         begin_line(json);
@@ -142,18 +147,29 @@ static void put_word(struct tierce__json_write *json, const char *name, const ch
     put(json, word);
 }
 
+static void put_integer(struct tierce__json_write *json, const char *name, uint64_t value,
+                        bool is_negative)
+{
+    char digits[24];
+    size_t at = sizeof(digits);
+    do {
+        digits[--at] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    if (is_negative)
+        digits[--at] = '-';
+    tierce__json_write_name(json, name);
+    put_bytes(json, digits + at, sizeof(digits) - at);
+}
+
 void tierce__json_write_count(struct tierce__json_write *json, const char *name, uint64_t value)
 {
-    char text[24];
-    snprintf(text, sizeof(text), "%" PRIu64, value);
-    put_word(json, name, text);
+    put_integer(json, name, value, false);
 }
 
 void tierce__json_write_signed(struct tierce__json_write *json, const char *name, int64_t value)
 {
-    char text[24];
-    snprintf(text, sizeof(text), "%" PRId64, value);
-    put_word(json, name, text);
+    put_integer(json, name, value < 0 ? -(uint64_t)value : (uint64_t)value, value < 0);
 }
 
 void tierce__json_write_number(struct tierce__json_write *json, const char *name, double value)

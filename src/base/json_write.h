@@ -24,6 +24,7 @@
 
 enum tierce__json_layout {
     TIERCE__JSON_COMPACT, /* without white space */
+    TIERCE__JSON_WIDE,    /* on one line, with a space behind each comma and colon */
     TIERCE__JSON_LINES,   /* each value on a line, indented by its depth */
     TIERCE__JSON_SPACED,  /* such lines, with a space behind each colon */
 };

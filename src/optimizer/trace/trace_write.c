@@ -7,6 +7,8 @@
 #include "optimizer/trace/trace_kvcm.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The kinds of data that may be omitted. */
@@ -76,35 +78,13 @@ static void lose(struct tierce__trace_writer *writer, enum loss loss, bool lost)
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
-static void put_text(struct tierce__trace_writer *writer, const char *text)
-{
-    fputs(text, writer->file);
-}
-
-static void put_number(struct tierce__trace_writer *writer, uint64_t value)
-{
-    char digits[20];
-    size_t at = sizeof(digits);
-    do {
-        digits[--at] = (char)('0' + value % 10);
-        value /= 10;
-    } while (value != 0);
-    fwrite(digits + at, 1, sizeof(digits) - at, writer->file);
-}
-
-static void put_hex(struct tierce__trace_writer *writer, uint64_t value)
+static void put_hex(FILE *file, uint64_t value)
 {
     static const char hex[] = "0123456789abcdef";
     char digits[16];
     for (int i = 15; i >= 0; i--, value >>= 4)
         digits[i] = hex[value & 15];
-    fwrite(digits, 1, sizeof(digits), writer->file);
-}
-
-/* A text in quotes. */
-static void put_quoted(struct tierce__trace_writer *writer, const char *text)
-{
-    tierce__json_write_text(&(struct tierce__json_write){.file = writer->file}, NULL, text);
+    fwrite(digits, 1, sizeof(digits), file);
 }
 
 static void end_line(struct tierce__trace_writer *writer)
@@ -113,15 +93,27 @@ static void end_line(struct tierce__trace_writer *writer)
     writer->lines++;
 }
 
+static void end_object(struct tierce__trace_writer *writer, struct tierce__json_write *json)
+{
+    tierce__json_write_close(json, '}');
+    TIERCE_DASSERT(json->depth == 0);
+    end_line(writer);
+}
+
 /* ---- formats -------------------------------------------------------------------------------- */
 
-static void put_ids(struct tierce__trace_writer *writer, const uint64_t *blocks, uint32_t count)
+/* KVCM's keys have a sign, other ids have none. */
+static void put_ids(struct tierce__json_write *json, const char *name, const uint64_t *blocks,
+                    uint32_t count, bool has_sign)
 {
+    tierce__json_write_open(json, name, '[');
     for (uint32_t i = 0; i < count; i++) {
-        if (i > 0)
-            put_text(writer, ", ");
-        put_number(writer, blocks[i]);
+        if (has_sign)
+            tierce__json_write_signed(json, NULL, (int64_t)blocks[i]);
+        else
+            tierce__json_write_count(json, NULL, blocks[i]);
     }
+    tierce__json_write_close(json, ']');
 }
 
 /* Milliseconds, with decimals if necessary. */
@@ -129,7 +121,7 @@ static void put_milliseconds(struct tierce__trace_writer *writer, int64_t time_u
 {
     unsigned fraction = (unsigned)(time_us % 1000);
     int digits = 3;
-    put_number(writer, (uint64_t)time_us / 1000);
+    fprintf(writer->file, "%" PRId64, time_us / 1000);
     if (fraction == 0)
         return;
     for (; fraction % 10 == 0; digits--)
@@ -140,26 +132,21 @@ static void put_milliseconds(struct tierce__trace_writer *writer, int64_t time_u
 static void put_mooncake(struct tierce__trace_writer *writer,
                          const struct tierce__trace_request *request, const char *instance)
 {
+    struct tierce__json_write json = {.file = writer->file, .layout = TIERCE__JSON_WIDE};
     (void)instance;
     lose(writer, LOSS_TAILS, request->read_count < request->count);
     lose(writer, LOSS_QUERIES, request->query != TIERCE__QUERY_PREFIX);
     lose(writer, LOSS_INTERNAL, request->internal != NULL);
     lose(writer, LOSS_BYTES, request->bytes != NULL);
-    put_text(writer, "{\"timestamp\": ");
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_name(&json, "timestamp");
     put_milliseconds(writer, request->time_us);
-    put_text(writer, ", \"input_length\": ");
-    put_number(writer, request->input_tokens);
-    put_text(writer, ", \"output_length\": ");
-    put_number(writer, request->output_tokens);
-    put_text(writer, ", \"hash_ids\": [");
-    put_ids(writer, request->blocks, request->read_count);
-    put_text(writer, "]");
-    if (request->session != 0) {
-        put_text(writer, ", \"session_id\": ");
-        put_number(writer, request->session - 1);
-    }
-    put_text(writer, "}");
-    end_line(writer);
+    tierce__json_write_count(&json, "input_length", request->input_tokens);
+    tierce__json_write_count(&json, "output_length", request->output_tokens);
+    put_ids(&json, "hash_ids", request->blocks, request->read_count, false);
+    if (request->session != 0)
+        tierce__json_write_count(&json, "session_id", request->session - 1);
+    end_object(writer, &json);
 }
 
 static void put_csv(struct tierce__trace_writer *writer,
@@ -172,14 +159,11 @@ static void put_csv(struct tierce__trace_writer *writer,
     lose(writer, LOSS_LENGTHS, request->input_tokens != 0 || request->output_tokens != 0);
     lose(writer, LOSS_CHAINS, request->count > 1);
     if (!writer->began)
-        put_text(writer, "time_us,key,size\n");
+        fputs("time_us,key,size\n", writer->file);
     writer->began = true;
     for (uint32_t i = 0; i < request->read_count; i++) {
-        put_number(writer, (uint64_t)request->time_us);
-        put_text(writer, ",");
-        put_number(writer, request->blocks[i]);
-        put_text(writer, ",");
-        put_number(writer, request->bytes != NULL ? request->bytes[i] : 1);
+        fprintf(writer->file, "%" PRId64 ",%" PRIu64 ",%" PRIu64, request->time_us,
+                request->blocks[i], request->bytes != NULL ? request->bytes[i] : 1);
         end_line(writer);
     }
 }
@@ -203,29 +187,24 @@ static void put_access_line(struct tierce__trace_writer *writer,
                             const struct tierce__trace_request *request, const char *instance,
                             const char *op, uint32_t held, uint32_t count)
 {
-    put_text(writer, "{\"tierce_access\":1,\"time_us\":");
-    put_number(writer, (uint64_t)request->time_us);
-    put_text(writer, ",\"op\":");
-    put_quoted(writer, op);
-    put_text(writer, ",\"namespace\":");
-    put_quoted(writer, instance);
-    if (request->session != 0) {
-        put_text(writer, ",\"session\":");
-        put_number(writer, request->session);
-    }
-    if (request->kind == TIERCE__TRACE_TURN) {
-        put_text(writer, ",\"request\":");
-        put_number(writer, writer->turns);
-    }
-    if (held > 0) {
-        put_text(writer, ",\"held\":");
-        put_number(writer, held < count ? held : count);
-    }
-    put_text(writer, ",\"blocks\":\"");
+    struct tierce__json_write json = {.file = writer->file};
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_count(&json, "tierce_access", 1);
+    tierce__json_write_signed(&json, "time_us", request->time_us);
+    tierce__json_write_text(&json, "op", op);
+    tierce__json_write_text(&json, "namespace", instance);
+    if (request->session != 0)
+        tierce__json_write_count(&json, "session", request->session);
+    if (request->kind == TIERCE__TRACE_TURN)
+        tierce__json_write_count(&json, "request", writer->turns);
+    if (held > 0)
+        tierce__json_write_count(&json, "held", held < count ? held : count);
+    tierce__json_write_name(&json, "blocks");
+    fputc('"', writer->file);
     for (uint32_t i = 0; i < count; i++)
-        put_hex(writer, request->blocks[i]);
-    put_text(writer, "\"}");
-    end_line(writer);
+        put_hex(writer->file, request->blocks[i]);
+    fputc('"', writer->file);
+    end_object(writer, &json);
 }
 
 static void put_access(struct tierce__trace_writer *writer,
@@ -242,46 +221,20 @@ static void put_access(struct tierce__trace_writer *writer,
         put_access_line(writer, request, instance, "store", 0, request->count - request->unstored);
 }
 
-/* KVCM's keys have a sign. */
-static void put_keys(struct tierce__trace_writer *writer, const char *name, const uint64_t *blocks,
-                     uint32_t count)
-{
-    put_text(writer, ",\"");
-    put_text(writer, name);
-    put_text(writer, "\":[");
-    for (uint32_t i = 0; i < count; i++) {
-        put_text(writer, i > 0 ? "," : "");
-        put_text(writer, blocks[i] > INT64_MAX ? "-" : "");
-        put_number(writer, blocks[i] > INT64_MAX ? 0 - blocks[i] : blocks[i]);
-    }
-    put_text(writer, "]");
-}
-
 /* The number of leading blocks if it is sufficient, else true and false per block. */
-static void put_mask(struct tierce__trace_writer *writer, const uint8_t *internal, uint32_t count)
+static void put_mask(struct tierce__json_write *json, const uint8_t *internal, uint32_t count)
 {
     uint32_t held = 0;
     while (internal != NULL && held < count && internal[held] != 0)
         held++;
-    put_text(writer, ",\"block_mask\":");
     if (internal == NULL || held == count || memchr(internal + held, 1, count - held) == NULL) {
-        put_number(writer, held);
+        tierce__json_write_count(json, "block_mask", held);
         return;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        put_text(writer, i > 0 ? "," : "[");
-        put_text(writer, internal[i] != 0 ? "true" : "false");
-    }
-    put_text(writer, "]");
-}
-
-static void put_lengths(struct tierce__trace_writer *writer,
-                        const struct tierce__trace_request *request)
-{
-    put_text(writer, ",\"input_len\":");
-    put_number(writer, request->input_tokens);
-    put_text(writer, ",\"output_len\":");
-    put_number(writer, request->output_tokens);
+    tierce__json_write_open(json, "block_mask", '[');
+    for (uint32_t i = 0; i < count; i++)
+        tierce__json_write_bool(json, NULL, internal[i] != 0);
+    tierce__json_write_close(json, ']');
 }
 
 /* A line of KVCM's schema; its fields determine its kind. */
@@ -291,29 +244,29 @@ static void put_schema_line(struct tierce__trace_writer *writer,
 {
     bool is_write = kind == TIERCE__TRACE_WRITE, is_turn = kind == TIERCE__TRACE_TURN;
     uint32_t stored = request->count - request->unstored;
-    bool has_lengths = request->input_tokens != 0 || request->output_tokens != 0;
-    put_text(writer, "{\"instance_id\":");
-    put_quoted(writer, instance);
-    put_text(writer, ",\"trace_id\":\"");
-    put_number(writer, writer->lines + 1);
-    put_text(writer, "\",\"timestamp_us\":");
-    put_number(writer, (uint64_t)request->time_us);
-    put_text(writer, ",\"tokens\":[]");
-    put_keys(writer, "keys", request->blocks, is_write ? stored : request->read_count);
+    char id[24];
+    struct tierce__json_write json = {.file = writer->file};
+    TIERCE_DASSERT(request->unstored <= request->count);
+    snprintf(id, sizeof(id), "%" PRIu64, writer->lines + 1);
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_text(&json, "instance_id", instance);
+    tierce__json_write_text(&json, "trace_id", id);
+    tierce__json_write_signed(&json, "timestamp_us", request->time_us);
+    put_ids(&json, "tokens", NULL, 0, false);
+    put_ids(&json, "keys", request->blocks, is_write ? stored : request->read_count, true);
     if (!is_write) {
-        put_text(writer, ",\"query_type\":");
-        put_quoted(writer, tierce__kvcm_query_name(request->query));
-        put_mask(writer, request->internal, is_turn ? stored : request->read_count);
-        put_text(writer, ",\"sw_size\":");
-        put_number(writer, request->window);
-        put_text(writer, ",\"location_spec_names\":[]");
+        tierce__json_write_text(&json, "query_type", tierce__kvcm_query_name(request->query));
+        put_mask(&json, request->internal, is_turn ? stored : request->read_count);
+        tierce__json_write_count(&json, "sw_size", request->window);
+        put_ids(&json, "location_spec_names", NULL, 0, false);
     }
-    if (is_turn || has_lengths)
-        put_lengths(writer, request);
+    if (is_turn || request->input_tokens != 0 || request->output_tokens != 0) {
+        tierce__json_write_count(&json, "input_len", request->input_tokens);
+        tierce__json_write_count(&json, "output_len", request->output_tokens);
+    }
     if (is_turn)
-        put_keys(writer, "total_keys", request->blocks, stored);
-    put_text(writer, "}");
-    end_line(writer);
+        put_ids(&json, "total_keys", request->blocks, stored, true);
+    end_object(writer, &json);
 }
 
 static void put_schema(struct tierce__trace_writer *writer,

@@ -105,6 +105,8 @@ START_TEST(values_of_a_text)
     } wanted[] = {
         {TIERCE__JSON_COMPACT,
          "{\"v\":{\"a\":[1.50,{},[],\"x:\\\",}\"],\"\\u0062,\":null},\"w\":-1e3}"},
+        {TIERCE__JSON_WIDE, "{\"v\": {\"a\": [1.50, {}, [], \"x:\\\",}\"], \"\\u0062,\": null}, "
+                            "\"w\": -1e3}"},
         {TIERCE__JSON_LINES, "{\n  \"v\":{\n    \"a\":[\n      1.50,\n      {\n      },\n      [\n"
                              "      ],\n      \"x:\\\",}\"\n    ],\n    \"\\u0062,\":null\n  },\n"
                              "  \"w\":-1e3\n}"},
