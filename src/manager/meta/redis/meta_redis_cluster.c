@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "manager/lease/lease.h"
 #include "manager/meta/redis/meta_redis_private.h"
@@ -37,41 +38,20 @@ enum {
 
 /* ---- records -------------------------------------------------------------------------------- */
 
-/* 0 if all succeeded; -ESTALE, and the guard that rejected it. */
-static int take_redo(void *arg, const struct tierce__resp_value *value)
-{
-    static const size_t code_bytes = sizeof("STALE ") - 1;
-    uint64_t *guard = (uint64_t *)arg;
-    if (value->type != TIERCE__RESP_ERROR)
-        return 0;
-    if (!tierce__resp_is_error(value, "STALE") || value->bytes < code_bytes)
-        return tierce__redis_refused(value);
-    *guard = strtoull(value->text + code_bytes, NULL, 10);
-    return -ESTALE;
-}
-
-static void add_redo(struct tierce__redis_command *command, struct tierce__redis_space *space,
+static void add_redo(struct tierce__resp_batch *batch, struct tierce__redis_space *space,
                      const struct tierce__redis_redo *redo, size_t i, const char *era, bool raises)
 {
-    const char *record =
-        tierce__redis_textf(command->arena, "%s%" PRId64, space->keys->data, redo->keys[i]);
-    const char *guard = record == NULL
-                            ? NULL
-                            : tierce__redis_textf(command->arena, "kvcache:tierce:{%u}%s",
-                                                  (unsigned)tierce__resp_slot_tag(
-                                                      tierce__resp_slot(record, strlen(record))),
-                                                  space->keys->guard);
-    if (guard == NULL) {
-        command->rc = -ENOMEM;
-        return;
-    }
-    tierce__redis_start_script(space->redis, TIERCE__REDIS_REDO, command,
-                               (const char *const[]){record, guard}, 2);
-    tierce__redis_add_text(command, era);
-    tierce__redis_add_text(command, raises ? "1" : "0");
+    const char *keys[2];
+    keys[0] = tierce__resp_batch_textf(batch, "%s%" PRId64, space->keys->data, redo->keys[i]);
+    keys[1] = tierce__resp_batch_textf(
+        batch, "kvcache:tierce:{%" PRIu32 "}%s",
+        tierce__resp_slot_tag(tierce__resp_slot(keys[0], strlen(keys[0]))), space->keys->guard);
+    tierce__redis_script(space->redis, batch, TIERCE__REDIS_REDO, keys, 2);
+    tierce__resp_batch_add_text(batch, era);
+    tierce__resp_batch_add_text(batch, raises ? "1" : "0");
     for (size_t f = 0; i < redo->put_count && f < TIERCE__REDIS_FIELDS; f++)
-        tierce__redis_add(command, redo->texts[i * TIERCE__REDIS_FIELDS + f],
-                          redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
+        tierce__resp_batch_add(batch, redo->texts[i * TIERCE__REDIS_FIELDS + f],
+                               redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
 }
 
 /* Writes the records. -ESTALE: another writer began a new era, and *guard is a guard of it; other
@@ -79,21 +59,21 @@ static void add_redo(struct tierce__redis_command *command, struct tierce__redis
 static int redo_records(struct tierce__redis_space *space, const struct tierce__redis_redo *redo,
                         const char *era, bool raises, uint64_t *guard)
 {
-    struct tierce__arena arena = {0};
+    static const size_t code_bytes = sizeof("STALE ") - 1;
     int rc = 0;
     for (size_t done = 0, n; rc == 0 && done < redo->count; done += n) {
+        struct tierce__resp_batch batch;
         n = redo->count - done < REDO_KEYS ? redo->count - done : REDO_KEYS;
-        tierce__arena_reset(&arena);
-        struct tierce__redis_command *commands = tierce__arena_calloc(&arena, n, sizeof(*commands));
-        for (size_t i = 0; commands != NULL && i < n; i++) {
-            commands[i].arena = &arena;
-            add_redo(&commands[i], space, redo, done + i, era, raises);
-        }
-        rc = commands == NULL ? -ENOMEM
-                              : tierce__redis_run_scripts(space->redis, TIERCE__REDIS_REDO,
-                                                          commands, n, take_redo, guard);
+        tierce__resp_batch_begin(&batch, space->redis->pool);
+        for (size_t i = 0; i < n; i++)
+            add_redo(&batch, space, redo, done + i, era, raises);
+        rc = tierce__redis_run(&batch);
+        if (rc == -ESTALE)
+            *guard = batch.error->bytes > code_bytes
+                         ? strtoull(batch.error->text + code_bytes, NULL, 10)
+                         : 0;
+        tierce__resp_batch_end(&batch);
     }
-    tierce__arena_clear(&arena);
     return rc;
 }
 
@@ -103,72 +83,53 @@ static int redo_records(struct tierce__redis_space *space, const struct tierce__
 struct settling {
     struct tierce__arena *arena;
     char era[TIERCE__REDIS_TOKEN_BYTES + 1];
-    uint64_t last; /* number of the last batch; 0 */
-    const char **numbers, **entries;
-    size_t *number_bytes, *entry_bytes;
+    uint64_t last;                      /* number of the last batch; 0 */
+    struct tierce__resp_value *entries; /* [2 * count] numbers and entries */
     size_t count;
 };
 
-static int take_journal(struct settling *settling, const struct tierce__resp_value *journal)
+static int take_settling(struct settling *settling, const struct tierce__resp_value *value)
 {
-    struct tierce__arena *arena = settling->arena;
-    size_t count = journal->count / 2;
-    settling->numbers = tierce__arena_calloc(arena, count + 1, sizeof(char *));
-    settling->entries = tierce__arena_calloc(arena, count + 1, sizeof(char *));
-    settling->number_bytes = tierce__arena_calloc(arena, count + 1, sizeof(size_t));
-    settling->entry_bytes = tierce__arena_calloc(arena, count + 1, sizeof(size_t));
-    if (settling->numbers == NULL || settling->entries == NULL || settling->number_bytes == NULL ||
-        settling->entry_bytes == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++) {
-        const struct tierce__resp_value *number = &journal->items[2 * i], *entry = number + 1;
-        if (number->type != TIERCE__RESP_STRING || entry->type != TIERCE__RESP_STRING)
+    const struct tierce__resp_value *items = value->items;
+    if (value->type != TIERCE__RESP_ARRAY || value->count != 3 ||
+        items[0].type != TIERCE__RESP_STRING || items[0].bytes != TIERCE__REDIS_TOKEN_BYTES ||
+        items[1].type != TIERCE__RESP_STRING || items[2].type != TIERCE__RESP_ARRAY)
+        return TIERCE_E_FORMAT;
+    memcpy(settling->era, items[0].text, sizeof(settling->era));
+    settling->last = strtoull(items[1].text, NULL, 10);
+    settling->count = items[2].count / 2;
+    settling->entries =
+        tierce__arena_calloc(settling->arena, 2 * settling->count + 1, sizeof(*settling->entries));
+    for (size_t i = 0; settling->entries != NULL && i < 2 * settling->count; i++) {
+        struct tierce__resp_value *copy = &settling->entries[i];
+        *copy = items[2].items[i];
+        if (copy->type != TIERCE__RESP_STRING)
             return TIERCE_E_FORMAT;
-        settling->numbers[i] = tierce__arena_copy(arena, number->text, number->bytes);
-        settling->entries[i] = tierce__arena_copy(arena, entry->text, entry->bytes);
-        settling->number_bytes[i] = number->bytes;
-        settling->entry_bytes[i] = entry->bytes;
-        if (settling->numbers[i] == NULL || settling->entries[i] == NULL)
+        copy->text = tierce__arena_copy(settling->arena, copy->text, copy->bytes);
+        if (copy->text == NULL)
             return -ENOMEM;
     }
-    settling->count = count;
-    return 0;
-}
-
-static int take_settling(void *arg, const struct tierce__resp_value *value)
-{
-    struct settling *settling = (struct settling *)arg;
-    if (tierce__resp_is_error(value, "FENCED"))
-        return TIERCE_E_REFUSED;
-    if (value->type == TIERCE__RESP_ERROR)
-        return tierce__redis_refused(value);
-    if (value->type != TIERCE__RESP_ARRAY || value->count != 3 ||
-        value->items[0].type != TIERCE__RESP_STRING ||
-        value->items[0].bytes != TIERCE__REDIS_TOKEN_BYTES ||
-        value->items[1].type != TIERCE__RESP_STRING || value->items[2].type != TIERCE__RESP_ARRAY)
-        return TIERCE_E_FORMAT;
-    memcpy(settling->era, value->items[0].text, sizeof(settling->era));
-    settling->last = strtoull(value->items[1].text, NULL, 10);
-    return take_journal(settling, &value->items[2]);
+    return settling->entries != NULL ? 0 : -ENOMEM;
 }
 
 static int begin_era(struct tierce__redis_space *space, struct settling *settling)
 {
-    struct tierce__redis *redis = space->redis;
     struct tierce__redis_ledger *ledger = &space->ledger;
     const char *const keys[] = {space->keys->metadata, space->keys->journal};
-    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
-    struct tierce__redis_command command = {.arena = settling->arena};
+    struct tierce__resp_batch batch;
     uint64_t era = tierce__lease_wall_us();
+    tierce__lock_assert_held(&ledger->lock);
     if (era < ledger->era_min)
         era = ledger->era_min;
-    tierce__redis_token(redis, token);
-    tierce__redis_start_script(redis, TIERCE__REDIS_SETTLE, &command, keys, 2);
-    tierce__redis_add_text(&command, token);
-    tierce__redis_addf(&command, "%020" PRIu64, era);
-    tierce__redis_addf(&command, "%" PRIu64, ledger->last);
-    return tierce__redis_run_scripts(redis, TIERCE__REDIS_SETTLE, &command, 1, take_settling,
-                                     settling);
+    tierce__resp_batch_begin(&batch, space->redis->pool);
+    tierce__redis_script(space->redis, &batch, TIERCE__REDIS_SETTLE, keys, 2);
+    tierce__resp_batch_addf(&batch, "%020" PRIu64, era);
+    tierce__resp_batch_addf(&batch, "%" PRIu64, ledger->last);
+    int rc = tierce__redis_run(&batch);
+    if (rc == 0)
+        rc = take_settling(settling, &batch.values[0]);
+    tierce__resp_batch_end(&batch);
+    return rc;
 }
 
 /* Writes the records of all entries. */
@@ -178,11 +139,11 @@ static int redo_journal(struct tierce__redis_space *space, struct settling *sett
     for (size_t i = 0; rc == 0 && i < settling->count; i++) {
         struct tierce__redis_redo redo;
         uint64_t guard = 0;
-        rc = tierce__redis_redo_parse(&redo, settling->arena, settling->entries[i],
-                                      settling->entry_bytes[i]);
+        const struct tierce__resp_value *number = &settling->entries[2 * i], *entry = number + 1;
+        rc = tierce__redis_redo_parse(&redo, settling->arena, entry->text, entry->bytes);
         if (rc == TIERCE_E_FORMAT) {
             tierce__log(TIERCE_LOG_ERROR, "meta_redis_journal_damaged", "journal=%s batch=%s",
-                        space->keys->journal, settling->numbers[i]);
+                        space->keys->journal, number->text);
             space->ledger.is_wrong = true;
             rc = 0;
             continue;
@@ -197,14 +158,15 @@ static int redo_journal(struct tierce__redis_space *space, struct settling *sett
 
 static int empty_journal(struct tierce__redis_space *space, const struct settling *settling)
 {
-    struct tierce__redis_command command = {.arena = settling->arena};
+    struct tierce__resp_batch batch;
     if (settling->count == 0)
         return 0;
-    tierce__redis_add_text(&command, "HDEL");
-    tierce__redis_add_text(&command, space->keys->journal);
+    tierce__resp_batch_begin(&batch, space->redis->pool);
+    TIERCE__RESP_COMMAND(&batch, "HDEL", space->keys->journal);
     for (size_t i = 0; i < settling->count; i++)
-        tierce__redis_add(&command, settling->numbers[i], settling->number_bytes[i]);
-    return tierce__redis_ask(space->redis, &command, NULL, NULL);
+        tierce__resp_batch_add(&batch, settling->entries[2 * i].text,
+                               settling->entries[2 * i].bytes);
+    return tierce__redis_do(&batch);
 }
 
 /* Batches that home has lost include their keys and counters; their records still exist. */
@@ -348,73 +310,66 @@ static void leave_era(struct tierce__redis_space *space, const char *era)
     tierce__lock_drop(&space->ledger.lock);
 }
 
-static int take_commit(void *arg, const struct tierce__resp_value *value)
+static void add_members(struct tierce__resp_batch *command, const int64_t *keys, size_t count)
 {
-    if (tierce__resp_is_error(value, "FENCED"))
-        return TIERCE_E_REFUSED;
-    if (tierce__resp_is_error(value, "STALE"))
-        return -ESTALE;
-    if (value->type == TIERCE__RESP_ERROR)
-        return tierce__redis_refused(value);
-    if (value->type != TIERCE__RESP_INTEGER || value->integer <= 0)
-        return TIERCE_E_FORMAT;
-    *(uint64_t *)arg = (uint64_t)value->integer;
-    return 0;
-}
-
-static void add_members(struct tierce__redis_command *command, const int64_t *keys, size_t count)
-{
-    tierce__redis_addf(command, "%zu", count);
+    tierce__resp_batch_addf(command, "%zu", count);
     for (size_t i = 0; i < count; i++)
-        tierce__redis_addf(command, "%016" PRIx64, tierce__meta_mix(keys[i]));
+        tierce__resp_batch_addf(command, "%016" PRIx64, tierce__meta_mix(keys[i]));
 }
 
-static void start_commit(struct tierce__redis_command *command, struct tierce__redis_space *space)
+static void start_commit(struct tierce__resp_batch *command, struct tierce__redis_space *space)
 {
     enum { OTHERS = 3, KEYS = OTHERS + TIERCE__NOTE_KINDS - 1 };
     const char *keys[KEYS] = {space->keys->metadata, space->keys->keys, space->keys->journal};
-    for (unsigned kind = 1; command->rc == 0 && kind < TIERCE__NOTE_KINDS; kind++) {
+    for (unsigned kind = 1; kind < TIERCE__NOTE_KINDS; kind++)
         keys[OTHERS + kind - 1] =
-            tierce__redis_textf(command->arena, "%s%u", space->keys->notes, kind);
-        if (keys[OTHERS + kind - 1] == NULL)
-            command->rc = -ENOMEM;
+            tierce__resp_batch_textf(command, "%s%u", space->keys->notes, kind);
+    tierce__redis_script(space->redis, command, TIERCE__REDIS_COMMIT, keys, KEYS);
+}
+
+static int run_commit(struct tierce__redis_space *space, struct commit *commit,
+                      struct tierce__resp_batch *command)
+{
+    if (command->rc < 0)
+        return command->rc;
+    int rc = tierce__redis_run(command);
+    if (rc == 0 &&
+        (command->values[0].type != TIERCE__RESP_INTEGER || command->values[0].integer <= 0))
+        rc = TIERCE_E_FORMAT;
+    if (rc == 0)
+        commit->number = (uint64_t)command->values[0].integer;
+    if (rc < 0 && rc != -ESTALE && rc != TIERCE_E_REFUSED) {
+        unsettle(space);
+        return rc == -ENOMEM ? -EIO : rc; /* the answer may have been lost for lack of memory */
     }
-    if (command->rc == 0)
-        tierce__redis_start_script(space->redis, TIERCE__REDIS_COMMIT, command, keys, KEYS);
+    return rc;
 }
 
 /* -ESTALE: nothing was done, because the era is over. */
 static int send_commit(struct tierce__redis_space *space, struct commit *commit,
                        const struct tierce__meta_batch *batch,
-                       const struct tierce__redis_redo *redo, struct tierce__arena *arena)
+                       const struct tierce__redis_redo *redo)
 {
     const char *entry = "";
     size_t entry_bytes = 0;
-    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
-    struct tierce__redis_command command = {.arena = arena};
-    int rc = redo->count > 0 ? tierce__redis_redo_print(redo, arena, &entry, &entry_bytes) : 0;
-    if (rc < 0)
-        return rc;
-    tierce__redis_token(space->redis, token);
-    start_commit(&command, space);
-    tierce__redis_add_text(&command, token);
-    tierce__redis_add_text(&command, commit->era);
-    tierce__redis_add(&command, entry, entry_bytes);
-    tierce__redis_addf(&command, "%zu", commit->finished_count);
-    for (size_t i = 0; i < commit->finished_count; i++)
-        tierce__redis_addf(&command, "%" PRIu64, commit->finished[i]);
-    add_members(&command, redo->keys, redo->put_count);
-    add_members(&command, redo->keys + redo->put_count, redo->count - redo->put_count);
-    tierce__redis_add_notes(&command, batch);
-    tierce__redis_add_counters(&command, batch);
-    if (command.rc < 0)
-        return command.rc;
-    rc = tierce__redis_run_scripts(space->redis, TIERCE__REDIS_COMMIT, &command, 1, take_commit,
-                                   &commit->number);
-    if (rc < 0 && rc != -ESTALE && rc != TIERCE_E_REFUSED) {
-        unsettle(space);
-        return rc == -ENOMEM ? -EIO : rc; /* the answer may have been lost for lack of memory */
+    struct tierce__resp_batch command;
+    tierce__resp_batch_begin(&command, space->redis->pool);
+    int rc =
+        redo->count > 0 ? tierce__redis_redo_print(redo, command.arena, &entry, &entry_bytes) : 0;
+    if (rc == 0) {
+        start_commit(&command, space);
+        tierce__resp_batch_add_text(&command, commit->era);
+        tierce__resp_batch_add(&command, entry, entry_bytes);
+        tierce__resp_batch_addf(&command, "%zu", commit->finished_count);
+        for (size_t i = 0; i < commit->finished_count; i++)
+            tierce__resp_batch_addf(&command, "%" PRIu64, commit->finished[i]);
+        add_members(&command, redo->keys, redo->put_count);
+        add_members(&command, redo->keys + redo->put_count, redo->count - redo->put_count);
+        tierce__redis_add_notes(&command, batch);
+        tierce__redis_add_counters(&command, batch);
+        rc = run_commit(space, commit, &command);
     }
+    tierce__resp_batch_end(&command);
     return rc;
 }
 
@@ -430,7 +385,7 @@ int tierce__redis_commit(struct tierce__redis_space *space, const struct tierce_
         if (rc < 0)
             break;
         look_at_ledger(space, &commit);
-        rc = send_commit(space, &commit, batch, &redo, &arena);
+        rc = send_commit(space, &commit, batch, &redo);
         if (rc != -ESTALE)
             break;
         leave_era(space, commit.era);

@@ -69,29 +69,29 @@ static int print_locations(const char **out, const struct tierce__redis_space *s
     return rc < 0 ? rc : *out == NULL ? -ENOMEM : 0;
 }
 
-void tierce__redis_add_record(struct tierce__redis_command *command,
+void tierce__redis_add_record(struct tierce__resp_batch *batch,
                               const struct tierce__redis_space *space,
                               const struct tierce__catalog *catalog,
                               const struct tierce__record *record)
 {
     const char *uri = "";
-    int rc = print_locations(&uri, space, catalog, record, command->arena);
+    int rc = print_locations(&uri, space, catalog, record, batch->arena);
     size_t bytes = HASH_BYTES + tierce__record_size(record);
-    char *form = rc == 0 ? tierce__arena_alloc(command->arena, bytes) : NULL;
+    char *form = rc == 0 ? tierce__arena_alloc(batch->arena, bytes) : NULL;
     if (form == NULL) {
-        command->rc = rc < 0 ? rc : -ENOMEM;
+        batch->rc = rc < 0 ? rc : -ENOMEM;
         return;
     }
     tierce__store_le64(form, XXH3_64bits(uri, strlen(uri)));
     tierce__record_write(record, form + HASH_BYTES);
-    tierce__redis_add(command, form, bytes);
-    tierce__redis_add_text(command, uri);
-    tierce__redis_addf(command, "%" PRId64, record->used_us);
-    tierce__redis_addf(command, "%" PRIu32, record->uses);
+    tierce__resp_batch_add(batch, form, bytes);
+    tierce__resp_batch_add_text(batch, uri);
+    tierce__resp_batch_addf(batch, "%" PRId64, record->used_us);
+    tierce__resp_batch_addf(batch, "%" PRIu32, record->uses);
     if (record->has_parent)
-        tierce__redis_addf(command, "%" PRId64, record->parent);
+        tierce__resp_batch_addf(batch, "%" PRId64, record->parent);
     else
-        tierce__redis_add(command, "", 0);
+        tierce__resp_batch_add(batch, "", 0);
 }
 
 /* ---- in ------------------------------------------------------------------------------------- */

@@ -15,25 +15,13 @@
 #include "base/log.h"
 #include "manager/meta/redis/meta_redis_private.h"
 
-enum { SCAN_COUNT = 1000 };
+#define SCAN_COUNT "1000"
 
 struct import {
     struct tierce__redis_space *space;
     char *pattern; /* of SCAN */
     int64_t counters[TIERCE__META_COUNTERS];
 };
-
-/* 1: KVCM's count and ours differ. */
-static int compare_counts(void *arg, const struct tierce__resp_value *value)
-{
-    (void)arg;
-    if (value->type != TIERCE__RESP_ARRAY || value->count != 2)
-        return TIERCE_E_FORMAT;
-    const struct tierce__resp_value *theirs = &value->items[0], *ours = &value->items[1];
-    if (theirs->type != TIERCE__RESP_STRING)
-        return 0;
-    return ours->type != TIERCE__RESP_STRING || strcmp(theirs->text, ours->text) != 0;
-}
 
 /* The prefix, escaped for a pattern, followed by a star. */
 static char *make_pattern(const char *prefix)
@@ -59,9 +47,8 @@ struct page {
     size_t count;
 };
 
-static int take_page(void *arg, const struct tierce__resp_value *value)
+static int take_page(struct page *page, const struct tierce__resp_value *value)
 {
-    struct page *page = (struct page *)arg;
     if (value->type != TIERCE__RESP_ARRAY || value->count != 2 ||
         value->items[0].type != TIERCE__RESP_STRING ||
         value->items[0].bytes >= sizeof(page->cursor) || value->items[1].type != TIERCE__RESP_ARRAY)
@@ -87,41 +74,30 @@ static int take_page(void *arg, const struct tierce__resp_value *value)
     return 0;
 }
 
-static void count_record(struct import *import, const struct tierce__record *record)
-{
-    import->counters[TIERCE__META_KEYS]++;
-    tierce__meta_count_bytes(import->counters, record, true);
-}
-
 /* Adds keys to the sorted set; a key that SCAN returns twice counts once. */
 static int add_keys(struct import *import, const int64_t *keys, size_t count,
                     const struct tierce__record *records, const bool *found)
 {
-    struct tierce__redis_space *space = import->space;
-    struct tierce__resp_link *link;
-    int rc = tierce__redis_begin(space->redis, &link);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        char member[24];
+    struct tierce__resp_batch batch;
+    size_t added = 0;
+    tierce__resp_batch_begin(&batch, import->space->redis->pool);
+    for (size_t i = 0; i < count; i++) {
         if (!found[i])
             continue;
-        snprintf(member, sizeof(member), "%016" PRIx64, tierce__meta_mix(keys[i]));
-        const char *texts[] = {"ZADD", space->keys->keys, "0", member};
-        size_t bytes[] = {4, strlen(space->keys->keys), 1, strlen(member)};
-        rc = tierce__resp_link_append(link, 1, texts, bytes, 4);
+        TIERCE__RESP_COMMAND(&batch, "ZADD", import->space->keys->keys, "0");
+        tierce__resp_batch_addf(&batch, "%016" PRIx64, tierce__meta_mix(keys[i]));
+        added++;
     }
-    if (rc == 0)
-        rc = tierce__resp_link_flush(link, 0);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        struct tierce__resp_value value;
-        if (!found[i])
+    int rc = added > 0 ? tierce__redis_run(&batch) : 0;
+    for (size_t i = 0, n = 0; rc == 0 && added > 0 && i < count; i++) {
+        const struct tierce__resp_value *value = &batch.values[n];
+        n += found[i];
+        if (!found[i] || value->type != TIERCE__RESP_INTEGER || value->integer != 1)
             continue;
-        rc = tierce__redis_read(link, &value);
-        if (rc == 0 && value.type == TIERCE__RESP_INTEGER && value.integer == 1)
-            count_record(import, &records[i]);
+        import->counters[TIERCE__META_KEYS]++;
+        tierce__meta_count_bytes(import->counters, &records[i], true);
     }
-    tierce__redis_end(space->redis, link);
+    tierce__resp_batch_end(&batch);
     return rc;
 }
 
@@ -142,26 +118,14 @@ static int import_page(struct import *import, const int64_t *keys, size_t count)
 /* Reads one page of the i-th server. -ENOENT: there are fewer servers. */
 static int scan_page(struct import *import, size_t i, struct page *page)
 {
-    struct tierce__redis *redis = import->space->redis;
-    struct tierce__resp_link *link;
-    struct tierce__resp *server;
-    struct tierce__resp_value value;
-    char count[12];
-    snprintf(count, sizeof(count), "%d", SCAN_COUNT);
-    const char *texts[] = {"SCAN", page->cursor, "MATCH", import->pattern, "COUNT", count};
-    size_t bytes[6];
-    for (unsigned t = 0; t < 6; t++)
-        bytes[t] = strlen(texts[t]);
-    int rc = tierce__redis_begin(redis, &link);
-    if (rc < 0)
-        return rc;
-    rc = tierce__resp_link_node(link, i, &server);
+    struct tierce__resp_batch batch;
+    tierce__resp_batch_begin(&batch, import->space->redis->pool);
+    TIERCE__RESP_COMMAND(&batch, "SCAN", page->cursor, "MATCH", import->pattern, "COUNT",
+                         SCAN_COUNT);
+    int rc = tierce__redis_run_at(&batch, i);
     if (rc == 0)
-        rc = tierce__resp_call(server, texts, bytes, 6, &value, 0);
-    if (rc == 0)
-        rc = value.type == TIERCE__RESP_ERROR ? tierce__redis_refused(&value)
-                                              : take_page(page, &value);
-    tierce__redis_end(redis, link);
+        rc = take_page(page, &batch.values[0]);
+    tierce__resp_batch_end(&batch);
     return rc;
 }
 
@@ -191,45 +155,41 @@ static int import_servers(struct import *import)
 /* Writes all counters at once, including KVCM's. */
 static int set_counters(struct import *import)
 {
-    struct tierce__redis_space *space = import->space;
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    tierce__redis_add_text(&command, "HSET");
-    tierce__redis_add_text(&command, space->keys->metadata);
-    tierce__redis_add_text(&command, "__key_count__");
-    tierce__redis_addf(&command, "%" PRId64, import->counters[TIERCE__META_KEYS]);
+    struct tierce__resp_batch batch;
+    tierce__resp_batch_begin(&batch, import->space->redis->pool);
+    TIERCE__RESP_COMMAND(&batch, "HSET", import->space->keys->metadata, "__key_count__");
+    tierce__resp_batch_addf(&batch, "%" PRId64, import->counters[TIERCE__META_KEYS]);
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++) {
-        tierce__redis_addf(&command, "tierce:%u", i);
-        tierce__redis_addf(&command, "%" PRId64, import->counters[i]);
+        tierce__resp_batch_addf(&batch, "tierce:%u", i);
+        tierce__resp_batch_addf(&batch, "%" PRId64, import->counters[i]);
     }
-    int rc = tierce__redis_ask(space->redis, &command, NULL, NULL);
-    tierce__arena_clear(&arena);
-    return rc;
+    return tierce__redis_do(&batch);
 }
 
-/* 1: KVCM wrote last. */
+/* 1: KVCM wrote last, so that its count of keys and ours differ. */
 static int was_theirs(struct tierce__redis_space *space)
 {
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    tierce__redis_add_text(&command, "HMGET");
-    tierce__redis_add_text(&command, space->keys->metadata);
-    tierce__redis_add_text(&command, "__key_count__");
-    tierce__redis_add_text(&command, "tierce:0");
-    int rc = tierce__redis_ask(space->redis, &command, compare_counts, NULL);
-    tierce__arena_clear(&arena);
+    struct tierce__resp_batch batch;
+    tierce__resp_batch_begin(&batch, space->redis->pool);
+    TIERCE__RESP_COMMAND(&batch, "HMGET", space->keys->metadata, "__key_count__", "tierce:0");
+    int rc = tierce__redis_run(&batch);
+    if (rc == 0 && (batch.values[0].type != TIERCE__RESP_ARRAY || batch.values[0].count != 2))
+        rc = TIERCE_E_FORMAT;
+    if (rc == 0) {
+        const struct tierce__resp_value *theirs = &batch.values[0].items[0], *ours = theirs + 1;
+        rc = theirs->type == TIERCE__RESP_STRING &&
+             (ours->type != TIERCE__RESP_STRING || strcmp(theirs->text, ours->text) != 0);
+    }
+    tierce__resp_batch_end(&batch);
     return rc;
 }
 
 static int forget_keys(struct tierce__redis_space *space)
 {
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    tierce__redis_add_text(&command, "DEL");
-    tierce__redis_add_text(&command, space->keys->keys);
-    int rc = tierce__redis_ask(space->redis, &command, NULL, NULL);
-    tierce__arena_clear(&arena);
-    return rc;
+    struct tierce__resp_batch batch;
+    tierce__resp_batch_begin(&batch, space->redis->pool);
+    TIERCE__RESP_COMMAND(&batch, "DEL", space->keys->keys);
+    return tierce__redis_do(&batch);
 }
 
 int tierce__redis_import(struct tierce__redis_space *space, bool always)

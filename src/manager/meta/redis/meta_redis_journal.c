@@ -12,6 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "manager/meta/redis/meta_redis_private.h"
 
@@ -37,7 +38,7 @@ int tierce__redis_redo_make(struct tierce__redis_redo *out, struct tierce__redis
         return rc;
     const struct tierce__catalog *catalog =
         space->registry != NULL ? tierce__registry_acquire(space->registry) : NULL;
-    struct tierce__redis_command texts = {.arena = arena};
+    struct tierce__resp_batch texts = {.arena = arena};
     for (size_t i = 0; texts.rc == 0 && i < batch->put_count; i++) {
         redo.keys[i] = batch->puts[i].key;
         tierce__redis_add_record(&texts, space, catalog, &batch->puts[i].record);
@@ -46,10 +47,9 @@ int tierce__redis_redo_make(struct tierce__redis_redo *out, struct tierce__redis
         tierce__registry_release(space->registry, catalog);
     if (texts.rc < 0)
         return texts.rc;
-    if (texts.count > 0) {
-        redo.texts = texts.texts;
-        redo.bytes = texts.bytes;
-    }
+    TIERCE_DASSERT(texts.word_count == redo.put_count * TIERCE__REDIS_FIELDS);
+    redo.texts = texts.words;
+    redo.bytes = texts.lengths;
     for (size_t i = 0; i < batch->delete_count; i++)
         redo.keys[batch->put_count + i] = batch->deletes[i];
     *out = redo;

@@ -5,49 +5,35 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "manager/meta/redis/meta_redis_private.h"
 
 enum { NOTES = 64 /* of one command */ };
 
-struct reading {
-    const uint64_t *numbers;
-    struct tierce__meta_note *notes; /* value NULL: there is no such note */
-    size_t count;
-    struct tierce__arena *arena;
-    uint8_t kind;
-};
-
-static int take_values(void *arg, const struct tierce__resp_value *value)
+/* Copies notes into the arena; the value is NULL if there is no such note. */
+static int read_notes(struct tierce__redis_space *space, uint8_t kind, const uint64_t *numbers,
+                      size_t count, struct tierce__meta_note *notes, struct tierce__arena *arena)
 {
-    struct reading *reading = (struct reading *)arg;
-    if (value->type != TIERCE__RESP_ARRAY || value->count != reading->count)
-        return TIERCE_E_FORMAT;
-    for (size_t i = 0; i < reading->count; i++) {
-        const struct tierce__resp_value *item = &value->items[i];
-        struct tierce__meta_note note = {.kind = reading->kind, .number = reading->numbers[i]};
-        if (item->type == TIERCE__RESP_STRING) {
-            note.bytes = item->bytes;
-            note.value = tierce__arena_copy(reading->arena, item->text, item->bytes);
-            if (note.value == NULL)
-                return -ENOMEM;
-        }
-        reading->notes[i] = note;
+    struct tierce__resp_batch batch;
+    TIERCE_DASSERT(count > 0);
+    tierce__resp_batch_begin(&batch, space->redis->pool);
+    TIERCE__RESP_COMMAND(&batch, "HMGET");
+    tierce__resp_batch_addf(&batch, "%s%u", space->keys->notes, kind);
+    for (size_t i = 0; i < count; i++)
+        tierce__resp_batch_addf(&batch, "%016" PRIx64, numbers[i]);
+    int rc = tierce__redis_read(space, &batch);
+    if (rc == 0 && (batch.values[0].type != TIERCE__RESP_ARRAY || batch.values[0].count != count))
+        rc = TIERCE_E_FORMAT;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        const struct tierce__resp_value *item = &batch.values[0].items[i];
+        notes[i] = (struct tierce__meta_note){.kind = kind, .number = numbers[i]};
+        if (item->type != TIERCE__RESP_STRING)
+            continue;
+        notes[i].bytes = item->bytes;
+        notes[i].value = tierce__arena_copy(arena, item->text, item->bytes);
+        rc = notes[i].value != NULL ? 0 : -ENOMEM;
     }
-    return 0;
-}
-
-static int read_notes(struct tierce__redis_space *space, struct reading *reading)
-{
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    tierce__redis_add_text(&command, "HMGET");
-    tierce__redis_addf(&command, "%s%u", space->keys->notes, reading->kind);
-    for (size_t i = 0; i < reading->count; i++)
-        tierce__redis_addf(&command, "%016" PRIx64, reading->numbers[i]);
-    int rc = tierce__redis_settle(space);
-    if (rc == 0)
-        rc = tierce__redis_ask(space->redis, &command, take_values, reading);
-    tierce__arena_clear(&arena);
+    tierce__resp_batch_end(&batch);
     return rc;
 }
 
@@ -55,9 +41,7 @@ int tierce__redis_note(struct tierce__meta_space *base, uint8_t kind, uint64_t n
                        struct tierce__arena *arena, const void **value, size_t *bytes)
 {
     struct tierce__meta_note note = {0};
-    struct reading reading = {
-        .numbers = &number, .notes = &note, .count = 1, .arena = arena, .kind = kind};
-    int rc = read_notes((struct tierce__redis_space *)base, &reading);
+    int rc = read_notes((struct tierce__redis_space *)base, kind, &number, 1, &note, arena);
     if (rc == 0 && note.value == NULL)
         rc = -ENOENT;
     if (rc < 0)
@@ -67,40 +51,31 @@ int tierce__redis_note(struct tierce__meta_space *base, uint8_t kind, uint64_t n
     return 0;
 }
 
-struct listing {
-    uint64_t *numbers; /* heap */
-    size_t count;
-};
-
 static int compare_numbers(const void *a, const void *b)
 {
     const uint64_t *x = (const uint64_t *)a, *y = (const uint64_t *)b;
     return (*x > *y) - (*x < *y);
 }
 
-static int take_numbers(void *arg, const struct tierce__resp_value *value)
+/* The numbers of all notes of a kind, in order; [transfer] *out, also on failure. */
+static int list_numbers(struct tierce__redis_space *space, uint8_t kind, uint64_t **out,
+                        size_t *count)
 {
-    struct listing *listing = (struct listing *)arg;
-    listing->numbers = tierce__calloc(value->count, sizeof(*listing->numbers));
-    if (listing->numbers == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < value->count; i++)
-        if (tierce__redis_read_hex(&listing->numbers[listing->count], &value->items[i]))
-            listing->count++;
-    qsort(listing->numbers, listing->count, sizeof(*listing->numbers), compare_numbers);
-    return 0;
-}
-
-static int list_numbers(struct tierce__redis_space *space, uint8_t kind, struct listing *listing)
-{
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    tierce__redis_add_text(&command, "HKEYS");
-    tierce__redis_addf(&command, "%s%u", space->keys->notes, kind);
-    int rc = tierce__redis_settle(space);
+    struct tierce__resp_batch batch;
+    tierce__resp_batch_begin(&batch, space->redis->pool);
+    TIERCE__RESP_COMMAND(&batch, "HKEYS");
+    tierce__resp_batch_addf(&batch, "%s%u", space->keys->notes, kind);
+    int rc = tierce__redis_read(space, &batch);
+    if (rc == 0) {
+        const struct tierce__resp_value *value = &batch.values[0];
+        *out = tierce__calloc(value->count, sizeof(**out));
+        for (size_t i = 0; *out != NULL && i < value->count; i++)
+            *count += tierce__redis_read_hex(&(*out)[*count], &value->items[i]);
+        rc = *out != NULL ? 0 : -ENOMEM;
+    }
+    tierce__resp_batch_end(&batch);
     if (rc == 0)
-        rc = tierce__redis_ask(space->redis, &command, take_numbers, listing);
-    tierce__arena_clear(&arena);
+        qsort(*out, *count, sizeof(**out), compare_numbers);
     return rc;
 }
 
@@ -108,24 +83,20 @@ int tierce__redis_notes(struct tierce__meta_space *base, uint8_t kind,
                         int (*each)(void *arg, const struct tierce__meta_note *note), void *arg)
 {
     struct tierce__redis_space *space = (struct tierce__redis_space *)base;
-    struct listing listing = {0};
+    uint64_t *numbers = NULL;
+    size_t count = 0;
     struct tierce__arena arena = {0};
-    int rc = list_numbers(space, kind, &listing);
-    for (size_t done = 0; rc == 0 && done < listing.count; done += NOTES) {
+    int rc = list_numbers(space, kind, &numbers, &count);
+    for (size_t done = 0; rc == 0 && done < count; done += NOTES) {
         struct tierce__meta_note notes[NOTES];
-        size_t left = listing.count - done;
-        struct reading reading = {.numbers = listing.numbers + done,
-                                  .notes = notes,
-                                  .count = left < NOTES ? left : NOTES,
-                                  .arena = &arena,
-                                  .kind = kind};
+        size_t n = count - done < NOTES ? count - done : NOTES;
         tierce__arena_reset(&arena);
-        rc = read_notes(space, &reading);
-        for (size_t i = 0; rc == 0 && i < reading.count; i++)
+        rc = read_notes(space, kind, numbers + done, n, notes, &arena);
+        for (size_t i = 0; rc == 0 && i < n; i++)
             if (notes[i].value != NULL)
                 rc = each(arg, &notes[i]);
     }
     tierce__arena_clear(&arena);
-    tierce__free(listing.numbers);
+    tierce__free(numbers);
     return rc;
 }

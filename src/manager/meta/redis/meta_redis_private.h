@@ -8,18 +8,12 @@
 #include "manager/meta/meta_store_private.h"
 #include "manager/meta/meta_touches.h"
 #include "manager/registry/registry.h"
-#include "net/redis/resp_pool.h"
+#include "net/redis/resp_batch.h"
 
 /* docs/inside/format/meta.md has the keys and fields. */
 
 #define TIERCE__REDIS_TOKEN_BYTES                                                                  \
     20u /* a fencing token in decimal, padded, so that texts compare like numbers */
-
-/* A server-side script and its hash. */
-struct tierce__redis_script {
-    const char *text;
-    char sha[41];
-};
 
 enum tierce__redis_script_id {
     TIERCE__REDIS_FENCE,
@@ -27,22 +21,22 @@ enum tierce__redis_script_id {
     TIERCE__REDIS_TOUCH,
     TIERCE__REDIS_COMMIT, /* this and the following ones are for clusters */
     TIERCE__REDIS_SETTLE,
-    TIERCE__REDIS_REDO,
+    TIERCE__REDIS_REDO, /* this and the following one do not take the writer's token */
     TIERCE__REDIS_TOUCH_ONE,
     TIERCE__REDIS_SCRIPTS,
 };
 
-/* Names of a space's keys; kept until the store is closed, because buffered touches outlive
- * spaces. */
+/* Names of a space's keys, in an arena of their own; kept until the store is closed, because
+ * buffered touches outlive spaces. */
 struct tierce__redis_keys {
     struct tierce__redis_keys *next;
     uint32_t number;
-    char *data;     /* prefix of the records' keys */
-    char *metadata; /* counters */
-    char *keys;     /* the sorted set of keys */
-    char *notes;    /* prefix; the kind follows */
-    char *journal;  /* in a cluster: batches whose records are not all written */
-    char *guard;    /* in a cluster: the suffix after a slot's hash tag */
+    const char *data;     /* prefix of the records' keys */
+    const char *metadata; /* counters */
+    const char *keys;     /* the sorted set of keys */
+    const char *notes;    /* prefix; the kind follows */
+    const char *journal;  /* in a cluster: batches whose records are not all written */
+    const char *guard;    /* in a cluster: the suffix after a slot's hash tag */
 };
 
 struct tierce__redis {
@@ -50,7 +44,7 @@ struct tierce__redis {
     struct tierce__resp_pool *pool;
     bool is_cluster;
     struct tierce__touches *touches;
-    struct tierce__redis_script scripts[TIERCE__REDIS_SCRIPTS];
+    struct tierce__resp_script scripts[TIERCE__REDIS_SCRIPTS];
     struct tierce__lock lock;                  /* guards the fields below */
     struct tierce__redis_keys *keys;           /* of all spaces that have been opened */
     char token[TIERCE__REDIS_TOKEN_BYTES + 1]; /* "": none */
@@ -83,63 +77,28 @@ struct tierce__redis_space {
     struct tierce__redis_ledger ledger; /* in a cluster */
 };
 
-/* ---- meta_redis_call.c: pipelines and scripts ------------------------------------------------ */
+/* ---- meta_redis_call.c: scripts and their errors ----------------------------------------------
+ */
 
-/* The texts of one command. An error while adding is kept in `rc` and returned by the call. */
-struct tierce__redis_command {
-    struct tierce__arena *arena; /* of copies, and of the arrays */
-    const char **texts;
-    size_t *bytes;
-    size_t count, capacity;
-    int rc;
-};
+/* Starts a call of a script, with the writer's token behind the keys if the script takes one. */
+void tierce__redis_script(struct tierce__redis *redis, struct tierce__resp_batch *batch,
+                          enum tierce__redis_script_id id, const char *const *keys, size_t count);
 
-/* [borrow] the text until the call. */
-void tierce__redis_add(struct tierce__redis_command *command, const char *text, size_t bytes);
-void tierce__redis_add_text(struct tierce__redis_command *command, const char *text);
-/* By printf rules, in the arena. */
-void tierce__redis_addf(struct tierce__redis_command *command, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* Runs a batch and logs failures. An error reply is TIERCE_E_REFUSED for an older token, -ESTALE
+ * for an earlier era, TIERCE_E_DOWN if the server does not serve now, or -EIO. */
+TIERCE_MUSTUSE int tierce__redis_run(struct tierce__resp_batch *batch);
+TIERCE_MUSTUSE int tierce__redis_run_at(struct tierce__resp_batch *batch, size_t i);
 
-/* By printf rules, in the arena; NULL: no memory. */
-char *tierce__redis_textf(struct tierce__arena *arena, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* Settles the journal of the space, then runs a batch. */
+TIERCE_MUSTUSE int tierce__redis_read(struct tierce__redis_space *space,
+                                      struct tierce__resp_batch *batch);
 
-/* A link for a pipeline, begun. */
-TIERCE_MUSTUSE int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp_link **out);
-void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp_link *link);
+/* Runs a batch whose answers do not matter, and ends it. */
+TIERCE_MUSTUSE int tierce__redis_do(struct tierce__resp_batch *batch);
 
-/* The next value of a pipeline; an error reply is -EIO, or TIERCE_E_DOWN, and logged. */
-TIERCE_MUSTUSE int tierce__redis_read(struct tierce__resp_link *link,
-                                      struct tierce__resp_value *out);
-/* What an error reply means. */
-TIERCE_MUSTUSE int tierce__redis_refused(const struct tierce__resp_value *value);
-
-/* Sends one command to the server of its first key. The answer is passed to `take` (NULL: ignored),
- * borrowed until it returns. */
-typedef int (*tierce__redis_take_fn)(void *arg, const struct tierce__resp_value *value);
-TIERCE_MUSTUSE int tierce__redis_ask(struct tierce__redis *redis,
-                                     const struct tierce__redis_command *command,
-                                     tierce__redis_take_fn take, void *arg);
-
-/* The writer's token; "" for none. */
-void tierce__redis_token(struct tierce__redis *redis, char out[TIERCE__REDIS_TOKEN_BYTES + 1]);
-
-#define TIERCE__REDIS_SCRIPT_KEY 3u /* the first key's place in a script's command */
-
-/* The head of a script's command: its hash and keys. */
-void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
-                                struct tierce__redis_command *command, const char *const *keys,
-                                size_t count);
-/* Runs scripts of one kind in a pipeline, and reloads the script on servers that do not have it.
- * `take` receives the answers, including errors, in any order. Without `take` an error is returned:
- * TIERCE_E_REFUSED for an older token. */
-TIERCE_MUSTUSE int tierce__redis_run_scripts(struct tierce__redis *redis,
-                                             enum tierce__redis_script_id id,
-                                             struct tierce__redis_command *commands, size_t count,
-                                             tierce__redis_take_fn take, void *arg);
-TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis,
-                                              struct tierce__resp *resp);
+/* Loads the scripts on every server. Errors, `why` in words: TIERCE_E_REFUSED (authentication); as
+ * tierce__resp_batch_run. */
+TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256]);
 
 /* Parses 16 lower-case hexadecimal digits; false if the value is different. */
 bool tierce__redis_read_hex(uint64_t *out, const struct tierce__resp_value *value);
@@ -158,7 +117,7 @@ enum {
 extern const char *const tierce__redis_fields[TIERCE__REDIS_FIELDS];
 
 /* Adds the fields' values of a record. `catalog` may be NULL. */
-void tierce__redis_add_record(struct tierce__redis_command *command,
+void tierce__redis_add_record(struct tierce__resp_batch *batch,
                               const struct tierce__redis_space *space,
                               const struct tierce__catalog *catalog,
                               const struct tierce__record *record);
@@ -195,9 +154,9 @@ void tierce__redis_forget(struct tierce__redis_space *space);
 TIERCE_MUSTUSE int tierce__redis_raise_fence(struct tierce__redis *redis);
 
 /* Add the parts of a batch that a script needs. */
-void tierce__redis_add_notes(struct tierce__redis_command *command,
+void tierce__redis_add_notes(struct tierce__resp_batch *command,
                              const struct tierce__meta_batch *batch);
-void tierce__redis_add_counters(struct tierce__redis_command *command,
+void tierce__redis_add_counters(struct tierce__resp_batch *command,
                                 const struct tierce__meta_batch *batch);
 
 /* ---- meta_redis_journal.c: what a batch does to records, as bytes ---------------------------- */
