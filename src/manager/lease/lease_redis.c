@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "manager/lease/lease.h"
-#include "net/redis/resp_link.h"
+#include "net/redis/resp_batch.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,29 +18,29 @@
 #define LOCK_KEY  "kvcm_lock:" TIERCE__LEASE_NAME
 #define TOKEN_KEY "{" LOCK_KEY "}:tierce_token"
 
-enum { NUMBER_BYTES = 24, FIRST_KEY = 3 /* of EVAL */ };
-
 /* Each: KEYS lock, token; ARGV holder, milliseconds, now in microseconds or our token. */
-static const char take_script[] = "local holder = redis.call('GET', KEYS[1]) "
-                                  "if holder and holder ~= ARGV[1] then return {0, holder} end "
-                                  "local token = tonumber(redis.call('GET', KEYS[2]) or '0') + 1 "
-                                  "if token < tonumber(ARGV[3]) then token = tonumber(ARGV[3]) end "
-                                  "token = string.format('%.0f', token) "
-                                  "redis.call('SET', KEYS[2], token) "
-                                  "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) "
-                                  "return {1, token}";
+static const struct tierce__resp_script take_script = {
+    .text = "local holder = redis.call('GET', KEYS[1]) "
+            "if holder and holder ~= ARGV[1] then return {0, holder} end "
+            "local token = tonumber(redis.call('GET', KEYS[2]) or '0') + 1 "
+            "if token < tonumber(ARGV[3]) then token = tonumber(ARGV[3]) end "
+            "token = string.format('%.0f', token) "
+            "redis.call('SET', KEYS[2], token) "
+            "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) "
+            "return {1, token}"};
 
 #define IF_OURS                                                                                    \
     "if redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('GET', KEYS[2]) == ARGV[3] then "
 
-static const char renew_script[] =
-    IF_OURS "return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
+static const struct tierce__resp_script renew_script = {
+    .text = IF_OURS "return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"};
 
-static const char give_script[] = IF_OURS "return redis.call('DEL', KEYS[1]) end return 0";
+static const struct tierce__resp_script give_script = {
+    .text = IF_OURS "return redis.call('DEL', KEYS[1]) end return 0"};
 
 struct redis_lease {
     struct tierce__lease base;
-    struct tierce__resp_link *link;
+    struct tierce__resp_pool *pool;
     const char *holder;
     uint32_t timeout_ms;
     uint64_t token;
@@ -60,7 +60,8 @@ static int redis_open(struct tierce__lease **out, const char *uri, const char *h
     if (rc == 0) {
         parsed.opts.connect_timeout_ms = timeout_ms;
         parsed.opts.call_timeout_ms = timeout_ms;
-        rc = tierce__resp_link_create(&lease->link, &parsed, why);
+        parsed.pool_max = 1;
+        rc = tierce__resp_pool_create(&lease->pool, &parsed, why);
     }
     tierce__resp_uri_clear(&parsed);
     if (rc == 0)
@@ -72,76 +73,87 @@ static int redis_open(struct tierce__lease **out, const char *uri, const char *h
 
 static void redis_close(struct tierce__lease *base)
 {
-    tierce__resp_link_close(((struct redis_lease *)base)->link);
+    tierce__resp_pool_destroy(((struct redis_lease *)base)->pool);
     tierce__free(base);
 }
 
-/* Runs a script; an error reply is -EPROTO. */
-static int run(struct redis_lease *lease, const char *script, uint32_t lease_ms, uint64_t number,
-               struct tierce__resp_value *out)
+/* Runs a script. */
+static int run(struct redis_lease *lease, struct tierce__resp_batch *batch,
+               const struct tierce__resp_script *script, uint32_t lease_ms, uint64_t number)
 {
-    char ms[NUMBER_BYTES], last[NUMBER_BYTES];
-    snprintf(ms, sizeof(ms), "%" PRIu32, lease_ms);
-    snprintf(last, sizeof(last), "%" PRIu64, number);
-    const char *arguments[] = {"EVAL", script, "2", LOCK_KEY, TOKEN_KEY, lease->holder, ms, last};
-    size_t bytes[8];
-    for (size_t i = 0; i < 8; i++)
-        bytes[i] = strlen(arguments[i]);
-    int rc = tierce__resp_link_call(lease->link, FIRST_KEY, arguments, bytes, 8, out,
-                                    tierce__deadline_in_ms(lease->timeout_ms));
-    return rc == 0 && out->type == TIERCE__RESP_ERROR ? -EPROTO : rc;
+    static const char *const keys[] = {LOCK_KEY, TOKEN_KEY};
+    tierce__resp_batch_begin(batch, lease->pool);
+    batch->deadline_ns = tierce__deadline_in_ms(lease->timeout_ms);
+    tierce__resp_batch_script(batch, script, keys, 2);
+    tierce__resp_batch_add_text(batch, lease->holder);
+    tierce__resp_batch_addf(batch, "%" PRIu32, lease_ms);
+    tierce__resp_batch_addf(batch, "%" PRIu64, number);
+    return tierce__resp_batch_run(batch);
+}
+
+/* A taken lease: 0 and *token, or -EBUSY and the holder. */
+static int read_taken(const struct tierce__resp_value *value, uint64_t *token,
+                      char other[TIERCE__LEASE_HOLDER_BYTES])
+{
+    const struct tierce__resp_value *items = value->items;
+    if (value->type != TIERCE__RESP_ARRAY || value->count != 2 ||
+        items[0].type != TIERCE__RESP_INTEGER || items[1].type != TIERCE__RESP_STRING)
+        return -EPROTO;
+    if (items[0].integer == 0) {
+        snprintf(other, TIERCE__LEASE_HOLDER_BYTES, "%s", items[1].text);
+        return -EBUSY;
+    }
+    *token = strtoull(items[1].text, NULL, 10);
+    return 0;
 }
 
 static int redis_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *token,
                       char other[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_value value;
-    int rc = run(lease, take_script, lease_ms, tierce__lease_wall_us(), &value);
-    if (rc != 0)
-        return rc;
-    if (value.type != TIERCE__RESP_ARRAY || value.count != 2 ||
-        value.items[0].type != TIERCE__RESP_INTEGER || value.items[1].type != TIERCE__RESP_STRING)
-        return -EPROTO;
-    if (value.items[0].integer == 0) {
-        snprintf(other, TIERCE__LEASE_HOLDER_BYTES, "%s", value.items[1].text);
-        return -EBUSY;
-    }
-    *token = lease->token = strtoull(value.items[1].text, NULL, 10);
-    return 0;
+    struct tierce__resp_batch batch;
+    int rc = run(lease, &batch, &take_script, lease_ms, tierce__lease_wall_us());
+    if (rc == 0)
+        rc = read_taken(batch.values, token, other);
+    if (rc == 0)
+        lease->token = *token;
+    tierce__resp_batch_end(&batch);
+    return rc;
 }
 
 static int redis_renew(struct tierce__lease *base, uint32_t lease_ms)
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_value value;
-    int rc = run(lease, renew_script, lease_ms, lease->token, &value);
-    if (rc != 0)
-        return rc;
-    if (value.type != TIERCE__RESP_INTEGER)
-        return -EPROTO;
-    return value.integer == 1 ? 0 : TIERCE_E_REFUSED;
+    struct tierce__resp_batch batch;
+    int rc = run(lease, &batch, &renew_script, lease_ms, lease->token);
+    if (rc == 0 && batch.values[0].type != TIERCE__RESP_INTEGER)
+        rc = -EPROTO;
+    else if (rc == 0 && batch.values[0].integer != 1)
+        rc = TIERCE_E_REFUSED;
+    tierce__resp_batch_end(&batch);
+    return rc;
 }
 
 static void redis_give(struct tierce__lease *base)
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_value value;
-    (void)!run(lease, give_script, 0, lease->token, &value);
+    struct tierce__resp_batch batch;
+    (void)!run(lease, &batch, &give_script, 0, lease->token);
+    tierce__resp_batch_end(&batch);
 }
 
 static int redis_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_value value;
-    const char *arguments[] = {"GET", LOCK_KEY};
-    int rc = tierce__resp_link_call(lease->link, 1, arguments, (size_t[]){3, strlen(LOCK_KEY)}, 2,
-                                    &value, tierce__deadline_in_ms(lease->timeout_ms));
-    if (rc == 0 && value.type == TIERCE__RESP_ERROR)
-        rc = -EPROTO;
+    struct tierce__resp_batch batch;
+    tierce__resp_batch_begin(&batch, lease->pool);
+    batch.deadline_ns = tierce__deadline_in_ms(lease->timeout_ms);
+    TIERCE__RESP_COMMAND(&batch, "GET", LOCK_KEY);
+    int rc = tierce__resp_batch_run(&batch);
     if (rc == 0)
         snprintf(holder, TIERCE__LEASE_HOLDER_BYTES, "%s",
-                 value.type == TIERCE__RESP_STRING ? value.text : "");
+                 batch.values[0].type == TIERCE__RESP_STRING ? batch.values[0].text : "");
+    tierce__resp_batch_end(&batch);
     return rc;
 }
 

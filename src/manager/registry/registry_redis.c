@@ -11,10 +11,10 @@
  * the name has a tag in braces, which puts all keys into one slot.
  */
 #include "base/alloc.h"
-#include "base/clock.h"
+#include "base/assert.h"
 #include "manager/registry/model_json.h"
 #include "manager/registry/registry_store.h"
-#include "net/redis/resp_link.h"
+#include "net/redis/resp_batch.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,11 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    NUMBER_BYTES = 24,
-    FIRST_KEY = 3,       /* of EVAL */
-    HEAD_ARGUMENTS = 14, /* of the save script, with EVAL and its keys, before the first triple */
-};
 #define FORMAT "1"
 #define FENCED "TIERCEFENCED"
 
@@ -40,17 +35,19 @@ enum {
     "return redis.error_reply('" FENCED " ' .. string.format('%.0f', last)) end "                  \
     "if last < token then redis.call('HSET', KEYS[1], 'fence', ARGV[1]) end "
 
-static const char load_script[] = CHECK_FENCE
+static const struct tierce__resp_script load_script = {
+    .text = CHECK_FENCE
     "local ids = redis.call('HKEYS', KEYS[4]) "
     "local texts = {} "
     "for i, id in ipairs(ids) do texts[i] = redis.call('HGET', ARGV[2] .. id, id) or '' end "
     "return {redis.call('HVALS', KEYS[2]), redis.call('HVALS', KEYS[3]), texts, "
     "redis.call('HVALS', KEYS[5]), redis.call('HMGET', KEYS[1], 'next_storage', "
-    "'next_instance_group', 'next_instance', 'format')}";
+    "'next_instance_group', 'next_instance', 'format')}"};
 
 /* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; then key, field, value each, without
  * a value to delete. */
-static const char save_script[] = CHECK_FENCE
+static const struct tierce__resp_script save_script = {
+    .text = CHECK_FENCE
     "if ARGV[6] == '1' then "
     "for _, id in ipairs(redis.call('HKEYS', KEYS[4])) do redis.call('DEL', ARGV[2] .. id) end "
     "redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end "
@@ -59,7 +56,7 @@ static const char save_script[] = CHECK_FENCE
     "for i = 7, #ARGV, 3 do "
     "if ARGV[i + 2] == '' then redis.call('HDEL', ARGV[i], ARGV[i + 1]) "
     "else redis.call('HSET', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end end "
-    "return 1";
+    "return 1"};
 
 static const char *const key_names[TIERCE__KINDS] = {
     [TIERCE__KIND_STORAGE] = "storage",
@@ -70,9 +67,10 @@ static const char *const key_names[TIERCE__KINDS] = {
 
 struct redis_store {
     struct tierce__registry_store base;
-    struct tierce__resp_link *link;
-    char *prefix, *own_key;
-    char *keys[TIERCE__KINDS];
+    struct tierce__resp_pool *pool;
+    struct tierce__arena names;
+    const char *prefix, *own_key;
+    const char *keys[TIERCE__KINDS];
     bool is_in_doubt; /* whether the stored state equals the last one written */
 };
 
@@ -81,43 +79,33 @@ struct redis_store {
 static void redis_close(struct tierce__registry_store *base)
 {
     struct redis_store *store = (struct redis_store *)base;
-    tierce__resp_link_close(store->link);
-    tierce__free(store->prefix);
-    tierce__free(store->own_key);
-    for (size_t i = 0; i < TIERCE__KINDS; i++)
-        tierce__free(store->keys[i]);
+    tierce__resp_pool_destroy(store->pool);
+    tierce__arena_clear(&store->names);
     tierce__free(store);
-}
-
-/* NULL: no memory. */
-static char *join(const char *a, const char *b, const char *c)
-{
-    size_t size = strlen(a) + strlen(b) + strlen(c) + 1;
-    char *text = tierce__alloc(size);
-    if (text != NULL)
-        snprintf(text, size, "%s%s%s", a, b, c);
-    return text;
 }
 
 static int make_keys(struct redis_store *store, const char *cluster)
 {
-    store->prefix = join("kvcache_registry:", cluster, ":");
-    store->own_key = join("kvcache_registry_tierce:", cluster, "");
-    bool is_whole = store->prefix != NULL && store->own_key != NULL;
-    for (size_t i = 0; is_whole && i < TIERCE__KINDS; i++) {
-        store->keys[i] = join(store->prefix, key_names[i], "");
-        is_whole = store->keys[i] != NULL;
-    }
-    return is_whole ? 0 : -ENOMEM;
+    struct tierce__resp_batch texts = {.arena = &store->names};
+    store->prefix = tierce__resp_batch_textf(&texts, "kvcache_registry:%s:", cluster);
+    store->own_key = tierce__resp_batch_textf(&texts, "kvcache_registry_tierce:%s", cluster);
+    for (size_t i = 0; i < TIERCE__KINDS; i++)
+        store->keys[i] = tierce__resp_batch_textf(&texts, "%s%s", store->prefix, key_names[i]);
+    return texts.rc;
+}
+
+static unsigned slot_of(const char *key)
+{
+    return tierce__resp_slot(key, strlen(key));
 }
 
 /* KVCM's names follow from the cluster's, in which there may be a tag. */
 static bool has_one_slot(const struct redis_store *store)
 {
-    unsigned slot = tierce__resp_slot(store->own_key, strlen(store->own_key));
-    bool is_one = tierce__resp_slot(store->prefix, strlen(store->prefix)) == slot;
+    unsigned slot = slot_of(store->own_key);
+    bool is_one = slot_of(store->prefix) == slot;
     for (size_t i = 0; i < TIERCE__KINDS; i++)
-        is_one = is_one && tierce__resp_slot(store->keys[i], strlen(store->keys[i])) == slot;
+        is_one = is_one && slot_of(store->keys[i]) == slot;
     return is_one;
 }
 
@@ -136,7 +124,7 @@ static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri,
         return TIERCE_E_CONFIG;
     }
     if (rc == 0)
-        rc = tierce__resp_link_create(&store->link, uri, why);
+        rc = tierce__resp_pool_create(&store->pool, uri, why);
     return rc;
 }
 
@@ -150,6 +138,7 @@ static int redis_open(struct tierce__registry_store **out, const char *uri, stru
         return -ENOMEM;
     store->base.ops = &tierce__registry_redis;
     int rc = tierce__resp_uri_parse(&parsed, uri, why);
+    parsed.pool_max = 1;
     if (rc == 0)
         rc = set_up(store, &parsed, why);
     tierce__resp_uri_clear(&parsed);
@@ -162,110 +151,51 @@ static int redis_open(struct tierce__registry_store **out, const char *uri, stru
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Runs a script; `why` in words on an error. */
-static int run(struct redis_store *store, const char *const *arguments, size_t count,
-               struct tierce__resp_value *out, char why[256])
+/* Begins a batch with a script, its keys, the token and the prefix. */
+static void begin_script(struct tierce__resp_batch *batch, const struct redis_store *store,
+                         const struct tierce__resp_script *script, uint64_t fence)
 {
-    size_t *bytes = tierce__calloc(count, sizeof(*bytes));
-    if (bytes == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++)
-        bytes[i] = strlen(arguments[i]);
-    int rc = tierce__resp_link_call(store->link, FIRST_KEY, arguments, bytes, count, out, 0);
-    tierce__free(bytes);
-    if (rc != 0) {
-        snprintf(why, 256, "the registry in Redis: %.200s", tierce__resp_link_why(store->link));
-        return rc;
-    }
-    if (out->type != TIERCE__RESP_ERROR)
-        return 0;
-    if (strstr(out->text, FENCED) != NULL) {
-        snprintf(why, 256, "another manager has led since: %.100s", strstr(out->text, FENCED));
-        return TIERCE_E_REFUSED;
-    }
-    snprintf(why, 256, "the registry in Redis: %.200s", out->text);
-    return -EPROTO;
+    const char *const keys[] = {store->own_key, store->keys[TIERCE__KIND_STORAGE],
+                                store->keys[TIERCE__KIND_GROUP], store->keys[TIERCE__KIND_INSTANCE],
+                                store->keys[TIERCE__KIND_ACCOUNT]};
+    tierce__resp_batch_begin(batch, store->pool);
+    tierce__resp_batch_script(batch, script, keys, sizeof(keys) / sizeof(keys[0]));
+    tierce__resp_batch_addf(batch, "%" PRIu64, fence);
+    tierce__resp_batch_add_text(batch, store->prefix);
 }
 
-/* EVAL, the script, its keys, the token and the prefix: 10 arguments. */
-static size_t begin_script(const struct redis_store *store, const char *script, const char *token,
-                           const char **arguments)
+/* `why` in words on an error. */
+static int run(struct tierce__resp_batch *batch, char why[256])
 {
-    const char *head[] = {"EVAL",
-                          script,
-                          "5",
-                          store->own_key,
-                          store->keys[TIERCE__KIND_STORAGE],
-                          store->keys[TIERCE__KIND_GROUP],
-                          store->keys[TIERCE__KIND_INSTANCE],
-                          store->keys[TIERCE__KIND_ACCOUNT],
-                          token,
-                          store->prefix};
-    memcpy(arguments, head, sizeof(head));
-    return sizeof(head) / sizeof(head[0]);
+    int rc = tierce__resp_batch_run(batch);
+    if (batch->error != NULL && tierce__resp_is_error(batch->error, FENCED)) {
+        snprintf(why, 256, "another manager has led since: %.100s", batch->why);
+        return TIERCE_E_REFUSED;
+    }
+    if (rc < 0)
+        snprintf(why, 256, "the registry in Redis: %.200s", batch->why);
+    return rc;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* The arguments of a save; texts that were made for it are freed with it. */
-struct save {
-    const char **arguments;
-    size_t count, room;
-    char **made;
-    size_t made_count;
-    char numbers[4][NUMBER_BYTES];
-};
-
-static void free_save(struct save *save)
+/* Adds the triple that sets an entry or, without a value, deletes it; an instance has two. */
+static void add_entry(struct tierce__resp_batch *batch, const struct redis_store *store,
+                      enum tierce__registry_kind kind, const char *name, const char *value)
 {
-    for (size_t i = 0; i < save->made_count; i++)
-        tierce__free(save->made[i]);
-    tierce__free(save->made);
-    tierce__free(save->arguments);
-}
-
-/* Room for everything in both catalogs: an instance takes two triples. */
-static int make_save(struct save *save, const struct tierce__catalog *before,
-                     const struct tierce__catalog *after)
-{
-    size_t entries = 0;
-    for (size_t kind = 0; kind < TIERCE__KINDS; kind++)
-        entries += before->lists[kind].count + after->lists[kind].count;
-    save->room = HEAD_ARGUMENTS + 6 * entries;
-    save->arguments = tierce__calloc(save->room, sizeof(*save->arguments));
-    save->made = tierce__calloc(2 * entries, sizeof(*save->made));
-    return save->arguments != NULL && save->made != NULL ? 0 : -ENOMEM;
-}
-
-/* A text [transfer] that lives as long as the save; NULL: no memory. */
-static const char *own(struct save *save, char *text)
-{
-    if (text != NULL)
-        save->made[save->made_count++] = text;
-    return text;
-}
-
-static void add_triple(struct save *save, const char *key, const char *field, const char *value)
-{
-    save->arguments[save->count++] = key;
-    save->arguments[save->count++] = field;
-    save->arguments[save->count++] = value;
-}
-
-/* Adds the triple that sets an entry or, without a value, deletes it. */
-static int add_entry(struct save *save, const struct redis_store *store,
-                     enum tierce__registry_kind kind, const char *name, const char *value)
-{
-    if (kind != TIERCE__KIND_INSTANCE) {
-        add_triple(save, store->keys[kind], name, value);
-        return 0;
-    }
-    const char *key = own(save, join(store->prefix, name, ""));
-    if (key == NULL)
-        return -ENOMEM;
-    add_triple(save, key, name, value);
-    add_triple(save, store->keys[kind], name, *value != '\0' ? name : "");
-    return 0;
+    TIERCE_DASSERT(kind < TIERCE__KINDS);
+    bool is_instance = kind == TIERCE__KIND_INSTANCE;
+    if (is_instance)
+        tierce__resp_batch_addf(batch, "%s%s", store->prefix, name);
+    else
+        tierce__resp_batch_add_text(batch, store->keys[kind]);
+    tierce__resp_batch_add_text(batch, name);
+    tierce__resp_batch_addf(batch, "%s", value);
+    if (!is_instance)
+        return;
+    tierce__resp_batch_add_text(batch, store->keys[kind]);
+    tierce__resp_batch_add_text(batch, name);
+    tierce__resp_batch_add_text(batch, *value != '\0' ? name : "");
 }
 
 /* The name of a stored entry, if the stored one equals this one. */
@@ -285,15 +215,15 @@ static int is_stored(bool *out, const struct tierce__catalog *before,
     return 0;
 }
 
-static int add_changes(struct save *save, const struct redis_store *store,
+static int add_changes(struct tierce__resp_batch *batch, const struct redis_store *store,
                        const struct tierce__catalog *before, const struct tierce__catalog *after,
                        enum tierce__registry_kind kind)
 {
     int rc = 0;
-    for (size_t i = 0; i < before->lists[kind].count && rc == 0; i++) {
+    for (size_t i = 0; i < before->lists[kind].count; i++) {
         const char *name = tierce__catalog_name(before, kind, i);
         if (tierce__catalog_find(after, kind, name) == NULL)
-            rc = add_entry(save, store, kind, name, "");
+            add_entry(batch, store, kind, name, "");
     }
     for (size_t i = 0; i < after->lists[kind].count && rc == 0; i++) {
         const char *name = tierce__catalog_name(after, kind, i);
@@ -303,9 +233,8 @@ static int add_changes(struct save *save, const struct redis_store *store,
         if (rc == 0)
             rc = is_stored(&is_same, before, kind, name, text);
         if (rc == 0 && !is_same)
-            rc = add_entry(save, store, kind, name, own(save, text));
-        else
-            tierce__free(text);
+            add_entry(batch, store, kind, name, text);
+        tierce__free(text);
     }
     return rc;
 }
@@ -328,27 +257,21 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
                    const struct tierce__catalog *after, char why[256])
 {
     static const struct tierce__catalog nothing;
-    struct save save = {0};
-    struct tierce__resp_value value;
     const struct tierce__catalog *old = before != NULL ? before : &nothing;
+    const uint64_t numbers[] = {after->next.storage, after->next.group, after->next.instance};
+    struct tierce__resp_batch batch;
     int rc = check_ids(after, why);
-    if (rc == 0)
-        rc = make_save(&save, old, after);
-    if (rc == 0) {
-        const uint64_t numbers[] = {fence, after->next.storage, after->next.group,
-                                    after->next.instance};
-        for (size_t i = 0; i < 4; i++)
-            snprintf(save.numbers[i], NUMBER_BYTES, "%" PRIu64, numbers[i]);
-        save.count = begin_script(store, save_script, save.numbers[0], save.arguments);
-        for (size_t i = 1; i < 4; i++)
-            save.arguments[save.count++] = save.numbers[i];
-        save.arguments[save.count++] = before != NULL ? "0" : "1";
-    }
+    if (rc < 0)
+        return rc;
+    begin_script(&batch, store, &save_script, fence);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        tierce__resp_batch_addf(&batch, "%" PRIu64, numbers[i]);
+    tierce__resp_batch_add_text(&batch, before != NULL ? "0" : "1");
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
-        rc = add_changes(&save, store, old, after, (enum tierce__registry_kind)kind);
+        rc = add_changes(&batch, store, old, after, (enum tierce__registry_kind)kind);
     if (rc == 0)
-        rc = run(store, save.arguments, save.count, &value, why);
-    free_save(&save);
+        rc = run(&batch, why);
+    tierce__resp_batch_end(&batch);
     return rc;
 }
 
@@ -442,19 +365,19 @@ static int redis_load(struct tierce__registry_store *base, uint64_t fence,
                       struct tierce__catalog *out, char why[256])
 {
     struct redis_store *store = (struct redis_store *)base;
-    struct tierce__resp_value value;
-    const char *arguments[HEAD_ARGUMENTS];
-    char token[NUMBER_BYTES];
+    struct tierce__resp_batch batch;
     bool has_foreign = false;
-    snprintf(token, sizeof(token), "%" PRIu64, fence);
-    int rc = run(store, arguments, begin_script(store, load_script, token, arguments), &value, why);
-    if (rc == 0 && (value.type != TIERCE__RESP_ARRAY || value.count != TIERCE__KINDS + 1))
+    begin_script(&batch, store, &load_script, fence);
+    int rc = run(&batch, why);
+    const struct tierce__resp_value *value = rc == 0 ? batch.values : NULL;
+    if (rc == 0 && (value->type != TIERCE__RESP_ARRAY || value->count != TIERCE__KINDS + 1))
         rc = refuse(store->prefix, "an unexpected answer", why);
     if (rc == 0)
-        rc = load_own(store, &value.items[TIERCE__KINDS], out, why);
+        rc = load_own(store, &value->items[TIERCE__KINDS], out, why);
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
-        rc = load_kind(store, (enum tierce__registry_kind)kind, &value.items[kind], out,
+        rc = load_kind(store, (enum tierce__registry_kind)kind, &value->items[kind], out,
                        &has_foreign, why);
+    tierce__resp_batch_end(&batch);
     if (rc == 0)
         rc = tierce__catalog_number(out, why);
     /* Numbers are not used before they are durable. */

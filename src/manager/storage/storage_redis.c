@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "manager/storage/storage.h"
-#include "net/redis/resp_link.h"
+#include "net/redis/resp_batch.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { PROBE_BYTES = 4096 };
 
 struct redis_driver {
     struct tierce__storage_driver base;
-    struct tierce__resp_link *link;
+    struct tierce__resp_pool *pool;
 };
 
 static int redis_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
@@ -29,8 +29,9 @@ static int redis_open(struct tierce__storage_driver **out, const struct tierce__
         return -ENOMEM;
     driver->base.ops = &tierce__storage_redis;
     int rc = tierce__resp_uri_parse(&parsed, storage->uri, text);
+    parsed.pool_max = 1;
     if (rc == 0)
-        rc = tierce__resp_link_create(&driver->link, &parsed, text);
+        rc = tierce__resp_pool_create(&driver->pool, &parsed, text);
     tierce__resp_uri_clear(&parsed);
     if (rc == 0) {
         *out = &driver->base;
@@ -43,90 +44,102 @@ static int redis_open(struct tierce__storage_driver **out, const struct tierce__
 
 static void redis_close(struct tierce__storage_driver *base)
 {
-    tierce__resp_link_close(((struct redis_driver *)base)->link);
+    tierce__resp_pool_destroy(((struct redis_driver *)base)->pool);
     tierce__free(base);
 }
 
-/* One command, whose second word is its key; an error reply is -EPROTO. */
-static int call(struct redis_driver *driver, const char *const *arguments, const size_t *bytes,
-                size_t count, struct tierce__resp_value *out)
+/* Begins a batch with one command, to which wait_replicas applies. */
+static void begin(struct tierce__resp_batch *batch, struct tierce__storage_driver *base,
+                  const char *name, const char *key)
 {
-    int rc = tierce__resp_link_call(driver->link, 1, arguments, bytes, count, out, 0);
-    return rc == 0 && out->type == TIERCE__RESP_ERROR ? -EPROTO : rc;
+    tierce__resp_batch_begin(batch, ((struct redis_driver *)base)->pool);
+    batch->writes = true;
+    TIERCE__RESP_COMMAND(batch, name, key);
 }
 
-static int say(struct redis_driver *driver, char why[128], const char *what, int rc,
-               const struct tierce__resp_value *value)
+static int run(struct tierce__resp_batch *batch, char why[128], const char *what)
 {
-    const char *text = tierce__resp_link_why(driver->link);
-    if (rc == -EPROTO && value->type == TIERCE__RESP_ERROR)
-        text = tierce__resp_words(value);
-    snprintf(why, 128, "%s: %.100s", what, *text != '\0' ? text : tierce_strerror(rc));
+    int rc = tierce__resp_batch_run(batch);
+    if (rc < 0)
+        snprintf(why, 128, "%s: %.100s", what, batch->why);
     return rc;
 }
 
-static int remove_key(struct redis_driver *driver, const char *key)
+static int remove_key(struct tierce__storage_driver *base, const char *key, char why[128])
 {
-    struct tierce__resp_value value;
-    return call(driver, (const char *[]){"DEL", key}, (size_t[]){3, strlen(key)}, 2, &value);
+    struct tierce__resp_batch batch;
+    begin(&batch, base, "DEL", key);
+    int rc = run(&batch, why, "delete");
+    tierce__resp_batch_end(&batch);
+    return rc;
 }
 
-static int exchange(struct redis_driver *driver, const char *key, char why[128])
+static int write_key(struct tierce__storage_driver *base, const char *key, const char *bytes,
+                     char why[128])
 {
-    struct tierce__resp_value value;
-    char written[PROBE_BYTES];
-    if (getrandom(written, sizeof(written), 0) != (ssize_t)sizeof(written))
-        return -EIO;
-    /* The key expires even if its deletion fails. */
-    int rc = call(driver, (const char *[]){"SET", key, written, "EX", "60"},
-                  (size_t[]){3, strlen(key), sizeof(written), 2, 2}, 5, &value);
-    if (rc != 0)
-        return say(driver, why, "write", rc, &value);
-    rc = call(driver, (const char *[]){"GET", key}, (size_t[]){3, strlen(key)}, 2, &value);
-    if (rc != 0)
-        return say(driver, why, "read", rc, &value);
-    if (value.type != TIERCE__RESP_STRING || value.bytes != sizeof(written) ||
-        memcmp(value.text, written, sizeof(written)) != 0) {
+    struct tierce__resp_batch batch;
+    begin(&batch, base, "SET", key);
+    tierce__resp_batch_add(&batch, bytes, PROBE_BYTES);
+    tierce__resp_batch_add_text(&batch, "EX"); /* the key expires even if its deletion fails */
+    tierce__resp_batch_add_text(&batch, "60");
+    int rc = run(&batch, why, "write");
+    tierce__resp_batch_end(&batch);
+    return rc;
+}
+
+static int read_key(struct tierce__storage_driver *base, const char *key, const char *bytes,
+                    char why[128])
+{
+    struct tierce__resp_batch batch;
+    begin(&batch, base, "GET", key);
+    int rc = run(&batch, why, "read");
+    const struct tierce__resp_value *value = rc == 0 ? batch.values : NULL;
+    if (rc == 0 && (value->type != TIERCE__RESP_STRING || value->bytes != PROBE_BYTES ||
+                    memcmp(value->text, bytes, PROBE_BYTES) != 0)) {
         snprintf(why, 128, "read: the bytes differ from those written");
-        return TIERCE_E_CHECKSUM;
+        rc = TIERCE_E_CHECKSUM;
     }
-    return 0;
+    tierce__resp_batch_end(&batch);
+    return rc;
 }
 
 static int redis_probe(struct tierce__storage_driver *base, char why[128])
 {
-    struct redis_driver *driver = (struct redis_driver *)base;
     uint8_t random[8];
-    char key[40] = "tierce-probe:";
-    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+    char key[40] = "tierce-probe:", bytes[PROBE_BYTES];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random) ||
+        getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
         return -EIO;
     tierce__hex_encode(key + strlen(key), random, sizeof(random));
-    int rc = exchange(driver, key, why);
-    if (rc == 0 && (rc = remove_key(driver, key)) != 0)
-        snprintf(why, 128, "delete: %.100s", tierce_strerror(rc));
-    return rc;
+    int rc = write_key(base, key, bytes, why);
+    if (rc == 0)
+        rc = read_key(base, key, bytes, why);
+    return rc == 0 ? remove_key(base, key, why) : rc;
 }
 
 static int redis_remove(struct tierce__storage_driver *base, const char *path)
 {
+    char why[128];
     if (path[0] != '/' || path[1] == '\0')
         return TIERCE_E_ARGUMENT;
-    return remove_key((struct redis_driver *)base, path + 1);
+    return remove_key(base, path + 1, why);
 }
 
 static int redis_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
 {
-    struct tierce__resp_value value;
+    struct tierce__resp_batch batch;
     if (path[0] != '/' || path[1] == '\0')
         return TIERCE_E_ARGUMENT;
-    int rc = call((struct redis_driver *)base, (const char *[]){"STRLEN", path + 1},
-                  (size_t[]){6, strlen(path + 1)}, 2, &value);
-    if (rc < 0)
-        return rc;
-    if (value.type != TIERCE__RESP_INTEGER || value.integer < 0)
-        return -EPROTO;
-    *bytes = (uint64_t)value.integer;
-    return value.integer > 0 ? 0 : -ENOENT; /* a key that is not there has length 0 */
+    begin(&batch, base, "STRLEN", path + 1);
+    int rc = tierce__resp_batch_run(&batch);
+    if (rc == 0 && (batch.values[0].type != TIERCE__RESP_INTEGER || batch.values[0].integer < 0))
+        rc = -EPROTO;
+    if (rc == 0) {
+        *bytes = (uint64_t)batch.values[0].integer;
+        rc = *bytes > 0 ? 0 : -ENOENT; /* a key that is not there has length 0 */
+    }
+    tierce__resp_batch_end(&batch);
+    return rc;
 }
 
 /* The number after "name:" in INFO's answer; 0 if missing. */
@@ -136,33 +149,22 @@ static double info_of(const char *info, const char *name)
     return at != NULL ? strtod(at + strlen(name), NULL) : 0;
 }
 
-/* The used share of one server; -1: unknown. */
-static double used_share_of(struct tierce__resp *server)
-{
-    struct tierce__resp_value value;
-    int rc = tierce__resp_append(server, (const char *[]){"INFO", "memory"}, (size_t[]){4, 6}, 2);
-    if (rc == 0)
-        rc = tierce__resp_flush(server, 0);
-    if (rc == 0)
-        rc = tierce__resp_read(server, &value, 0);
-    if (rc != 0 || value.type != TIERCE__RESP_STRING)
-        return -1;
-    double max = info_of(value.text, "\nmaxmemory:");
-    return max > 0 ? info_of(value.text, "\nused_memory:") / max : -1;
-}
-
-/* Returns the share of the fullest server, because its keys cannot go to another one. */
+/* Returns the share of the fullest server, because its keys cannot go to another one; -1: unknown.
+ */
 static double redis_used_share(struct tierce__storage_driver *base)
 {
-    struct tierce__resp_link *link = ((struct redis_driver *)base)->link;
-    struct tierce__resp *server;
+    struct tierce__resp_batch batch;
     double most = -1;
-    if (tierce__resp_link_begin(link) != 0)
-        return -1;
-    for (size_t i = 0; tierce__resp_link_node(link, i, &server) == 0; i++) {
-        double share = used_share_of(server);
+    tierce__resp_batch_begin(&batch, ((struct redis_driver *)base)->pool);
+    TIERCE__RESP_COMMAND(&batch, "INFO", "memory");
+    for (size_t i = 0; tierce__resp_batch_run_at(&batch, i) == 0; i++) {
+        if (batch.values[0].type != TIERCE__RESP_STRING)
+            continue;
+        double max = info_of(batch.values[0].text, "\nmaxmemory:");
+        double share = max > 0 ? info_of(batch.values[0].text, "\nused_memory:") / max : -1;
         most = share > most ? share : most;
     }
+    tierce__resp_batch_end(&batch);
     return most;
 }
 
