@@ -2,10 +2,11 @@
 #include "bench/bench_manager_rpc.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
+#include "base/threads.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 
 /* ---- writes --------------------------------------------------------------------------------- */
@@ -247,37 +248,36 @@ int64_t tierce__bench_rpc_prefix(void *arg)
     return get_all(r, r->clients[0]);
 }
 
-struct prefix_thread {
+struct prefix_task {
+    struct tierce__task task;
     struct tierce__bench_rpc *r;
     struct tierce__grpc_client *client;
-    pthread_t thread;
     int64_t rc;
 };
 
-static void *prefix_thread(void *arg)
+static void run_prefix_task(struct tierce__task *task)
 {
-    struct prefix_thread *t = (struct prefix_thread *)arg;
+    struct prefix_task *t = TIERCE__CONTAINER_OF(task, struct prefix_task, task);
     for (int i = 0; i < RPC_GETS && t->rc >= 0; i++)
         t->rc = get_all(t->r, t->client);
-    return NULL;
 }
 
 int64_t tierce__bench_rpc_prefixes(void *arg)
 {
     struct tierce__bench_rpc *r = (struct tierce__bench_rpc *)arg;
-    struct prefix_thread threads[RPC_CLIENTS] = {0};
-    int64_t rc = 0;
-    int count = 0;
+    struct prefix_task tasks[RPC_CLIENTS];
+    struct tierce__workers *workers;
     uint64_t start = tierce__now_ns();
-    for (; rc == 0 && count < RPC_CLIENTS; count++) {
-        threads[count] = (struct prefix_thread){.r = r, .client = r->clients[count]};
-        rc = -pthread_create(&threads[count].thread, NULL, prefix_thread, &threads[count]);
-        if (rc < 0)
-            break;
+    int64_t rc = tierce__workers_create(&workers, RPC_CLIENTS, RPC_CLIENTS);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < RPC_CLIENTS; i++) {
+        tasks[i] = (struct prefix_task){{.run = run_prefix_task}, r, r->clients[i], 0};
+        bool is_taken = tierce__workers_submit(workers, &tasks[i].task);
+        TIERCE_ASSERT(is_taken); /* the queue has room for all */
     }
-    for (int i = 0; i < count; i++) {
-        pthread_join(threads[i].thread, NULL);
-        rc = threads[i].rc < 0 ? threads[i].rc : rc;
-    }
+    tierce__workers_destroy(workers);
+    for (int i = 0; i < RPC_CLIENTS; i++)
+        rc = tasks[i].rc < 0 ? tasks[i].rc : rc;
     return rc < 0 ? rc : (int64_t)(tierce__now_ns() - start);
 }

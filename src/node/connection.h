@@ -6,7 +6,7 @@
 #include "node/poll_loop.h"
 #include "net/server/addresses.h"
 #include "net/server/tls.h"
-#include "net/server/workers.h"
+#include "base/threads.h"
 
 /*
  * A client's socket, and the operation in progress on it. It reads bytes into the memory that its

@@ -347,12 +347,12 @@ END_TEST
 
 static _Atomic unsigned runs[100];
 
-static int run_one(void *arg, size_t job, struct tierce__workers *workers)
+static int run_one(void *arg, size_t job, struct tierce__jobs *workers)
 {
     size_t *fails = arg;
     atomic_fetch_add(&runs[job], 1);
     for (int i = 0; i < 10; i++)
-        (void)tierce__workers_tell(workers, 1);
+        (void)tierce__jobs_tell(workers, 1);
     return job == *fails ? -77 : 0;
 }
 
@@ -371,22 +371,22 @@ START_TEST(every_job_runs_once)
         uint64_t last = 0;
         for (size_t i = 0; i < 100; i++)
             atomic_store(&runs[i], 0);
-        struct tierce__workers_opts opts = {.job_count = 100,
-                                            .run = run_one,
-                                            .arg = &fails,
-                                            .threads = threads,
-                                            .total = 1000,
-                                            .progress = tell,
-                                            .progress_arg = &last};
-        ck_assert_int_eq(tierce__workers_run(&opts), 0);
+        struct tierce__jobs_opts opts = {.job_count = 100,
+                                         .run = run_one,
+                                         .arg = &fails,
+                                         .threads = threads,
+                                         .total = 1000,
+                                         .progress = tell,
+                                         .progress_arg = &last};
+        ck_assert_int_eq(tierce__jobs_run(&opts), 0);
         ck_assert_uint_eq(last, 1000);
         for (size_t i = 0; i < 100; i++)
             ck_assert_uint_eq(runs[i], 1);
         fails = 5;
         opts.progress = NULL;
-        ck_assert_int_eq(tierce__workers_run(&opts), -77);
+        ck_assert_int_eq(tierce__jobs_run(&opts), -77);
         opts.job_count = 0;
-        ck_assert_int_eq(tierce__workers_run(&opts), 0);
+        ck_assert_int_eq(tierce__jobs_run(&opts), 0);
     }
 }
 END_TEST

@@ -2,13 +2,14 @@
 #include "base/vfs/vfs.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/assert.h"
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/threads.h"
 #include "base/vfs/vfs_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 
 /*
  * Files over a few threads with pread and pwrite: for kernels and sandboxes without io_uring. The
@@ -19,86 +20,70 @@
 
 struct threads {
     struct tierce__vfs base;
-    struct tierce__lock lock;
-    struct tierce__cond work;     /* `queue` is not empty, or `ending` */
-    struct tierce__cond finished; /* `ready` is not empty, or `woken` */
-    struct tierce__list queue;
-    struct tierce__list ready;
-    unsigned in_flight; /* submitted and not yet handed to done */
-    bool woken;
-    bool ending;
+    unsigned thread_count;           /* asked for */
+    unsigned in_flight;              /* submitted and not yet handed to done. Owner only */
+    struct tierce__workers *workers; /* NULL: none could start, and transfers run in submit */
     bool started;
-    unsigned thread_count; /* asked for; after the start: running */
-    pthread_t threads[THREAD_COUNT_MAX];
+    struct tierce__lock lock;     /* guards the fields below */
+    struct tierce__cond finished; /* `ready` is not empty, or `woken` */
+    struct tierce__list ready;
+    bool woken;
 };
 
-/* A waiting transfer hangs on its scratch. */
-_Static_assert(sizeof(struct tierce__list) <= sizeof(((struct tierce__vfs_io *)0)->scratch),
-               "a list node fits the scratch");
+/* In the scratch of a transfer. */
+struct task {
+    struct tierce__task base;
+    struct threads *owner;
+};
 
-static struct tierce__list *node_of(struct tierce__vfs_io *io)
+_Static_assert(sizeof(struct task) <= sizeof(((struct tierce__vfs_io *)0)->scratch),
+               "a task fits the scratch");
+
+static struct task *task_of(struct tierce__vfs_io *io)
 {
-    return (struct tierce__list *)(void *)io->scratch;
+    return (struct task *)(void *)io->scratch;
 }
 
-static struct tierce__vfs_io *io_of(struct tierce__list *node)
+static struct tierce__vfs_io *io_of(struct tierce__task *task)
 {
-    return (struct tierce__vfs_io *)(void *)((char *)node -
-                                             offsetof(struct tierce__vfs_io, scratch));
+    return TIERCE__CONTAINER_OF(task, struct tierce__vfs_io, scratch);
 }
 
-static void transfer(struct threads *t, struct tierce__vfs_io *io)
+static void transfer(struct tierce__task *task)
 {
+    struct threads *t = ((struct task *)task)->owner;
+    struct tierce__vfs_io *io = io_of(task);
     int rc = io->is_write
                  ? tierce__files_write(&t->base, io->file, io->data, io->length, io->offset)
                  : tierce__files_read(&t->base, io->file, io->data, io->length, io->offset);
+    TIERCE_DASSERT(rc <= 0);
     io->result = rc < 0 ? rc : (int64_t)io->length;
-}
-
-static void *work(void *arg)
-{
-    struct threads *t = arg;
     tierce__lock_take(&t->lock);
-    for (;;) {
-        while (tierce__list_empty(&t->queue) && !t->ending)
-            tierce__cond_wait(&t->work, &t->lock, TIERCE__DEADLINE_NEVER);
-        if (tierce__list_empty(&t->queue))
-            break;
-        struct tierce__list *node = t->queue.next;
-        tierce__list_remove(node);
-        tierce__lock_drop(&t->lock);
-        transfer(t, io_of(node));
-        tierce__lock_take(&t->lock);
-        tierce__list_push_back(&t->ready, node);
-        tierce__cond_signal(&t->finished);
-    }
+    tierce__list_push_back(&t->ready, &task->node);
+    tierce__cond_signal(&t->finished);
     tierce__lock_drop(&t->lock);
-    return NULL;
 }
 
-/* Starts as many threads as possible; without any thread, transfers run inside submit. */
+/* With fewer threads if not all can be started. */
 static void start(struct threads *t)
 {
-    unsigned running = 0;
-    while (running < t->thread_count && pthread_create(&t->threads[running], NULL, work, t) == 0)
-        running++;
-    t->thread_count = running;
+    int rc = -EAGAIN;
+    for (unsigned count = t->thread_count; rc < 0 && count > 0; count /= 2)
+        rc = tierce__workers_create(&t->workers, count, UINT32_MAX);
+    TIERCE_DASSERT((rc == 0) == (t->workers != NULL));
     t->started = true;
 }
 
 static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
 {
     struct threads *t = (struct threads *)vfs;
+    struct task *task = task_of(io);
     if (!t->started)
         start(t);
-    bool inline_ = t->thread_count == 0;
-    if (inline_)
-        transfer(t, io);
-    tierce__lock_take(&t->lock);
+    *task = (struct task){.base.run = transfer, .owner = t};
     t->in_flight++;
-    tierce__list_push_back(inline_ ? &t->ready : &t->queue, node_of(io));
-    tierce__cond_signal(&t->work);
-    tierce__lock_drop(&t->lock);
+    if (t->workers == NULL || !tierce__workers_submit(t->workers, &task->base))
+        transfer(&task->base);
 }
 
 static unsigned poll_ready(struct tierce__vfs *vfs, uint64_t deadline_ns)
@@ -113,9 +98,10 @@ static unsigned poll_ready(struct tierce__vfs *vfs, uint64_t deadline_ns)
     while (!tierce__list_empty(&t->ready)) {
         struct tierce__list *node = t->ready.next;
         tierce__list_remove(node);
-        t->in_flight--;
         tierce__lock_drop(&t->lock);
-        struct tierce__vfs_io *io = io_of(node);
+        TIERCE_ASSERT(t->in_flight > 0);
+        t->in_flight--;
+        struct tierce__vfs_io *io = io_of(TIERCE__CONTAINER_OF(node, struct tierce__task, node));
         io->done(io);
         ran++;
         tierce__lock_take(&t->lock);
@@ -141,30 +127,17 @@ static void use_memory(struct tierce__vfs *vfs, uint8_t *base, uint64_t bytes)
     (void)bytes;
 }
 
-static bool busy(struct threads *t)
-{
-    tierce__lock_take(&t->lock);
-    bool result = t->in_flight > 0;
-    tierce__lock_drop(&t->lock);
-    return result;
-}
-
 static void destroy(struct tierce__vfs *vfs)
 {
     struct threads *t = (struct threads *)vfs;
     if (t == NULL)
         return;
-    while (busy(t))
+    while (t->in_flight > 0)
         (void)poll_ready(vfs, TIERCE__DEADLINE_NEVER);
-    tierce__lock_take(&t->lock);
-    t->ending = true;
-    tierce__cond_broadcast(&t->work);
-    tierce__lock_drop(&t->lock);
-    for (unsigned i = 0; t->started && i < t->thread_count; i++)
-        pthread_join(t->threads[i], NULL);
+    tierce__workers_destroy(t->workers);
+    TIERCE_DASSERT(tierce__list_empty(&t->ready));
     tierce__files_leave(vfs);
     tierce__cond_fini(&t->finished);
-    tierce__cond_fini(&t->work);
     tierce__lock_fini(&t->lock);
     tierce__free(t);
 }
@@ -190,9 +163,7 @@ int tierce__vfs_threads_create(struct tierce__vfs **out, unsigned thread_count)
     t->base.folder = AT_FDCWD;
     t->thread_count = thread_count;
     tierce__lock_init(&t->lock, TIERCE__LOCK_VFS);
-    tierce__cond_init(&t->work);
     tierce__cond_init(&t->finished);
-    tierce__list_init(&t->queue);
     tierce__list_init(&t->ready);
     *out = &t->base;
     return 0;

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mix.h"
+#include "base/threads.h"
 #include "manager/locate/locator_private.h"
 #include "manager/locate/notes.h"
 
@@ -20,8 +21,7 @@ struct tierce__deleter {
     uint64_t executing;
     struct tierce__deleter_stats stats;
     bool is_ending;
-    pthread_t *threads;
-    uint32_t thread_count;
+    struct tierce__threads threads;
 };
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -630,9 +630,7 @@ static void end_threads(struct tierce__deleter *deleter)
     deleter->is_ending = true;
     tierce__cond_broadcast(&deleter->wake);
     tierce__lock_drop(&deleter->lock);
-    for (uint32_t i = 0; i < deleter->thread_count; i++)
-        pthread_join(deleter->threads[i], NULL);
-    deleter->thread_count = 0;
+    tierce__threads_join(&deleter->threads);
 }
 
 int tierce__deleter_create(struct tierce__deleter **out, struct tierce__locator *locator,
@@ -645,12 +643,7 @@ int tierce__deleter_create(struct tierce__deleter **out, struct tierce__locator 
     tierce__lock_init(&deleter->lock, TIERCE__LOCK_DELETER);
     tierce__cond_init(&deleter->wake);
     tierce__cond_init(&deleter->idle);
-    deleter->threads = tierce__calloc(threads + 1, sizeof(*deleter->threads));
-    int rc = deleter->threads != NULL ? 0 : -ENOMEM;
-    while (rc == 0 && deleter->thread_count < threads) {
-        rc = -pthread_create(&deleter->threads[deleter->thread_count], NULL, run, deleter);
-        deleter->thread_count += rc == 0;
-    }
+    int rc = tierce__threads_start(&deleter->threads, threads, run, deleter);
     if (rc < 0)
         tierce__deleter_destroy(deleter);
     else
@@ -727,7 +720,6 @@ void tierce__deleter_destroy(struct tierce__deleter *deleter)
     tierce__cond_fini(&deleter->idle);
     tierce__cond_fini(&deleter->wake);
     tierce__lock_fini(&deleter->lock);
-    tierce__free(deleter->threads);
     tierce__free(deleter);
 }
 

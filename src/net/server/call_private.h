@@ -6,7 +6,7 @@
 
 #include "net/server/serve.h"
 #include "net/server/loop.h"
-#include "net/server/workers.h"
+#include "base/threads.h"
 
 /*
  * The common part of all calls, independent of the protocol. A call has two holders: its

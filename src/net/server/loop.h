@@ -7,16 +7,12 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/deadlines.h"
+#include "base/threads.h"
 
 /*
  * The interface of the thread that owns connections: deadlines, and messages from other threads.
  * The implementation (uv_loop.c, or a test) is hidden.
  */
-
-struct tierce__task {
-    struct tierce__list node;
-    void (*run)(struct tierce__task *task);
-};
 
 struct tierce__loop {
     struct tierce__deadlines deadlines; /* owner only */

@@ -2,14 +2,14 @@
 #include "optimizer/replay/jobs.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/threads.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #define THREADS_MAX 64u
 
-struct tierce__workers {
-    const struct tierce__workers_opts *opts;
+struct tierce__jobs {
+    const struct tierce__jobs_opts *opts;
     struct tierce__lock lock; /* WORKERS: guards the fields below */
     struct tierce__cond changed;
     size_t next_job;
@@ -19,7 +19,7 @@ struct tierce__workers {
 };
 
 /* The next job, or job_count if there is none to begin. */
-static size_t take_job(struct tierce__workers *w, int rc)
+static size_t take_job(struct tierce__jobs *w, int rc)
 {
     size_t job = w->opts->job_count;
     tierce__lock_take(&w->lock);
@@ -36,14 +36,14 @@ static size_t take_job(struct tierce__workers *w, int rc)
 
 static void *run_jobs(void *arg)
 {
-    struct tierce__workers *w = arg;
+    struct tierce__jobs *w = arg;
     int rc = 0;
     for (size_t job; (job = take_job(w, rc)) < w->opts->job_count;)
         rc = w->opts->run(w->opts->arg, job, w);
     return NULL;
 }
 
-bool tierce__workers_tell(struct tierce__workers *workers, uint64_t done)
+bool tierce__jobs_tell(struct tierce__jobs *workers, uint64_t done)
 {
     tierce__lock_take(&workers->lock);
     workers->done += done;
@@ -54,7 +54,7 @@ bool tierce__workers_tell(struct tierce__workers *workers, uint64_t done)
     return go_on;
 }
 
-static void wait_for_all(struct tierce__workers *w)
+static void wait_for_all(struct tierce__jobs *w)
 {
     uint64_t told = 0;
     tierce__lock_take(&w->lock);
@@ -73,31 +73,24 @@ static void wait_for_all(struct tierce__workers *w)
         w->opts->progress(w->opts->progress_arg, w->opts->total, w->opts->total);
 }
 
-int tierce__workers_run(const struct tierce__workers_opts *opts)
+int tierce__jobs_run(const struct tierce__jobs_opts *opts)
 {
-    pthread_t threads[THREADS_MAX];
-    struct tierce__workers w = {.opts = opts};
+    struct tierce__threads threads = {0};
+    struct tierce__jobs w = {.opts = opts};
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     size_t wanted = opts->threads > 0 ? opts->threads : processors > 0 ? (size_t)processors : 1;
-    size_t started = 0;
     wanted = wanted < THREADS_MAX ? wanted : THREADS_MAX;
     wanted = wanted < opts->job_count ? wanted : opts->job_count;
     tierce__lock_init(&w.lock, TIERCE__LOCK_WORKERS);
     tierce__cond_init(&w.changed);
     w.running = wanted;
-    for (; started < wanted; started++) {
-        int rc = pthread_create(&threads[started], NULL, run_jobs, &w);
-        if (rc != 0) {
-            tierce__lock_take(&w.lock);
-            w.running -= wanted - started;
-            w.error = w.error == 0 ? -rc : w.error;
-            tierce__lock_drop(&w.lock);
-            break;
-        }
-    }
+    int rc = tierce__threads_start(&threads, (uint32_t)wanted, run_jobs, &w);
+    tierce__lock_take(&w.lock);
+    w.running -= wanted - threads.count;
+    w.error = w.error == 0 ? rc : w.error;
+    tierce__lock_drop(&w.lock);
     wait_for_all(&w);
-    for (size_t i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
+    tierce__threads_join(&threads);
     tierce__cond_fini(&w.changed);
     tierce__lock_fini(&w.lock);
     return w.error;

@@ -168,9 +168,9 @@ static void tell_growth(const struct work *work, const struct job *job, struct s
 /* ---- running a job --------------------------------------------------------------------------- */
 
 /* Counts a request, and returns whether to continue. */
-static bool has_done(struct tierce__workers *workers, uint64_t *done)
+static bool has_done(struct tierce__jobs *workers, uint64_t *done)
 {
-    return ++*done % REQUESTS_TOLD != 0 || tierce__workers_tell(workers, REQUESTS_TOLD);
+    return ++*done % REQUESTS_TOLD != 0 || tierce__jobs_tell(workers, REQUESTS_TOLD);
 }
 
 /* A curve while it is scanned. */
@@ -232,8 +232,7 @@ static int keep_curves(const struct job *job, const struct tierce__curve *curve,
     return 0;
 }
 
-static int run_curve(const struct work *work, const struct job *job,
-                     struct tierce__workers *workers)
+static int run_curve(const struct work *work, const struct job *job, struct tierce__jobs *workers)
 {
     struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX] = {0};
     struct tierce__curve *curve = NULL;
@@ -319,8 +318,7 @@ static void fill_rows(const struct job *job, const struct tierce__replay_result 
     }
 }
 
-static int run_replay(const struct work *work, const struct job *job,
-                      struct tierce__workers *workers)
+static int run_replay(const struct work *work, const struct job *job, struct tierce__jobs *workers)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     struct tierce__sim_point point = {
@@ -354,7 +352,7 @@ static int run_replay(const struct work *work, const struct job *job,
     return rc;
 }
 
-static int run_kvcm(const struct work *work, const struct job *job, struct tierce__workers *workers)
+static int run_kvcm(const struct work *work, const struct job *job, struct tierce__jobs *workers)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     struct tierce__kvcm_layout layout = {0};
@@ -385,7 +383,7 @@ static int run_kvcm(const struct work *work, const struct job *job, struct tierc
     return rc;
 }
 
-static int run_job(void *arg, size_t index, struct tierce__workers *workers)
+static int run_job(void *arg, size_t index, struct tierce__jobs *workers)
 {
     const struct work *work = arg;
     const struct job *job = &work->jobs[index];
@@ -553,7 +551,7 @@ static bool wants(const struct tierce__sweep_opts *opts, enum tierce__cache_kind
 
 static int run_all(struct work *work)
 {
-    return tierce__workers_run(&(struct tierce__workers_opts){
+    return tierce__jobs_run(&(struct tierce__jobs_opts){
         .job_count = work->job_count,
         .run = run_job,
         .arg = work,

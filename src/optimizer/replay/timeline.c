@@ -89,7 +89,7 @@ static const struct tierce__replay_result *result_of(const struct cache *cache)
                                : tierce__replay_result(cache->replay);
 }
 
-static int run_line(void *arg, size_t index, struct tierce__workers *workers)
+static int run_line(void *arg, size_t index, struct tierce__jobs *workers)
 {
     struct work *work = arg;
     struct tierce__timeline *out = work->out;
@@ -102,7 +102,7 @@ static int run_line(void *arg, size_t index, struct tierce__workers *workers)
          rc == 0 && r != NULL; r = tierce__recording_next(work->recording, r)) {
         uint32_t at = (uint32_t)((uint64_t)(r->time_us - out->start_us) / out->slice_us);
         if (at > slice) {
-            if (!tierce__workers_tell(workers, 0))
+            if (!tierce__jobs_tell(workers, 0))
                 break;
             fill_slices(slices, slice, at, &before, result_of(&cache));
             before = *result_of(&cache);
@@ -150,7 +150,7 @@ int tierce__timeline_run(struct tierce__timeline *out, const struct tierce__reco
                         .out = &timeline};
     int rc = plan(&work);
     if (rc == 0)
-        rc = tierce__workers_run(&(struct tierce__workers_opts){
+        rc = tierce__jobs_run(&(struct tierce__jobs_opts){
             .job_count = timeline.line_count,
             .run = run_line,
             .arg = &work,

@@ -11,7 +11,7 @@
 #include "net/server/grpc/protobuf.h"
 #include "net/server/routes.h"
 #include "net/server/serve.h"
-#include "net/server/workers.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -172,37 +172,6 @@ START_TEST(test_routes)
     const char *other;
     ck_assert_ptr_null(tierce__routes_find(&routes, &other, "/a", NULL));
     tierce__routes_fini(&routes);
-}
-END_TEST
-
-/* ---- workers --------------------------------------------------------------------------------- */
-
-static atomic_int ran;
-static atomic_bool gate;
-
-static void run(struct tierce__task *task)
-{
-    (void)task;
-    while (!atomic_load(&gate)) {
-    }
-    atomic_fetch_add(&ran, 1);
-}
-
-START_TEST(test_workers_have_a_limit_and_finish_what_waits)
-{
-    struct tierce__workers *workers;
-    static struct tierce__task tasks[100];
-    ck_assert_int_eq(tierce__workers_create(&workers, 2, 10), 0);
-    int taken = 0;
-    for (int i = 0; i < 100; i++) {
-        tasks[i].run = run;
-        taken += tierce__workers_submit(workers, &tasks[i]);
-    }
-    ck_assert_int_ge(taken, 10);
-    ck_assert_int_le(taken, 12); /* those that run wait no more */
-    atomic_store(&gate, true);
-    tierce__workers_destroy(workers);
-    ck_assert_int_eq(atomic_load(&ran), taken);
 }
 END_TEST
 
@@ -633,7 +602,6 @@ int main(void)
     tcase_add_test(tests, test_messages_are_cut_between_characters);
     tcase_add_test(tests, test_content_types);
     tcase_add_test(tests, test_routes);
-    tcase_add_test(tests, test_workers_have_a_limit_and_finish_what_waits);
     tcase_add_test(tests, test_a_deferred_call_keeps_its_state);
     tcase_add_test(tests, test_protobuf_fields);
     tcase_add_test(tests, test_peers);

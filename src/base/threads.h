@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_BASE_THREADS_H
+#define TIERCE_BASE_THREADS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+#include "base/list.h"
+
+/*
+ * Threads, and a queue of tasks for a fixed number of them.
+ *
+ *     rc = tierce__workers_create(&workers, 4, 1000);
+ *     task->run = run_task;
+ *     if (!tierce__workers_submit(workers, task))
+ *         ... the queue is full ...
+ *     tierce__workers_destroy(workers);
+ *
+ * All signals are blocked in these threads except those that a fault raises: signals are for the
+ * application's threads.
+ */
+
+/* Errors: negative errno. */
+TIERCE_MUSTUSE int tierce__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg);
+
+/* Threads that run the same function. Owned by one thread. Zeroed: none. */
+struct tierce__threads {
+    uint32_t count;
+    pthread_t *ids;
+};
+
+/* Errors: -ENOMEM, negative errno. Then `count` threads run; the caller makes them return, and
+ * joins them. */
+TIERCE_MUSTUSE int tierce__threads_start(struct tierce__threads *threads, uint32_t count,
+                                         void *(*run)(void *arg), void *arg);
+
+/* Blocks until all have returned. `threads` is zeroed. */
+void tierce__threads_join(struct tierce__threads *threads);
+
+struct tierce__task {
+    struct tierce__list node;
+    void (*run)(struct tierce__task *task);
+};
+
+struct tierce__workers;
+
+/* At most `queue_max` tasks wait for a thread. Errors: -ENOMEM, negative errno. */
+TIERCE_MUSTUSE int tierce__workers_create(struct tierce__workers **out, uint32_t threads,
+                                          uint32_t queue_max);
+
+/* Runs the queued tasks, and ends. NULL is accepted. Not on a worker. */
+void tierce__workers_destroy(struct tierce__workers *workers);
+
+/* Tasks begin in the order of their submission. A task may free itself. False: the queue is full.
+ * Thread: any. */
+bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task);
+
+/* The number of queued tasks. Thread: any. */
+uint32_t tierce__workers_waiting(struct tierce__workers *workers);
+
+#endif
