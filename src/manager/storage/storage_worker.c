@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/list.h"
 #include "base/lock.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 /* A job: paths to delete or, with `bytes`, to measure. The caller frees it; if the caller has given
  * up, the thread does. */
 struct job {
-    struct job *next;
+    struct tierce__list node;
     size_t count, done;
     bool is_left; /* the caller has given up */
     int *status;
@@ -34,7 +35,7 @@ struct tierce__storage_worker {
     struct tierce__cond wanted;
     struct tierce__cond got_on;
     unsigned references; /* of the thread and of holders */
-    struct job *first, *last;
+    struct tierce__list jobs;
     struct job *current;
     uint64_t busy_ns; /* start of the current driver call; 0: none */
     bool wants_probe, is_ending, has_ended, is_joined;
@@ -60,6 +61,7 @@ static struct job *make_job(const char *const *paths, size_t count, bool measure
     if (job == NULL)
         return NULL;
     job->count = count;
+    tierce__list_init(&job->node);
     job->status = tierce__calloc(count, sizeof(*job->status));
     job->paths = tierce__calloc(count, sizeof(*job->paths));
     if (measures)
@@ -110,8 +112,9 @@ static void got_on(struct tierce__storage_worker *worker)
 
 static void do_job(struct tierce__storage_worker *worker)
 {
-    struct job *job = worker->first;
-    worker->first = job->next;
+    struct job *job = TIERCE__CONTAINER_OF(worker->jobs.next, struct job, node);
+    TIERCE_ASSERT(worker->current == NULL);
+    tierce__list_remove(&job->node);
     worker->current = job;
     while (job->done < job->count && !job->is_left) {
         const char *path = job->paths[job->done];
@@ -158,7 +161,7 @@ static void *run(void *arg)
     for (;;) {
         if (worker->wants_probe && !worker->is_ending)
             do_probe(worker);
-        if (worker->first != NULL)
+        if (!tierce__list_empty(&worker->jobs))
             do_job(worker);
         else if (worker->is_ending)
             break;
@@ -190,6 +193,7 @@ int tierce__storage_worker_start(struct tierce__storage_worker **out,
     worker->ops = ops;
     worker->timeout_ns = timeout_ms * TIERCE__MS_NS;
     worker->references = 2;
+    tierce__list_init(&worker->jobs);
     worker->report.used_share = -1;
     tierce__lock_init(&worker->lock, TIERCE__LOCK_STORAGE);
     tierce__cond_init(&worker->wanted);
@@ -268,30 +272,6 @@ void tierce__storage_worker_hold(struct tierce__storage_worker *worker)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void put_job(struct tierce__storage_worker *worker, struct job *job)
-{
-    if (worker->first == NULL)
-        worker->first = job;
-    else
-        worker->last->next = job;
-    worker->last = job;
-    tierce__cond_signal(&worker->wanted);
-}
-
-/* Removes a job that was not started from the queue. */
-static void take_out(struct tierce__storage_worker *worker, struct job *job)
-{
-    struct job *before = NULL;
-    for (struct job *at = worker->first; at != job; at = at->next)
-        before = at;
-    if (before == NULL)
-        worker->first = job->next;
-    else
-        before->next = job->next;
-    if (worker->last == job)
-        worker->last = before;
-}
-
 static int ask(struct tierce__storage_worker *worker, const char *const *paths, size_t count,
                uint64_t *bytes, int *status)
 {
@@ -301,8 +281,10 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
         return -ENOMEM;
     tierce__lock_take(&worker->lock);
     bool is_asked = !worker->is_ending && !hangs(worker);
-    if (is_asked)
-        put_job(worker, job);
+    if (is_asked) {
+        tierce__list_push_back(&worker->jobs, &job->node);
+        tierce__cond_signal(&worker->wanted);
+    }
     while (is_asked && job->done < count && wait_for_it(worker))
         continue;
     bool is_current = worker->current == job;
@@ -313,8 +295,8 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
     if (is_asked && job->done < count && is_current)
         status[job->done] = TIERCE_E_DEADLINE;
     job->is_left = is_current && job->done < count;
-    if (is_asked && job->done < count && !is_current)
-        take_out(worker, job);
+    if (!is_current)
+        tierce__list_remove(&job->node);
     bool is_left = job->is_left;
     tierce__lock_drop(&worker->lock);
     if (!is_left)
