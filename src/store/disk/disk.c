@@ -264,6 +264,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
         return accept_clear(d, req, finished);
     case TIERCE__TIER_SIBLINGS:
         return siblings(d, req);
+    case TIERCE__TIER_LIST:
     case TIERCE__TIER_PING:
         return TIERCE_E_UNSUPPORTED;
     }

@@ -467,6 +467,7 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
         return run_clear(memory, req);
     case TIERCE__TIER_SIBLINGS:
         return run_siblings(memory, req);
+    case TIERCE__TIER_LIST:
     case TIERCE__TIER_PING:
         return TIERCE_E_UNSUPPORTED;
     }

@@ -78,12 +78,10 @@ int tierce__connector_open(struct tierce__connector **out, const char *url,
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static int check_names(const struct tierce__connector_req *req)
+static int check_names(const struct tierce__tier_req *req)
 {
-    bool lists = req->op == TIERCE__CONNECTOR_LIST;
-    size_t most = req->op == TIERCE__CONNECTOR_EXISTS ? NAMES_MAX
-                  : req->op == TIERCE__CONNECTOR_PING ? 0
-                                                      : 1;
+    bool lists = req->op == TIERCE__TIER_LIST;
+    size_t most = req->op == TIERCE__TIER_LOOKUP ? NAMES_MAX : req->op == TIERCE__TIER_PING ? 0 : 1;
     if (req->name_count > most)
         return most == NAMES_MAX ? TIERCE_E_LIMIT : TIERCE_E_ARGUMENT;
     if (req->name_count == 0 && most == 1 && !lists)
@@ -97,15 +95,16 @@ static int check_names(const struct tierce__connector_req *req)
     return 0;
 }
 
-int tierce__connector_check(const struct tierce__connector_req *req, unsigned caps)
+int tierce__connector_check(const struct tierce__tier_req *req, unsigned caps)
 {
-    bool get = req->op == TIERCE__CONNECTOR_GET, put = req->op == TIERCE__CONNECTOR_PUT;
-    if ((unsigned)req->op > TIERCE__CONNECTOR_PING ||
+    bool get = req->op == TIERCE__TIER_GET, put = req->op == TIERCE__TIER_PUT;
+    bool is_of_tiers = req->op > TIERCE__TIER_DELETE && req->op < TIERCE__TIER_LIST;
+    if ((unsigned)req->op > TIERCE__TIER_PING || is_of_tiers ||
         (unsigned)req->urgency >= TIERCE__CONNECTOR_URGENCIES)
         return TIERCE_E_ARGUMENT;
-    if (req->op == TIERCE__CONNECTOR_LIST && (caps & TIERCE__CONNECTOR_LISTS) == 0)
+    if (req->op == TIERCE__TIER_LIST && (caps & TIERCE__CONNECTOR_LISTS) == 0)
         return TIERCE_E_UNSUPPORTED;
-    if (req->op == TIERCE__CONNECTOR_LIST && req->each == NULL)
+    if (req->op == TIERCE__TIER_LIST && req->each == NULL)
         return TIERCE_E_ARGUMENT;
     if ((get || put) && (req->buf == NULL || req->length == 0))
         return TIERCE_E_ARGUMENT;
@@ -115,7 +114,7 @@ int tierce__connector_check(const struct tierce__connector_req *req, unsigned ca
     if (get && req->offset != 0 && (caps & TIERCE__CONNECTOR_RANGES) == 0)
         return TIERCE_E_UNSUPPORTED;
     int rc = check_names(req);
-    if (rc == 0 && req->op == TIERCE__CONNECTOR_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
+    if (rc == 0 && req->op == TIERCE__TIER_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
         rc = TIERCE_E_UNSUPPORTED;
     return rc;
 }

@@ -2,13 +2,7 @@
 #ifndef TIERCE_CONNECTOR_H
 #define TIERCE_CONNECTOR_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "base/list.h"
-#include "core/chunk/pool.h"
-#include <tierce/status.h>
+#include "store/tier.h"
 
 /*
  * The client of one kind of remote store. It stores named objects of opaque bytes. The caller
@@ -18,12 +12,10 @@
  *     connector->ops->submit(connector, &req);      // answered by req.done
  *     left = connector->ops->close(connector, deadline_ns);
  *
- * Everything is a request, as in store/tier.h: submit() returns nothing and does not block; the
- * answer is done(req), exactly once, at the deadline at the latest, perhaps before submit returns,
- * perhaps from a thread of the connector, never under a lock of it. `done` must not block. The
- * request and its names are the caller's and stay until done. If an external call cannot be ended
- * at the deadline, it is abandoned: the connector keeps its own reference on the buffer until the
- * call returns, and touches nothing else of the request.
+ * Everything is a request (store_req.h): LOOKUP, GET, PUT, DELETE, LIST and PING. submit() does not
+ * block, and the answer comes at the deadline at the latest. If an external call cannot be ended at
+ * the deadline, it is abandoned: the connector keeps its own reference on the buffer until the call
+ * returns, and touches nothing else of the request.
  *
  * An object exists whole or not at all: half of a PUT is never found, even after a crash of either
  * side, and a PUT of an existing name replaces the object atomically. Several writers of one name
@@ -38,93 +30,6 @@
  */
 
 struct tierce__connector;
-struct tierce__connector_req;
-
-typedef void tierce__connector_done_fn(struct tierce__connector_req *req);
-
-enum tierce__connector_op {
-    TIERCE__CONNECTOR_EXISTS, /* how many leading names are there? */
-    TIERCE__CONNECTOR_GET,    /* a range of an object into a buffer */
-    TIERCE__CONNECTOR_PUT,    /* keep an object */
-    TIERCE__CONNECTOR_DELETE, /* forget an object; one that is not there is fine */
-    TIERCE__CONNECTOR_LIST,   /* names, page by page; connectors with TIERCE__CONNECTOR_LISTS */
-    TIERCE__CONNECTOR_PING,   /* is the store there, and does it take our credentials? */
-};
-
-/* Priority of requests when not all can be served at once. Equal ones are served in order of
- * arrival. */
-enum tierce__connector_urgency {
-    TIERCE__CONNECTOR_PEEK, /* EXISTS, PING */
-    TIERCE__CONNECTOR_PREFETCH,
-    TIERCE__CONNECTOR_FETCH,
-    TIERCE__CONNECTOR_STORE, /* PUT, DELETE, LIST */
-    TIERCE__CONNECTOR_URGENCIES
-};
-
-#define TIERCE__CONNECTOR_NAME_MAX 512u
-
-/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. It is not a path: it
- * may contain slashes and dots, which the connector maps to characters that its store accepts. */
-struct tierce__store_name {
-    const char *text; /* not terminated */
-    size_t bytes;
-};
-
-/* One name of a page. [borrow for the call] */
-typedef void tierce__connector_each_fn(void *arg, const struct tierce__store_name *name);
-
-struct tierce__connector_req {
-    enum tierce__connector_op op;
-    enum tierce__connector_urgency urgency;
-    uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
-    tierce__connector_done_fn *done;
-    void *arg; /* the caller's */
-
-    /* EXISTS: names[0 .. name_count). [out] found: the number of leading names that exist for
-     * certain, with any status; 0 if none is known. TIERCE_E_DEADLINE with found > 0 is a partial
-     * answer: the names after these may or may not exist. GET, PUT, DELETE: names[0]. LIST:
-     * names[0] is a prefix, or there is no name. [borrow until done] */
-    const struct tierce__store_name *names;
-    size_t name_count;
-    size_t found;
-
-    /*
-     * GET: bytes [offset, offset + length) of the object to buf->data + offset. Without
-     * TIERCE__CONNECTOR_RANGES: offset 0 and the whole object, whose length must be `length`. The
-     * status is TIERCE_E_FORMAT if the object ends before the range, or, when read whole, is not
-     * `length` bytes long; the contents of buf are then undefined. If it ends before the range
-     * begins, the status may also be TIERCE_E_MISS. PUT: buf->data[0 .. length). `length` is never
-     * 0. The caller keeps its reference until done.
-     */
-    struct tierce__buf *buf;
-    uint64_t offset;
-    uint64_t length;
-
-    /* LIST: [in, out] cursor: 0 for the first page, 0 again after the last. `each` is called before
-     * done for each name of the page, under no lock. A name that exists throughout is reported at
-     * least once; a page may be empty. */
-    uint64_t cursor;
-    tierce__connector_each_fn *each;
-
-    /*
-     * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (the store has no room),
-     * TIERCE_E_REFUSED (it rejects our credentials, or they lack permission), TIERCE_E_DOWN (it
-     * cannot be reached), TIERCE_E_DEADLINE, TIERCE_E_FORMAT (an invalid answer, or an object of
-     * the wrong length), TIERCE_E_LIMIT (larger than the store accepts, or the request queue is
-     * full), TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT (a contract above is broken), TIERCE_E_CLOSED,
-     * TIERCE_E_CANCELLED (close was quicker), or a negative errno. In words: ops->why.
-     */
-    int status;
-    /* [in] false; [out] true: `status` is a failure that another request was answered with. It is
-     * no further sign that the store fails. */
-    bool repeats;
-    /* [in] false; [out] true: a connection was made for the request, so that the time to the answer
-     * contains more round trips than others do. */
-    bool connected;
-
-    struct tierce__list node; /* the connector's while the request is with it */
-    uint64_t scratch[8];      /* the connector's while the request is with it */
-};
 
 #define TIERCE__CONNECTOR_RANGES 1u /* GET takes any range */
 #define TIERCE__CONNECTOR_LISTS  2u /* LIST */
@@ -134,21 +39,15 @@ struct tierce__connector_req {
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 
-struct tierce__connector_stats {
-    uint64_t connections; /* open now */
-    uint64_t connects;    /* made so far */
-    uint64_t requests_waiting;
-    uint64_t requests_left_behind; /* present calls that have not returned by their deadline */
-};
-
 struct tierce__connector_ops {
     const char *scheme; /* of its URLs, "redis" */
     /* Thread: any. After close has begun: TIERCE_E_CLOSED. */
-    void (*submit)(struct tierce__connector *connector, struct tierce__connector_req *req);
+    void (*submit)(struct tierce__connector *connector, struct tierce__tier_req *req);
     /* The last failure in words, with the store's name and without credentials; "" for none.
      * Thread: any. */
     void (*why)(struct tierce__connector *connector, char why[TIERCE__CONNECTOR_WHY_BYTES]);
-    void (*stats)(struct tierce__connector *connector, struct tierce__connector_stats *out);
+    /* Sets connections, connects, waiting and calls_hanging, and no other field. */
+    void (*stats)(struct tierce__connector *connector, struct tierce__tier_stats *out);
     /* Answers every request and frees the connector. Blocks until the deadline at most. False: a
      * call has not returned, so the connector is abandoned and the pool of its buffers must never
      * be freed. */

@@ -24,6 +24,6 @@ typedef int tierce__connector_open_fn(struct tierce__connector **out,
 
 /* Whether a request keeps the contract of connector.h: 0, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT, or
  * TIERCE_E_UNSUPPORTED for an operation that these caps lack. */
-TIERCE_MUSTUSE int tierce__connector_check(const struct tierce__connector_req *req, unsigned caps);
+TIERCE_MUSTUSE int tierce__connector_check(const struct tierce__tier_req *req, unsigned caps);
 
 #endif

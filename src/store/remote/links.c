@@ -22,8 +22,7 @@
 /* A request that a worker has taken. */
 struct slot {
     struct tierce__links_call call; /* the thread's alone */
-    struct tierce__connector_req
-        *req; /* belongs to the call until it is answered; under the lock */
+    struct tierce__tier_req *req;   /* belongs to the call until it is answered; under the lock */
 };
 
 struct worker {
@@ -69,9 +68,9 @@ static struct links *links_of(struct tierce__connector *connector)
     return links;
 }
 
-static struct tierce__connector_req *req_of(struct tierce__list *node)
+static struct tierce__tier_req *req_of(struct tierce__list *node)
 {
-    return TIERCE__CONTAINER_OF(node, struct tierce__connector_req, node);
+    return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -81,7 +80,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void answer(struct tierce__connector_req *req, int status)
+static void answer(struct tierce__tier_req *req, int status)
 {
     req->status = status;
     req->done(req);
@@ -106,7 +105,7 @@ static void set_why(struct links *links, const char *why)
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* The most urgent request that this worker takes. Under the lock. */
-static struct tierce__connector_req *next_req(struct links *links, const struct worker *worker)
+static struct tierce__tier_req *next_req(struct links *links, const struct worker *worker)
 {
     for (size_t i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {
         struct tierce__list *list = &links->waiting[i];
@@ -139,7 +138,7 @@ static bool note_call(struct links *links, struct worker *worker, int rc)
  * call failed may have been answered at its deadline: then the next one is the first. Under the
  * lock. */
 static bool repeats_failure(const struct links *links, struct worker *worker,
-                            const struct tierce__connector_req *req, int rc)
+                            const struct tierce__tier_req *req, int rc)
 {
     bool repeats =
         rc != 0 && links->link_ops->repeats != NULL && links->link_ops->repeats(worker->link);
@@ -165,7 +164,7 @@ static void end_call(struct links *links, struct worker *worker, struct slot *sl
     tierce__lock_take(&links->lock);
     bool connected = note_call(links, worker, rc);
     worker->in_call = !is_last;
-    struct tierce__connector_req *req = slot->req; /* NULL: it was answered at its deadline */
+    struct tierce__tier_req *req = slot->req; /* NULL: it was answered at its deadline */
     bool repeats = repeats_failure(links, worker, req, rc);
     slot->req = NULL;
     links->answering++;
@@ -230,7 +229,7 @@ static void make_gets(struct links *links, struct worker *worker, size_t count)
 }
 
 /* Under the lock. */
-static bool take_request(struct worker *worker, size_t i, struct tierce__connector_req *req)
+static bool take_request(struct worker *worker, size_t i, struct tierce__tier_req *req)
 {
     struct slot *slot = &worker->slots[i];
     if (tierce__links_prepare(&slot->call, req) != 0)
@@ -245,17 +244,17 @@ static bool take_request(struct worker *worker, size_t i, struct tierce__connect
  * one, so that a lookup soon finds it free. Under the lock. Returns how many there are.
  */
 static size_t take_gets(struct links *links, struct worker *worker,
-                        const struct tierce__connector_req *first)
+                        const struct tierce__tier_req *first)
 {
     struct tierce__list *list = &links->waiting[first->urgency];
     uint64_t bytes = first->length;
     size_t count = 1, share = 1 + links->waiting_count / links->worker_count;
-    if (links->link_ops->send_gets == NULL || first->op != TIERCE__CONNECTOR_GET ||
+    if (links->link_ops->send_gets == NULL || first->op != TIERCE__TIER_GET ||
         !worker->takes_stores)
         return 1;
     while (count < TIERCE__LINKS_GETS && count < share && !tierce__list_empty(list)) {
-        struct tierce__connector_req *next = req_of(list->next);
-        if (next->op != TIERCE__CONNECTOR_GET || bytes + next->length > GETS_BYTES ||
+        struct tierce__tier_req *next = req_of(list->next);
+        if (next->op != TIERCE__TIER_GET || bytes + next->length > GETS_BYTES ||
             !take_request(worker, count, next))
             break;
         tierce__list_remove(&next->node);
@@ -267,7 +266,7 @@ static size_t take_gets(struct links *links, struct worker *worker,
 }
 
 /* One request, or several, taken with the lock held, which is held again at the end. */
-static void serve(struct links *links, struct worker *worker, struct tierce__connector_req *req)
+static void serve(struct links *links, struct worker *worker, struct tierce__tier_req *req)
 {
     struct slot *slot = &worker->slots[0];
     if (!take_request(worker, 0, req)) {
@@ -348,7 +347,7 @@ static void *work(void *arg)
     struct links *links = worker->owner;
     tierce__lock_take(&links->lock);
     for (;;) {
-        struct tierce__connector_req *req = next_req(links, worker);
+        struct tierce__tier_req *req = next_req(links, worker);
         if (req != NULL) {
             wake_more(links);
             serve(links, worker, req);
@@ -382,7 +381,7 @@ static bool take_running(struct worker *worker, uint64_t now, struct tierce__lis
             *next = least(*next, slot->req->deadline_ns);
             continue;
         }
-        if (slot->req->op == TIERCE__CONNECTOR_EXISTS)
+        if (slot->req->op == TIERCE__TIER_LOOKUP)
             slot->req->found = tierce__links_found(&slot->call);
         tierce__list_push_back(out, &slot->req->node);
         slot->req = NULL;
@@ -438,7 +437,7 @@ static void *watch_deadlines(void *arg)
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /* Under the lock. */
-static int enqueue(struct links *links, struct tierce__connector_req *req)
+static int enqueue(struct links *links, struct tierce__tier_req *req)
 {
     if (links->closing)
         return TIERCE_E_CLOSED;
@@ -454,7 +453,7 @@ static int enqueue(struct links *links, struct tierce__connector_req *req)
     return 0;
 }
 
-static void submit(struct tierce__connector *connector, struct tierce__connector_req *req)
+static void submit(struct tierce__connector *connector, struct tierce__tier_req *req)
 {
     struct links *links = links_of(connector);
     req->found = 0;
@@ -487,20 +486,19 @@ static bool has_request(const struct worker *worker)
     return has;
 }
 
-static void get_stats(struct tierce__connector *connector, struct tierce__connector_stats *out)
+static void get_stats(struct tierce__connector *connector, struct tierce__tier_stats *out)
 {
     struct links *links = links_of(connector);
-    struct tierce__connector_stats stats = {0};
     tierce__lock_take(&links->lock);
-    stats.connects = links->connects;
-    stats.requests_waiting = links->waiting_count;
+    out->connects = links->connects;
+    out->waiting = links->waiting_count;
+    out->connections = out->calls_hanging = 0;
     for (uint32_t i = 0; i < links->worker_count; i++) {
         const struct worker *worker = &links->workers[i];
-        stats.connections += worker->is_connected;
-        stats.requests_left_behind += worker->in_call && !has_request(worker);
+        out->connections += worker->is_connected;
+        out->calls_hanging += worker->in_call && !has_request(worker);
     }
     tierce__lock_drop(&links->lock);
-    *out = stats;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -29,7 +29,7 @@ static int make_room(void **array, size_t *room, size_t wanted)
     return 0;
 }
 
-static int copy_names(struct tierce__links_call *call, const struct tierce__connector_req *req)
+static int copy_names(struct tierce__links_call *call, const struct tierce__tier_req *req)
 {
     size_t bytes = 0, names_bytes = req->name_count * sizeof(*req->names);
     for (size_t i = 0; i < req->name_count; i++)
@@ -50,7 +50,7 @@ static int copy_names(struct tierce__links_call *call, const struct tierce__conn
     return rc;
 }
 
-int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__connector_req *req)
+int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__tier_req *req)
 {
     call->op = req->op;
     call->deadline_ns = req->deadline_ns;
@@ -62,7 +62,7 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     call->page.used = 0;
     call->page.no_memory = false;
     int rc = copy_names(call, req);
-    if (rc == 0 && (req->op == TIERCE__CONNECTOR_GET || req->op == TIERCE__CONNECTOR_PUT)) {
+    if (rc == 0 && (req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT)) {
         call->buf = req->buf;
         tierce__buf_acquire(call->buf);
     }
@@ -101,8 +101,7 @@ static void collect(void *arg, const struct tierce__store_name *name)
     page->used = wanted;
 }
 
-static void tell_page(const struct tierce__links_page *page,
-                      const struct tierce__connector_req *req)
+static void tell_page(const struct tierce__links_page *page, const struct tierce__tier_req *req)
 {
     for (size_t at = 0; at < page->used;) {
         uint16_t length;
@@ -148,22 +147,28 @@ int tierce__links_make_call(const struct tierce__link_ops *ops, struct tierce__l
     const struct tierce__store_name *name = call->name_count > 0 ? call->names : &no_name;
     uint64_t deadline_ns = call->deadline_ns;
     switch (call->op) {
-    case TIERCE__CONNECTOR_EXISTS:
+    case TIERCE__TIER_LOOKUP:
         return ask_exists(ops, link, call);
-    case TIERCE__CONNECTOR_GET:
+    case TIERCE__TIER_GET:
         return ops->get(link, name, call->buf->data + call->offset, call->offset, call->length,
                         deadline_ns);
-    case TIERCE__CONNECTOR_PUT:
+    case TIERCE__TIER_PUT:
         return ops->put(link, name, call->buf->data, call->length, deadline_ns);
-    case TIERCE__CONNECTOR_DELETE:
+    case TIERCE__TIER_DELETE:
         return ops->remove(link, name, deadline_ns);
-    case TIERCE__CONNECTOR_LIST: {
+    case TIERCE__TIER_LIST: {
         int rc = ops->list(link, name, &call->cursor, collect, &call->page, deadline_ns);
         return rc == 0 && call->page.no_memory ? -ENOMEM : rc;
     }
-    case TIERCE__CONNECTOR_PING:
-    default:
+    case TIERCE__TIER_PING:
         return ops->ping(link, deadline_ns);
+    case TIERCE__TIER_HIDE:
+    case TIERCE__TIER_FLUSH:
+    case TIERCE__TIER_CLEAR:
+    case TIERCE__TIER_SIBLINGS:
+    default:
+        TIERCE_ASSERT(false); /* tierce__connector_check has rejected them */
+        return TIERCE_E_ARGUMENT;
     }
 }
 
@@ -175,14 +180,14 @@ struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *ca
                                      .length = call->length};
 }
 
-void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__connector_req *req,
+void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__tier_req *req,
                              int status)
 {
-    if (call->op == TIERCE__CONNECTOR_EXISTS)
+    if (call->op == TIERCE__TIER_LOOKUP)
         req->found = tierce__links_found(call);
     if (status == 0) {
         req->cursor = call->cursor;
-        if (call->op == TIERCE__CONNECTOR_LIST)
+        if (call->op == TIERCE__TIER_LIST)
             tell_page(&call->page, req);
     }
 }

@@ -18,16 +18,22 @@ _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "one word 
 
 /* ---- shared by the files --------------------------------------------------------------------- */
 
-bool tierce__remote_name(struct tierce__remote *remote, struct tierce__remote_name *name,
-                         const struct tierce__key *key)
+static bool make_name(const struct tierce__remote *remote, struct tierce__store_name *name,
+                      char text[TIERCE__KEY_TEXT_BYTES], const struct tierce__key *key)
 {
     const uint8_t *digest = tierce__namespaces_digest(remote->namespaces, key->ns);
-    int bytes = tierce__key_text_format(name->text, digest, &key->shard, key->hash);
-    name->name = (struct tierce__store_name){.text = name->text, .bytes = (size_t)bytes};
+    int bytes = tierce__key_text_format(text, digest, &key->shard, key->hash);
+    *name = (struct tierce__store_name){.text = text, .bytes = (size_t)bytes};
     return bytes > 0;
 }
 
-void tierce__remote_call(struct tierce__remote *remote, struct tierce__connector_req *call)
+bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__remote_name *name,
+                         const struct tierce__key *key)
+{
+    return make_name(remote, &name->name, name->text, key);
+}
+
+void tierce__remote_call(struct tierce__remote *remote, struct tierce__tier_req *call)
 {
     tierce__lock_take(&remote->lock);
     bool cut = remote->cut;
@@ -147,62 +153,129 @@ void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key
         hidden->how = TIERCE__REMOTE_SHOWN;
 }
 
-int tierce__remote_status(const struct tierce__connector_req *call)
+int tierce__remote_status(const struct tierce__tier_req *call)
 {
     switch (call->status) {
     case TIERCE_E_FORMAT: /* a read: an object that is shorter than it must be */
-        return call->op == TIERCE__CONNECTOR_GET ? TIERCE_E_MISS : -EPROTO;
+        return call->op == TIERCE__TIER_GET ? TIERCE_E_MISS : -EPROTO;
     case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again; a
                               PUT is refused where it may still be read */
-        return call->op == TIERCE__CONNECTOR_PUT ? -EACCES : TIERCE_E_DOWN;
+        return call->op == TIERCE__TIER_PUT ? -EACCES : TIERCE_E_DOWN;
     case TIERCE_E_UNSUPPORTED: /* it takes none of that kind */
-        return call->op == TIERCE__CONNECTOR_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
+        return call->op == TIERCE__TIER_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
     case TIERCE_E_LIMIT: /* larger than it takes; or more wait than it serves in time */
-        return call->op == TIERCE__CONNECTOR_PUT ? TIERCE_E_FULL : TIERCE_E_DEADLINE;
+        return call->op == TIERCE__TIER_PUT ? TIERCE_E_FULL : TIERCE_E_DEADLINE;
     default:
         return call->status;
     }
 }
 
-/* ---- lookups --------------------------------------------------------------------------------- */
+/* ---- requests that are passed on --------------------------------------------------------------
+ */
 
-struct lookup {
-    struct tierce__connector_req call;
+/* A request of the tier that the connector answers: it is given names, and passes through
+ * end_passing on its way back. It takes no memory, except the names of several keys. */
+struct passing {
     struct tierce__remote *remote;
-    struct tierce__tier_req *req;
+    tierce__tier_done_fn *done; /* the caller's */
     uint64_t asked_ns;
-    size_t first; /* key that is asked for; those before it are remembered */
-    struct tierce__store_name *names;
-    struct tierce__remote_name texts[];
+    size_t first; /* LOOKUP: key that is asked for; those before it are remembered */
+    struct tierce__store_name *names; /* LOOKUP of several keys: owned */
+    struct tierce__remote_name name;
 };
+_Static_assert(sizeof(struct passing) <= sizeof(((struct tierce__tier_req *)0)->scratch),
+               "a request has room for it");
+
+static struct passing *passing_of(struct tierce__tier_req *req)
+{
+    return (struct passing *)(void *)req->scratch;
+}
 
 /* Under the lock. */
-static void learn(const struct lookup *lookup, int status)
+static void learn_lookup(const struct passing *passing, struct tierce__tier_req *req, int status)
 {
-    struct tierce__remote *remote = lookup->remote;
-    const struct tierce__tier_req *req = lookup->req;
-    for (size_t i = lookup->first; i < req->found; i++)
-        tierce__remote_learn(remote, &req->keys[i], true, lookup->asked_ns);
-    if (status == 0 && lookup->call.found < lookup->call.name_count)
-        tierce__remote_learn(remote, &req->keys[req->found], false, lookup->asked_ns);
+    size_t first = passing->first, end = first + req->found;
+    TIERCE_ASSERT(req->found <= req->name_count && end <= req->key_count);
+    for (size_t i = first; i < end; i++)
+        tierce__remote_learn(passing->remote, &req->keys[i], true, passing->asked_ns);
+    if (status == 0 && req->found < req->name_count)
+        tierce__remote_learn(passing->remote, &req->keys[end], false, passing->asked_ns);
+    req->found = end;
 }
 
-static void looked_up(struct tierce__connector_req *call)
+/* Under the lock. `status` is the tier's. */
+static void learn_read(struct tierce__remote *remote, const struct tierce__tier_req *req,
+                       int status)
 {
-    struct lookup *lookup = call->arg;
-    struct tierce__remote *remote = lookup->remote;
-    struct tierce__tier_req *req = lookup->req;
-    int status = tierce__remote_status(call);
-    TIERCE_ASSERT(call->found <= call->name_count);
-    req->found = lookup->first + call->found;
-    req->repeats = call->repeats;
+    tierce__lock_assert_held(&remote->lock);
+    if (status == 0) {
+        remote->stats.get_chunks += req->offset == 0;
+        remote->stats.get_bytes += req->length;
+    } else if (status == TIERCE_E_MISS) {
+        tierce__remote_learn(remote, &req->keys[0], false, TIERCE__REMOTE_NOW);
+    } else {
+        remote->stats.errors++;
+    }
+}
+
+/* An object of another length cannot be deleted there, and would be found by each lookup. Under the
+ * lock. `status` is the connector's. */
+static void judge(struct tierce__remote *remote, const struct tierce__key *key, int status)
+{
+    if (status == TIERCE_E_FORMAT && tierce__remote_keeps(remote))
+        tierce__remote_hide(remote, key, TIERCE__REMOTE_REPLACEABLE);
+}
+
+static void end_passing(struct tierce__tier_req *req)
+{
+    struct passing *passing = passing_of(req);
+    struct tierce__remote *remote = passing->remote;
+    int status = tierce__remote_status(req);
     tierce__lock_take(&remote->lock);
-    learn(lookup, status);
+    if (req->op == TIERCE__TIER_LOOKUP) {
+        learn_lookup(passing, req, status);
+    } else if (req->op == TIERCE__TIER_GET) {
+        judge(remote, &req->keys[0], req->status);
+        learn_read(remote, req, status);
+    }
     tierce__lock_drop(&remote->lock);
-    tierce__free(lookup->names);
-    tierce__free(lookup);
+    tierce__free(passing->names);
+    req->done = passing->done;
     tierce__remote_answer(remote, req, status);
 }
+
+/* Without a name, a request that needs one is answered as a miss. */
+static void pass_on(struct tierce__remote *remote, struct tierce__tier_req *req,
+                    enum tierce__connector_urgency urgency)
+{
+    struct passing *passing = passing_of(req);
+    TIERCE_DASSERT(req->done != end_passing);
+    passing->remote = remote;
+    passing->done = req->done;
+    passing->asked_ns = tierce__now_ns();
+    req->done = end_passing;
+    req->urgency = urgency;
+    req->found = 0;
+    if (req->name_count > 0 || req->op == TIERCE__TIER_PING) {
+        tierce__remote_call(remote, req);
+        return;
+    }
+    req->status = req->op == TIERCE__TIER_LOOKUP ? 0 : TIERCE_E_MISS;
+    end_passing(req);
+}
+
+static void pass_one(struct tierce__remote *remote, struct tierce__tier_req *req,
+                     enum tierce__connector_urgency urgency)
+{
+    struct passing *passing = passing_of(req);
+    passing->names = NULL;
+    req->names = &passing->name.name;
+    req->name_count =
+        req->op != TIERCE__TIER_PING && tierce__remote_name(remote, &passing->name, &req->keys[0]);
+    pass_on(remote, req, urgency);
+}
+
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 /* The leading keys that can be asked for. Under the lock. */
 static size_t askable(struct tierce__remote *remote, const struct tierce__tier_req *req)
@@ -233,36 +306,26 @@ static bool recall(struct tierce__remote *remote, const struct tierce__tier_req 
     return belief != TIERCE__REMOTE_UNKNOWN;
 }
 
-static struct lookup *make_lookup(struct tierce__remote *remote, struct tierce__tier_req *req,
-                                  size_t first, size_t count)
+/* The names of keys [first, count), and their texts behind them, up to one that has none. Errors:
+ * -ENOMEM. */
+static int make_names(struct tierce__remote *remote, struct tierce__tier_req *req, size_t first,
+                      size_t count)
 {
-    struct lookup *lookup =
-        tierce__alloc(sizeof(*lookup) + (count - first) * sizeof(lookup->texts[0]));
-    struct tierce__store_name *names = tierce__alloc((count - first) * sizeof(*names));
-    if (lookup == NULL || names == NULL) {
-        tierce__free(lookup);
-        tierce__free(names);
-        return NULL;
-    }
-    size_t named = 0;
-    while (first + named < count &&
-           tierce__remote_name(remote, &lookup->texts[named], &req->keys[first + named])) {
-        names[named] = lookup->texts[named].name;
+    TIERCE_DASSERT(first <= count && count <= req->key_count);
+    size_t room = count - first, named = 0;
+    struct tierce__store_name *names =
+        tierce__alloc(room * (sizeof(*names) + TIERCE__KEY_TEXT_BYTES));
+    if (names == NULL)
+        return -ENOMEM;
+    char *text = (char *)(names + room);
+    while (named < room && make_name(remote, &names[named], text, &req->keys[first + named])) {
+        text += TIERCE__KEY_TEXT_BYTES;
         named++;
     }
-    lookup->remote = remote;
-    lookup->req = req;
-    lookup->asked_ns = tierce__now_ns();
-    lookup->first = first;
-    lookup->names = names;
-    lookup->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_EXISTS,
-                                                  .urgency = TIERCE__CONNECTOR_PEEK,
-                                                  .deadline_ns = req->deadline_ns,
-                                                  .done = looked_up,
-                                                  .arg = lookup,
-                                                  .names = names,
-                                                  .name_count = named};
-    return lookup;
+    passing_of(req)->names = names;
+    req->names = names;
+    req->name_count = named;
+    return 0;
 }
 
 static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
@@ -279,179 +342,111 @@ static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
         tierce__remote_answer(remote, req, is_known ? 0 : TIERCE_E_DEADLINE);
         return;
     }
-    struct lookup *lookup = make_lookup(remote, req, known, count);
-    if (lookup == NULL)
-        tierce__remote_answer(remote, req, -ENOMEM);
-    else if (lookup->call.name_count > 0)
-        tierce__remote_call(remote, &lookup->call);
+    passing_of(req)->first = known;
+    if (make_names(remote, req, known, count) == 0)
+        pass_on(remote, req, TIERCE__CONNECTOR_PEEK);
     else
-        looked_up(&lookup->call);
+        tierce__remote_answer(remote, req, -ENOMEM);
 }
 
-/* ---- reads ----------------------------------------------------------------------------------- */
+/* ---- reads of whole objects ------------------------------------------------------------------ */
 
-/* A call that reads for one request, or a whole object for all who wait for parts of it. */
-struct reading {
-    struct tierce__connector_req call;
+static enum tierce__connector_urgency urgency_of(const struct tierce__tier_req *get)
+{
+    return get->ahead ? TIERCE__CONNECTOR_PREFETCH : TIERCE__CONNECTOR_FETCH;
+}
+
+/* A call that reads an object for all who wait for parts of it. */
+struct whole {
+    struct tierce__tier_req call;
     struct tierce__remote *remote;
-    struct tierce__tier_req *req; /* of one, or NULL */
     struct tierce__remote_name name;
-    struct tierce__key key;
-    struct tierce__buf *buf;     /* of the whole object */
-    struct tierce__list node;    /* among the whole ones */
-    struct tierce__list waiting; /* requests */
+    struct tierce__list node;    /* among the remote's */
+    struct tierce__list waiting; /* requests: at least one */
 };
 
-static void count_read(struct tierce__remote *remote, const struct tierce__tier_req *req,
-                       int status)
+static struct tierce__tier_req *first_of(const struct whole *whole)
 {
-    tierce__lock_take(&remote->lock);
-    if (status == 0) {
-        remote->stats.get_chunks += req->offset == 0;
-        remote->stats.get_bytes += req->length;
-    } else if (status == TIERCE_E_MISS) {
-        tierce__remote_learn(remote, &req->keys[0], false, TIERCE__REMOTE_NOW);
-    } else {
-        remote->stats.errors++;
-    }
-    tierce__lock_drop(&remote->lock);
-}
-
-static void answer_read(struct tierce__remote *remote, struct tierce__tier_req *req, int status)
-{
-    count_read(remote, req, status);
-    tierce__remote_answer(remote, req, status);
-}
-
-/* An object of another length cannot be deleted there, and would be found by each lookup. */
-static void judge(const struct reading *reading)
-{
-    struct tierce__remote *remote = reading->remote;
-    if (reading->call.status == TIERCE_E_FORMAT && tierce__remote_keeps(remote)) {
-        tierce__lock_take(&remote->lock);
-        tierce__remote_hide(remote, &reading->key, TIERCE__REMOTE_REPLACEABLE);
-        tierce__lock_drop(&remote->lock);
-    }
-}
-
-static void has_read(struct tierce__connector_req *call)
-{
-    struct reading *reading = call->arg;
-    struct tierce__remote *remote = reading->remote;
-    struct tierce__tier_req *req = reading->req;
-    int status = tierce__remote_status(call);
-    req->repeats = call->repeats;
-    req->connected = call->connected;
-    judge(reading);
-    tierce__free(reading);
-    answer_read(remote, req, status);
-}
-
-static struct tierce__tier_req *pop_request(struct tierce__list *list)
-{
-    struct tierce__list *node = list->next;
-    tierce__list_remove(node);
-    return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
+    TIERCE_DASSERT(!tierce__list_empty(&whole->waiting));
+    return TIERCE__CONTAINER_OF(whole->waiting.next, struct tierce__tier_req, node);
 }
 
 /* Requests that joined later are answered by the same read, which has their parts by now. */
-static void has_read_whole(struct tierce__connector_req *call)
+static void has_read_whole(struct tierce__tier_req *call)
 {
-    struct reading *whole = call->arg;
+    struct whole *whole = call->arg;
     struct tierce__remote *remote = whole->remote;
     int status = tierce__remote_status(call);
-    judge(whole);
     tierce__lock_take(&remote->lock);
+    judge(remote, &first_of(whole)->keys[0], call->status);
     tierce__list_remove(&whole->node);
+    TIERCE__LIST_FOR_EACH (it, &whole->waiting)
+        learn_read(remote, TIERCE__CONTAINER_OF(it, struct tierce__tier_req, node), status);
     tierce__lock_drop(&remote->lock);
     for (bool repeats = call->repeats; !tierce__list_empty(&whole->waiting); repeats = true) {
-        struct tierce__tier_req *req = pop_request(&whole->waiting);
+        struct tierce__tier_req *req = first_of(whole);
+        tierce__list_remove(&req->node);
         req->repeats = repeats && status < 0;
         req->connected = call->connected;
-        answer_read(remote, req, status);
+        tierce__remote_answer(remote, req, status);
     }
     tierce__free(whole);
 }
 
-static struct reading *begin_reading(struct tierce__remote *remote,
-                                     const struct tierce__tier_req *req)
-{
-    struct reading *reading = tierce__calloc(1, sizeof(*reading));
-    if (reading == NULL)
-        return NULL;
-    reading->remote = remote;
-    reading->key = req->keys[0];
-    reading->buf = req->buf;
-    tierce__list_init(&reading->waiting);
-    tierce__list_init(&reading->node);
-    reading->call = (struct tierce__connector_req){
-        .op = TIERCE__CONNECTOR_GET,
-        .urgency = req->ahead ? TIERCE__CONNECTOR_PREFETCH : TIERCE__CONNECTOR_FETCH,
-        .deadline_ns = req->deadline_ns,
-        .arg = reading,
-        .names = &reading->name.name,
-        .name_count = 1,
-        .buf = req->buf};
-    return reading;
-}
-
-static void read_range(struct tierce__remote *remote, struct tierce__tier_req *req)
-{
-    struct reading *reading = begin_reading(remote, req);
-    if (reading == NULL) {
-        tierce__remote_answer(remote, req, -ENOMEM);
-        return;
-    }
-    reading->req = req;
-    reading->call.done = has_read;
-    reading->call.offset = req->offset;
-    reading->call.length = req->length;
-    if (tierce__remote_name(remote, &reading->name, &req->keys[0])) {
-        tierce__remote_call(remote, &reading->call);
-    } else {
-        reading->call.status = TIERCE_E_MISS;
-        has_read(&reading->call);
-    }
-}
-
-/* Joins a reading into the same buffer. Under the lock. */
-static bool join(struct tierce__remote *remote, struct tierce__tier_req *req)
+/* A read of the same chunk into the same buffer, or NULL. Under the lock. */
+static struct whole *find_whole(struct tierce__remote *remote, const struct tierce__tier_req *req)
 {
     TIERCE__LIST_FOR_EACH (it, &remote->wholes) {
-        struct reading *whole = TIERCE__CONTAINER_OF(it, struct reading, node);
-        if (whole->buf == req->buf && tierce__key_equal(&whole->key, &req->keys[0])) {
-            tierce__list_push_back(&whole->waiting, &req->node);
-            return true;
-        }
+        struct whole *whole = TIERCE__CONTAINER_OF(it, struct whole, node);
+        if (whole->call.buf == req->buf &&
+            tierce__key_equal(&first_of(whole)->keys[0], &req->keys[0]))
+            return whole;
     }
-    return false;
+    return NULL;
+}
+
+/* Begins a read for a request, in whose buffer the whole object lands. Under the lock. */
+static struct whole *begin_whole(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    struct whole *whole = tierce__calloc(1, sizeof(*whole));
+    if (whole == NULL)
+        return NULL;
+    whole->remote = remote;
+    tierce__list_init(&whole->waiting);
+    tierce__list_push_back(&remote->wholes, &whole->node);
+    whole->call = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
+                                            .urgency = urgency_of(req),
+                                            .deadline_ns = req->deadline_ns,
+                                            .done = has_read_whole,
+                                            .arg = whole,
+                                            .names = &whole->name.name,
+                                            .name_count = 1,
+                                            .buf = req->buf,
+                                            .length = req->buf->bytes};
+    return whole;
 }
 
 static void read_whole(struct tierce__remote *remote, struct tierce__tier_req *req)
 {
-    struct reading *whole = begin_reading(remote, req);
+    tierce__lock_take(&remote->lock);
+    struct whole *whole = find_whole(remote, req);
+    bool joins = whole != NULL;
+    if (!joins)
+        whole = begin_whole(remote, req);
+    if (whole != NULL)
+        tierce__list_push_back(&whole->waiting, &req->node);
+    tierce__lock_drop(&remote->lock);
     if (whole == NULL) {
         tierce__remote_answer(remote, req, -ENOMEM);
-        return;
-    }
-    whole->call.done = has_read_whole;
-    whole->call.length = req->buf->bytes;
-    tierce__lock_take(&remote->lock);
-    bool joined = join(remote, req);
-    if (!joined) {
-        tierce__list_push_back(&whole->waiting, &req->node);
-        tierce__list_push_back(&remote->wholes, &whole->node);
-    }
-    tierce__lock_drop(&remote->lock);
-    if (joined) {
-        tierce__free(whole);
-    } else if (tierce__remote_name(remote, &whole->name, &req->keys[0])) {
+    } else if (!joins && tierce__remote_name(remote, &whole->name, &req->keys[0])) {
         tierce__remote_call(remote, &whole->call);
-    } else {
+    } else if (!joins) {
         whole->call.status = TIERCE_E_MISS;
         has_read_whole(&whole->call);
     }
 }
+
+/* ---- reads ----------------------------------------------------------------------------------- */
 
 static bool range_is_sane(const struct tierce__tier_req *req)
 {
@@ -470,45 +465,9 @@ static void read_chunk(struct tierce__remote *remote, struct tierce__tier_req *r
     else if (hidden)
         tierce__remote_answer(remote, req, TIERCE_E_MISS);
     else if ((remote->connector->caps & TIERCE__CONNECTOR_RANGES) != 0)
-        read_range(remote, req);
+        pass_one(remote, req, urgency_of(req));
     else
         read_whole(remote, req);
-}
-
-/* ---- whether it is there --------------------------------------------------------------------- */
-
-struct ping {
-    struct tierce__connector_req call;
-    struct tierce__remote *remote;
-    struct tierce__tier_req *req;
-};
-
-static void has_pinged(struct tierce__connector_req *call)
-{
-    struct ping *ping = call->arg;
-    struct tierce__remote *remote = ping->remote;
-    struct tierce__tier_req *req = ping->req;
-    int status = tierce__remote_status(call);
-    req->repeats = call->repeats;
-    tierce__free(ping);
-    tierce__remote_answer(remote, req, status);
-}
-
-static void ping_store(struct tierce__remote *remote, struct tierce__tier_req *req)
-{
-    struct ping *ping = tierce__calloc(1, sizeof(*ping));
-    if (ping == NULL) {
-        tierce__remote_answer(remote, req, -ENOMEM);
-        return;
-    }
-    *ping = (struct ping){.remote = remote,
-                          .req = req,
-                          .call = {.op = TIERCE__CONNECTOR_PING,
-                                   .urgency = TIERCE__CONNECTOR_PEEK,
-                                   .deadline_ns = req->deadline_ns,
-                                   .done = has_pinged,
-                                   .arg = ping}};
-    tierce__remote_call(remote, &ping->call);
 }
 
 /* ---- the tier's functions -------------------------------------------------------------------- */
@@ -543,7 +502,10 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
         req->found = 0; /* a store knows names only */
         break;
     case TIERCE__TIER_PING:
-        ping_store(remote, req);
+        pass_one(remote, req, TIERCE__CONNECTOR_PEEK);
+        return;
+    case TIERCE__TIER_LIST:
+        tierce__remote_answer(remote, req, TIERCE_E_UNSUPPORTED);
         return;
     case TIERCE__TIER_FLUSH: /* earlier puts are already in the store */
         break;
@@ -564,16 +526,11 @@ static void touch(struct tierce__tier *tier, const struct tierce__key *keys, siz
 static void tell_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
 {
     struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
-    struct tierce__connector_stats calls;
-    remote->connector->ops->stats(remote->connector, &calls);
     tierce__lock_take(&remote->lock);
     *out = remote->stats;
     out->queued_bytes = remote->waiting_bytes + remote->writing_bytes;
     tierce__lock_drop(&remote->lock);
-    out->connections = calls.connections;
-    out->connects = calls.connects;
-    out->waiting = calls.requests_waiting;
-    out->calls_hanging = calls.requests_left_behind;
+    remote->connector->ops->stats(remote->connector, out);
 }
 
 static void tell_why(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES])

@@ -19,7 +19,7 @@ struct clear {
     struct tierce__tier_req *req;
     struct tierce__remote_waiter waiter;
     struct tierce__remote_event listed;
-    struct tierce__connector_req list;
+    struct tierce__tier_req list;
     struct tierce__store_name prefix;
     char prefix_text[TIERCE__KEY_TEXT_BYTES];
     int status; /* the first failure */
@@ -31,7 +31,7 @@ struct clear {
     struct deletion {
         struct clear *clear;
         struct tierce__remote_event deleted;
-        struct tierce__connector_req call;
+        struct tierce__tier_req call;
         struct tierce__store_name name;
     } deletions[DELETIONS];
 };
@@ -104,7 +104,7 @@ static void run_deleted(struct tierce__remote_event *event)
     go_on(clear);
 }
 
-static void has_deleted(struct tierce__connector_req *call)
+static void has_deleted(struct tierce__tier_req *call)
 {
     struct deletion *deletion = call->arg;
     tierce__remote_note(deletion->clear->remote, &deletion->deleted);
@@ -128,7 +128,7 @@ static void go_on(struct clear *clear)
         *deletion = (struct deletion){.clear = clear,
                                       .deleted = {.run = run_deleted},
                                       .name = name,
-                                      .call = {.op = TIERCE__CONNECTOR_DELETE,
+                                      .call = {.op = TIERCE__TIER_DELETE,
                                                .urgency = TIERCE__CONNECTOR_STORE,
                                                .deadline_ns = clear->req->deadline_ns,
                                                .done = has_deleted,
@@ -155,7 +155,7 @@ static void run_listed(struct tierce__remote_event *event)
     go_on(clear);
 }
 
-static void has_listed(struct tierce__connector_req *call)
+static void has_listed(struct tierce__tier_req *call)
 {
     struct clear *clear = call->arg;
     tierce__remote_note(clear->remote, &clear->listed);
@@ -202,14 +202,14 @@ void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req
     clear->remote = remote;
     clear->req = req;
     set_prefix(clear, ns_of);
-    clear->list = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_LIST,
-                                                 .urgency = TIERCE__CONNECTOR_STORE,
-                                                 .deadline_ns = req->deadline_ns,
-                                                 .done = has_listed,
-                                                 .arg = clear,
-                                                 .names = &clear->prefix,
-                                                 .name_count = 1,
-                                                 .each = take_name};
+    clear->list = (struct tierce__tier_req){.op = TIERCE__TIER_LIST,
+                                            .urgency = TIERCE__CONNECTOR_STORE,
+                                            .deadline_ns = req->deadline_ns,
+                                            .done = has_listed,
+                                            .arg = clear,
+                                            .names = &clear->prefix,
+                                            .name_count = 1,
+                                            .each = take_name};
     clear->listed.run = run_listed;
     tierce__list_init(&clear->listed.node);
     tierce__remote_waiter_init(&clear->waiter, remote, req->deadline_ns);

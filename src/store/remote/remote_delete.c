@@ -12,7 +12,7 @@
  */
 
 struct deletion {
-    struct tierce__connector_req call;
+    struct tierce__tier_req call;
     struct tierce__remote *remote;
     struct tierce__key key;
     struct tierce__remote_name name;
@@ -26,7 +26,7 @@ static void hide(struct tierce__remote *remote, const struct tierce__key *key)
     tierce__lock_drop(&remote->lock);
 }
 
-static void has_deleted(struct tierce__connector_req *call)
+static void has_deleted(struct tierce__tier_req *call)
 {
     struct deletion *deletion = call->arg;
     struct tierce__remote *remote = deletion->remote;
@@ -79,13 +79,13 @@ void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_re
     }
     deletion->remote = remote;
     deletion->key = req->keys[0];
-    deletion->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_DELETE,
-                                                    .urgency = TIERCE__CONNECTOR_STORE,
-                                                    .deadline_ns = req->deadline_ns,
-                                                    .done = has_deleted,
-                                                    .arg = deletion,
-                                                    .names = &deletion->name.name,
-                                                    .name_count = 1};
+    deletion->call = (struct tierce__tier_req){.op = TIERCE__TIER_DELETE,
+                                               .urgency = TIERCE__CONNECTOR_STORE,
+                                               .deadline_ns = req->deadline_ns,
+                                               .done = has_deleted,
+                                               .arg = deletion,
+                                               .names = &deletion->name.name,
+                                               .name_count = 1};
     tierce__remote_waiter_init(&deletion->waiter, remote, req->deadline_ns);
     deletion->waiter.key = &deletion->key;
     deletion->waiter.req = req;

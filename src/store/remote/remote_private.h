@@ -83,11 +83,11 @@ struct tierce__remote_name {
     struct tierce__store_name name;
     char text[TIERCE__KEY_TEXT_BYTES];
 };
-bool tierce__remote_name(struct tierce__remote *remote, struct tierce__remote_name *name,
+bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__remote_name *name,
                          const struct tierce__key *key);
 
 /* Submits to the connector; answers TIERCE_E_CLOSED itself once that may not be called any more. */
-void tierce__remote_call(struct tierce__remote *remote, struct tierce__connector_req *call);
+void tierce__remote_call(struct tierce__remote *remote, struct tierce__tier_req *call);
 
 /* Adds an event. Under the lock; its holder then calls run. */
 void tierce__remote_push(struct tierce__remote *remote, struct tierce__remote_event *event);
@@ -117,7 +117,7 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
 void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key);
 
 /* The tier's status for the status of a connector call. */
-int tierce__remote_status(const struct tierce__connector_req *call);
+int tierce__remote_status(const struct tierce__tier_req *call);
 
 /* ---- remote_known.c: recent answers of the store; all under the lock ---- */
 

@@ -38,7 +38,7 @@ struct tierce__remote_put {
     int verdict; /* the answer of a put that is doomed */
     enum phase phase;
     bool called; /* it is one of remote->writes */
-    struct tierce__connector_req call;
+    struct tierce__tier_req call;
     struct tierce__remote_name name;
     struct tierce__remote_name parent_name;
 };
@@ -244,20 +244,20 @@ static void finish(struct tierce__remote_put *put, int verdict)
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
-static void called_back(struct tierce__connector_req *call)
+static void called_back(struct tierce__tier_req *call)
 {
     struct tierce__remote_put *put = call->arg;
     tierce__remote_note(put->remote, &put->event);
 }
 
-static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__connector_op op)
+static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__tier_op op)
 {
     struct tierce__remote *remote = put->remote;
     const struct tierce__tier_req *req = put->req;
     tierce__lock_take(&remote->lock);
     put->phase = phase;
     tierce__lock_drop(&remote->lock);
-    put->call = (struct tierce__connector_req){
+    put->call = (struct tierce__tier_req){
         .op = op,
         .urgency = TIERCE__CONNECTOR_STORE,
         .deadline_ns = tierce__deadline_in_ms(remote->write_timeout_ms),
@@ -265,8 +265,8 @@ static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__
         .arg = put,
         .names = phase == PARENT ? &put->parent_name.name : &put->name.name,
         .name_count = 1,
-        .buf = op == TIERCE__CONNECTOR_PUT ? req->buf : NULL,
-        .length = op == TIERCE__CONNECTOR_PUT ? req->object_bytes : 0};
+        .buf = op == TIERCE__TIER_PUT ? req->buf : NULL,
+        .length = op == TIERCE__TIER_PUT ? req->object_bytes : 0};
     if (phase != UNDO && put->call.deadline_ns > req->deadline_ns)
         put->call.deadline_ns = req->deadline_ns;
     tierce__remote_call(remote, &put->call);
@@ -301,7 +301,7 @@ static void settle(struct tierce__remote_put *put)
         finish_locked(put, put->verdict);
     } else if (put->doomed) {
         tierce__lock_drop(&remote->lock);
-        call(put, UNDO, TIERCE__CONNECTOR_DELETE);
+        call(put, UNDO, TIERCE__TIER_DELETE);
     } else if (put->parent != NULL) {
         put->phase = AWAIT;
         leave_calls(put);
@@ -314,9 +314,9 @@ static void settle(struct tierce__remote_put *put)
 static void ask_for_parent_or_send(struct tierce__remote_put *put)
 {
     if (must_ask_for_parent(put))
-        call(put, PARENT, TIERCE__CONNECTOR_EXISTS);
+        call(put, PARENT, TIERCE__TIER_LOOKUP);
     else
-        call(put, SEND, TIERCE__CONNECTOR_PUT);
+        call(put, SEND, TIERCE__TIER_PUT);
 }
 
 /* A hidden chunk exists in the store and must be replaced, so it is not looked up first. */
@@ -329,7 +329,7 @@ static void begin(struct tierce__remote_put *put)
     if (replaces)
         ask_for_parent_or_send(put);
     else
-        call(put, CHECK, TIERCE__CONNECTOR_EXISTS);
+        call(put, CHECK, TIERCE__TIER_LOOKUP);
 }
 
 /* Logs that the store permits only reads, and that it permits writes again. */
@@ -373,7 +373,7 @@ static void run_put(struct tierce__remote_event *event)
         if (status < 0 || put->call.found == 0 || is_doomed(put))
             finish(put, status < 0 ? status : TIERCE_E_REFUSED);
         else
-            call(put, SEND, TIERCE__CONNECTOR_PUT);
+            call(put, SEND, TIERCE__TIER_PUT);
         break;
     case SEND: /* it may have come also where sending it seems to have failed */
         note_permission(put->remote, put->call.status);

@@ -10,7 +10,7 @@ START_TEST(what_the_store_has_is_not_sent_again)
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PUT), 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PUT), 1);
     ck_assert_uint_eq(stats().put_chunks, 2);
     close_tier();
 }
@@ -35,12 +35,12 @@ static struct tierce__tier_req look_up(enum tierce__tier_recall recall)
 
 static void check_recalled(int status, size_t found)
 {
-    unsigned asked = store_connector_count(store, TIERCE__CONNECTOR_EXISTS);
+    unsigned asked = store_connector_count(store, TIERCE__TIER_LOOKUP);
     struct tierce__tier_req req = look_up(TIERCE__RECALL_ONLY);
     ck_assert_int_eq(req.status, status);
     ck_assert_uint_eq(req.found, found);
     ck_assert(req.recalled);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_EXISTS), asked);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_LOOKUP), asked);
 }
 
 START_TEST(an_answer_in_part_counts_and_is_remembered)
@@ -54,7 +54,7 @@ START_TEST(an_answer_in_part_counts_and_is_remembered)
     check(submit(clear), 0);
     check_recalled(TIERCE_E_DEADLINE, 0);
     /* The store answers after the deadline: its result is still valid. */
-    store_connector_fail(store, TIERCE__CONNECTOR_EXISTS, TIERCE_E_DEADLINE, 1, true);
+    store_connector_fail(store, TIERCE__TIER_LOOKUP, TIERCE_E_DEADLINE, 1, true);
     struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
     ck_assert_int_eq(req.status, TIERCE_E_DEADLINE);
     ck_assert_uint_eq(req.found, RUN - 1);
@@ -66,10 +66,10 @@ START_TEST(an_answer_in_part_counts_and_is_remembered)
     ck_assert_uint_eq(req.found, RUN - 1);
     check_recalled(0, RUN - 1);
     /* Or all of it. */
-    unsigned asked = store_connector_count(store, TIERCE__CONNECTOR_EXISTS);
+    unsigned asked = store_connector_count(store, TIERCE__TIER_LOOKUP);
     req = look_up(TIERCE__RECALL_NOTHING);
     ck_assert(req.status == 0 && req.found == RUN - 1 && !req.recalled);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_EXISTS), asked + 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_LOOKUP), asked + 1);
     close_tier();
 }
 END_TEST
@@ -96,7 +96,7 @@ START_TEST(a_read_that_misses_is_remembered)
     open_tier(&(struct tierce__remote_opts){0}, true);
     for (unsigned n = 1; n <= RUN; n++)
         check(put(n), 0);
-    store_connector_fail(store, TIERCE__CONNECTOR_GET, TIERCE_E_MISS, 1, false);
+    store_connector_fail(store, TIERCE__TIER_GET, TIERCE_E_MISS, 1, false);
     struct call *call = make(TIERCE__TIER_GET, 2);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, BYTES), 0);
     call->req.length = BYTES;
@@ -125,13 +125,13 @@ END_TEST
 START_TEST(a_suffix_goes_with_its_prefix)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
-    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    store_connector_hold(store, TIERCE__TIER_PUT);
     struct call *first = put(1), *second = put_after(2, 1), *third = put_after(3, 2);
     ck_assert_uint_eq(store_connector_held(store), 3); /* side by side */
     ck_assert(store_connector_let_one_go(store, ending(3)));
     ck_assert(store_connector_let_one_go(store, ending(2)));
     ck_assert_uint_eq(second->done + third->done, 0); /* not before the first is there */
-    store_connector_fail(store, TIERCE__CONNECTOR_PUT, -EIO, 1, false);
+    store_connector_fail(store, TIERCE__TIER_PUT, -EIO, 1, false);
     ck_assert(store_connector_let_one_go(store, ending(1)));
     check(first, -EIO);
     check(second, TIERCE_E_REFUSED);
@@ -162,7 +162,7 @@ END_TEST
 START_TEST(the_queue_is_bounded)
 {
     open_tier(&(struct tierce__remote_opts){.queue_bytes = 4 * BYTES, .writes = 1}, true);
-    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    store_connector_hold(store, TIERCE__TIER_PUT);
     struct call *sent = put(1);
     struct call *a = put(2), *a2 = put_after(3, 2), *b = put(4), *b2 = put_after(5, 4);
     ck_assert_uint_eq(stats().queued_bytes, 5 * BYTES);
@@ -195,7 +195,7 @@ END_TEST
 START_TEST(a_large_one_alone_always_fits)
 {
     open_tier(&(struct tierce__remote_opts){.queue_bytes = 4096, .writes = 1}, true);
-    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    store_connector_hold(store, TIERCE__TIER_PUT);
     struct call *one = put(1), *two = put(2), *three = put(3);
     check(two, TIERCE_E_FULL);
     (void)store_connector_let_go(store);
@@ -211,7 +211,7 @@ START_TEST(what_is_only_read_is_not_changed)
     check(put(1), TIERCE_E_REFUSED);
     check(submit(make(TIERCE__TIER_CLEAR, 0)), TIERCE_E_UNSUPPORTED);
     check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_DELETE), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_DELETE), 0);
     close_tier();
 }
 END_TEST
@@ -261,13 +261,13 @@ START_TEST(what_cannot_be_deleted_is_hidden_until_it_is_replaced)
     store_connector_set_keeps(store);
     check(put(1), 0);
     check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PUT), 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PUT), 1);
     check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_DELETE), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_DELETE), 0);
     ck_assert(!is_there(1));
     check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
     check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PUT), 2);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PUT), 2);
     ck_assert(is_there(1));
     check(get(1, BYTES, 0, BYTES), 0);
     store_connector_cut(store, BYTES / 2);
@@ -287,11 +287,11 @@ START_TEST(what_cannot_be_taken_back_is_hidden)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 4}, false);
     store_connector_set_keeps(store);
-    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    store_connector_hold(store, TIERCE__TIER_PUT);
     struct call *parent = put(1), *child = put_after(2, 1), *forgotten = put(3);
     struct call *deletion = submit(make(TIERCE__TIER_DELETE, 3));
     struct call *again = put(3);
-    store_connector_fail(store, TIERCE__CONNECTOR_PUT, TIERCE_E_FULL, 1, false);
+    store_connector_fail(store, TIERCE__TIER_PUT, TIERCE_E_FULL, 1, false);
     (void)store_connector_let_go(store);
     check(parent, TIERCE_E_FULL);
     check(child, TIERCE_E_FULL);
@@ -310,7 +310,7 @@ START_TEST(one_reading_serves_all_parts)
     open_tier(&(struct tierce__remote_opts){0}, false);
     ck_assert_uint_ne(tier->ops->caps & TIERCE__TIER_WHOLE, 0);
     check(put(1), 0);
-    store_connector_hold(store, TIERCE__CONNECTOR_GET);
+    store_connector_hold(store, TIERCE__TIER_GET);
     struct call *first = get(1, BYTES, 0, 4096);
     struct call *second = make(TIERCE__TIER_GET, 1);
     second->req.buf = first->req.buf;
@@ -318,9 +318,9 @@ START_TEST(one_reading_serves_all_parts)
     second->req.offset = 4096;
     second->req.length = BYTES - 4096;
     submit(second);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_GET), 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_GET), 1);
     if (_i == 1)
-        store_connector_fail(store, TIERCE__CONNECTOR_GET, TIERCE_E_DOWN, 1, false);
+        store_connector_fail(store, TIERCE__TIER_GET, TIERCE_E_DOWN, 1, false);
     store_connector_mark(store, false, _i == 0);
     (void)store_connector_let_go(store);
     check(first, _i == 1 ? TIERCE_E_DOWN : 0);
@@ -347,12 +347,12 @@ START_TEST(failures_of_the_store_are_told)
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        store_connector_fail(store, TIERCE__CONNECTOR_GET, cases[i].store, 1, false);
+        store_connector_fail(store, TIERCE__TIER_GET, cases[i].store, 1, false);
         check(get(1, BYTES, 0, BYTES), cases[i].read);
-        store_connector_fail(store, TIERCE__CONNECTOR_PUT, cases[i].store, 1, false);
+        store_connector_fail(store, TIERCE__TIER_PUT, cases[i].store, 1, false);
         check(put(2), cases[i].written);
     }
-    store_connector_fail(store, TIERCE__CONNECTOR_EXISTS, -EIO, 2, false);
+    store_connector_fail(store, TIERCE__TIER_LOOKUP, -EIO, 2, false);
     struct call *lookup = submit(make(TIERCE__TIER_LOOKUP, 1));
     check(lookup, -EIO);
     ck_assert_uint_eq(lookup->req.found, 0);
@@ -380,10 +380,10 @@ START_TEST(rejected_writes_are_logged)
     tierce_set_log_fn(count_lines, NULL, TIERCE_LOG_WARN);
     check(put(1), 0);
     for (unsigned round = 1; round <= 2; round++) {
-        store_connector_fail(store, TIERCE__CONNECTOR_PUT, TIERCE_E_REFUSED, 3, false);
+        store_connector_fail(store, TIERCE__TIER_PUT, TIERCE_E_REFUSED, 3, false);
         for (unsigned n = 0; n < 3; n++)
             check(put(10 * round + n), -EACCES);
-        store_connector_fail(store, TIERCE__CONNECTOR_PUT, -EIO, 1, false);
+        store_connector_fail(store, TIERCE__TIER_PUT, -EIO, 1, false);
         check(put(10 * round), -EIO); /* shows nothing about permissions */
         check(get(1, BYTES, 0, BYTES), 0);
         ck_assert_uint_eq(rejects_lines, round);
@@ -398,8 +398,8 @@ END_TEST
 
 START_TEST(a_repeated_failure_is_marked)
 {
-    static const enum tierce__connector_op ops[] = {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_GET,
-                                                    TIERCE__CONNECTOR_PUT, TIERCE__CONNECTOR_PING};
+    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
+                                               TIERCE__TIER_PUT, TIERCE__TIER_PING};
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     for (int repeats = 0; repeats < 2; repeats++) {
@@ -440,14 +440,28 @@ START_TEST(a_ping_asks_the_store)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(submit(make(TIERCE__TIER_PING, 0)), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PING), 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PING), 1);
     ck_assert_int_eq(store_connector_urgency(store), TIERCE__CONNECTOR_PEEK);
-    store_connector_fail(store, TIERCE__CONNECTOR_PING, TIERCE_E_REFUSED, 1, false);
+    store_connector_fail(store, TIERCE__TIER_PING, TIERCE_E_REFUSED, 1, false);
     check(submit(make(TIERCE__TIER_PING, 0)), TIERCE_E_DOWN);
-    tierce__alloc_fail_nth(1);
-    struct call *call = submit(make(TIERCE__TIER_PING, 0));
-    tierce__alloc_fail_nth(0);
-    check(call, -ENOMEM);
+    close_tier();
+}
+END_TEST
+
+/* Neither a ping nor a read of a range can fail for lack of memory. */
+START_TEST(requests_are_passed_on_without_memory)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    struct call *ping = make(TIERCE__TIER_PING, 0), *get = make(TIERCE__TIER_GET, 1);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &get->req.buf, BYTES), 0);
+    get->req.length = BYTES;
+    (void)tierce__alloc_fail_nth(0);
+    check(submit(ping), 0);
+    check(submit(get), 0);
+    ck_assert_uint_eq(tierce__alloc_fail_nth(0), 0);
+    ck_assert_ptr_eq(get->req.done, done); /* as the caller made it */
+    ck_assert_uint_eq(get->req.buf->data[BYTES - 1], 1);
     close_tier();
 }
 END_TEST
@@ -481,7 +495,7 @@ START_TEST(closing_sends_what_it_can)
     tierce__namespaces_destroy(namespaces);
 
     open_tier(&(struct tierce__remote_opts){.writes = 1}, true);
-    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    store_connector_hold(store, TIERCE__TIER_PUT);
     put(1);
     put_after(2, 1);
     ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(20)));
@@ -570,6 +584,7 @@ int main(void)
     tcase_add_test(t, failures_of_the_store_are_told);
     tcase_add_test(t, who_reads_ahead_says_so);
     tcase_add_test(t, a_ping_asks_the_store);
+    tcase_add_test(t, requests_are_passed_on_without_memory);
     tcase_add_test(t, the_connections_are_counted);
     tcase_add_test(t, closing_sends_what_it_can);
     tcase_add_test(t, what_has_no_name_is_answered);

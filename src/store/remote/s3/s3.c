@@ -64,7 +64,7 @@ static uint64_t take_arrived(struct tierce__s3 *s3)
     tierce__lock_drop(&s3->lock);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &arrived) {
         tierce__list_remove(node);
-        tierce__s3_job_begin(s3, TIERCE__CONTAINER_OF(node, struct tierce__connector_req, node));
+        tierce__s3_job_begin(s3, TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node));
     }
     return close_ns;
 }
@@ -139,7 +139,7 @@ static void *work(void *arg)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static int hand_over(struct tierce__s3 *s3, struct tierce__connector_req *req)
+static int hand_over(struct tierce__s3 *s3, struct tierce__tier_req *req)
 {
     int rc = 0;
     tierce__lock_take(&s3->lock);
@@ -158,7 +158,7 @@ static int hand_over(struct tierce__s3 *s3, struct tierce__connector_req *req)
     return rc;
 }
 
-static void submit(struct tierce__connector *connector, struct tierce__connector_req *req)
+static void submit(struct tierce__connector *connector, struct tierce__tier_req *req)
 {
     struct tierce__s3 *s3 = s3_of(connector);
     req->found = 0;
@@ -182,13 +182,13 @@ static void get_why(struct tierce__connector *connector, char why[TIERCE__CONNEC
     tierce__lock_drop(&s3->lock);
 }
 
-static void get_stats(struct tierce__connector *connector, struct tierce__connector_stats *out)
+static void get_stats(struct tierce__connector *connector, struct tierce__tier_stats *out)
 {
     struct tierce__s3 *s3 = s3_of(connector);
-    *out = (struct tierce__connector_stats){
-        .connections = atomic_load_explicit(&s3->connections, memory_order_relaxed),
-        .connects = atomic_load_explicit(&s3->connects, memory_order_relaxed),
-        .requests_waiting = atomic_load_explicit(&s3->waiting, memory_order_relaxed)};
+    out->connections = atomic_load_explicit(&s3->connections, memory_order_relaxed);
+    out->connects = atomic_load_explicit(&s3->connects, memory_order_relaxed);
+    out->waiting = atomic_load_explicit(&s3->waiting, memory_order_relaxed);
+    out->calls_hanging = 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -64,7 +64,7 @@ static void take_name(void *arg, const struct tierce__store_name *name)
 static int list_names(void)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__CONNECTOR_LIST, "", 0);
+    connector_call_init(&call, TIERCE__TIER_LIST, "", 0);
     call.req.name_count = 0;
     call.req.each = take_name;
     return connector_call_run(connector, &call);
@@ -130,7 +130,7 @@ START_TEST(killed_in_the_middle)
     ck_assert_uint_gt(atomic_load(&failed), 0);
     ck_assert_int_eq(connector_put(connector, pool, "9", 9, LARGE), 0);
     ck_assert_int_eq(connector_get(connector, pool, "9", 9, 0, LARGE), 0);
-    ck_assert_uint_eq(connector_stats(connector).requests_left_behind, 0);
+    ck_assert_uint_eq(connector_stats(connector).calls_hanging, 0);
     ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(10000)));
     tierce__pool_destroy(pool);
     s3_stop(&server);

@@ -19,11 +19,11 @@ static void start_gets(uint32_t timeout_ms)
     set_shut(true);
     occupy(&many.store, "1");
     await_inside(1); /* the second link; the first one takes no stores */
-    connector_call_init(&many.first, TIERCE__CONNECTOR_EXISTS, "z", 0);
+    connector_call_init(&many.first, TIERCE__TIER_LOOKUP, "z", 0);
     submit(&many.first);
     await_inside(2);
     for (size_t i = 0; i < GETS; i++) {
-        connector_call_init(&many.gets[i], TIERCE__CONNECTOR_GET, names[i], 0);
+        connector_call_init(&many.gets[i], TIERCE__TIER_GET, names[i], 0);
         many.gets[i].req.buf = connector_object(pool, 0, 10);
         many.gets[i].req.length = 10;
         if (timeout_ms > 0)
@@ -100,7 +100,7 @@ START_TEST(gets_are_answered_at_their_deadline)
         ck_assert(first == 0 || first == TIERCE_E_DEADLINE);
         for (size_t i = 1; i < GETS; i++)
             ck_assert_int_eq(connector_call_wait(&many.gets[i]), TIERCE_E_DEADLINE);
-        uint64_t left_behind = connector_stats(connector).requests_left_behind;
+        uint64_t left_behind = connector_stats(connector).calls_hanging;
         ck_assert_uint_le(left_behind, 1);
         were_sent = left_behind == 1;
         end_gets();

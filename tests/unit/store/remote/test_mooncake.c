@@ -141,7 +141,7 @@ static void end_fake(void)
 static int get(const char *name, uint64_t bytes)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__CONNECTOR_GET, name, 0);
+    connector_call_init(&call, TIERCE__TIER_GET, name, 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, bytes), 0);
     call.req.length = bytes;
     int rc = connector_call_run(connector, &call);
@@ -301,7 +301,7 @@ END_TEST
 
 static void begin_get(struct connector_call *call, uint32_t deadline_ms)
 {
-    connector_call_init(call, TIERCE__CONNECTOR_GET, "x", 0);
+    connector_call_init(call, TIERCE__TIER_GET, "x", 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, 100000), 0);
     call->req.length = 100000;
     call->req.deadline_ns = tierce__deadline_in_ms(deadline_ms);
@@ -317,14 +317,14 @@ START_TEST(a_bridge_that_hangs)
     ck_assert_int_eq(connector_ping(connector), 0);
     begin_get(&call, 100);
     ck_assert_int_eq(connector_call_wait(&call), TIERCE_E_DEADLINE);
-    ck_assert_uint_eq(connector_stats(connector).requests_left_behind, 1);
+    ck_assert_uint_eq(connector_stats(connector).calls_hanging, 1);
     ck_assert_uint_eq(atomic_load(&call.req.buf->refs), 2);
     while (atomic_load(&call.req.buf->refs) > 1)
         server_pause_ms(10);
     ck_assert_uint_eq(count_bridges(&pid), 0);
     memset(call.req.buf->data, 'm', 100000);
     tierce__buf_release(call.req.buf);
-    while (connector_stats(connector).requests_left_behind > 0)
+    while (connector_stats(connector).calls_hanging > 0)
         server_pause_ms(1);
     await_ping();
     end_fake();
@@ -451,12 +451,11 @@ static void end_real(void)
 /* All kinds of requests at once: each waits for Mooncake's own timeout. */
 static void expect_all_down(void)
 {
-    static const enum tierce__connector_op ops[] = {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_GET,
-                                                    TIERCE__CONNECTOR_PUT,
-                                                    TIERCE__CONNECTOR_DELETE};
+    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
+                                               TIERCE__TIER_PUT, TIERCE__TIER_DELETE};
     struct connector_call calls[4];
     for (size_t i = 0; i < 4; i++) {
-        connector_call_init(&calls[i], ops[i], ops[i] == TIERCE__CONNECTOR_PUT ? "b" : "a", 0);
+        connector_call_init(&calls[i], ops[i], ops[i] == TIERCE__TIER_PUT ? "b" : "a", 0);
         calls[i].req.buf = connector_object(pool, 1, 500000);
         calls[i].req.length = 500000;
         connector->ops->submit(connector, &calls[i].req);
@@ -492,7 +491,7 @@ START_TEST(the_memory_hangs_and_goes_on)
     ck_assert_int_eq(connector_put(connector, pool, "large", 3, 16 << 20), 0);
     kill(server.owner, SIGSTOP);
     ck_assert_int_eq(waitpid(server.owner, NULL, WUNTRACED), server.owner); /* all its threads */
-    connector_call_init(&call, TIERCE__CONNECTOR_GET, "large", 0);
+    connector_call_init(&call, TIERCE__TIER_GET, "large", 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, 16 << 20), 0);
     call.req.length = 16 << 20;
     call.req.deadline_ns = tierce__deadline_in_ms(100);
@@ -549,7 +548,7 @@ START_TEST(the_bridge_is_killed_in_the_middle)
         pthread_join(workers[i], NULL);
     await_ping();
     ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, 500000), 0);
-    ck_assert_uint_eq(connector_stats(connector).requests_left_behind, 0);
+    ck_assert_uint_eq(connector_stats(connector).calls_hanging, 0);
     end_real();
 }
 END_TEST

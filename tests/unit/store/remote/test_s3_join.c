@@ -72,7 +72,7 @@ static struct tierce__buf *into, *small;
 static void begin_get(struct connector_call *call, const char *name, struct tierce__buf *buf,
                       uint64_t offset, uint64_t length, uint32_t ms)
 {
-    connector_call_init(call, TIERCE__CONNECTOR_GET, name, 0);
+    connector_call_init(call, TIERCE__TIER_GET, name, 0);
     call->req.buf = buf;
     call->req.offset = offset;
     call->req.length = length;
@@ -133,7 +133,7 @@ START_TEST(waiting_ranges_are_one_request)
     ck_assert(connector_is_object(into->data, VERSION, 0, OBJECT));
     ck_assert_uint_eq(atomic_load(&store.gets), OBJECT / PART);
     ck_assert_uint_eq(atomic_load(&store.longest), PART);
-    ck_assert_uint_eq(connector_stats(connector).requests_waiting, 0);
+    ck_assert_uint_eq(connector_stats(connector).waiting, 0);
     end_busy();
 }
 END_TEST
@@ -345,7 +345,7 @@ static void delete_all(struct connector_call *all)
     for (uint32_t i = 0; i < DELETIONS; i++) {
         char name[8];
         snprintf(name, sizeof(name), "n%u", i);
-        connector_call_init(&all[i], TIERCE__CONNECTOR_DELETE, name, 0);
+        connector_call_init(&all[i], TIERCE__TIER_DELETE, name, 0);
         connector->ops->submit(connector, &all[i].req);
     }
 }
@@ -384,7 +384,7 @@ START_TEST(waiting_deletions_are_one_request)
     ck_assert_uint_eq(atomic_load(&deletions.many), 1);
     ck_assert_uint_eq(atomic_load(&deletions.keys), DELETIONS);
     ck_assert_uint_eq(atomic_load(&deletions.single), rows[_i].single);
-    ck_assert_uint_eq(connector_stats(connector).requests_waiting, 0);
+    ck_assert_uint_eq(connector_stats(connector).waiting, 0);
     tierce__buf_release(small);
     end();
 }

@@ -122,9 +122,8 @@ END_TEST
 /* A request fails and says why, and the next one does not once there are descriptors again. */
 START_TEST(no_descriptors)
 {
-    static const enum tierce__connector_op ops[] = {TIERCE__CONNECTOR_PUT, TIERCE__CONNECTOR_GET,
-                                                    TIERCE__CONNECTOR_EXISTS,
-                                                    TIERCE__CONNECTOR_PING};
+    static const enum tierce__tier_op ops[] = {TIERCE__TIER_PUT, TIERCE__TIER_GET,
+                                               TIERCE__TIER_LOOKUP, TIERCE__TIER_PING};
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     make_folder();
     pool = connector_pool();

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_STORE_REQ_H
+#define TIERCE_STORE_REQ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "core/chunk/pool.h"
+#include "core/key/key.h"
+#include <tierce/status.h>
+
+/*
+ * A request to a store: a tier (tier.h), which knows chunks by their keys, or a connector
+ * (remote/connector.h), which knows objects by their names.
+ *
+ * A store's submit() returns nothing: the answer is always done(req), exactly once, perhaps before
+ * submit returns, perhaps from a thread of the store, never under a lock of the store. `done` must
+ * not block. The request, its keys and its names are the caller's and stay valid until done.
+ */
+
+struct tierce__tier_req;
+
+typedef void tierce__tier_done_fn(struct tierce__tier_req *req);
+
+enum tierce__tier_op {
+    TIERCE__TIER_LOOKUP,   /* how many leading keys are there? */
+    TIERCE__TIER_GET,      /* a range of a chunk into a buffer, or a reference on a buffer */
+    TIERCE__TIER_PUT,      /* keep a sealed chunk */
+    TIERCE__TIER_DELETE,   /* forget a chunk, also one that is being put */
+    TIERCE__TIER_HIDE,     /* do not serve a chunk any more and keep its bytes, for a build that can
+                              read them; until the tier is opened again */
+    TIERCE__TIER_FLUSH,    /* make durable every put, delete and clear that was done before, or
+                              deletes and clears alone */
+    TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
+    TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
+    TIERCE__TIER_LIST,     /* names, page by page: connectors with TIERCE__CONNECTOR_LISTS */
+    TIERCE__TIER_PING,     /* asks whether the store behind it is available, and accepts our
+                              credentials. No key; TIERCE__TIER_SHARED and connectors only, others
+                              answer     TIERCE_E_UNSUPPORTED */
+};
+
+/* Priority in a connector when not all requests can be served at once. Equal ones are served in
+ * order of arrival. */
+enum tierce__connector_urgency {
+    TIERCE__CONNECTOR_PEEK, /* LOOKUP, PING */
+    TIERCE__CONNECTOR_PREFETCH,
+    TIERCE__CONNECTOR_FETCH,
+    TIERCE__CONNECTOR_STORE, /* PUT, DELETE, LIST */
+    TIERCE__CONNECTOR_URGENCIES
+};
+
+#define TIERCE__CONNECTOR_NAME_MAX 512u
+
+/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. It is not a path: it
+ * may contain slashes and dots, which the connector maps to characters that its store accepts. */
+struct tierce__store_name {
+    const char *text; /* not terminated */
+    size_t bytes;
+};
+
+/* One name of a page. [borrow for the call] */
+typedef void tierce__connector_each_fn(void *arg, const struct tierce__store_name *name);
+
+/* A chunk that begins with the block that was asked for. */
+struct tierce__sibling {
+    struct tierce__key key;
+    uint64_t object_bytes;
+    uint32_t block_count;
+};
+#define TIERCE__SIBLINGS_MAX 8u
+
+/* Why a chunk left. */
+enum tierce__tier_left {
+    TIERCE__LEFT_DELETED, /* a request deleted it without a reason */
+    TIERCE__LEFT_EVICTED,
+    TIERCE__LEFT_EXPIRED,
+    TIERCE__LEFT_CLEARED,
+    TIERCE__LEFT_LOST,       /* a sync failed, so the device may have lost it */
+    TIERCE__LEFT_CHECKSUM,   /* deleted, because a checksum did not match */
+    TIERCE__LEFT_IDENTITY,   /* deleted, because it was another chunk */
+    TIERCE__LEFT_VERSION,    /* hidden, because it is of another version of the format */
+    TIERCE__LEFT_SUPERSEDED, /* deleted: replaced by a longer chunk that begins with it */
+};
+
+/* How a LOOKUP uses remembered answers. A tier with TIERCE__TIER_SHARED remembers answers for a
+ * bounded time, in which a chunk may be removed or added by others. */
+enum tierce__tier_recall {
+    TIERCE__RECALL_NOTHING = 0, /* query every key */
+    TIERCE__RECALL_FIRST,       /* query only keys without a remembered answer */
+    TIERCE__RECALL_ONLY,        /* query nothing; TIERCE_E_DEADLINE at once if the next key is not
+                                   remembered */
+    TIERCE__RECALL_OLD,         /* the same, but hits never expire: for loads, where a wrong answer
+                                   is a miss */
+};
+
+struct tierce__tier_req {
+    enum tierce__tier_op op;
+    uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
+    tierce__tier_done_fn *done;
+    void *arg;         /* the caller's */
+    uint64_t begun_ns; /* the caller's: when it submitted the request */
+
+    /*
+     * All operations except these use keys[0] only. [borrow until done]
+     *
+     * LOOKUP: [in] keys of consecutive chunks. [out] found: the number of leading keys that exist
+     * for certain, with any status; 0 if none is known. TIERCE_E_DEADLINE with found > 0 is a
+     * partial answer: the later keys may or may not exist.
+     *
+     * LOOKUP in a lending tier (TIERCE__TIER_LENDS) also lends the found buffers if bufs is not
+     * NULL: [in] room for key_count, and length: the maximum of bytes to lend. [out]
+     * bufs[0 .. lent): for each of the leading keys a reference that the caller now owns;
+     * lent < found if the next buffer would exceed length. If `touches`, a single lent key is
+     * touched as by touch(key, 1, 0).
+     *
+     * CLEAR: [in] no key: every namespace; one key: its namespace. [out] found: the number of
+     * chunks that left. Earlier puts in progress are answered TIERCE_E_CANCELLED; lent buffers stay
+     * with their borrowers.
+     *
+     * SIBLINGS: [in] one key, whose hash is that of the chunk's first block; siblings: room for
+     * TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP finds, the latest first,
+     * perhaps not all; a tier without such an index finds none.
+     *
+     * PUT to a lending tier: [out] found is 1 if the tier had the chunk already, else 0.
+     *
+     * DELETE answers earlier puts of the key in progress TIERCE_E_CANCELLED, and does not affect
+     * later ones. From a durable tier: [out] found is 1 if the chunk could be found again after a
+     * reopen without a FLUSH in between, even if it is not in the tier now. With only_asks,
+     * DELETE changes nothing and sets found; tiers with TIERCE__TIER_DURABLE.
+     */
+    const struct tierce__key *keys;
+    size_t key_count;
+    size_t found;
+    struct tierce__buf **bufs; /* [borrow until done] */
+    size_t lent;
+    bool touches;                     /* LOOKUP of one key */
+    struct tierce__sibling *siblings; /* [borrow until done] */
+    bool durable;  /* LOOKUP: only durable chunks count; tiers with TIERCE__TIER_DURABLE */
+    bool removals; /* FLUSH: of deletes and clears alone. It does not wait for chunks to become
+                      durable, and does not report that some were lost */
+    enum tierce__tier_recall recall; /* LOOKUP; tiers with TIERCE__TIER_SHARED */
+    bool recalled;                   /* [out] LOOKUP: answered without a query */
+
+    /*
+     * Connectors have names in place of keys, with the same meaning of `found`. LOOKUP: names
+     * [0 .. name_count). GET, PUT, DELETE: names[0]. LIST: names[0] is a prefix, or there is no
+     * name. [borrow until done]
+     */
+    const struct tierce__store_name *names;
+    size_t name_count;
+    enum tierce__connector_urgency urgency;
+
+    /* LIST: [in, out] cursor: 0 for the first page, 0 again after the last. `each` is called before
+     * done for each name of the page, under no lock. A name that exists throughout is reported at
+     * least once; a page may be empty. */
+    uint64_t cursor;
+    tierce__connector_each_fn *each;
+
+    /*
+     * GET from a lending tier (TIERCE__TIER_LENDS): [in] NULL, [out] a buffer with a reference that
+     * is the caller's now; offset and length are ignored. GET from any other tier: [in] the
+     * destination; bytes [offset, offset + length) of the object land at buf->data + offset. Both
+     * are multiples of 4096 and lie inside the object; a range beyond the object's end is
+     * TIERCE_E_MISS. The caller keeps its reference until done. PUT: [in] the sealed object,
+     * object_bytes long. The tier takes references of its own.
+     *
+     * GET from a connector: any range, or, without TIERCE__CONNECTOR_RANGES, offset 0 and the whole
+     * object, whose length must be `length`. The status is TIERCE_E_FORMAT if the object ends
+     * before the range, or, when read whole, is not `length` bytes long; the contents of buf are
+     * then undefined. If it ends before the range begins, the status may also be TIERCE_E_MISS. PUT
+     * to a connector: buf->data[0 .. length). `length` is never 0.
+     */
+    struct tierce__buf *buf;
+    uint64_t offset;
+    uint64_t length;
+    bool ahead; /* GET: no caller waits for it yet */
+
+    /* PUT: fields that tiers index beside the key. */
+    const struct tierce__key *parent; /* chunk before this one; NULL for the first */
+    const uint8_t *first_block;       /* hash of the chunk's first block, 32 bytes */
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+    enum tierce__tier_left left; /* DELETE: why */
+    bool only_asks;              /* DELETE */
+    bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */
+    bool needs_parent;           /* PUT: reject the chunk if its parent is not stored yet, so that
+                                    no suffix is kept without its prefix */
+
+    /*
+     * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
+     * TIERCE_E_REFUSED (PUT: admission rule, needs_parent, or hidden bytes of that key),
+     * TIERCE_E_DEADLINE, TIERCE_E_DOWN, TIERCE_E_CLOSED, TIERCE_E_ARGUMENT (a contract above is
+     * broken), or a negative errno of the device. A PUT of a chunk that is already stored returns
+     * 0, whatever its bytes.
+     *
+     * Connectors: TIERCE_E_REFUSED: the store rejects our credentials, or they lack permission;
+     * TIERCE_E_FORMAT: an invalid answer, or an object of the wrong length; TIERCE_E_LIMIT: larger
+     * than the store accepts, or the request queue is full; TIERCE_E_UNSUPPORTED;
+     * TIERCE_E_CANCELLED: close was quicker. In words: ops->why.
+     */
+    int status;
+    /* [in] false; [out] true: `status` is a failure that another request was answered with, because
+     * they shared a read or a connection. It counts once for the tier's health. */
+    bool repeats;
+    /* [in] false; [out] GET: true: a connection to the store was made for it. */
+    bool connected;
+
+    struct tierce__list node; /* the store's while the request is with it */
+    uint64_t scratch[28];     /* a tier's while the request is with it; connectors use none, so a
+                                 tier may pass its own request on to one */
+};
+
+#endif
