@@ -116,7 +116,7 @@ struct mooncake_bench {
 
 struct slot {
     struct tierce__tier_req req;
-    struct tierce__store_name name;
+    struct tierce_plugin_name name;
     char text[24];
     sem_t done;
 };
@@ -129,7 +129,7 @@ static void tell_done(struct tierce__tier_req *req)
 static void submit(const struct mooncake_bench *b, struct tierce__connector *connector,
                    struct slot *slot, enum tierce__tier_op op, struct tierce__buf *buf)
 {
-    slot->name = (struct tierce__store_name){.text = slot->text, .bytes = strlen(slot->text)};
+    slot->name = (struct tierce_plugin_name){.text = slot->text, .bytes = strlen(slot->text)};
     slot->req = (struct tierce__tier_req){
         .op = op,
         .urgency = op == TIERCE__TIER_GET ? TIERCE__CONNECTOR_FETCH : TIERCE__CONNECTOR_STORE,

@@ -68,7 +68,7 @@ static int call(struct redis_bench *b, struct tierce__tier_req *req)
 
 static int move_ours(struct redis_bench *b, bool is_put, const char *name)
 {
-    const struct tierce__store_name names = {.text = name, .bytes = strlen(name)};
+    const struct tierce_plugin_name names = {.text = name, .bytes = strlen(name)};
     struct tierce__tier_req req = {.op = is_put ? TIERCE__TIER_PUT : TIERCE__TIER_GET,
                                    .urgency =
                                        is_put ? TIERCE__CONNECTOR_STORE : TIERCE__CONNECTOR_FETCH,

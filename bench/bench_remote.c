@@ -44,7 +44,7 @@ struct remote_bench {
     uint64_t chunk_bytes;
     struct tierce__pool *pool;
     struct tierce__buf *bufs[CHUNKS];
-    struct tierce__store_name names[CHUNKS];
+    struct tierce_plugin_name names[CHUNKS];
     char texts[CHUNKS][24];
     sem_t done;
     _Atomic int left, status;
@@ -328,7 +328,7 @@ static int prepare(struct remote_bench *b)
         rc = tierce__pool_alloc(b->pool, &b->bufs[i], b->chunk_bytes);
         snprintf(b->texts[i], sizeof(b->texts[i]), "chunk-%03u", (unsigned)i);
         b->names[i] =
-            (struct tierce__store_name){.text = b->texts[i], .bytes = strlen(b->texts[i])};
+            (struct tierce_plugin_name){.text = b->texts[i], .bytes = strlen(b->texts[i])};
     }
     return rc;
 }

@@ -39,7 +39,7 @@ struct s3_case {
 
     struct tierce__connector *connector;
     struct tierce__tier_req reqs[IN_FLIGHT];
-    struct tierce__store_name name;
+    struct tierce_plugin_name name;
     _Atomic int left, under_way; /* to begin; not over */
     _Atomic int status;
     sem_t over;

@@ -9,7 +9,7 @@
 #include "base/list.h"
 #include "core/chunk/pool.h"
 #include "core/key/key.h"
-#include <tierce/status.h>
+#include <tierce/plugin.h>
 
 /*
  * A request to a store: a tier (tier.h), which knows chunks by their keys, or a connector
@@ -51,17 +51,7 @@ enum tierce__connector_urgency {
     TIERCE__CONNECTOR_URGENCIES
 };
 
-#define TIERCE__CONNECTOR_NAME_MAX 512u
-
-/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. It is not a path: it
- * may contain slashes and dots, which the connector maps to characters that its store accepts. */
-struct tierce__store_name {
-    const char *text; /* not terminated */
-    size_t bytes;
-};
-
-/* One name of a page. [borrow for the call] */
-typedef void tierce__connector_each_fn(void *arg, const struct tierce__store_name *name);
+#define TIERCE__CONNECTOR_NAME_MAX TIERCE_PLUGIN_NAME_MAX
 
 /* A chunk that begins with the block that was asked for. */
 struct tierce__sibling {
@@ -148,7 +138,7 @@ struct tierce__tier_req {
      * [0 .. name_count). GET, PUT, DELETE: names[0]. LIST: names[0] is a prefix, or there is no
      * name. [borrow until done]
      */
-    const struct tierce__store_name *names;
+    const struct tierce_plugin_name *names;
     size_t name_count;
     enum tierce__connector_urgency urgency;
 
@@ -156,7 +146,7 @@ struct tierce__tier_req {
      * done for each name of the page, under no lock. A name that exists throughout is reported at
      * least once; a page may be empty. */
     uint64_t cursor;
-    tierce__connector_each_fn *each;
+    tierce_plugin_each_fn *each;
 
     /*
      * GET from a lending tier (TIERCE__TIER_LENDS): [in] NULL, [out] a buffer with a reference that

@@ -242,7 +242,7 @@ START_TEST(a_name_is_long)
 END_TEST
 
 /* Puts many small objects under names, as many at once as the connector takes. */
-static void put_all(const struct tierce__store_name *all, uint32_t count, uint64_t bytes)
+static void put_all(const struct tierce_plugin_name *all, uint32_t count, uint64_t bytes)
 {
     struct connector_call *calls = calloc(count, sizeof(*calls));
     ck_assert_ptr_nonnull(calls);
@@ -263,7 +263,7 @@ static void put_all(const struct tierce__store_name *all, uint32_t count, uint64
 
 #define MANY_MAX 600u
 
-static struct tierce__store_name many[MANY_MAX];
+static struct tierce_plugin_name many[MANY_MAX];
 static char many_texts[MANY_MAX][24];
 static uint32_t many_count;
 
@@ -273,7 +273,7 @@ static void make_many(uint32_t count)
     for (uint32_t i = 0; i < many_count; i++) {
         snprintf(many_texts[i], sizeof(many_texts[i]), "many/%06u", i);
         many[i] =
-            (struct tierce__store_name){.text = many_texts[i], .bytes = strlen(many_texts[i])};
+            (struct tierce_plugin_name){.text = many_texts[i], .bytes = strlen(many_texts[i])};
     }
 }
 
@@ -371,7 +371,7 @@ END_TEST
 
 static uint32_t told[MANY_MAX + NAMES];
 
-static void tell(void *arg, const struct tierce__store_name *name)
+static void tell(void *arg, const struct tierce_plugin_name *name)
 {
     ck_assert_ptr_eq(((struct connector_call *)arg)->req.arg, arg);
     ck_assert_int_eq(atomic_load(&((struct connector_call *)arg)->done_count), 0);
@@ -456,7 +456,7 @@ static int run_wrong(enum tierce__tier_op op, size_t name_bytes, uint64_t offset
     struct connector_call call;
     memset(name, 'n', sizeof(name));
     connector_call_init(&call, op, NULL, 0);
-    call.name = (struct tierce__store_name){.text = name, .bytes = name_bytes};
+    call.name = (struct tierce_plugin_name){.text = name, .bytes = name_bytes};
     call.req.names = &call.name;
     call.req.name_count = 1;
     call.req.buf = connector_object(pool, 1, 100);

@@ -163,7 +163,7 @@ static void check_requests(struct fake_server *server, const struct client *clie
     free(text);
 }
 
-static void ignore_name(void *arg, const struct tierce__store_name *name)
+static void ignore_name(void *arg, const struct tierce_plugin_name *name)
 {
     (void)arg;
     (void)name;

@@ -46,7 +46,7 @@ static void check_key(const uint8_t *bytes, size_t count)
     if (count == 0 || count > TIERCE__CONNECTOR_NAME_MAX)
         return;
     tierce__memcached_head_key(&key,
-                               "t:", &(struct tierce__store_name){(const char *)bytes, count});
+                               "t:", &(struct tierce_plugin_name){(const char *)bytes, count});
     TIERCE_ASSERT(key.bytes <= TIERCE__MEMCACHED_KEY_BYTES && strlen(key.text) == key.bytes);
     for (size_t i = 0; i < key.bytes; i++)
         TIERCE_ASSERT(key.text[i] > ' ' && key.text[i] < 0x7f);

@@ -32,7 +32,7 @@ static bool look_at(void *arg, const char *path, const char *text, size_t bytes)
     look->any = true;
     if (tierce__s3_name(name, &name_bytes, "", text)) {
         TIERCE_ASSERT(name_bytes > 0 && name_bytes <= sizeof(name));
-        tierce__s3_key(key, "", &(struct tierce__store_name){.text = name, .bytes = name_bytes});
+        tierce__s3_key(key, "", &(struct tierce_plugin_name){.text = name, .bytes = name_bytes});
         TIERCE_ASSERT(strcmp(key, text) == 0);
     }
     return true;

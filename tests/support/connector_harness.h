@@ -33,7 +33,7 @@ static inline struct tierce__pool *connector_pool(void)
 
 struct connector_call {
     struct tierce__tier_req req;
-    struct tierce__store_name name;
+    struct tierce_plugin_name name;
     char text[TIERCE__CONNECTOR_NAME_MAX + 1];
     sem_t done;
     _Atomic int done_count;

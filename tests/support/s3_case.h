@@ -58,7 +58,7 @@ static inline void expect_why(const char *part)
     ck_assert_ptr_null(strstr(why, "hidden"));
 }
 
-static inline void no_name(void *arg, const struct tierce__store_name *name)
+static inline void no_name(void *arg, const struct tierce_plugin_name *name)
 {
     (void)arg;
     ck_abort_msg("a name: %.*s", (int)name->bytes, name->text);

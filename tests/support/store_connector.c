@@ -40,7 +40,7 @@ struct store_connector {
     struct test_random random;
 };
 
-static struct object **find(struct store_connector *store, const struct tierce__store_name *name)
+static struct object **find(struct store_connector *store, const struct tierce_plugin_name *name)
 {
     struct object **at = &store->objects;
     while (*at != NULL &&
@@ -98,7 +98,7 @@ static void list(struct store_connector *store, struct tierce__tier_req *req)
     uint64_t seen = 0, told = 0;
     req->cursor = 0;
     for (const struct object *o = store->objects; o != NULL; o = o->next) {
-        struct tierce__store_name name = {o->name, o->name_bytes};
+        struct tierce_plugin_name name = {o->name, o->name_bytes};
         if (name.bytes < req->names->bytes ||
             memcmp(name.text, req->names->text, req->names->bytes) != 0)
             continue;
@@ -306,7 +306,7 @@ void store_connector_hold(struct store_connector *store, enum tierce__tier_op op
     pthread_mutex_unlock(&store->mutex);
 }
 
-static bool ends_with(const struct tierce__store_name *name, const char *ending)
+static bool ends_with(const struct tierce_plugin_name *name, const char *ending)
 {
     size_t bytes = strlen(ending);
     return name->bytes >= bytes && memcmp(name->text + name->bytes - bytes, ending, bytes) == 0;

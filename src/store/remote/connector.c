@@ -87,7 +87,7 @@ static int check_names(const struct tierce__tier_req *req)
     if (req->name_count == 0 && most == 1 && !lists)
         return TIERCE_E_ARGUMENT;
     for (size_t i = 0; i < req->name_count; i++) {
-        const struct tierce__store_name *name = &req->names[i];
+        const struct tierce_plugin_name *name = &req->names[i];
         if ((name->bytes == 0 && !lists) || name->bytes > TIERCE__CONNECTOR_NAME_MAX ||
             (name->bytes > 0 && memchr(name->text, '\0', name->bytes) != NULL))
             return TIERCE_E_ARGUMENT;

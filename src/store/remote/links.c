@@ -4,9 +4,9 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
-#include "store/remote/connector_private.h"
 #include "store/remote/links_private.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -17,6 +17,7 @@
 #define LINKS_MIN        2u
 #define STORE_NAME_BYTES 128u
 #define ABORT_MS         2000u
+#define WAITING_MAX      4096u
 #define GETS_BYTES       (4u << 20) /* of a link at a time, where there are several */
 
 /* A request that a worker has taken. */
@@ -27,7 +28,7 @@ struct slot {
 
 struct worker {
     struct links *owner;
-    struct tierce__link *link;
+    void *link;
     pthread_t thread;
     struct tierce__cond wake;
     struct slot slots[TIERCE__LINKS_GETS];
@@ -41,8 +42,8 @@ struct links {
     struct tierce__connector base;
     uint32_t magic;
     struct tierce__connector_ops ops;
-    const struct tierce__link_ops *link_ops;
-    void *arg;
+    struct tierce__client client;
+    void *store;
     uint32_t worker_count, waiting_max;
     struct worker *workers;
     pthread_t clock_thread;
@@ -119,29 +120,45 @@ static struct tierce__tier_req *next_req(struct links *links, const struct worke
     return NULL;
 }
 
-/* After a call. Returns whether it made a connection. Under the lock. */
-static bool note_call(struct links *links, struct worker *worker, int rc)
+static struct tierce__link_state state_after(const struct worker *worker, int rc)
 {
-    uint64_t connects = links->link_ops->connects(worker->link);
-    bool connected = connects != worker->connects;
-    links->connects += connects - worker->connects;
-    worker->connects = connects;
-    worker->is_connected = links->link_ops->is_connected(worker->link);
-    if (rc == 0 || rc == TIERCE_E_MISS)
-        return connected;
-    const char *why = links->link_ops->why(worker->link);
-    set_why(links, why != NULL && why[0] != '\0' ? why : tierce_strerror(rc));
+    const struct tierce__client *client = &worker->owner->client;
+    if (client->state != NULL)
+        return client->state(worker->link);
+    bool answered = rc != TIERCE_E_DOWN && rc != TIERCE_E_DEADLINE;
+    return (struct tierce__link_state){.connects =
+                                           worker->connects + (answered && !worker->is_connected),
+                                       .is_connected = answered};
+}
+
+/* The link's last failure, or what is wrong with its answer. Under no lock. */
+static const char *why_of(const struct worker *worker, const struct slot *slot, int rc)
+{
+    const struct tierce_plugin *table = &worker->owner->client.table;
+    if (slot->call.why[0] != '\0')
+        return slot->call.why;
+    const char *why = table->why != NULL ? table->why(worker->link) : NULL;
+    return why != NULL && why[0] != '\0' ? why : tierce_strerror(rc);
+}
+
+/* Returns whether a call made a connection. Under the lock. */
+static bool note_state(struct links *links, struct worker *worker,
+                       const struct tierce__link_state *state)
+{
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(state->connects >= worker->connects);
+    bool connected = state->connects != worker->connects;
+    links->connects += state->connects - worker->connects;
+    worker->connects = state->connects;
+    worker->is_connected = state->is_connected;
     return connected;
 }
 
 /* Whether a request was answered before with the failure that a call ended with. The request whose
  * call failed may have been answered at its deadline: then the next one is the first. Under the
  * lock. */
-static bool repeats_failure(const struct links *links, struct worker *worker,
-                            const struct tierce__tier_req *req, int rc)
+static bool repeats_failure(struct worker *worker, const struct tierce__tier_req *req, bool repeats)
 {
-    bool repeats =
-        rc != 0 && links->link_ops->repeats != NULL && links->link_ops->repeats(worker->link);
     bool was_told = repeats && worker->is_told;
     worker->is_told = was_told || req != NULL;
     return was_told;
@@ -157,15 +174,21 @@ static void end_answer(struct links *links)
     tierce__lock_drop(&links->lock);
 }
 
-/* A call has been made, the worker's last one for now or not. */
-static void end_call(struct links *links, struct worker *worker, struct slot *slot, int rc,
+/* A call has been made, the worker's last one for now or not. Returns whether the link is
+ * connected. */
+static bool end_call(struct links *links, struct worker *worker, struct slot *slot, int rc,
                      bool is_last)
 {
+    const struct tierce__link_state state = state_after(worker, rc);
+    const char *why = rc != 0 && rc != TIERCE_E_MISS ? why_of(worker, slot, rc) : NULL;
     tierce__lock_take(&links->lock);
-    bool connected = note_call(links, worker, rc);
+    TIERCE_DASSERT(worker->in_call);
+    bool connected = note_state(links, worker, &state);
+    if (why != NULL)
+        set_why(links, why);
     worker->in_call = !is_last;
     struct tierce__tier_req *req = slot->req; /* NULL: it was answered at its deadline */
-    bool repeats = repeats_failure(links, worker, req, rc);
+    bool repeats = repeats_failure(worker, req, rc != 0 && state.repeats);
     slot->req = NULL;
     links->answering++;
     tierce__lock_drop(&links->lock);
@@ -173,12 +196,12 @@ static void end_call(struct links *links, struct worker *worker, struct slot *sl
         tierce__links_hand_over(&slot->call, req, rc);
         req->repeats = repeats;
         req->connected = connected;
-        tierce__links_call_end(&slot->call);
-        answer(req, rc);
-    } else {
-        tierce__links_call_end(&slot->call);
     }
+    tierce__links_call_end(&slot->call);
+    if (req != NULL)
+        answer(req, rc);
     end_answer(links);
+    return state.is_connected;
 }
 
 /* GETs that were taken and not asked for wait again, in front. */
@@ -209,20 +232,20 @@ static void put_back(struct links *links, struct worker *worker, size_t first, s
  * whose answer is being awaited has failed. */
 static void make_gets(struct links *links, struct worker *worker, size_t count)
 {
-    const struct tierce__link_ops *ops = links->link_ops;
+    const struct tierce__client *client = &links->client;
     struct tierce__link_get gets[TIERCE__LINKS_GETS];
+    TIERCE_DASSERT(count > 1 && count <= TIERCE__LINKS_GETS && client->state != NULL);
     for (size_t i = 0; i < count; i++)
         gets[i] = tierce__links_get_of(&worker->slots[i].call);
-    int rc = ops->send_gets(worker->link, gets, count, worker->slots[0].call.deadline_ns);
-    bool goes_on = rc == 0;
+    int rc = client->send_gets(worker->link, gets, count, worker->slots[0].call.deadline_ns);
+    bool was_sent = rc == 0, goes_on = was_sent;
     size_t done = 0;
     do {
         struct slot *slot = &worker->slots[done];
-        if (goes_on)
-            rc = ops->read_get(worker->link, &gets[done], slot->call.deadline_ns);
-        goes_on = goes_on && ops->is_connected(worker->link);
+        if (was_sent)
+            rc = client->read_get(worker->link, &gets[done], slot->call.deadline_ns);
         done++;
-        end_call(links, worker, slot, rc, done == count);
+        goes_on = end_call(links, worker, slot, rc, done == count) && was_sent;
     } while (goes_on && done < count);
     if (done < count)
         put_back(links, worker, done, count);
@@ -249,8 +272,7 @@ static size_t take_gets(struct links *links, struct worker *worker,
     struct tierce__list *list = &links->waiting[first->urgency];
     uint64_t bytes = first->length;
     size_t count = 1, share = 1 + links->waiting_count / links->worker_count;
-    if (links->link_ops->send_gets == NULL || first->op != TIERCE__TIER_GET ||
-        !worker->takes_stores)
+    if (links->client.send_gets == NULL || first->op != TIERCE__TIER_GET || !worker->takes_stores)
         return 1;
     while (count < TIERCE__LINKS_GETS && count < share && !tierce__list_empty(list)) {
         struct tierce__tier_req *next = req_of(list->next);
@@ -284,10 +306,17 @@ static void serve(struct links *links, struct worker *worker, struct tierce__tie
     if (count > 1) {
         make_gets(links, worker, count);
     } else {
-        int rc = tierce__links_make_call(links->link_ops, worker->link, &slot->call);
+        int rc = tierce__links_make_call(&links->client, worker->link, &slot->call);
         end_call(links, worker, slot, rc, true);
     }
     tierce__lock_take(&links->lock);
+}
+
+static void end_store(const struct tierce__client *client, void *store)
+{
+    client->table.close(store);
+    if (client->object != NULL)
+        dlclose(client->object);
 }
 
 static void destroy(struct links *links)
@@ -295,12 +324,12 @@ static void destroy(struct links *links)
     for (uint32_t i = 0; i < links->worker_count; i++) {
         struct worker *worker = &links->workers[i];
         if (worker->link != NULL)
-            links->link_ops->destroy(worker->link);
+            links->client.table.link_close(worker->link);
         for (size_t j = 0; j < TIERCE__LINKS_GETS; j++)
             tierce__links_call_fini(&worker->slots[j].call);
         tierce__cond_fini(&worker->wake);
     }
-    links->link_ops->end(links->arg);
+    end_store(&links->client, links->store);
     tierce__cond_fini(&links->clock);
     tierce__cond_fini(&links->ended);
     tierce__lock_fini(&links->lock);
@@ -551,8 +580,8 @@ static bool close_links(struct tierce__connector *connector, uint64_t deadline_n
     tierce__lock_drop(&links->lock);
     answer_all(&cancelled, TIERCE_E_CANCELLED);
     pthread_join(links->clock_thread, NULL);
-    if (!all && links->link_ops->abort != NULL) {
-        links->link_ops->abort(links->arg);
+    if (!all && links->client.abort != NULL) {
+        links->client.abort(links->store);
         tierce__lock_take(&links->lock);
         all = await_workers(links, tierce__deadline_in_ms(ABORT_MS));
         tierce__lock_drop(&links->lock);
@@ -581,9 +610,12 @@ static int start(struct links *links, uint32_t count)
         struct worker *worker = &links->workers[i];
         worker->owner = links;
         worker->takes_stores = i > 0;
-        rc = links->link_ops->create(&worker->link, links->arg);
-        if (rc != 0)
+        rc = links->client.table.link_open(&worker->link, links->store);
+        if (rc != 0) {
+            worker->link = NULL;
+            rc = rc > 0 || !tierce__links_is_status(&links->client, rc) ? TIERCE_E_FORMAT : rc;
             break;
+        }
         tierce__cond_init(&worker->wake);
         tierce__lock_take(&links->lock);
         rc = -pthread_create(&worker->thread, NULL, work, worker);
@@ -593,7 +625,7 @@ static int start(struct links *links, uint32_t count)
         tierce__lock_drop(&links->lock);
         if (rc != 0) {
             tierce__cond_fini(&worker->wake);
-            links->link_ops->destroy(worker->link);
+            links->client.table.link_close(worker->link);
         }
     }
     if (rc != 0)
@@ -604,26 +636,25 @@ static int start(struct links *links, uint32_t count)
 int tierce__links_create(struct tierce__connector **out, const struct tierce__links_opts *opts)
 {
     TIERCE_ASSERT(opts->links >= LINKS_MIN && opts->links <= TIERCE__LINKS_MAX);
-    TIERCE_ASSERT(opts->waiting_max > 0);
     struct links *links = tierce__calloc(1, sizeof(*links));
     struct worker *workers = tierce__calloc(opts->links, sizeof(*workers));
     if (links == NULL || workers == NULL) {
         tierce__free(links);
         tierce__free(workers);
-        opts->ops->end(opts->arg);
+        end_store(opts->client, opts->store);
         return -ENOMEM;
     }
     links->magic = LINKS_MAGIC;
-    links->ops = (struct tierce__connector_ops){.scheme = opts->ops->scheme,
+    links->ops = (struct tierce__connector_ops){.scheme = opts->client->scheme,
                                                 .submit = submit,
                                                 .why = get_why,
                                                 .stats = get_stats,
                                                 .close = close_links};
-    links->base = (struct tierce__connector){.ops = &links->ops, .caps = opts->ops->caps};
-    links->link_ops = opts->ops;
-    links->arg = opts->arg;
+    links->base = (struct tierce__connector){.ops = &links->ops, .caps = opts->client->table.caps};
+    links->client = *opts->client;
+    links->store = opts->store;
     links->workers = workers;
-    links->waiting_max = opts->waiting_max;
+    links->waiting_max = opts->waiting_max > 0 ? opts->waiting_max : WAITING_MAX;
     links->holders = 1;
     links->clock_ns = TIERCE__DEADLINE_NEVER;
     snprintf(links->store_name, sizeof(links->store_name), "%s", opts->store_name);
@@ -636,4 +667,31 @@ int tierce__links_create(struct tierce__connector **out, const struct tierce__li
     if (rc == 0)
         *out = &links->base;
     return rc;
+}
+
+int tierce__links_count(uint64_t *links, const struct tierce__url *url,
+                        char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const struct tierce__url_number connections = {"connections", TIERCE__URL_COUNT,
+                                                          LINKS_MIN, TIERCE__LINKS_MAX};
+    return tierce__url_param_number(url, links, &connections, why);
+}
+
+int tierce__links_open(struct tierce__connector **out, const struct tierce__client *client,
+                       const struct tierce__connector_source *source,
+                       char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__client own = *client;
+    uint64_t links = client->links;
+    void *store = NULL;
+    int rc = tierce__links_count(&links, source->url, why);
+    own.links = (uint32_t)links;
+    if (rc == 0)
+        rc = client->open(&store, &own, source, why);
+    if (rc != 0)
+        return rc;
+    return tierce__links_create(
+        out,
+        &(struct tierce__links_opts){
+            .client = &own, .store = store, .links = own.links, .store_name = source->store_name});
 }

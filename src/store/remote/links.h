@@ -2,94 +2,87 @@
 #ifndef TIERCE_CONNECTOR_LINKS_H
 #define TIERCE_CONNECTOR_LINKS_H
 
-#include "store/remote/connector.h"
+#include "store/remote/connector_private.h"
+#include <tierce/plugin.h>
 
 /*
  * A connector out of links: a link is one connection, whose calls block until their deadline. Each
  * link has a thread of its own; requests wait for one in order of their urgency. One link never
  * takes stores, so that a lookup does not wait behind them.
  *
+ * The functions are those of a plug-in (<tierce/plugin.h>), with its rules; a client of ours may
+ * have more of them. `store` is what the links of a connector share.
+ *
  * A request is answered at its deadline whether a link had time for it or not. A call that does not
  * return by its deadline (a hung file system) is abandoned with the link's thread, which takes no
- * requests until the call returns.
+ * requests until the call returns. Texts and memory are the link's until then.
  *
- * A connector creates one link per thread; `arg` is their shared state. A link is used by its own
- * thread alone; destroy and end may be called by another one, after all calls.
+ * A link is used by its own thread alone; link_close and close may be called by another one, after
+ * all calls.
  */
-
-struct tierce__link; /* of the implementation */
 
 /* One of several GETs. */
 struct tierce__link_get {
-    const struct tierce__store_name *name;
+    const struct tierce_plugin_name *name;
     uint8_t *memory;
     uint64_t offset, length;
 };
 #define TIERCE__LINKS_GETS 8u /* at most, of a link */
 
-struct tierce__link_ops {
+struct tierce__link_state {
+    uint64_t connects; /* so far */
+    bool is_connected; /* now */
+    /* The error of a call that failed is that of an earlier attempt to connect, and nothing was
+     * sent. */
+    bool repeats;
+};
+
+struct tierce__client {
+    struct tierce_plugin table; /* [open is not called] */
     const char *scheme;
-    unsigned caps;
+    void *object;       /* the shared object of a plug-in, whose answers are checked; closed after
+                           the store. NULL: a client of ours */
+    uint32_t links;     /* how many, unless the URL has `connections` */
+    uint32_t names_max; /* that exists takes at a time; 0: any number */
 
-    /* Not connected yet; the first call connects. Errors: -ENOMEM. */
-    int (*create)(struct tierce__link **out, void *arg);
-    void (*destroy)(struct tierce__link *link);
+    /* All below may be NULL. Errors and statuses are those of the table. */
 
-    /* As the requests of connector.h, each until deadline_ns. Errors: statuses as there. All texts
-     * and memory are the link's until the call returns, even where that is after the deadline. */
-    /* EXISTS: the link keeps *found at the number of leading names that exist for certain. At the
-     * deadline the request is answered with this number. It is 0 at the call. */
-    int (*exists)(struct tierce__link *link, const struct tierce__store_name *names, size_t count,
-                  _Atomic size_t *found, uint64_t deadline_ns);
-    size_t exists_max; /* names that exists takes at a time; 0: any number */
-    int (*get)(struct tierce__link *link, const struct tierce__store_name *name, uint8_t *memory,
-               uint64_t offset, uint64_t length, uint64_t deadline_ns);
-    /* Several GETs on their way at once, or NULL: sends the questions of all, count >= 2, and then
-     * reads their answers, each in its turn, as `get` does. An error of send_gets is the answer of
-     * the first; after it, and after an answer behind which is_connected is false, no more are
-     * read: the others are asked for again. */
-    int (*send_gets)(struct tierce__link *link, const struct tierce__link_get *gets, size_t count,
+    /* For tierce__links_open, in place of table.open: creates a store. May change *own, the
+     * client's copy for this store. Errors, with `why` set: as tierce__connector_open. */
+    int (*open)(void **store, struct tierce__client *own,
+                const struct tierce__connector_source *source,
+                char why[TIERCE__CONNECTOR_WHY_BYTES]);
+    /* In place of table.exists: keeps *found at the number of leading names that exist for certain.
+     * A request is answered with this number at its deadline. It is 0 at the call. */
+    int (*find)(void *link, const struct tierce_plugin_name *names, size_t count,
+                _Atomic size_t *found, uint64_t deadline_ns);
+    /* Several GETs on their way at once: sends the questions of all, count >= 2, and then reads
+     * their answers, each in its turn, as `get` does. An error of send_gets is the answer of the
+     * first; after it, and after an answer behind which the link is not connected, no more are
+     * read: the others are asked for again. Needs `state`. */
+    int (*send_gets)(void *link, const struct tierce__link_get *gets, size_t count,
                      uint64_t deadline_ns);
-    int (*read_get)(struct tierce__link *link, const struct tierce__link_get *get,
-                    uint64_t deadline_ns);
-    int (*put)(struct tierce__link *link, const struct tierce__store_name *name,
-               const uint8_t *memory, uint64_t length, uint64_t deadline_ns);
-    /* NULL with TIERCE__CONNECTOR_NO_DELETE. */
-    int (*remove)(struct tierce__link *link, const struct tierce__store_name *name,
-                  uint64_t deadline_ns);
-    /* NULL without TIERCE__CONNECTOR_LISTS. `prefix` may be of 0 bytes. */
-    int (*list)(struct tierce__link *link, const struct tierce__store_name *prefix,
-                uint64_t *cursor, tierce__connector_each_fn *each, void *arg, uint64_t deadline_ns);
-    int (*ping)(struct tierce__link *link, uint64_t deadline_ns);
-
-    /* After a call: is there a connection now, and how many has it made so far? */
-    bool (*is_connected)(const struct tierce__link *link);
-    uint64_t (*connects)(const struct tierce__link *link);
-    /* After a call that failed: whether its error is that of an earlier attempt to connect, and
-     * nothing was sent. NULL: it never is. */
-    bool (*repeats)(const struct tierce__link *link);
-    /* The last failure of this link in words, without credentials. [borrow until the next call] */
-    const char *(*why)(const struct tierce__link *link);
-
+    int (*read_get)(void *link, const struct tierce__link_get *get, uint64_t deadline_ns);
+    /* After a call. NULL: a link is connected unless its last call ended with TIERCE_E_DOWN or
+     * TIERCE_E_DEADLINE. */
+    struct tierce__link_state (*state)(const void *link);
     /* Called when close has waited until its deadline in vain: ends all calls in progress, which
-     * then return with an error. Called while they run. NULL if this is impossible. */
-    void (*abort)(void *arg);
-    /* Frees the shared state after all links have been destroyed. */
-    void (*end)(void *arg);
+     * then return with an error. Called while they run. */
+    void (*abort)(void *store);
 };
 
 #define TIERCE__LINKS_MAX 150u
 
 struct tierce__links_opts {
-    const struct tierce__link_ops *ops;
-    void *arg;              /* for create and end */
-    uint32_t links;         /* threads, 2 .. TIERCE__LINKS_MAX */
-    uint32_t waiting_max;   /* requests that wait for a link; beyond it TIERCE_E_LIMIT */
+    const struct tierce__client *client; /* [borrow for the call] */
+    void *store;                         /* [transfer, on an error too] */
+    uint32_t links;                      /* threads, 2 .. TIERCE__LINKS_MAX */
+    uint32_t waiting_max;   /* requests that wait for a link; beyond it TIERCE_E_LIMIT. 0: 4096 */
     const char *store_name; /* for `why`: "redis://127.0.0.1:6379"; [borrow for the call] */
 };
 
 /*
- * On success takes over opts->arg, and on an error too. Errors: -ENOMEM, -EAGAIN (no thread).
+ * Errors: -ENOMEM, -EAGAIN (no thread), those of link_open.
  *
  * close cancels waiting requests, and waits until the deadline for calls in progress. It then
  * aborts the remaining calls, if that is possible, and waits two more seconds. Calls that still
@@ -97,5 +90,16 @@ struct tierce__links_opts {
  */
 TIERCE_MUSTUSE int tierce__links_create(struct tierce__connector **out,
                                         const struct tierce__links_opts *opts);
+
+/* The connector of a URL: reads `connections`, and opens the client's store. Errors: as
+ * tierce__connector_open. */
+TIERCE_MUSTUSE int tierce__links_open(struct tierce__connector **out,
+                                      const struct tierce__client *client,
+                                      const struct tierce__connector_source *source,
+                                      char why[TIERCE__CONNECTOR_WHY_BYTES]);
+
+/* The number of links of a URL: its `connections`, or *links. Errors: TIERCE_E_CONFIG. */
+TIERCE_MUSTUSE int tierce__links_count(uint64_t *links, const struct tierce__url *url,
+                                       char why[TIERCE__CONNECTOR_WHY_BYTES]);
 
 #endif

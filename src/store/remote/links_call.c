@@ -4,6 +4,7 @@
 #include "base/assert.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define BYTES_KEPT (1u << 20) /* larger copies go with their call */
@@ -42,7 +43,7 @@ static int copy_names(struct tierce__links_call *call, const struct tierce__tier
     call->text = text;
     char *at = call->text;
     for (size_t i = 0; i < req->name_count && rc == 0; i++) {
-        call->names[i] = (struct tierce__store_name){.text = at, .bytes = req->names[i].bytes};
+        call->names[i] = (struct tierce_plugin_name){.text = at, .bytes = req->names[i].bytes};
         memcpy(at, req->names[i].text, req->names[i].bytes);
         at += req->names[i].bytes;
     }
@@ -61,6 +62,7 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
     call->page.used = 0;
     call->page.no_memory = false;
+    call->why[0] = '\0';
     int rc = copy_names(call, req);
     if (rc == 0 && (req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT)) {
         call->buf = req->buf;
@@ -82,12 +84,17 @@ void tierce__links_call_fini(struct tierce__links_call *call)
 
 /* ---- pages of names -------------------------------------------------------------------------- */
 
-static void collect(void *arg, const struct tierce__store_name *name)
+/* Accepts only names that were asked for and are valid. */
+static void collect(void *arg, const struct tierce_plugin_name *name)
 {
-    struct tierce__links_page *page = arg;
+    struct tierce__links_call *call = arg;
+    struct tierce__links_page *page = &call->page;
     size_t wanted = page->used + PAGE_HEAD + name->bytes;
     void *bytes = page->bytes;
-    if (name->bytes == 0 || name->bytes > TIERCE__CONNECTOR_NAME_MAX)
+    if (name->bytes == 0 || name->bytes > TIERCE__CONNECTOR_NAME_MAX ||
+        memchr(name->text, '\0', name->bytes) != NULL ||
+        (call->name_count > 0 && (name->bytes < call->names->bytes ||
+                                  memcmp(name->text, call->names->text, call->names->bytes) != 0)))
         return; /* none of ours */
     if (wanted > page->size &&
         make_room(&bytes, &page->size, wanted > PAGE_FIRST ? 2 * wanted : PAGE_FIRST) != 0) {
@@ -106,7 +113,7 @@ static void tell_page(const struct tierce__links_page *page, const struct tierce
     for (size_t at = 0; at < page->used;) {
         uint16_t length;
         memcpy(&length, page->bytes + at, PAGE_HEAD);
-        req->each(req->arg, &(struct tierce__store_name){.text = page->bytes + at + PAGE_HEAD,
+        req->each(req->arg, &(struct tierce_plugin_name){.text = page->bytes + at + PAGE_HEAD,
                                                          .bytes = length});
         at += PAGE_HEAD + length;
     }
@@ -114,16 +121,49 @@ static void tell_page(const struct tierce__links_page *page, const struct tierce
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
+bool tierce__links_is_status(const struct tierce__client *client, int rc)
+{
+    switch (rc) {
+    case 0:
+    case TIERCE_E_MISS:
+    case TIERCE_E_FULL:
+    case TIERCE_E_LIMIT:
+    case TIERCE_E_REFUSED:
+    case TIERCE_E_DOWN:
+    case TIERCE_E_DEADLINE:
+    case TIERCE_E_FORMAT:
+        return true;
+    default:
+        return client->object == NULL || (rc < 0 && rc > -4096); /* an errno */
+    }
+}
+
+static int exists(const struct tierce__client *client, void *link, struct tierce__links_call *call,
+                  const struct tierce_plugin_name *names, size_t count)
+{
+    size_t found = 0;
+    if (client->find != NULL)
+        return client->find(link, names, count, &call->found_now, call->deadline_ns);
+    int rc = client->table.exists(link, names, count, &found, call->deadline_ns);
+    if (rc == 0 && found > count) {
+        snprintf(call->why, sizeof(call->why),
+                 "the plug-in found more names than were passed to it");
+        return TIERCE_E_FORMAT;
+    }
+    atomic_store_explicit(&call->found_now, rc == 0 ? found : 0, memory_order_relaxed);
+    return rc;
+}
+
 /* As many names at a time as the link takes, up to the first that is not there. */
-static int ask_exists(const struct tierce__link_ops *ops, struct tierce__link *link,
+static int ask_exists(const struct tierce__client *client, void *link,
                       struct tierce__links_call *call)
 {
-    size_t most = ops->exists_max > 0 ? ops->exists_max : SIZE_MAX, some = 0, there = 0;
+    size_t most = client->names_max > 0 ? client->names_max : SIZE_MAX, some = 0, there = 0;
     size_t found = 0;
     int rc = 0;
     while (rc == 0 && there == some && found < call->name_count) {
         some = least_of(call->name_count - found, most);
-        rc = ops->exists(link, call->names + found, some, &call->found_now, call->deadline_ns);
+        rc = exists(client, link, call, call->names + found, some);
         there = atomic_load_explicit(&call->found_now, memory_order_relaxed);
         TIERCE_ASSERT(there <= some);
         found += there;
@@ -140,28 +180,30 @@ size_t tierce__links_found(struct tierce__links_call *call)
     return found + atomic_load_explicit(&call->found_now, memory_order_acquire);
 }
 
-int tierce__links_make_call(const struct tierce__link_ops *ops, struct tierce__link *link,
-                            struct tierce__links_call *call)
+static int make_call(const struct tierce__client *client, void *link,
+                     struct tierce__links_call *call)
 {
-    static const struct tierce__store_name no_name = {.text = ""};
-    const struct tierce__store_name *name = call->name_count > 0 ? call->names : &no_name;
+    static const struct tierce_plugin_name no_name = {.text = ""};
+    const struct tierce_plugin *table = &client->table;
+    const struct tierce_plugin_name *name = call->name_count > 0 ? call->names : &no_name;
     uint64_t deadline_ns = call->deadline_ns;
+    int rc;
     switch (call->op) {
     case TIERCE__TIER_LOOKUP:
-        return ask_exists(ops, link, call);
+        return ask_exists(client, link, call);
     case TIERCE__TIER_GET:
-        return ops->get(link, name, call->buf->data + call->offset, call->offset, call->length,
-                        deadline_ns);
+        return table->get(link, name, call->buf->data + call->offset, call->offset, call->length,
+                          deadline_ns);
     case TIERCE__TIER_PUT:
-        return ops->put(link, name, call->buf->data, call->length, deadline_ns);
+        return table->put(link, name, call->buf->data, call->length, deadline_ns);
     case TIERCE__TIER_DELETE:
-        return ops->remove(link, name, deadline_ns);
-    case TIERCE__TIER_LIST: {
-        int rc = ops->list(link, name, &call->cursor, collect, &call->page, deadline_ns);
+        rc = table->remove(link, name, deadline_ns);
+        return rc == TIERCE_E_MISS ? 0 : rc;
+    case TIERCE__TIER_LIST:
+        rc = table->list(link, name, &call->cursor, collect, call, deadline_ns);
         return rc == 0 && call->page.no_memory ? -ENOMEM : rc;
-    }
     case TIERCE__TIER_PING:
-        return ops->ping(link, deadline_ns);
+        return table->ping(link, deadline_ns);
     case TIERCE__TIER_HIDE:
     case TIERCE__TIER_FLUSH:
     case TIERCE__TIER_CLEAR:
@@ -170,6 +212,16 @@ int tierce__links_make_call(const struct tierce__link_ops *ops, struct tierce__l
         TIERCE_ASSERT(false); /* tierce__connector_check has rejected them */
         return TIERCE_E_ARGUMENT;
     }
+}
+
+int tierce__links_make_call(const struct tierce__client *client, void *link,
+                            struct tierce__links_call *call)
+{
+    int rc = make_call(client, link, call);
+    if (tierce__links_is_status(client, rc))
+        return rc;
+    snprintf(call->why, sizeof(call->why), "the plug-in returned %d, which is not a status", rc);
+    return TIERCE_E_FORMAT;
 }
 
 struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call)

@@ -19,7 +19,7 @@ struct tierce__links_call {
     enum tierce__tier_op op;
     uint64_t deadline_ns, offset, length;
     struct tierce__buf *buf; /* a reference, or NULL */
-    struct tierce__store_name *names;
+    struct tierce_plugin_name *names;
     size_t name_count, name_room;
     char *text; /* of the names */
     size_t text_room;
@@ -29,6 +29,7 @@ struct tierce__links_call {
     _Atomic size_t found, found_now;
     uint64_t cursor;
     struct tierce__links_page page;
+    char why[64]; /* what is wrong with the answer of a plug-in, or "" */
 };
 
 /* Copies what it needs of a request. Errors: -ENOMEM; the call owns the copies even then. */
@@ -36,9 +37,11 @@ TIERCE_MUSTUSE int tierce__links_prepare(struct tierce__links_call *call,
                                          const struct tierce__tier_req *req);
 
 /* Makes it; returns the link's answer. Blocks. */
-TIERCE_MUSTUSE int tierce__links_make_call(const struct tierce__link_ops *ops,
-                                           struct tierce__link *link,
+TIERCE_MUSTUSE int tierce__links_make_call(const struct tierce__client *client, void *link,
                                            struct tierce__links_call *call);
+
+/* Whether a plug-in may return this; a client of ours always does. */
+bool tierce__links_is_status(const struct tierce__client *client, int rc);
 
 /* A GET as one of several. [borrow until the call is freed or prepared again] */
 struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call);

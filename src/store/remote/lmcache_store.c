@@ -44,7 +44,7 @@ struct task {
     struct tierce__extent extent;
     uint32_t *cell_bytes;
     struct tierce__buf *kv, *metadata;
-    struct tierce__store_name name;
+    struct tierce_plugin_name name;
     size_t key_bytes;
     char text[TIERCE__CONNECTOR_NAME_MAX + 1];
     uint8_t block_hashes[TIERCE__LMCACHE_BLOCKS_MAX * TIERCE_HASH_BYTES];
@@ -97,7 +97,7 @@ static void set_suffix(struct task *task, const char *suffix)
     size_t bytes = strlen(suffix);
     TIERCE_ASSERT(task->key_bytes + bytes < sizeof(task->text));
     memcpy(task->text + task->key_bytes, suffix, bytes);
-    task->name = (struct tierce__store_name){.text = task->text, .bytes = task->key_bytes + bytes};
+    task->name = (struct tierce_plugin_name){.text = task->text, .bytes = task->key_bytes + bytes};
 }
 
 static const char *suffix_of(enum step step)
@@ -350,7 +350,7 @@ static void begin_task(struct lmcache_store *store, struct tierce__tier_req *req
 struct passing {
     struct tierce__tier_req call;
     struct tierce__tier_req *req;
-    struct tierce__store_name names[];
+    struct tierce_plugin_name names[];
 };
 
 static void passed(struct tierce__tier_req *call)
@@ -381,7 +381,7 @@ static size_t take_names(struct lmcache_store *store, struct passing *passing)
         TIERCE_DASSERT(bytes + sizeof(suffix) <= TEXT_BYTES);
         memcpy(text + bytes, suffix, sizeof(suffix) - 1);
         passing->names[count] =
-            (struct tierce__store_name){.text = text, .bytes = bytes + sizeof(suffix) - 1};
+            (struct tierce_plugin_name){.text = text, .bytes = bytes + sizeof(suffix) - 1};
     }
     return count;
 }

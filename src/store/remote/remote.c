@@ -18,12 +18,12 @@ _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "one word 
 
 /* ---- shared by the files --------------------------------------------------------------------- */
 
-static bool make_name(const struct tierce__remote *remote, struct tierce__store_name *name,
+static bool make_name(const struct tierce__remote *remote, struct tierce_plugin_name *name,
                       char text[TIERCE__KEY_TEXT_BYTES], const struct tierce__key *key)
 {
     const uint8_t *digest = tierce__namespaces_digest(remote->namespaces, key->ns);
     int bytes = tierce__key_text_format(text, digest, &key->shard, key->hash);
-    *name = (struct tierce__store_name){.text = text, .bytes = (size_t)bytes};
+    *name = (struct tierce_plugin_name){.text = text, .bytes = (size_t)bytes};
     return bytes > 0;
 }
 
@@ -180,7 +180,7 @@ struct passing {
     tierce__tier_done_fn *done; /* the caller's */
     uint64_t asked_ns;
     size_t first; /* LOOKUP: key that is asked for; those before it are remembered */
-    struct tierce__store_name *names; /* LOOKUP of several keys: owned */
+    struct tierce_plugin_name *names; /* LOOKUP of several keys: owned */
     struct tierce__remote_name name;
 };
 _Static_assert(sizeof(struct passing) <= sizeof(((struct tierce__tier_req *)0)->scratch),
@@ -313,7 +313,7 @@ static int make_names(struct tierce__remote *remote, struct tierce__tier_req *re
 {
     TIERCE_DASSERT(first <= count && count <= req->key_count);
     size_t room = count - first, named = 0;
-    struct tierce__store_name *names =
+    struct tierce_plugin_name *names =
         tierce__alloc(room * (sizeof(*names) + TIERCE__KEY_TEXT_BYTES));
     if (names == NULL)
         return -ENOMEM;

@@ -20,7 +20,7 @@ struct clear {
     struct tierce__remote_waiter waiter;
     struct tierce__remote_event listed;
     struct tierce__tier_req list;
-    struct tierce__store_name prefix;
+    struct tierce_plugin_name prefix;
     char prefix_text[TIERCE__KEY_TEXT_BYTES];
     int status; /* the first failure */
 
@@ -32,7 +32,7 @@ struct clear {
         struct clear *clear;
         struct tierce__remote_event deleted;
         struct tierce__tier_req call;
-        struct tierce__store_name name;
+        struct tierce_plugin_name name;
     } deletions[DELETIONS];
 };
 
@@ -53,7 +53,7 @@ static void finish(struct clear *clear)
 
 /* ---- the names of a page --------------------------------------------------------------------- */
 
-static void take_name(void *arg, const struct tierce__store_name *name)
+static void take_name(void *arg, const struct tierce_plugin_name *name)
 {
     struct clear *clear = arg;
     if (name->bytes > UINT8_MAX || clear->status < 0)
@@ -75,7 +75,7 @@ static void take_name(void *arg, const struct tierce__store_name *name)
 }
 
 /* The next name that is a key's. */
-static bool next_name(struct clear *clear, struct tierce__store_name *name)
+static bool next_name(struct clear *clear, struct tierce_plugin_name *name)
 {
     uint8_t digest[TIERCE_HASH_BYTES], hash[TIERCE_HASH_BYTES];
     struct tierce_shard shard;
@@ -120,7 +120,7 @@ static void list_page(struct clear *clear)
 /* Deletes as much as may be on its way, then lists the next page. */
 static void go_on(struct clear *clear)
 {
-    struct tierce__store_name name;
+    struct tierce_plugin_name name;
     while (clear->status == 0 && clear->deleting < DELETIONS && next_name(clear, &name)) {
         struct deletion *deletion = clear->deletions;
         while (deletion->clear != NULL)
@@ -186,7 +186,7 @@ static void set_prefix(struct clear *clear, const struct tierce__key *ns_of)
         bytes += (size_t)2 * TIERCE_HASH_BYTES;
         clear->prefix_text[bytes++] = ':';
     }
-    clear->prefix = (struct tierce__store_name){.text = clear->prefix_text, .bytes = bytes};
+    clear->prefix = (struct tierce_plugin_name){.text = clear->prefix_text, .bytes = bytes};
 }
 
 void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req *req)

@@ -80,7 +80,7 @@ struct tierce__remote {
 
 /* The name of a key. False: a key that no object can have. */
 struct tierce__remote_name {
-    struct tierce__store_name name;
+    struct tierce_plugin_name name;
     char text[TIERCE__KEY_TEXT_BYTES];
 };
 bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__remote_name *name,

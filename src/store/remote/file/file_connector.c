@@ -4,7 +4,6 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "store/remote/connector_private.h"
 #include "store/remote/file/file_private.h"
 #include "store/remote/links.h"
 
@@ -21,10 +20,9 @@
 #define TMP_MS        (60u * 60 * 1000)
 #define TOUCH_S       60 /* how exact the time of the last use is */
 #define PAGE_NAMES    256u
-#define WAITING_MAX   4096u
 #define CAP_BYTES_MIN (1u << 20)
 
-struct tierce__link {
+struct file_link {
     struct tierce__file_store *store;
     uint32_t levels; /* 0: the store is not opened yet */
     uint64_t opens;
@@ -61,7 +59,7 @@ static int status_of(int rc)
     }
 }
 
-static int fail(struct tierce__link *link, const char *what, int rc)
+static int fail(struct file_link *link, const char *what, int rc)
 {
     snprintf(link->why, sizeof(link->why), "%s: %s", what, tierce_strerror(rc));
     if (rc == -ENOENT || rc == -ENOTDIR || rc == -ESTALE)
@@ -69,7 +67,7 @@ static int fail(struct tierce__link *link, const char *what, int rc)
     return status_of(rc);
 }
 
-static int ready(struct tierce__link *link)
+static int ready(struct file_link *link)
 {
     if (link->levels != 0)
         return 0;
@@ -84,7 +82,7 @@ static int ready(struct tierce__link *link)
 }
 
 /* An object is not there: or is the whole store not there? */
-static int missing(struct tierce__link *link)
+static int missing(struct file_link *link)
 {
     char path[TIERCE__FILE_PATH_BYTES];
     snprintf(path, sizeof(path), "%s/%s", link->store->root, TIERCE__FILE_STORE);
@@ -93,7 +91,7 @@ static int missing(struct tierce__link *link)
 
 /* Whether the object of a name is there: 0 and its path; or TIERCE_E_MISS, TIERCE_E_UNSUPPORTED
  * where something of others is in its place, or why that is not known. */
-static int find(struct tierce__link *link, char *path, const struct tierce__store_name *name)
+static int find(struct file_link *link, char *path, const struct tierce_plugin_name *name)
 {
     const char *root = link->store->root;
     tierce__file_path(path, root, link->levels, name);
@@ -109,9 +107,10 @@ static int find(struct tierce__link *link, char *path, const struct tierce__stor
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int file_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                       size_t count, _Atomic size_t *found, uint64_t deadline_ns)
+static int file_find(void *opened, const struct tierce_plugin_name *names, size_t count,
+                     _Atomic size_t *found, uint64_t deadline_ns)
 {
+    struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
     int rc = ready(link);
     for (size_t i = 0; i < count && rc == 0; i++) {
@@ -147,9 +146,10 @@ static int read_range(struct tierce__vfs *vfs, const char *path, uint8_t *memory
     return rc == -ENODATA ? TIERCE_E_FORMAT : rc;
 }
 
-static int file_get(struct tierce__link *link, const struct tierce__store_name *name,
-                    uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+static int file_get(void *opened, const struct tierce_plugin_name *name, void *memory,
+                    uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
     (void)deadline_ns; /* a read cannot be ended */
     int rc = ready(link);
@@ -170,7 +170,7 @@ static int file_get(struct tierce__link *link, const struct tierce__store_name *
 }
 
 /* The folders of an object, each of which is on the device then. */
-static int make_folders(const struct tierce__link *link, const char *path)
+static int make_folders(const struct file_link *link, const char *path)
 {
     char folder[TIERCE__FILE_PATH_BYTES], above[TIERCE__FILE_PATH_BYTES];
     struct tierce__vfs *vfs = link->store->vfs;
@@ -204,7 +204,7 @@ static void give_room(struct tierce__file_store *store, uint64_t bytes)
 }
 
 /* Reserves room below the cap; requests a sweep if the total comes near it. */
-static int take_room(struct tierce__link *link, uint64_t bytes)
+static int take_room(struct file_link *link, uint64_t bytes)
 {
     struct tierce__file_store *store = link->store;
     uint64_t cap = store->cap_bytes;
@@ -222,9 +222,10 @@ static int take_room(struct tierce__link *link, uint64_t bytes)
     return fail(link, "the store", TIERCE_E_FULL);
 }
 
-static int file_put(struct tierce__link *link, const struct tierce__store_name *name,
-                    const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+static int file_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
+                    uint64_t length, uint64_t deadline_ns)
 {
+    struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
     struct tierce__file_store *store = link->store;
     uint64_t bytes = tierce__round_up(length, TIERCE__FILE_BLOCK_BYTES);
@@ -251,9 +252,9 @@ static int file_put(struct tierce__link *link, const struct tierce__store_name *
     return fail(link, "writing an object", rc);
 }
 
-static int file_remove(struct tierce__link *link, const struct tierce__store_name *name,
-                       uint64_t deadline_ns)
+static int file_remove(void *opened, const struct tierce_plugin_name *name, uint64_t deadline_ns)
 {
+    struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
     (void)deadline_ns;
     int rc = ready(link);
@@ -268,8 +269,8 @@ static int file_remove(struct tierce__link *link, const struct tierce__store_nam
 /* ---- pages of names -------------------------------------------------------------------------- */
 
 struct listing {
-    const struct tierce__store_name *prefix;
-    tierce__connector_each_fn *each;
+    const struct tierce_plugin_name *prefix;
+    tierce_plugin_each_fn *each;
     void *arg;
     size_t count;
 };
@@ -277,9 +278,9 @@ struct listing {
 static int tell_name(void *arg, const char *path, const char *relative)
 {
     struct listing *listing = arg;
-    const struct tierce__store_name *prefix = listing->prefix;
+    const struct tierce_plugin_name *prefix = listing->prefix;
     char text[TIERCE__CONNECTOR_NAME_MAX];
-    struct tierce__store_name name = {.text = text};
+    struct tierce_plugin_name name = {.text = text};
     (void)path;
     if (!tierce__file_name(text, &name.bytes, relative) || name.bytes < prefix->bytes ||
         memcmp(text, prefix->text, prefix->bytes) != 0)
@@ -291,7 +292,7 @@ static int tell_name(void *arg, const char *path, const char *relative)
 
 /* The path of the innermost fan-out folder number `leaf`. Returns how many numbers from there on
  * have no folder, 0 if it is there itself. */
-static uint64_t leaf_path(const struct tierce__link *link, char *path, uint64_t leaf)
+static uint64_t leaf_path(const struct file_link *link, char *path, uint64_t leaf)
 {
     struct stat st;
     size_t used = (size_t)snprintf(path, TIERCE__FILE_PATH_BYTES, "%s", link->store->root);
@@ -306,10 +307,10 @@ static uint64_t leaf_path(const struct tierce__link *link, char *path, uint64_t 
     return 0;
 }
 
-static int file_list(struct tierce__link *link, const struct tierce__store_name *prefix,
-                     uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
-                     uint64_t deadline_ns)
+static int file_list(void *opened, const struct tierce_plugin_name *prefix, uint64_t *cursor,
+                     tierce_plugin_each_fn *each, void *arg, uint64_t deadline_ns)
 {
+    struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
     struct listing listing = {.prefix = prefix, .each = each, .arg = arg};
     uint64_t now = tierce__now_ns(), leaf = *cursor;
@@ -334,8 +335,9 @@ static int file_list(struct tierce__link *link, const struct tierce__store_name 
     return 0;
 }
 
-static int file_ping(struct tierce__link *link, uint64_t deadline_ns)
+static int file_ping(void *opened, uint64_t deadline_ns)
 {
+    struct file_link *link = opened;
     (void)deadline_ns;
     link->levels = 0; /* read the mark again */
     int rc = ready(link);
@@ -346,57 +348,48 @@ static int file_ping(struct tierce__link *link, uint64_t deadline_ns)
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static int create_link(struct tierce__link **out, void *arg)
+static int open_link(void **out, void *store)
 {
-    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    struct file_link *link = tierce__calloc(1, sizeof(*link));
     if (link == NULL)
         return -ENOMEM;
-    link->store = arg;
+    link->store = store;
     *out = link;
     return 0;
 }
 
-static void destroy_link(struct tierce__link *link)
+static struct tierce__link_state state_of(const void *opened)
 {
-    tierce__free(link);
+    const struct file_link *link = opened;
+    return (struct tierce__link_state){.connects = link->opens, .is_connected = link->levels != 0};
 }
 
-static bool is_open(const struct tierce__link *link)
+static const char *why_of(void *opened)
 {
-    return link->levels != 0;
-}
-
-static uint64_t count_opens(const struct tierce__link *link)
-{
-    return link->opens;
-}
-
-static const char *why_of(const struct tierce__link *link)
-{
+    const struct file_link *link = opened;
     return link->why;
 }
 
-static void end_store(void *arg)
+static void close_store(void *store)
 {
-    tierce__file_sweeper_stop(arg);
-    tierce__file_store_release(arg);
+    tierce__file_sweeper_stop(store);
+    tierce__file_store_release(store);
 }
 
-static const struct tierce__link_ops link_ops = {
+static const struct tierce__client client = {
+    .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
+              .close = close_store,
+              .link_open = open_link,
+              .link_close = tierce__free,
+              .get = file_get,
+              .put = file_put,
+              .remove = file_remove,
+              .list = file_list,
+              .ping = file_ping,
+              .why = why_of},
     .scheme = "file",
-    .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
-    .create = create_link,
-    .destroy = destroy_link,
-    .exists = file_exists,
-    .get = file_get,
-    .put = file_put,
-    .remove = file_remove,
-    .list = file_list,
-    .ping = file_ping,
-    .is_connected = is_open,
-    .connects = count_opens,
-    .why = why_of,
-    .end = end_store,
+    .find = file_find,
+    .state = state_of,
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -442,14 +435,13 @@ int tierce__file_create(struct tierce__connector **out, const struct tierce__fil
         return rc;
     rc = tierce__file_sweeper_start(store);
     if (rc != 0) {
-        end_store(store);
+        close_store(store);
         return rc;
     }
     return tierce__links_create(
-        out, &(struct tierce__links_opts){.ops = &link_ops,
-                                          .arg = store,
+        out, &(struct tierce__links_opts){.client = &client,
+                                          .store = store,
                                           .links = opts->links != 0 ? opts->links : LINKS,
-                                          .waiting_max = WAITING_MAX,
                                           .store_name = opts->store_name});
 }
 

@@ -15,7 +15,7 @@ static bool is_plain(char c)
            (c != '\0' && strchr("._=+,@-", c) != NULL);
 }
 
-size_t tierce__file_encode(char *out, const struct tierce__store_name *name)
+size_t tierce__file_encode(char *out, const struct tierce_plugin_name *name)
 {
     static const char hex[] = "0123456789ABCDEF";
     size_t used = 0, part = 0;
@@ -41,7 +41,7 @@ size_t tierce__file_encode(char *out, const struct tierce__store_name *name)
 }
 
 void tierce__file_path(char *path, const char *root, uint32_t levels,
-                       const struct tierce__store_name *name)
+                       const struct tierce_plugin_name *name)
 {
     uint8_t digest[TIERCE__SHA256_BYTES];
     size_t used = strlen(root);
@@ -85,7 +85,7 @@ bool tierce__file_name(char *name, size_t *bytes, const char *relative)
             return false;
         name[used++] = (char)byte;
     }
-    tierce__file_encode(again, &(struct tierce__store_name){.text = name, .bytes = used});
+    tierce__file_encode(again, &(struct tierce_plugin_name){.text = name, .bytes = used});
     *bytes = used;
     return used > 0 && strcmp(again, relative) == 0;
 }
@@ -94,7 +94,7 @@ bool tierce__file_is_object(const char *relative, uint32_t levels)
 {
     char name[TIERCE__CONNECTOR_NAME_MAX], path[TIERCE__FILE_PATH_BYTES];
     size_t folders = (size_t)levels * 3;
-    struct tierce__store_name own = {.text = name};
+    struct tierce_plugin_name own = {.text = name};
     if (strlen(relative) <= folders || !tierce__file_name(name, &own.bytes, relative + folders))
         return false;
     tierce__file_path(path, "", levels, &own);

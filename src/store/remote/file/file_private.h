@@ -52,12 +52,12 @@ struct tierce__file_store {
  * length, which is below TIERCE__FILE_NAME_BYTES. The encoding preserves prefixes, and no result
  * begins with '~'. */
 #define TIERCE__FILE_NAME_BYTES (3u * TIERCE__CONNECTOR_NAME_MAX + 64u)
-size_t tierce__file_encode(char *out, const struct tierce__store_name *name);
+size_t tierce__file_encode(char *out, const struct tierce_plugin_name *name);
 
 /* The path of an object: root/3f/a0/NAME. The buffer has TIERCE__FILE_PATH_BYTES. Cannot fail for
  * names as connector.h has them and roots below TIERCE__FILE_ROOT_BYTES. */
 void tierce__file_path(char *path, const char *root, uint32_t levels,
-                       const struct tierce__store_name *name);
+                       const struct tierce_plugin_name *name);
 
 /* The folder of a path, as text of its own. */
 void tierce__file_folder_of(char *folder, const char *path);

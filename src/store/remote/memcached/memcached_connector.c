@@ -13,7 +13,6 @@
  */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "store/remote/connector_private.h"
 #include "store/remote/links.h"
 #include "store/remote/memcached/memcached_client.h"
 #include "store/remote/memcached/memcached_head.h"
@@ -27,7 +26,6 @@
 
 #define PORT           11211u
 #define LINKS          8u
-#define WAITING_MAX    4096u
 #define PREFIX         "tierce:"
 #define ITEM_HEAD      512u                 /* of the server's own, beside the bytes of an item */
 #define GRACE_S        60u                  /* how long replaced parts stay */
@@ -42,7 +40,7 @@ struct memcached {
     uint64_t ttl_ms; /* 0: none */
 };
 
-struct tierce__link {
+struct memcached_link {
     const struct memcached *store;
     struct tierce__memcached client;
     uint8_t found_bytes[TIERCE__MEMCACHED_HEAD_BYTES];
@@ -59,7 +57,7 @@ struct found {
 /* ---- heads ----------------------------------------------------------------------------------- */
 
 /* The answer to get or gets of a head's key. */
-static int read_found(struct tierce__link *link, struct found *found, uint64_t deadline_ns)
+static int read_found(struct memcached_link *link, struct found *found, uint64_t deadline_ns)
 {
     struct tierce__memcached *client = &link->client;
     struct tierce__memcached_line line;
@@ -85,7 +83,7 @@ static int read_found(struct tierce__link *link, struct found *found, uint64_t d
     return rc;
 }
 
-static int find(struct tierce__link *link, const struct tierce__memcached_key *key,
+static int find(struct memcached_link *link, const struct tierce__memcached_key *key,
                 struct found *found, uint64_t deadline_ns)
 {
     tierce__memcached_add(&link->client, "gets %s", key->text);
@@ -93,7 +91,7 @@ static int find(struct tierce__link *link, const struct tierce__memcached_key *k
     return rc == 0 ? read_found(link, found, deadline_ns) : rc;
 }
 
-static bool is_of(const struct found *found, const struct tierce__store_name *name)
+static bool is_of(const struct found *found, const struct tierce_plugin_name *name)
 {
     return found->is_head && found->head.name.bytes == name->bytes &&
            memcmp(found->head.name.text, name->text, name->bytes) == 0;
@@ -106,7 +104,7 @@ static bool is_same(const struct found *found, const struct tierce__memcached_he
 }
 
 /* An answer of one line. */
-static int read_word(struct tierce__link *link, enum tierce__memcached_kind *kind,
+static int read_word(struct memcached_link *link, enum tierce__memcached_kind *kind,
                      uint64_t deadline_ns)
 {
     struct tierce__memcached_line line;
@@ -122,7 +120,7 @@ static int read_word(struct tierce__link *link, enum tierce__memcached_kind *kin
 }
 
 /* The status of memcached's answer to a store command. */
-static int status_of(struct tierce__link *link, enum tierce__memcached_kind kind)
+static int status_of(struct memcached_link *link, enum tierce__memcached_kind kind)
 {
     const struct tierce__memcached_line line = {.kind = kind, .name = ""};
     char *why = link->client.peer.why;
@@ -148,7 +146,7 @@ static uint32_t at_once(uint32_t count)
 }
 
 /* "VERB KEY" or "VERB KEY SECONDS" for some parts, sent together. */
-static int ask_for_parts(struct tierce__link *link, const char *verb, unsigned seconds,
+static int ask_for_parts(struct memcached_link *link, const char *verb, unsigned seconds,
                          const struct tierce__memcached_head *head, uint32_t first, uint32_t count,
                          uint64_t deadline_ns)
 {
@@ -165,7 +163,7 @@ static int ask_for_parts(struct tierce__link *link, const char *verb, unsigned s
 
 /* Deletes parts [0, count) of a head that was replaced or deleted: at once, or after a while if
  * readers may use them. If that fails, they stay until they are evicted; no head refers to them. */
-static void drop_parts(struct tierce__link *link, const struct tierce__memcached_head *head,
+static void drop_parts(struct memcached_link *link, const struct tierce__memcached_head *head,
                        uint32_t count, bool may_be_read, uint64_t deadline_ns)
 {
     int rc = 0;
@@ -188,7 +186,7 @@ struct range {
 };
 
 /* One part, as far as it lies in the range. */
-static int read_part(struct tierce__link *link, const struct tierce__memcached_head *head,
+static int read_part(struct memcached_link *link, const struct tierce__memcached_head *head,
                      uint32_t part, const struct range *range, bool *lost, uint64_t deadline_ns)
 {
     struct tierce__memcached *client = &link->client;
@@ -217,7 +215,7 @@ static int read_part(struct tierce__link *link, const struct tierce__memcached_h
 
 /* *lost: one of the parts is not there. All answers are read, so that the connection stays in
  * step. */
-static int read_parts(struct tierce__link *link, const struct tierce__memcached_head *head,
+static int read_parts(struct memcached_link *link, const struct tierce__memcached_head *head,
                       const struct range *range, bool *lost, uint64_t deadline_ns)
 {
     uint32_t part = (uint32_t)(range->offset / head->part_bytes);
@@ -245,7 +243,7 @@ static uint64_t expires_in(uint64_t ttl_ms, uint64_t more_s)
     return seconds <= RELATIVE_S_MAX ? seconds : (uint64_t)time(NULL) + seconds;
 }
 
-static void add_put(struct tierce__link *link, const struct tierce__memcached_key *key,
+static void add_put(struct memcached_link *link, const struct tierce__memcached_key *key,
                     const struct found *found, size_t bytes)
 {
     uint64_t expires = expires_in(link->store->ttl_ms, 0);
@@ -260,7 +258,7 @@ static void add_put(struct tierce__link *link, const struct tierce__memcached_ke
  * Atomically replaces the value of a key by these bytes, or deletes it (`bytes` NULL): *old is the
  * previous value. `only`: nothing happens unless that is the head which is there.
  */
-static int swap(struct tierce__link *link, const struct tierce__memcached_key *key,
+static int swap(struct memcached_link *link, const struct tierce__memcached_key *key,
                 const uint8_t *bytes, size_t count, const struct tierce__memcached_head *only,
                 struct found *old, uint64_t deadline_ns)
 {
@@ -297,16 +295,17 @@ static int swap(struct tierce__link *link, const struct tierce__memcached_key *k
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int begin(struct tierce__link *link, struct tierce__memcached_key *key,
-                 const struct tierce__store_name *name, uint64_t deadline_ns)
+static int begin(struct memcached_link *link, struct tierce__memcached_key *key,
+                 const struct tierce_plugin_name *name, uint64_t deadline_ns)
 {
     tierce__memcached_head_key(key, link->store->prefix, name);
     return tierce__memcached_begin(&link->client, deadline_ns);
 }
 
-static int memcached_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                            size_t count, _Atomic size_t *found, uint64_t deadline_ns)
+static int memcached_find(void *opened, const struct tierce_plugin_name *names, size_t count,
+                          _Atomic size_t *found, uint64_t deadline_ns)
 {
+    struct memcached_link *link = opened;
     struct tierce__memcached_key key;
     bool yes = true;
     int rc = tierce__memcached_begin(&link->client, deadline_ns);
@@ -325,9 +324,10 @@ static int memcached_exists(struct tierce__link *link, const struct tierce__stor
     return rc;
 }
 
-static int memcached_get(struct tierce__link *link, const struct tierce__store_name *name,
-                         uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+static int memcached_get(void *opened, const struct tierce_plugin_name *name, void *memory,
+                         uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    struct memcached_link *link = opened;
     const struct range range = {memory, offset, length};
     struct tierce__memcached_key key;
     struct tierce__memcached_head before = {0};
@@ -364,7 +364,7 @@ static int memcached_get(struct tierce__link *link, const struct tierce__store_n
 }
 
 /* *sent: how many were, whatever became of them. */
-static int put_parts(struct tierce__link *link, const struct tierce__memcached_head *head,
+static int put_parts(struct memcached_link *link, const struct tierce__memcached_head *head,
                      const uint8_t *memory, uint32_t *sent, uint64_t deadline_ns)
 {
     uint64_t expires = expires_in(link->store->ttl_ms, GRACE_S);
@@ -393,9 +393,10 @@ static int put_parts(struct tierce__link *link, const struct tierce__memcached_h
     return rc != 0 ? rc : status;
 }
 
-static int memcached_put(struct tierce__link *link, const struct tierce__store_name *name,
-                         const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+static int memcached_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
+                         uint64_t length, uint64_t deadline_ns)
 {
+    struct memcached_link *link = opened;
     struct tierce__memcached_key key;
     struct tierce__memcached_head head = {.length = length, .name = *name};
     uint8_t bytes[TIERCE__MEMCACHED_HEAD_BYTES];
@@ -425,9 +426,10 @@ static int memcached_put(struct tierce__link *link, const struct tierce__store_n
     return rc;
 }
 
-static int memcached_remove(struct tierce__link *link, const struct tierce__store_name *name,
+static int memcached_remove(void *opened, const struct tierce_plugin_name *name,
                             uint64_t deadline_ns)
 {
+    struct memcached_link *link = opened;
     struct tierce__memcached_key key;
     struct found old = {0};
     int rc = begin(link, &key, name, deadline_ns);
@@ -438,8 +440,9 @@ static int memcached_remove(struct tierce__link *link, const struct tierce__stor
     return rc;
 }
 
-static int memcached_ping(struct tierce__link *link, uint64_t deadline_ns)
+static int memcached_ping(void *opened, uint64_t deadline_ns)
 {
+    struct memcached_link *link = opened;
     struct tierce__memcached_line line;
     int rc = tierce__memcached_begin(&link->client, deadline_ns);
     if (rc != 0)
@@ -457,71 +460,47 @@ static int memcached_ping(struct tierce__link *link, uint64_t deadline_ns)
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static int create_link(struct tierce__link **out, void *arg)
+static int open_link(void **out, void *store)
 {
-    const struct memcached *store = arg;
-    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    const struct memcached *memcached = store;
+    struct memcached_link *link = tierce__calloc(1, sizeof(*link));
     if (link == NULL)
         return -ENOMEM;
-    link->store = store;
-    tierce__memcached_init(&link->client, &store->place);
+    link->store = memcached;
+    tierce__memcached_init(&link->client, &memcached->place);
     *out = link;
     return 0;
 }
 
-static void destroy_link(struct tierce__link *link)
+static void close_link(void *opened)
 {
+    struct memcached_link *link = opened;
     tierce__peer_close(&link->client.peer);
     tierce__free(link);
 }
 
-static bool is_connected(const struct tierce__link *link)
+static struct tierce__link_state state_of(const void *opened)
 {
-    return link->client.peer.fd >= 0;
+    const struct memcached_link *link = opened;
+    return tierce__peer_state(&link->client.peer);
 }
 
-static uint64_t count_connects(const struct tierce__link *link)
+static const char *why_of(void *opened)
 {
-    return link->client.peer.connects;
-}
-
-static const char *why_of(const struct tierce__link *link)
-{
+    const struct memcached_link *link = opened;
     return link->client.peer.why;
 }
 
-static const struct tierce__link_ops link_ops = {
-    .scheme = "memcached",
-    .caps = TIERCE__CONNECTOR_RANGES,
-    .create = create_link,
-    .destroy = destroy_link,
-    .exists = memcached_exists,
-    .exists_max = TIERCE__MEMCACHED_AT_ONCE,
-    .get = memcached_get,
-    .put = memcached_put,
-    .remove = memcached_remove,
-    .ping = memcached_ping,
-    .is_connected = is_connected,
-    .connects = count_connects,
-    .why = why_of,
-    .end = tierce__free,
-};
-
-static int configure(struct memcached *store, uint64_t *links,
-                     const struct tierce__connector_source *source,
+static int configure(struct memcached *store, const struct tierce__connector_source *source,
                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     static const char *const known[] = {"ttl", "connections", "prefix", NULL};
     static const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, 1, TTL_MS_MAX};
-    static const struct tierce__url_number connections = {"connections", TIERCE__URL_COUNT, 2,
-                                                          TIERCE__LINKS_MAX};
     const char *prefix = tierce__url_param(source->url, "prefix");
     prefix = prefix != NULL ? prefix : PREFIX;
     int rc = tierce__url_check_params(source->url, known, why);
     if (rc == 0)
         rc = tierce__url_param_number(source->url, &store->ttl_ms, &ttl, why);
-    if (rc == 0)
-        rc = tierce__url_param_number(source->url, links, &connections, why);
     if (rc == 0 && !tierce__memcached_prefix_is_sane(prefix)) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
                  "URL: the prefix is longer than %u bytes or has unprintable characters",
@@ -535,23 +514,43 @@ static int configure(struct memcached *store, uint64_t *links,
     return rc;
 }
 
+static int open_memcached(void **store, struct tierce__client *own,
+                          const struct tierce__connector_source *source,
+                          char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    (void)own;
+    struct memcached *memcached = tierce__calloc(1, sizeof(*memcached));
+    if (memcached == NULL)
+        return -ENOMEM;
+    int rc = configure(memcached, source, why);
+    if (rc == 0)
+        *store = memcached;
+    else
+        tierce__free(memcached);
+    return rc;
+}
+
+static const struct tierce__client client = {
+    .table = {.caps = TIERCE__CONNECTOR_RANGES,
+              .close = tierce__free,
+              .link_open = open_link,
+              .link_close = close_link,
+              .get = memcached_get,
+              .put = memcached_put,
+              .remove = memcached_remove,
+              .ping = memcached_ping,
+              .why = why_of},
+    .scheme = "memcached",
+    .links = LINKS,
+    .names_max = TIERCE__MEMCACHED_AT_ONCE,
+    .open = open_memcached,
+    .find = memcached_find,
+    .state = state_of,
+};
+
 int tierce__memcached_open(struct tierce__connector **out,
                            const struct tierce__connector_source *source,
                            char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    uint64_t links = LINKS;
-    struct memcached *store = tierce__calloc(1, sizeof(*store));
-    if (store == NULL)
-        return -ENOMEM;
-    int rc = configure(store, &links, source, why);
-    if (rc != 0) {
-        tierce__free(store);
-        return rc;
-    }
-    return tierce__links_create(out,
-                                &(struct tierce__links_opts){.ops = &link_ops,
-                                                             .arg = store,
-                                                             .links = (uint32_t)links,
-                                                             .waiting_max = WAITING_MAX,
-                                                             .store_name = source->store_name});
+    return tierce__links_open(out, &client, source, why);
 }

@@ -28,7 +28,7 @@ static bool stays(char c)
 }
 
 /* Percent-encodes behind what the key has; false if it becomes too long. */
-static bool add_escaped(struct tierce__memcached_key *key, const struct tierce__store_name *name)
+static bool add_escaped(struct tierce__memcached_key *key, const struct tierce_plugin_name *name)
 {
     for (size_t i = 0; i < name->bytes; i++) {
         char c = name->text[i];
@@ -53,7 +53,7 @@ static void begin_key(struct tierce__memcached_key *key, const char *prefix, cha
 }
 
 void tierce__memcached_head_key(struct tierce__memcached_key *out, const char *prefix,
-                                const struct tierce__store_name *name)
+                                const struct tierce_plugin_name *name)
 {
     uint8_t digest[TIERCE__SHA256_BYTES];
     begin_key(out, prefix, 'n');
@@ -111,7 +111,7 @@ int tierce__memcached_head_decode(struct tierce__memcached_head *out, const uint
     head.part_bytes = tierce__load_le32(bytes + PART_BYTES);
     head.parts = tierce__load_le32(bytes + PARTS);
     head.name =
-        (struct tierce__store_name){.text = (const char *)bytes + TIERCE__MEMCACHED_HEAD_FIXED,
+        (struct tierce_plugin_name){.text = (const char *)bytes + TIERCE__MEMCACHED_HEAD_FIXED,
                                     .bytes = count - TIERCE__MEMCACHED_HEAD_FIXED};
     if (head.length == 0 || head.part_bytes == 0 || head.parts == 0 ||
         head.parts > TIERCE__MEMCACHED_PARTS_MAX ||

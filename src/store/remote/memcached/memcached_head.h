@@ -27,14 +27,14 @@ struct tierce__memcached_head {
     uint64_t length; /* of the object, not 0 */
     uint32_t part_bytes;
     uint32_t parts; /* length / part_bytes, rounded up */
-    struct tierce__store_name name;
+    struct tierce_plugin_name name;
 };
 
 /* Whether keys can begin with it: no spaces, no control characters, not too long. */
 bool tierce__memcached_prefix_is_sane(const char *prefix);
 
 void tierce__memcached_head_key(struct tierce__memcached_key *out, const char *prefix,
-                                const struct tierce__store_name *name);
+                                const struct tierce_plugin_name *name);
 void tierce__memcached_part_key(struct tierce__memcached_key *out, const char *prefix,
                                 const struct tierce__memcached_head *head, uint32_t part);
 

@@ -12,7 +12,6 @@
  */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "store/remote/connector_private.h"
 #include "store/remote/links.h"
 #include "store/remote/mooncake/mooncake_bridge.h"
 
@@ -22,7 +21,6 @@
 #include <string.h>
 
 #define LINKS            4u
-#define WAITING_MAX      4096u
 #define PORT             50051u
 #define PREFIX_BYTES_MAX 128u
 #define KEY_BYTES_MAX    (PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX)
@@ -52,17 +50,17 @@ struct mooncake {
     uint32_t links_made;
 };
 
-struct tierce__link {
+struct mooncake_link {
     struct mooncake *mooncake;
     uint32_t seat;
     char text[TIERCE__BRIDGE_NAMES_MAX][KEY_BYTES_MAX];
-    struct tierce__store_name keys[TIERCE__BRIDGE_NAMES_MAX];
+    struct tierce_plugin_name keys[TIERCE__BRIDGE_NAMES_MAX];
     char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void make_key(struct tierce__link *link, size_t i, const struct tierce__store_name *name)
+static void make_key(struct mooncake_link *link, size_t i, const struct tierce_plugin_name *name)
 {
     const struct mooncake *mooncake = link->mooncake;
     char *text = link->text[i];
@@ -70,11 +68,11 @@ static void make_key(struct tierce__link *link, size_t i, const struct tierce__s
     memcpy(text, mooncake->prefix, mooncake->prefix_bytes);
     memcpy(text + mooncake->prefix_bytes, name->text, name->bytes);
     link->keys[i] =
-        (struct tierce__store_name){.text = text, .bytes = mooncake->prefix_bytes + name->bytes};
+        (struct tierce_plugin_name){.text = text, .bytes = mooncake->prefix_bytes + name->bytes};
 }
 
 /* The status of a request after an error of Mooncake. */
-static int status_of(struct tierce__link *link, int64_t error)
+static int status_of(struct mooncake_link *link, int64_t error)
 {
     snprintf(link->why, sizeof(link->why), "Mooncake's error %" PRId64, error);
     switch (error) {
@@ -95,7 +93,7 @@ static int status_of(struct tierce__link *link, int64_t error)
 }
 
 /* Handles a result that this call cannot have: the bridge is faulty. */
-static int misunderstood(struct tierce__link *link, int64_t result)
+static int misunderstood(struct mooncake_link *link, int64_t result)
 {
     snprintf(link->why, sizeof(link->why), "the bridge sent an invalid answer (%" PRId64 ")",
              result);
@@ -103,15 +101,16 @@ static int misunderstood(struct tierce__link *link, int64_t result)
     return TIERCE_E_FORMAT;
 }
 
-static int call(struct tierce__link *link, struct tierce__bridge_ask *ask, int64_t *result)
+static int call(struct mooncake_link *link, struct tierce__bridge_ask *ask, int64_t *result)
 {
     ask->names = link->keys;
     return tierce__bridge_call(link->mooncake->bridge, link->seat, ask, result, link->why);
 }
 
-static int mooncake_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                           size_t count, _Atomic size_t *found, uint64_t deadline_ns)
+static int mooncake_exists(void *opened, const struct tierce_plugin_name *names, size_t count,
+                           size_t *found, uint64_t deadline_ns)
 {
+    struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns; /* a call cannot be ended; one that hangs ends the bridge */
     for (size_t i = 0; i < count; i++)
@@ -127,20 +126,22 @@ static int mooncake_exists(struct tierce__link *link, const struct tierce__store
     return rc == TIERCE_E_MISS ? 0 : rc;
 }
 
-static int mooncake_get(struct tierce__link *link, const struct tierce__store_name *name,
-                        uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+static int mooncake_get(void *opened, const struct tierce_plugin_name *name, void *memory,
+                        uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    struct mooncake_link *link = opened;
     int64_t result = 0;
     struct mooncake *mooncake = link->mooncake;
     (void)deadline_ns;
     make_key(link, 0, name);
-    int rc = call(link,
-                  &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
-                                               .name_count = 1,
-                                               .place = (uint64_t)(memory - mooncake->pool_base),
-                                               .offset = offset,
-                                               .length = length},
-                  &result);
+    int rc = call(
+        link,
+        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
+                                     .name_count = 1,
+                                     .place = (uint64_t)((uint8_t *)memory - mooncake->pool_base),
+                                     .offset = offset,
+                                     .length = length},
+        &result);
     if (rc != 0 || result == (int64_t)length)
         return rc;
     if (result > (int64_t)length || result == 0)
@@ -155,28 +156,30 @@ static int mooncake_get(struct tierce__link *link, const struct tierce__store_na
     return status_of(link, result);
 }
 
-static int mooncake_put(struct tierce__link *link, const struct tierce__store_name *name,
-                        const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+static int mooncake_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
+                        uint64_t length, uint64_t deadline_ns)
 {
+    struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns;
     make_key(link, 0, name);
-    int rc =
-        call(link,
-             &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_PUT,
-                                          .name_count = 1,
-                                          .place = (uint64_t)(memory - link->mooncake->pool_base),
-                                          .length = length},
-             &result);
+    int rc = call(link,
+                  &(struct tierce__bridge_ask){
+                      .op = TIERCE__BRIDGE_PUT,
+                      .name_count = 1,
+                      .place = (uint64_t)((const uint8_t *)memory - link->mooncake->pool_base),
+                      .length = length},
+                  &result);
     if (rc != 0 || result == 0)
         return rc;
     rc = result > 0 ? misunderstood(link, result) : status_of(link, result);
     return rc == TIERCE_E_MISS ? TIERCE_E_DOWN : rc;
 }
 
-static int mooncake_remove(struct tierce__link *link, const struct tierce__store_name *name,
+static int mooncake_remove(void *opened, const struct tierce_plugin_name *name,
                            uint64_t deadline_ns)
 {
+    struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns;
     make_key(link, 0, name);
@@ -188,19 +191,20 @@ static int mooncake_remove(struct tierce__link *link, const struct tierce__store
     return rc == TIERCE_E_MISS ? 0 : rc;
 }
 
-static int mooncake_ping(struct tierce__link *link, uint64_t deadline_ns)
+static int mooncake_ping(void *opened, uint64_t deadline_ns)
 {
-    static const struct tierce__store_name name = {.text = "ping", .bytes = 4};
-    _Atomic size_t found;
+    struct mooncake_link *link = opened;
+    static const struct tierce_plugin_name name = {.text = "ping", .bytes = 4};
+    size_t found;
     return mooncake_exists(link, &name, 1, &found, deadline_ns);
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static int create_link(struct tierce__link **out, void *arg)
+static int open_link(void **out, void *store)
 {
-    struct mooncake *mooncake = arg;
-    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    struct mooncake *mooncake = store;
+    struct mooncake_link *link = tierce__calloc(1, sizeof(*link));
     if (link == NULL)
         return -ENOMEM;
     link->mooncake = mooncake;
@@ -209,56 +213,32 @@ static int create_link(struct tierce__link **out, void *arg)
     return 0;
 }
 
-static void destroy_link(struct tierce__link *link)
+static struct tierce__link_state state_of(const void *opened)
 {
-    tierce__free(link);
+    const struct mooncake_link *link = opened;
+    const struct tierce__bridge *bridge = link->mooncake->bridge;
+    return (struct tierce__link_state){.connects = tierce__bridge_starts(bridge, link->seat),
+                                       .is_connected = tierce__bridge_is_up(bridge, link->seat)};
 }
 
-static bool is_connected(const struct tierce__link *link)
+static const char *why_of(void *opened)
 {
-    return tierce__bridge_is_up(link->mooncake->bridge, link->seat);
-}
-
-static uint64_t count_connects(const struct tierce__link *link)
-{
-    return tierce__bridge_starts(link->mooncake->bridge, link->seat);
-}
-
-static const char *why_of(const struct tierce__link *link)
-{
+    const struct mooncake_link *link = opened;
     return link->why;
 }
 
-static void abort_calls(void *arg)
+static void abort_calls(void *store)
 {
-    struct mooncake *mooncake = arg;
+    struct mooncake *mooncake = store;
     tierce__bridge_abort(mooncake->bridge);
 }
 
-static void end_mooncake(void *arg)
+static void close_mooncake(void *store)
 {
-    struct mooncake *mooncake = arg;
+    struct mooncake *mooncake = store;
     tierce__bridge_destroy(mooncake->bridge);
     tierce__free(mooncake);
 }
-
-static const struct tierce__link_ops link_ops = {
-    .scheme = "mooncake",
-    .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_REPLACE,
-    .create = create_link,
-    .destroy = destroy_link,
-    .exists = mooncake_exists,
-    .exists_max = TIERCE__BRIDGE_NAMES_MAX,
-    .get = mooncake_get,
-    .put = mooncake_put,
-    .remove = mooncake_remove,
-    .ping = mooncake_ping,
-    .is_connected = is_connected,
-    .connects = count_connects,
-    .why = why_of,
-    .abort = abort_calls,
-    .end = end_mooncake,
-};
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -293,7 +273,7 @@ static int check_texts(const struct tierce__url *url, char why[TIERCE__CONNECTOR
     return tierce__url_check_params(url, known, why);
 }
 
-static int read_numbers(struct numbers *out, const struct tierce__url *url,
+static int read_numbers(struct numbers *out, const struct tierce__url *url, uint32_t links,
                         char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     const uint64_t most = 1ull << 50;
@@ -301,7 +281,6 @@ static int read_numbers(struct numbers *out, const struct tierce__url *url,
         struct tierce__url_number number;
         uint64_t *value;
     } numbers[] = {
-        {{"connections", TIERCE__URL_COUNT, 2, TIERCE__BRIDGE_SEATS_MAX}, &out->links},
         {{"timeout", TIERCE__URL_MILLISECONDS, 1000, 600000}, &out->timeout_ms},
         {{"segment", TIERCE__URL_SIZE, 0, most}, &out->segment_bytes},
         {{"buffer", TIERCE__URL_SIZE, 1u << 20, most}, &out->buffer_bytes},
@@ -309,7 +288,7 @@ static int read_numbers(struct numbers *out, const struct tierce__url *url,
         {{"numa", TIERCE__URL_COUNT, 0, 1023}, &out->numa},
     };
     int rc = 0;
-    *out = (struct numbers){.links = LINKS,
+    *out = (struct numbers){.links = links,
                             .timeout_ms = TIMEOUT_MS,
                             .buffer_bytes = BUFFER_BYTES,
                             .replicas = 1,
@@ -368,7 +347,7 @@ static void make_arguments(struct arguments *out, const struct tierce__url *url,
         tell_number(out, 10, "numa", numbers->numa);
 }
 
-static int create_mooncake(struct mooncake **out, const struct tierce__connector_source *source,
+static int create_mooncake(void **out, const struct tierce__connector_source *source,
                            const struct numbers *numbers)
 {
     const struct tierce__url *url = source->url;
@@ -403,27 +382,45 @@ out:
     return rc;
 }
 
-int tierce__mooncake_open(struct tierce__connector **out,
-                          const struct tierce__connector_source *source,
-                          char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int open_mooncake(void **store, struct tierce__client *own,
+                         const struct tierce__connector_source *source,
+                         char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct numbers numbers;
-    struct mooncake *mooncake = NULL;
     int rc = check_texts(source->url, why);
     if (rc == 0)
-        rc = read_numbers(&numbers, source->url, why);
+        rc = read_numbers(&numbers, source->url, own->links, why);
     if (rc == 0 && tierce__pool_fd(source->opts->pool) < 0) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the memory cannot be shared with Mooncake");
         rc = TIERCE_E_UNSUPPORTED;
     }
-    if (rc == 0)
-        rc = create_mooncake(&mooncake, source, &numbers);
-    if (rc != 0)
-        return rc;
-    return tierce__links_create(out,
-                                &(struct tierce__links_opts){.ops = &link_ops,
-                                                             .arg = mooncake,
-                                                             .links = (uint32_t)numbers.links,
-                                                             .waiting_max = WAITING_MAX,
-                                                             .store_name = source->store_name});
+    return rc == 0 ? create_mooncake(store, source, &numbers) : rc;
+}
+
+_Static_assert(TIERCE__BRIDGE_SEATS_MAX >= TIERCE__LINKS_MAX, "a seat for each link");
+
+static const struct tierce__client client = {
+    .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_REPLACE,
+              .close = close_mooncake,
+              .link_open = open_link,
+              .link_close = tierce__free,
+              .exists = mooncake_exists,
+              .get = mooncake_get,
+              .put = mooncake_put,
+              .remove = mooncake_remove,
+              .ping = mooncake_ping,
+              .why = why_of},
+    .scheme = "mooncake",
+    .links = LINKS,
+    .names_max = TIERCE__BRIDGE_NAMES_MAX,
+    .open = open_mooncake,
+    .state = state_of,
+    .abort = abort_calls,
+};
+
+int tierce__mooncake_open(struct tierce__connector **out,
+                          const struct tierce__connector_source *source,
+                          char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    return tierce__links_open(out, &client, source, why);
 }

@@ -50,7 +50,7 @@ enum tierce__bridge_op {
 
 struct tierce__bridge_ask {
     enum tierce__bridge_op op;
-    const struct tierce__store_name *names;
+    const struct tierce_plugin_name *names;
     size_t name_count;
     uint64_t place; /* in the pool */
     uint64_t offset, length;

@@ -11,7 +11,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "store/remote/connector_private.h"
 #include "store/remote/links.h"
 #include "store/remote/node/peer.h"
 #include "core/key/sha256.h"
@@ -22,7 +21,6 @@
 #include <string.h>
 
 #define LINKS          8u
-#define WAITING_MAX    4096u
 #define EXISTS_AT_ONCE 128u
 #define KEY_BEGIN      "tierce1@1@0@"
 #define KEY_END        "@uint8"
@@ -34,7 +32,7 @@ struct lm {
     struct tierce__peer_place place;
 };
 
-struct tierce__link {
+struct lm_link {
     struct tierce__peer peer;
     uint8_t requests[EXISTS_AT_ONCE][TIERCE__LM_REQUEST_BYTES];
     uint8_t replies[EXISTS_AT_ONCE][TIERCE__LM_REPLY_BYTES];
@@ -43,7 +41,7 @@ struct tierce__link {
 /* ---- messages -------------------------------------------------------------------------------- */
 
 static void make_request(uint8_t out[TIERCE__LM_REQUEST_BYTES], enum tierce__lm_command command,
-                         const struct tierce__store_name *name, uint32_t value_bytes)
+                         const struct tierce_plugin_name *name, uint32_t value_bytes)
 {
     uint8_t digest[TIERCE__SHA256_BYTES];
     char hex[2 * TIERCE__SHA256_BYTES + 1], key[TIERCE__LM_KEY_BYTES + 1];
@@ -61,8 +59,7 @@ static void make_request(uint8_t out[TIERCE__LM_REQUEST_BYTES], enum tierce__lm_
 }
 
 /* An answer without a value. */
-static int read_answer(struct tierce__link *link, const uint8_t bytes[TIERCE__LM_REPLY_BYTES],
-                       bool *yes)
+static int read_answer(struct lm_link *link, const uint8_t bytes[TIERCE__LM_REPLY_BYTES], bool *yes)
 {
     struct tierce__lm_reply reply;
     if (tierce__lm_reply_decode(&reply, bytes) != 0 || reply.value_bytes != 0)
@@ -71,7 +68,7 @@ static int read_answer(struct tierce__link *link, const uint8_t bytes[TIERCE__LM
     return 0;
 }
 
-static int receive_answer(struct tierce__link *link, uint64_t deadline_ns)
+static int receive_answer(struct lm_link *link, uint64_t deadline_ns)
 {
     size_t got;
     struct iovec piece = {.iov_base = link->replies, .iov_len = TIERCE__LM_REPLY_BYTES};
@@ -81,9 +78,10 @@ static int receive_answer(struct tierce__link *link, uint64_t deadline_ns)
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* All answers are read, so that the connection stays in step. */
-static int lm_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                     size_t count, _Atomic size_t *found, uint64_t deadline_ns)
+static int lm_find(void *opened, const struct tierce_plugin_name *names, size_t count,
+                   _Atomic size_t *found, uint64_t deadline_ns)
 {
+    struct lm_link *link = opened;
     for (size_t i = 0; i < count; i++)
         make_request(link->requests[i], TIERCE__LM_EXIST, &names[i], 0);
     struct iovec piece = {.iov_base = link->requests, .iov_len = count * TIERCE__LM_REQUEST_BYTES};
@@ -111,7 +109,7 @@ static int lm_exists(struct tierce__link *link, const struct tierce__store_name 
 /* Bytes that came with the head are already in the buffer; this reads the rest of the value.
  * LMCache's server stores a truncated PUT as a value that it cannot send: it closes the connection
  * after the head, each time. */
-static int receive_rest(struct tierce__link *link, uint8_t *memory, uint64_t length,
+static int receive_rest(struct lm_link *link, uint8_t *memory, uint64_t length,
                         uint64_t deadline_ns)
 {
     size_t got;
@@ -122,9 +120,10 @@ static int receive_rest(struct tierce__link *link, uint8_t *memory, uint64_t len
     return tierce__peer_misunderstood(&link->peer, "an object shorter than its stated length");
 }
 
-static int lm_get(struct tierce__link *link, const struct tierce__store_name *name, uint8_t *memory,
+static int lm_get(void *opened, const struct tierce_plugin_name *name, void *memory,
                   uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    struct lm_link *link = opened;
     struct tierce__lm_reply reply;
     uint8_t request[TIERCE__LM_REQUEST_BYTES], head[TIERCE__LM_REPLY_BYTES];
     size_t got = 0;
@@ -147,13 +146,14 @@ static int lm_get(struct tierce__link *link, const struct tierce__store_name *na
         return TIERCE_E_MISS;
     if (reply.code == TIERCE__LM_FAIL || reply.value_bytes != length)
         return tierce__peer_misunderstood(&link->peer, "an object with an unexpected length");
-    return receive_rest(link, memory + body, length - body, deadline_ns);
+    return receive_rest(link, (uint8_t *)memory + body, length - body, deadline_ns);
 }
 
 /* The following query is its answer: if the object is absent, there was no room. */
-static int lm_put(struct tierce__link *link, const struct tierce__store_name *name,
-                  const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+static int lm_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
+                  uint64_t length, uint64_t deadline_ns)
 {
+    struct lm_link *link = opened;
     uint8_t head[TIERCE__LM_REQUEST_BYTES], question[TIERCE__LM_REQUEST_BYTES];
     bool there = false;
     if (length > INT32_MAX) {
@@ -178,9 +178,10 @@ static int lm_put(struct tierce__link *link, const struct tierce__store_name *na
     return TIERCE_E_FULL;
 }
 
-static int lm_ping(struct tierce__link *link, uint64_t deadline_ns)
+static int lm_ping(void *opened, uint64_t deadline_ns)
 {
-    static const struct tierce__store_name name = {.text = "", .bytes = 0};
+    struct lm_link *link = opened;
+    static const struct tierce_plugin_name name = {.text = "", .bytes = 0};
     bool well = false;
     make_request(link->requests[0], TIERCE__LM_HEALTH, &name, 0);
     struct iovec piece = {.iov_base = link->requests, .iov_len = TIERCE__LM_REQUEST_BYTES};
@@ -199,10 +200,10 @@ static int lm_ping(struct tierce__link *link, uint64_t deadline_ns)
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static int create_link(struct tierce__link **out, void *arg)
+static int open_link(void **out, void *store)
 {
-    const struct lm *lm = arg;
-    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    const struct lm *lm = store;
+    struct lm_link *link = tierce__calloc(1, sizeof(*link));
     if (link == NULL)
         return -ENOMEM;
     tierce__peer_init(&link->peer, &lm->place);
@@ -210,66 +211,63 @@ static int create_link(struct tierce__link **out, void *arg)
     return 0;
 }
 
-static void destroy_link(struct tierce__link *link)
+static void close_link(void *opened)
 {
+    struct lm_link *link = opened;
     tierce__peer_close(&link->peer);
     tierce__free(link);
 }
 
-static bool is_connected(const struct tierce__link *link)
+static struct tierce__link_state state_of(const void *opened)
 {
-    return link->peer.fd >= 0;
+    const struct lm_link *link = opened;
+    return tierce__peer_state(&link->peer);
 }
 
-static uint64_t count_connects(const struct tierce__link *link)
+static const char *why_of(void *opened)
 {
-    return link->peer.connects;
-}
-
-static const char *why_of(const struct tierce__link *link)
-{
+    const struct lm_link *link = opened;
     return link->peer.why;
 }
 
-static const struct tierce__link_ops link_ops = {
-    .scheme = "lm",
-    .caps = TIERCE__CONNECTOR_NO_DELETE,
-    .create = create_link,
-    .destroy = destroy_link,
-    .exists = lm_exists,
-    .exists_max = EXISTS_AT_ONCE,
-    .get = lm_get,
-    .put = lm_put,
-    .ping = lm_ping,
-    .is_connected = is_connected,
-    .connects = count_connects,
-    .why = why_of,
-    .end = tierce__free,
-};
-
-int tierce__lm_open(struct tierce__connector **out, const struct tierce__connector_source *source,
-                    char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int open_lm(void **store, struct tierce__client *own,
+                   const struct tierce__connector_source *source,
+                   char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     static const char *const known[] = {"connections", NULL};
-    static const struct tierce__url_number connections = {"connections", TIERCE__URL_COUNT, 2,
-                                                          TIERCE__LINKS_MAX};
-    uint64_t links = LINKS;
+    (void)own;
     struct lm *lm = tierce__calloc(1, sizeof(*lm));
     if (lm == NULL)
         return -ENOMEM;
     int rc = tierce__url_check_params(source->url, known, why);
     if (rc == 0)
-        rc = tierce__url_param_number(source->url, &links, &connections, why);
-    if (rc == 0)
         rc = tierce__peer_place_parse(&lm->place, source->url, 0, why);
-    if (rc != 0) {
+    if (rc == 0)
+        *store = lm;
+    else
         tierce__free(lm);
-        return rc;
-    }
-    return tierce__links_create(out,
-                                &(struct tierce__links_opts){.ops = &link_ops,
-                                                             .arg = lm,
-                                                             .links = (uint32_t)links,
-                                                             .waiting_max = WAITING_MAX,
-                                                             .store_name = source->store_name});
+    return rc;
+}
+
+static const struct tierce__client client = {
+    .table = {.caps = TIERCE__CONNECTOR_NO_DELETE,
+              .close = tierce__free,
+              .link_open = open_link,
+              .link_close = close_link,
+              .get = lm_get,
+              .put = lm_put,
+              .ping = lm_ping,
+              .why = why_of},
+    .scheme = "lm",
+    .links = LINKS,
+    .names_max = EXISTS_AT_ONCE,
+    .open = open_lm,
+    .find = lm_find,
+    .state = state_of,
+};
+
+int tierce__lm_open(struct tierce__connector **out, const struct tierce__connector_source *source,
+                    char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    return tierce__links_open(out, &client, source, why);
 }

@@ -69,6 +69,11 @@ static int failed(struct tierce__peer *peer, int rc, const char *what)
     return rc == TIERCE_E_DEADLINE || rc == -ENOMEM ? rc : TIERCE_E_DOWN;
 }
 
+struct tierce__link_state tierce__peer_state(const struct tierce__peer *peer)
+{
+    return (struct tierce__link_state){.connects = peer->connects, .is_connected = peer->fd >= 0};
+}
+
 int tierce__peer_begin(struct tierce__peer *peer, uint64_t deadline_ns)
 {
     if (peer->fd >= 0 && tierce__stream_look(peer->fd) == 0)

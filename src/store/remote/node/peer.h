@@ -5,7 +5,7 @@
 #include <sys/uio.h>
 
 #include "base/url.h"
-#include "store/remote/connector.h"
+#include "store/remote/links.h"
 
 /*
  * A link's connection to its server: opened on demand, closed when it is out of step, and opened
@@ -35,6 +35,8 @@ struct tierce__peer {
 
 void tierce__peer_init(struct tierce__peer *peer, const struct tierce__peer_place *place);
 void tierce__peer_close(struct tierce__peer *peer);
+
+struct tierce__link_state tierce__peer_state(const struct tierce__peer *peer);
 
 /* Before a request: connects, if there is no connection on which nothing is awaited. */
 TIERCE_MUSTUSE int tierce__peer_begin(struct tierce__peer *peer, uint64_t deadline_ns);

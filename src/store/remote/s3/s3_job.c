@@ -203,7 +203,7 @@ static bool read_page_key(void *arg, const char *path, const char *text, size_t 
     const struct page *page = arg;
     const struct tierce__tier_req *req = page->req;
     char key[TIERCE__S3_XML_TEXT_MAX + 1], name_text[TIERCE__CONNECTOR_NAME_MAX];
-    struct tierce__store_name name = {.text = name_text};
+    struct tierce_plugin_name name = {.text = name_text};
     if (strcmp(path, "ListBucketResult/Contents/Key") != 0)
         return true;
     memcpy(key, text, bytes + 1);
@@ -248,9 +248,9 @@ static int end_page(struct tierce__s3 *s3, struct tierce__s3_job *job,
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-static const struct tierce__store_name *name_of(const struct tierce__s3_job *job, uint64_t i)
+static const struct tierce_plugin_name *name_of(const struct tierce__s3_job *job, uint64_t i)
 {
-    static const struct tierce__store_name none = {.text = ""};
+    static const struct tierce_plugin_name none = {.text = ""};
     return job->req != NULL && i < job->req->name_count ? &job->req->names[i] : &none;
 }
 

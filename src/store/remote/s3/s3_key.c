@@ -32,7 +32,7 @@ static void put(struct long_key *key, uint32_t bits)
     key->piece++;
 }
 
-static size_t encode_long(char *out, const struct tierce__store_name *name)
+static size_t encode_long(char *out, const struct tierce_plugin_name *name)
 {
     struct long_key key = {.out = out};
     uint32_t bits = 0, count = 0;
@@ -83,7 +83,7 @@ static void replace(char *text, char old, char by)
         *at = by;
 }
 
-static size_t encode_short(char out[TIERCE__FILE_NAME_BYTES], const struct tierce__store_name *name)
+static size_t encode_short(char out[TIERCE__FILE_NAME_BYTES], const struct tierce_plugin_name *name)
 {
     size_t bytes = tierce__file_encode(out, name);
     replace(out, '%', '!');
@@ -99,14 +99,14 @@ static bool decode_short(char *name, size_t *bytes, const char *key)
 }
 
 /* Encodes the part of a key after the prefix. */
-static size_t encode(char out[TIERCE__FILE_NAME_BYTES], const struct tierce__store_name *name)
+static size_t encode(char out[TIERCE__FILE_NAME_BYTES], const struct tierce_plugin_name *name)
 {
     size_t bytes = encode_short(out, name);
     return bytes <= TIERCE__S3_LONG_BYTES ? bytes : encode_long(out, name);
 }
 
 void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
-                    const struct tierce__store_name *name)
+                    const struct tierce_plugin_name *name)
 {
     char text[TIERCE__FILE_NAME_BYTES];
     encode(text, name);
@@ -124,12 +124,12 @@ bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *
     key += before;
     if (!(key[0] == '~' ? decode_long(name, bytes, key) : decode_short(name, bytes, key)))
         return false;
-    encode(again, &(struct tierce__store_name){.text = name, .bytes = *bytes});
+    encode(again, &(struct tierce_plugin_name){.text = name, .bytes = *bytes});
     return strcmp(again, key) == 0;
 }
 
 bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
-                           const struct tierce__store_name *begins, bool of_long_ones)
+                           const struct tierce_plugin_name *begins, bool of_long_ones)
 {
     char text[TIERCE__FILE_NAME_BYTES] = "~";
     if (!of_long_ones && encode_short(text, begins) > TIERCE__S3_LONG_BYTES)

@@ -55,7 +55,7 @@ bool tierce__s3_renew_credentials(struct tierce__s3_config *config);
 #define TIERCE__S3_KEY_BYTES  1025u /* the longest key, and its end */
 
 void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
-                    const struct tierce__store_name *name);
+                    const struct tierce_plugin_name *name);
 
 /* The name of a key; false if no object is called so. `name` has TIERCE__CONNECTOR_NAME_MAX. */
 bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *key);
@@ -63,7 +63,7 @@ bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *
 /* The common beginning of the keys of all names that begin with `begins`: of plainly written names,
  * or of those in base64url. False: there are none. */
 bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
-                           const struct tierce__store_name *begins, bool of_long_ones);
+                           const struct tierce_plugin_name *begins, bool of_long_ones);
 
 /* Percent-encodes as signatures require it; '/' only without `keeps_slash`. Returns the number of
  * bytes written, truncated to the room; the text is terminated. */

@@ -16,7 +16,7 @@
 /* A test whose calls must begin before their deadline tries longer ones up to this. */
 #define TIMEOUT_MS_MAX 12000u
 
-struct tierce__link {
+struct world_link {
     uint32_t number;
     bool connected;
     uint64_t connects;
@@ -47,8 +47,7 @@ static struct tierce__pool *pool;
 static struct tierce__connector *connector;
 
 /* Goes into a call, and comes out when the world is open. */
-static inline int pass(struct tierce__link *link, const struct tierce__store_name *name,
-                       bool stores)
+static inline int pass(struct world_link *link, const struct tierce_plugin_name *name, bool stores)
 {
     pthread_mutex_lock(&world.lock);
     ck_assert(!world.busy[link->number]);
@@ -70,14 +69,14 @@ static inline int pass(struct tierce__link *link, const struct tierce__store_nam
     return rc;
 }
 
-static inline int link_create(struct tierce__link **out, void *arg)
+static inline int link_open(void **out, void *arg)
 {
     ck_assert_ptr_eq(arg, &world);
     if (++world.links == world.fail_link) {
         world.links--;
         return -ENOMEM;
     }
-    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    struct world_link *link = tierce__calloc(1, sizeof(*link));
     if (link == NULL) {
         world.links--;
         return -ENOMEM;
@@ -87,7 +86,7 @@ static inline int link_create(struct tierce__link **out, void *arg)
     return 0;
 }
 
-static inline void link_destroy(struct tierce__link *link)
+static inline void link_close(void *link)
 {
     ck_assert_uint_eq(world.ended, 0);
     world.links--;
@@ -103,8 +102,8 @@ static inline bool is_there(char name)
     return name != '-';
 }
 
-static inline int link_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                              size_t count, _Atomic size_t *found, uint64_t deadline_ns)
+static inline int link_find(void *link, const struct tierce_plugin_name *names, size_t count,
+                            _Atomic size_t *found, uint64_t deadline_ns)
 {
     (void)deadline_ns;
     int rc = pass(link, count > 0 ? names : NULL, false);
@@ -116,8 +115,8 @@ static inline int link_exists(struct tierce__link *link, const struct tierce__st
     return rc;
 }
 
-static inline int link_get(struct tierce__link *link, const struct tierce__store_name *name,
-                           uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+static inline int link_get(void *link, const struct tierce_plugin_name *name, void *memory,
+                           uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
     (void)offset;
     (void)deadline_ns;
@@ -126,22 +125,23 @@ static inline int link_get(struct tierce__link *link, const struct tierce__store
     return rc;
 }
 
-static inline int link_send_gets(struct tierce__link *link, const struct tierce__link_get *gets,
-                                 size_t count, uint64_t deadline_ns)
+static inline int link_send_gets(void *link, const struct tierce__link_get *gets, size_t count,
+                                 uint64_t deadline_ns)
 {
     (void)deadline_ns;
     ck_assert_uint_gt(count, 1);
-    ck_assert_uint_gt(link->number, 0); /* the first one takes one at a time */
+    ck_assert_uint_gt(((struct world_link *)link)->number,
+                      0); /* the first one takes one at a time */
     pthread_mutex_lock(&world.lock);
     world.most = count > world.most ? count : world.most;
     bool ends = gets[0].name->text[0] == world.broken;
     world.broken = ends ? '\0' : world.broken;
-    link->connected = !ends;
+    ((struct world_link *)link)->connected = !ends;
     pthread_mutex_unlock(&world.lock);
     return ends ? TIERCE_E_DOWN : 0;
 }
 
-static inline int link_read_get(struct tierce__link *link, const struct tierce__link_get *get,
+static inline int link_read_get(void *link, const struct tierce__link_get *get,
                                 uint64_t deadline_ns)
 {
     char name = get->name->text[0];
@@ -153,31 +153,31 @@ static inline int link_read_get(struct tierce__link *link, const struct tierce__
     pthread_mutex_unlock(&world.lock);
     if (!ends)
         return link_get(link, get->name, get->memory, get->offset, get->length, deadline_ns);
-    link->connected = false;
+    ((struct world_link *)link)->connected = false;
     return TIERCE_E_DOWN;
 }
 
-static inline int link_put(struct tierce__link *link, const struct tierce__store_name *name,
-                           const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+static inline int link_put(void *link, const struct tierce_plugin_name *name, const void *memory,
+                           uint64_t length, uint64_t deadline_ns)
 {
     (void)deadline_ns;
     int rc = pass(link, name, true);
+    const uint8_t *bytes = memory;
     volatile uint8_t sum = 0;
     for (uint64_t i = 0; i < length; i++)
-        sum = (uint8_t)(sum + memory[i]);
+        sum = (uint8_t)(sum + bytes[i]);
     return rc;
 }
 
-static inline int link_remove(struct tierce__link *link, const struct tierce__store_name *name,
+static inline int link_remove(void *link, const struct tierce_plugin_name *name,
                               uint64_t deadline_ns)
 {
     (void)deadline_ns;
     return pass(link, name, true);
 }
 
-static inline int link_list(struct tierce__link *link, const struct tierce__store_name *prefix,
-                            uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
-                            uint64_t deadline_ns)
+static inline int link_list(void *link, const struct tierce_plugin_name *prefix, uint64_t *cursor,
+                            tierce_plugin_each_fn *each, void *arg, uint64_t deadline_ns)
 {
     (void)deadline_ns;
     int rc = pass(link, NULL, true);
@@ -186,35 +186,25 @@ static inline int link_list(struct tierce__link *link, const struct tierce__stor
     memset(text, 'n', sizeof(text));
     for (size_t i = 0; i < world.page; i++) {
         size_t bytes = i < TIERCE__CONNECTOR_NAME_MAX + 2 ? i : 10; /* two are of a wrong length */
-        each(arg, &(struct tierce__store_name){.text = text, .bytes = bytes});
+        each(arg, &(struct tierce_plugin_name){.text = text, .bytes = bytes});
     }
     *cursor += 5;
     return rc;
 }
 
-static inline int link_ping(struct tierce__link *link, uint64_t deadline_ns)
+static inline int link_ping(void *link, uint64_t deadline_ns)
 {
     (void)deadline_ns;
     return pass(link, NULL, false);
 }
 
-static inline bool link_is_connected(const struct tierce__link *link)
+static inline struct tierce__link_state link_state(const void *opened)
 {
-    return link->connected;
+    const struct world_link *link = opened;
+    return (struct tierce__link_state){link->connects, link->connected, world.repeats};
 }
 
-static inline uint64_t link_connects(const struct tierce__link *link)
-{
-    return link->connects;
-}
-
-static inline bool link_repeats(const struct tierce__link *link)
-{
-    (void)link;
-    return world.repeats;
-}
-
-static inline const char *link_why(const struct tierce__link *link)
+static inline const char *link_why(void *link)
 {
     (void)link;
     return world.status == -EIO ? "" : "the reason";
@@ -237,31 +227,29 @@ static inline uint32_t count_ended(void)
     return ended;
 }
 
-static const struct tierce__link_ops ops = {
+static const struct tierce__client client = {
+    .table = {.caps = TIERCE__CONNECTOR_LISTS,
+              .close = link_end,
+              .link_open = link_open,
+              .link_close = link_close,
+              .get = link_get,
+              .put = link_put,
+              .remove = link_remove,
+              .list = link_list,
+              .ping = link_ping,
+              .why = link_why},
     .scheme = "test",
-    .caps = TIERCE__CONNECTOR_LISTS,
-    .create = link_create,
-    .destroy = link_destroy,
-    .exists = link_exists,
-    .exists_max = EXISTS_MAX,
-    .get = link_get,
+    .names_max = EXISTS_MAX,
+    .find = link_find,
     .send_gets = link_send_gets,
     .read_get = link_read_get,
-    .put = link_put,
-    .remove = link_remove,
-    .list = link_list,
-    .ping = link_ping,
-    .is_connected = link_is_connected,
-    .connects = link_connects,
-    .repeats = link_repeats,
-    .why = link_why,
-    .end = link_end,
+    .state = link_state,
 };
 
 static inline int make(uint32_t links, uint32_t waiting_max)
 {
-    return tierce__links_create(&connector, &(struct tierce__links_opts){.ops = &ops,
-                                                                         .arg = &world,
+    return tierce__links_create(&connector, &(struct tierce__links_opts){.client = &client,
+                                                                         .store = &world,
                                                                          .links = links,
                                                                          .waiting_max = waiting_max,
                                                                          .store_name = "test://x"});

@@ -55,7 +55,7 @@ static void start(int which)
     ck_assert_msg(tierce__connector_open(&connector, url, &opts, why) == 0, "%s", why);
 }
 
-static void take_name(void *arg, const struct tierce__store_name *name)
+static void take_name(void *arg, const struct tierce_plugin_name *name)
 {
     (void)arg;
     ck_assert_uint_eq(name->bytes, 1);

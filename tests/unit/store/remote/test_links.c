@@ -18,11 +18,11 @@ START_TEST(names_are_asked_for_in_parts)
                 {"abc-efg", "a-", 3},  {"abcdef-hi", "ad-", 6}};
     start(2, 16);
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-        struct tierce__store_name names[16];
+        struct tierce_plugin_name names[16];
         struct connector_call call;
         size_t count = strlen(rows[i].names);
         for (size_t n = 0; n < count; n++)
-            names[n] = (struct tierce__store_name){.text = rows[i].names + n, .bytes = 1};
+            names[n] = (struct tierce_plugin_name){.text = rows[i].names + n, .bytes = 1};
         connector_call_init(&call, TIERCE__TIER_LOOKUP, NULL, 0);
         call.req.names = names;
         call.req.name_count = count;
@@ -41,11 +41,11 @@ END_TEST
 START_TEST(names_found_so_far_are_told)
 {
     static const char text[] = "abcdefghi";
-    struct tierce__store_name names[9];
+    struct tierce_plugin_name names[9];
     struct connector_call call;
     start(2, 16);
     for (size_t n = 0; n < 9; n++)
-        names[n] = (struct tierce__store_name){.text = text + n, .bytes = 1};
+        names[n] = (struct tierce_plugin_name){.text = text + n, .bytes = 1};
     for (size_t held = 0; held < 9; held++) {
         uint32_t timeout_ms = 15;
         do { /* on a busy machine the deadline may come before the answers */
@@ -356,7 +356,7 @@ END_TEST
 
 static size_t pages_names;
 
-static void count_name(void *arg, const struct tierce__store_name *name)
+static void count_name(void *arg, const struct tierce_plugin_name *name)
 {
     struct connector_call *call = arg;
     ck_assert_int_eq(atomic_load(&call->done_count), 0);

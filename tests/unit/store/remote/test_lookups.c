@@ -16,14 +16,14 @@
 #define ROUND_TRIP_US 30000u
 #define CONNECTIONS   16u
 
-static struct tierce__store_name names[NAMES];
+static struct tierce_plugin_name names[NAMES];
 static char texts[NAMES][16];
 
 static void make_names(void)
 {
     for (uint32_t i = 0; i < NAMES; i++) {
         snprintf(texts[i], sizeof(texts[i]), "name-%03u", i);
-        names[i] = (struct tierce__store_name){.text = texts[i], .bytes = strlen(texts[i])};
+        names[i] = (struct tierce_plugin_name){.text = texts[i], .bytes = strlen(texts[i])};
     }
 }
 

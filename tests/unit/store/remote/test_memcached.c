@@ -139,13 +139,13 @@ START_TEST(keys_are_those_that_memcached_takes)
 {
     struct tierce__memcached_key key;
     char name[TIERCE__CONNECTOR_NAME_MAX], prefix[TIERCE__MEMCACHED_PREFIX_BYTES + 2] = "";
-    tierce__memcached_head_key(&key, "t:", &(struct tierce__store_name){"a b/\n%\xff", 7});
+    tierce__memcached_head_key(&key, "t:", &(struct tierce_plugin_name){"a b/\n%\xff", 7});
     ck_assert_str_eq(key.text, "t:n:a%20b/%0a%25%ff");
     memset(prefix, 'p', TIERCE__MEMCACHED_PREFIX_BYTES);
     ck_assert(tierce__memcached_prefix_is_sane(prefix));
     for (size_t bytes = 1; bytes <= sizeof(name); bytes++) {
         memset(name, bytes % 2 ? ' ' : 'x', sizeof(name));
-        tierce__memcached_head_key(&key, prefix, &(struct tierce__store_name){name, bytes});
+        tierce__memcached_head_key(&key, prefix, &(struct tierce_plugin_name){name, bytes});
         ck_assert_uint_le(key.bytes, TIERCE__MEMCACHED_KEY_BYTES);
         ck_assert_uint_eq(key.bytes, strlen(key.text));
         ck_assert_uint_eq(strcspn(key.text, " \r\n\t"), key.bytes);

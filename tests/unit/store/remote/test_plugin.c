@@ -133,7 +133,7 @@ END_TEST
 
 static unsigned told;
 
-static void tell(void *arg, const struct tierce__store_name *name)
+static void tell(void *arg, const struct tierce_plugin_name *name)
 {
     (void)arg;
     ck_assert_uint_eq(name->bytes, 2);

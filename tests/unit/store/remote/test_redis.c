@@ -580,7 +580,7 @@ static const struct {
 #undef D
 };
 
-static void no_name(void *arg, const struct tierce__store_name *name)
+static void no_name(void *arg, const struct tierce_plugin_name *name)
 {
     (void)arg;
     (void)name;

@@ -195,7 +195,7 @@ static void expect_key(const char *name, size_t bytes, const char *wanted)
 {
     char key[TIERCE__S3_KEY_BYTES], again[TIERCE__CONNECTOR_NAME_MAX];
     size_t again_bytes = 0;
-    tierce__s3_key(key, "p/", &(struct tierce__store_name){.text = name, .bytes = bytes});
+    tierce__s3_key(key, "p/", &(struct tierce_plugin_name){.text = name, .bytes = bytes});
     if (wanted != NULL)
         ck_assert_str_eq(key, wanted);
     ck_assert_uint_le(strlen(key), 702);
@@ -221,7 +221,7 @@ START_TEST(keys_and_names)
     }
     /* What begins with a name begins with its key. */
     memset(name, '/', sizeof(name));
-    struct tierce__store_name begins = {.text = name, .bytes = 200}, whole = begins;
+    struct tierce_plugin_name begins = {.text = name, .bytes = 200}, whole = begins;
     ck_assert(tierce__s3_key_prefix(key, "p/", &begins, false));
     whole.bytes = 201;
     char longer[TIERCE__S3_KEY_BYTES];

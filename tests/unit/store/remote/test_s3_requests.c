@@ -193,7 +193,7 @@ static bool give_page(int fd, const struct s3_request *request)
 
 static char names_told[256];
 
-static void tell(void *arg, const struct tierce__store_name *name)
+static void tell(void *arg, const struct tierce_plugin_name *name)
 {
     size_t used = strlen(names_told);
     (void)arg;
