@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "manager/lease/lease.h"
-#include "net/redis/resp_batch.h"
+#include "net/redis/resp_pipeline.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -78,17 +78,17 @@ static void redis_close(struct tierce__lease *base)
 }
 
 /* Runs a script. */
-static int run(struct redis_lease *lease, struct tierce__resp_batch *batch,
+static int run(struct redis_lease *lease, struct tierce__resp_pipeline *batch,
                const struct tierce__resp_script *script, uint32_t lease_ms, uint64_t number)
 {
     static const char *const keys[] = {LOCK_KEY, TOKEN_KEY};
-    tierce__resp_batch_begin(batch, lease->pool);
+    tierce__resp_pipeline_begin(batch, lease->pool);
     batch->deadline_ns = tierce__deadline_in_ms(lease->timeout_ms);
-    tierce__resp_batch_script(batch, script, keys, 2);
-    tierce__resp_batch_add_text(batch, lease->holder);
-    tierce__resp_batch_addf(batch, "%" PRIu32, lease_ms);
-    tierce__resp_batch_addf(batch, "%" PRIu64, number);
-    return tierce__resp_batch_run(batch);
+    tierce__resp_pipeline_script(batch, script, keys, 2);
+    tierce__resp_pipeline_add_text(batch, lease->holder);
+    tierce__resp_pipeline_addf(batch, "%" PRIu32, lease_ms);
+    tierce__resp_pipeline_addf(batch, "%" PRIu64, number);
+    return tierce__resp_pipeline_run(batch);
 }
 
 /* A taken lease: 0 and *token, or -EBUSY and the holder. */
@@ -111,49 +111,49 @@ static int redis_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *t
                       char other[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     int rc = run(lease, &batch, &take_script, lease_ms, tierce__lease_wall_us());
     if (rc == 0)
         rc = read_taken(batch.values, token, other);
     if (rc == 0)
         lease->token = *token;
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
 static int redis_renew(struct tierce__lease *base, uint32_t lease_ms)
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     int rc = run(lease, &batch, &renew_script, lease_ms, lease->token);
     if (rc == 0 && batch.values[0].type != TIERCE__RESP_INTEGER)
         rc = -EPROTO;
     else if (rc == 0 && batch.values[0].integer != 1)
         rc = TIERCE_E_REFUSED;
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
 static void redis_give(struct tierce__lease *base)
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     (void)!run(lease, &batch, &give_script, 0, lease->token);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
 }
 
 static int redis_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct redis_lease *lease = (struct redis_lease *)base;
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, lease->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, lease->pool);
     batch.deadline_ns = tierce__deadline_in_ms(lease->timeout_ms);
     TIERCE__RESP_COMMAND(&batch, "GET", LOCK_KEY);
-    int rc = tierce__resp_batch_run(&batch);
+    int rc = tierce__resp_pipeline_run(&batch);
     if (rc == 0)
         snprintf(holder, TIERCE__LEASE_HOLDER_BYTES, "%s",
                  batch.values[0].type == TIERCE__RESP_STRING ? batch.values[0].text : "");
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 

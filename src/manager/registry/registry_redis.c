@@ -14,7 +14,7 @@
 #include "base/assert.h"
 #include "manager/registry/model_json.h"
 #include "manager/registry/registry_store.h"
-#include "net/redis/resp_batch.h"
+#include "net/redis/resp_pipeline.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -86,11 +86,11 @@ static void redis_close(struct tierce__registry_store *base)
 
 static int make_keys(struct redis_store *store, const char *cluster)
 {
-    struct tierce__resp_batch texts = {.arena = &store->names};
-    store->prefix = tierce__resp_batch_textf(&texts, "kvcache_registry:%s:", cluster);
-    store->own_key = tierce__resp_batch_textf(&texts, "kvcache_registry_tierce:%s", cluster);
+    struct tierce__resp_pipeline texts = {.arena = &store->names};
+    store->prefix = tierce__resp_pipeline_textf(&texts, "kvcache_registry:%s:", cluster);
+    store->own_key = tierce__resp_pipeline_textf(&texts, "kvcache_registry_tierce:%s", cluster);
     for (size_t i = 0; i < TIERCE__KINDS; i++)
-        store->keys[i] = tierce__resp_batch_textf(&texts, "%s%s", store->prefix, key_names[i]);
+        store->keys[i] = tierce__resp_pipeline_textf(&texts, "%s%s", store->prefix, key_names[i]);
     return texts.rc;
 }
 
@@ -152,22 +152,22 @@ static int redis_open(struct tierce__registry_store **out, const char *uri, stru
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Begins a batch with a script, its keys, the token and the prefix. */
-static void begin_script(struct tierce__resp_batch *batch, const struct redis_store *store,
+static void begin_script(struct tierce__resp_pipeline *batch, const struct redis_store *store,
                          const struct tierce__resp_script *script, uint64_t fence)
 {
     const char *const keys[] = {store->own_key, store->keys[TIERCE__KIND_STORAGE],
                                 store->keys[TIERCE__KIND_GROUP], store->keys[TIERCE__KIND_INSTANCE],
                                 store->keys[TIERCE__KIND_ACCOUNT]};
-    tierce__resp_batch_begin(batch, store->pool);
-    tierce__resp_batch_script(batch, script, keys, sizeof(keys) / sizeof(keys[0]));
-    tierce__resp_batch_addf(batch, "%" PRIu64, fence);
-    tierce__resp_batch_add_text(batch, store->prefix);
+    tierce__resp_pipeline_begin(batch, store->pool);
+    tierce__resp_pipeline_script(batch, script, keys, sizeof(keys) / sizeof(keys[0]));
+    tierce__resp_pipeline_addf(batch, "%" PRIu64, fence);
+    tierce__resp_pipeline_add_text(batch, store->prefix);
 }
 
 /* `why` in words on an error. */
-static int run(struct tierce__resp_batch *batch, char why[256])
+static int run(struct tierce__resp_pipeline *batch, char why[256])
 {
-    int rc = tierce__resp_batch_run(batch);
+    int rc = tierce__resp_pipeline_run(batch);
     if (batch->error != NULL && tierce__resp_is_error(batch->error, FENCED)) {
         snprintf(why, 256, "another manager has led since: %.100s", batch->why);
         return TIERCE_E_REFUSED;
@@ -180,22 +180,22 @@ static int run(struct tierce__resp_batch *batch, char why[256])
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 /* Adds the triple that sets an entry or, without a value, deletes it; an instance has two. */
-static void add_entry(struct tierce__resp_batch *batch, const struct redis_store *store,
+static void add_entry(struct tierce__resp_pipeline *batch, const struct redis_store *store,
                       enum tierce__registry_kind kind, const char *name, const char *value)
 {
     TIERCE_DASSERT(kind < TIERCE__KINDS);
     bool is_instance = kind == TIERCE__KIND_INSTANCE;
     if (is_instance)
-        tierce__resp_batch_addf(batch, "%s%s", store->prefix, name);
+        tierce__resp_pipeline_addf(batch, "%s%s", store->prefix, name);
     else
-        tierce__resp_batch_add_text(batch, store->keys[kind]);
-    tierce__resp_batch_add_text(batch, name);
-    tierce__resp_batch_addf(batch, "%s", value);
+        tierce__resp_pipeline_add_text(batch, store->keys[kind]);
+    tierce__resp_pipeline_add_text(batch, name);
+    tierce__resp_pipeline_addf(batch, "%s", value);
     if (!is_instance)
         return;
-    tierce__resp_batch_add_text(batch, store->keys[kind]);
-    tierce__resp_batch_add_text(batch, name);
-    tierce__resp_batch_add_text(batch, *value != '\0' ? name : "");
+    tierce__resp_pipeline_add_text(batch, store->keys[kind]);
+    tierce__resp_pipeline_add_text(batch, name);
+    tierce__resp_pipeline_add_text(batch, *value != '\0' ? name : "");
 }
 
 /* The name of a stored entry, if the stored one equals this one. */
@@ -215,7 +215,7 @@ static int is_stored(bool *out, const struct tierce__catalog *before,
     return 0;
 }
 
-static int add_changes(struct tierce__resp_batch *batch, const struct redis_store *store,
+static int add_changes(struct tierce__resp_pipeline *batch, const struct redis_store *store,
                        const struct tierce__catalog *before, const struct tierce__catalog *after,
                        enum tierce__registry_kind kind)
 {
@@ -259,19 +259,19 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
     static const struct tierce__catalog nothing;
     const struct tierce__catalog *old = before != NULL ? before : &nothing;
     const uint64_t numbers[] = {after->next.storage, after->next.group, after->next.instance};
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     int rc = check_ids(after, why);
     if (rc < 0)
         return rc;
     begin_script(&batch, store, &save_script, fence);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        tierce__resp_batch_addf(&batch, "%" PRIu64, numbers[i]);
-    tierce__resp_batch_add_text(&batch, before != NULL ? "0" : "1");
+        tierce__resp_pipeline_addf(&batch, "%" PRIu64, numbers[i]);
+    tierce__resp_pipeline_add_text(&batch, before != NULL ? "0" : "1");
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = add_changes(&batch, store, old, after, (enum tierce__registry_kind)kind);
     if (rc == 0)
         rc = run(&batch, why);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -365,7 +365,7 @@ static int redis_load(struct tierce__registry_store *base, uint64_t fence,
                       struct tierce__catalog *out, char why[256])
 {
     struct redis_store *store = (struct redis_store *)base;
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     bool has_foreign = false;
     begin_script(&batch, store, &load_script, fence);
     int rc = run(&batch, why);
@@ -377,7 +377,7 @@ static int redis_load(struct tierce__registry_store *base, uint64_t fence,
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = load_kind(store, (enum tierce__registry_kind)kind, &value->items[kind], out,
                        &has_foreign, why);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     if (rc == 0)
         rc = tierce__catalog_number(out, why);
     /* Numbers are not used before they are durable. */

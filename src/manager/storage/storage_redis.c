@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "manager/storage/storage.h"
-#include "net/redis/resp_batch.h"
+#include "net/redis/resp_pipeline.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -49,17 +49,17 @@ static void redis_close(struct tierce__storage_driver *base)
 }
 
 /* Begins a batch with one command, to which wait_replicas applies. */
-static void begin(struct tierce__resp_batch *batch, struct tierce__storage_driver *base,
+static void begin(struct tierce__resp_pipeline *batch, struct tierce__storage_driver *base,
                   const char *name, const char *key)
 {
-    tierce__resp_batch_begin(batch, ((struct redis_driver *)base)->pool);
+    tierce__resp_pipeline_begin(batch, ((struct redis_driver *)base)->pool);
     batch->writes = true;
     TIERCE__RESP_COMMAND(batch, name, key);
 }
 
-static int run(struct tierce__resp_batch *batch, char why[128], const char *what)
+static int run(struct tierce__resp_pipeline *batch, char why[128], const char *what)
 {
-    int rc = tierce__resp_batch_run(batch);
+    int rc = tierce__resp_pipeline_run(batch);
     if (rc < 0)
         snprintf(why, 128, "%s: %.100s", what, batch->why);
     return rc;
@@ -67,30 +67,30 @@ static int run(struct tierce__resp_batch *batch, char why[128], const char *what
 
 static int remove_key(struct tierce__storage_driver *base, const char *key, char why[128])
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     begin(&batch, base, "DEL", key);
     int rc = run(&batch, why, "delete");
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
 static int write_key(struct tierce__storage_driver *base, const char *key, const char *bytes,
                      char why[128])
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     begin(&batch, base, "SET", key);
-    tierce__resp_batch_add(&batch, bytes, PROBE_BYTES);
-    tierce__resp_batch_add_text(&batch, "EX"); /* the key expires even if its deletion fails */
-    tierce__resp_batch_add_text(&batch, "60");
+    tierce__resp_pipeline_add(&batch, bytes, PROBE_BYTES);
+    tierce__resp_pipeline_add_text(&batch, "EX"); /* the key expires even if its deletion fails */
+    tierce__resp_pipeline_add_text(&batch, "60");
     int rc = run(&batch, why, "write");
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
 static int read_key(struct tierce__storage_driver *base, const char *key, const char *bytes,
                     char why[128])
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     begin(&batch, base, "GET", key);
     int rc = run(&batch, why, "read");
     const struct tierce__resp_value *value = rc == 0 ? batch.values : NULL;
@@ -99,7 +99,7 @@ static int read_key(struct tierce__storage_driver *base, const char *key, const 
         snprintf(why, 128, "read: the bytes differ from those written");
         rc = TIERCE_E_CHECKSUM;
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -127,18 +127,18 @@ static int redis_remove(struct tierce__storage_driver *base, const char *path)
 
 static int redis_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     if (path[0] != '/' || path[1] == '\0')
         return TIERCE_E_ARGUMENT;
     begin(&batch, base, "STRLEN", path + 1);
-    int rc = tierce__resp_batch_run(&batch);
+    int rc = tierce__resp_pipeline_run(&batch);
     if (rc == 0 && (batch.values[0].type != TIERCE__RESP_INTEGER || batch.values[0].integer < 0))
         rc = -EPROTO;
     if (rc == 0) {
         *bytes = (uint64_t)batch.values[0].integer;
         rc = *bytes > 0 ? 0 : -ENOENT; /* a key that is not there has length 0 */
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -153,18 +153,18 @@ static double info_of(const char *info, const char *name)
  */
 static double redis_used_share(struct tierce__storage_driver *base)
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     double most = -1;
-    tierce__resp_batch_begin(&batch, ((struct redis_driver *)base)->pool);
+    tierce__resp_pipeline_begin(&batch, ((struct redis_driver *)base)->pool);
     TIERCE__RESP_COMMAND(&batch, "INFO", "memory");
-    for (size_t i = 0; tierce__resp_batch_run_at(&batch, i) == 0; i++) {
+    for (size_t i = 0; tierce__resp_pipeline_run_at(&batch, i) == 0; i++) {
         if (batch.values[0].type != TIERCE__RESP_STRING)
             continue;
         double max = info_of(batch.values[0].text, "\nmaxmemory:");
         double share = max > 0 ? info_of(batch.values[0].text, "\nused_memory:") / max : -1;
         most = share > most ? share : most;
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return most;
 }
 

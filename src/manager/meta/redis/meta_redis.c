@@ -115,8 +115,8 @@ static int redis_open(struct tierce__meta_store **out, const char *text, char wh
 int tierce__redis_raise_fence(struct tierce__redis *redis)
 {
     static const char *const keys[] = {FENCE_KEY};
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, redis->pool);
     tierce__redis_script(redis, &batch, TIERCE__REDIS_FENCE, keys, 1);
     return tierce__redis_do(&batch);
 }
@@ -144,24 +144,24 @@ static struct tierce__redis_keys *make_keys(uint32_t number, const char *id, boo
     struct tierce__arena *arena = tierce__arena_create(NAME_BYTES, 0);
     if (arena == NULL)
         return NULL;
-    struct tierce__resp_batch texts = {.arena = arena};
+    struct tierce__resp_pipeline texts = {.arena = arena};
     struct tierce__redis_keys *keys = tierce__arena_calloc(arena, 1, sizeof(*keys));
     if (keys == NULL) {
         tierce__arena_destroy(arena);
         return NULL;
     }
     keys->number = number;
-    keys->data = tierce__resp_batch_textf(&texts, "kvcache:instance_%s:cache_", id);
-    keys->metadata = tierce__resp_batch_textf(&texts, "kvcache:instance_%s:metadata", id);
-    const char *own = tierce__resp_batch_textf(&texts, "kvcache:instance_%s:tierce", id);
+    keys->data = tierce__resp_pipeline_textf(&texts, "kvcache:instance_%s:cache_", id);
+    keys->metadata = tierce__resp_pipeline_textf(&texts, "kvcache:instance_%s:metadata", id);
+    const char *own = tierce__resp_pipeline_textf(&texts, "kvcache:instance_%s:tierce", id);
     if (is_cluster)
-        own = tierce__resp_batch_textf(
+        own = tierce__resp_pipeline_textf(
             &texts, "kvcache:tierce:{%" PRIu32 "}:instance_%s",
             tierce__resp_slot_tag(tierce__resp_slot(keys->metadata, strlen(keys->metadata))), id);
-    keys->keys = tierce__resp_batch_textf(&texts, "%s:keys", own);
-    keys->notes = tierce__resp_batch_textf(&texts, "%s:notes:", own);
-    keys->journal = tierce__resp_batch_textf(&texts, "%s:journal", own);
-    keys->guard = tierce__resp_batch_textf(&texts, ":instance_%s:guard", id);
+    keys->keys = tierce__resp_pipeline_textf(&texts, "%s:keys", own);
+    keys->notes = tierce__resp_pipeline_textf(&texts, "%s:notes:", own);
+    keys->journal = tierce__resp_pipeline_textf(&texts, "%s:journal", own);
+    keys->guard = tierce__resp_pipeline_textf(&texts, ":instance_%s:guard", id);
     if (texts.rc == 0)
         return keys;
     tierce__arena_destroy(arena);
@@ -199,15 +199,15 @@ static int check_version(struct tierce__redis *redis, const struct tierce__redis
 {
     static const char field[] = "tierce:version";
     const char *version = redis->is_cluster ? "2" : "1";
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HSETNX", keys->metadata, field, version);
     TIERCE__RESP_COMMAND(&batch, "HGET", keys->metadata, field);
     int rc = tierce__redis_run(&batch);
     if (rc == 0 &&
         (batch.values[1].type != TIERCE__RESP_STRING || strcmp(batch.values[1].text, version) != 0))
         rc = TIERCE_E_VERSION;
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -273,21 +273,21 @@ static int get_some(struct tierce__redis_space *space, const struct tierce__cata
                     const int64_t *keys, size_t count, struct tierce__arena *arena,
                     struct tierce__record *records, bool *found)
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     TIERCE_DASSERT(count > 0);
     TIERCE_DASSERT(count <= GET_KEYS);
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     batch.repeats = true;
     for (size_t i = 0; i < count; i++) {
         TIERCE__RESP_COMMAND(&batch, "HMGET");
-        tierce__resp_batch_addf(&batch, "%s%" PRId64, space->keys->data, keys[i]);
+        tierce__resp_pipeline_addf(&batch, "%s%" PRId64, space->keys->data, keys[i]);
         for (unsigned f = 0; f < TIERCE__REDIS_FIELDS; f++)
-            tierce__resp_batch_add_text(&batch, tierce__redis_fields[f]);
+            tierce__resp_pipeline_add_text(&batch, tierce__redis_fields[f]);
     }
     int rc = tierce__redis_run(&batch);
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = take_record(space, catalog, &batch.values[i], keys[i], arena, &records[i], &found[i]);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -309,55 +309,55 @@ int tierce__redis_get(struct tierce__meta_space *base, const int64_t *keys, size
 
 /* ---- batches -------------------------------------------------------------------------------- */
 
-static void add_key(struct tierce__resp_batch *command, int64_t key)
+static void add_key(struct tierce__resp_pipeline *command, int64_t key)
 {
-    tierce__resp_batch_addf(command, "%" PRId64, key);
-    tierce__resp_batch_addf(command, "%016" PRIx64, tierce__meta_mix(key));
+    tierce__resp_pipeline_addf(command, "%" PRId64, key);
+    tierce__resp_pipeline_addf(command, "%016" PRIx64, tierce__meta_mix(key));
 }
 
-static void add_records(struct tierce__resp_batch *command, struct tierce__redis_space *space,
+static void add_records(struct tierce__resp_pipeline *command, struct tierce__redis_space *space,
                         const struct tierce__meta_batch *batch)
 {
     const struct tierce__catalog *catalog =
         space->registry != NULL ? tierce__registry_acquire(space->registry) : NULL;
-    tierce__resp_batch_addf(command, "%zu", batch->put_count);
+    tierce__resp_pipeline_addf(command, "%zu", batch->put_count);
     for (size_t i = 0; command->rc == 0 && i < batch->put_count; i++) {
         add_key(command, batch->puts[i].key);
         tierce__redis_add_record(command, space, catalog, &batch->puts[i].record);
     }
     if (catalog != NULL)
         tierce__registry_release(space->registry, catalog);
-    tierce__resp_batch_addf(command, "%zu", batch->delete_count);
+    tierce__resp_pipeline_addf(command, "%zu", batch->delete_count);
     for (size_t i = 0; i < batch->delete_count; i++)
         add_key(command, batch->deletes[i]);
 }
 
-void tierce__redis_add_notes(struct tierce__resp_batch *command,
+void tierce__redis_add_notes(struct tierce__resp_pipeline *command,
                              const struct tierce__meta_batch *batch)
 {
-    tierce__resp_batch_addf(command, "%zu", batch->note_count);
+    tierce__resp_pipeline_addf(command, "%zu", batch->note_count);
     for (size_t i = 0; i < batch->note_count; i++) {
         const struct tierce__meta_note *note = &batch->notes[i];
         bool stays = note->value != NULL;
-        tierce__resp_batch_addf(command, "%u", note->kind);
-        tierce__resp_batch_addf(command, "%016" PRIx64, note->number);
-        tierce__resp_batch_add_text(command, stays ? "1" : "0");
-        tierce__resp_batch_add(command, stays ? note->value : "", stays ? note->bytes : 0);
+        tierce__resp_pipeline_addf(command, "%u", note->kind);
+        tierce__resp_pipeline_addf(command, "%016" PRIx64, note->number);
+        tierce__resp_pipeline_add_text(command, stays ? "1" : "0");
+        tierce__resp_pipeline_add(command, stays ? note->value : "", stays ? note->bytes : 0);
     }
 }
 
-void tierce__redis_add_counters(struct tierce__resp_batch *command,
+void tierce__redis_add_counters(struct tierce__resp_pipeline *command,
                                 const struct tierce__meta_batch *batch)
 {
     unsigned count = 0;
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
         count += batch->added[i] != 0;
-    tierce__resp_batch_addf(command, "%u", count);
+    tierce__resp_pipeline_addf(command, "%u", count);
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++) {
         if (batch->added[i] == 0)
             continue;
-        tierce__resp_batch_addf(command, "%u", i);
-        tierce__resp_batch_addf(command, "%" PRId64, batch->added[i]);
+        tierce__resp_pipeline_addf(command, "%u", i);
+        tierce__resp_pipeline_addf(command, "%" PRId64, batch->added[i]);
     }
 }
 
@@ -369,11 +369,11 @@ static int redis_write(struct tierce__meta_space *base, const struct tierce__met
     if (space->redis->is_cluster)
         return tierce__redis_commit(space, batch);
     const char *const keys[] = {FENCE_KEY, space->keys->metadata, space->keys->keys};
-    struct tierce__resp_batch command;
-    tierce__resp_batch_begin(&command, space->redis->pool);
+    struct tierce__resp_pipeline command;
+    tierce__resp_pipeline_begin(&command, space->redis->pool);
     tierce__redis_script(space->redis, &command, TIERCE__REDIS_WRITE, keys, 3);
-    tierce__resp_batch_add_text(&command, space->keys->data);
-    tierce__resp_batch_add_text(&command, space->keys->notes);
+    tierce__resp_pipeline_add_text(&command, space->keys->data);
+    tierce__resp_pipeline_add_text(&command, space->keys->notes);
     add_records(&command, space, batch);
     tierce__redis_add_notes(&command, batch);
     tierce__redis_add_counters(&command, batch);
@@ -390,14 +390,14 @@ static void redis_touch(struct tierce__meta_space *base, const int64_t *keys, si
 }
 
 /* The key of the touched record. */
-static const char *touched_key(struct tierce__redis *redis, struct tierce__resp_batch *batch,
+static const char *touched_key(struct tierce__redis *redis, struct tierce__resp_pipeline *batch,
                                const struct tierce__touch *touch)
 {
     tierce__lock_take(&redis->lock);
     const struct tierce__redis_keys *keys = keys_numbered(redis, touch->space);
     tierce__lock_drop(&redis->lock);
     TIERCE_DASSERT(keys != NULL); /* the names of spaces that were opened stay in the list */
-    return tierce__resp_batch_textf(batch, "%s%" PRId64, keys->data, touch->key);
+    return tierce__resp_pipeline_textf(batch, "%s%" PRId64, keys->data, touch->key);
 }
 
 /* One script for all of them, or in a cluster one for each, in one pipeline. */
@@ -405,9 +405,9 @@ static int write_touches(struct tierce__redis *redis, const struct tierce__touch
                          size_t count)
 {
     static const char *const fence[] = {FENCE_KEY};
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     TIERCE_DASSERT(count > 0);
-    tierce__resp_batch_begin(&batch, redis->pool);
+    tierce__resp_pipeline_begin(&batch, redis->pool);
     if (!redis->is_cluster)
         tierce__redis_script(redis, &batch, TIERCE__REDIS_TOUCH, fence, 1);
     for (size_t i = 0; i < count; i++) {
@@ -415,9 +415,9 @@ static int write_touches(struct tierce__redis *redis, const struct tierce__touch
         if (redis->is_cluster)
             tierce__redis_script(redis, &batch, TIERCE__REDIS_TOUCH_ONE, &key, 1);
         else
-            tierce__resp_batch_add_text(&batch, key);
-        tierce__resp_batch_addf(&batch, "%" PRId64, touches[i].used_us);
-        tierce__resp_batch_addf(&batch, "%" PRIu32, touches[i].uses);
+            tierce__resp_pipeline_add_text(&batch, key);
+        tierce__resp_pipeline_addf(&batch, "%" PRId64, touches[i].used_us);
+        tierce__resp_pipeline_addf(&batch, "%" PRIu32, touches[i].uses);
     }
     return tierce__redis_do(&batch);
 }
@@ -435,21 +435,21 @@ static void flush_touches(void *arg, const struct tierce__touch *touches, size_t
 /* ---- scans and samples ---------------------------------------------------------------------- */
 
 /* Starts a command that returns up to `limit` keys in their order, from a number on. */
-static void add_range(struct tierce__resp_batch *batch, const struct tierce__redis_space *space,
+static void add_range(struct tierce__resp_pipeline *batch, const struct tierce__redis_space *space,
                       uint64_t from, size_t limit)
 {
-    const char *first = tierce__resp_batch_textf(batch, "[%016" PRIx64, from);
+    const char *first = tierce__resp_pipeline_textf(batch, "[%016" PRIx64, from);
     TIERCE__RESP_COMMAND(batch, "ZRANGEBYLEX", space->keys->keys, first, "+", "LIMIT", "0");
-    tierce__resp_batch_addf(batch, "%zu", limit);
+    tierce__resp_pipeline_addf(batch, "%zu", limit);
 }
 
 static int redis_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t limit,
                       int64_t *keys, size_t *count)
 {
     struct tierce__redis_space *space = space_of(base);
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     uint64_t mixed = 0;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     add_range(&batch, space, *cursor, limit);
     int rc = tierce__redis_read(space, &batch);
     size_t n = rc < 0 ? 0 : batch.values[0].count < limit ? batch.values[0].count : limit;
@@ -458,7 +458,7 @@ static int redis_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
             rc = TIERCE_E_FORMAT;
         keys[i] = tierce__meta_unmix(mixed);
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     if (rc < 0)
         return rc;
     *cursor = n == limit && limit > 0 ? mixed + 1 : 0;
@@ -475,9 +475,9 @@ struct draws {
 
 static int draw_many(struct draws *draws, uint64_t random)
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     uint64_t mixed;
-    tierce__resp_batch_begin(&batch, draws->space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, draws->space->redis->pool);
     for (unsigned i = 0; i < DRAWS; i++)
         add_range(&batch, draws->space, tierce__meta_mix((int64_t)(random + i)), 1);
     int rc = tierce__redis_run(&batch);
@@ -485,7 +485,7 @@ static int draw_many(struct draws *draws, uint64_t random)
     for (unsigned i = 0; rc == 0 && i < DRAWS; i++)
         if (batch.values[i].count == 1 && tierce__redis_read_hex(&mixed, &batch.values[i].items[0]))
             draws->keys[draws->count++] = tierce__meta_unmix(mixed);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -507,14 +507,14 @@ static int redis_sample(struct tierce__meta_space *base, uint64_t *random, size_
                         int64_t *keys, size_t *found)
 {
     struct draws draws = {.space = space_of(base)};
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     uint64_t there = 0;
-    tierce__resp_batch_begin(&batch, draws.space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, draws.space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "ZCARD", draws.space->keys->keys);
     int rc = tierce__redis_read(draws.space, &batch);
     if (rc == 0 && batch.values[0].type == TIERCE__RESP_INTEGER)
         there = (uint64_t)batch.values[0].integer;
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     if (rc < 0)
         return rc;
     return tierce__meta_sample(base, &(struct tierce__meta_draws){draw, &draws, there}, random,
@@ -526,11 +526,11 @@ static int redis_sample(struct tierce__meta_space *base, uint64_t *random, size_
 static int redis_counters(struct tierce__meta_space *base, int64_t out[TIERCE__META_COUNTERS])
 {
     struct tierce__redis_space *space = space_of(base);
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HMGET", space->keys->metadata);
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
-        tierce__resp_batch_addf(&batch, "tierce:%u", i);
+        tierce__resp_pipeline_addf(&batch, "tierce:%u", i);
     int rc = tierce__redis_read(space, &batch);
     if (rc == 0 && (batch.values[0].type != TIERCE__RESP_ARRAY ||
                     batch.values[0].count != TIERCE__META_COUNTERS))
@@ -539,19 +539,19 @@ static int redis_counters(struct tierce__meta_space *base, int64_t out[TIERCE__M
         const struct tierce__resp_value *item = &batch.values[0].items[i];
         out[i] = item->type == TIERCE__RESP_STRING ? strtoll(item->text, NULL, 10) : 0;
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
 static int drop_rest(struct tierce__redis_space *space)
 {
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "DEL", space->keys->metadata, space->keys->keys);
     for (unsigned kind = 1; kind < TIERCE__NOTE_KINDS; kind++)
-        tierce__resp_batch_addf(&batch, "%s%u", space->keys->notes, kind);
+        tierce__resp_pipeline_addf(&batch, "%s%u", space->keys->notes, kind);
     if (space->redis->is_cluster)
-        tierce__resp_batch_add_text(&batch, space->keys->journal);
+        tierce__resp_pipeline_add_text(&batch, space->keys->journal);
     int rc = tierce__redis_do(&batch);
     tierce__redis_forget(space);
     return rc;

@@ -153,15 +153,15 @@ static const char *const script_texts[TIERCE__REDIS_SCRIPTS] = {
 
 int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256])
 {
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, redis->pool);
     for (unsigned i = 0; i < TIERCE__REDIS_SCRIPTS; i++) {
         redis->scripts[i].text = script_texts[i];
         TIERCE__RESP_COMMAND(&batch, "SCRIPT", "LOAD", script_texts[i]);
     }
     int rc = 0;
     for (size_t server = 0; rc == 0; server++) {
-        rc = tierce__resp_batch_run_at(&batch, server);
+        rc = tierce__resp_pipeline_run_at(&batch, server);
         for (unsigned i = 0; rc == 0 && i < TIERCE__REDIS_SCRIPTS; i++) {
             const struct tierce__resp_value *sha = &batch.values[i];
             if (sha->type != TIERCE__RESP_STRING || sha->bytes != sizeof(redis->scripts[i].sha) - 1)
@@ -174,20 +174,20 @@ int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256])
     if (rc < 0)
         snprintf(why, 256, "%.200s",
                  rc == -EPROTO ? "the server does not support scripts" : batch.why);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc == -EACCES ? TIERCE_E_REFUSED : rc;
 }
 
-void tierce__redis_script(struct tierce__redis *redis, struct tierce__resp_batch *batch,
+void tierce__redis_script(struct tierce__redis *redis, struct tierce__resp_pipeline *batch,
                           enum tierce__redis_script_id id, const char *const *keys, size_t count)
 {
     TIERCE_DASSERT(id < TIERCE__REDIS_SCRIPTS);
     TIERCE_DASSERT(redis->scripts[id].sha[0] != '\0');
-    tierce__resp_batch_script(batch, &redis->scripts[id], keys, count);
+    tierce__resp_pipeline_script(batch, &redis->scripts[id], keys, count);
     if (id >= TIERCE__REDIS_REDO)
         return;
     tierce__lock_take(&redis->lock);
-    tierce__resp_batch_addf(batch, "%s", redis->token);
+    tierce__resp_pipeline_addf(batch, "%s", redis->token);
     tierce__lock_drop(&redis->lock);
 }
 
@@ -208,7 +208,7 @@ static int refused(const struct tierce__resp_value *error)
 }
 
 /* The result of a run, which is logged. */
-static int conclude(const struct tierce__resp_batch *batch, int rc)
+static int conclude(const struct tierce__resp_pipeline *batch, int rc)
 {
     if (batch->error != NULL)
         rc = refused(batch->error);
@@ -217,26 +217,26 @@ static int conclude(const struct tierce__resp_batch *batch, int rc)
     return rc;
 }
 
-int tierce__redis_run(struct tierce__resp_batch *batch)
+int tierce__redis_run(struct tierce__resp_pipeline *batch)
 {
-    return conclude(batch, tierce__resp_batch_run(batch));
+    return conclude(batch, tierce__resp_pipeline_run(batch));
 }
 
-int tierce__redis_run_at(struct tierce__resp_batch *batch, size_t i)
+int tierce__redis_run_at(struct tierce__resp_pipeline *batch, size_t i)
 {
-    return conclude(batch, tierce__resp_batch_run_at(batch, i));
+    return conclude(batch, tierce__resp_pipeline_run_at(batch, i));
 }
 
-int tierce__redis_read(struct tierce__redis_space *space, struct tierce__resp_batch *batch)
+int tierce__redis_read(struct tierce__redis_space *space, struct tierce__resp_pipeline *batch)
 {
     int rc = tierce__redis_settle(space);
     return rc == 0 ? tierce__redis_run(batch) : rc;
 }
 
-int tierce__redis_do(struct tierce__resp_batch *batch)
+int tierce__redis_do(struct tierce__resp_pipeline *batch)
 {
     int rc = tierce__redis_run(batch);
-    tierce__resp_batch_end(batch);
+    tierce__resp_pipeline_end(batch);
     return rc;
 }
 

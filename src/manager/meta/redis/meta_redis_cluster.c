@@ -38,20 +38,20 @@ enum {
 
 /* ---- records -------------------------------------------------------------------------------- */
 
-static void add_redo(struct tierce__resp_batch *batch, struct tierce__redis_space *space,
+static void add_redo(struct tierce__resp_pipeline *batch, struct tierce__redis_space *space,
                      const struct tierce__redis_redo *redo, size_t i, const char *era, bool raises)
 {
     const char *keys[2];
-    keys[0] = tierce__resp_batch_textf(batch, "%s%" PRId64, space->keys->data, redo->keys[i]);
-    keys[1] = tierce__resp_batch_textf(
+    keys[0] = tierce__resp_pipeline_textf(batch, "%s%" PRId64, space->keys->data, redo->keys[i]);
+    keys[1] = tierce__resp_pipeline_textf(
         batch, "kvcache:tierce:{%" PRIu32 "}%s",
         tierce__resp_slot_tag(tierce__resp_slot(keys[0], strlen(keys[0]))), space->keys->guard);
     tierce__redis_script(space->redis, batch, TIERCE__REDIS_REDO, keys, 2);
-    tierce__resp_batch_add_text(batch, era);
-    tierce__resp_batch_add_text(batch, raises ? "1" : "0");
+    tierce__resp_pipeline_add_text(batch, era);
+    tierce__resp_pipeline_add_text(batch, raises ? "1" : "0");
     for (size_t f = 0; i < redo->put_count && f < TIERCE__REDIS_FIELDS; f++)
-        tierce__resp_batch_add(batch, redo->texts[i * TIERCE__REDIS_FIELDS + f],
-                               redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
+        tierce__resp_pipeline_add(batch, redo->texts[i * TIERCE__REDIS_FIELDS + f],
+                                  redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
 }
 
 /* Writes the records. -ESTALE: another writer began a new era, and *guard is a guard of it; other
@@ -62,9 +62,9 @@ static int redo_records(struct tierce__redis_space *space, const struct tierce__
     static const size_t code_bytes = sizeof("STALE ") - 1;
     int rc = 0;
     for (size_t done = 0, n; rc == 0 && done < redo->count; done += n) {
-        struct tierce__resp_batch batch;
+        struct tierce__resp_pipeline batch;
         n = redo->count - done < REDO_KEYS ? redo->count - done : REDO_KEYS;
-        tierce__resp_batch_begin(&batch, space->redis->pool);
+        tierce__resp_pipeline_begin(&batch, space->redis->pool);
         for (size_t i = 0; i < n; i++)
             add_redo(&batch, space, redo, done + i, era, raises);
         rc = tierce__redis_run(&batch);
@@ -72,7 +72,7 @@ static int redo_records(struct tierce__redis_space *space, const struct tierce__
             *guard = batch.error->bytes > code_bytes
                          ? strtoull(batch.error->text + code_bytes, NULL, 10)
                          : 0;
-        tierce__resp_batch_end(&batch);
+        tierce__resp_pipeline_end(&batch);
     }
     return rc;
 }
@@ -116,19 +116,19 @@ static int begin_era(struct tierce__redis_space *space, struct settling *settlin
 {
     struct tierce__redis_ledger *ledger = &space->ledger;
     const char *const keys[] = {space->keys->metadata, space->keys->journal};
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     uint64_t era = tierce__lease_wall_us();
     tierce__lock_assert_held(&ledger->lock);
     if (era < ledger->era_min)
         era = ledger->era_min;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     tierce__redis_script(space->redis, &batch, TIERCE__REDIS_SETTLE, keys, 2);
-    tierce__resp_batch_addf(&batch, "%020" PRIu64, era);
-    tierce__resp_batch_addf(&batch, "%" PRIu64, ledger->last);
+    tierce__resp_pipeline_addf(&batch, "%020" PRIu64, era);
+    tierce__resp_pipeline_addf(&batch, "%" PRIu64, ledger->last);
     int rc = tierce__redis_run(&batch);
     if (rc == 0)
         rc = take_settling(settling, &batch.values[0]);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -158,14 +158,14 @@ static int redo_journal(struct tierce__redis_space *space, struct settling *sett
 
 static int empty_journal(struct tierce__redis_space *space, const struct settling *settling)
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     if (settling->count == 0)
         return 0;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HDEL", space->keys->journal);
     for (size_t i = 0; i < settling->count; i++)
-        tierce__resp_batch_add(&batch, settling->entries[2 * i].text,
-                               settling->entries[2 * i].bytes);
+        tierce__resp_pipeline_add(&batch, settling->entries[2 * i].text,
+                                  settling->entries[2 * i].bytes);
     return tierce__redis_do(&batch);
 }
 
@@ -310,25 +310,25 @@ static void leave_era(struct tierce__redis_space *space, const char *era)
     tierce__lock_drop(&space->ledger.lock);
 }
 
-static void add_members(struct tierce__resp_batch *command, const int64_t *keys, size_t count)
+static void add_members(struct tierce__resp_pipeline *command, const int64_t *keys, size_t count)
 {
-    tierce__resp_batch_addf(command, "%zu", count);
+    tierce__resp_pipeline_addf(command, "%zu", count);
     for (size_t i = 0; i < count; i++)
-        tierce__resp_batch_addf(command, "%016" PRIx64, tierce__meta_mix(keys[i]));
+        tierce__resp_pipeline_addf(command, "%016" PRIx64, tierce__meta_mix(keys[i]));
 }
 
-static void start_commit(struct tierce__resp_batch *command, struct tierce__redis_space *space)
+static void start_commit(struct tierce__resp_pipeline *command, struct tierce__redis_space *space)
 {
     enum { OTHERS = 3, KEYS = OTHERS + TIERCE__NOTE_KINDS - 1 };
     const char *keys[KEYS] = {space->keys->metadata, space->keys->keys, space->keys->journal};
     for (unsigned kind = 1; kind < TIERCE__NOTE_KINDS; kind++)
         keys[OTHERS + kind - 1] =
-            tierce__resp_batch_textf(command, "%s%u", space->keys->notes, kind);
+            tierce__resp_pipeline_textf(command, "%s%u", space->keys->notes, kind);
     tierce__redis_script(space->redis, command, TIERCE__REDIS_COMMIT, keys, KEYS);
 }
 
 static int run_commit(struct tierce__redis_space *space, struct commit *commit,
-                      struct tierce__resp_batch *command)
+                      struct tierce__resp_pipeline *command)
 {
     if (command->rc < 0)
         return command->rc;
@@ -352,24 +352,24 @@ static int send_commit(struct tierce__redis_space *space, struct commit *commit,
 {
     const char *entry = "";
     size_t entry_bytes = 0;
-    struct tierce__resp_batch command;
-    tierce__resp_batch_begin(&command, space->redis->pool);
+    struct tierce__resp_pipeline command;
+    tierce__resp_pipeline_begin(&command, space->redis->pool);
     int rc =
         redo->count > 0 ? tierce__redis_redo_print(redo, command.arena, &entry, &entry_bytes) : 0;
     if (rc == 0) {
         start_commit(&command, space);
-        tierce__resp_batch_add_text(&command, commit->era);
-        tierce__resp_batch_add(&command, entry, entry_bytes);
-        tierce__resp_batch_addf(&command, "%zu", commit->finished_count);
+        tierce__resp_pipeline_add_text(&command, commit->era);
+        tierce__resp_pipeline_add(&command, entry, entry_bytes);
+        tierce__resp_pipeline_addf(&command, "%zu", commit->finished_count);
         for (size_t i = 0; i < commit->finished_count; i++)
-            tierce__resp_batch_addf(&command, "%" PRIu64, commit->finished[i]);
+            tierce__resp_pipeline_addf(&command, "%" PRIu64, commit->finished[i]);
         add_members(&command, redo->keys, redo->put_count);
         add_members(&command, redo->keys + redo->put_count, redo->count - redo->put_count);
         tierce__redis_add_notes(&command, batch);
         tierce__redis_add_counters(&command, batch);
         rc = run_commit(space, commit, &command);
     }
-    tierce__resp_batch_end(&command);
+    tierce__resp_pipeline_end(&command);
     return rc;
 }
 

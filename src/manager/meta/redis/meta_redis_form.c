@@ -69,7 +69,7 @@ static int print_locations(const char **out, const struct tierce__redis_space *s
     return rc < 0 ? rc : *out == NULL ? -ENOMEM : 0;
 }
 
-void tierce__redis_add_record(struct tierce__resp_batch *batch,
+void tierce__redis_add_record(struct tierce__resp_pipeline *batch,
                               const struct tierce__redis_space *space,
                               const struct tierce__catalog *catalog,
                               const struct tierce__record *record)
@@ -84,14 +84,14 @@ void tierce__redis_add_record(struct tierce__resp_batch *batch,
     }
     tierce__store_le64(form, XXH3_64bits(uri, strlen(uri)));
     tierce__record_write(record, form + HASH_BYTES);
-    tierce__resp_batch_add(batch, form, bytes);
-    tierce__resp_batch_add_text(batch, uri);
-    tierce__resp_batch_addf(batch, "%" PRId64, record->used_us);
-    tierce__resp_batch_addf(batch, "%" PRIu32, record->uses);
+    tierce__resp_pipeline_add(batch, form, bytes);
+    tierce__resp_pipeline_add_text(batch, uri);
+    tierce__resp_pipeline_addf(batch, "%" PRId64, record->used_us);
+    tierce__resp_pipeline_addf(batch, "%" PRIu32, record->uses);
     if (record->has_parent)
-        tierce__resp_batch_addf(batch, "%" PRId64, record->parent);
+        tierce__resp_pipeline_addf(batch, "%" PRId64, record->parent);
     else
-        tierce__resp_batch_add(batch, "", 0);
+        tierce__resp_pipeline_add(batch, "", 0);
 }
 
 /* ---- in ------------------------------------------------------------------------------------- */

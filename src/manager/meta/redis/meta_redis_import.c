@@ -78,14 +78,14 @@ static int take_page(struct page *page, const struct tierce__resp_value *value)
 static int add_keys(struct import *import, const int64_t *keys, size_t count,
                     const struct tierce__record *records, const bool *found)
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     size_t added = 0;
-    tierce__resp_batch_begin(&batch, import->space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, import->space->redis->pool);
     for (size_t i = 0; i < count; i++) {
         if (!found[i])
             continue;
         TIERCE__RESP_COMMAND(&batch, "ZADD", import->space->keys->keys, "0");
-        tierce__resp_batch_addf(&batch, "%016" PRIx64, tierce__meta_mix(keys[i]));
+        tierce__resp_pipeline_addf(&batch, "%016" PRIx64, tierce__meta_mix(keys[i]));
         added++;
     }
     int rc = added > 0 ? tierce__redis_run(&batch) : 0;
@@ -97,7 +97,7 @@ static int add_keys(struct import *import, const int64_t *keys, size_t count,
         import->counters[TIERCE__META_KEYS]++;
         tierce__meta_count_bytes(import->counters, &records[i], true);
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -118,14 +118,14 @@ static int import_page(struct import *import, const int64_t *keys, size_t count)
 /* Reads one page of the i-th server. -ENOENT: there are fewer servers. */
 static int scan_page(struct import *import, size_t i, struct page *page)
 {
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, import->space->redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, import->space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "SCAN", page->cursor, "MATCH", import->pattern, "COUNT",
                          SCAN_COUNT);
     int rc = tierce__redis_run_at(&batch, i);
     if (rc == 0)
         rc = take_page(page, &batch.values[0]);
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -155,13 +155,13 @@ static int import_servers(struct import *import)
 /* Writes all counters at once, including KVCM's. */
 static int set_counters(struct import *import)
 {
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, import->space->redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, import->space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HSET", import->space->keys->metadata, "__key_count__");
-    tierce__resp_batch_addf(&batch, "%" PRId64, import->counters[TIERCE__META_KEYS]);
+    tierce__resp_pipeline_addf(&batch, "%" PRId64, import->counters[TIERCE__META_KEYS]);
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++) {
-        tierce__resp_batch_addf(&batch, "tierce:%u", i);
-        tierce__resp_batch_addf(&batch, "%" PRId64, import->counters[i]);
+        tierce__resp_pipeline_addf(&batch, "tierce:%u", i);
+        tierce__resp_pipeline_addf(&batch, "%" PRId64, import->counters[i]);
     }
     return tierce__redis_do(&batch);
 }
@@ -169,8 +169,8 @@ static int set_counters(struct import *import)
 /* 1: KVCM wrote last, so that its count of keys and ours differ. */
 static int was_theirs(struct tierce__redis_space *space)
 {
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HMGET", space->keys->metadata, "__key_count__", "tierce:0");
     int rc = tierce__redis_run(&batch);
     if (rc == 0 && (batch.values[0].type != TIERCE__RESP_ARRAY || batch.values[0].count != 2))
@@ -180,14 +180,14 @@ static int was_theirs(struct tierce__redis_space *space)
         rc = theirs->type == TIERCE__RESP_STRING &&
              (ours->type != TIERCE__RESP_STRING || strcmp(theirs->text, ours->text) != 0);
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
 static int forget_keys(struct tierce__redis_space *space)
 {
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "DEL", space->keys->keys);
     return tierce__redis_do(&batch);
 }

@@ -38,7 +38,7 @@ int tierce__redis_redo_make(struct tierce__redis_redo *out, struct tierce__redis
         return rc;
     const struct tierce__catalog *catalog =
         space->registry != NULL ? tierce__registry_acquire(space->registry) : NULL;
-    struct tierce__resp_batch texts = {.arena = arena};
+    struct tierce__resp_pipeline texts = {.arena = arena};
     for (size_t i = 0; texts.rc == 0 && i < batch->put_count; i++) {
         redo.keys[i] = batch->puts[i].key;
         tierce__redis_add_record(&texts, space, catalog, &batch->puts[i].record);

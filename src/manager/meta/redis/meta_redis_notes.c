@@ -14,13 +14,13 @@ enum { NOTES = 64 /* of one command */ };
 static int read_notes(struct tierce__redis_space *space, uint8_t kind, const uint64_t *numbers,
                       size_t count, struct tierce__meta_note *notes, struct tierce__arena *arena)
 {
-    struct tierce__resp_batch batch;
+    struct tierce__resp_pipeline batch;
     TIERCE_DASSERT(count > 0);
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HMGET");
-    tierce__resp_batch_addf(&batch, "%s%u", space->keys->notes, kind);
+    tierce__resp_pipeline_addf(&batch, "%s%u", space->keys->notes, kind);
     for (size_t i = 0; i < count; i++)
-        tierce__resp_batch_addf(&batch, "%016" PRIx64, numbers[i]);
+        tierce__resp_pipeline_addf(&batch, "%016" PRIx64, numbers[i]);
     int rc = tierce__redis_read(space, &batch);
     if (rc == 0 && (batch.values[0].type != TIERCE__RESP_ARRAY || batch.values[0].count != count))
         rc = TIERCE_E_FORMAT;
@@ -33,7 +33,7 @@ static int read_notes(struct tierce__redis_space *space, uint8_t kind, const uin
         notes[i].value = tierce__arena_copy(arena, item->text, item->bytes);
         rc = notes[i].value != NULL ? 0 : -ENOMEM;
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     return rc;
 }
 
@@ -61,10 +61,10 @@ static int compare_numbers(const void *a, const void *b)
 static int list_numbers(struct tierce__redis_space *space, uint8_t kind, uint64_t **out,
                         size_t *count)
 {
-    struct tierce__resp_batch batch;
-    tierce__resp_batch_begin(&batch, space->redis->pool);
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HKEYS");
-    tierce__resp_batch_addf(&batch, "%s%u", space->keys->notes, kind);
+    tierce__resp_pipeline_addf(&batch, "%s%u", space->keys->notes, kind);
     int rc = tierce__redis_read(space, &batch);
     if (rc == 0) {
         const struct tierce__resp_value *value = &batch.values[0];
@@ -73,7 +73,7 @@ static int list_numbers(struct tierce__redis_space *space, uint8_t kind, uint64_
             *count += tierce__redis_read_hex(&(*out)[*count], &value->items[i]);
         rc = *out != NULL ? 0 : -ENOMEM;
     }
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     if (rc == 0)
         qsort(*out, *count, sizeof(**out), compare_numbers);
     return rc;

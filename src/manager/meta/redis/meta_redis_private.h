@@ -8,7 +8,7 @@
 #include "manager/meta/meta_store_private.h"
 #include "manager/meta/meta_touches.h"
 #include "manager/registry/registry.h"
-#include "net/redis/resp_batch.h"
+#include "net/redis/resp_pipeline.h"
 
 /* docs/inside/format/meta.md has the keys and fields. */
 
@@ -81,23 +81,23 @@ struct tierce__redis_space {
  */
 
 /* Starts a call of a script, with the writer's token behind the keys if the script takes one. */
-void tierce__redis_script(struct tierce__redis *redis, struct tierce__resp_batch *batch,
+void tierce__redis_script(struct tierce__redis *redis, struct tierce__resp_pipeline *batch,
                           enum tierce__redis_script_id id, const char *const *keys, size_t count);
 
 /* Runs a batch and logs failures. An error reply is TIERCE_E_REFUSED for an older token, -ESTALE
  * for an earlier era, TIERCE_E_DOWN if the server does not serve now, or -EIO. */
-TIERCE_MUSTUSE int tierce__redis_run(struct tierce__resp_batch *batch);
-TIERCE_MUSTUSE int tierce__redis_run_at(struct tierce__resp_batch *batch, size_t i);
+TIERCE_MUSTUSE int tierce__redis_run(struct tierce__resp_pipeline *batch);
+TIERCE_MUSTUSE int tierce__redis_run_at(struct tierce__resp_pipeline *batch, size_t i);
 
 /* Settles the journal of the space, then runs a batch. */
 TIERCE_MUSTUSE int tierce__redis_read(struct tierce__redis_space *space,
-                                      struct tierce__resp_batch *batch);
+                                      struct tierce__resp_pipeline *batch);
 
 /* Runs a batch whose answers do not matter, and ends it. */
-TIERCE_MUSTUSE int tierce__redis_do(struct tierce__resp_batch *batch);
+TIERCE_MUSTUSE int tierce__redis_do(struct tierce__resp_pipeline *batch);
 
 /* Loads the scripts on every server. Errors, `why` in words: TIERCE_E_REFUSED (authentication); as
- * tierce__resp_batch_run. */
+ * tierce__resp_pipeline_run. */
 TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256]);
 
 /* Parses 16 lower-case hexadecimal digits; false if the value is different. */
@@ -117,7 +117,7 @@ enum {
 extern const char *const tierce__redis_fields[TIERCE__REDIS_FIELDS];
 
 /* Adds the fields' values of a record. `catalog` may be NULL. */
-void tierce__redis_add_record(struct tierce__resp_batch *batch,
+void tierce__redis_add_record(struct tierce__resp_pipeline *batch,
                               const struct tierce__redis_space *space,
                               const struct tierce__catalog *catalog,
                               const struct tierce__record *record);
@@ -154,9 +154,9 @@ void tierce__redis_forget(struct tierce__redis_space *space);
 TIERCE_MUSTUSE int tierce__redis_raise_fence(struct tierce__redis *redis);
 
 /* Add the parts of a batch that a script needs. */
-void tierce__redis_add_notes(struct tierce__resp_batch *command,
+void tierce__redis_add_notes(struct tierce__resp_pipeline *command,
                              const struct tierce__meta_batch *batch);
-void tierce__redis_add_counters(struct tierce__resp_batch *command,
+void tierce__redis_add_counters(struct tierce__resp_pipeline *command,
                                 const struct tierce__meta_batch *batch);
 
 /* ---- meta_redis_journal.c: what a batch does to records, as bytes ---------------------------- */

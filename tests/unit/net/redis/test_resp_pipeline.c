@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "net/redis/resp_batch.h"
+#include "net/redis/resp_pipeline.h"
 #include "redis_server.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 static struct redis_server server;
 static struct tierce__resp_pool *pool; /* of two links */
-static struct tierce__resp_batch batch;
+static struct tierce__resp_pipeline batch;
 
 static void set_up(void)
 {
@@ -23,12 +23,12 @@ static void set_up(void)
     ck_assert_int_eq(tierce__resp_uri_parse(&uri, text, why), 0);
     ck_assert_int_eq(tierce__resp_pool_create(&pool, &uri, why), 0);
     tierce__resp_uri_clear(&uri);
-    tierce__resp_batch_begin(&batch, pool);
+    tierce__resp_pipeline_begin(&batch, pool);
 }
 
 static void tear_down(void)
 {
-    tierce__resp_batch_end(&batch);
+    tierce__resp_pipeline_end(&batch);
     tierce__resp_pool_destroy(pool);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
     redis_stop(&server);
@@ -36,13 +36,13 @@ static void tear_down(void)
 
 static void begin_again(void)
 {
-    tierce__resp_batch_end(&batch);
-    tierce__resp_batch_begin(&batch, pool);
+    tierce__resp_pipeline_end(&batch);
+    tierce__resp_pipeline_begin(&batch, pool);
 }
 
 static void run(void)
 {
-    int rc = tierce__resp_batch_run(&batch);
+    int rc = tierce__resp_pipeline_run(&batch);
     ck_assert_msg(rc == 0, "%d %s", rc, batch.why);
     ck_assert_ptr_null(batch.error);
 }
@@ -62,12 +62,12 @@ START_TEST(answers_have_the_order_of_commands)
     memset(long_text, 'x', sizeof(long_text) - 1);
     long_text[sizeof(long_text) - 1] = '\0';
     TIERCE__RESP_COMMAND(&batch, "SET", "bytes");
-    tierce__resp_batch_add(&batch, "a\0b", 3);
+    tierce__resp_pipeline_add(&batch, "a\0b", 3);
     for (int i = 0; i < COMMANDS; i++) {
         TIERCE__RESP_COMMAND(&batch, "RPUSH");
-        tierce__resp_batch_addf(&batch, "list-%d", i);
+        tierce__resp_pipeline_addf(&batch, "list-%d", i);
         for (int w = 0; w <= i % WORDS; w++)
-            tierce__resp_batch_addf(&batch, "%s%d", w == 1 ? long_text : "", w);
+            tierce__resp_pipeline_addf(&batch, "%s%d", w == 1 ? long_text : "", w);
     }
     TIERCE__RESP_COMMAND(&batch, "GET", "bytes");
     TIERCE__RESP_COMMAND(&batch, "LINDEX", "list-1", "1");
@@ -77,7 +77,7 @@ START_TEST(answers_have_the_order_of_commands)
     ck_assert_uint_eq(batch.values[COMMANDS + 1].bytes, 3);
     ck_assert_mem_eq(batch.values[COMMANDS + 1].text, "a\0b", 3);
     ck_assert_uint_eq(batch.values[COMMANDS + 2].bytes, sizeof(long_text));
-    ck_assert_str_eq(tierce__resp_batch_textf(&batch, "%s", long_text), long_text);
+    ck_assert_str_eq(tierce__resp_pipeline_textf(&batch, "%s", long_text), long_text);
 }
 END_TEST
 
@@ -88,7 +88,7 @@ START_TEST(the_first_error_is_reported)
         TIERCE__RESP_COMMAND(&batch, "SET", "text", "t");
         TIERCE__RESP_COMMAND(&batch, "LPUSH", "text", "x");
         TIERCE__RESP_COMMAND(&batch, "NONSENSE", "y");
-        ck_assert_int_eq(tierce__resp_batch_run(&batch), -EPROTO);
+        ck_assert_int_eq(tierce__resp_pipeline_run(&batch), -EPROTO);
         ck_assert_ptr_eq(batch.error, &batch.values[1]);
         ck_assert(tierce__resp_is_error(batch.error, "WRONGTYPE"));
         ck_assert_ptr_nonnull(strstr(batch.why, "WRONGTYPE"));
@@ -96,9 +96,9 @@ START_TEST(the_first_error_is_reported)
         begin_again();
     }
     TIERCE__RESP_COMMAND(&batch, "PING");
-    ck_assert_int_eq(tierce__resp_batch_run_at(&batch, 0), 0);
+    ck_assert_int_eq(tierce__resp_pipeline_run_at(&batch, 0), 0);
     ck_assert_str_eq(batch.values[0].text, "PONG");
-    ck_assert_int_eq(tierce__resp_batch_run_at(&batch, 1), -ENOENT);
+    ck_assert_int_eq(tierce__resp_pipeline_run_at(&batch, 1), -ENOENT);
 }
 END_TEST
 
@@ -117,8 +117,8 @@ static void load(struct tierce__resp_script *script)
 
 static void call_script(const struct tierce__resp_script *script, const char *key)
 {
-    tierce__resp_batch_script(&batch, script, &key, 1);
-    tierce__resp_batch_add_text(&batch, "3");
+    tierce__resp_pipeline_script(&batch, script, &key, 1);
+    tierce__resp_pipeline_add_text(&batch, "3");
 }
 
 START_TEST(a_forgotten_script_runs_once)
@@ -155,7 +155,7 @@ START_TEST(a_forgotten_script_runs_once)
     begin_again();
     call_script(&add, "n");
     call_script(&fail, "failures");
-    ck_assert_int_eq(tierce__resp_batch_run(&batch), -EPROTO);
+    ck_assert_int_eq(tierce__resp_pipeline_run(&batch), -EPROTO);
     ck_assert(tierce__resp_is_error(batch.error, "FENCED"));
     ck_assert_int_eq(number_of("n"), 24);
     ck_assert_int_eq(number_of("failures"), 1);
@@ -171,7 +171,7 @@ START_TEST(only_reads_are_sent_again)
         TIERCE__RESP_COMMAND(&batch, "INCR", repeats == 0 ? "once" : "twice");
         TIERCE__RESP_COMMAND(&batch, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no");
         TIERCE__RESP_COMMAND(&batch, "PING");
-        ck_assert_int_lt(tierce__resp_batch_run(&batch), 0);
+        ck_assert_int_lt(tierce__resp_pipeline_run(&batch), 0);
         ck_assert_ptr_null(batch.values);
         ck_assert_uint_gt(strlen(batch.why), 5);
     }
@@ -182,18 +182,18 @@ END_TEST
 
 START_TEST(no_link_is_free)
 {
-    struct tierce__resp_batch others[2];
+    struct tierce__resp_pipeline others[2];
     for (int i = 0; i < 2; i++) {
-        tierce__resp_batch_begin(&others[i], pool);
+        tierce__resp_pipeline_begin(&others[i], pool);
         TIERCE__RESP_COMMAND(&others[i], "PING");
-        ck_assert_int_eq(tierce__resp_batch_run(&others[i]), 0);
+        ck_assert_int_eq(tierce__resp_pipeline_run(&others[i]), 0);
     }
     TIERCE__RESP_COMMAND(&batch, "PING");
     batch.deadline_ns = tierce__deadline_in_ms(20);
-    ck_assert_int_eq(tierce__resp_batch_run(&batch), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(tierce__resp_pipeline_run(&batch), TIERCE_E_DEADLINE);
     ck_assert_uint_gt(strlen(batch.why), 5);
     for (int i = 0; i < 2; i++)
-        tierce__resp_batch_end(&others[i]);
+        tierce__resp_pipeline_end(&others[i]);
     batch.deadline_ns = 0;
     run();
 }
@@ -210,9 +210,9 @@ START_TEST(torture_allocations)
         tierce__alloc_fail_nth(nth);
         for (int i = 0; i < 50; i++) {
             call_script(&add, "n");
-            tierce__resp_batch_addf(&batch, "%0500d", i);
+            tierce__resp_pipeline_addf(&batch, "%0500d", i);
         }
-        rc = tierce__resp_batch_run(&batch);
+        rc = tierce__resp_pipeline_run(&batch);
         tierce__alloc_fail_nth(0);
         ck_assert_msg(rc == 0 || rc == -ENOMEM, "%d %s", rc, batch.why);
     }
@@ -226,8 +226,8 @@ int main(void)
         puts("redis-server is missing");
         return 77;
     }
-    Suite *suite = suite_create("resp_batch");
-    TCase *tcase = tcase_create("resp_batch");
+    Suite *suite = suite_create("resp_pipeline");
+    TCase *tcase = tcase_create("resp_pipeline");
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, answers_have_the_order_of_commands);

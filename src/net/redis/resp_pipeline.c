@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/redis/resp_batch.h"
+#include "net/redis/resp_pipeline.h"
 #include "base/assert.h"
 
 #include <errno.h>
@@ -9,27 +9,28 @@
 
 enum { KEY = 1, SCRIPT_KEY = 3 /* the first key's place in a script's command */ };
 
-struct tierce__resp_batch_command {
+struct tierce__resp_pipeline_command {
     size_t first, count; /* words */
     const struct tierce__resp_script *script;
     bool is_answered;
 };
 
-void tierce__resp_batch_begin(struct tierce__resp_batch *batch, struct tierce__resp_pool *pool)
+void tierce__resp_pipeline_begin(struct tierce__resp_pipeline *batch,
+                                 struct tierce__resp_pool *pool)
 {
     TIERCE_DASSERT(pool != NULL);
-    *batch = (struct tierce__resp_batch){.pool = pool};
+    *batch = (struct tierce__resp_pipeline){.pool = pool};
     batch->arena = &batch->own_arena;
 }
 
-static void give_link(struct tierce__resp_batch *batch)
+static void give_link(struct tierce__resp_pipeline *batch)
 {
     if (batch->link != NULL)
         tierce__resp_pool_give(batch->pool, batch->link);
     batch->link = NULL;
 }
 
-void tierce__resp_batch_end(struct tierce__resp_batch *batch)
+void tierce__resp_pipeline_end(struct tierce__resp_pipeline *batch)
 {
     TIERCE_DASSERT(batch->arena == &batch->own_arena);
     give_link(batch);
@@ -47,7 +48,7 @@ static void *grow(struct tierce__arena *arena, const void *old, size_t count, si
     return grown;
 }
 
-void tierce__resp_batch_add(struct tierce__resp_batch *batch, const void *text, size_t bytes)
+void tierce__resp_pipeline_add(struct tierce__resp_pipeline *batch, const void *text, size_t bytes)
 {
     enum { FIRST = 32 };
     TIERCE_DASSERT(batch->link == NULL);
@@ -68,12 +69,12 @@ void tierce__resp_batch_add(struct tierce__resp_batch *batch, const void *text, 
         batch->commands[batch->count - 1].count++;
 }
 
-void tierce__resp_batch_add_text(struct tierce__resp_batch *batch, const char *text)
+void tierce__resp_pipeline_add_text(struct tierce__resp_pipeline *batch, const char *text)
 {
-    tierce__resp_batch_add(batch, text, strlen(text));
+    tierce__resp_pipeline_add(batch, text, strlen(text));
 }
 
-static const char *print(struct tierce__resp_batch *batch, size_t *bytes, const char *format,
+static const char *print(struct tierce__resp_pipeline *batch, size_t *bytes, const char *format,
                          va_list args)
 {
     char text[64], *long_text;
@@ -92,17 +93,18 @@ static const char *print(struct tierce__resp_batch *batch, size_t *bytes, const 
     return long_text != NULL ? long_text : "";
 }
 
-void tierce__resp_batch_addf(struct tierce__resp_batch *batch, const char *format, ...)
+void tierce__resp_pipeline_addf(struct tierce__resp_pipeline *batch, const char *format, ...)
 {
     va_list args;
     size_t bytes;
     va_start(args, format);
     const char *text = print(batch, &bytes, format, args);
     va_end(args);
-    tierce__resp_batch_add(batch, text, bytes);
+    tierce__resp_pipeline_add(batch, text, bytes);
 }
 
-const char *tierce__resp_batch_textf(struct tierce__resp_batch *batch, const char *format, ...)
+const char *tierce__resp_pipeline_textf(struct tierce__resp_pipeline *batch, const char *format,
+                                        ...)
 {
     va_list args;
     size_t bytes;
@@ -114,7 +116,7 @@ const char *tierce__resp_batch_textf(struct tierce__resp_batch *batch, const cha
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static void start(struct tierce__resp_batch *batch, const struct tierce__resp_script *script)
+static void start(struct tierce__resp_pipeline *batch, const struct tierce__resp_script *script)
 {
     enum { FIRST = 4 };
     TIERCE_DASSERT(batch->values == NULL);
@@ -128,37 +130,37 @@ static void start(struct tierce__resp_batch *batch, const struct tierce__resp_sc
     }
     if (batch->rc == 0)
         batch->commands[batch->count++] =
-            (struct tierce__resp_batch_command){.first = batch->word_count, .script = script};
+            (struct tierce__resp_pipeline_command){.first = batch->word_count, .script = script};
 }
 
-void tierce__resp_batch_command(struct tierce__resp_batch *batch, const char *const *words,
-                                size_t count)
+void tierce__resp_pipeline_command(struct tierce__resp_pipeline *batch, const char *const *words,
+                                   size_t count)
 {
     TIERCE_DASSERT(count > 0);
     start(batch, NULL);
     for (size_t i = 0; i < count; i++)
-        tierce__resp_batch_add_text(batch, words[i]);
+        tierce__resp_pipeline_add_text(batch, words[i]);
 }
 
-void tierce__resp_batch_script(struct tierce__resp_batch *batch,
-                               const struct tierce__resp_script *script, const char *const *keys,
-                               size_t count)
+void tierce__resp_pipeline_script(struct tierce__resp_pipeline *batch,
+                                  const struct tierce__resp_script *script, const char *const *keys,
+                                  size_t count)
 {
     bool is_loaded = script->sha[0] != '\0';
     TIERCE_DASSERT(count > 0); /* in a cluster the first key says where it goes */
     start(batch, script);
     batch->writes = true;
-    tierce__resp_batch_add_text(batch, is_loaded ? "EVALSHA" : "EVAL");
-    tierce__resp_batch_add_text(batch, is_loaded ? script->sha : script->text);
-    tierce__resp_batch_addf(batch, "%zu", count);
+    tierce__resp_pipeline_add_text(batch, is_loaded ? "EVALSHA" : "EVAL");
+    tierce__resp_pipeline_add_text(batch, is_loaded ? script->sha : script->text);
+    tierce__resp_pipeline_addf(batch, "%zu", count);
     for (size_t i = 0; i < count; i++)
-        tierce__resp_batch_add_text(batch, keys[i]);
+        tierce__resp_pipeline_add_text(batch, keys[i]);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static int append(struct tierce__resp_batch *batch,
-                  const struct tierce__resp_batch_command *command)
+static int append(struct tierce__resp_pipeline *batch,
+                  const struct tierce__resp_pipeline_command *command)
 {
     TIERCE_DASSERT(command->count > 0);
     TIERCE_DASSERT(command->first + command->count <= batch->word_count);
@@ -169,7 +171,7 @@ static int append(struct tierce__resp_batch *batch,
 
 /* Sends the commands that are not answered yet, and reads all their answers, so that none is left
  * in the connection. */
-static int exchange(struct tierce__resp_batch *batch, struct tierce__resp_value *values)
+static int exchange(struct tierce__resp_pipeline *batch, struct tierce__resp_value *values)
 {
     int rc = tierce__resp_link_begin(batch->link);
     for (size_t i = 0; rc == 0 && i < batch->count; i++)
@@ -190,11 +192,12 @@ static int exchange(struct tierce__resp_batch *batch, struct tierce__resp_value 
 
 /* Returns how many scripts a server does not know. They are sent as text next: from then on it
  * knows them under the same hash. */
-static size_t use_texts(struct tierce__resp_batch *batch, const struct tierce__resp_value *values)
+static size_t use_texts(struct tierce__resp_pipeline *batch,
+                        const struct tierce__resp_value *values)
 {
     size_t lost = 0;
     for (size_t i = 0; i < batch->count; i++) {
-        struct tierce__resp_batch_command *command = &batch->commands[i];
+        struct tierce__resp_pipeline_command *command = &batch->commands[i];
         command->is_answered =
             command->script == NULL || !tierce__resp_is_error(&values[i], "NOSCRIPT");
         if (command->is_answered)
@@ -227,7 +230,7 @@ static bool is_lost(int rc)
 }
 
 /* Takes a link and memory for the answers. */
-static int prepare(struct tierce__resp_batch *batch, struct tierce__resp_value **values)
+static int prepare(struct tierce__resp_pipeline *batch, struct tierce__resp_value **values)
 {
     TIERCE_DASSERT(batch->count > 0 || batch->rc < 0);
     int rc = batch->rc;
@@ -242,7 +245,7 @@ static int prepare(struct tierce__resp_batch *batch, struct tierce__resp_value *
 }
 
 /* The result of a run, and its words. */
-static int conclude(struct tierce__resp_batch *batch, const struct tierce__resp_value *values,
+static int conclude(struct tierce__resp_pipeline *batch, const struct tierce__resp_value *values,
                     int rc)
 {
     const char *why = rc < 0 && batch->link != NULL ? tierce__resp_link_why(batch->link) : "";
@@ -259,7 +262,7 @@ static int conclude(struct tierce__resp_batch *batch, const struct tierce__resp_
     return rc;
 }
 
-int tierce__resp_batch_run(struct tierce__resp_batch *batch)
+int tierce__resp_pipeline_run(struct tierce__resp_pipeline *batch)
 {
     struct tierce__resp_value *values = NULL;
     int rc = prepare(batch, &values);
@@ -273,7 +276,7 @@ int tierce__resp_batch_run(struct tierce__resp_batch *batch)
     return conclude(batch, values, rc);
 }
 
-int tierce__resp_batch_run_at(struct tierce__resp_batch *batch, size_t i)
+int tierce__resp_pipeline_run_at(struct tierce__resp_pipeline *batch, size_t i)
 {
     struct tierce__resp_value *values = NULL;
     struct tierce__resp *server = NULL;
