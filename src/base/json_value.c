@@ -149,7 +149,7 @@ int64_t tierce__json_get_int(struct tierce__text value, const char *path, int64_
 {
     int64_t number;
     struct tierce__json json = read_again(tierce__json_get(value, path));
-    return tierce__json_i64(&json, &number) && tierce__json_end(&json) ? number : fallback;
+    return tierce__json_i64(&json, &number) ? number : fallback;
 }
 
 double tierce__json_get_number(struct tierce__text value, const char *path)
