@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -18,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/json_write.h"
 #include "base/lock.h"
 #include "base/log.h"
 
@@ -177,17 +177,10 @@ static void put_id(char out[ID_DIGITS], const uint8_t *hash)
     }
 }
 
-static void print(struct tierce__access_line *line, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void print(struct tierce__access_line *line, const char *format, ...)
+/* A writer for members of the line, which was begun. */
+static struct tierce__json_write go_on(struct tierce__access_line *line)
 {
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(line->text + line->length, line->room - line->length, format, args);
-    va_end(args);
-    TIERCE_ASSERT(n >= 0 && (size_t)n < line->room - line->length);
-    line->length += (size_t)n;
+    return (struct tierce__json_write){.line = &line->text, .depth = 1, .comma = true};
 }
 
 static void count_dropped(struct tierce__access_log *log)
@@ -206,57 +199,69 @@ void tierce__access_begin(struct tierce__access_log *log, struct tierce__access_
         return;
     size_t ids_bytes = (size_t)what->count * ID_DIGITS;
     size_t room = HEAD_BYTES + ids_bytes + TAIL_BYTES;
-    if (room > log->buffer_bytes || (line->text = tierce__alloc(room)) == NULL) {
+    if (room > log->buffer_bytes || (line->text.text = tierce__alloc(room)) == NULL) {
         count_dropped(log);
         return;
     }
-    line->room = room;
-    char space[ID_DIGITS];
-    put_id(space, what->ns_digest);
-    print(line,
-          "{\"tierce_access\":1,\"time_us\":%" PRIu64
-          ",\"op\":\"%s\",\"namespace\":\"%.16s\",\"block_tokens\":%" PRIu32,
-          tierce__wall_us(), op, space, what->block_tokens);
+    line->text.room = line->text.bytes_max = room;
+    char id[ID_DIGITS + 1] = "";
+    struct tierce__json_write json = {.line = &line->text};
+    put_id(id, what->ns_digest);
+    tierce__json_write_open(&json, NULL, '{');
+    tierce__json_write_count(&json, "tierce_access", 1);
+    tierce__json_write_count(&json, "time_us", tierce__wall_us());
+    tierce__json_write_text(&json, "op", op);
+    tierce__json_write_text(&json, "namespace", id);
+    tierce__json_write_count(&json, "block_tokens", what->block_tokens);
     if (what->request != 0)
-        print(line, ",\"request\":%" PRIu64, what->request);
+        tierce__json_write_count(&json, "request", what->request);
     if (what->held > 0)
-        print(line, ",\"held\":%" PRIu64, what->held < what->count ? what->held : what->count);
-    print(line, ",\"blocks\":\"");
+        tierce__json_write_count(&json, "held",
+                                 what->held < what->count ? what->held : what->count);
+    tierce__json_write_name(&json, "blocks");
+    tierce__line_put(&line->text, "\"");
+    TIERCE_ASSERT(ids_bytes < line->text.room - line->text.bytes);
     for (uint64_t i = 0; i < what->count; i++)
-        put_id(line->text + line->length + i * ID_DIGITS, what->hashes + i * TIERCE_HASH_BYTES);
-    line->length += ids_bytes;
-    print(line, "\"");
+        put_id(line->text.text + line->text.bytes + i * ID_DIGITS,
+               what->hashes + i * TIERCE_HASH_BYTES);
+    line->text.bytes += ids_bytes;
+    tierce__line_put(&line->text, "\"");
 }
 
 void tierce__access_tag(struct tierce__access_line *line, const char *tag)
 {
     char plain[TIERCE_TAG_BYTES_MAX + 1];
     size_t n = 0;
-    if (line->text == NULL || tag == NULL)
+    if (line->text.text == NULL || tag == NULL)
         return;
     for (; n < TIERCE_TAG_BYTES_MAX && tag[n] != '\0'; n++) {
         bool bad = tag[n] < ' ' || tag[n] > '~' || tag[n] == '"' || tag[n] == '\\';
         plain[n] = bad ? '_' : tag[n];
     }
     plain[n] = '\0';
-    print(line, ",\"tag\":\"%s\"", plain);
+    struct tierce__json_write json = go_on(line);
+    tierce__json_write_text(&json, "tag", plain);
 }
 
 void tierce__access_end(struct tierce__access_log *log, struct tierce__access_line *line,
                         const struct tierce__access_tier *tiers, size_t tier_count)
 {
-    if (line->text == NULL)
+    struct tierce__json_write json = go_on(line);
+    if (line->text.text == NULL)
         return;
     TIERCE_ASSERT(tier_count <= TIERS_MAX);
-    print(line, ",\"tiers\":{");
+    tierce__json_write_open(&json, "tiers", '{');
     for (size_t i = 0; i < tier_count; i++)
-        print(line, "%s\"%.20s\":%" PRIu64, i > 0 ? "," : "", tiers[i].name, tiers[i].blocks);
-    print(line, "}}\n");
+        tierce__json_write_count(&json, tiers[i].name, tiers[i].blocks);
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_close(&json, '}');
+    tierce__line_put(&line->text, "\n");
+    TIERCE_ASSERT(!line->text.failed);
     tierce__lock_take(&log->lock);
     log->lines++;
-    if (line->length <= log->buffer_bytes - log->filled) {
-        memcpy(log->filling + log->filled, line->text, line->length);
-        log->filled += line->length;
+    if (line->text.bytes <= log->buffer_bytes - log->filled) {
+        memcpy(log->filling + log->filled, line->text.text, line->text.bytes);
+        log->filled += line->text.bytes;
         log->filled_lines++;
     } else {
         log->dropped++;
@@ -269,8 +274,7 @@ void tierce__access_end(struct tierce__access_log *log, struct tierce__access_li
 
 void tierce__access_drop(struct tierce__access_line *line)
 {
-    tierce__free(line->text);
-    *line = (struct tierce__access_line){0};
+    tierce__line_clear(&line->text);
 }
 
 void tierce__access_counts(struct tierce__access_log *log, uint64_t *lines, uint64_t *dropped)

@@ -8,6 +8,8 @@
 
 #include <tierce/status.h>
 
+#include "base/line.h"
+
 /*
  * The access log (docs/inside/format/trace.md): a line for each lookup and store, so that `tierce
  * optimize` can compute the hits of other caches.
@@ -46,8 +48,7 @@ struct tierce__access_what {
 
 /* A line that is not finished; zeroed: none. */
 struct tierce__access_line {
-    char *text;
-    size_t length, room;
+    struct tierce__line text; /* with room for the whole line */
 };
 
 /* Begins a line with the present time. [borrow for the call] what. If log is NULL, or without
