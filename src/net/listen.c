@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -106,6 +107,15 @@ static int drop_one(int fd, int *spare_fd)
         close(dropped);
     *spare_fd = tierce__listen_spare();
     return rc;
+}
+
+void tierce__listen_tune(int fd)
+{
+    int yes = 1, seconds = 60;
+    /* On a Unix socket, which a test may use, these calls fail and are not needed. */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
 }
 
 int tierce__listen_accept(int fd, int *spare_fd, struct sockaddr_storage *peer)

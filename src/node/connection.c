@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log_repeat.h"
+#include "net/listen.h"
 #include "node/node_private.h"
 
 #include <errno.h>
@@ -30,7 +31,6 @@
  * MiB, whose writer need not wake us for each packet (ibidem). */
 #define LOW_WATER_BYTES     TIERCE__OBJECT_PIECE
 #define LOW_WATER_BYTES_MIN (64u << 10) /* below this it is not worth the call */
-#define KEEPALIVE_S         60
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
@@ -699,15 +699,6 @@ void tierce__connection_settle(struct tierce__connection *c, struct tierce__obje
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
-static void tune(int fd)
-{
-    int yes = 1, seconds = KEEPALIVE_S;
-    /* On a Unix socket, which a test may use, these calls fail and are not needed. */
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
-}
-
 int tierce__connection_open(const struct tierce__connection_opts *opts)
 {
     struct tierce__connection *c = tierce__calloc(1, sizeof(*c) + opts->protocol->session_bytes);
@@ -725,7 +716,7 @@ int tierce__connection_open(const struct tierce__connection_opts *opts)
     c->deadline.expired = out_of_patience;
     snprintf(c->peer, sizeof(c->peer), "%s", opts->peer);
     c->address = opts->address;
-    tune(opts->fd);
+    tierce__listen_tune(opts->fd);
     int rc = opts->tls != NULL ? tierce__tls_session_create(&c->tls, opts->tls, NULL) : 0;
     if (rc == 0)
         rc = c->protocol->open(c->session, c);

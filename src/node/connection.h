@@ -3,7 +3,7 @@
 #define TIERCE_NODE_CONNECTION_H
 
 #include "engine/objects/objects.h"
-#include "node/poll_loop.h"
+#include "net/server/poll_loop.h"
 #include "net/server/addresses.h"
 #include "net/server/tls.h"
 #include "base/threads.h"

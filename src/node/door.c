@@ -6,7 +6,6 @@
 #include "net/listen.h"
 
 #include <errno.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -19,8 +18,6 @@ struct tierce__door {
     const struct tierce__protocol *protocol;
     uint16_t port;
     int spare_fd;
-    struct tierce__task start, end;
-    sem_t done;
     int start_rc;
 };
 
@@ -136,25 +133,15 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static void start(struct tierce__task *task)
+static void start(void *arg)
 {
-    struct tierce__door *door = TIERCE__CONTAINER_OF(task, struct tierce__door, start);
+    struct tierce__door *door = arg;
     door->start_rc = tierce__poll_watch(door->node->loops[0], &door->source);
-    sem_post(&door->done);
 }
 
-static void end(struct tierce__task *task)
+static void end(void *arg)
 {
-    struct tierce__door *door = TIERCE__CONTAINER_OF(task, struct tierce__door, end);
-    tierce__poll_close(&door->source);
-    sem_post(&door->done);
-}
-
-static void post_and_wait(struct tierce__door *door, struct tierce__task *task)
-{
-    tierce__loop_post(&door->node->loops[0]->base, task);
-    while (sem_wait(&door->done) != 0 && errno == EINTR) {
-    }
+    tierce__poll_close(&((struct tierce__door *)arg)->source);
 }
 
 static void destroy(struct tierce__door *door)
@@ -163,7 +150,6 @@ static void destroy(struct tierce__door *door)
         close(door->source.fd);
     if (door->spare_fd >= 0)
         close(door->spare_fd);
-    sem_destroy(&door->done);
     tierce__free(door);
 }
 
@@ -178,17 +164,14 @@ int tierce__door_open(struct tierce__door **out, struct tierce__node *node,
     door->source = (struct tierce__poll_source){.fd = -1, .ready = on_ready};
     door->node = node;
     door->protocol = protocol;
-    door->start.run = start;
-    door->end.run = end;
     door->spare_fd = tierce__listen_spare();
-    sem_init(&door->done, 0, 0);
     char reason[256];
     int rc = tierce__listen_tcp(&door->source.fd, port, host, reason);
     if (rc < 0) {
         snprintf(why, 256, "listen.%s_port: %.200s", protocol->name, reason);
     } else {
         door->port = *port;
-        post_and_wait(door, &door->start);
+        tierce__loop_call(&node->loops[0]->base, start, door);
         rc = door->start_rc;
         if (rc < 0)
             snprintf(why, 256, "port %u cannot be watched: %s", *port, tierce_strerror(rc));
@@ -204,6 +187,6 @@ void tierce__door_close(struct tierce__door *door)
 {
     if (door == NULL)
         return;
-    post_and_wait(door, &door->end);
+    tierce__loop_call(&door->node->loops[0]->base, end, door);
     destroy(door);
 }

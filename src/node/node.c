@@ -417,36 +417,25 @@ void tierce__node_ports(const struct tierce__node *node, struct tierce__node_por
 /* ---- stop ------------------------------------------------------------------------------------ */
 
 struct ending {
-    struct tierce__task task;
     struct tierce__poll_loop *loop;
     bool at_once;
-    sem_t *done;
 };
 
-static void end_connections(struct tierce__task *task)
+static void end_connections(void *arg)
 {
-    struct ending *ending = TIERCE__CONTAINER_OF(task, struct ending, task);
+    const struct ending *ending = arg;
     tierce__connections_end(ending->loop, ending->at_once);
-    sem_post(ending->done);
 }
 
 /* Returns the number of remaining connections; closing takes a moment. */
 static uint32_t end_all(struct tierce__node *node, bool at_once)
 {
     uint32_t left = 0;
-    sem_t done;
-    sem_init(&done, 0, 0);
     for (size_t i = 0; i < node->loop_count; i++) {
-        struct ending ending = {.task = {.run = end_connections},
-                                .loop = node->loops[i],
-                                .at_once = at_once,
-                                .done = &done};
-        tierce__loop_post(&node->loops[i]->base, &ending.task);
-        while (sem_wait(&done) != 0 && errno == EINTR) {
-        }
+        struct ending ending = {node->loops[i], at_once};
+        tierce__loop_call(&node->loops[i]->base, end_connections, &ending);
         left += atomic_load_explicit(&node->loops[i]->member_count, memory_order_acquire);
     }
-    sem_destroy(&done);
     return left;
 }
 

@@ -2,6 +2,9 @@
 #include "net/server/loop.h"
 #include "base/assert.h"
 
+#include <errno.h>
+#include <semaphore.h>
+
 static _Thread_local const struct tierce__loop *here;
 
 void tierce__loop_init(struct tierce__loop *loop, void (*wake)(struct tierce__loop *loop))
@@ -36,6 +39,31 @@ void tierce__loop_post(struct tierce__loop *loop, struct tierce__task *task)
     tierce__lock_drop(&loop->lock);
     if (was_empty)
         loop->wake(loop);
+}
+
+struct loop_call {
+    struct tierce__task task;
+    void (*run)(void *arg);
+    void *arg;
+    sem_t done;
+};
+
+static void run_call(struct tierce__task *task)
+{
+    struct loop_call *call = TIERCE__CONTAINER_OF(task, struct loop_call, task);
+    call->run(call->arg);
+    sem_post(&call->done);
+}
+
+void tierce__loop_call(struct tierce__loop *loop, void (*run)(void *arg), void *arg)
+{
+    TIERCE_ASSERT(!tierce__loop_is_here(loop));
+    struct loop_call call = {.task = {.run = run_call}, .run = run, .arg = arg};
+    sem_init(&call.done, 0, 0);
+    tierce__loop_post(loop, &call.task);
+    while (sem_wait(&call.done) != 0)
+        TIERCE_ASSERT(errno == EINTR);
+    sem_destroy(&call.done);
 }
 
 void tierce__loop_run_inbox(struct tierce__loop *loop)

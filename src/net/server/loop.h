@@ -11,7 +11,7 @@
 
 /*
  * The interface of the thread that owns connections: deadlines, and messages from other threads.
- * The implementation (uv_loop.c, or a test) is hidden.
+ * The implementation (poll_loop.c, or a test) is hidden.
  */
 
 struct tierce__loop {
@@ -30,6 +30,9 @@ bool tierce__loop_is_here(const struct tierce__loop *loop);
 
 /* Makes the owner call `run`. Thread: any. */
 void tierce__loop_post(struct tierce__loop *loop, struct tierce__task *task);
+
+/* Makes the owner call run(arg), and blocks until it has returned. Not on the loop. */
+void tierce__loop_call(struct tierce__loop *loop, void (*run)(void *arg), void *arg);
 
 /* Runs the posted functions. Owner only. */
 void tierce__loop_run_inbox(struct tierce__loop *loop);

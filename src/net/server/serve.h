@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * A server of calls over gRPC (unary, HTTP/2 by nghttp2 on libuv loops) and HTTP/1.1
+ * A server of calls over gRPC (unary, HTTP/2 by nghttp2 on epoll loops) and HTTP/1.1
  * (libmicrohttpd). The routes define the meaning of calls.
  *
  *     static void echo(void *arg, struct tierce__call *call)

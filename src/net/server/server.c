@@ -33,7 +33,7 @@ struct tierce__server {
     uint32_t magic;
     struct tierce__shared shared;
     struct tierce__reflection *reflection;
-    struct tierce__uv_loop **loops;
+    struct tierce__poll_loop **loops;
     uint32_t loop_count;
     struct entrance *entrances;
     size_t entrance_count;
@@ -67,7 +67,7 @@ static int start_loops(struct tierce__server *server, uint32_t count)
     if (server->loops == NULL)
         return -ENOMEM;
     while (server->loop_count < count) {
-        int rc = tierce__uv_loop_start(&server->loops[server->loop_count]);
+        int rc = tierce__poll_loop_start(&server->loops[server->loop_count]);
         if (rc != 0)
             return rc;
         server->loop_count++;
@@ -228,7 +228,7 @@ static uint64_t left(const struct tierce__server *server)
 {
     uint64_t count = atomic_load_explicit(&server->shared.handlers, memory_order_acquire);
     for (uint32_t i = 0; i < server->loop_count; i++)
-        count += atomic_load_explicit(&server->loops[i]->socket_count, memory_order_acquire);
+        count += atomic_load_explicit(&server->loops[i]->member_count, memory_order_acquire);
     for (size_t i = 0; i < server->entrance_count; i++)
         if (server->entrances[i].http != NULL)
             count += tierce__http_calls(server->entrances[i].http);
@@ -279,7 +279,7 @@ void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms)
     tierce__workers_destroy(server->shared.aside);
     tierce__workers_destroy(server->shared.workers);
     for (uint32_t i = 0; i < server->loop_count; i++)
-        tierce__uv_loop_stop(server->loops[i]);
+        tierce__poll_loop_stop(server->loops[i]);
     for (size_t i = 0; i < server->entrance_count; i++) {
         tierce__http_stop(server->entrances[i].http);
         tierce__grpc_listener_destroy(server->entrances[i].grpc);

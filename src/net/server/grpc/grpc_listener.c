@@ -5,7 +5,6 @@
 #include "net/listen.h"
 
 #include <errno.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,16 +16,13 @@
 
 struct tierce__grpc_listener {
     struct tierce__grpc_origin origin;
-    struct tierce__uv_loop *const *loops;
+    struct tierce__poll_loop *const *loops;
     size_t loop_count;
     uint32_t connections_max;
     struct tierce__routes routes;
     uint16_t port;
-    int fd, spare_fd;
-    uv_poll_t poll;
-    struct tierce__task start, close;
-    sem_t closed;
-    bool is_polling, is_closed;
+    struct tierce__poll_source source; /* -1: it does not accept any more */
+    int spare_fd, start_rc;
 };
 
 static void arrive(struct tierce__task *task)
@@ -34,12 +30,12 @@ static void arrive(struct tierce__task *task)
     tierce__grpc_socket_open(TIERCE__CONTAINER_OF(task, struct tierce__grpc_arrival, task));
 }
 
-static struct tierce__uv_loop *emptiest(const struct tierce__grpc_listener *listener)
+static struct tierce__poll_loop *emptiest(const struct tierce__grpc_listener *listener)
 {
-    struct tierce__uv_loop *best = listener->loops[0];
+    struct tierce__poll_loop *best = listener->loops[0];
     for (size_t i = 1; i < listener->loop_count; i++)
-        if (atomic_load_explicit(&listener->loops[i]->socket_count, memory_order_relaxed) <
-            atomic_load_explicit(&best->socket_count, memory_order_relaxed))
+        if (atomic_load_explicit(&listener->loops[i]->member_count, memory_order_relaxed) <
+            atomic_load_explicit(&best->member_count, memory_order_relaxed))
             best = listener->loops[i];
     return best;
 }
@@ -76,7 +72,7 @@ static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct
                                              .fd = fd,
                                              .address = counted};
     memcpy(arrival->peer, peer, sizeof(peer));
-    atomic_fetch_add_explicit(&arrival->loop->socket_count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&arrival->loop->member_count, 1, memory_order_relaxed);
     if (tierce__loop_is_here(&arrival->loop->base))
         arrive(&arrival->task);
     else
@@ -85,54 +81,33 @@ static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct
 
 #define ACCEPTED_AT_ONCE 64
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void on_ready(struct tierce__poll_source *source, uint32_t events)
 {
-    (void)status;
     (void)events;
-    struct tierce__grpc_listener *listener = poll->data;
+    struct tierce__grpc_listener *listener =
+        TIERCE__CONTAINER_OF(source, struct tierce__grpc_listener, source);
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
         struct sockaddr_storage address;
-        int fd = tierce__listen_accept(listener->fd, &listener->spare_fd, &address);
+        int fd = tierce__listen_accept(source->fd, &listener->spare_fd, &address);
         if (fd >= 0)
             hand_on(listener, fd, (const struct sockaddr *)&address);
         else if (fd == -EMFILE)
             tierce__log_repeated(TIERCE_LOG_WARN, "serve_no_descriptor", "port=%u", listener->port);
         else
-            return;
+            return; /* edge triggered: epoll reports the next connection */
     }
+    tierce__poll_again(listener->loops[0], source);
 }
 
-static void start_accepting(struct tierce__task *task)
+static void start_accepting(void *arg)
 {
-    struct tierce__grpc_listener *listener =
-        TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, start);
-    listener->poll.data = listener;
-    int rc = uv_poll_init(&listener->loops[0]->uv, &listener->poll, listener->fd);
-    if (rc != 0) {
-        tierce__log(TIERCE_LOG_ERROR, "serve_cannot_accept", "port=%u err=\"%s\"", listener->port,
-                    tierce_strerror(rc));
-        return;
-    }
-    listener->is_polling = true;
-    uv_poll_start(&listener->poll, UV_READABLE, on_readable);
+    struct tierce__grpc_listener *listener = arg;
+    listener->start_rc = tierce__poll_watch(listener->loops[0], &listener->source);
 }
 
-static void on_closed(uv_handle_t *handle)
+static void stop_accepting(void *arg)
 {
-    struct tierce__grpc_listener *listener = handle->data;
-    close(listener->fd);
-    listener->fd = -1;
-    sem_post(&listener->closed);
-}
-
-static void stop_accepting(struct tierce__task *task)
-{
-    struct tierce__grpc_listener *listener =
-        TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, close);
-    if (listener->is_polling)
-        uv_close((uv_handle_t *)&listener->poll, on_closed);
-    else
-        sem_post(&listener->closed);
+    tierce__poll_close(&((struct tierce__grpc_listener *)arg)->source);
 }
 
 int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
@@ -144,16 +119,12 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
     snprintf(why, 256, "no memory");
     if (listener == NULL)
         return rc;
-    listener->fd = -1;
+    listener->source = (struct tierce__poll_source){.fd = -1, .ready = on_ready};
     listener->spare_fd = tierce__listen_spare();
     listener->loops = opts->loops;
     listener->loop_count = opts->loop_count;
     listener->connections_max = opts->connections_max;
     listener->port = config->port;
-    listener->start.run = start_accepting;
-    listener->close.run = stop_accepting;
-    listener->is_closed = true;
-    sem_init(&listener->closed, 0, 0);
     listener->origin =
         (struct tierce__grpc_origin){.shared = opts->shared, .addresses = opts->addresses};
     rc = tierce__routes_init(&listener->routes, config->routes, config->route_count);
@@ -161,15 +132,19 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
     if (rc == 0 && config->tls.certificate != NULL)
         rc = tierce__tls_server_context(&listener->origin.tls, &config->tls, why);
     if (rc == 0)
-        rc = tierce__listen_tcp(&listener->fd, &listener->port, config->host, why);
-    if (rc != 0) {
-        tierce__grpc_listener_destroy(listener);
-        return rc;
+        rc = tierce__listen_tcp(&listener->source.fd, &listener->port, config->host, why);
+    if (rc == 0) {
+        tierce__loop_call(&listener->loops[0]->base, start_accepting, listener);
+        rc = listener->start_rc;
+        if (rc != 0)
+            snprintf(why, 256, "port %u cannot be watched: %s", listener->port,
+                     tierce_strerror(rc));
     }
-    listener->is_closed = false;
-    tierce__loop_post(&listener->loops[0]->base, &listener->start);
-    *out = listener;
-    return 0;
+    if (rc != 0)
+        tierce__grpc_listener_destroy(listener);
+    else
+        *out = listener;
+    return rc;
 }
 
 uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener)
@@ -185,24 +160,19 @@ void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
 
 void tierce__grpc_listener_close(struct tierce__grpc_listener *listener)
 {
-    if (listener == NULL || listener->is_closed)
-        return;
-    listener->is_closed = true;
-    tierce__loop_post(&listener->loops[0]->base, &listener->close);
-    while (sem_wait(&listener->closed) != 0 && errno == EINTR) {
-    }
+    if (listener != NULL)
+        tierce__loop_call(&listener->loops[0]->base, stop_accepting, listener);
 }
 
 void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener)
 {
     if (listener == NULL)
         return;
-    if (listener->fd >= 0)
-        close(listener->fd);
+    if (listener->source.fd >= 0)
+        close(listener->source.fd);
     if (listener->spare_fd >= 0)
         close(listener->spare_fd);
     tierce__tls_context_destroy(listener->origin.tls);
     tierce__routes_fini(&listener->routes);
-    sem_destroy(&listener->closed);
     tierce__free(listener);
 }

@@ -7,76 +7,84 @@
 #include "net/listen.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #define OPENING_MS     10000u /* for TLS and HTTP/2's preface */
 #define CLOSING_MS     1000u  /* time limit for the last output to a client that does not read */
-#define KEEPALIVE_S    60u
 #define STALLED_MS     60000u /* time limit for a client that accepts no bytes */
 #define WRITES_AT_ONCE 16
+#define READS_AT_ONCE  16
 
 struct socket {
-    uv_tcp_t tcp;
-    struct tierce__uv_loop *loop;
+    struct tierce__poll_source source;
+    struct tierce__poll_loop *loop;
     struct tierce__grpc_origin *origin;
-    struct tierce__list node, dirty;
+    struct tierce__list member; /* of the loop */
+    struct tierce__task end;
     struct tierce__grpc_connection *connection; /* of TLS: once the certificate is known */
     struct tierce__tls_session *tls;
     struct tierce__deadline patience; /* with the opening, then with the end */
     struct tierce__deadline taking;   /* of the output that the socket did not accept at once */
     struct tierce__address address;
-    bool is_closing, is_writing;
-    bool has_failed; /* no more reads; closed when all output is written */
+    uint8_t *unsent; /* output that the socket did not accept at once, or NULL */
+    size_t sent_bytes, unsent_bytes;
+    bool is_readable; /* input may wait in the socket */
+    bool has_hung_up; /* the end of the input is to be read */
+    bool has_failed;  /* no more reads; closed when all output is written */
     char peer[TIERCE__PEER_BYTES];
 };
 
-/* Output that the socket did not accept at once. */
-struct write {
-    uv_write_t request;
-    struct socket *socket;
-    uint8_t bytes[];
-};
+static bool is_closing(const struct socket *socket)
+{
+    return socket->source.fd < 0;
+}
 
+/* Has the output sent after the other sockets' input of this round was read. */
 static void mark_dirty(void *arg)
 {
     struct socket *socket = arg;
-    if (tierce__list_empty(&socket->dirty) && !socket->is_closing)
-        tierce__list_push_back(&socket->loop->dirty, &socket->dirty);
+    if (!is_closing(socket))
+        tierce__poll_again(socket->loop, &socket->source);
 }
 
 /* The last use of the listener and the loop by a socket. */
-static void leave(struct tierce__uv_loop *loop, struct tierce__grpc_origin *origin,
+static void leave(struct tierce__poll_loop *loop, struct tierce__grpc_origin *origin,
                   const struct tierce__address *address)
 {
     if (origin->addresses != NULL)
         tierce__addresses_leave(origin->addresses, address);
     atomic_fetch_sub_explicit(&origin->sockets, 1, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&loop->socket_count, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&loop->member_count, 1, memory_order_release);
 }
 
-static void on_closed(uv_handle_t *handle)
+static void free_socket(struct tierce__task *task)
 {
-    struct socket *socket = handle->data;
+    struct socket *socket = TIERCE__CONTAINER_OF(task, struct socket, end);
+    TIERCE_ASSERT(is_closing(socket));
+    tierce__list_remove(&socket->member);
     leave(socket->loop, socket->origin, &socket->address);
     tierce__free(socket);
 }
 
 static void close_socket(struct socket *socket)
 {
-    if (socket->is_closing)
+    if (is_closing(socket))
         return;
-    socket->is_closing = true;
-    tierce__list_remove(&socket->node);
-    tierce__list_remove(&socket->dirty);
+    tierce__poll_close(&socket->source);
     tierce__deadline_unset(&socket->loop->base.deadlines, &socket->patience);
     tierce__deadline_unset(&socket->loop->base.deadlines, &socket->taking);
     tierce__grpc_connection_destroy(socket->connection);
     tierce__tls_session_destroy(socket->tls);
+    tierce__free(socket->unsent);
     socket->connection = NULL;
     socket->tls = NULL;
-    uv_close((uv_handle_t *)&socket->tcp, on_closed);
+    socket->unsent = NULL;
+    socket->end.run = free_socket; /* later: an event of this round may name the socket */
+    tierce__loop_post(&socket->loop->base, &socket->end);
 }
 
 static void out_of_patience(struct tierce__deadline *deadline)
@@ -121,39 +129,44 @@ static size_t take(struct socket *socket, uint8_t *out, size_t capacity)
     return tierce__grpc_connection_take(socket->connection, out, capacity);
 }
 
-static void on_written(uv_write_t *request, int status)
+/* The number of bytes that the socket accepted; 0 if it was closed, too. */
+static size_t send_some(struct socket *socket, const uint8_t *bytes, size_t count)
 {
-    struct write *write = TIERCE__CONTAINER_OF(request, struct write, request);
-    struct socket *socket = write->socket;
-    tierce__free(write);
-    socket->is_writing = false;
-    tierce__deadline_unset(&socket->loop->base.deadlines, &socket->taking);
-    if (status < 0)
+    ssize_t n;
+    do
+        n = send(socket->source.fd, bytes, count, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno != EAGAIN)
         close_socket(socket);
-    else
-        mark_dirty(socket);
+    return n > 0 ? (size_t)n : 0;
 }
 
-static void write_later(struct socket *socket, const uint8_t *bytes, size_t count)
+static void keep_unsent(struct socket *socket, const uint8_t *bytes, size_t count)
 {
-    struct write *write = tierce__alloc(sizeof(*write) + count);
-    if (write == NULL) {
-        close_socket(socket);
-        return;
-    }
-    write->socket = socket;
-    memcpy(write->bytes, bytes, count);
-    uv_buf_t buffer = uv_buf_init((char *)write->bytes, (unsigned)count);
-    if (uv_write(&write->request, (uv_stream_t *)&socket->tcp, &buffer, 1, on_written) != 0) {
-        tierce__free(write);
-        close_socket(socket);
-        return;
-    }
-    socket->is_writing = true;
+    TIERCE_ASSERT(socket->unsent == NULL);
+    socket->unsent = tierce__alloc(count);
     /* A client that reads very slowly would otherwise hold its answers forever. */
-    if (tierce__deadline_set(&socket->loop->base.deadlines, &socket->taking,
-                             tierce__deadline_in_ms(socket->origin->shared->transfer_ms)) != 0)
+    if (socket->unsent == NULL ||
+        tierce__deadline_set(&socket->loop->base.deadlines, &socket->taking,
+                             tierce__deadline_in_ms(socket->origin->shared->transfer_ms)) != 0) {
         close_socket(socket);
+        return;
+    }
+    memcpy(socket->unsent, bytes, count);
+    socket->unsent_bytes = count;
+    socket->sent_bytes = 0;
+}
+
+static void send_unsent(struct socket *socket)
+{
+    TIERCE_DASSERT(socket->sent_bytes < socket->unsent_bytes);
+    socket->sent_bytes += send_some(socket, socket->unsent + socket->sent_bytes,
+                                    socket->unsent_bytes - socket->sent_bytes);
+    if (is_closing(socket) || socket->sent_bytes < socket->unsent_bytes)
+        return;
+    tierce__free(socket->unsent);
+    socket->unsent = NULL;
+    tierce__deadline_unset(&socket->loop->base.deadlines, &socket->taking);
 }
 
 static void end_if_done(struct socket *socket)
@@ -167,31 +180,20 @@ static void end_if_done(struct socket *socket)
  * loop: after some rounds it waits for its next turn. */
 static void flush(struct socket *socket)
 {
-    uint8_t *out = socket->loop->out;
-    for (int i = 0; !socket->is_closing && !socket->is_writing; i++) {
-        size_t count = take(socket, out, sizeof(socket->loop->out));
+    uint8_t *out = socket->loop->scratch;
+    for (int i = 0; !is_closing(socket) && socket->unsent == NULL; i++) {
+        if (i == WRITES_AT_ONCE) {
+            mark_dirty(socket);
+            return;
+        }
+        size_t count = take(socket, out, sizeof(socket->loop->scratch));
         if (count == 0) {
             end_if_done(socket);
             return;
         }
-        uv_buf_t buffer = uv_buf_init((char *)out, (unsigned)count);
-        int n =
-            i < WRITES_AT_ONCE ? uv_try_write((uv_stream_t *)&socket->tcp, &buffer, 1) : UV_EAGAIN;
-        if (n == UV_EAGAIN)
-            n = 0;
-        if (n < 0)
-            close_socket(socket);
-        else if ((size_t)n < count)
-            write_later(socket, out + n, count - (size_t)n);
-    }
-}
-
-void tierce__grpc_sockets_flush(struct tierce__uv_loop *loop)
-{
-    while (!tierce__list_empty(&loop->dirty)) {
-        struct socket *socket = TIERCE__CONTAINER_OF(loop->dirty.next, struct socket, dirty);
-        tierce__list_remove(&socket->dirty);
-        flush(socket);
+        size_t sent = send_some(socket, out, count);
+        if (sent < count && !is_closing(socket))
+            keep_unsent(socket, out + sent, count - sent);
     }
 }
 
@@ -241,30 +243,50 @@ static int feed_encrypted(struct socket *socket, const void *bytes, size_t count
 /* Sends the remaining output for a limited time; input is ignored. */
 static void fail(struct socket *socket)
 {
-    uv_read_stop((uv_stream_t *)&socket->tcp);
     socket->has_failed = true;
     be_patient(socket, CLOSING_MS);
 }
 
-static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
+static void read_some(struct socket *socket)
 {
-    struct socket *socket = stream->data;
-    if (count < 0) {
+    uint8_t *in = socket->loop->scratch;
+    size_t room = sizeof(socket->loop->scratch);
+    ssize_t n = recv(socket->source.fd, in, room, 0);
+    if (n < 0 && errno == EINTR)
+        return;
+    if (n < 0 && errno == EAGAIN) {
+        socket->is_readable = false;
+        return;
+    }
+    if (n <= 0) {
         close_socket(socket);
         return;
     }
-    int rc = socket->tls != NULL ? feed_encrypted(socket, buffer->base, (size_t)count)
-                                 : feed_plain(socket, buffer->base, (size_t)count);
+    socket->is_readable = (size_t)n == room || socket->has_hung_up;
+    int rc = socket->tls != NULL ? feed_encrypted(socket, in, (size_t)n)
+                                 : feed_plain(socket, in, (size_t)n);
     mark_dirty(socket);
     if (rc != 0)
         fail(socket);
 }
 
-static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *buffer)
+static void on_ready(struct tierce__poll_source *source, uint32_t events)
 {
-    (void)wanted;
-    struct socket *socket = handle->data;
-    *buffer = uv_buf_init((char *)socket->loop->in, sizeof(socket->loop->in));
+    struct socket *socket = TIERCE__CONTAINER_OF(source, struct socket, source);
+    bool hangs_up = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    socket->has_hung_up = socket->has_hung_up || hangs_up;
+    socket->is_readable = socket->is_readable || hangs_up || (events & EPOLLIN) != 0;
+    if (socket->unsent != NULL)
+        send_unsent(socket);
+    for (int i = 0; i < READS_AT_ONCE && socket->is_readable && !socket->has_failed; i++) {
+        if (is_closing(socket))
+            return;
+        read_some(socket);
+    }
+    if (events == 0)
+        flush(socket);
+    else
+        mark_dirty(socket);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -280,41 +302,32 @@ static int prepare(struct socket *socket)
 static struct socket *make_socket(const struct tierce__grpc_arrival *arrival)
 {
     struct socket *socket = tierce__calloc(1, sizeof(*socket));
-    if (socket == NULL || uv_tcp_init(&arrival->loop->uv, &socket->tcp) != 0) {
+    if (socket == NULL) {
         close(arrival->fd);
         leave(arrival->loop, arrival->origin, &arrival->address);
-        tierce__free(socket);
         return NULL;
     }
-    socket->tcp.data = socket;
+    socket->source = (struct tierce__poll_source){.fd = arrival->fd, .ready = on_ready};
     socket->loop = arrival->loop;
     socket->origin = arrival->origin;
     socket->address = arrival->address;
     socket->patience.expired = out_of_patience;
     socket->taking.expired = took_too_long;
     memcpy(socket->peer, arrival->peer, sizeof(socket->peer));
-    tierce__list_push_back(&socket->loop->sockets, &socket->node);
-    tierce__list_init(&socket->dirty);
+    tierce__list_push_back(&socket->loop->members, &socket->member);
     return socket;
 }
 
 void tierce__grpc_socket_open(struct tierce__grpc_arrival *arrival)
 {
     struct socket *socket = make_socket(arrival);
-    int fd = arrival->fd;
     tierce__free(arrival);
     if (socket == NULL)
         return;
-    if (uv_tcp_open(&socket->tcp, fd) != 0) {
-        close(fd);
-        close_socket(socket);
-        return;
-    }
-    uv_tcp_nodelay(&socket->tcp, 1);
-    uv_tcp_keepalive(&socket->tcp, 1, KEEPALIVE_S);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){STALLED_MS}, sizeof(unsigned));
-    if (prepare(socket) != 0 ||
-        uv_read_start((uv_stream_t *)&socket->tcp, give_buffer, on_read) != 0) {
+    (void)setsockopt(socket->source.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){STALLED_MS},
+                     sizeof(unsigned));
+    tierce__listen_tune(socket->source.fd);
+    if (tierce__poll_watch(socket->loop, &socket->source) != 0 || prepare(socket) != 0) {
         close_socket(socket);
         return;
     }
@@ -322,17 +335,11 @@ void tierce__grpc_socket_open(struct tierce__grpc_arrival *arrival)
     be_patient(socket, OPENING_MS);
 }
 
-void tierce__grpc_sockets_close(struct tierce__uv_loop *loop)
+static void drain(void *arg)
 {
-    TIERCE__LIST_FOR_EACH_SAFE (node, after, &loop->sockets)
-        close_socket(TIERCE__CONTAINER_OF(node, struct socket, node));
-}
-
-static void drain(struct tierce__task *task)
-{
-    struct tierce__uv_loop *loop = TIERCE__CONTAINER_OF(task, struct tierce__uv_loop, drain);
-    TIERCE__LIST_FOR_EACH_SAFE (node, after, &loop->sockets) {
-        struct socket *socket = TIERCE__CONTAINER_OF(node, struct socket, node);
+    struct tierce__poll_loop *loop = arg;
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &loop->members) {
+        struct socket *socket = TIERCE__CONTAINER_OF(node, struct socket, member);
         if (socket->connection == NULL)
             close_socket(socket);
         else
@@ -340,26 +347,25 @@ static void drain(struct tierce__task *task)
     }
 }
 
-static void give_up(struct tierce__task *task)
+static void give_up(void *arg)
 {
-    struct tierce__uv_loop *loop = TIERCE__CONTAINER_OF(task, struct tierce__uv_loop, give_up);
-    TIERCE__LIST_FOR_EACH_SAFE (node, after, &loop->sockets) {
-        struct socket *socket = TIERCE__CONTAINER_OF(node, struct socket, node);
+    struct tierce__poll_loop *loop = arg;
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &loop->members) {
+        struct socket *socket = TIERCE__CONTAINER_OF(node, struct socket, member);
         if (socket->connection != NULL)
             tierce__grpc_connection_give_up(socket->connection);
         mark_dirty(socket);
-        fail(socket);
+        if (!is_closing(socket))
+            fail(socket);
     }
 }
 
-void tierce__grpc_sockets_drain(struct tierce__uv_loop *loop)
+void tierce__grpc_sockets_drain(struct tierce__poll_loop *loop)
 {
-    loop->drain.run = drain;
-    tierce__loop_post(&loop->base, &loop->drain);
+    tierce__loop_call(&loop->base, drain, loop);
 }
 
-void tierce__grpc_sockets_give_up(struct tierce__uv_loop *loop)
+void tierce__grpc_sockets_give_up(struct tierce__poll_loop *loop)
 {
-    loop->give_up.run = give_up;
-    tierce__loop_post(&loop->base, &loop->give_up);
+    tierce__loop_call(&loop->base, give_up, loop);
 }

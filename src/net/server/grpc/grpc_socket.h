@@ -4,17 +4,17 @@
 
 #include "net/server/addresses.h"
 #include "net/server/call_private.h"
+#include "net/server/poll_loop.h"
 #include "net/server/routes.h"
 #include "net/server/tls.h"
-#include "net/server/uv_loop.h"
 
-/* gRPC connections on sockets of libuv's loops. */
+/* gRPC connections on sockets of epoll loops. */
 
 struct tierce__grpc_listener;
 
 struct tierce__grpc_listener_opts {
     struct tierce__shared *shared;
-    struct tierce__uv_loop *const *loops; /* the first one accepts */
+    struct tierce__poll_loop *const *loops; /* the first one accepts */
     size_t loop_count;
     const struct tierce__listener *listener;
     uint32_t connections_max;
@@ -37,12 +37,8 @@ void tierce__grpc_listener_close(struct tierce__grpc_listener *listener);
 /* Once its loops have ended. */
 void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener);
 
-/* Asks every connection of a loop to end its calls, or to abort them. Asynchronous. Thread: any. */
-void tierce__grpc_sockets_drain(struct tierce__uv_loop *loop);
-void tierce__grpc_sockets_give_up(struct tierce__uv_loop *loop);
-
-/* For the loop itself. */
-void tierce__grpc_sockets_flush(struct tierce__uv_loop *loop);
-void tierce__grpc_sockets_close(struct tierce__uv_loop *loop);
+/* Asks every connection of a loop to end its calls, or to abort them. Not on the loop. */
+void tierce__grpc_sockets_drain(struct tierce__poll_loop *loop);
+void tierce__grpc_sockets_give_up(struct tierce__poll_loop *loop);
 
 #endif

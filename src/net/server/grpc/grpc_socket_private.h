@@ -18,7 +18,7 @@ struct tierce__grpc_origin {
 struct tierce__grpc_arrival {
     struct tierce__task task;
     struct tierce__grpc_origin *origin;
-    struct tierce__uv_loop *loop;
+    struct tierce__poll_loop *loop;
     int fd;
     struct tierce__address address;
     char peer[TIERCE__PEER_BYTES];

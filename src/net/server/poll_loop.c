@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "node/poll_loop.h"
+#include "net/server/poll_loop.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -50,6 +49,7 @@ static void run_again(struct tierce__poll_loop *loop)
         struct tierce__poll_source *source =
             TIERCE__CONTAINER_OF(now.next, struct tierce__poll_source, again);
         tierce__list_remove(&source->again);
+        TIERCE_DASSERT(source->fd >= 0); /* closing takes it off the list */
         source->ready(source, 0);
     }
 }
@@ -68,16 +68,12 @@ static int wait_ms(const struct tierce__poll_loop *loop)
 static void *turn(void *arg)
 {
     struct tierce__poll_loop *loop = arg;
-    /* Signals are for the main thread. */
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL);
     tierce__loop_enter(&loop->base);
     while (!loop->is_ending) {
         take_events(loop, wait_ms(loop));
         tierce__deadlines_expire(&loop->base.deadlines, tierce__now_ns());
-        run_again(loop);
         tierce__loop_run_inbox(&loop->base);
+        run_again(loop);
     }
     tierce__loop_run_inbox(&loop->base);
     tierce__loop_enter(NULL);
@@ -117,7 +113,7 @@ int tierce__poll_loop_start(struct tierce__poll_loop **out)
     tierce__list_init(&loop->members);
     int rc = open_fds(loop);
     if (rc == 0)
-        rc = -pthread_create(&loop->thread, NULL, turn, loop);
+        rc = tierce__thread_start(&loop->thread, turn, loop);
     if (rc != 0) {
         destroy(loop);
         return rc;
@@ -126,22 +122,16 @@ int tierce__poll_loop_start(struct tierce__poll_loop **out)
     return 0;
 }
 
-struct ending {
-    struct tierce__task task;
-    struct tierce__poll_loop *loop;
-};
-
-static void end(struct tierce__task *task)
+static void end(void *arg)
 {
-    TIERCE__CONTAINER_OF(task, struct ending, task)->loop->is_ending = true;
+    ((struct tierce__poll_loop *)arg)->is_ending = true;
 }
 
 void tierce__poll_loop_stop(struct tierce__poll_loop *loop)
 {
     if (loop == NULL)
         return;
-    struct ending ending = {.task = {.run = end}, .loop = loop};
-    tierce__loop_post(&loop->base, &ending.task);
+    tierce__loop_call(&loop->base, end, loop);
     pthread_join(loop->thread, NULL);
     TIERCE_ASSERT(tierce__list_empty(&loop->members));
     destroy(loop);
@@ -167,6 +157,8 @@ void tierce__poll_close(struct tierce__poll_source *source)
 
 void tierce__poll_again(struct tierce__poll_loop *loop, struct tierce__poll_source *source)
 {
+    TIERCE_DASSERT(tierce__loop_is_here(&loop->base));
+    TIERCE_DASSERT(source->fd >= 0);
     tierce__list_remove(&source->again);
     tierce__list_push_back(&loop->again, &source->again);
 }

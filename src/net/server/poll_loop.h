@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_NODE_POLL_LOOP_H
-#define TIERCE_NODE_POLL_LOOP_H
+#ifndef TIERCE_SERVE_POLL_LOOP_H
+#define TIERCE_SERVE_POLL_LOOP_H
 
 #include <stdatomic.h>
 
 #include "net/server/loop.h"
 
 /*
- * An epoll loop on its own thread. A source is registered once, edge triggered, for both
- * directions. A reader or writer continues until the socket would block, so no system call changes
- * the registration. (libuv reads into buffers that it asks for before it knows what comes, and one
- * epoll_ctl goes with each change of direction; values go straight from and to the pool here.)
+ * An epoll loop on its own thread, for gRPC, Redis' protocol and lm://. A source is registered
+ * once, edge triggered, for both directions. A reader or writer continues until the socket would
+ * block, so no system call changes the registration.
  */
 
 #define TIERCE__POLL_SCRATCH_BYTES (64u << 10)
