@@ -4,21 +4,16 @@
 #include "base/log_repeat.h"
 #include "node/node_private.h"
 #include "net/listen.h"
+#include "net/server/poll_door.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
-#define ACCEPTED_AT_ONCE 64
-
 struct tierce__door {
-    struct tierce__poll_source source;
+    struct tierce__poll_door base;
     struct tierce__node *node;
     const struct tierce__protocol *protocol;
-    uint16_t port;
-    int spare_fd;
-    int start_rc;
 };
 
 /* A socket on its way to its loop. */
@@ -73,21 +68,12 @@ static void arrive(struct tierce__task *task)
     tierce__free(arrival);
 }
 
-static struct tierce__poll_loop *emptiest(const struct tierce__node *node)
+static void hand_on(struct tierce__poll_door *base, int fd, const struct sockaddr_storage *peer)
 {
-    struct tierce__poll_loop *best = node->loops[0];
-    for (size_t i = 1; i < node->loop_count; i++)
-        if (atomic_load_explicit(&node->loops[i]->member_count, memory_order_relaxed) <
-            atomic_load_explicit(&best->member_count, memory_order_relaxed))
-            best = node->loops[i];
-    return best;
-}
-
-static void hand_on(struct tierce__door *door, int fd, const struct sockaddr_storage *peer)
-{
+    struct tierce__door *door = TIERCE__CONTAINER_OF(base, struct tierce__door, base);
     struct tierce__address address = {{0}};
     if (!count_in(door->node, &address, (const struct sockaddr *)peer)) {
-        tierce__log_repeated(TIERCE_LOG_WARN, "node_connection_refused", "port=%u", door->port);
+        tierce__log_repeated(TIERCE_LOG_WARN, "node_connection_refused", "port=%u", base->port);
         close(fd);
         return;
     }
@@ -97,7 +83,8 @@ static void hand_on(struct tierce__door *door, int fd, const struct sockaddr_sto
         close(fd);
         return;
     }
-    struct tierce__poll_loop *loop = emptiest(door->node);
+    struct tierce__poll_loop *loop =
+        tierce__poll_emptiest(door->node->loops, door->node->loop_count);
     uint64_t id = 1 + atomic_fetch_add_explicit(&door->node->ids, 1, memory_order_relaxed);
     *arrival = (struct arrival){.task = {.run = arrive},
                                 .opts = {.loop = loop,
@@ -114,44 +101,7 @@ static void hand_on(struct tierce__door *door, int fd, const struct sockaddr_sto
     tierce__loop_post(&loop->base, &arrival->task);
 }
 
-static void on_ready(struct tierce__poll_source *source, uint32_t events)
-{
-    struct tierce__door *door = TIERCE__CONTAINER_OF(source, struct tierce__door, source);
-    (void)events;
-    for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
-        struct sockaddr_storage peer;
-        int fd = tierce__listen_accept(source->fd, &door->spare_fd, &peer);
-        if (fd >= 0)
-            hand_on(door, fd, &peer);
-        else if (fd == -EMFILE)
-            tierce__log_repeated(TIERCE_LOG_WARN, "node_no_descriptor", "port=%u", door->port);
-        else
-            return; /* edge triggered: epoll reports the next connection */
-    }
-    tierce__poll_again(door->node->loops[0], source);
-}
-
 /* ---- opening and closing --------------------------------------------------------------------- */
-
-static void start(void *arg)
-{
-    struct tierce__door *door = arg;
-    door->start_rc = tierce__poll_watch(door->node->loops[0], &door->source);
-}
-
-static void end(void *arg)
-{
-    tierce__poll_close(&((struct tierce__door *)arg)->source);
-}
-
-static void destroy(struct tierce__door *door)
-{
-    if (door->source.fd >= 0)
-        close(door->source.fd);
-    if (door->spare_fd >= 0)
-        close(door->spare_fd);
-    tierce__free(door);
-}
 
 int tierce__door_open(struct tierce__door **out, struct tierce__node *node,
                       const struct tierce__protocol *protocol, const char *host, uint16_t *port,
@@ -161,32 +111,28 @@ int tierce__door_open(struct tierce__door **out, struct tierce__node *node,
     snprintf(why, 256, "no memory");
     if (door == NULL)
         return -ENOMEM;
-    door->source = (struct tierce__poll_source){.fd = -1, .ready = on_ready};
-    door->node = node;
-    door->protocol = protocol;
-    door->spare_fd = tierce__listen_spare();
+    *door = (struct tierce__door){.base = {.loop = node->loops[0],
+                                           .accepted = hand_on,
+                                           .shortage = "node_no_descriptor",
+                                           .port = *port},
+                                  .node = node,
+                                  .protocol = protocol};
     char reason[256];
-    int rc = tierce__listen_tcp(&door->source.fd, port, host, reason);
+    int rc = tierce__poll_door_open(&door->base, host, reason);
     if (rc < 0) {
         snprintf(why, 256, "listen.%s_port: %.200s", protocol->name, reason);
-    } else {
-        door->port = *port;
-        tierce__loop_call(&node->loops[0]->base, start, door);
-        rc = door->start_rc;
-        if (rc < 0)
-            snprintf(why, 256, "port %u cannot be watched: %s", *port, tierce_strerror(rc));
+        tierce__free(door);
+        return rc;
     }
-    if (rc < 0)
-        destroy(door);
-    else
-        *out = door;
-    return rc;
+    *port = door->base.port;
+    *out = door;
+    return 0;
 }
 
 void tierce__door_close(struct tierce__door *door)
 {
     if (door == NULL)
         return;
-    tierce__loop_call(&door->node->loops[0]->base, end, door);
-    destroy(door);
+    tierce__poll_door_close(&door->base);
+    tierce__free(door);
 }

@@ -9,35 +9,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/*
- * The first loop accepts; each socket goes to the loop that has the fewest. With one listening
- * socket for each loop instead, a few connections often land on the same one.
- */
-
 struct tierce__grpc_listener {
     struct tierce__grpc_origin origin;
     struct tierce__poll_loop *const *loops;
     size_t loop_count;
     uint32_t connections_max;
     struct tierce__routes routes;
-    uint16_t port;
-    struct tierce__poll_source source; /* -1: it does not accept any more */
-    int spare_fd, start_rc;
+    struct tierce__poll_door door;
 };
 
 static void arrive(struct tierce__task *task)
 {
     tierce__grpc_socket_open(TIERCE__CONTAINER_OF(task, struct tierce__grpc_arrival, task));
-}
-
-static struct tierce__poll_loop *emptiest(const struct tierce__grpc_listener *listener)
-{
-    struct tierce__poll_loop *best = listener->loops[0];
-    for (size_t i = 1; i < listener->loop_count; i++)
-        if (atomic_load_explicit(&listener->loops[i]->member_count, memory_order_relaxed) <
-            atomic_load_explicit(&best->member_count, memory_order_relaxed))
-            best = listener->loops[i];
-    return best;
 }
 
 /* Counts a connection unless a limit is reached. */
@@ -53,8 +36,11 @@ static bool may_enter(struct tierce__grpc_listener *listener, struct tierce__add
     return false;
 }
 
-static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct sockaddr *address)
+static void hand_on(struct tierce__poll_door *door, int fd, const struct sockaddr_storage *from)
 {
+    struct tierce__grpc_listener *listener =
+        TIERCE__CONTAINER_OF(door, struct tierce__grpc_listener, door);
+    const struct sockaddr *address = (const struct sockaddr *)from;
     struct tierce__grpc_arrival *arrival = tierce__alloc(sizeof(*arrival));
     char peer[TIERCE__PEER_BYTES];
     struct tierce__address counted = {{0}};
@@ -63,51 +49,21 @@ static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct
         tierce__free(arrival);
         close(fd);
         tierce__log_repeated(TIERCE_LOG_WARN, "serve_connection_refused", "port=%u peer=%s",
-                             listener->port, peer);
+                             door->port, peer);
         return;
     }
-    *arrival = (struct tierce__grpc_arrival){.task = {.run = arrive},
-                                             .origin = &listener->origin,
-                                             .loop = emptiest(listener),
-                                             .fd = fd,
-                                             .address = counted};
+    *arrival = (struct tierce__grpc_arrival){
+        .task = {.run = arrive},
+        .origin = &listener->origin,
+        .loop = tierce__poll_emptiest(listener->loops, listener->loop_count),
+        .fd = fd,
+        .address = counted};
     memcpy(arrival->peer, peer, sizeof(peer));
     atomic_fetch_add_explicit(&arrival->loop->member_count, 1, memory_order_relaxed);
     if (tierce__loop_is_here(&arrival->loop->base))
         arrive(&arrival->task);
     else
         tierce__loop_post(&arrival->loop->base, &arrival->task);
-}
-
-#define ACCEPTED_AT_ONCE 64
-
-static void on_ready(struct tierce__poll_source *source, uint32_t events)
-{
-    (void)events;
-    struct tierce__grpc_listener *listener =
-        TIERCE__CONTAINER_OF(source, struct tierce__grpc_listener, source);
-    for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
-        struct sockaddr_storage address;
-        int fd = tierce__listen_accept(source->fd, &listener->spare_fd, &address);
-        if (fd >= 0)
-            hand_on(listener, fd, (const struct sockaddr *)&address);
-        else if (fd == -EMFILE)
-            tierce__log_repeated(TIERCE_LOG_WARN, "serve_no_descriptor", "port=%u", listener->port);
-        else
-            return; /* edge triggered: epoll reports the next connection */
-    }
-    tierce__poll_again(listener->loops[0], source);
-}
-
-static void start_accepting(void *arg)
-{
-    struct tierce__grpc_listener *listener = arg;
-    listener->start_rc = tierce__poll_watch(listener->loops[0], &listener->source);
-}
-
-static void stop_accepting(void *arg)
-{
-    tierce__poll_close(&((struct tierce__grpc_listener *)arg)->source);
 }
 
 int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
@@ -119,12 +75,13 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
     snprintf(why, 256, "no memory");
     if (listener == NULL)
         return rc;
-    listener->source = (struct tierce__poll_source){.fd = -1, .ready = on_ready};
-    listener->spare_fd = tierce__listen_spare();
     listener->loops = opts->loops;
     listener->loop_count = opts->loop_count;
     listener->connections_max = opts->connections_max;
-    listener->port = config->port;
+    listener->door = (struct tierce__poll_door){.loop = opts->loops[0],
+                                                .accepted = hand_on,
+                                                .shortage = "serve_no_descriptor",
+                                                .port = config->port};
     listener->origin =
         (struct tierce__grpc_origin){.shared = opts->shared, .addresses = opts->addresses};
     rc = tierce__routes_init(&listener->routes, config->routes, config->route_count);
@@ -132,14 +89,7 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
     if (rc == 0 && config->tls.certificate != NULL)
         rc = tierce__tls_server_context(&listener->origin.tls, &config->tls, why);
     if (rc == 0)
-        rc = tierce__listen_tcp(&listener->source.fd, &listener->port, config->host, why);
-    if (rc == 0) {
-        tierce__loop_call(&listener->loops[0]->base, start_accepting, listener);
-        rc = listener->start_rc;
-        if (rc != 0)
-            snprintf(why, 256, "port %u cannot be watched: %s", listener->port,
-                     tierce_strerror(rc));
-    }
+        rc = tierce__poll_door_open(&listener->door, config->host, why);
     if (rc != 0)
         tierce__grpc_listener_destroy(listener);
     else
@@ -149,7 +99,7 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
 
 uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener)
 {
-    return listener->port;
+    return listener->door.port;
 }
 
 void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
@@ -161,17 +111,13 @@ void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
 void tierce__grpc_listener_close(struct tierce__grpc_listener *listener)
 {
     if (listener != NULL)
-        tierce__loop_call(&listener->loops[0]->base, stop_accepting, listener);
+        tierce__poll_door_close(&listener->door);
 }
 
 void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener)
 {
     if (listener == NULL)
         return;
-    if (listener->source.fd >= 0)
-        close(listener->source.fd);
-    if (listener->spare_fd >= 0)
-        close(listener->spare_fd);
     tierce__tls_context_destroy(listener->origin.tls);
     tierce__routes_fini(&listener->routes);
     tierce__free(listener);

@@ -4,7 +4,7 @@
 
 #include "net/server/addresses.h"
 #include "net/server/call_private.h"
-#include "net/server/poll_loop.h"
+#include "net/server/poll_door.h"
 #include "net/server/routes.h"
 #include "net/server/tls.h"
 

@@ -3,7 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "net/server/poll_loop.h"
+#include "net/server/poll_door.h"
+#include "net/stream.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -193,6 +194,64 @@ START_TEST(a_loop_without_events_keeps_its_deadlines)
 }
 END_TEST
 
+static atomic_int accepted;
+
+static void count_and_close(struct tierce__poll_door *door, int fd,
+                            const struct sockaddr_storage *peer)
+{
+    ck_assert(tierce__loop_is_here(&door->loop->base));
+    ck_assert_int_eq(peer->ss_family, AF_INET);
+    close(fd);
+    atomic_fetch_add(&accepted, 1);
+}
+
+START_TEST(a_door_passes_connections_on_until_it_is_closed)
+{
+    enum { MANY = 200 }; /* more than are accepted at once */
+    struct tierce__poll_loop *loop;
+    char why[256];
+    int fds[MANY];
+    ck_assert_int_eq(tierce__poll_loop_start(&loop), 0);
+    struct tierce__poll_door other = {.loop = loop, .accepted = count_and_close};
+    struct tierce__poll_door door = {
+        .loop = loop, .accepted = count_and_close, .shortage = "no_descriptor"};
+    ck_assert_int_eq(tierce__poll_door_open(&door, "127.0.0.1", why), 0);
+    other.port = door.port;
+    ck_assert_int_eq(tierce__poll_door_open(&other, "127.0.0.1", why), -EADDRINUSE);
+    for (int i = 0; i < MANY; i++)
+        ck_assert_int_eq(tierce__stream_connect(&fds[i], "127.0.0.1", door.port,
+                                                tierce__deadline_in_ms(10000), why, sizeof(why)),
+                         0);
+    while (atomic_load(&accepted) < MANY)
+        usleep(100);
+    tierce__poll_door_close(&door);
+    int fd;
+    ck_assert_int_lt(tierce__stream_connect(&fd, "127.0.0.1", door.port,
+                                            tierce__deadline_in_ms(10000), why, sizeof(why)),
+                     0);
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    ck_assert_int_eq(atomic_load(&accepted), MANY);
+    tierce__poll_loop_stop(loop);
+}
+END_TEST
+
+START_TEST(the_emptiest_loop_is_the_one_with_the_fewest_members)
+{
+    struct tierce__poll_loop *loops[3];
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(tierce__poll_loop_start(&loops[i]), 0);
+        atomic_store(&loops[i]->member_count, (uint32_t)(7 - i));
+    }
+    ck_assert_ptr_eq(tierce__poll_emptiest(loops, 3), loops[2]);
+    ck_assert_ptr_eq(tierce__poll_emptiest(loops, 2), loops[1]);
+    atomic_store(&loops[0]->member_count, 5);
+    ck_assert_ptr_eq(tierce__poll_emptiest(loops, 3), loops[0]);
+    for (size_t i = 0; i < 3; i++)
+        tierce__poll_loop_stop(loops[i]);
+}
+END_TEST
+
 START_TEST(without_memory_nothing_is_left)
 {
     struct tierce__poll_loop *loop;
@@ -213,6 +272,8 @@ int main(void)
     tcase_add_test(t, a_source_that_repeats_lets_others_have_their_turn);
     tcase_add_test(t, a_source_that_was_closed_in_the_round_is_not_called);
     tcase_add_test(t, a_loop_without_events_keeps_its_deadlines);
+    tcase_add_test(t, a_door_passes_connections_on_until_it_is_closed);
+    tcase_add_test(t, the_emptiest_loop_is_the_one_with_the_fewest_members);
     tcase_add_test(t, without_memory_nothing_is_left);
     suite_add_tcase(suite, t);
     return check_main(suite);
