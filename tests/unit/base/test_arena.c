@@ -100,14 +100,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("arena");
-    TCase *t = tcase_create("arena");
-    tcase_add_test(t, pieces_are_aligned_and_apart);
-    tcase_add_test(t, clearing_gives_everything_back);
-    tcase_add_test(t, a_reset_arena_is_used_again);
-    tcase_add_test(t, no_memory_and_absurd_sizes_are_null);
-    tcase_add_test(t, a_limit_ends_it);
-    tcase_add_test(t, the_first_piece_leads_back_to_its_arena);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("arena", 0, pieces_are_aligned_and_apart, clearing_gives_everything_back,
+                       a_reset_arena_is_used_again, no_memory_and_absurd_sizes_are_null,
+                       a_limit_ends_it, the_first_piece_leads_back_to_its_arena);
 }

@@ -129,11 +129,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("deadlines");
-    TCase *t = tcase_create("deadlines");
-    tcase_add_test(t, random_steps_agree_with_a_list);
-    tcase_add_test(t, without_memory_it_is_in_no_heap_and_what_was_in_moves);
-    tcase_add_test(t, what_expires_may_set_and_unset_others);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("deadlines", 0, random_steps_agree_with_a_list,
+                       without_memory_it_is_in_no_heap_and_what_was_in_moves,
+                       what_expires_may_set_and_unset_others);
 }

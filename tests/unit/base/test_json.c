@@ -228,14 +228,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("json");
-    TCase *t = tcase_create("json");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, integers);
-    tcase_add_test(t, digits);
-    tcase_add_test(t, numbers_that_are_scaled);
-    tcase_add_test(t, texts);
-    tcase_add_test(t, it_reads_what_json_c_reads);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("json", 50, integers, digits, numbers_that_are_scaled, texts,
+                       it_reads_what_json_c_reads);
 }

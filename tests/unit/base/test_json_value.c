@@ -166,14 +166,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("json_value");
-    TCase *tcase = tcase_create("json_value");
-    tcase_add_test(tcase, paths);
-    tcase_add_test(tcase, scalars);
-    tcase_add_test(tcase, numbers);
-    tcase_add_test(tcase, members);
-    tcase_add_test(tcase, numbers_of_python);
-    tcase_add_test(tcase, mistakes);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_TESTS("json_value", 0, paths, scalars, numbers, members, numbers_of_python,
+                       mistakes);
 }

@@ -231,15 +231,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("map");
-    TCase *t = tcase_create("map");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, a_map_agrees_with_a_list);
-    tcase_add_test(t, a_map_without_memory_has_longer_chains);
-    tcase_add_test(t, a_reserved_map_does_not_allocate);
-    tcase_add_test(t, growing_numbers_agree_with_an_array);
-    tcase_add_test(t, fixed_numbers_agree_with_an_array);
-    tcase_add_test(t, too_many_numbers_are_an_error);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("map", 60, a_map_agrees_with_a_list, a_map_without_memory_has_longer_chains,
+                       a_reserved_map_does_not_allocate, growing_numbers_agree_with_an_array,
+                       fixed_numbers_agree_with_an_array, too_many_numbers_are_an_error);
 }

@@ -51,12 +51,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("mix");
-    TCase *t = tcase_create("mix");
-    tcase_add_test(t, the_generator_is_splitmix64);
-    tcase_add_test(t, mixing_is_undone);
-    tcase_add_test(t, spreading_multiplies_by_the_golden_ratio);
-    tcase_add_test(t, texts_are_hashed_by_fnv_1a);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("mix", 0, the_generator_is_splitmix64, mixing_is_undone,
+                       spreading_multiplies_by_the_golden_ratio, texts_are_hashed_by_fnv_1a);
 }

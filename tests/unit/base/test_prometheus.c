@@ -86,11 +86,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("prometheus");
-    TCase *t = tcase_create("prometheus");
-    tcase_add_test(t, help_comes_once_and_tags_are_escaped);
-    tcase_add_test(t, durations_add_up);
-    tcase_add_test(t, no_memory_is_no_page);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("prometheus", 0, help_comes_once_and_tags_are_escaped, durations_add_up,
+                       no_memory_is_no_page);
 }

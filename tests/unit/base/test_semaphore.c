@@ -136,13 +136,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("semaphore");
-    TCase *t = tcase_create("semaphore");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, units_are_served_in_the_order_of_coming);
-    tcase_add_test(t, who_leaves_the_queue_lets_the_next_ones_pass);
-    tcase_add_test(t, none_and_all);
-    tcase_add_test(t, many_threads_never_hold_more_than_there_is_and_all_are_served);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("semaphore", 60, units_are_served_in_the_order_of_coming,
+                       who_leaves_the_queue_lets_the_next_ones_pass, none_and_all,
+                       many_threads_never_hold_more_than_there_is_and_all_are_served);
 }

@@ -64,10 +64,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("utf8");
-    TCase *t = tcase_create("utf8");
-    tcase_add_test(t, plain_text_is_judged_by_code_point);
-    tcase_add_test(t, letters_are_decoded_up_to_the_nul);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("utf8", 0, plain_text_is_judged_by_code_point,
+                       letters_are_decoded_up_to_the_nul);
 }

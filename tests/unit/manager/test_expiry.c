@@ -379,20 +379,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("expiry");
-    TCase *t = tcase_create("expiry");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, a_calendar_is_a_sorted_list);
-    tcase_add_test(t, a_calendar_without_memory_stays_as_it_is);
-    tcase_add_test(t, a_block_with_a_time_of_its_own_expires);
-    tcase_add_test(t, an_expired_block_is_written_anew_at_once);
-    tcase_add_test(t, a_second_location_keeps_the_time);
-    tcase_add_test(t, a_group_has_a_time_for_what_is_not_used);
-    tcase_add_test(t, many_blocks_expire_at_once);
-    tcase_add_test(t, times_survive_a_change_of_leader);
-    tcase_add_test(t, uses_that_are_kept_back_count);
-    tcase_add_test(t, times_that_make_no_sense_are_rejected);
-    tcase_add_test(t, an_idle_manager_looks_at_nothing);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS(
+        "expiry", 60, a_calendar_is_a_sorted_list, a_calendar_without_memory_stays_as_it_is,
+        a_block_with_a_time_of_its_own_expires, an_expired_block_is_written_anew_at_once,
+        a_second_location_keeps_the_time, a_group_has_a_time_for_what_is_not_used,
+        many_blocks_expire_at_once, times_survive_a_change_of_leader, uses_that_are_kept_back_count,
+        times_that_make_no_sense_are_rejected, an_idle_manager_looks_at_nothing);
 }

@@ -558,30 +558,18 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("locator");
-    TCase *t = tcase_create("locator");
-    tcase_add_test(t, what_was_written_is_found);
-    tcase_add_test(t, every_place_is_another_one);
-    tcase_add_test(t, batches_have_an_entry_for_each_key);
-    tcase_add_test(t, windows_are_found_from_the_end);
-    tcase_add_test(t, a_window_of_no_size_or_too_large_is_refused);
-    tcase_add_test(t, masks_say_what_need_not_be_written);
-    tcase_add_test(t, nobody_writes_what_another_is_writing);
-    tcase_add_test(t, a_mask_of_another_length_leaves_the_session);
-    tcase_add_test(t, a_session_ends_by_its_time);
-    tcase_add_test(t, files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too);
-    tcase_add_test(t, a_timeout_of_nothing_ends_at_once_and_less_is_refused);
-    tcase_add_test(t, whoever_does_not_lead_says_so);
-    tcase_add_test(t, what_is_removed_is_gone_and_its_files_go);
-    tcase_add_test(t, what_is_removed_while_it_is_written_does_not_serve);
-    tcase_add_test(t, quotas_are_hard);
-    tcase_add_test(t, an_index_has_a_largest_number_of_keys);
-    tcase_add_test(t, spec_groups_choose_the_parts);
-    tcase_add_test(t, an_instance_leaves_nothing_behind);
-    tcase_add_test(t, a_removed_instance_stays_in_its_groups_counters);
-    tcase_add_test(t, a_trim_takes_what_was_stored_in_its_time);
-    tcase_add_test(t, a_disabled_storage_is_not_written_to_nor_chosen);
-    tcase_add_test(t, names_with_one_key_are_told_apart);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS(
+        "locator", 0, what_was_written_is_found, every_place_is_another_one,
+        batches_have_an_entry_for_each_key, windows_are_found_from_the_end,
+        a_window_of_no_size_or_too_large_is_refused, masks_say_what_need_not_be_written,
+        nobody_writes_what_another_is_writing, a_mask_of_another_length_leaves_the_session,
+        a_session_ends_by_its_time,
+        files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too,
+        a_timeout_of_nothing_ends_at_once_and_less_is_refused, whoever_does_not_lead_says_so,
+        what_is_removed_is_gone_and_its_files_go,
+        what_is_removed_while_it_is_written_does_not_serve, quotas_are_hard,
+        an_index_has_a_largest_number_of_keys, spec_groups_choose_the_parts,
+        an_instance_leaves_nothing_behind, a_removed_instance_stays_in_its_groups_counters,
+        a_trim_takes_what_was_stored_in_its_time, a_disabled_storage_is_not_written_to_nor_chosen,
+        names_with_one_key_are_told_apart);
 }

@@ -211,11 +211,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("locator_threads");
-    TCase *t = tcase_create("threads");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, everything_at_once);
-    tcase_add_test(t, what_is_submitted_late_does_not_stop_the_end);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("locator_threads", 60, everything_at_once,
+                       what_is_submitted_late_does_not_stop_the_end);
 }

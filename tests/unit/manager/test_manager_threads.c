@@ -91,10 +91,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("manager threads");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_every_thread);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
+    return CHECK_TESTS("manager threads", 60, test_every_thread);
 }

@@ -106,12 +106,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("spans");
-    TCase *t = tcase_create("spans");
-    tcase_add_test(t, nothing_is_noted_for_other_calls);
-    tcase_add_test(t, spans_nest);
-    tcase_add_test(t, spans_are_bounded);
-    tcase_add_test(t, each_allocation_fails_once);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("spans", 0, nothing_is_noted_for_other_calls, spans_nest, spans_are_bounded,
+                       each_allocation_fails_once);
 }

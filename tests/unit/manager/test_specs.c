@@ -224,15 +224,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("specs");
-    TCase *t = tcase_create("specs");
-    tcase_add_test(t, blocks_without_a_spec_do_not_count_for_it);
-    tcase_add_test(t, all_specs_that_are_named_must_be_there);
-    tcase_add_test(t, a_spec_that_the_instance_has_not_is_named);
-    tcase_add_test(t, a_spec_is_added_to_a_block);
-    tcase_add_test(t, a_look_shows_all_parts);
-    tcase_add_test(t, an_addition_needs_no_key);
-    tcase_add_test(t, parts_may_lie_in_several_storages);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("specs", 0, blocks_without_a_spec_do_not_count_for_it,
+                       all_specs_that_are_named_must_be_there,
+                       a_spec_that_the_instance_has_not_is_named, a_spec_is_added_to_a_block,
+                       a_look_shows_all_parts, an_addition_needs_no_key,
+                       parts_may_lie_in_several_storages);
 }

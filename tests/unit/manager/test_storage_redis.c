@@ -114,13 +114,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("storage_redis");
-    TCase *tcase = tcase_create("storage_redis");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, one_server);
-    tcase_add_test(tcase, the_master_of_sentinels);
-    tcase_add_test(tcase, a_cluster);
-    tcase_add_test(tcase, nobody);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_TESTS("storage_redis", 120, one_server, the_master_of_sentinels, a_cluster,
+                       nobody);
 }

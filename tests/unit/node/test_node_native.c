@@ -533,23 +533,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_native");
-    TCase *t = tcase_create("native");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, what_one_stores_another_loads);
-    tcase_add_test(t, what_lies_on_disk_comes);
-    tcase_add_test(t, connections_of_a_client_share_what_it_has);
-    tcase_add_test(t, chains_are_sent_once);
-    tcase_add_test(t, parts_of_two_clients_are_one_chunk);
-    tcase_add_test(t, pins_end_with_their_client);
-    tcase_add_test(t, prefetches);
-    tcase_add_test(t, verdicts_are_looked_at);
-    tcase_add_test(t, a_header_that_was_overwritten);
-    tcase_add_test(t, bytes_that_are_no_frame);
-    tcase_add_test(t, mutated_questions);
-    tcase_add_test(t, clients_that_are_killed);
-    tcase_add_test(t, a_node_that_starts_anew);
-    tcase_add_test(t, a_folder_that_others_can_change);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("node_native", 120, what_one_stores_another_loads, what_lies_on_disk_comes,
+                       connections_of_a_client_share_what_it_has, chains_are_sent_once,
+                       parts_of_two_clients_are_one_chunk, pins_end_with_their_client, prefetches,
+                       verdicts_are_looked_at, a_header_that_was_overwritten,
+                       bytes_that_are_no_frame, mutated_questions, clients_that_are_killed,
+                       a_node_that_starts_anew, a_folder_that_others_can_change);
 }

@@ -49,10 +49,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_native_frames");
-    TCase *t = tcase_create("frames");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, memory_comes_with_the_bytes);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("node_native_frames", 120, memory_comes_with_the_bytes);
 }

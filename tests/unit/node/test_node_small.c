@@ -318,17 +318,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("node_small");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 110);
-    tcase_add_test(t, test_more_than_fit_in_memory);
-    tcase_add_test(t, test_more_than_a_disk_takes);
-    tcase_add_test(t, test_full_memory_keeps_nothing_from_the_disk);
-    tcase_add_test(t, test_each_allocation_of_a_command_fails_once);
-    tcase_add_test(t, test_getdel_leaves_nothing);
-    tcase_add_test(t, test_pipeline_keeps_its_order);
-    tcase_add_test(t, test_pipeline_is_listed_and_ends_at_http);
-    tcase_add_test(t, test_replaced_values_stay_gone);
-    suite_add_tcase(s, t);
-    return check_main(s);
+    return CHECK_TESTS("node_small", 110, test_more_than_fit_in_memory, test_more_than_a_disk_takes,
+                       test_full_memory_keeps_nothing_from_the_disk,
+                       test_each_allocation_of_a_command_fails_once, test_getdel_leaves_nothing,
+                       test_pipeline_keeps_its_order, test_pipeline_is_listed_and_ends_at_http,
+                       test_replaced_values_stay_gone);
 }

@@ -150,11 +150,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("waits of a node's commands");
-    TCase *t = tcase_create("waits");
-    tcase_set_timeout(t, 240);
-    tcase_add_test(t, test_a_name_in_use);
-    tcase_add_test(t, test_no_worker_is_free);
-    suite_add_tcase(s, t);
-    return check_main(s);
+    return CHECK_TESTS("waits of a node's commands", 240, test_a_name_in_use,
+                       test_no_worker_is_free);
 }

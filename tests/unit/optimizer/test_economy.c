@@ -340,18 +340,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("economy");
-    TCase *tcase = tcase_create("economy");
-    tcase_add_test(tcase, steps);
-    tcase_add_test(tcase, fp8_where_weights_and_gpu_have_it);
-    tcase_add_test(tcase, first_token);
-    tcase_add_test(tcase, wear_shortens_life);
-    tcase_add_test(tcase, break_even_of_known_models);
-    tcase_add_test(tcase, a_story_in_lru);
-    tcase_add_test(tcase, a_story_replayed);
-    tcase_add_test(tcase, what_the_engine_held);
-    tcase_add_test(tcase, where_it_stops_paying);
-    tcase_add_test(tcase, what_cannot_be_valued);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_TESTS("economy", 0, steps, fp8_where_weights_and_gpu_have_it, first_token,
+                       wear_shortens_life, break_even_of_known_models, a_story_in_lru,
+                       a_story_replayed, what_the_engine_held, where_it_stops_paying,
+                       what_cannot_be_valued);
 }

@@ -190,16 +190,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("intern");
-    TCase *t = tcase_create("intern");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, numbers_come_in_order_of_appearance);
-    tcase_add_test(t, an_instance_is_part_of_the_key);
-    tcase_add_test(t, a_number_costs_at_most_32_bytes);
-    tcase_add_test(t, it_does_what_an_array_does);
-    tcase_add_test(t, room_that_was_made_changes_no_number);
-    tcase_add_test(t, what_follows_a_number_is_compared);
-    tcase_add_test(t, every_allocation_may_fail);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("intern", 50, numbers_come_in_order_of_appearance,
+                       an_instance_is_part_of_the_key, a_number_costs_at_most_32_bytes,
+                       it_does_what_an_array_does, room_that_was_made_changes_no_number,
+                       what_follows_a_number_is_compared, every_allocation_may_fail);
 }

@@ -543,25 +543,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("trace_formats");
-    TCase *t = tcase_create("formats");
-    tcase_add_test(t, mooncake);
-    tcase_add_test(t, mooncake_bad_lines);
-    tcase_add_test(t, a_line_may_hold_anything);
-    tcase_add_test(t, qwen);
-    tcase_add_test(t, kvcm_log);
-    tcase_add_test(t, kvcm_log_tokens_are_no_keys);
-    tcase_add_test(t, kvcm_log_of_writes_that_fail);
-    tcase_add_test(t, kvcm_log_of_a_manager);
-    tcase_add_test(t, kvcm_schema);
-    tcase_add_test(t, access_log);
-    tcase_add_test(t, an_access_logs_request_is_one_turn);
-    tcase_add_test(t, csv);
-    tcase_add_test(t, events_of_vllm);
-    tcase_add_test(t, events_as_arrays);
-    tcase_add_test(t, events_in_frames);
-    tcase_add_test(t, events_that_are_damaged);
-    tcase_add_test(t, formats_are_told);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("trace_formats", 0, mooncake, mooncake_bad_lines, a_line_may_hold_anything,
+                       qwen, kvcm_log, kvcm_log_tokens_are_no_keys, kvcm_log_of_writes_that_fail,
+                       kvcm_log_of_a_manager, kvcm_schema, access_log,
+                       an_access_logs_request_is_one_turn, csv, events_of_vllm, events_as_arrays,
+                       events_in_frames, events_that_are_damaged, formats_are_told);
 }

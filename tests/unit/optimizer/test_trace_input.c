@@ -240,16 +240,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("trace_input");
-    TCase *t = tcase_create("input");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, lines);
-    tcase_add_test(t, a_line_that_is_too_long_is_passed_over);
-    tcase_add_test(t, compressed_or_not_it_is_the_same);
-    tcase_add_test(t, a_damaged_stream_is_an_error);
-    tcase_add_test(t, pipes_may_give_bytes_one_by_one);
-    tcase_add_test(t, records_are_peeked_and_taken);
-    tcase_add_test(t, files_that_cannot_be_read);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("trace_input", 50, lines, a_line_that_is_too_long_is_passed_over,
+                       compressed_or_not_it_is_the_same, a_damaged_stream_is_an_error,
+                       pipes_may_give_bytes_one_by_one, records_are_peeked_and_taken,
+                       files_that_cannot_be_read);
 }

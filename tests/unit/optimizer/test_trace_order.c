@@ -252,16 +252,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("trace_order");
-    TCase *t = tcase_create("order");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, equal_times_stay_in_their_order);
-    tcase_add_test(t, what_comes_too_late_is_refused);
-    tcase_add_test(t, a_time_may_change_while_it_waits);
-    tcase_add_test(t, a_content_may_change_while_it_waits);
-    tcase_add_test(t, arrays_are_copied);
-    tcase_add_test(t, it_does_what_a_list_does);
-    tcase_add_test(t, memory_is_used_again);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("trace_order", 50, equal_times_stay_in_their_order,
+                       what_comes_too_late_is_refused, a_time_may_change_while_it_waits,
+                       a_content_may_change_while_it_waits, arrays_are_copied,
+                       it_does_what_a_list_does, memory_is_used_again);
 }

@@ -317,17 +317,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("trust");
-    TCase *tcase = tcase_create("trust");
-    tcase_add_test(tcase, findings_of_the_curve);
-    tcase_add_test(tcase, findings_of_a_replay);
-    tcase_add_test(tcase, reads_fill_nothing);
-    tcase_add_test(tcase, the_hand);
-    tcase_add_test(tcase, a_policy_without_a_hand_has_no_finding_about_it);
-    tcase_add_test(tcase, sessions_of_the_trace);
-    tcase_add_test(tcase, a_subtree_stands_for_a_session);
-    tcase_add_test(tcase, one_session_is_no_interval_at_all);
-    tcase_add_test(tcase, every_allocation_may_fail);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_TESTS("trust", 0, findings_of_the_curve, findings_of_a_replay, reads_fill_nothing,
+                       the_hand, a_policy_without_a_hand_has_no_finding_about_it,
+                       sessions_of_the_trace, a_subtree_stands_for_a_session,
+                       one_session_is_no_interval_at_all, every_allocation_may_fail);
 }

@@ -257,17 +257,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("proto");
-    TCase *tests = tcase_create("proto");
-    tcase_add_test(tests, test_types);
-    tcase_add_test(tests, test_reply_with_its_own_memory);
-    tcase_add_test(tests, test_empty);
-    tcase_add_test(tests, test_reasons);
-    tcase_add_test(tests, test_a_text_has_a_largest_size);
-    tcase_add_test(tests, test_no_utf8_leaves);
-    tcase_add_test(tests, test_no_utf8_comes);
-    tcase_add_test(tests, test_no_memory);
-    tcase_add_test(tests, test_camel);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
+    return CHECK_TESTS("proto", 0, test_types, test_reply_with_its_own_memory, test_empty,
+                       test_reasons, test_a_text_has_a_largest_size, test_no_utf8_leaves,
+                       test_no_utf8_comes, test_no_memory, test_camel);
 }

@@ -366,20 +366,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("resp_hostile");
-    TCase *tests = tcase_create("hostile");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_byte_by_byte);
-    tcase_add_test(tests, test_errors_are_values);
-    tcase_add_test(tests, test_errors_that_repeat_the_password);
-    tcase_add_test(tests, test_greetings);
-    tcase_add_test(tests, test_half_a_reply);
-    tcase_add_test(tests, test_garbage);
-    tcase_add_test(tests, test_unasked);
-    tcase_add_test(tests, test_both_write);
-    tcase_add_test(tests, test_places_that_are_none);
-    tcase_add_test(tests, test_redirections_to_nowhere);
-    tcase_add_test(tests, test_replicas_of_a_node_that_wrote_nothing);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
+    return CHECK_TESTS("resp_hostile", 60, test_byte_by_byte, test_errors_are_values,
+                       test_errors_that_repeat_the_password, test_greetings, test_half_a_reply,
+                       test_garbage, test_unasked, test_both_write, test_places_that_are_none,
+                       test_redirections_to_nowhere, test_replicas_of_a_node_that_wrote_nothing);
 }

@@ -83,12 +83,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpcs");
-    TCase *tests = tcase_create("rpcs");
-    tcase_add_test(tests, test_table_is_the_services);
-    tcase_add_test(tests, test_http_paths);
-    tcase_add_test(tests, test_who_answers);
-    tcase_add_test(tests, test_descriptors);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
+    return CHECK_TESTS("rpcs", 0, test_table_is_the_services, test_http_paths, test_who_answers,
+                       test_descriptors);
 }

@@ -94,13 +94,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("await");
-    TCase *t = tcase_create("await");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, answers_before_the_wait_end_it_at_once);
-    tcase_add_test(t, a_wait_ends_with_the_last_answer);
-    tcase_add_test(t, the_last_answer_frees_an_abandoned_wait);
-    tcase_add_test(t, an_answer_at_the_deadline_has_one_owner);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("await", 120, answers_before_the_wait_end_it_at_once,
+                       a_wait_ends_with_the_last_answer, the_last_answer_frees_an_abandoned_wait,
+                       an_answer_at_the_deadline_has_one_owner);
 }

@@ -115,13 +115,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("index");
-    TCase *t = tcase_create("index");
-    tcase_add_test(t, insert_find_erase);
-    tcase_add_test(t, every_field_of_a_key_counts);
-    tcase_add_test(t, equal_spreads_are_told_apart);
-    tcase_add_test(t, a_prefix_ends_at_the_first_key_that_is_missing);
-    tcase_add_test(t, sizes_are_bounded);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("index", 0, insert_find_erase, every_field_of_a_key_counts,
+                       equal_spreads_are_told_apart, a_prefix_ends_at_the_first_key_that_is_missing,
+                       sizes_are_bounded);
 }

@@ -106,10 +106,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("siblings");
-    TCase *t = tcase_create("siblings");
-    tcase_add_test(t, bounds_and_memory);
-    tcase_add_test(t, as_a_list_for_each_family);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("siblings", 0, bounds_and_memory, as_a_list_for_each_family);
 }

@@ -373,23 +373,14 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("chunk_header");
-    TCase *t = tcase_create("header");
-    tcase_set_timeout(t, 30);
-    tcase_add_test(t, a_sealed_chunk_says_what_went_in);
-    tcase_add_test(t, the_layout_is_the_documented_one);
-    tcase_add_test(t, every_flipped_header_bit_is_noticed);
-    tcase_add_test(t, the_sum_counts_padding_as_zero_without_a_look_at_it);
-    tcase_add_test(t, an_object_without_padding_is_the_same_but_for_that);
-    tcase_add_test(t, every_flipped_payload_byte_is_a_bad_cell);
-    tcase_add_test(t, cells_that_grow_after_they_were_parsed_are_bad_and_not_read);
-    tcase_add_test(t, sealing_and_comparing_believe_no_length_in_the_header);
-    tcase_add_test(t, a_header_that_is_cut_off_is_refused);
-    tcase_add_test(t, hostile_lengths_with_a_good_sum_are_refused);
-    tcase_add_test(t, identity_is_compared_in_full);
-    tcase_add_test(t, the_first_blocks_are_compared_alone);
-    tcase_add_test(t, geometry_out_of_bounds_is_refused);
-    tcase_add_test(t, random_bytes_never_parse);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS(
+        "chunk_header", 30, a_sealed_chunk_says_what_went_in, the_layout_is_the_documented_one,
+        every_flipped_header_bit_is_noticed, the_sum_counts_padding_as_zero_without_a_look_at_it,
+        an_object_without_padding_is_the_same_but_for_that,
+        every_flipped_payload_byte_is_a_bad_cell,
+        cells_that_grow_after_they_were_parsed_are_bad_and_not_read,
+        sealing_and_comparing_believe_no_length_in_the_header, a_header_that_is_cut_off_is_refused,
+        hostile_lengths_with_a_good_sum_are_refused, identity_is_compared_in_full,
+        the_first_blocks_are_compared_alone, geometry_out_of_bounds_is_refused,
+        random_bytes_never_parse);
 }

@@ -303,15 +303,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("key_text");
-    TCase *t = tcase_create("key_text");
-    tcase_add_test(t, own_keys_round_trip);
-    tcase_add_test(t, own_keys_have_one_form);
-    tcase_add_test(t, lmcache_keys_are_read_in_full);
-    tcase_add_test(t, lmcache_keys_round_trip);
-    tcase_add_test(t, what_lmcache_would_not_write_is_refused);
-    tcase_add_test(t, bad_fields_are_not_formatted);
-    tcase_add_test(t, digests_print_in_full);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("key_text", 0, own_keys_round_trip, own_keys_have_one_form,
+                       lmcache_keys_are_read_in_full, lmcache_keys_round_trip,
+                       what_lmcache_would_not_write_is_refused, bad_fields_are_not_formatted,
+                       digests_print_in_full);
 }

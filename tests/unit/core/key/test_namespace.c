@@ -263,15 +263,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("namespace");
-    TCase *t = tcase_create("namespace");
-    tcase_add_test(t, the_text_is_canonical);
-    tcase_add_test(t, the_digest_is_the_sum_of_the_text);
-    tcase_add_test(t, every_field_is_checked);
-    tcase_add_test(t, every_number_is_checked);
-    tcase_add_test(t, differences_are_told_field_by_field);
-    tcase_add_test(t, what_is_no_namespace_is_refused);
-    tcase_add_test(t, every_failed_allocation_is_reported);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("namespace", 0, the_text_is_canonical, the_digest_is_the_sum_of_the_text,
+                       every_field_is_checked, every_number_is_checked,
+                       differences_are_told_field_by_field, what_is_no_namespace_is_refused,
+                       every_failed_allocation_is_reported);
 }

@@ -146,14 +146,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("namespaces");
-    TCase *t = tcase_create("namespaces");
-    tcase_set_timeout(t, 30);
-    tcase_add_test(t, ids_count_up_and_stay);
-    tcase_add_test(t, a_text_comes_when_it_is_known);
-    tcase_add_test(t, their_number_is_limited);
-    tcase_add_test(t, every_failed_allocation_is_reported);
-    tcase_add_test(t, threads_agree_on_ids);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("namespaces", 30, ids_count_up_and_stay, a_text_comes_when_it_is_known,
+                       their_number_is_limited, every_failed_allocation_is_reported,
+                       threads_agree_on_ids);
 }

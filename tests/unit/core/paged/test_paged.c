@@ -200,14 +200,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("paged");
-    TCase *t = tcase_create("paged");
-    tcase_add_test(t, each_field_of_a_description_is_checked);
-    tcase_add_test(t, hostile_ids_and_layers_move_nothing);
-    tcase_add_test(t, missing_buffers_are_refused);
-    tcase_add_test(t, blocks_make_the_way_there_and_back);
-    tcase_add_test(t, a_good_cell_leaves_its_flag_alone);
-    tcase_add_test(t, far_blocks_are_addressed_in_64_bits);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("paged", 0, each_field_of_a_description_is_checked,
+                       hostile_ids_and_layers_move_nothing, missing_buffers_are_refused,
+                       blocks_make_the_way_there_and_back, a_good_cell_leaves_its_flag_alone,
+                       far_blocks_are_addressed_in_64_bits);
 }

@@ -113,13 +113,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("slots");
-    TCase *t = tcase_create("slots");
-    tcase_add_test(t, whole_blocks_are_found);
-    tcase_add_test(t, hostile_slots_are_refused);
-    tcase_add_test(t, ids_beyond_int32_are_refused);
-    tcase_add_test(t, ids_and_slots_are_inverse);
-    tcase_add_test(t, hostile_ids_are_refused);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("slots", 0, whole_blocks_are_found, hostile_slots_are_refused,
+                       ids_beyond_int32_are_refused, ids_and_slots_are_inverse,
+                       hostile_ids_are_refused);
 }

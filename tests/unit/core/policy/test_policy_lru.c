@@ -105,13 +105,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy_lru");
-    TCase *t = tcase_create("lru");
-    tcase_add_test(t, the_longest_unused_leaves_first);
-    tcase_add_test(t, a_victim_stays_until_it_is_removed);
-    tcase_add_test(t, pinned_slots_keep_their_place);
-    tcase_add_test(t, nothing_is_evictable_when_all_is_pinned);
-    tcase_add_test(t, the_registry_knows_names);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("policy_lru", 0, the_longest_unused_leaves_first,
+                       a_victim_stays_until_it_is_removed, pinned_slots_keep_their_place,
+                       nothing_is_evictable_when_all_is_pinned, the_registry_knows_names);
 }

@@ -330,18 +330,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("storing");
-    TCase *t = tcase_create("storing");
-    tcase_set_timeout(t, 100);
-    tcase_add_test(t, what_is_being_stored_is_left_to_who_does_it);
-    tcase_add_test(t, the_suffix_is_published_behind_a_prefix_that_is_there);
-    tcase_add_test(t, the_suffix_waits_for_its_prefix);
-    tcase_add_test(t, without_its_prefix_the_suffix_is_dropped);
-    tcase_add_test(t, one_that_does_not_end_is_not_waited_for_for_ever);
-    tcase_add_test(t, two_that_wait_for_each_other);
-    tcase_add_test(t, a_clear_takes_what_waits_too);
-    tcase_add_test(t, random_stores);
-    tcase_add_test(t, threads_that_store_the_same);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("storing", 100, what_is_being_stored_is_left_to_who_does_it,
+                       the_suffix_is_published_behind_a_prefix_that_is_there,
+                       the_suffix_waits_for_its_prefix, without_its_prefix_the_suffix_is_dropped,
+                       one_that_does_not_end_is_not_waited_for_for_ever,
+                       two_that_wait_for_each_other, a_clear_takes_what_waits_too, random_stores,
+                       threads_that_store_the_same);
 }

@@ -143,12 +143,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("why_prompt");
-    TCase *t = tcase_create("why_prompt");
-    tcase_add_test(t, token_ids_in_every_dress);
-    tcase_add_test(t, what_is_no_token_id);
-    tcase_add_test(t, shards);
-    tcase_add_test(t, which_namespace);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS("why_prompt", 0, token_ids_in_every_dress, what_is_no_token_id, shards,
+                       which_namespace);
 }

@@ -265,16 +265,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("poll loop");
-    TCase *t = tcase_create("poll loop");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, a_source_hears_of_input_and_of_the_end);
-    tcase_add_test(t, a_source_that_repeats_lets_others_have_their_turn);
-    tcase_add_test(t, a_source_that_was_closed_in_the_round_is_not_called);
-    tcase_add_test(t, a_loop_without_events_keeps_its_deadlines);
-    tcase_add_test(t, a_door_passes_connections_on_until_it_is_closed);
-    tcase_add_test(t, the_emptiest_loop_is_the_one_with_the_fewest_members);
-    tcase_add_test(t, without_memory_nothing_is_left);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_TESTS(
+        "poll loop", 60, a_source_hears_of_input_and_of_the_end,
+        a_source_that_repeats_lets_others_have_their_turn,
+        a_source_that_was_closed_in_the_round_is_not_called,
+        a_loop_without_events_keeps_its_deadlines, a_door_passes_connections_on_until_it_is_closed,
+        the_emptiest_loop_is_the_one_with_the_fewest_members, without_memory_nothing_is_left);
 }

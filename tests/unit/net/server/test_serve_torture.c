@@ -88,9 +88,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("serve torture");
-    TCase *tests = tcase_create("all");
-    tcase_add_test(tests, test_every_allocation);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
+    return CHECK_TESTS("serve torture", 0, test_every_allocation);
 }
