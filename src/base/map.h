@@ -124,28 +124,35 @@ static inline void tierce__numbers_prefetch(const struct tierce__numbers *number
     __builtin_prefetch(&numbers->cells[tierce__numbers_home(numbers, hash)]);
 }
 
-/* A search: the next cell, and the number that was found last. */
+/* The next number with the hash in the cells from *place on, which moves behind it;
+ * TIERCE__NUMBER_NONE: there is none. The table must have cells. */
+static inline uint32_t tierce__numbers_next(const struct tierce__numbers *numbers, uint64_t *place,
+                                            uint32_t hash)
+{
+    for (uint64_t p = *place;; p = (p + 1) & numbers->mask) {
+        uint64_t cell = numbers->cells[p];
+        if (cell == 0)
+            return TIERCE__NUMBER_NONE;
+        if ((uint32_t)(cell >> 32) == hash) {
+            *place = (p + 1) & numbers->mask;
+            return (uint32_t)cell - 1;
+        }
+    }
+}
+
+/* A search: the number that was found, and the cell behind it. */
 struct tierce__probe {
     uint64_t place;
     uint32_t hash, number;
 };
 
-static inline struct tierce__probe tierce__numbers_seek(const struct tierce__numbers *numbers,
-                                                        uint32_t hash)
+static inline struct tierce__probe tierce__numbers_first(const struct tierce__numbers *numbers,
+                                                         uint32_t hash)
 {
-    return (struct tierce__probe){tierce__numbers_home(numbers, hash), hash, TIERCE__NUMBER_NONE};
-}
-
-/* Returns the next number with the hash, also in probe->number, or TIERCE__NUMBER_NONE. */
-static inline uint32_t tierce__numbers_next(const struct tierce__numbers *numbers,
-                                            struct tierce__probe *probe)
-{
-    uint64_t cell = 0, place = probe->place;
+    struct tierce__probe probe = {tierce__numbers_home(numbers, hash), hash, TIERCE__NUMBER_NONE};
     if (numbers->cells != NULL)
-        while ((cell = numbers->cells[place]) != 0 && (uint32_t)(cell >> 32) != probe->hash)
-            place = (place + 1) & numbers->mask;
-    probe->place = (place + 1) & numbers->mask;
-    return probe->number = (uint32_t)cell - 1;
+        probe.number = tierce__numbers_next(numbers, &probe.place, hash);
+    return probe;
 }
 
 /* The body may not change the table, unless it leaves the loop.
@@ -155,8 +162,9 @@ static inline uint32_t tierce__numbers_next(const struct tierce__numbers *number
  *             return it.number;
  *     }
  */
-#define TIERCE__NUMBERS_FOR_EACH(it, numbers, hash)                                                \
-    for (struct tierce__probe it = tierce__numbers_seek(numbers, hash);                            \
-         tierce__numbers_next(numbers, &it) != TIERCE__NUMBER_NONE;)
+#define TIERCE__NUMBERS_FOR_EACH(it, numbers, of)                                                  \
+    for (struct tierce__probe it = tierce__numbers_first(numbers, of);                             \
+         it.number != TIERCE__NUMBER_NONE;                                                         \
+         it.number = tierce__numbers_next(numbers, &it.place, it.hash))
 
 #endif

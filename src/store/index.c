@@ -86,21 +86,22 @@ void tierce__index_destroy(struct tierce__index *index)
 }
 
 /* Goes on from a slot that was found and may have another key with the same hash. */
-static uint32_t confirm(const struct tierce__index *index, struct tierce__probe *probe,
-                        const struct tierce__key *key)
+static uint32_t confirm(const struct tierce__index *index, uint64_t place, uint32_t slot,
+                        uint32_t hash, const struct tierce__key *key)
 {
-    uint32_t slot = probe->number;
     while (slot != TIERCE__INDEX_NONE && !tierce__key_equal(&index->keys[slot].key, key))
-        slot = tierce__numbers_next(&index->table, probe);
+        slot = tierce__numbers_next(&index->table, &place, hash);
     return slot;
 }
 
 uint32_t tierce__index_find(const struct tierce__index *index, const struct tierce__key *key)
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
-    struct tierce__probe probe = tierce__numbers_seek(&index->table, hash_of(key));
-    tierce__numbers_next(&index->table, &probe);
-    return confirm(index, &probe, key);
+    TIERCE__NUMBERS_FOR_EACH (it, &index->table, hash_of(key)) {
+        if (tierce__key_equal(&index->keys[it.number].key, key))
+            return it.number;
+    }
+    return TIERCE__INDEX_NONE;
 }
 
 /*
@@ -111,22 +112,26 @@ uint32_t tierce__index_find(const struct tierce__index *index, const struct tier
 static size_t find_batch(const struct tierce__index *index, uint32_t *slots,
                          const struct tierce__key *keys, size_t count, bool prefix)
 {
-    struct tierce__probe probes[INDEX_BATCH];
+    uint32_t hashes[INDEX_BATCH];
+    uint64_t places[INDEX_BATCH];
     TIERCE_DASSERT(count <= INDEX_BATCH);
     for (size_t i = 0; i < count; i++) {
-        probes[i] = tierce__numbers_seek(&index->table, hash_of(&keys[i]));
-        tierce__numbers_prefetch(&index->table, probes[i].hash);
+        hashes[i] = hash_of(&keys[i]);
+        places[i] = tierce__numbers_home(&index->table, hashes[i]);
+        tierce__numbers_prefetch(&index->table, hashes[i]);
     }
     size_t candidates = 0;
     for (; candidates < count; candidates++) {
-        uint32_t slot = tierce__numbers_next(&index->table, &probes[candidates]);
+        uint32_t slot =
+            tierce__numbers_next(&index->table, &places[candidates], hashes[candidates]);
         if (slot != TIERCE__INDEX_NONE)
             __builtin_prefetch(&index->keys[slot]);
         else if (prefix)
             break;
+        slots[candidates] = slot;
     }
     for (size_t i = 0; i < candidates; i++) {
-        slots[i] = confirm(index, &probes[i], &keys[i]);
+        slots[i] = confirm(index, places[i], slots[i], hashes[i], &keys[i]);
         if (prefix && slots[i] == TIERCE__INDEX_NONE)
             return i;
     }

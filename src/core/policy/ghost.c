@@ -48,7 +48,7 @@ void tierce__ghost_fini(struct tierce__ghost *ghost)
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 /* The node of a key, or NONE. */
-static uint32_t find_node(const struct tierce__ghost *ghost, uint64_t key)
+static inline uint32_t find_node(const struct tierce__ghost *ghost, uint64_t key)
 {
     if (ghost->node_of != NULL) {
         TIERCE_ASSERT(key < ghost->range);
