@@ -112,6 +112,11 @@ void tierce__numbers_erase(struct tierce__numbers *numbers, uint32_t hash, uint3
 void tierce__numbers_replace(struct tierce__numbers *numbers, uint32_t hash, uint32_t number,
                              uint32_t by);
 
+static inline uint64_t tierce__numbers_bytes(const struct tierce__numbers *numbers)
+{
+    return numbers->cells != NULL ? (numbers->mask + 1) * sizeof(*numbers->cells) : 0;
+}
+
 /* The first cell of a hash. */
 static inline uint64_t tierce__numbers_home(const struct tierce__numbers *numbers, uint32_t hash)
 {

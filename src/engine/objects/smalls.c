@@ -47,7 +47,7 @@ void tierce__smalls_destroy(struct tierce__smalls *smalls)
             tierce__small_page_free(p->pages[n]);
         tierce__free(p->pages);
         tierce__free(p->free_numbers);
-        tierce__free(p->table);
+        tierce__numbers_fini(&p->table);
         tierce__lock_fini(&p->lock);
     }
     tierce__free(smalls);
@@ -62,7 +62,7 @@ bool tierce__smalls_takes(const struct tierce__smalls *smalls,
            tierce__small_record_bytes(what) <= smalls->record_max;
 }
 
-/* The seed is secret, so a client cannot choose names that share a bucket. */
+/* The seed is secret, so a client cannot choose names that collide in the table. */
 static uint64_t hash_key(const struct tierce__smalls *smalls, const struct tierce__key *key)
 {
     struct {
@@ -174,7 +174,7 @@ static uint32_t place_record(struct tierce__smalls *smalls, struct tierce__small
      */
     old = tierce__small_index_find(p, record->hash, record->ns);
     if (place != TIERCE__SMALLS_NOWHERE && old == TIERCE__SMALLS_NOWHERE &&
-        (*rc = tierce__small_index_reserve(p)) < 0) {
+        (*rc = tierce__numbers_reserve(&p->table, (size_t)p->table.count + 1)) < 0) {
         after->give = tierce__small_slot_free(p, place);
         return TIERCE__SMALLS_NOWHERE;
     }
@@ -185,7 +185,7 @@ static uint32_t place_record(struct tierce__smalls *smalls, struct tierce__small
         tierce__small_index_move(p, record->hash, old, place);
         after->give = tierce__small_slot_free(p, old);
     } else {
-        tierce__small_index_add(p, record->hash, place);
+        tierce__numbers_put(&p->table, (uint32_t)record->hash, place);
     }
     return place;
 }
@@ -257,7 +257,7 @@ int tierce__smalls_make_room(struct tierce__smalls *smalls, const struct tierce_
         }
     }
     if (rc == 0)
-        rc = tierce__small_index_reserve(p);
+        rc = tierce__numbers_reserve(&p->table, (size_t)p->table.count + 1);
     tierce__lock_drop(&p->lock);
     tend(smalls, p, &after);
     return rc;
@@ -587,12 +587,11 @@ void tierce__smalls_stats(struct tierce__smalls *smalls, struct tierce__smalls_s
     for (uint32_t i = 0; i < smalls->partition_count; i++) {
         struct tierce__small_partition *p = &smalls->partitions[i];
         tierce__lock_take(&p->lock);
-        out->values += p->entries;
+        out->values += p->table.count;
         out->value_bytes += p->value_bytes;
         out->pages += p->live_pages;
         out->page_bytes += p->page_bytes;
-        out->table_bytes +=
-            p->table != NULL ? ((uint64_t)p->table_mask + 1) * sizeof(*p->table) : 0;
+        out->table_bytes += tierce__numbers_bytes(&p->table);
         out->evicted_values += p->evicted_values;
         tierce__lock_drop(&p->lock);
     }

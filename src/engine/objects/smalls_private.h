@@ -6,6 +6,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/map.h"
 #include "engine/objects/smalls.h"
 
 /*
@@ -56,11 +57,6 @@ struct tierce__small_class {
     uint64_t debt; /* values to evict from the class before it requests another page */
 };
 
-struct tierce__small_entry {
-    uint32_t place; /* page << SLOT_BITS | slot, or NOWHERE */
-    uint32_t tag;   /* low half of the hash; decides the bucket */
-};
-
 struct tierce__small_partition {
     struct tierce__lock lock; /* SMALLS */
     struct tierce__small_class classes[TIERCE__SMALLS_CLASSES];
@@ -69,9 +65,7 @@ struct tierce__small_partition {
     uint32_t *free_numbers; /* [page_room] a stack: those below page_count without a page */
     uint32_t free_number_count;
     uint32_t generation;
-    struct tierce__small_entry *table;
-    uint32_t table_mask; /* buckets - 1 */
-    uint32_t entries;
+    struct tierce__numbers table; /* places (page << SLOT_BITS | slot) by half of the hash */
     uint64_t value_bytes, evicted_values, page_bytes, live_pages;
 };
 
@@ -125,12 +119,10 @@ static inline size_t tierce__small_record_bytes(const struct tierce__object_what
 
 /* ---- smalls_index.c: under the partition's lock ---------------------------------------------- */
 
-/* Makes room for one more entry. Errors: -ENOMEM. */
-TIERCE_MUSTUSE int tierce__small_index_reserve(struct tierce__small_partition *p);
 /* The place of the value with this hash and namespace, or NOWHERE. */
 uint32_t tierce__small_index_find(const struct tierce__small_partition *p, uint64_t hash,
                                   uint32_t ns);
-void tierce__small_index_add(struct tierce__small_partition *p, uint64_t hash, uint32_t place);
+/* Move or remove the place of a value with this hash, which may be damaged. */
 void tierce__small_index_move(struct tierce__small_partition *p, uint64_t hash, uint32_t from,
                               uint32_t to);
 void tierce__small_index_remove(struct tierce__small_partition *p, uint64_t hash, uint32_t place);

@@ -468,10 +468,10 @@ static uint8_t *record_of(const char *name)
 {
     for (uint32_t p = 0; p < smalls->partition_count; p++) {
         struct tierce__small_partition *part = &smalls->partitions[p];
-        for (uint32_t b = 0; part->table != NULL && b <= part->table_mask; b++) {
-            if (part->table[b].place == TIERCE__SMALLS_NOWHERE)
+        for (uint64_t c = 0; part->table.cells != NULL && c <= part->table.mask; c++) {
+            if (part->table.cells[c] == 0)
                 continue;
-            uint8_t *record = (uint8_t *)tierce__small_at(part, part->table[b].place);
+            uint8_t *record = (uint8_t *)tierce__small_at(part, (uint32_t)part->table.cells[c] - 1);
             if (memcmp(record + sizeof(struct tierce__small_record), name, strlen(name)) == 0)
                 return record;
         }
