@@ -5,7 +5,7 @@
 #include "engine/objects/objects.h"
 #include "net/server/poll_loop.h"
 #include "net/server/addresses.h"
-#include "net/server/tls.h"
+#include "net/tls.h"
 #include "base/threads.h"
 
 /*

@@ -2,11 +2,11 @@
 #ifndef TIERCE_WIRE_RESP_PRIVATE_H
 #define TIERCE_WIRE_RESP_PRIVATE_H
 
-#include <openssl/ssl.h>
 #include <sys/uio.h>
 
 #include "base/arena.h"
 #include "net/redis/resp_client.h"
+#include "net/tls.h"
 
 /* With texts of its own, which are the arena's. Errors: -ENOMEM; clear is for that too. */
 int tierce__resp_opts_copy(struct tierce__resp_opts *out, struct tierce__arena *arena,
@@ -15,11 +15,11 @@ void tierce__resp_opts_clear(struct tierce__resp_opts *opts, struct tierce__aren
 
 /* A byte stream over TCP, a Unix socket or TLS, never blocking longer than a deadline. */
 struct tierce__resp_stream {
-    int fd; /* -1: closed */
-    SSL_CTX *context;
-    SSL *ssl;
-    short wants; /* the poll events to wait for after -EAGAIN */
-    int low;     /* bytes before poll wakes for input; 0: it may not be set */
+    int fd;                              /* -1: closed */
+    struct tierce__tls_context *context; /* NULL: no TLS */
+    struct tierce__tls_session *tls;     /* while it is connected with TLS */
+    short wants;                         /* the poll events to wait for after -EAGAIN */
+    int low; /* bytes before poll wakes for input; 0: it may not be set */
 };
 
 /* Loads the TLS files, if opts asks for TLS. Errors: TIERCE_E_CONFIG, -ENOMEM, with `why`. */

@@ -8,6 +8,8 @@
 
 #include <tierce/status.h>
 
+#include "net/tls.h"
+
 /*
  * A server of calls over gRPC (unary, HTTP/2 by nghttp2 on epoll loops) and HTTP/1.1
  * (libmicrohttpd). The routes define the meaning of calls.
@@ -145,12 +147,6 @@ struct tierce__route {
     const char *method; /* HTTP: "POST", "GET"; NULL: any */
     tierce__serve_fn serve;
     void *arg;
-};
-
-struct tierce__tls {
-    const char *certificate, *key; /* PEM files; NULL: no TLS */
-    const char *client_ca;         /* PEM: clients must show a certificate of it; or NULL */
-    bool is_bare;                  /* not for HTTP/2: no ALPN inside TLS */
 };
 
 /* Several listeners may share a server; routes may differ between them. */

@@ -39,8 +39,9 @@ static int set_up(struct tierce__grpc_client *client, const struct tierce__grpc_
              opts->port);
     if (!opts->tls)
         return 0;
-    return tierce__tls_client_context(&client->tls, opts->ca_file, opts->certificate, opts->key,
-                                      why);
+    return tierce__tls_client_context(
+        &client->tls, opts->ca_file,
+        &(struct tierce__tls){.certificate = opts->certificate, .key = opts->key}, why);
 }
 
 int tierce__grpc_client_open(struct tierce__grpc_client **out,

@@ -10,7 +10,7 @@
 #include "base/deadlines.h"
 #include "net/server/grpc/grpc_client.h"
 #include "net/server/grpc/grpc_frame.h"
-#include "net/server/tls.h"
+#include "net/tls.h"
 
 #define TIERCE__CLIENT_BUFFER (64u << 10)
 

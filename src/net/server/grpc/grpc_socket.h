@@ -6,7 +6,7 @@
 #include "net/server/call_private.h"
 #include "net/server/poll_door.h"
 #include "net/server/routes.h"
-#include "net/server/tls.h"
+#include "net/tls.h"
 
 /* gRPC connections on sockets of epoll loops. */
 

@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_TLS_H
-#define TIERCE_SERVE_TLS_H
+#ifndef TIERCE_NET_TLS_H
+#define TIERCE_NET_TLS_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
-#include "net/server/serve.h"
+#include <tierce/status.h>
 
 /*
- * TLS by OpenSSL, without a socket: ciphertext and plaintext in and out. TLS 1.2 and above; ALPN
- * "h2", unless it is bare.
+ * TLS by OpenSSL, 1.2 and above: for servers and clients that own their sockets (ciphertext and
+ * plaintext in and out), and for clients that leave the socket to the session. ALPN "h2", unless it
+ * is bare.
  */
+
+struct tierce__tls {
+    const char *certificate, *key; /* PEM files; NULL: no TLS, or a client without a certificate */
+    const char *client_ca;         /* PEM: clients must show a certificate of it; or NULL */
+    bool is_bare;                  /* not for HTTP/2: no ALPN inside TLS */
+};
 
 struct tierce__tls_context; /* certificates, for many sessions; Thread: any */
 struct tierce__tls_session; /* one connection; Thread: one at a time */
@@ -21,10 +29,9 @@ struct tierce__tls_session; /* one connection; Thread: one at a time */
 TIERCE_MUSTUSE int tierce__tls_server_context(struct tierce__tls_context **out,
                                               const struct tierce__tls *files, char why[256]);
 
-/* ca_file NULL: the system's authorities. certificate, key: the client's own, or NULL. */
+/* ca_file NULL: the system's authorities. files->client_ca is ignored. */
 TIERCE_MUSTUSE int tierce__tls_client_context(struct tierce__tls_context **out, const char *ca_file,
-                                              const char *certificate, const char *key,
-                                              char why[256]);
+                                              const struct tierce__tls *files, char why[256]);
 void tierce__tls_context_destroy(struct tierce__tls_context *context);
 
 /* New sessions use the certificates of `by`, which receives the previous ones. */
@@ -63,5 +70,25 @@ bool tierce__tls_is_ready(const struct tierce__tls_session *session);
 
 /* The common name of the peer's certificate, or NULL. [borrow until destroy] */
 const char *tierce__tls_peer_name(struct tierce__tls_session *session);
+
+/* ---- a client's session on a socket ---------------------------------------------------------- */
+
+/* Makes the handshake on a connected socket that does not block, [borrow until destroy]. Errors:
+ * TIERCE_E_DEADLINE, -EPROTO (the certificate is invalid or not of `server_name`, the peer violates
+ * the protocol), -ENOMEM, other negative errno; `why` in words. */
+TIERCE_MUSTUSE int tierce__tls_session_connect(struct tierce__tls_session **out,
+                                               struct tierce__tls_context *context, int fd,
+                                               const char *server_name, uint64_t deadline_ns,
+                                               char why[256]);
+
+/* Reads or writes once, without waiting; *done > 0 on success. Errors: -EAGAIN (*wants: the events
+ * of poll to wait for), -ECONNRESET for the end, -EPROTO, other negative errno. */
+TIERCE_MUSTUSE int tierce__tls_socket_read(struct tierce__tls_session *session, void *bytes,
+                                           size_t count, size_t *done, short *wants);
+TIERCE_MUSTUSE int tierce__tls_socket_write(struct tierce__tls_session *session, const void *bytes,
+                                            size_t count, size_t *done, short *wants);
+
+/* Whether it is open and no plaintext can be read. */
+bool tierce__tls_socket_is_quiet(struct tierce__tls_session *session);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/server/tls.h"
+#include "net/tls.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/lock.h"
+#include "net/stream.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -10,9 +11,12 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 struct tierce__tls_context {
     bool is_bare;             /* as of struct tierce__tls */
@@ -22,7 +26,8 @@ struct tierce__tls_context {
 
 struct tierce__tls_session {
     SSL *ssl;
-    BIO *in, *out; /* owned by ssl */
+    BIO *in, *out; /* owned by ssl; NULL: it works on fd */
+    int fd;        /* -1 with in and out */
     bool is_ready, is_bare;
     char peer_name[256];
 };
@@ -38,7 +43,7 @@ static int complain(char why[256], const char *what, const char *file)
     unsigned long error = ERR_peek_error();
     const char *text = ERR_SYSTEM_ERROR(error) ? tierce_strerror(-(int)ERR_GET_REASON(error))
                                                : ERR_reason_error_string(error);
-    snprintf(why, 256, "%s %.150s: %.60s", what, file, text != NULL ? text : "it cannot be read");
+    snprintf(why, 256, "cannot load %.150s: %.60s (%s)", file, text != NULL ? text : "TLS", what);
     ERR_clear_error();
     return TIERCE_E_CONFIG;
 }
@@ -56,31 +61,34 @@ static int choose_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_b
     return SSL_TLSEXT_ERR_OK;
 }
 
-static int make_context(struct tierce__tls_context **out, const SSL_METHOD *method)
+static int make_context(struct tierce__tls_context **out, const SSL_METHOD *method, bool is_bare,
+                        char why[256])
 {
     struct tierce__tls_context *context = tierce__calloc(1, sizeof(*context));
+    snprintf(why, 256, "no memory for TLS");
     if (context == NULL)
         return -ENOMEM;
+    ERR_clear_error();
     tierce__lock_init(&context->lock, TIERCE__LOCK_SERVE_TLS);
     context->ssl = SSL_CTX_new(method);
     if (context->ssl == NULL || SSL_CTX_set_min_proto_version(context->ssl, TLS1_2_VERSION) != 1) {
         tierce__tls_context_destroy(context);
         return -ENOMEM;
     }
-    /* Buffers only while they are in use: there may be thousands of idle connections. */
-    SSL_CTX_set_mode(context->ssl, SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_options(context->ssl, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    context->is_bare = is_bare;
     *out = context;
     return 0;
 }
 
-static int use_own(SSL_CTX *ssl, const char *certificate, const char *key, char why[256])
+static int use_own(SSL_CTX *ssl, const struct tierce__tls *files, char why[256])
 {
-    if (SSL_CTX_use_certificate_chain_file(ssl, certificate) != 1)
+    const char *certificate = files->certificate, *key = files->key;
+    if (certificate != NULL && SSL_CTX_use_certificate_chain_file(ssl, certificate) != 1)
         return complain(why, "TLS certificate", certificate);
     /* Also fails if the key does not match the certificate. */
-    if (key == NULL || SSL_CTX_use_PrivateKey_file(ssl, key, SSL_FILETYPE_PEM) != 1)
-        return complain(why, "TLS key", key != NULL ? key : "(none)");
+    if (key != NULL && SSL_CTX_use_PrivateKey_file(ssl, key, SSL_FILETYPE_PEM) != 1)
+        return complain(why, "TLS key", key);
     return 0;
 }
 
@@ -96,55 +104,53 @@ static int demand_clients(SSL_CTX *ssl, const char *ca_file, char why[256])
     return 0;
 }
 
+static int end_context(struct tierce__tls_context **out, struct tierce__tls_context *context,
+                       int rc)
+{
+    if (rc == 0)
+        *out = context;
+    else
+        tierce__tls_context_destroy(context);
+    return rc;
+}
+
 int tierce__tls_server_context(struct tierce__tls_context **out, const struct tierce__tls *files,
                                char why[256])
 {
     struct tierce__tls_context *context = NULL;
-    int rc = make_context(&context, TLS_server_method());
-    if (rc != 0) {
-        snprintf(why, 256, "no memory for TLS");
+    int rc = make_context(&context, TLS_server_method(), files->is_bare, why);
+    if (rc != 0)
         return rc;
-    }
-    context->is_bare = files->is_bare;
     if (!context->is_bare)
         SSL_CTX_set_alpn_select_cb(context->ssl, choose_alpn, NULL);
     /* A resumed session would not present its certificate. */
     SSL_CTX_set_session_cache_mode(context->ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_options(context->ssl, SSL_OP_NO_TICKET);
-    rc = use_own(context->ssl, files->certificate, files->key, why);
+    rc = use_own(context->ssl, files, why);
+    if (rc == 0 && SSL_CTX_check_private_key(context->ssl) != 1)
+        rc = complain(why, "TLS key", files->key != NULL ? files->key : "(none)");
     if (rc == 0 && files->client_ca != NULL)
         rc = demand_clients(context->ssl, files->client_ca, why);
-    if (rc != 0) {
-        tierce__tls_context_destroy(context);
-        return rc;
-    }
-    *out = context;
-    return 0;
+    return end_context(out, context, rc);
 }
 
 int tierce__tls_client_context(struct tierce__tls_context **out, const char *ca_file,
-                               const char *certificate, const char *key, char why[256])
+                               const struct tierce__tls *files, char why[256])
 {
     struct tierce__tls_context *context = NULL;
-    int rc = make_context(&context, TLS_client_method());
-    if (rc != 0) {
-        snprintf(why, 256, "no memory for TLS");
+    int rc = make_context(&context, TLS_client_method(), files->is_bare, why);
+    if (rc != 0)
         return rc;
-    }
     SSL_CTX_set_verify(context->ssl, SSL_VERIFY_PEER, NULL);
     if ((ca_file != NULL ? SSL_CTX_load_verify_locations(context->ssl, ca_file, NULL)
                          : SSL_CTX_set_default_verify_paths(context->ssl)) != 1)
-        rc = complain(why, "TLS authority", ca_file != NULL ? ca_file : "of the system");
-    if (rc == 0 && certificate != NULL)
-        rc = use_own(context->ssl, certificate, key, why);
-    if (rc == 0 && SSL_CTX_set_alpn_protos(context->ssl, alpn, ALPN_BYTES) != 0)
+        rc = complain(why, "TLS authority", ca_file != NULL ? ca_file : "the system's");
+    if (rc == 0)
+        rc = use_own(context->ssl, files, why);
+    if (rc == 0 && !context->is_bare &&
+        SSL_CTX_set_alpn_protos(context->ssl, alpn, ALPN_BYTES) != 0)
         rc = -ENOMEM;
-    if (rc != 0) {
-        tierce__tls_context_destroy(context);
-        return rc;
-    }
-    *out = context;
-    return 0;
+    return end_context(out, context, rc);
 }
 
 void tierce__tls_context_destroy(struct tierce__tls_context *context)
@@ -188,35 +194,84 @@ static bool expect_name(SSL *ssl, const char *name)
            X509_VERIFY_PARAM_set1_host(param, name, 0) == 1;
 }
 
-int tierce__tls_session_create(struct tierce__tls_session **out,
-                               struct tierce__tls_context *context, const char *server_name)
+/* OpenSSL's BIO for sockets writes without MSG_NOSIGNAL: a closed connection would end the
+ * process. */
+static int write_socket(BIO *bio, const char *bytes, int count)
+{
+    ssize_t n = send((int)BIO_get_fd(bio, NULL), bytes, (size_t)count, MSG_NOSIGNAL);
+    BIO_clear_retry_flags(bio);
+    if (n < 0 && BIO_sock_should_retry((int)n) != 0)
+        BIO_set_retry_write(bio);
+    return (int)n;
+}
+
+static BIO_METHOD *socket_method; /* NULL: no memory */
+
+static void make_socket_method(void)
+{
+    const BIO_METHOD *plain = BIO_s_socket();
+    BIO_METHOD *method = BIO_meth_new(BIO_TYPE_SOCKET, "socket without signals");
+    if (method == NULL)
+        return;
+    BIO_meth_set_write(method, write_socket);
+    BIO_meth_set_read(method, BIO_meth_get_read(plain));
+    BIO_meth_set_ctrl(method, BIO_meth_get_ctrl(plain));
+    BIO_meth_set_create(method, BIO_meth_get_create(plain));
+    BIO_meth_set_destroy(method, BIO_meth_get_destroy(plain));
+    socket_method = method;
+}
+
+static BIO *new_socket_bio(int fd)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_socket_method);
+    BIO *bio = socket_method != NULL ? BIO_new(socket_method) : NULL;
+    if (bio != NULL)
+        BIO_set_fd(bio, fd, BIO_NOCLOSE);
+    return bio;
+}
+
+/* fd -1: the session has no socket. */
+static int make_session(struct tierce__tls_session **out, struct tierce__tls_context *context,
+                        int fd, const char *server_name)
 {
     struct tierce__tls_session *session = tierce__calloc(1, sizeof(*session));
     if (session == NULL)
         return -ENOMEM;
     session->is_bare = context->is_bare;
+    session->fd = fd;
     session->ssl = new_ssl(context);
-    session->in = BIO_new(BIO_s_mem());
-    session->out = BIO_new(BIO_s_mem());
-    if (session->ssl == NULL || session->in == NULL || session->out == NULL) {
-        BIO_free(session->in);
-        BIO_free(session->out);
-        session->in = session->out = NULL;
-        tierce__tls_session_destroy(session);
-        return -ENOMEM;
+    BIO *in = fd < 0 ? BIO_new(BIO_s_mem()) : new_socket_bio(fd);
+    BIO *out_bio = fd < 0 ? BIO_new(BIO_s_mem()) : in;
+    if (session->ssl == NULL || in == NULL || out_bio == NULL) {
+        BIO_free(in);
+        BIO_free(out_bio != in ? out_bio : NULL);
+        goto fail;
     }
-    SSL_set_bio(session->ssl, session->in, session->out);
-    if (server_name == NULL) {
+    SSL_set_bio(session->ssl, in, out_bio);
+    /* Without a socket: buffers only while they are in use, for thousands of idle connections. */
+    SSL_set_mode(session->ssl,
+                 fd < 0 ? SSL_MODE_RELEASE_BUFFERS
+                        : SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    session->in = fd < 0 ? in : NULL;
+    session->out = fd < 0 ? out_bio : NULL;
+    if (server_name == NULL)
         SSL_set_accept_state(session->ssl);
-    } else {
+    else
         SSL_set_connect_state(session->ssl);
-        if (!expect_name(session->ssl, server_name)) {
-            tierce__tls_session_destroy(session);
-            return -ENOMEM;
-        }
+    if (server_name == NULL || expect_name(session->ssl, server_name)) {
+        *out = session;
+        return 0;
     }
-    *out = session;
-    return 0;
+fail:
+    tierce__tls_session_destroy(session);
+    return -ENOMEM;
+}
+
+int tierce__tls_session_create(struct tierce__tls_session **out,
+                               struct tierce__tls_context *context, const char *server_name)
+{
+    return make_session(out, context, -1, server_name);
 }
 
 void tierce__tls_session_destroy(struct tierce__tls_session *session)
@@ -230,6 +285,7 @@ void tierce__tls_session_destroy(struct tierce__tls_session *session)
 int tierce__tls_feed(struct tierce__tls_session *session, const void *bytes, size_t count)
 {
     TIERCE_ASSERT(count <= INT_MAX);
+    TIERCE_DASSERT(session->in != NULL);
     return BIO_write(session->in, bytes, (int)count) == (int)count ? 0 : -ENOMEM;
 }
 
@@ -309,6 +365,7 @@ void tierce__tls_end(struct tierce__tls_session *session)
 
 size_t tierce__tls_take(struct tierce__tls_session *session, void *bytes, size_t capacity)
 {
+    TIERCE_DASSERT(session->out != NULL);
     if (capacity > INT_MAX)
         capacity = INT_MAX;
     int n = BIO_read(session->out, bytes, (int)capacity);
@@ -323,4 +380,83 @@ bool tierce__tls_is_ready(const struct tierce__tls_session *session)
 const char *tierce__tls_peer_name(struct tierce__tls_session *session)
 {
     return session->peer_name[0] != '\0' ? session->peer_name : NULL;
+}
+
+/* ---- a session on a socket ------------------------------------------------------------------- */
+
+/* The status of a call that returned n <= 0. */
+static int socket_status(const struct tierce__tls_session *session, int n, short *wants)
+{
+    int code = SSL_get_error(session->ssl, n), error = errno;
+    *wants = code == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN;
+    if (code == SSL_ERROR_WANT_READ || code == SSL_ERROR_WANT_WRITE)
+        return -EAGAIN;
+    if (code == SSL_ERROR_SSL)
+        return -EPROTO;
+    return code == SSL_ERROR_SYSCALL && error != 0 ? -error : -ECONNRESET;
+}
+
+/* SSL_get_error reads both. */
+static void clear_errors(const struct tierce__tls_session *session)
+{
+    TIERCE_DASSERT(session->fd >= 0);
+    ERR_clear_error();
+    errno = 0;
+}
+
+int tierce__tls_session_connect(struct tierce__tls_session **out,
+                                struct tierce__tls_context *context, int fd,
+                                const char *server_name, uint64_t deadline_ns, char why[256])
+{
+    struct tierce__tls_session *session = NULL;
+    TIERCE_DASSERT(fd >= 0);
+    int rc = make_session(&session, context, fd, server_name);
+    while (rc == 0) {
+        short wants;
+        clear_errors(session);
+        int n = SSL_do_handshake(session->ssl);
+        if (n == 1) {
+            session->is_ready = true;
+            *out = session;
+            return 0;
+        }
+        rc = socket_status(session, n, &wants);
+        if (rc == -EAGAIN)
+            rc = tierce__stream_wait(fd, wants, NULL, deadline_ns);
+    }
+    long verified = session != NULL ? SSL_get_verify_result(session->ssl) : X509_V_OK;
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    snprintf(why, 256, "TLS with %.100s: %.100s", server_name,
+             verified != X509_V_OK ? X509_verify_cert_error_string(verified)
+             : reason != NULL      ? reason
+                                   : tierce_strerror(rc));
+    ERR_clear_error();
+    tierce__tls_session_destroy(session);
+    return rc;
+}
+
+int tierce__tls_socket_read(struct tierce__tls_session *session, void *bytes, size_t count,
+                            size_t *done, short *wants)
+{
+    clear_errors(session);
+    int n = SSL_read_ex(session->ssl, bytes, count, done);
+    return n == 1 ? 0 : socket_status(session, n, wants);
+}
+
+int tierce__tls_socket_write(struct tierce__tls_session *session, const void *bytes, size_t count,
+                             size_t *done, short *wants)
+{
+    clear_errors(session);
+    int n = SSL_write_ex(session->ssl, bytes, count, done);
+    return n == 1 ? 0 : socket_status(session, n, wants);
+}
+
+bool tierce__tls_socket_is_quiet(struct tierce__tls_session *session)
+{
+    /* Tickets of a session may wait to be read; they are no answer. */
+    char byte;
+    short wants;
+    clear_errors(session);
+    int n = SSL_peek(session->ssl, &byte, 1);
+    return n <= 0 && socket_status(session, n, &wants) == -EAGAIN;
 }
