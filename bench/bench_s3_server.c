@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/bench_s3_server.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,7 +12,11 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
 #include "base/lock.h"
+#include "net/listen.h"
+#include "net/stream.h"
 
 #define CONNECTIONS_MAX 256
 #define HEAD_BYTES      8192
@@ -39,27 +43,16 @@ struct connection {
     uint8_t scratch[SCRATCH_BYTES];
 };
 
-static bool send_all(int fd, const void *data, size_t bytes, int flags)
-{
-    const char *at = data;
-    while (bytes > 0) {
-        ssize_t n = send(fd, at, bytes, flags | MSG_NOSIGNAL);
-        if (n <= 0)
-            return false;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 static bool reply(const struct connection *c, const char *status, const char *headers,
                   const void *body, size_t bytes)
 {
     char head[512];
     int used = snprintf(head, sizeof(head), "HTTP/1.1 %s\r\nContent-Length: %zu\r\n%s\r\n", status,
                         bytes, headers);
-    return send_all(c->fd, head, (size_t)used, bytes > 0 ? MSG_MORE : 0) &&
-           send_all(c->fd, body, bytes, 0);
+    TIERCE_ASSERT(used > 0 && used < (int)sizeof(head));
+    struct iovec pieces[] = {{.iov_base = head, .iov_len = (size_t)used},
+                             {.iov_base = (void *)(uintptr_t)body, .iov_len = bytes}};
+    return tierce__stream_send(c->fd, pieces, 2, TIERCE__DEADLINE_NEVER) == 0;
 }
 
 static bool give_range(const struct connection *c)
@@ -176,44 +169,30 @@ static void begin_connection(struct tierce__bench_s3 *server, int fd)
 static void *accept_all(void *arg)
 {
     struct tierce__bench_s3 *server = arg;
-    for (;;) {
+    while (tierce__stream_wait(server->listener, POLLIN, NULL, TIERCE__DEADLINE_NEVER) == 0) {
         int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0)
             begin_connection(server, fd);
-        else if (errno != EINTR && errno != ECONNABORTED)
-            return NULL;
+        else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN)
+            break;
     }
-}
-
-static int listen_on_loopback(int *out, uint16_t *port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 64) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
-        int rc = -errno;
-        close(fd);
-        return rc;
-    }
-    *port = ntohs(address.sin_port);
-    *out = fd;
-    return 0;
+    return NULL;
 }
 
 int tierce__bench_s3_start(struct tierce__bench_s3 **out, const uint8_t *object, size_t bytes,
                            uint16_t *port)
 {
+    char why[256];
     struct tierce__bench_s3 *server = tierce__calloc(1, sizeof(*server));
     if (server == NULL)
         return -ENOMEM;
+    TIERCE_ASSERT(bytes > 0);
+    *port = 0;
     server->object = object;
     server->bytes = bytes;
     for (int i = 0; i < CONNECTIONS_MAX; i++)
         server->fds[i] = -1;
-    int rc = listen_on_loopback(&server->listener, port);
+    int rc = tierce__listen_tcp(&server->listener, port, "127.0.0.1", why);
     if (rc != 0) {
         tierce__free(server);
         return rc;
