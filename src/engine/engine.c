@@ -414,7 +414,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__sessions_expire(engine, NULL, true);
     while (atomic_load(&engine->calling) > 0)
         sched_yield();
-    tierce__access_close(engine->access_log);
+    tierce__line_log_close(engine->access_log);
     engine->access_log = NULL;
     while (engine->rung_count > 0) {
         struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
@@ -715,7 +715,7 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
 #include <tierce/stats.def>
 #undef TIERCE_STAT
     uint64_t lines, dropped;
-    tierce__access_counts(engine->access_log, &lines, &dropped);
+    tierce__line_log_counts(engine->access_log, &lines, &dropped);
     out->access_lines = (int64_t)lines;
     out->access_dropped = (int64_t)dropped;
     if (engine->client != NULL) {

@@ -136,7 +136,7 @@ struct tierce_engine {
     struct tierce__settings settings;
     _Atomic int mode; /* enum tierce_mode; relaxed: applies to operations that begin later */
 
-    struct tierce__access_log *access_log; /* or NULL */
+    struct tierce__line_log *access_log;   /* or NULL */
     struct tierce__departures *departures; /* or NULL */
     struct tierce__events *events;
     struct tierce__namespaces *namespaces;
@@ -534,11 +534,11 @@ void tierce__prefetches_drop(struct tierce_view *view);
 /* ---- lines of the access log ---- */
 
 /* Begins a line about the first `what.count` blocks of a chain, if there is a log. */
-static inline void tierce__view_access(struct tierce_view *view, struct tierce__access_line *line,
+static inline void tierce__view_access(struct tierce_view *view, struct tierce__line *line,
                                        const char *op, const struct tierce_chain *chain,
                                        struct tierce__access_what what)
 {
-    *line = (struct tierce__access_line){0};
+    *line = (struct tierce__line){0};
     if (view->engine->access_log == NULL || what.count == 0)
         return;
     what.ns_digest = view->ns_digest;

@@ -31,7 +31,7 @@ static void count_lookup(struct tierce_view *view, uint64_t from_block, uint64_t
                   beyond(found->memory_blocks, from_block));
 }
 
-static void end_line(struct tierce_engine *engine, struct tierce__access_line *line,
+static void end_line(struct tierce_engine *engine, struct tierce__line *line,
                      const struct tierce_found *found)
 {
     uint64_t beyond_memory = found->blocks - found->memory_blocks;
@@ -251,7 +251,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     if (rc < 0)
         return rc;
     struct tierce_found found = {0};
-    struct tierce__access_line line;
+    struct tierce__line line;
     tierce__view_access(view, &line, "lookup", chain,
                         (struct tierce__access_what){
                             .count = to_block, .request = opts->session, .held = opts->from_block});
@@ -263,7 +263,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         count_lookup(view, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }
-    tierce__access_drop(&line);
+    tierce__line_clear(&line);
     tierce__keys_fini(&l.keys);
     return rc;
 }

@@ -2,7 +2,7 @@
 #include "manager/event_log.h"
 
 #include "base/json_write.h"
-#include "manager/line_log.h"
+#include "base/line_log.h"
 
 #include <stdio.h>
 #include <string.h>

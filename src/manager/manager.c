@@ -101,7 +101,9 @@ static int open_log(struct tierce__line_log **out, const char *folder, const cha
     char *path = folder[0] != '\0' ? tierce__join_path(folder, name) : NULL;
     int rc = tierce__line_log_open(
         out,
-        &(struct tierce__line_log_opts){.size = sizeof(struct tierce__line_log_opts), .path = path},
+        &(struct tierce__line_log_opts){.size = sizeof(struct tierce__line_log_opts),
+                                        .path = path,
+                                        .failure = "manager.log_lost"},
         why);
     tierce__free(path);
     return rc;

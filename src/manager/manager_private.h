@@ -9,7 +9,7 @@
 #include "manager/event_log.h"
 #include "manager/api/faults.h"
 #include "manager/api/history.h"
-#include "manager/line_log.h"
+#include "base/line_log.h"
 #include "manager/locate/locator.h"
 #include "manager/manager.h"
 #include "manager/reclaim/reclaimer.h"

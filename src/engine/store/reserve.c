@@ -49,7 +49,7 @@ struct tierce__reservation {
     struct tierce__buf **leases;     /* [keys.count] while memory is reserved */
     struct tierce__shape tail_shape; /* while memory is reserved */
     struct tierce__keys keys;        /* of the whole prefix, touched at the end */
-    struct tierce__access_line line; /* for the access log */
+    struct tierce__line line;        /* for the access log */
 
     /* From end on. */
     struct tierce__parked parked;
@@ -307,7 +307,7 @@ static void free_reservation(struct tierce__reservation *r)
     tierce__free(r->leases);
     tierce__free(r->rooms);
     tierce__shape_fini(&r->tail_shape);
-    tierce__access_drop(&r->line);
+    tierce__line_clear(&r->line);
     tierce__keys_fini(&r->keys);
     tierce__free(r);
 }

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/json_write.h"
 #include "manager/api/api_private.h"
-#include "manager/line_log.h"
+#include "base/line_log.h"
 #include "proto/kvcm/proto_json.h"
 
 #include <string.h>

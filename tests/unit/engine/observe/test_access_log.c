@@ -258,15 +258,15 @@ END_TEST
 START_TEST(what_does_not_fit_is_dropped)
 {
     enum { BLOCKS = 20000, LINES = 200 };
-    struct tierce__access_log *log;
-    struct tierce__access_line line;
+    struct tierce__line_log *log;
+    struct tierce__line line;
     uint8_t *hashes = calloc(2 * BLOCKS, TIERCE_HASH_BYTES);
     struct tierce__access_what what = {.ns_digest = hashes, .hashes = hashes, .count = 2 * BLOCKS};
     uint64_t lines, dropped;
     ck_assert_int_eq(tierce__access_open(&log, path, 1 << 20), 0);
     tierce__access_begin(log, &line, "lookup", &what);
     tierce__access_end(log, &line, NULL, 0);
-    tierce__access_counts(log, &lines, &dropped);
+    tierce__line_log_counts(log, &lines, &dropped);
     ck_assert_uint_eq(lines, 1);
     ck_assert_uint_eq(dropped, 1);
     what.count = BLOCKS;
@@ -274,10 +274,10 @@ START_TEST(what_does_not_fit_is_dropped)
         tierce__access_begin(log, &line, "lookup", &what);
         tierce__access_end(log, &line, NULL, 0);
     }
-    tierce__access_counts(log, &lines, &dropped);
+    tierce__line_log_counts(log, &lines, &dropped);
     ck_assert_uint_eq(lines, LINES + 1);
     ck_assert_uint_le(dropped, LINES);
-    tierce__access_close(log);
+    tierce__line_log_close(log);
     free(hashes);
     struct tierce__trace *trace = open_trace(path);
     struct tierce__trace_request r;
