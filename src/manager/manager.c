@@ -12,7 +12,7 @@
 #include "manager/api/admin_http.h"
 #include "manager/api/api_private.h"
 #include "manager/manager_config.h"
-#include "manager/file_lock.h"
+#include "base/file_lock.h"
 #include "manager/manager_private.h"
 #include "manager/api/manager_metrics.h"
 #include "manager/api/page.h"

@@ -8,10 +8,10 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/json_value.h"
 #include "base/json_write.h"
 #include "base/utf8.h"
-#include "manager/file_lock.h"
 #include "manager/lease/lease.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
  */
 #include "base/alloc.h"
 #include "base/vfs/vfs.h"
-#include "manager/file_lock.h"
+#include "base/file_lock.h"
 #include "manager/registry/registry_store.h"
 
 #include <errno.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/clock.h"
+#include "base/file_lock.h"
 #include "store/disk/disk_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 /*
@@ -67,19 +66,5 @@ void tierce__disk_unlock(struct tierce__disk *d)
 int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms)
 {
     int rc = open_lock(d);
-    uint64_t deadline = tierce__deadline_in_ms(wait_ms);
-    long pause_ns = 1000000;
-    while (rc == 0) {
-        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-        if (fcntl(d->lock_fd, F_OFD_SETLK, &lock) == 0)
-            break;
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
-            rc = -errno;
-        else if (tierce__now_ns() >= deadline)
-            rc = TIERCE_E_LOCKED;
-        else
-            nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
-        pause_ns = pause_ns < 50000000 ? pause_ns * 2 : pause_ns;
-    }
-    return rc;
+    return rc == 0 ? tierce__file_lock_fd(d->lock_fd, TIERCE__FILE_LOCK_RECORD, wait_ms) : rc;
 }
