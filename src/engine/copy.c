@@ -202,7 +202,7 @@ int64_t tierce_copy(struct tierce_view *view, const struct tierce_chain *chain, 
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (view->engine->client != NULL)
+    if (view->engine->rung_count == 0)
         return TIERCE_E_UNSUPPORTED;
     struct copy copy = {
         .engine = view->engine, .view = view, .chain = chain, .opts = opts, .to_block = to_block};

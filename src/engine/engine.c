@@ -15,24 +15,17 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/store/backfill.h"
-#include "engine/node_client/client.h"
 #include "engine/node_client/client_socket.h"
-#include "engine/remotes.h"
 #include "engine/engine_config.h"
 #include "engine/observe/departures.h"
 #include "engine/engine_private.h"
+#include "engine/lender.h"
 #include "engine/observe/engine_events.h"
 #include "engine/store/joint.h"
-#include "engine/observe/engine_metrics.h"
 #include "engine/observe/operate.h"
 #include "engine/node_client/shared.h"
-#include "engine/why/why.h"
-#include "store/disk/disk.h"
+#include "net/control/control.h"
 #include "store/remote/lmcache_names.h"
-#include "store/memory/memory.h"
-
-/* How often the keeper looks for pins past their deadline. */
-#define KEEPER_MS 100u
 
 static struct tierce__lock registry_lock; /* REGISTRY */
 static struct tierce__cond registry_changed;
@@ -102,183 +95,6 @@ static char *canonical_path(const char *path)
 
 /* ---- opening ---- */
 
-/* The configuration takes no other names. */
-static const struct tierce__policy_ops *policy_of(const struct tierce_config *config,
-                                                  enum tierce__engine_param param)
-{
-    const struct tierce__policy_ops *policy =
-        tierce__policy_find(tierce__engine_text(config, param));
-    TIERCE_ASSERT(policy != NULL);
-    return policy;
-}
-
-/* A tier reports added and removed chunks, under its lock. */
-static void watch_rung(void *arg, const struct tierce__tier_event *event)
-{
-    const struct tierce__rung *rung = arg;
-    size_t index = (size_t)(rung - rung->engine->rungs);
-    if (tierce__smalls_is_page(event->key)) { /* pages are internal to smalls */
-        if (!event->admitted)
-            tierce__smalls_page_left(rung->engine->smalls, event->key);
-        return;
-    }
-    tierce__why_note(rung->engine, index, event);
-    tierce__events_tell(rung->engine->events, index, event);
-}
-
-void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
-                             enum tierce_origin origin, const char *policy, uint64_t window_bytes)
-{
-    TIERCE_ASSERT(engine->rung_count < TIERCE__TIERS_MAX);
-    struct tierce__rung *rung = &engine->rungs[engine->rung_count++];
-    rung->engine = engine;
-    rung->policy = policy;
-    rung->tier = tier;
-    rung->origin = origin;
-    rung->window_bytes = window_bytes;
-    tier->ops->watch(tier, watch_rung, rung);
-    tierce__health_init(&rung->health, &engine->settings.health);
-    rung->health.shared = (tier->ops->caps & TIERCE__TIER_SHARED) != 0;
-}
-
-static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
-                       char why[TIERCE_CONFIG_ERROR_BYTES])
-{
-    uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
-    int rc = tierce__pool_create(
-        &engine->pool, &(struct tierce__pool_opts){
-                           .size = sizeof(struct tierce__pool_opts),
-                           .cap_bytes = engine->settings.memory_bytes,
-                           .buf_count_max = (uint32_t)chunks,
-                           .shared = tierce__engine_bool(config, TIERCE__ENGINE_MEMORY_SHARED) ||
-                                     tierce__remotes_share_memory(config)});
-    if (rc < 0) {
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
-                 (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
-        return rc;
-    }
-    struct tierce__tier *tier;
-    rc = tierce__memory_open(
-        &tier, &(struct tierce__memory_opts){
-                   .size = sizeof(struct tierce__memory_opts),
-                   .pool = engine->pool,
-                   .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
-                   .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
-    if (rc == 0)
-        tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
-                                policy_of(config, TIERCE__ENGINE_MEMORY_POLICY)->name, 0);
-    return rc == 0
-               ? tierce__smalls_create(&engine->smalls, tier, engine->pool, &engine->object_walks)
-               : rc;
-}
-
-/* If the disk cannot be used, the engine runs on memory, or does not open if it is strict. */
-static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
-                     char why[TIERCE_CONFIG_ERROR_BYTES])
-{
-    const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
-    if (path[0] == '\0')
-        return 0;
-    uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_DISK_QUEUE);
-    struct tierce__disk_opts opts = {
-        .size = sizeof(opts),
-        .path = path,
-        .cap_bytes = tierce__engine_number(config, TIERCE__ENGINE_DISK_SIZE),
-        .policy = policy_of(config, TIERCE__ENGINE_DISK_POLICY),
-        .namespaces = engine->namespaces,
-        .pool = engine->pool,
-        .io_depth = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_DEPTH),
-        .queue_bytes = queue > 0 ? queue : engine->settings.memory_bytes / 4,
-        .flush_interval_ms =
-            (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_FLUSH_INTERVAL),
-        .lock_wait_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_LOCK_WAIT),
-        .buffered = !tierce__engine_bool(config, TIERCE__ENGINE_DISK_DIRECT),
-        .admit_second =
-            strcmp(tierce__engine_text(config, TIERCE__ENGINE_DISK_ADMIT), "second") == 0,
-        .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_DISK_TTL),
-        .why = engine->disk_error,
-    };
-    struct tierce__tier *tier;
-    int status = tierce__disk_open(&tier, &opts);
-    if (status == 0) {
-        tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
-                                tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
-        return 0;
-    }
-    if (engine->disk_error[0] == '\0') /* there was no memory, or the options are invalid */
-        snprintf(engine->disk_error, sizeof(engine->disk_error), "%s", tierce_strerror(status));
-    if (tierce__engine_bool(config, TIERCE__ENGINE_STRICT)) {
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "disk.path: %.200s cannot be used: %s", path,
-                 engine->disk_error);
-        return status;
-    }
-    tierce__count(engine, TIERCE__STAT_disk_open_status, status);
-    tierce__log(TIERCE_LOG_ERROR, "store_folder_refused",
-                "path=\"%s\" reason=\"%s\" consequence=\"chunks are kept in memory only\"", path,
-                tierce_strerror(status));
-    return 0;
-}
-
-/* An access log that cannot be written leaves the engine without one. */
-static void open_access_log(struct tierce_engine *engine, const struct tierce_config *config)
-{
-    const char *path = tierce__engine_text(config, TIERCE__ENGINE_ACCESS_LOG_PATH);
-    if (path[0] == '\0')
-        return;
-    int rc = tierce__access_open(&engine->access_log, path,
-                                 tierce__engine_number(config, TIERCE__ENGINE_ACCESS_LOG_SIZE));
-    if (rc < 0)
-        tierce__log(TIERCE_LOG_WARN, "access_log_refused",
-                    "path=\"%s\" reason=\"%s\" consequence=\"no access log is written\"", path,
-                    tierce_strerror(rc));
-}
-
-/* An engine that cannot be asked works all the same. */
-static void open_control(struct tierce_engine *engine, const struct tierce_config *config)
-{
-    char why[256];
-    struct tierce__control_opts opts = {
-        .size = sizeof(opts),
-        .socket = tierce__engine_text(config, TIERCE__ENGINE_CONTROL_SOCKET),
-        .port = (uint16_t)tierce__engine_number(config, TIERCE__ENGINE_METRICS_PORT),
-        .routes = tierce__engine_pages,
-        .route_count = tierce__engine_page_count,
-        .arg = engine};
-    if ((opts.socket[0] == '\0' && opts.port == 0) || engine->client != NULL)
-        return; /* a node is asked itself */
-    int rc = tierce__control_start(&engine->control, &opts, why);
-    if (rc < 0)
-        tierce__log(
-            TIERCE_LOG_WARN, "control_refused",
-            "reason=\"%s\" consequence=\"tierce top, why and ctl cannot reach this process\"", why);
-}
-
-/* Ends pins at their deadline, so that an abandoned request cannot hold memory, and tries tiers
- * that are out of service, so that they return to service without requests. */
-static void *run_keeper(void *arg)
-{
-    struct tierce_engine *engine = arg;
-    tierce__lock_take(&engine->lock);
-    while (!engine->closing) {
-        tierce__cond_wait(&engine->changed, &engine->lock, tierce__deadline_in_ms(KEEPER_MS));
-        bool look = engine->session_count > 0 && !engine->closing;
-        bool closing = engine->closing;
-        tierce__lock_drop(&engine->lock);
-        if (look)
-            tierce__sessions_expire(engine, NULL, false);
-        tierce__stores_expire(engine);
-        tierce__joints_expire(engine);
-        tierce__prefetches_expire(engine);
-        if (!closing) {
-            tierce__storage_probe(engine);
-            tierce__objects_purge(engine);
-        }
-        tierce__lock_take(&engine->lock);
-    }
-    tierce__lock_drop(&engine->lock);
-    return NULL;
-}
-
 static void read_settings(struct tierce__settings *s, const struct tierce_config *config)
 {
     s->memory_bytes = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_SIZE);
@@ -308,92 +124,12 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }
 
-/* Parameters of a node that its clients may not set. */
-static bool is_of_node(const char *name)
-{
-    static const char *const prefixes[] = {"memory.",  "disk.", "remote.",    "prefetch.",
-                                           "metrics.", "cost.", "access_log."};
-    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
-            return true;
-    }
-    return false;
-}
-
-static int check_client(const struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
-{
-    for (enum tierce__engine_param i = 0; i < TIERCE__ENGINE_PARAMS; i++) {
-        const char *name = tierce__engine_params()[i].name;
-        const char *source = tierce__engine_source(config, i);
-        if (!is_of_node(name) || strcmp(source, "default") == 0)
-            continue;
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-                 "%s: with node.socket the node has memory and tiers; set it in the node's "
-                 "configuration, not here (%.128s)",
-                 name, source);
-        return TIERCE_E_CONFIG;
-    }
-    return 0;
-}
-
-/* Connects. An engine that is not strict connects later if no node answers now. */
-static int meet_node(struct tierce_engine *engine, const struct tierce_config *config,
-                     char why[TIERCE_CONFIG_ERROR_BYTES])
-{
-    struct tierce__peer *peer =
-        tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
-    bool is_there = peer != NULL;
-    tierce__peer_release(peer);
-    if (is_there || !tierce__engine_bool(config, TIERCE__ENGINE_STRICT))
-        return 0;
-    snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-             "node.socket: no node answers on %.150s within timeout.lookup",
-             tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET));
-    return TIERCE_E_DOWN;
-}
-
-/* For an engine that uses a node. The first request connects to it. */
-static int open_client(struct tierce_engine *engine, const struct tierce_config *config,
-                       char why[TIERCE_CONFIG_ERROR_BYTES])
-{
-    int rc = check_client(config, why);
-    if (rc == 0)
-        rc = tierce__namespaces_create(&engine->namespaces);
-    if (rc == 0)
-        rc = tierce__client_open(
-            &engine->client, engine,
-            &(struct tierce__client_opts){
-                .path = tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET),
-                .user = tierce__engine_text(config, TIERCE__ENGINE_NODE_USER),
-                .engine_name = tierce__engine_text(config, TIERCE__ENGINE_NODE_ENGINE)});
-    return rc == 0 ? meet_node(engine, config, why) : rc;
-}
-
 static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    if (tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET)[0] != '\0')
-        return open_client(engine, config, why);
+    TIERCE_ASSERT(engine->state == TIERCE__ENGINE_OPENING);
     int rc = tierce__namespaces_create(&engine->namespaces);
-    if (rc == 0)
-        rc = tierce__departures_create(
-            &engine->departures,
-            (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_MISSES_REMEMBERED));
-    if (rc == 0)
-        rc = tierce__events_create(
-            &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
-    if (rc == 0)
-        rc = open_memory(engine, config, why);
-    if (rc == 0)
-        rc = open_disk(engine, config, why);
-    if (rc == 0)
-        rc = tierce__remotes_open(engine, config, why);
-    if (rc == 0)
-        open_access_log(engine, config);
-    if (rc == 0)
-        rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
-    engine->keeper_runs = rc == 0;
-    return rc;
+    return rc == 0 ? engine->lender->open(engine, config, why) : rc;
 }
 
 /* Ends the existing parts of an engine, slowest tier first: its queue needs the pool. False:
@@ -416,20 +152,14 @@ static bool close_parts(struct tierce_engine *engine)
         sched_yield();
     tierce__line_log_close(engine->access_log);
     engine->access_log = NULL;
-    while (engine->rung_count > 0) {
-        struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
-        if (!tier->ops->close(tier, engine->close_deadline_ns))
-            return false;
-        tierce__health_fini(&engine->rungs[--engine->rung_count].health);
-    }
-    TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
+    if (!engine->lender->close(engine))
+        return false;
     tierce__asks_fini(&engine->asks);
     tierce__fetches_fini(&engine->fetches);
     tierce__storing_fini(&engine->storing);
     tierce__object_names_fini(&engine->object_names);
     tierce__tombstones_close(atomic_load(&engine->tombstones));
     tierce__prefetches_fini(&engine->prefetches);
-    tierce__client_close(engine->client);
     tierce__smalls_destroy(engine->smalls);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
@@ -462,6 +192,8 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     engine->generation = generation;
     engine->identity = identity;
     engine->disk_path = disk_path;
+    bool has_node = tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET)[0] != '\0';
+    engine->lender = has_node ? &tierce__node_client : &tierce__own_tiers;
     tierce__list_init(&engine->registry_node);
     tierce__fetches_init(&engine->fetches);
     tierce__asks_init(&engine->asks);
@@ -571,7 +303,8 @@ static int open_new(struct tierce_engine *engine, const struct tierce_config *co
     int rc = open_parts(engine, config, why);
     if (rc == 0) {
         enter_open(engine);
-        open_control(engine, config); /* it tells the folder's name, which is now settled */
+        engine->lender->serve(engine,
+                              config); /* it tells the folder's name, which is now settled */
         return 0;
     }
     tierce__lock_take(&registry_lock);
@@ -589,26 +322,6 @@ static enum tierce_log_level log_level(const struct tierce_config *config)
     while (strcmp(names[level], tierce__engine_text(config, TIERCE__ENGINE_LOG_LEVEL)) != 0)
         level++;
     return (enum tierce_log_level)level;
-}
-
-uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers)
-{
-    uint32_t rungs = 0;
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if (tiers == 0 || (tiers & 1u << engine->rungs[rung].origin) != 0)
-            rungs |= 1u << rung;
-    }
-    return rungs;
-}
-
-uint32_t tierce__rungs_local(const struct tierce_engine *engine)
-{
-    uint32_t rungs = 0;
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if (!engine->rungs[rung].health.shared)
-            rungs |= 1u << rung;
-    }
-    return rungs;
 }
 
 int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *config,
@@ -673,35 +386,6 @@ void tierce_engine_close(struct tierce_engine *engine)
 
 /* ---- counting ---- */
 
-static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
-{
-    struct tierce__tier_stats s;
-    rung->tier->ops->stats(rung->tier, &s);
-    out->disk_chunks_now = (int64_t)s.chunks;
-    out->disk_durable_chunks_now = (int64_t)s.durable_chunks;
-    out->disk_bytes_now = (int64_t)s.used_bytes;
-    out->disk_cap_bytes = (int64_t)s.cap_bytes;
-    out->disk_queued_bytes_now = (int64_t)s.queued_bytes;
-    out->disk_evictions = (int64_t)s.evicted_chunks;
-    out->disk_dropped_puts = (int64_t)s.dropped_puts;
-    out->disk_written_bytes_today = (int64_t)s.written_bytes_today;
-    out->disk_in_service_now = tierce__health_serves(&rung->health);
-    out->disk_full_now = s.full || s.rejects;
-}
-
-static void add_remote_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
-{
-    struct tierce__tier_stats s;
-    rung->tier->ops->stats(rung->tier, &s);
-    out->remote_stored_chunks += (int64_t)s.put_chunks;
-    out->remote_stored_bytes += (int64_t)s.put_bytes;
-    out->remote_queued_bytes_now += (int64_t)s.queued_bytes;
-    out->remote_dropped_puts += (int64_t)s.dropped_puts;
-    out->remote_errors += (int64_t)s.errors;
-    out->remotes_now++;
-    out->remotes_in_service_now += tierce__health_serves(&rung->health);
-}
-
 void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
@@ -718,34 +402,8 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
     tierce__line_log_counts(engine->access_log, &lines, &dropped);
     out->access_lines = (int64_t)lines;
     out->access_dropped = (int64_t)dropped;
-    if (engine->client != NULL) {
-        out->mode_now = tierce__engine_mode(engine);
-        out->node_connected_now = tierce__client_is_connected(engine->client);
-        return;
-    }
-    struct tierce__tier_stats memory;
-    engine->rungs[0].tier->ops->stats(engine->rungs[0].tier, &memory);
-    struct tierce__pool_stats pool;
-    tierce__pool_stats(engine->pool, &pool);
-    out->memory_chunks_now = (int64_t)memory.chunks;
-    out->memory_evictions = (int64_t)memory.evicted_chunks;
-    out->memory_bytes_now = (int64_t)pool.used_bytes;
-    out->memory_cap_bytes = (int64_t)pool.cap_bytes;
-    out->leases_now = (int64_t)tierce__pool_leases(engine->pool);
-    for (size_t i = 1; i < engine->rung_count; i++) {
-        if (engine->rungs[i].origin == TIERCE_ORIGIN_DISK)
-            add_disk_stats(&engine->rungs[i], out);
-        else
-            add_remote_stats(&engine->rungs[i], out);
-    }
-    out->tombstones_now = (int64_t)tierce__tombstones_count(atomic_load(&engine->tombstones));
-    out->memory_only_now = engine->settings.has_disk && !out->disk_in_service_now;
-    tierce__lock_take(&engine->lock);
     out->mode_now = tierce__engine_mode(engine);
-    out->pinned_bytes_now = (int64_t)engine->pinned_bytes;
-    out->sessions_now = (int64_t)engine->session_count;
-    tierce__lock_drop(&engine->lock);
-    out->prefetch_bytes_now = (int64_t)tierce__semaphore_used(&engine->prefetches.memory);
+    engine->lender->stats(engine, out);
 }
 
 void tierce__engine_memory(const struct tierce_engine *engine, struct tierce__engine_memory *out)

@@ -141,6 +141,7 @@ struct tierce_engine {
     struct tierce__events *events;
     struct tierce__namespaces *namespaces;
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
+    const struct tierce__lender *lender;
     struct tierce__pool *pool;
     struct tierce__smalls *smalls; /* small named values in memory; NULL without tiers */
     struct tierce__client
@@ -224,6 +225,14 @@ struct tierce_view {
     struct tierce__lmcache_form
         *lmcache; /* how LMCache sees it, where the engine has names; or NULL */
 };
+
+/* How long a lookup may wait for remote stores. */
+static inline uint32_t tierce__lookup_wait_ms(const struct tierce_view *view,
+                                              const struct tierce_lookup_opts *opts)
+{
+    uint32_t ms = view->engine->settings.lookup_ms;
+    return opts->wait_ms > 0 && opts->wait_ms < ms ? opts->wait_ms : ms;
+}
 
 static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat stat, int64_t n)
 {
@@ -603,9 +612,6 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
  */
 void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks);
 size_t tierce__session_promised(struct tierce_view *view, uint64_t id);
-
-/* Deletes the history of a view's sessions: a new view may get the same address. */
-void tierce__session_forget(const struct tierce_view *view);
 
 /* Takes a session out; the caller ends it with session_free. NULL if there is none. */
 struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id);

@@ -4,8 +4,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/node_client/client.h"
 #include "engine/engine_private.h"
+#include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
 #include "engine/why/why.h"
@@ -16,9 +16,10 @@ static int64_t beyond(uint64_t end, uint64_t from)
 }
 
 /* Blocks that the inference engine holds itself are neither asked for nor hits. */
-static void count_lookup(struct tierce_view *view, uint64_t from_block, uint64_t to_block,
+static void count_lookup(const struct tierce_view *view, uint64_t from_block, uint64_t to_block,
                          const struct tierce_found *found)
 {
+    TIERCE_DASSERT(found->memory_blocks <= found->blocks);
     struct tierce_engine *engine = view->engine;
     int64_t tokens = view->full.geometry.block_tokens;
     tierce__count(engine, TIERCE__STAT_lookups, 1);
@@ -182,9 +183,9 @@ static int find_nothing(const struct lookup *l, size_t first, struct tierce_foun
 }
 
 /* Whether the caller will repeat the lookup, so that this answer is not counted. */
-static bool comes_again(const struct lookup *l, const struct tierce_found *found)
+static bool comes_again(const struct tierce_lookup_opts *opts, const struct tierce_found *found)
 {
-    return found->pending && (l->opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
+    return found->pending && (opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
 }
 
 static int find_all(struct lookup *l, struct tierce_found *out)
@@ -213,7 +214,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
     if (l->found == l->keys.count || l->not_worth)
         return 0;
     out->pending = l->unasked.pending;
-    if (comes_again(l, out))
+    if (comes_again(l->opts, out))
         return 0;
     add_sibling(l, out);
     if (!only_memory(l) && out->blocks < l->to_block)
@@ -221,48 +222,48 @@ static int find_all(struct lookup *l, struct tierce_found *out)
     return 0;
 }
 
-static uint64_t deadline_of(const struct tierce_engine *engine,
-                            const struct tierce_lookup_opts *opts)
-{
-    uint32_t ms = engine->settings.lookup_ms;
-    return tierce__deadline_in_ms(opts->wait_ms > 0 && opts->wait_ms < ms ? opts->wait_ms : ms);
-}
-
 int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                   const struct tierce_lookup_opts *opts, struct tierce_found *out)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     *out = (struct tierce_found){0};
-    struct tierce_engine *engine = view->engine;
-    if (tierce__engine_inherited(engine))
+    if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
     if (opts->size != sizeof(*opts) || opts->pin_ms > TIERCE_PIN_MS_MAX)
         return TIERCE_E_ARGUMENT;
-    if (engine->client != NULL)
-        return tierce__client_lookup(view, chain, to_block, opts, out);
+    struct tierce_found found = {0};
+    int rc = view->engine->lender->lookup(view, chain, to_block, opts, &found);
+    if (rc < 0)
+        return rc;
+    *out = found;
+    if (!comes_again(opts, out))
+        count_lookup(view, opts->from_block, to_block, out);
+    return 0;
+}
+
+int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chain,
+                       uint64_t to_block, const struct tierce_lookup_opts *opts,
+                       struct tierce_found *out)
+{
+    struct tierce_engine *engine = view->engine;
     bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
     struct lookup l = {.view = view,
                        .chain = chain,
                        .opts = opts,
                        .to_block = to_block,
-                       .deadline_ns = deadline_of(engine, opts),
+                       .deadline_ns = tierce__deadline_in_ms(tierce__lookup_wait_ms(view, opts)),
                        .rungs = memory_only ? 1u : tierce__rungs_of(engine, opts->tiers)};
     int rc = tierce__keys_init(&l.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
-    struct tierce_found found = {0};
     struct tierce__line line;
     tierce__view_access(view, &line, "lookup", chain,
                         (struct tierce__access_what){
                             .count = to_block, .request = opts->session, .held = opts->from_block});
     tierce__access_tag(&line, opts->tag);
-    rc = find_all(&l, &found);
-    if (rc == 0)
-        *out = found;
-    if (rc == 0 && !comes_again(&l, out)) {
-        count_lookup(view, opts->from_block, to_block, out);
+    rc = find_all(&l, out);
+    if (rc == 0 && !comes_again(opts, out))
         end_line(engine, &line, out);
-    }
     tierce__line_clear(&line);
     tierce__keys_fini(&l.keys);
     return rc;
@@ -275,8 +276,13 @@ int tierce_durable(struct tierce_view *view, const struct tierce_chain *chain, u
     *blocks = 0;
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (view->engine->client != NULL)
-        return tierce__client_durable(view, chain, to_block, blocks);
+    return view->engine->lender->durable(view, chain, to_block, blocks);
+}
+
+int tierce__own_durable(struct tierce_view *view, const struct tierce_chain *chain,
+                        uint64_t to_block, uint64_t *blocks)
+{
+    TIERCE_DASSERT(*blocks == 0);
     struct tierce__keys keys;
     int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)

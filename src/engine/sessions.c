@@ -10,8 +10,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/mix.h"
-#include "engine/node_client/client.h"
 #include "engine/engine_private.h"
+#include "engine/own_tiers.h"
 #include "engine/node_client/shared.h"
 
 static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
@@ -276,9 +276,12 @@ static struct tierce__use *have_use(struct tierce_view *view, uint64_t id)
     return set;
 }
 
-void tierce__session_forget(const struct tierce_view *view)
+/* A new view may get the same address, so that the uses of this one must go, too. */
+void tierce__own_view_close(struct tierce_view *view)
 {
     struct tierce_engine *engine = view->engine;
+    TIERCE_DASSERT(view->borrowers == 0);
+    tierce__sessions_expire(engine, view, true);
     tierce__lock_take(&engine->lock);
     for (size_t i = 0; i < TIERCE__USE_SETS * TIERCE__USE_WAYS; i++) {
         struct tierce__use *use = &engine->uses[i / TIERCE__USE_WAYS][i % TIERCE__USE_WAYS];
@@ -331,8 +334,10 @@ void tierce_unpin(struct tierce_view *view, uint64_t session)
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return;
-    if (view->engine->client != NULL)
-        tierce__client_unpin(view, session);
-    else
-        tierce__session_free(tierce__session_take(view, session));
+    view->engine->lender->unpin(view, session);
+}
+
+void tierce__own_unpin(struct tierce_view *view, uint64_t session)
+{
+    tierce__session_free(tierce__session_take(view, session));
 }

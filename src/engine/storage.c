@@ -10,8 +10,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/node_client/client.h"
 #include "engine/engine_private.h"
+#include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/store/tails.h"
 #include "engine/why/why.h"
@@ -770,8 +770,12 @@ int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    if (engine->client != NULL)
-        return tierce__client_flush(engine, timeout_ms);
+    return engine->lender->flush(engine, timeout_ms);
+}
+
+int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms)
+{
+    TIERCE_DASSERT(engine->rung_count > 0);
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
     int first = wait_for_puts(engine, deadline_ns);
     if (first == TIERCE_E_DEADLINE)

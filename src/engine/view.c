@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/node_client/client.h"
+#include "engine/lender.h"
 #include "engine/engine_private.h"
 #include "engine/node_client/shared.h"
 #include "core/paged/paged.h"
@@ -130,11 +130,7 @@ static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns
     rc = tierce__shape_init(&view->full, view, ns->chunk_blocks);
     if (rc == 0)
         rc = name_for_lmcache(view, ns);
-    if (rc < 0)
-        return rc;
-    bool fits = view->engine->client != NULL || /* its node tells */
-                view->full.extent.object_bytes <= view->engine->settings.memory_bytes;
-    return fits ? 0 : TIERCE_E_LIMIT;
+    return rc == 0 ? view->engine->lender->view_open(view, ns) : rc;
 }
 
 int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
@@ -165,8 +161,6 @@ int tierce_view_open_part(struct tierce_view **out, struct tierce_engine *engine
     rc = fill_view(view, ns);
     if (rc == 0)
         rc = set_part(view, part);
-    if (rc == 0 && engine->client != NULL)
-        rc = tierce__client_view_open(view, ns);
     if (rc < 0) {
         tierce_view_close(view);
         return rc;
@@ -192,9 +186,7 @@ void tierce_view_close(struct tierce_view *view)
         tierce__cond_wait(&engine->changed, &engine->lock, TIERCE__DEADLINE_NEVER);
     tierce__lock_drop(&engine->lock);
     tierce__prefetches_drop(view);
-    tierce__sessions_expire(engine, view, true);
-    tierce__session_forget(view);
-    tierce__client_view_close(view);
+    engine->lender->view_close(view);
     tierce__shape_fini(&view->full);
     tierce__prefill_fini(&view->prefill);
     tierce__free(view->cell_bytes);

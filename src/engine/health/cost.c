@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/node_client/client.h"
 #include "engine/health/cost.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/own_tiers.h"
 
 /* A prompt counts half as much once so many seconds of computing have followed. */
 #define HALF_LIFE_S 10.0
@@ -49,10 +49,12 @@ void tierce_view_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return;
-    if (view->engine->client != NULL)
-        tierce__client_computed(view, tokens, ns);
-    else
-        tierce__prefill_note(&view->prefill, tokens, ns);
+    view->engine->lender->computed(view, tokens, ns);
+}
+
+void tierce__own_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
+{
+    tierce__prefill_note(&view->prefill, tokens, ns);
 }
 
 /* ---- loads that pay ------------------------------------------------------------------------ */

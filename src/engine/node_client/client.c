@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/node_client/client_socket.h"
+#include "engine/engine_config.h"
 #include "net/stream.h"
 
 #define CONNECTIONS_MAX 16u
@@ -318,15 +319,15 @@ static void free_client(struct tierce__client *client)
 }
 
 int tierce__client_open(struct tierce__client **out, struct tierce_engine *engine,
-                        const struct tierce__client_opts *opts)
+                        const struct tierce_config *config)
 {
     struct tierce__client *client = tierce__calloc(1, sizeof(*client));
     if (client == NULL)
         return -ENOMEM;
     client->engine = engine;
-    client->path = tierce__strdup(opts->path);
-    client->user = tierce__strdup(opts->user);
-    client->engine_name = tierce__strdup(opts->engine_name);
+    client->path = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET));
+    client->user = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_NODE_USER));
+    client->engine_name = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_NODE_ENGINE));
     if (client->path == NULL || client->user == NULL || client->engine_name == NULL) {
         free_client(client);
         return -ENOMEM;

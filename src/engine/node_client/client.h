@@ -33,15 +33,9 @@
 struct tierce__client;
 struct tierce__peer;
 
-struct tierce__client_opts {
-    const char *path;
-    const char *user;        /* user whose node is accepted besides this user's and root's, or "" */
-    const char *engine_name; /* of the inference engine that this process is of, or "" */
-};
-
-/* [borrow until close] engine. Errors: -ENOMEM. Connects to nothing. */
+/* The client of node.socket. [borrow until close] engine. Errors: -ENOMEM. Connects to nothing. */
 TIERCE_MUSTUSE int tierce__client_open(struct tierce__client **out, struct tierce_engine *engine,
-                                       const struct tierce__client_opts *opts);
+                                       const struct tierce_config *config);
 
 /* The name of the inference engine that this process is of, or "". [borrow until close] */
 const char *tierce__client_engine_name(const struct tierce__client *client);

@@ -284,30 +284,6 @@ static void add_own(const struct tierce_view *view, uint64_t from_block, uint64_
         out->blocks = own;
 }
 
-static int64_t beyond(uint64_t end, uint64_t from)
-{
-    return end > from ? (int64_t)(end - from) : 0;
-}
-
-static void count_lookup(const struct tierce_view *view, uint64_t from, uint64_t to,
-                         const struct tierce_found *found)
-{
-    struct tierce_engine *engine = view->engine;
-    int64_t tokens = view->full.geometry.block_tokens;
-    tierce__count(engine, TIERCE__STAT_lookups, 1);
-    tierce__count(engine, TIERCE__STAT_lookup_tokens, tokens * beyond(to, from));
-    tierce__count(engine, TIERCE__STAT_lookup_hit_tokens, tokens * beyond(found->blocks, from));
-    tierce__count(engine, TIERCE__STAT_lookup_blocks, beyond(to, from));
-    tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, beyond(found->blocks, from));
-    tierce__count(engine, TIERCE__STAT_lookup_memory_blocks, beyond(found->memory_blocks, from));
-}
-
-static uint32_t wait_ms(const struct tierce_view *view, const struct tierce_lookup_opts *opts)
-{
-    uint32_t ms = view->engine->settings.lookup_ms;
-    return opts->wait_ms > 0 && opts->wait_ms < ms ? opts->wait_ms : ms;
-}
-
 int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,
                           uint64_t to_block, const struct tierce_lookup_opts *opts,
                           struct tierce_found *out)
@@ -315,7 +291,6 @@ int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *c
     int rc = check_chain(view, chain, to_block);
     if (rc < 0)
         return rc;
-    struct tierce_found found = {0};
     if (tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
         if ((opts->flags & TIERCE_LOOKUP_PIN) != 0)
             tierce__client_unpin(view, opts->session);
@@ -326,16 +301,13 @@ int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *c
                                              .flags = opts->flags,
                                              .tiers = opts->tiers,
                                              .pin_ms = opts->pin_ms,
-                                             .wait_ms = wait_ms(view, opts),
+                                             .wait_ms = tierce__lookup_wait_ms(view, opts),
                                              .tag = opts->tag != NULL ? opts->tag : ""};
-        rc = find(view, TIERCE__NATIVE_LOOKUP, chain, &what, &found);
+        rc = find(view, TIERCE__NATIVE_LOOKUP, chain, &what, out);
     }
     if (rc < 0)
         return rc;
-    add_own(view, opts->from_block, to_block, &found);
-    *out = found;
-    if (!found.pending || (opts->flags & TIERCE_LOOKUP_AGAIN) == 0)
-        count_lookup(view, opts->from_block, to_block, out);
+    add_own(view, opts->from_block, to_block, out);
     return 0;
 }
 

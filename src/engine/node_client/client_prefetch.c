@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
@@ -64,8 +65,14 @@ int tierce__client_prefetch_begin(struct tierce_prefetch *p, const struct tierce
         rc = ask_node(p, chain);
     else if (pin)
         tierce__client_unpin(p->view, p->opts.session);
+    if (rc < 0) {
+        TIERCE_DASSERT(p->peer == NULL);
+        tierce__free(p->owed);
+        return rc;
+    }
     p->result.final = p->peer == NULL;
-    return rc;
+    tierce__prefetch_enter(p);
+    return 0;
 }
 
 static void take_tier(struct tierce_prefetch *p, const struct tierce__native_rows *rows, uint32_t i)
@@ -119,7 +126,7 @@ static void poll_once(struct tierce_prefetch *p, uint32_t wait_ms)
 }
 
 /* Waits in pieces: the node limits the wait for one answer. */
-bool tierce__client_prefetch_poll(struct tierce_prefetch *p, uint32_t wait_ms)
+bool tierce__client_prefetch_wait(struct tierce_prefetch *p, uint32_t wait_ms)
 {
     uint64_t until_ns = tierce__deadline_in_ms(wait_ms), now_ns = tierce__now_ns();
     while (!p->result.final) {
@@ -134,11 +141,13 @@ bool tierce__client_prefetch_poll(struct tierce_prefetch *p, uint32_t wait_ms)
 
 void tierce__client_prefetch_end(struct tierce_prefetch *p)
 {
+    tierce__lock_take(tierce__prefetch_lock(p));
+    tierce__list_remove(&p->node);
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (p->peer != NULL)
         (void)tierce__peer_end(p->peer, p->owed, &p->owed->question);
     else
         tierce__free(p->owed);
     tierce__peer_release(p->peer);
-    p->owed = NULL;
-    p->peer = NULL;
+    tierce__prefetch_free(p);
 }

@@ -260,7 +260,7 @@ int tierce_events_subscribe(struct tierce_subscription **out, struct tierce_engi
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    if (engine->client != NULL)
+    if (engine->rung_count == 0)
         return TIERCE_E_UNSUPPORTED;
     if (opts->size != sizeof(*opts) || opts->fn == NULL || opts->batch_max > BATCH_MAX)
         return TIERCE_E_ARGUMENT;

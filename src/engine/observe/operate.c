@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
 
 #include <string.h>
@@ -7,6 +6,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/own_tiers.h"
 
 /* ---- modes ---- */
 
@@ -170,8 +170,13 @@ int64_t tierce_engine_clear(struct tierce_engine *engine, uint32_t tiers,
         return TIERCE_E_CLOSED;
     if (view != NULL && view->engine != engine)
         return TIERCE_E_ARGUMENT;
-    if (engine->client != NULL)
-        return tierce__client_clear(engine, tiers, view);
+    return engine->lender->clear(engine, tiers, view);
+}
+
+int64_t tierce__own_clear(struct tierce_engine *engine, uint32_t tiers,
+                          const struct tierce_view *view)
+{
+    TIERCE_DASSERT(view == NULL || view->engine == engine);
     return tierce__engine_clear(engine, tiers, view != NULL ? &view->key : NULL);
 }
 

@@ -10,8 +10,9 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/prefetch/prefetch_private.h"
+#include "engine/own_tiers.h"
 
-static void free_prefetch(struct tierce_prefetch *p)
+void tierce__prefetch_free(struct tierce_prefetch *p)
 {
     tierce__session_free(p->pinned);
     tierce__free(p->chunks);
@@ -43,7 +44,7 @@ void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use)
     bool last = last_use && --p->refs == 0;
     tierce__lock_drop(lock);
     if (last)
-        free_prefetch(p);
+        tierce__prefetch_free(p);
 }
 
 /* Ends it if its deadline has passed. */
@@ -154,17 +155,21 @@ static int copy_sequence(struct tierce_prefetch *p, const struct tierce_chain *c
     return 0;
 }
 
-static void enter(struct tierce_prefetch *p)
+void tierce__prefetch_enter(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(tierce__list_empty(&p->node));
     tierce__count(p->engine, TIERCE__STAT_prefetches, 1);
     tierce__lock_take(tierce__prefetch_lock(p));
     tierce__list_push_back(&p->engine->prefetches.list, &p->node);
     tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
-static void start(struct tierce_prefetch *p)
+int tierce__own_prefetch_begin(struct tierce_prefetch *p, const struct tierce_chain *chain)
 {
     struct tierce_engine *engine = p->engine;
+    int rc = copy_sequence(p, chain, p->to_block);
+    if (rc < 0)
+        return rc;
     bool pin = (p->opts.flags & TIERCE_PREFETCH_PIN) != 0;
     p->budget = engine->prefetches.memory.capacity;
     if (pin) {
@@ -180,8 +185,9 @@ static void start(struct tierce_prefetch *p)
     p->result.tier_count = engine->rung_count;
     for (size_t i = 0; i < engine->rung_count; i++)
         p->result.tiers[i].name = engine->rungs[i].tier->ops->name;
-    enter(p);
+    tierce__prefetch_enter(p);
     tierce__prefetch_go_on(p, false);
+    return 0;
 }
 
 int tierce_prefetch_begin(struct tierce_prefetch **out, struct tierce_view *view,
@@ -205,17 +211,12 @@ int tierce_prefetch_begin(struct tierce_prefetch **out, struct tierce_view *view
         opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.prefetch_ms);
     p->refs = 1;
     tierce__cond_init(&p->changed);
-    bool is_remote = view->engine->client != NULL;
-    rc = is_remote ? tierce__client_prefetch_begin(p, chain) : copy_sequence(p, chain, to_block);
+    tierce__list_init(&p->node);
+    rc = view->engine->lender->prefetch_begin(p, chain);
     if (rc < 0) {
-        tierce__free(p->owed);
-        free_prefetch(p);
+        tierce__prefetch_free(p);
         return rc;
     }
-    if (is_remote)
-        enter(p);
-    else
-        start(p);
     *out = p;
     return 0;
 }
@@ -228,12 +229,7 @@ bool tierce_prefetch_poll(struct tierce_prefetch *p, struct tierce_prefetch_resu
         *result = (struct tierce_prefetch_result){.size = sizeof(*result), .final = true};
         return true;
     }
-    if (p->engine->client != NULL) {
-        (void)tierce__client_prefetch_poll(p, 0);
-        *result = p->result;
-        return result->final;
-    }
-    expire(p);
+    (void)p->engine->lender->prefetch_wait(p, 0);
     tierce__lock_take(tierce__prefetch_lock(p));
     *result = p->result;
     tierce__lock_drop(tierce__prefetch_lock(p));
@@ -245,8 +241,11 @@ int tierce_prefetch_wait(struct tierce_prefetch *p, uint32_t timeout_ms)
     TIERCE_CHECK_MAGIC(p, TIERCE__PREFETCH_MAGIC);
     if (tierce__engine_inherited(p->engine))
         return TIERCE_E_CLOSED;
-    if (p->engine->client != NULL)
-        return tierce__client_prefetch_poll(p, timeout_ms) ? 0 : TIERCE_E_DEADLINE;
+    return p->engine->lender->prefetch_wait(p, timeout_ms) ? 0 : TIERCE_E_DEADLINE;
+}
+
+bool tierce__own_prefetch_wait(struct tierce_prefetch *p, uint32_t timeout_ms)
+{
     uint64_t until_ns = tierce__deadline_in_ms(timeout_ms);
     uint64_t wake_ns = until_ns < p->deadline_ns ? until_ns : p->deadline_ns;
     tierce__lock_take(tierce__prefetch_lock(p));
@@ -260,7 +259,7 @@ int tierce_prefetch_wait(struct tierce_prefetch *p, uint32_t timeout_ms)
         in_time = tierce__cond_wait(&p->changed, tierce__prefetch_lock(p), until_ns);
     bool final = p->result.final;
     tierce__lock_drop(tierce__prefetch_lock(p));
-    return final ? 0 : TIERCE_E_DEADLINE;
+    return final;
 }
 
 void tierce_prefetch_end(struct tierce_prefetch *p)
@@ -270,15 +269,12 @@ void tierce_prefetch_end(struct tierce_prefetch *p)
     TIERCE_CHECK_MAGIC(p, TIERCE__PREFETCH_MAGIC);
     if (tierce__engine_inherited(p->engine))
         return;
+    p->engine->lender->prefetch_end(p);
+}
+
+void tierce__own_prefetch_end(struct tierce_prefetch *p)
+{
     struct tierce__lock *lock = tierce__prefetch_lock(p);
-    if (p->engine->client != NULL) {
-        tierce__lock_take(lock);
-        tierce__list_remove(&p->node);
-        tierce__lock_drop(lock);
-        tierce__client_prefetch_end(p);
-        free_prefetch(p);
-        return;
-    }
     tierce__lock_take(lock);
     p->cancelled = true;
     tierce__lock_drop(lock);
@@ -291,5 +287,5 @@ void tierce_prefetch_end(struct tierce_prefetch *p)
     bool last = --p->refs == 0;
     tierce__lock_drop(lock);
     if (last)
-        free_prefetch(p);
+        tierce__prefetch_free(p);
 }

@@ -98,6 +98,12 @@ static inline uint64_t tierce__prefetch_blocks(const struct tierce_prefetch *p, 
     return tierce__keys_blocks(&p->keys, p->view, chunks, p->to_block);
 }
 
+/* Counts a prefetch that has begun, and adds it to those of its engine. */
+void tierce__prefetch_enter(struct tierce_prefetch *p);
+
+/* Frees one that is in no list, and that no callback refers to. */
+void tierce__prefetch_free(struct tierce_prefetch *p);
+
 /* An event has occurred: continues the prefetch, unless another thread is doing so, which then sees
  * the event. With a reference of the caller's, which ends here if `last_use`. */
 void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use);
@@ -105,13 +111,10 @@ void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use);
 /* One step: does everything that is possible now. Called by one thread at a time, under no lock. */
 void tierce__prefetch_advance(struct tierce_prefetch *p);
 
-/* ---- client_prefetch.c ---- */
+/* ---- client_prefetch.c: of the table in client_lender.c ---- */
 
-/* Fills the remaining fields of a handle, which has one user at a time. */
-TIERCE_MUSTUSE int tierce__client_prefetch_begin(struct tierce_prefetch *p,
-                                                 const struct tierce_chain *chain);
-/* Waits for `wait_ms` and a little at most. Returns whether the result is final. */
-bool tierce__client_prefetch_poll(struct tierce_prefetch *p, uint32_t wait_ms);
+int tierce__client_prefetch_begin(struct tierce_prefetch *p, const struct tierce_chain *chain);
+bool tierce__client_prefetch_wait(struct tierce_prefetch *p, uint32_t wait_ms);
 void tierce__client_prefetch_end(struct tierce_prefetch *p);
 
 #endif

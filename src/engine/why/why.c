@@ -276,7 +276,7 @@ int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint6
     *out = (struct tierce_miss){.size = sizeof(*out)};
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (view->engine->client != NULL)
+    if (view->engine->rung_count == 0)
         return TIERCE_E_UNSUPPORTED;
     struct tierce__why_what what = {from_block, to_block, true};
     return tierce__why_chain(view, chain, &what, out);

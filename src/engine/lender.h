@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_LENDER_H
+#define TIERCE_ENGINE_LENDER_H
+
+#include <tierce/engine.h>
+#include <tierce/prefetch.h>
+
+/*
+ * The lender of an engine: it answers the engine's calls and lends chunks and space for chunks. An
+ * engine has one of the two below from its opening to its end, and calls it without knowing which:
+ *
+ *     own_tiers.h     tiers and a pool of this process
+ *     node_client/    a node of this host, whose pool is mapped (node.socket)
+ *
+ * A function of the table is called as the public call of its name, after that has checked the
+ * handle, the process and the sizes of structs; its promises are those of the public call. Calls
+ * about tiers, which a node does not take (why, copy, events), are not in the table.
+ */
+struct tierce__lender {
+    /* Opens the lender of an engine that has no more than its settings and namespaces; *why is
+     * written on failure. What it has opened is closed by close, even on failure. */
+    int (*open)(struct tierce_engine *engine, const struct tierce_config *config,
+                char why[TIERCE_CONFIG_ERROR_BYTES]);
+    /* Answers the operator from now on; the engine is open. */
+    void (*serve)(struct tierce_engine *engine, const struct tierce_config *config);
+    /* By engine->close_deadline_ns. False: threads of a tier are left, and with them all that they
+     * may still touch. */
+    bool (*close)(struct tierce_engine *engine);
+
+    /* Adds what the engine does not count itself. */
+    void (*stats)(struct tierce_engine *engine, struct tierce_engine_stats *out);
+    int (*flush)(struct tierce_engine *engine, uint32_t timeout_ms);
+    int64_t (*clear)(struct tierce_engine *engine, uint32_t tiers, const struct tierce_view *view);
+
+    /* The view has its shape, but no part yet. view_close follows, even if view_open fails or is
+     * not called. */
+    int (*view_open)(struct tierce_view *view, const struct tierce_namespace *ns);
+    void (*view_close)(struct tierce_view *view);
+    void (*computed)(struct tierce_view *view, uint64_t tokens, uint64_t ns);
+    void (*unpin)(struct tierce_view *view, uint64_t session);
+
+    /* [in] *out, *blocks: zero. */
+    int (*lookup)(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
+                  const struct tierce_lookup_opts *opts, struct tierce_found *out);
+    int (*durable)(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
+                   uint64_t *blocks);
+    /* Of a handle that has its view, options and deadline. After a failed begin, the caller frees
+     * the handle; else end does. */
+    int (*prefetch_begin)(struct tierce_prefetch *prefetch, const struct tierce_chain *chain);
+    /* Returns whether the result is final. */
+    bool (*prefetch_wait)(struct tierce_prefetch *prefetch, uint32_t timeout_ms);
+    void (*prefetch_end)(struct tierce_prefetch *prefetch);
+};
+
+extern const struct tierce__lender tierce__own_tiers;
+extern const struct tierce__lender tierce__node_client;
+
+#endif
