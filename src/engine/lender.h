@@ -5,6 +5,20 @@
 #include <tierce/engine.h>
 #include <tierce/prefetch.h>
 
+#include "engine/load/loan.h"
+#include "engine/store/joint.h"
+
+/* Space for the chunks of a store. */
+struct tierce__space {
+    const struct tierce__room
+        *rooms; /* [count] borrowed until end; NULL: nothing is to be stored */
+    size_t count;
+    union {
+        struct tierce__share share; /* of own tiers */
+        struct tierce__client_store *remote;
+    };
+};
+
 /*
  * The lender of an engine: it answers the engine's calls and lends chunks and space for chunks. An
  * engine has one of the two below from its opening to its end, and calls it without knowing which:
@@ -44,6 +58,13 @@ struct tierce__lender {
                   const struct tierce_lookup_opts *opts, struct tierce_found *out);
     int (*durable)(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                    uint64_t *blocks);
+    /* [in] *space: zero; *out: untouched on failure. Begin checks nothing of opts but the chain. */
+    int (*store_begin)(struct tierce__space *space, struct tierce_view *view,
+                       const struct tierce_transfer_opts *opts);
+    int64_t (*store_end)(struct tierce__space *space, bool complete);
+    int (*load_begin)(struct tierce__loan **out, struct tierce_view *view,
+                      const struct tierce_transfer_opts *opts);
+
     /* Of a handle that has its view, options and deadline. After a failed begin, the caller frees
      * the handle; else end does. */
     int (*prefetch_begin)(struct tierce_prefetch *prefetch, const struct tierce_chain *chain);

@@ -251,6 +251,43 @@ static int open_view(struct tierce_view *view, const struct tierce_namespace *ns
     return fits ? 0 : TIERCE_E_LIMIT;
 }
 
+/* ---- space and loans ---- */
+
+static int reserve_space(struct tierce__space *space, struct tierce_view *view,
+                         const struct tierce_transfer_opts *opts)
+{
+    struct tierce__reserve_what what = {.chain = opts->chain,
+                                        .to_block = opts->to_block,
+                                        .session = opts->session,
+                                        .tail = opts->tail,
+                                        .tiers = opts->tiers,
+                                        .tag = opts->tag};
+    int rc = tierce__share_begin(&space->share, view, &view->part, opts->write, &what);
+    if (rc == 0 && space->share.reservation != NULL)
+        space->rooms = tierce__reserve_rooms(space->share.reservation, &space->count);
+    return rc;
+}
+
+static int64_t end_space(struct tierce__space *space, bool complete)
+{
+    TIERCE_DASSERT(space->rooms != NULL);
+    return tierce__share_end(&space->share, complete);
+}
+
+static int lend(struct tierce__loan **out, struct tierce_view *view,
+                const struct tierce_transfer_opts *opts)
+{
+    struct tierce__loan_what what = {.chain = opts->chain,
+                                     .from_block = opts->from_block,
+                                     .to_block = opts->to_block,
+                                     .session = opts->session,
+                                     .part = &view->part,
+                                     .timeout_ms = opts->timeout_ms,
+                                     .tiers = opts->tiers,
+                                     .keeps_pins = view->part.count > 1};
+    return tierce__loan_begin(out, view, &what);
+}
+
 /* ---- counting ---- */
 
 static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
@@ -344,6 +381,9 @@ const struct tierce__lender tierce__own_tiers = {
     .unpin = tierce__own_unpin,
     .lookup = tierce__own_lookup,
     .durable = tierce__own_durable,
+    .store_begin = reserve_space,
+    .store_end = end_space,
+    .load_begin = lend,
     .prefetch_begin = tierce__own_prefetch_begin,
     .prefetch_wait = tierce__own_prefetch_wait,
     .prefetch_end = tierce__own_prefetch_end,

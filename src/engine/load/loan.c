@@ -28,9 +28,11 @@ struct chunk {
     bool spoiled;  /* a cell did not verify */
 };
 
-struct tierce__loan {
+static const struct tierce__loan_ops ops;
+
+struct own_loan {
+    struct tierce__loan base;
     struct tierce_engine *engine;
-    struct tierce_view *view;
     struct tierce_part part;
     uint64_t deadline_ns;
     uint64_t soon_ns; /* until then begin may wait */
@@ -38,28 +40,29 @@ struct tierce__loan {
     enum tierce_mode mode; /* in which it began */
     uint32_t rungs;        /* a bit for each that it may read from; none in bypass */
     uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
-    bool waits;            /* some chunk does */
     bool passes;           /* counted in engine->passing */
     size_t from_block, block_count;
-    size_t count;
-    struct tierce__lent *lent;        /* [count] the chunks as others see them */
     struct tierce__buf **bufs;        /* [count] NULL: the chunk has failed, waits or is through */
-    struct chunk *chunks;             /* [count]; lent, bufs and chunks are one allocation */
+    struct chunk *chunks;             /* [count]; base.lent, bufs and chunks are one allocation */
     struct tierce__fetch_seat *seats; /* [count] of what is read, or NULL as long as nothing is */
-    const uint8_t *hashes;            /* [keys.block_count * 32] block hashes of the sequence */
-    uint8_t *own_hashes;              /* the same, or NULL: they are the chain's */
-    uint8_t root[TIERCE_HASH_BYTES];
+    uint8_t *own_hashes;              /* base.hashes, or NULL: they are the chain's */
     struct tierce__shape tail_shape;
     struct tierce__shape sibling_shape;
     struct tierce__key sibling_key;
     struct tierce__keys keys;
 };
 
-static const struct tierce__shape *shape_of(const struct tierce__loan *loan, size_t i)
+static struct own_loan *own(struct tierce__loan *loan)
 {
-    switch (loan->lent[i].kind) {
+    TIERCE_DASSERT(loan->ops == &ops);
+    return TIERCE__CONTAINER_OF(loan, struct own_loan, base);
+}
+
+static const struct tierce__shape *shape_of(const struct own_loan *loan, size_t i)
+{
+    switch (loan->base.lent[i].kind) {
     case TIERCE__LENT_FULL:
-        return &loan->view->full;
+        return &loan->base.view->full;
     case TIERCE__LENT_TAIL:
         return &loan->tail_shape;
     case TIERCE__LENT_SIBLING:
@@ -68,51 +71,50 @@ static const struct tierce__shape *shape_of(const struct tierce__loan *loan, siz
     return NULL;
 }
 
-static const struct tierce__key *key_of(const struct tierce__loan *loan, size_t i)
+static const struct tierce__key *key_of(const struct own_loan *loan, size_t i)
 {
-    const struct tierce__lent *lent = &loan->lent[i];
+    const struct tierce__lent *lent = &loan->base.lent[i];
     return lent->kind == TIERCE__LENT_SIBLING ? &loan->sibling_key : &loan->keys.keys[lent->index];
 }
 
 /* NULL: the chunk is not read from a slower tier. */
-static struct tierce__fetch_seat *seat_of(const struct tierce__loan *loan, size_t i)
+static struct tierce__fetch_seat *seat_of(const struct own_loan *loan, size_t i)
 {
     bool is_taken = loan->seats != NULL && loan->seats[i].fetch != NULL;
     return is_taken ? &loan->seats[i] : NULL;
 }
 
-static void describe(const struct tierce__loan *loan, size_t i,
-                     struct tierce__storage_chunk *record)
+static void describe(const struct own_loan *loan, size_t i, struct tierce__storage_chunk *record)
 {
-    tierce__view_describe(record, loan->view, &loan->keys, shape_of(loan, i), loan->lent[i].index,
-                          loan->hashes);
+    tierce__view_describe(record, loan->base.view, &loan->keys, shape_of(loan, i),
+                          loan->base.lent[i].index, loan->base.hashes);
     record->key = *key_of(loan, i); /* a sibling's is another */
 }
 
 /* Updates the caller's view of a chunk after its memory was taken or released. */
-static inline void show(struct tierce__loan *loan, size_t i)
+static inline void show(struct own_loan *loan, size_t i)
 {
     const struct tierce__buf *buf = loan->bufs[i];
     size_t rung = loan->chunks[i].rung;
-    loan->lent[i].object = buf != NULL ? buf->data : NULL;
-    loan->lent[i].here = buf != NULL && seat_of(loan, i) == NULL;
-    loan->lent[i].origin =
+    loan->base.lent[i].object = buf != NULL ? buf->data : NULL;
+    loan->base.lent[i].here = buf != NULL && seat_of(loan, i) == NULL;
+    loan->base.lent[i].origin =
         rung < loan->engine->rung_count ? loan->engine->rungs[rung].origin : TIERCE_ORIGIN_FAILED;
 }
 
-static void let_go(struct tierce__loan *loan, size_t i)
+static void let_go(struct own_loan *loan, size_t i)
 {
     tierce__buf_release(loan->bufs[i]);
     loan->bufs[i] = NULL;
     if (loan->seats != NULL)
         tierce__fetch_leave(&loan->seats[i]);
-    loan->lent[i].object = NULL;
-    loan->lent[i].here = false;
+    loan->base.lent[i].object = NULL;
+    loan->base.lent[i].here = false;
 }
 
 /* Whether it goes through its chunks, or perhaps will, so that others may wait for what it gives
  * back. */
-static void pass(struct tierce__loan *loan, bool passes)
+static void pass(struct own_loan *loan, bool passes)
 {
     struct tierce_engine *engine = loan->engine;
     if (loan->passes == passes)
@@ -126,14 +128,14 @@ static void pass(struct tierce__loan *loan, bool passes)
     tierce__pool_tell_room(engine->pool); /* who waits for the last one that passes looks again */
 }
 
-static void free_loan(struct tierce__loan *loan)
+static void free_loan(struct own_loan *loan)
 {
     if (loan->bufs != NULL)
-        tierce__bufs_release(loan->bufs, loan->count);
-    for (size_t i = 0; loan->seats != NULL && i < loan->count; i++)
+        tierce__bufs_release(loan->bufs, loan->base.count);
+    for (size_t i = 0; loan->seats != NULL && i < loan->base.count; i++)
         tierce__fetch_leave(&loan->seats[i]);
     pass(loan, false);
-    tierce__free(loan->lent);
+    tierce__free(loan->base.lent);
     tierce__free(loan->seats);
     tierce__free(loan->own_hashes);
     tierce__shape_fini(&loan->tail_shape);
@@ -143,22 +145,22 @@ static void free_loan(struct tierce__loan *loan)
 }
 
 /* Whether the chunk's bytes come from a slower tier and may be needed still. */
-static bool is_fetched(const struct tierce__loan *loan, size_t i)
+static bool is_fetched(const struct own_loan *loan, size_t i)
 {
-    return seat_of(loan, i) != NULL && !loan->lent[i].failed;
+    return seat_of(loan, i) != NULL && !loan->base.lent[i].failed;
 }
 
-static void fail(struct tierce__loan *loan, size_t i)
+static void fail(struct own_loan *loan, size_t i)
 {
-    loan->lent[i].failed = true;
+    loan->base.lent[i].failed = true;
 }
 
 /* ---- reading ahead ---- */
 
-static uint64_t bytes_asked(const struct tierce__loan *loan)
+static uint64_t bytes_asked(const struct own_loan *loan)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < loan->count; i++) {
+    for (size_t i = 0; i < loan->base.count; i++) {
         if (is_fetched(loan, i))
             bytes += tierce__fetch_bytes_asked(&loan->seats[i]);
     }
@@ -189,9 +191,10 @@ static uint32_t turn_of(const struct tierce__shape *shape, const struct tierce_p
     return segment < first ? 0 : segment - first + 1;
 }
 
-void tierce__loan_ahead(struct tierce__loan *loan, uint32_t layer)
+void tierce__loan_ahead(struct tierce__loan *base, uint32_t layer)
 {
-    const struct tierce__shape *full = &loan->view->full;
+    struct own_loan *loan = own(base);
+    const struct tierce__shape *full = &loan->base.view->full;
     uint32_t last = loan->part.first_layer + loan->part.layer_count - 1;
     uint32_t must =
         layer < last
@@ -202,7 +205,7 @@ void tierce__loan_ahead(struct tierce__loan *loan, uint32_t layer)
     while (loan->next_turn < full->segment_count &&
            (loan->next_turn <= must || bytes_asked(loan) < AHEAD_BYTES)) {
         uint32_t turn = loan->next_turn++;
-        for (size_t i = 0; i < loan->count; i++) {
+        for (size_t i = 0; i < loan->base.count; i++) {
             const struct tierce__shape *shape = shape_of(loan, i);
             /* The layers of a smaller chunk are, so that its segments hold more of them. */
             if (is_fetched(loan, i) && turn < shape->segment_count)
@@ -238,12 +241,12 @@ static void pass_pinned(const struct tierce__session *session, size_t *next,
 }
 
 /* From its rung; with a lease, that is memory. */
-static void join_fetch(struct tierce__loan *loan, size_t i)
+static void join_fetch(struct own_loan *loan, size_t i)
 {
     struct chunk *chunk = &loan->chunks[i];
     struct tierce__storage_chunk record;
     if (loan->seats == NULL)
-        loan->seats = tierce__calloc(loan->count, sizeof(*loan->seats));
+        loan->seats = tierce__calloc(loan->base.count, sizeof(*loan->seats));
     if (loan->seats == NULL)
         return;
     struct tierce__fetch_seat *seat = &loan->seats[i];
@@ -263,33 +266,33 @@ static void join_fetch(struct tierce__loan *loan, size_t i)
 
 /* There is no memory: the chunk, if it can be read, waits for memory that earlier chunks
  * release. */
-static void put_off(struct tierce__loan *loan, size_t i)
+static void put_off(struct own_loan *loan, size_t i)
 {
     struct chunk *chunk = &loan->chunks[i];
     chunk->waits = chunk->rung < loan->engine->rung_count;
-    loan->waits |= chunk->waits;
+    loan->base.is_too_large |= chunk->waits;
     if (!chunk->waits)
         fail(loan, i);
 }
 
 /* Replaces a chunk by a sibling in these tiers, or a pinned one, if it has at least so many of its
  * blocks. */
-static bool use_sibling(struct tierce__loan *loan, size_t i, struct tierce__session *session,
+static bool use_sibling(struct own_loan *loan, size_t i, struct tierce__session *session,
                         uint32_t rungs, size_t blocks_min)
 {
-    struct tierce__lent *lent = &loan->lent[i];
+    struct tierce__lent *lent = &loan->base.lent[i];
     struct tierce__sibling_hit hit;
     struct tierce__sibling_want want = {.index = lent->index,
                                         .from = lent->from,
                                         .to = lent->to,
-                                        .hashes = loan->hashes,
-                                        .root = loan->root,
+                                        .hashes = loan->base.hashes,
+                                        .root = loan->base.root,
                                         .rungs = rungs,
                                         .pinned = session,
                                         .deadline_ns = loan->soon_ns};
-    tierce__sibling_find(loan->view, &hit, &want);
+    tierce__sibling_find(loan->base.view, &hit, &want);
     if (hit.blocks < blocks_min ||
-        tierce__shape_init(&loan->sibling_shape, loan->view, hit.block_count) < 0) {
+        tierce__shape_init(&loan->sibling_shape, loan->base.view, hit.block_count) < 0) {
         tierce__buf_release(hit.buf);
         return false;
     }
@@ -305,10 +308,10 @@ static bool use_sibling(struct tierce__loan *loan, size_t i, struct tierce__sess
 }
 
 /* In bypass: the leading chunks that were pinned before. */
-static size_t take_all_pinned(struct tierce__loan *loan, struct tierce__session *session)
+static size_t take_all_pinned(struct own_loan *loan, struct tierce__session *session)
 {
     size_t n = 0, next = 0;
-    while (n < loan->count &&
+    while (n < loan->base.count &&
            (loan->bufs[n] = take_pinned(session, &next, key_of(loan, n))) != NULL)
         n++;
     return n;
@@ -316,7 +319,7 @@ static size_t take_all_pinned(struct tierce__loan *loan, struct tierce__session 
 
 /* Leases those of the first `count` chunks that are in memory. This comes before room is reserved
  * for the others, because a reservation evicts and must not evict wanted chunks. */
-static void lease_chunks(struct tierce__loan *loan, size_t count, struct tierce__session *session)
+static void lease_chunks(struct own_loan *loan, size_t count, struct tierce__session *session)
 {
     size_t next = 0;
     for (size_t i = 0; i < count; i++) {
@@ -335,7 +338,7 @@ static void lease_chunks(struct tierce__loan *loan, size_t count, struct tierce_
 
 /* Where a chunk is asked for that memory had a moment ago: in the first slower tier that the
  * request wishes to be searched, or in none. */
-static uint32_t slower_rung(const struct tierce__loan *loan)
+static uint32_t slower_rung(const struct own_loan *loan)
 {
     uint32_t rung = 1;
     while (rung < loan->engine->rung_count && (loan->rungs & 1u << rung) == 0)
@@ -345,7 +348,7 @@ static uint32_t slower_rung(const struct tierce__loan *loan)
 
 /* Gives each of the first `count` chunks its buffer, and the one behind them, if it is wanted, that
  * of a sibling. */
-static void place_chunks(struct tierce__loan *loan, size_t count, struct tierce__session *session,
+static void place_chunks(struct own_loan *loan, size_t count, struct tierce__session *session,
                          const uint8_t *places)
 {
     struct tierce_engine *engine = loan->engine;
@@ -353,36 +356,36 @@ static void place_chunks(struct tierce__loan *loan, size_t count, struct tierce_
         count = take_all_pinned(loan, session);
     lease_chunks(loan, count, session);
     size_t last = count - 1;
-    if (count < loan->count && use_sibling(loan, count, session, loan->rungs, 1))
+    if (count < loan->base.count && use_sibling(loan, count, session, loan->rungs, 1))
         count++;
     else if (count > 0 && loan->bufs[last] == NULL)
         /* A sibling was pinned before a slower tier got the chunk itself: only the sibling is
          * certain to be available. */
-        (void)use_sibling(loan, last, session, 0, loan->lent[last].to);
+        (void)use_sibling(loan, last, session, 0, loan->base.lent[last].to);
     for (size_t i = 0; i < count; i++) {
         struct chunk *chunk = &loan->chunks[i];
         show(loan, i);
         if (loan->bufs[i] != NULL)
             continue;
-        if (loan->lent[i].kind != TIERCE__LENT_SIBLING)
+        if (loan->base.lent[i].kind != TIERCE__LENT_SIBLING)
             chunk->rung = places[i] > 0 ? places[i] : slower_rung(loan);
         if (chunk->rung < engine->rung_count)
             join_fetch(loan, i);
         if (loan->bufs[i] == NULL)
             put_off(loan, i);
     }
-    for (size_t i = count; i < loan->count; i++)
+    for (size_t i = count; i < loan->base.count; i++)
         fail(loan, i);
 }
 
 /* The chunks that overlap [from_block, to_block). */
-static void list_chunks(struct tierce__loan *loan, uint64_t to_block)
+static void list_chunks(struct own_loan *loan, uint64_t to_block)
 {
-    size_t step = loan->view->chunk_blocks;
+    size_t step = loan->base.view->chunk_blocks;
     for (size_t i = loan->from_block / step; i < loan->keys.count; i++) {
         bool is_full = i < loan->keys.full_count;
-        const struct tierce__shape *shape = is_full ? &loan->view->full : &loan->tail_shape;
-        struct tierce__lent *lent = &loan->lent[loan->count++];
+        const struct tierce__shape *shape = is_full ? &loan->base.view->full : &loan->tail_shape;
+        struct tierce__lent *lent = &loan->base.lent[loan->base.count++];
         size_t first = i * step, end = first + shape->geometry.block_count;
         lent->index = i;
         lent->kind = is_full ? TIERCE__LENT_FULL : TIERCE__LENT_TAIL;
@@ -395,42 +398,42 @@ static void list_chunks(struct tierce__loan *loan, uint64_t to_block)
 }
 
 /* Copies what the loan needs of the caller's chain, so that it may change after begin. */
-static int copy_sequence(struct tierce__loan *loan, const struct tierce__loan_what *what)
+static int copy_sequence(struct own_loan *loan, const struct tierce__loan_what *what)
 {
     size_t blocks = loan->keys.block_count, count = loan->keys.count;
-    loan->lent =
-        tierce__calloc(count, sizeof(*loan->lent) + sizeof(*loan->bufs) + sizeof(*loan->chunks));
-    if (loan->lent == NULL)
+    loan->base.hash_count = blocks;
+    loan->base.lent = tierce__calloc(count, sizeof(*loan->base.lent) + sizeof(*loan->bufs) +
+                                                sizeof(*loan->chunks));
+    if (loan->base.lent == NULL)
         return -ENOMEM;
-    loan->bufs = (struct tierce__buf **)(void *)(loan->lent + count);
+    loan->bufs = (struct tierce__buf **)(void *)(loan->base.lent + count);
     loan->chunks = (struct chunk *)(void *)(loan->bufs + count);
-    memcpy(loan->root, tierce_chain_root_hash(what->chain), TIERCE_HASH_BYTES);
+    memcpy(loan->base.root, tierce_chain_root_hash(what->chain), TIERCE_HASH_BYTES);
     if (blocks == 0)
         return 0;
-    loan->hashes = tierce_chain_hash(what->chain, 0);
+    loan->base.hashes = tierce_chain_hash(what->chain, 0);
     if (what->chain_stays)
         return 0;
     loan->own_hashes = tierce__alloc(blocks * TIERCE_HASH_BYTES);
     if (loan->own_hashes == NULL)
         return -ENOMEM;
-    memcpy(loan->own_hashes, loan->hashes, blocks * TIERCE_HASH_BYTES);
-    loan->hashes = loan->own_hashes;
+    memcpy(loan->own_hashes, loan->base.hashes, blocks * TIERCE_HASH_BYTES);
+    loan->base.hashes = loan->own_hashes;
     return 0;
 }
 
 /* The session's pins, which become the caller's, or which he shares. */
-static struct tierce__session *pins_of(struct tierce__loan *loan,
-                                       const struct tierce__loan_what *what)
+static struct tierce__session *pins_of(struct own_loan *loan, const struct tierce__loan_what *what)
 {
     if (what->session == 0)
         return NULL;
-    return what->keeps_pins ? tierce__session_share(loan->view, what->session)
-                            : tierce__session_take(loan->view, what->session);
+    return what->keeps_pins ? tierce__session_share(loan->base.view, what->session)
+                            : tierce__session_take(loan->base.view, what->session);
 }
 
 /* The number of leading chunks that some tier holds, from the first wanted one on; the inference
  * engine holds the chunks before it. places[i]: the rung, unless the chunk is leased. */
-static size_t find(struct tierce__loan *loan, size_t first, uint8_t *places)
+static size_t find(struct own_loan *loan, size_t first, uint8_t *places)
 {
     struct tierce__search search = {
         .rungs = loan->rungs, .deadline_ns = loan->soon_ns, .believes_old = true};
@@ -449,14 +452,14 @@ static size_t find(struct tierce__loan *loan, size_t first, uint8_t *places)
                                                  loan->keys.keys + first + leased, count - leased);
 }
 
-static int plan(struct tierce__loan *loan, const struct tierce__loan_what *what)
+static int plan(struct own_loan *loan, const struct tierce__loan_what *what)
 {
-    int rc = tierce__keys_init(&loan->keys, loan->view, what->chain, what->to_block,
+    int rc = tierce__keys_init(&loan->keys, loan->base.view, what->chain, what->to_block,
                                tierce_chain_blocks(what->chain), true);
     if (rc < 0)
         return rc;
     if (loan->keys.tail_blocks > 0) {
-        rc = tierce__shape_init(&loan->tail_shape, loan->view, loan->keys.tail_blocks);
+        rc = tierce__shape_init(&loan->tail_shape, loan->base.view, loan->keys.tail_blocks);
         if (rc < 0)
             return rc;
     }
@@ -467,7 +470,7 @@ static int plan(struct tierce__loan *loan, const struct tierce__loan_what *what)
     if (places == NULL)
         return -ENOMEM;
     list_chunks(loan, what->to_block);
-    size_t found = find(loan, loan->from_block / loan->view->chunk_blocks, places);
+    size_t found = find(loan, loan->from_block / loan->base.view->chunk_blocks, places);
     struct tierce__session *session = pins_of(loan, what);
     place_chunks(loan, found, session, places);
     tierce__session_free(session);
@@ -478,11 +481,12 @@ static int plan(struct tierce__loan *loan, const struct tierce__loan_what *what)
 int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
                        const struct tierce__loan_what *what)
 {
-    struct tierce__loan *loan = tierce__calloc(1, sizeof(*loan));
+    struct own_loan *loan = tierce__calloc(1, sizeof(*loan));
     if (loan == NULL)
         return -ENOMEM;
+    loan->base =
+        (struct tierce__loan){.ops = &ops, .view = view, .over_ns = TIERCE__DEADLINE_NEVER};
     loan->engine = view->engine;
-    loan->view = view;
     loan->part = *what->part;
     loan->session = what->session;
     loan->mode = tierce__engine_mode(view->engine);
@@ -503,29 +507,15 @@ int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
         free_loan(loan);
         return rc;
     }
-    pass(loan, loan->waits);
-    tierce__loan_ahead(loan, loan->part.first_layer);
-    *out = loan;
+    pass(loan, loan->base.is_too_large);
+    tierce__loan_ahead(&loan->base, loan->part.first_layer);
+    *out = &loan->base;
     return 0;
-}
-
-const struct tierce__lent *tierce__loan_lent(const struct tierce__loan *loan, size_t *count)
-{
-    *count = loan->count;
-    return loan->lent;
-}
-
-const uint8_t *tierce__loan_hashes(const struct tierce__loan *loan, size_t *count,
-                                   const uint8_t **root)
-{
-    *count = loan->keys.block_count;
-    *root = loan->root;
-    return loan->hashes;
 }
 
 /* ---- presence and faults of chunks ---- */
 
-static bool wait_for(struct tierce__loan *loan, size_t i, uint32_t layer)
+static bool wait_for(struct own_loan *loan, size_t i, uint32_t layer)
 {
     const struct tierce__shape *shape = shape_of(loan, i);
     struct tierce__fetch_seat *seat = &loan->seats[i];
@@ -540,9 +530,10 @@ static bool wait_for(struct tierce__loan *loan, size_t i, uint32_t layer)
            (before == 0 || before == last || tierce__fetch_wait(seat, before));
 }
 
-bool tierce__loan_wait(struct tierce__loan *loan, size_t i, uint32_t layer)
+bool tierce__loan_wait(struct tierce__loan *base, size_t i, uint32_t layer)
 {
-    bool there = !loan->lent[i].failed && loan->bufs[i] != NULL;
+    struct own_loan *loan = own(base);
+    bool there = !loan->base.lent[i].failed && loan->bufs[i] != NULL;
     if (there && seat_of(loan, i) != NULL)
         there = wait_for(loan, i, layer);
     if (!there)
@@ -550,10 +541,11 @@ bool tierce__loan_wait(struct tierce__loan *loan, size_t i, uint32_t layer)
     return there;
 }
 
-uint32_t tierce__loan_ready(const struct tierce__loan *loan, uint32_t layer)
+uint32_t tierce__loan_ready(struct tierce__loan *base, uint32_t layer)
 {
+    const struct own_loan *loan = own(base);
     uint32_t end = loan->part.first_layer + loan->part.layer_count;
-    for (size_t i = 0; i < loan->count; i++) {
+    for (size_t i = 0; i < loan->base.count; i++) {
         const struct tierce__shape *shape = shape_of(loan, i);
         uint32_t ready = layer;
         if (!is_fetched(loan, i))
@@ -565,8 +557,9 @@ uint32_t tierce__loan_ready(const struct tierce__loan *loan, uint32_t layer)
     return end;
 }
 
-void tierce__loan_refuse(struct tierce__loan *loan, size_t i, int why)
+static void refuse(struct tierce__loan *base, size_t i, int why)
 {
+    struct own_loan *loan = own(base);
     struct tierce__fetch_seat *seat = seat_of(loan, i);
     fail(loan, i);
     if (seat != NULL)
@@ -576,8 +569,9 @@ void tierce__loan_refuse(struct tierce__loan *loan, size_t i, int why)
 }
 
 /* If a chunk in memory came from a slower tier, the copy there may be bad too. */
-void tierce__loan_spoil(struct tierce__loan *loan, size_t i)
+static void spoil(struct tierce__loan *base, size_t i)
 {
+    struct own_loan *loan = own(base);
     struct tierce__fetch_seat *seat = seat_of(loan, i);
     const struct tierce__key *key = key_of(loan, i);
     if (loan->chunks[i].spoiled)
@@ -593,39 +587,41 @@ void tierce__loan_spoil(struct tierce__loan *loan, size_t i)
 }
 
 /* Whether the object is the lent chunk, according to its header. */
-static int check(const struct tierce__loan *loan, size_t i, struct tierce__chunk_info *got)
+static int check(const struct own_loan *loan, size_t i, struct tierce__chunk_info *got)
 {
-    const struct tierce__lent *lent = &loan->lent[i];
+    const struct tierce__lent *lent = &loan->base.lent[i];
     int rc = tierce__chunk_parse(got, lent->object, shape_of(loan, i)->extent.header_bytes);
     if (rc < 0)
         return rc;
     bool same = memcmp(got->hash, lent->hash, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(got->ns_digest, loan->view->ns_digest, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(&got->shard, &loan->view->key.shard, sizeof(got->shard)) == 0 &&
+                memcmp(got->ns_digest, loan->base.view->ns_digest, TIERCE_HASH_BYTES) == 0 &&
+                memcmp(&got->shard, &loan->base.view->key.shard, sizeof(got->shard)) == 0 &&
                 got->extent.object_bytes == lent->bytes;
     return same ? 0 : TIERCE_E_IDENTITY;
 }
 
-void tierce__loan_look(struct tierce__loan *loan, size_t i, bool cells_are_bad)
+void tierce__loan_look(struct tierce__loan *base, size_t i, bool cells_are_bad)
 {
-    const struct tierce__lent *lent = &loan->lent[i];
+    struct own_loan *loan = own(base);
+    const struct tierce__lent *lent = &loan->base.lent[i];
     struct tierce__chunk_info got;
     if (lent->failed || lent->object == NULL)
         return;
     int rc = check(loan, i, &got);
     if (rc < 0)
-        tierce__loan_refuse(loan, i, rc);
+        refuse(base, i, rc);
     else if (cells_are_bad && (!lent->here || tierce__chunk_verify_cells(lent->object, &got) > 0))
-        tierce__loan_spoil(loan, i);
+        spoil(base, i);
 }
 
-void tierce__loan_skip(struct tierce__loan *loan, size_t i)
+void tierce__loan_skip(struct tierce__loan *base, size_t i)
 {
+    struct own_loan *loan = own(base);
     fail(loan, i);
 }
 
 /* Promotes chunks that arrived completely from a slower tier to memory. */
-static void promote(struct tierce__loan *loan, size_t i)
+static void promote(struct own_loan *loan, size_t i)
 {
     if (!is_fetched(loan, i) || loan->chunks[i].spoiled || loan->mode != TIERCE_MODE_NORMAL)
         return;
@@ -636,16 +632,11 @@ static void promote(struct tierce__loan *loan, size_t i)
 
 /* ---- more than fits into memory ---- */
 
-bool tierce__loan_is_too_large(const struct tierce__loan *loan)
-{
-    return loan->waits;
-}
-
 /* Memory for a chunk that waits; if need be that of the last one behind it that holds some, which
  * then waits itself. */
-static bool take_memory(struct tierce__loan *loan, size_t i)
+static bool take_memory(struct own_loan *loan, size_t i)
 {
-    size_t last = loan->count;
+    size_t last = loan->base.count;
     join_fetch(loan, i);
     while (loan->bufs[i] == NULL && --last > i) {
         struct chunk *other = &loan->chunks[last];
@@ -660,7 +651,7 @@ static bool take_memory(struct tierce__loan *loan, size_t i)
 }
 
 /* The same for memory that other loans release, as long as one passes through memory. */
-static bool wait_for_memory(struct tierce__loan *loan, size_t i)
+static bool wait_for_memory(struct own_loan *loan, size_t i)
 {
     struct tierce_engine *engine = loan->engine;
     struct tierce__pool_turn turn;
@@ -675,17 +666,18 @@ static bool wait_for_memory(struct tierce__loan *loan, size_t i)
     return loan->bufs[i] != NULL;
 }
 
-static void ask_all(struct tierce__loan *loan, size_t i)
+static void ask_all(struct own_loan *loan, size_t i)
 {
     for (uint32_t s = 0; is_fetched(loan, i) && s < shape_of(loan, i)->segment_count; s++)
         tierce__fetch_ask(&loan->seats[i], s);
 }
 
 /* The next one is read meanwhile, if there is memory for both. */
-bool tierce__loan_take(struct tierce__loan *loan, size_t i)
+bool tierce__loan_take(struct tierce__loan *base, size_t i)
 {
-    bool has_next = i + 1 < loan->count;
-    if (loan->lent[i].failed)
+    struct own_loan *loan = own(base);
+    bool has_next = i + 1 < loan->base.count;
+    if (loan->base.lent[i].failed)
         return false;
     if (loan->bufs[i] == NULL && !take_memory(loan, i) && !wait_for_memory(loan, i)) {
         fail(loan, i);
@@ -700,13 +692,14 @@ bool tierce__loan_take(struct tierce__loan *loan, size_t i)
     return true;
 }
 
-void tierce__loan_return(struct tierce__loan *loan, size_t i)
+void tierce__loan_return(struct tierce__loan *base, size_t i)
 {
+    struct own_loan *loan = own(base);
     promote(loan, i);
     let_go(loan, i);
-    while (++i < loan->count && loan->lent[i].failed)
+    while (++i < loan->base.count && loan->base.lent[i].failed)
         ;
-    if (i >= loan->count)
+    if (i >= loan->base.count)
         pass(loan, false);
 }
 
@@ -741,26 +734,39 @@ void tierce__loan_count(const struct tierce_view *view, const struct tierce__len
         tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
 }
 
-static void report(struct tierce__loan *loan, const uint32_t *blocks)
+static void report(struct own_loan *loan, const uint32_t *blocks)
 {
     struct tierce_engine *engine = loan->engine;
     size_t loaded = 0;
-    for (size_t i = 0; i < loan->count; i++) {
-        if (!loan->lent[i].failed)
-            tierce__loan_count(loan->view, &loan->lent[i], blocks[i]);
+    for (size_t i = 0; i < loan->base.count; i++) {
+        if (!loan->base.lent[i].failed)
+            tierce__loan_count(loan->base.view, &loan->base.lent[i], blocks[i]);
         promote(loan, i);
-        if (loan->lent[i].kind == TIERCE__LENT_SIBLING) /* before its prefix, which ends up newer */
+        if (loan->base.lent[i].kind ==
+            TIERCE__LENT_SIBLING) /* before its prefix, which ends up newer */
             tierce__storage_touch(engine, 0, engine->rung_count, key_of(loan, i), 1, 0);
         loaded += blocks[i];
     }
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(loan->block_count - loaded));
-    size_t used = tierce__session_use(loan->view, loan->session, &loan->keys, loan->keys.count);
+    size_t used =
+        tierce__session_use(loan->base.view, loan->session, &loan->keys, loan->keys.count);
     tierce__storage_touch(engine, 0, engine->rung_count, loan->keys.keys, loan->keys.count, used);
 }
 
-void tierce__loan_end(struct tierce__loan *loan, const uint32_t *blocks)
+void tierce__loan_end(struct tierce__loan *base, const uint32_t *blocks)
 {
+    struct own_loan *loan = own(base);
     if (blocks != NULL)
         report(loan, blocks);
     free_loan(loan);
 }
+
+static const struct tierce__loan_ops ops = {
+    .ahead = tierce__loan_ahead,
+    .wait = tierce__loan_wait,
+    .refuse = refuse,
+    .spoil = spoil,
+    .take = tierce__loan_take,
+    .give_back = tierce__loan_return,
+    .end = tierce__loan_end,
+};

@@ -9,31 +9,9 @@
 #include <tierce/engine.h>
 
 /*
- * The tier half of a load: locates each chunk, leases or fetches it, and handles the caller's
- * verdict. The other half copies and verifies the cells (scatter.h).
- *
- *     rc = tierce__loan_begin(&loan, view, &what);
- *     tierce__loan_ahead(loan, layer);
- *     if (tierce__loan_wait(loan, i, layer))
- *         ... read the header and the layer in lent[i].object, in whatever process;
- *         ... where it is wrong, tierce__loan_refuse(loan, i, why) or tierce__loan_spoil(loan, i)
- *     tierce__loan_end(loan, blocks);
- *
- * Layers are the chunk's, not a part's. Thread: a loan belongs to one at a time. Promises: as of
- * tierce_load_begin and _end.
+ * A loan: the chunks that the lender of an engine (lender.h) lends to a load, which copies and
+ * verifies their cells (scatter.h).
  */
-
-struct tierce__loan_what {
-    const struct tierce_chain *chain; /* [borrow until begin returns] */
-    uint64_t from_block, to_block;
-    uint64_t session;
-    const struct tierce_part *part; /* whose layers will be asked for; [borrow until end] */
-    uint32_t timeout_ms;            /* 0: timeout.load */
-    uint32_t wait_ms; /* limit of the search for the chunks; 0: timeout.lookup, the maximum */
-    uint32_t tiers;
-    bool chain_stays; /* as it is until end, so that nothing of it is copied */
-    bool keeps_pins;  /* the session's pins stay with it, for others to load from */
-};
 
 enum tierce__lent_kind {
     TIERCE__LENT_FULL,
@@ -54,57 +32,97 @@ struct tierce__lent {
     bool failed;
 };
 
-struct tierce__loan;
+struct tierce__loan {
+    const struct tierce__loan_ops *ops;
+    struct tierce_view *view;
+    size_t count;
+    struct tierce__lent
+        *lent;             /* [count] in the order of the chain; object, here and failed change */
+    const uint8_t *hashes; /* [hash_count] of the blocks from 0 on */
+    size_t hash_count;
+    uint8_t root[TIERCE_HASH_BYTES]; /* of them */
+    /*
+     * Memory cannot hold all of the loan at a time. Then the caller takes each chunk in turn, reads
+     * all its layers, and returns it.
+     */
+    bool is_too_large;
+    /* Others may write to the objects, and from then on they may be other chunks'; bytes read
+     * before are those that were lent. TIERCE__DEADLINE_NEVER: nobody writes to them before the
+     * end. */
+    uint64_t over_ns;
+};
+
+/* What a lender does with its loans. Layers are the chunk's, not a part's. */
+struct tierce__loan_ops {
+    /* Requests reads, up to two layers beyond `layer`. */
+    void (*ahead)(struct tierce__loan *loan, uint32_t layer);
+    /* Waits for the header and a layer of a chunk, up to the deadline. False: it has failed. Layers
+     * come in ascending order, each after its `ahead`. */
+    bool (*wait)(struct tierce__loan *loan, size_t i, uint32_t layer);
+    /* The bytes are not the wanted chunk; a cell of it does not verify. */
+    void (*refuse)(struct tierce__loan *loan, size_t i, int why);
+    void (*spoil)(struct tierce__loan *loan, size_t i);
+    /* Of a loan that is too large. If there is no memory even for one chunk, take waits until the
+     * deadline, without holding any, for other loans that pass through memory. */
+    bool (*take)(struct tierce__loan *loan, size_t i);
+    void (*give_back)(struct tierce__loan *loan, size_t i);
+    /* Counts; blocks[i] were loaded of chunk i. NULL: drops the loan. */
+    void (*end)(struct tierce__loan *loan, const uint32_t *blocks);
+};
+
+/*
+ * A loan of the engine's own tiers: locates each chunk, leases or fetches it, and handles the
+ * caller's verdict.
+ *
+ *     rc = tierce__loan_begin(&loan, view, &what);
+ *     tierce__loan_ahead(loan, layer);
+ *     if (tierce__loan_wait(loan, i, layer))
+ *         ... read the header and the layer in lent[i].object, in whatever process;
+ *         ... where it is wrong, tierce__loan_refuse(loan, i, why) or tierce__loan_spoil(loan, i)
+ *     tierce__loan_end(loan, blocks);
+ *
+ * Thread: a loan belongs to one at a time. Promises: as of tierce__loan_ops, and of
+ * tierce_load_begin and _end.
+ */
+
+struct tierce__loan_what {
+    const struct tierce_chain *chain; /* [borrow until begin returns] */
+    uint64_t from_block, to_block;
+    uint64_t session;
+    const struct tierce_part *part; /* whose layers will be asked for; [borrow until end] */
+    uint32_t timeout_ms;            /* 0: timeout.load */
+    uint32_t wait_ms; /* limit of the search for the chunks; 0: timeout.lookup, the maximum */
+    uint32_t tiers;
+    bool chain_stays; /* as it is until end, so that nothing of it is copied */
+    bool keeps_pins;  /* the session's pins stay with it, for others to load from */
+};
 
 /* Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM. Waits for no device, but for a sibling's
  * header. */
 TIERCE_MUSTUSE int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
                                       const struct tierce__loan_what *what);
 
-/* [borrow until end] *count of them, in the order of the chain; object, here and failed change. */
-const struct tierce__lent *tierce__loan_lent(const struct tierce__loan *loan, size_t *count);
-
-/* [borrow until end] The hashes of the blocks from 0 on, *count of them, and their root hash. */
-const uint8_t *tierce__loan_hashes(const struct tierce__loan *loan, size_t *count,
-                                   const uint8_t **root);
-
-/* Requests reads, up to two layers beyond `layer`. */
+/* As of the table. Refuse and spoil take the chunk out of service; end promotes and marks as used.
+ */
 void tierce__loan_ahead(struct tierce__loan *loan, uint32_t layer);
-
-/* Waits for the header and a layer of a chunk, up to the deadline. False: it has failed. Layers
- * come in ascending order. */
 TIERCE_MUSTUSE bool tierce__loan_wait(struct tierce__loan *loan, size_t i, uint32_t layer);
+TIERCE_MUSTUSE bool tierce__loan_take(struct tierce__loan *loan, size_t i);
+void tierce__loan_return(struct tierce__loan *loan, size_t i);
+void tierce__loan_end(struct tierce__loan *loan, const uint32_t *blocks);
 
 /* Up to which layer all has been waited for that a wait for `layer` has, where segments hold
  * several layers. */
-uint32_t tierce__loan_ready(const struct tierce__loan *loan, uint32_t layer);
+uint32_t tierce__loan_ready(struct tierce__loan *loan, uint32_t layer);
 
-/* The bytes are not the wanted chunk; a cell of it does not verify. Takes the chunk out of
- * service. */
-void tierce__loan_refuse(struct tierce__loan *loan, size_t i, int why);
-void tierce__loan_spoil(struct tierce__loan *loan, size_t i);
-
-/* The same for another process's report about a chunk, after a check of our own: of its header,
+/* Refuses or spoils a chunk on another process's report, after a check of our own: of its header,
  * and, for bad cells, of its cells if all are in memory. */
 void tierce__loan_look(struct tierce__loan *loan, size_t i, bool cells_are_bad);
 
 /* The caller has not read the chunk: it is neither promoted nor counted. */
 void tierce__loan_skip(struct tierce__loan *loan, size_t i);
 
-/*
- * Whether memory cannot hold all of the loan at a time. Then the caller takes each chunk in turn,
- * reads all its layers, and returns it. If there is no memory even for one chunk, take waits until
- * the deadline, without holding any, for other loans that pass through memory.
- */
-bool tierce__loan_is_too_large(const struct tierce__loan *loan);
-TIERCE_MUSTUSE bool tierce__loan_take(struct tierce__loan *loan, size_t i);
-void tierce__loan_return(struct tierce__loan *loan, size_t i);
-
 /* Counts the blocks that were loaded from lent chunks. */
 void tierce__loan_count(const struct tierce_view *view, const struct tierce__lent *lent,
                         size_t blocks);
-
-/* Promotes, counts and marks as used; blocks[i] were loaded of chunk i. NULL: drops the loan. */
-void tierce__loan_end(struct tierce__loan *loan, const uint32_t *blocks);
 
 #endif

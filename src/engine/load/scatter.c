@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "engine/load/sibling.h"
 #include "core/paged/paged.h"
 
@@ -29,10 +30,10 @@ static size_t first_block(const struct tierce__scatter *scatter, const struct ti
 }
 
 /* The blocks that a chunk of this kind has, or 0 where there is none. */
-static size_t blocks_of(const struct tierce__scatter *scatter, const struct tierce__lent *lent)
+static size_t blocks_of(const struct tierce__loan *loan, const struct tierce__lent *lent)
 {
-    size_t full = scatter->view->chunk_blocks;
-    size_t left = scatter->hash_count - lent->index * full;
+    size_t full = loan->view->chunk_blocks;
+    size_t left = loan->hash_count - lent->index * full;
     switch (lent->kind) {
     case TIERCE__LENT_FULL:
         return left >= full ? full : 0;
@@ -44,63 +45,67 @@ static size_t blocks_of(const struct tierce__scatter *scatter, const struct tier
     return 0;
 }
 
-/* Whether a chunk lies within the sequence, and behind the one before it. */
-static bool fits(const struct tierce__scatter *scatter, size_t i)
+/* Whether an object has the length of a chunk of its blocks. */
+static bool is_as_long(const struct tierce_view *view, const struct tierce__lent *lent)
 {
-    const struct tierce__lent *lent = &scatter->lent[i];
-    if (lent->index > scatter->hash_count / scatter->view->chunk_blocks ||
-        (i > 0 && lent->index <= lent[-1].index))
-        return false;
-    size_t first = first_block(scatter, lent);
-    return lent->block_count > 0 && lent->block_count == blocks_of(scatter, lent) &&
-           lent->from <= lent->to && lent->to <= lent->block_count &&
-           first + lent->from >= scatter->from_block && first + lent->to <= scatter->to_block;
+    struct tierce__geometry geometry = view->full.geometry;
+    struct tierce__extent extent = view->full.extent;
+    int rc = 0;
+    if (lent->block_count != geometry.block_count) {
+        geometry.block_count = lent->block_count;
+        rc = tierce__chunk_extent(&extent, &geometry);
+    }
+    return rc == 0 && lent->bytes == extent.object_bytes;
 }
 
-/* The shape that a chunk needs besides that of a full one; one of a kind at most. */
+bool tierce__scatter_fits(const struct tierce__loan *loan, uint64_t from_block, uint64_t to_block)
+{
+    size_t full = loan->view->chunk_blocks, others[TIERCE__LENT_SIBLING + 1] = {0};
+    for (size_t i = 0; i < loan->count; i++) {
+        const struct tierce__lent *lent = &loan->lent[i];
+        if (lent->index > loan->hash_count / full || (i > 0 && lent->index <= lent[-1].index))
+            return false;
+        uint64_t first = (uint64_t)lent->index * full;
+        if (lent->block_count == 0 || lent->block_count != blocks_of(loan, lent) ||
+            lent->from > lent->to || lent->to > lent->block_count ||
+            first + lent->from < from_block || first + lent->to > to_block)
+            return false;
+        bool is_second = lent->kind != TIERCE__LENT_FULL && others[lent->kind]++ > 0;
+        if (is_second || (!lent->failed && !is_as_long(loan->view, lent)))
+            return false;
+    }
+    return true;
+}
+
+/* The shape that a chunk needs besides that of a full one. */
 static int add_shape(struct tierce__scatter *scatter, const struct tierce__lent *lent)
 {
-    struct tierce__shape *shape = lent->kind == TIERCE__LENT_TAIL      ? &scatter->tail_shape
-                                  : lent->kind == TIERCE__LENT_SIBLING ? &scatter->sibling_shape
-                                                                       : NULL;
-    if (shape == NULL)
+    if (lent->kind == TIERCE__LENT_FULL)
         return 0;
-    return shape->layer_offset == NULL ? tierce__shape_init(shape, scatter->view, lent->block_count)
-                                       : TIERCE_E_ARGUMENT;
+    struct tierce__shape *shape =
+        lent->kind == TIERCE__LENT_TAIL ? &scatter->tail_shape : &scatter->sibling_shape;
+    TIERCE_ASSERT(shape->layer_offset == NULL); /* one of a kind at most */
+    return tierce__shape_init(shape, scatter->view, lent->block_count);
 }
 
-static int add_lent(struct tierce__scatter *scatter, size_t i)
+int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_transfer_opts *opts,
+                         const struct tierce__loan *loan)
 {
-    const struct tierce__lent *lent = &scatter->lent[i];
-    int rc = fits(scatter, i) ? add_shape(scatter, lent) : TIERCE_E_ARGUMENT;
-    if (rc < 0)
-        return rc;
-    return lent->failed || lent->bytes == shape_of(scatter, lent)->extent.object_bytes
-               ? 0
-               : TIERCE_E_ARGUMENT;
-}
-
-int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_view *view,
-                         const struct tierce_transfer_opts *opts, const struct tierce__lent *lent,
-                         size_t count, const uint8_t *hashes, size_t hash_count,
-                         const uint8_t *root)
-{
-    *scatter = (struct tierce__scatter){.view = view,
+    TIERCE_DASSERT(tierce__scatter_fits(loan, opts->from_block, opts->to_block));
+    *scatter = (struct tierce__scatter){.view = loan->view,
                                         .paged = opts->paged,
-                                        .lent = lent,
-                                        .count = count,
-                                        .hashes = hashes,
-                                        .hash_count = hash_count,
-                                        .root = root,
+                                        .loan = loan,
+                                        .count = loan->count,
                                         .from_block = (size_t)opts->from_block,
-                                        .to_block = (size_t)opts->to_block};
+                                        .to_block = (size_t)opts->to_block,
+                                        .keeps_headers = loan->over_ns != TIERCE__DEADLINE_NEVER};
     size_t blocks = scatter->to_block;
     int rc = 0;
-    for (size_t i = 0; i < count && rc == 0; i++)
-        rc = add_lent(scatter, i);
+    for (size_t i = 0; i < loan->count && rc == 0; i++)
+        rc = add_shape(scatter, &loan->lent[i]);
     scatter->block_ids = tierce__calloc(blocks, sizeof(*scatter->block_ids));
     scatter->good = tierce__alloc(blocks);
-    scatter->moved = tierce__calloc(count, sizeof(*scatter->moved));
+    scatter->moved = tierce__calloc(loan->count, sizeof(*scatter->moved));
     if (rc == 0 && (scatter->block_ids == NULL || scatter->good == NULL || scatter->moved == NULL))
         rc = -ENOMEM;
     if (rc < 0) {
@@ -111,8 +116,8 @@ int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_vi
         memcpy(scatter->block_ids, opts->block_ids, blocks * sizeof(*scatter->block_ids));
         memset(scatter->good, 1, blocks);
     }
-    for (size_t i = 0; i < count; i++) {
-        if (lent[i].failed)
+    for (size_t i = 0; i < loan->count; i++) {
+        if (loan->lent[i].failed)
             tierce__scatter_fail(scatter, i);
     }
     return 0;
@@ -132,7 +137,7 @@ void tierce__scatter_fini(struct tierce__scatter *scatter)
 
 void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
 {
-    const struct tierce__lent *lent = &scatter->lent[i];
+    const struct tierce__lent *lent = &scatter->loan->lent[i];
     scatter->moved[i].failed = true;
     memset(scatter->good + first_block(scatter, lent) + lent->from, 0, lent->to - lent->from);
 }
@@ -140,7 +145,7 @@ void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
 /* The header that is checked, and whose sums count from then on; NULL for no memory. */
 static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
 {
-    const struct tierce__lent *lent = &scatter->lent[i];
+    const struct tierce__lent *lent = &scatter->loan->lent[i];
     struct tierce__moved *moved = &scatter->moved[i];
     uint64_t bytes = shape_of(scatter, lent)->extent.header_bytes;
     if (!scatter->keeps_headers)
@@ -154,7 +159,7 @@ static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
 
 int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
 {
-    const struct tierce__lent *lent = &scatter->lent[i];
+    const struct tierce__lent *lent = &scatter->loan->lent[i];
     const struct tierce__shape *shape = shape_of(scatter, lent);
     if (scatter->moved[i].header_good)
         return 0;
@@ -163,14 +168,14 @@ int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
         return -ENOMEM;
     int rc;
     if (lent->kind != TIERCE__LENT_SIBLING) {
-        rc = tierce__view_check_header(scatter->view, shape, lent->index, scatter->hashes,
-                                       scatter->root, header);
+        rc = tierce__view_check_header(scatter->view, shape, lent->index, scatter->loan->hashes,
+                                       scatter->loan->root, header);
     } else {
         struct tierce__sibling_want want = {.index = lent->index,
                                             .from = lent->from,
                                             .to = lent->to,
-                                            .hashes = scatter->hashes,
-                                            .root = scatter->root};
+                                            .hashes = scatter->loan->hashes,
+                                            .root = scatter->loan->root};
         rc = tierce__sibling_check(scatter->view, shape, &want, lent->hash, header);
         /* Fewer than when it was found: the bytes have changed. */
         if (rc >= 0)
@@ -191,7 +196,7 @@ static uint64_t first_cell(const struct tierce__scatter *scatter, const struct t
 
 bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t layer)
 {
-    const struct tierce__lent *lent = &scatter->lent[i];
+    const struct tierce__lent *lent = &scatter->loan->lent[i];
     const struct tierce__shape *shape = shape_of(scatter, lent);
     uint32_t of_chunk = scatter->view->part.first_layer + layer;
     uint64_t blocks = scatter->to_block - scatter->from_block;
@@ -214,7 +219,7 @@ bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t l
 
 uint32_t tierce__scatter_report(const struct tierce__scatter *scatter, size_t i, uint8_t *origins)
 {
-    const struct tierce__lent *lent = &scatter->lent[i];
+    const struct tierce__lent *lent = &scatter->loan->lent[i];
     uint32_t loaded = 0;
     for (uint32_t b = lent->from; b < lent->to; b++) {
         size_t block = first_block(scatter, lent) + b;

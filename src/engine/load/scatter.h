@@ -21,31 +21,31 @@ struct tierce__moved {
 };
 
 struct tierce__scatter {
-    const struct tierce_view *view; /* [borrow until fini] all six */
+    const struct tierce_view *view; /* [borrow] all three; fini does not use them */
     const struct tierce_paged *paged;
-    const struct tierce__lent *lent; /* [count] */
-    const uint8_t *hashes;           /* [hash_count] of the blocks from 0 on */
-    const uint8_t *root;
-    size_t count, hash_count;
+    const struct tierce__loan *loan;
     size_t from_block, to_block;
-    int32_t *block_ids; /* [to_block] */
-    uint8_t *good;      /* [to_block] 1 until a block fails */
-    struct tierce__moved *moved;
+    int32_t *block_ids;          /* [to_block] */
+    uint8_t *good;               /* [to_block] 1 until a block fails */
+    struct tierce__moved *moved; /* [count] */
+    size_t count;
     struct tierce__shape tail_shape, sibling_shape;
     /*
-     * [in] after init: others may write to the objects meanwhile. Then a header is copied before it
-     * is checked, and its sums are those that cells are verified against: another chunk that comes
-     * to lie where this one was brings its own, which must not be taken for these.
+     * Others may write to the objects meanwhile. Then a header is copied before it is checked, and
+     * its sums are those that cells are verified against: another chunk that comes to lie where
+     * this one was brings its own, which must not be taken for these.
      */
     bool keeps_headers;
 };
 
-/* block_ids are copied. Errors, and *scatter is as after fini: -ENOMEM, TIERCE_E_ARGUMENT (a lent
- * chunk is not of the sequence, or has another length: only for chunks from a node). */
-TIERCE_MUSTUSE int
-tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_view *view,
-                     const struct tierce_transfer_opts *opts, const struct tierce__lent *lent,
-                     size_t count, const uint8_t *hashes, size_t hash_count, const uint8_t *root);
+/* Whether each lent chunk is of the sequence and has the right length: a node may say anything. */
+bool tierce__scatter_fits(const struct tierce__loan *loan, uint64_t from_block, uint64_t to_block);
+
+/* [in] opts: its block_ids are copied; loan: of chunks that fit. Errors, and *scatter is as after
+ * fini: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__scatter_init(struct tierce__scatter *scatter,
+                                        const struct tierce_transfer_opts *opts,
+                                        const struct tierce__loan *loan);
 void tierce__scatter_fini(struct tierce__scatter *scatter);
 
 /* No block of the chunk is loaded. */

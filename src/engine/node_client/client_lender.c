@@ -10,6 +10,7 @@
 #include "engine/engine_config.h"
 #include "engine/lender.h"
 #include "engine/node_client/client.h"
+#include "engine/node_client/client_transfer.h"
 #include "engine/prefetch/prefetch_private.h"
 
 /* Parameters of a node that its clients may not set. */
@@ -99,6 +100,9 @@ const struct tierce__lender tierce__node_client = {
     .unpin = tierce__client_unpin,
     .lookup = tierce__client_lookup,
     .durable = tierce__client_durable,
+    .store_begin = tierce__client_store_begin,
+    .store_end = tierce__client_store_end,
+    .load_begin = tierce__client_load_begin,
     .prefetch_begin = tierce__client_prefetch_begin,
     .prefetch_wait = tierce__client_prefetch_wait,
     .prefetch_end = tierce__client_prefetch_end,

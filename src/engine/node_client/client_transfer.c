@@ -7,8 +7,10 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "engine/load/scatter.h"
 #include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
+#include "engine/store/gather.h"
 #include "core/key/key.h"
 
 /* A node that keeps its deadlines may be so late, because it is busy. */
@@ -34,15 +36,8 @@ struct tierce__client_store {
     struct tierce__peer *peer;
     struct tierce__owed *owed; /* its end */
     uint64_t number;
-    size_t count;
     struct tierce__room rooms[];
 };
-
-static void free_store(struct tierce__client_store *store)
-{
-    tierce__peer_release(store->peer);
-    tierce__free(store);
-}
 
 /* Takes what the node has reserved. False: it is not all memory of its pool. */
 static bool take_rooms(struct tierce__client_store *store, const struct tierce_view *view,
@@ -68,9 +63,11 @@ static bool take_rooms(struct tierce__client_store *store, const struct tierce_v
     return true;
 }
 
-/* A store of the chunks that the node has reserved; or NULL, and the node was told to end it. */
-static struct tierce__client_store *make_store(struct tierce_view *view, struct tierce__peer *peer,
-                                               const struct tierce__native_reservation *given)
+/* The space that the node has reserved. After a failure, the node was told to end the store.
+ * Errors: -ENOMEM, TIERCE_E_FORMAT: it is not chunks of the sequence. */
+static int take_space(struct tierce__space *space, struct tierce_view *view,
+                      struct tierce__peer *peer, const struct tierce__native_reservation *given,
+                      uint64_t to_block)
 {
     size_t count = given->chunks.count;
     struct tierce__client_store *store =
@@ -84,24 +81,30 @@ static struct tierce__client_store *make_store(struct tierce_view *view, struct 
                                 tierce__deadline_in_ms(GRACE_MS));
         tierce__free(store);
         tierce__free(owed);
-        return NULL;
+        return -ENOMEM;
     }
     tierce__list_init(&owed->node);
     owed->op = TIERCE__NATIVE_STORE_END;
     owed->question.store_end = (struct tierce__native_store_end){.store = given->store};
     *store = (struct tierce__client_store){
-        .peer = tierce__peer_acquire(peer), .owed = owed, .number = given->store, .count = count};
-    if (take_rooms(store, view, given))
-        return store;
-    (void)tierce__client_store_end(store, false);
-    return NULL;
+        .peer = tierce__peer_acquire(peer), .owed = owed, .number = given->store};
+    *space = (struct tierce__space){.rooms = store->rooms, .count = count, .remote = store};
+    if (!take_rooms(store, view, given)) {
+        (void)tierce__client_store_end(space, false);
+        return -ENOMEM;
+    }
+    if (!tierce__gather_fits(view, space->rooms, count, to_block)) {
+        (void)tierce__client_store_end(space, false);
+        return TIERCE_E_FORMAT;
+    }
+    return 0;
 }
 
-int tierce__client_store_begin(struct tierce__client_store **out, struct tierce_view *view,
+int tierce__client_store_begin(struct tierce__space *space, struct tierce_view *view,
                                const struct tierce_transfer_opts *opts)
 {
-    *out = NULL;
     uint64_t number, deadline_ns = deadline_in(view, 0);
+    TIERCE_DASSERT(space->rooms == NULL);
     if (tierce__engine_mode(view->engine) != TIERCE_MODE_NORMAL)
         return 0;
     struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
@@ -119,59 +122,54 @@ int tierce__client_store_begin(struct tierce__client_store **out, struct tierce_
     deadline_ns += store_ms(view, peer) * TIERCE__MS_NS;
     int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_STORE_BEGIN, &question,
                                       &question.store_begin.chain, opts->chain, deadline_ns);
-    if (rc == 0 && asking.answer.store_begin.store != 0) {
-        *out = make_store(view, peer, &asking.answer.store_begin);
-        rc = *out != NULL ? 0 : -ENOMEM;
-    }
+    if (rc == 0 && asking.answer.store_begin.store != 0)
+        rc = take_space(space, view, peer, &asking.answer.store_begin, opts->to_block);
     tierce__peer_done(&asking);
     tierce__peer_release(peer);
     return tierce__client_miss(view, rc);
 }
 
-const struct tierce__room *tierce__client_store_rooms(const struct tierce__client_store *store,
-                                                      size_t *count)
+int64_t tierce__client_store_end(struct tierce__space *space, bool complete)
 {
-    *count = store->count;
-    return store->rooms;
-}
-
-int64_t tierce__client_store_end(struct tierce__client_store *store, bool complete)
-{
+    struct tierce__client_store *store = space->remote;
+    TIERCE_DASSERT(space->rooms == store->rooms);
     union tierce__native_request question = {
         .store_end = {.store = store->number, .complete = complete}};
     uint64_t blocks = tierce__peer_end(store->peer, store->owed, &question);
-    free_store(store);
+    tierce__peer_release(store->peer);
+    tierce__free(store);
+    *space = (struct tierce__space){0};
     return complete && blocks <= INT64_MAX ? (int64_t)blocks : 0;
 }
 
 /* ---- loads ---- */
 
-struct tierce__client_load {
-    struct tierce_view *view;
+struct client_load {
+    struct tierce__loan base;  /* over_ns: 0 until something is lent */
     size_t block_count;        /* that are wanted */
     struct tierce__peer *peer; /* NULL: there was no node; nothing is lent */
     struct tierce__owed *owed; /* its pending end, if it has a peer; NULL: it was sent */
     uint64_t number;
     uint64_t deadline_ns;
-    uint64_t lent_until_ns;
-    uint32_t ready; /* layers below have come */
-    bool is_too_large;
-    size_t taken; /* behind the chunk that was taken last; 0: none */
-    size_t count;
-    struct tierce__lent *lent;
+    uint32_t ready;    /* layers below have come */
+    size_t taken;      /* behind the chunk that was taken last; 0: none */
     uint8_t *verdicts; /* enum tierce__native_verdict */
     uint8_t *results;  /* rows of the end */
-    uint8_t *hashes;
-    size_t hash_count;
-    uint8_t root[TIERCE_HASH_BYTES];
+    uint8_t *hashes;   /* base.hashes */
 };
 
-static void free_load(struct tierce__client_load *load)
+static const struct tierce__loan_ops ops;
+
+static struct client_load *own(struct tierce__loan *loan)
 {
-    if (load == NULL)
-        return;
+    TIERCE_DASSERT(loan->ops == &ops);
+    return TIERCE__CONTAINER_OF(loan, struct client_load, base);
+}
+
+static void free_load(struct client_load *load)
+{
     tierce__peer_release(load->peer);
-    tierce__free(load->lent);
+    tierce__free(load->base.lent);
     tierce__free(load->verdicts);
     tierce__free(load->results);
     tierce__free(load->hashes);
@@ -187,8 +185,8 @@ static enum tierce__lent_kind kind_of(uint8_t kind)
 }
 
 /* Sets the address and the origin of a chunk; a chunk outside the pool has failed. */
-static void place(const struct tierce__client_load *load, struct tierce__lent *lent,
-                  uint64_t offset, uint32_t origin)
+static void place(const struct client_load *load, struct tierce__lent *lent, uint64_t offset,
+                  uint32_t origin)
 {
     bool is_known = origin >= TIERCE_ORIGIN_MEMORY && origin <= TIERCE_ORIGIN_REMOTE;
     lent->object = is_known ? tierce__peer_memory(load->peer, offset, lent->bytes) : NULL;
@@ -198,14 +196,13 @@ static void place(const struct tierce__client_load *load, struct tierce__lent *l
 }
 
 /* One chunk that was lent. */
-static int take_lent(struct tierce__client_load *load, const struct tierce__native_rows *rows,
-                     uint32_t i)
+static int take_lent(struct client_load *load, const struct tierce__native_rows *rows, uint32_t i)
 {
     struct tierce__native_lent row;
     int rc = tierce__native_get_lent(&row, rows, i);
     if (rc < 0)
         return rc;
-    struct tierce__lent *lent = &load->lent[i];
+    struct tierce__lent *lent = &load->base.lent[i];
     *lent = (struct tierce__lent){.index = row.index,
                                   .kind = kind_of(row.kind),
                                   .block_count = row.block_count,
@@ -216,45 +213,55 @@ static int take_lent(struct tierce__client_load *load, const struct tierce__nati
                                   .failed = row.state == TIERCE__NATIVE_FAILED};
     memcpy(lent->hash, row.hash, TIERCE_HASH_BYTES);
     if (row.state == TIERCE__NATIVE_WAITS)
-        load->is_too_large = true;
+        load->base.is_too_large = true;
     else if (!lent->failed)
         place(load, lent, row.offset, row.origin);
     return 0;
 }
 
 /* Memory for what is lent. From here on the load has a peer, which must receive its end. */
-static int take_loan(struct tierce__client_load *load, struct tierce__peer *peer,
+static int take_loan(struct client_load *load, struct tierce__peer *peer,
                      const struct tierce__native_loan *loan)
 {
     uint32_t count = loan->chunks.count;
     load->owed->question.load_end = (struct tierce__native_load_end){.load = loan->load};
     load->peer = tierce__peer_acquire(peer);
     load->number = loan->load;
-    load->lent = tierce__calloc(count, sizeof(*load->lent));
+    load->base.lent = tierce__calloc(count, sizeof(*load->base.lent));
     load->verdicts = tierce__calloc(count, 1);
     load->results = tierce__calloc(count, TIERCE__NATIVE_RESULT_BYTES);
-    if (load->lent == NULL || load->verdicts == NULL || load->results == NULL)
+    if (load->base.lent == NULL || load->verdicts == NULL || load->results == NULL)
         return -ENOMEM;
     int rc = 0;
-    for (; load->count < count && rc == 0; load->count++)
-        rc = take_lent(load, &loan->chunks, (uint32_t)load->count);
+    for (; load->base.count < count && rc == 0; load->base.count++)
+        rc = take_lent(load, &loan->chunks, (uint32_t)load->base.count);
     return rc;
 }
 
-static int copy_hashes(struct tierce__client_load *load, const struct tierce_chain *chain)
+static int copy_hashes(struct client_load *load, const struct tierce_chain *chain)
 {
-    load->hash_count = tierce_chain_blocks(chain);
-    load->hashes = tierce__alloc(load->hash_count * TIERCE_HASH_BYTES);
+    load->base.hash_count = tierce_chain_blocks(chain);
+    load->hashes = tierce__alloc(load->base.hash_count * TIERCE_HASH_BYTES);
     if (load->hashes == NULL)
         return -ENOMEM;
-    if (load->hash_count > 0)
-        memcpy(load->hashes, tierce_chain_hash(chain, 0), load->hash_count * TIERCE_HASH_BYTES);
-    memcpy(load->root, tierce_chain_root_hash(chain), TIERCE_HASH_BYTES);
+    if (load->base.hash_count > 0)
+        memcpy(load->hashes, tierce_chain_hash(chain, 0),
+               load->base.hash_count * TIERCE_HASH_BYTES);
+    load->base.hashes = load->hashes;
+    memcpy(load->base.root, tierce_chain_root_hash(chain), TIERCE_HASH_BYTES);
     return 0;
 }
 
+/* Ends a loan that cannot be used: nothing is lent any more. */
+static void send_back(struct client_load *load)
+{
+    (void)tierce__peer_end(load->peer, load->owed, &load->owed->question);
+    load->owed = NULL;
+    load->base.count = 0;
+}
+
 /* Requests chunks from the node; if it lends none, the load has no peer. */
-static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
+static int ask_loan(struct client_load *load, struct tierce_view *view,
                     const struct tierce_transfer_opts *opts)
 {
     uint64_t number, deadline_ns = deadline_in(view, 0);
@@ -284,11 +291,12 @@ static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
                                       &question.load_begin.chain, opts->chain, deadline_ns);
     load->deadline_ns = deadline_in(view, (uint64_t)timeout_ms + GRACE_MS);
     if (rc == 0) {
-        load->lent_until_ns = asked_ns + asking.answer.load_begin.left_ms * TIERCE__MS_NS;
+        load->base.over_ns = asked_ns + asking.answer.load_begin.left_ms * TIERCE__MS_NS;
         rc = take_loan(load, peer, &asking.answer.load_begin);
         tierce__peer_done(&asking);
-        if (rc == TIERCE_E_FORMAT) {
-            tierce__client_load_give_back(load);
+        bool fits = rc == 0 && tierce__scatter_fits(&load->base, opts->from_block, opts->to_block);
+        if (rc == TIERCE_E_FORMAT || (rc == 0 && !fits)) {
+            send_back(load);
             rc = 0;
         }
     }
@@ -296,61 +304,29 @@ static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
     return tierce__client_miss(view, rc);
 }
 
-int tierce__client_load_begin(struct tierce__client_load **out, struct tierce_view *view,
-                              const struct tierce_transfer_opts *opts)
+static bool any_coming(const struct client_load *load)
 {
-    struct tierce__client_load *load = tierce__calloc(1, sizeof(*load));
-    if (load == NULL)
-        return -ENOMEM;
-    load->view = view;
-    load->block_count = (size_t)(opts->to_block - opts->from_block);
-    int rc = copy_hashes(load, opts->chain);
-    if (rc == 0 && tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)
-        rc = ask_loan(load, view, opts);
-    if (rc < 0) {
-        tierce__client_load_end(load, NULL);
-        return rc;
-    }
-    *out = load;
-    return 0;
-}
-
-const struct tierce__lent *tierce__client_load_lent(const struct tierce__client_load *load,
-                                                    size_t *count)
-{
-    *count = load->count;
-    return load->lent;
-}
-
-const uint8_t *tierce__client_load_hashes(const struct tierce__client_load *load, size_t *count,
-                                          const uint8_t **root)
-{
-    *count = load->hash_count;
-    *root = load->root;
-    return load->hashes;
-}
-
-static bool any_coming(const struct tierce__client_load *load)
-{
-    for (size_t i = 0; i < load->count; i++) {
-        if (!load->lent[i].failed && !load->lent[i].here)
+    for (size_t i = 0; i < load->base.count; i++) {
+        if (!load->base.lent[i].failed && !load->base.lent[i].here)
             return true;
     }
     return false;
 }
 
 /* Marks chunks that were not read as failed; states: of each chunk, or NULL. */
-static void take_states(struct tierce__client_load *load, const uint8_t *states)
+static void take_states(struct client_load *load, const uint8_t *states)
 {
-    for (size_t i = 0; i < load->count; i++) {
-        struct tierce__lent *lent = &load->lent[i];
+    for (size_t i = 0; i < load->base.count; i++) {
+        struct tierce__lent *lent = &load->base.lent[i];
         if (!lent->here && (states == NULL || states[i] != TIERCE__NATIVE_HERE))
             lent->failed = true;
     }
 }
 
-void tierce__client_load_ahead(struct tierce__client_load *load, uint32_t layer)
+static void ahead(struct tierce__loan *base, uint32_t layer)
 {
+    struct client_load *load = own(base);
+    layer -= base->view->part.first_layer; /* the node counts those of the part */
     if (layer < load->ready || !any_coming(load))
         return;
     union tierce__native_request question = {.load_wait = {.load = load->number, .layer = layer}};
@@ -358,20 +334,17 @@ void tierce__client_load_ahead(struct tierce__client_load *load, uint32_t layer)
     int rc = tierce__peer_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_WAIT, &question,
                               load->deadline_ns);
     const struct tierce__native_ready *ready = &asking.answer.load_wait;
-    bool whole = rc == 0 && ready->states.count == load->count;
+    bool whole = rc == 0 && ready->states.count == load->base.count;
     take_states(load, whole ? ready->states.bytes : NULL);
     load->ready = whole && ready->ready > layer ? ready->ready : layer + 1;
     tierce__peer_done(&asking);
 }
 
-bool tierce__client_load_is_too_large(const struct tierce__client_load *load)
+static bool take(struct tierce__loan *base, size_t i)
 {
-    return load->is_too_large;
-}
-
-bool tierce__client_load_take(struct tierce__client_load *load, size_t i)
-{
-    struct tierce__lent *lent = &load->lent[i];
+    struct client_load *load = own(base);
+    TIERCE_DASSERT(base->is_too_large && i >= load->taken);
+    struct tierce__lent *lent = &load->base.lent[i];
     size_t last = load->taken;
     union tierce__native_request question = {
         .load_next = {.load = load->number,
@@ -393,52 +366,56 @@ bool tierce__client_load_take(struct tierce__client_load *load, size_t i)
     return lent->here;
 }
 
-bool tierce__client_load_is_over(const struct tierce__client_load *load)
+/* The request for the next chunk, or the end, returns it. */
+static void give_back(struct tierce__loan *base, size_t i)
 {
-    return load->count > 0 && tierce__now_ns() >= load->lent_until_ns;
+    TIERCE_DASSERT(own(base)->taken == i + 1);
 }
 
-bool tierce__client_load_is_here(const struct tierce__client_load *load, size_t i)
+static bool wait_for(struct tierce__loan *base, size_t i, uint32_t layer)
 {
-    return !load->lent[i].failed;
+    TIERCE_DASSERT(layer >= base->view->part.first_layer && i < base->count);
+    return !base->lent[i].failed; /* ahead has waited */
 }
 
-void tierce__client_load_refuse(struct tierce__client_load *load, size_t i)
+static void refuse(struct tierce__loan *base, size_t i, int why)
 {
-    load->verdicts[i] = TIERCE__NATIVE_WRONG_HEADER;
+    TIERCE_DASSERT(why < 0);
+    own(base)->verdicts[i] = TIERCE__NATIVE_WRONG_HEADER;
 }
 
-void tierce__client_load_spoil(struct tierce__client_load *load, size_t i)
+static void spoil(struct tierce__loan *base, size_t i)
 {
-    load->verdicts[i] = TIERCE__NATIVE_BAD_CELLS;
+    own(base)->verdicts[i] = TIERCE__NATIVE_BAD_CELLS;
 }
 
-static void count(const struct tierce__client_load *load, const uint32_t *blocks)
+static void count(const struct client_load *load, const uint32_t *blocks)
 {
     size_t loaded = 0;
-    for (size_t i = 0; i < load->count; i++) {
-        if (!load->lent[i].failed)
-            tierce__loan_count(load->view, &load->lent[i], blocks[i]);
+    for (size_t i = 0; i < load->base.count; i++) {
+        if (!load->base.lent[i].failed)
+            tierce__loan_count(load->base.view, &load->base.lent[i], blocks[i]);
         loaded += blocks[i];
     }
-    tierce__count(load->view->engine, TIERCE__STAT_blocks_failed,
+    tierce__count(load->base.view->engine, TIERCE__STAT_blocks_failed,
                   (int64_t)(load->block_count - loaded));
 }
 
-void tierce__client_load_end(struct tierce__client_load *load, const uint32_t *blocks)
+static void end_load(struct tierce__loan *base, const uint32_t *blocks)
 {
+    struct client_load *load = own(base);
     if (blocks != NULL)
         count(load, blocks);
     union tierce__native_request question = {.load_end = {.load = load->number}};
-    for (uint32_t i = 0; blocks != NULL && i < load->count; i++) {
+    for (uint32_t i = 0; blocks != NULL && i < load->base.count; i++) {
         struct tierce__native_result row = {.verdict = load->verdicts[i], .blocks = blocks[i]};
-        if (load->lent[i].failed && row.verdict == TIERCE__NATIVE_GOOD)
+        if (load->base.lent[i].failed && row.verdict == TIERCE__NATIVE_GOOD)
             row.verdict = TIERCE__NATIVE_UNUSED;
         tierce__native_put_result(load->results + (size_t)i * TIERCE__NATIVE_RESULT_BYTES, &row);
     }
     if (blocks != NULL)
         question.load_end.verdicts =
-            (struct tierce__native_rows){load->results, (uint32_t)load->count};
+            (struct tierce__native_rows){load->results, (uint32_t)load->base.count};
     if (load->peer != NULL && load->owed != NULL) {
         (void)tierce__peer_end(load->peer, load->owed, &question);
         load->owed = NULL;
@@ -446,9 +423,32 @@ void tierce__client_load_end(struct tierce__client_load *load, const uint32_t *b
     free_load(load);
 }
 
-void tierce__client_load_give_back(struct tierce__client_load *load)
+static const struct tierce__loan_ops ops = {
+    .ahead = ahead,
+    .wait = wait_for,
+    .refuse = refuse,
+    .spoil = spoil,
+    .take = take,
+    .give_back = give_back,
+    .end = end_load,
+};
+
+int tierce__client_load_begin(struct tierce__loan **out, struct tierce_view *view,
+                              const struct tierce_transfer_opts *opts)
 {
-    (void)tierce__peer_end(load->peer, load->owed, &load->owed->question);
-    load->owed = NULL;
-    load->count = 0;
+    struct client_load *load = tierce__calloc(1, sizeof(*load));
+    if (load == NULL)
+        return -ENOMEM;
+    load->base.ops = &ops;
+    load->base.view = view;
+    load->block_count = (size_t)(opts->to_block - opts->from_block);
+    int rc = copy_hashes(load, opts->chain);
+    if (rc == 0 && tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)
+        rc = ask_loan(load, view, opts);
+    if (rc < 0) {
+        end_load(&load->base, NULL);
+        return rc;
+    }
+    *out = &load->base;
+    return 0;
 }

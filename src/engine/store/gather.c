@@ -15,17 +15,20 @@ static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
     return room->block_count == full ? &gather->view->full : &gather->tail_shape;
 }
 
-/* Whether a room is a chunk of the sequence, behind the one before it: a whole one, or the unfull
- * one at its end. */
-static bool fits(const struct tierce_view *view, const struct tierce__room *rooms, size_t i,
-                 uint64_t to_block)
+/* Each is behind the one before it: a whole chunk, or the unfull one at the end. */
+bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__room *rooms,
+                         size_t count, uint64_t to_block)
 {
-    const struct tierce__room *room = &rooms[i];
     uint64_t full = view->chunk_blocks;
-    if (room->index > to_block / full || (i > 0 && room->index <= room[-1].index))
-        return false;
-    uint64_t left = to_block - room->index * full;
-    return room->block_count == (left < full ? left : full) && room->block_count > 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct tierce__room *room = &rooms[i];
+        if (room->index > to_block / full || (i > 0 && room->index <= room[-1].index))
+            return false;
+        uint64_t left = to_block - room->index * full;
+        if (room->block_count != (left < full ? left : full) || room->block_count == 0)
+            return false;
+    }
+    return true;
 }
 
 int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view *view,
@@ -34,11 +37,8 @@ int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view 
 {
     *gather =
         (struct tierce__gather){.view = view, .paged = opts->paged, .rooms = rooms, .count = count};
+    TIERCE_DASSERT(tierce__gather_fits(view, rooms, count, opts->to_block));
     int rc = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!fits(view, rooms, i, opts->to_block))
-            return TIERCE_E_ARGUMENT;
-    }
     uint32_t tail = (uint32_t)(opts->to_block % view->chunk_blocks);
     if (count > 0 && rooms[count - 1].block_count == tail)
         rc = tierce__shape_init(&gather->tail_shape, view, tail);

@@ -22,9 +22,12 @@ struct tierce__gather {
     struct tierce__shape tail_shape;
 };
 
-/* A gather of these rooms; block_ids are copied. Errors, and *gather is as after fini: -ENOMEM,
- * TIERCE_E_ARGUMENT (a room that is not a chunk of blocks [0, to_block): only for rooms from a
- * node). */
+/* Whether each room is a chunk of blocks [0, to_block): a node may say anything. */
+bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__room *rooms,
+                         size_t count, uint64_t to_block);
+
+/* A gather of rooms that fit; block_ids are copied. Errors, and *gather is as after fini: -ENOMEM.
+ */
 TIERCE_MUSTUSE int tierce__gather_init(struct tierce__gather *gather,
                                        const struct tierce_view *view,
                                        const struct tierce_transfer_opts *opts,

@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Store: the engine's paged KV becomes sealed chunks. Begin finds the missing chunks and reserves
- * room for them (reserve.h; joint.h for chunks of several parts). Each layer is gathered into them
- * (gather.h). The end publishes them.
+ * Store: the engine's paged KV becomes sealed chunks. Begin gets space for the missing chunks from
+ * the engine's lender (lender.h). Each layer is gathered into it (gather.h). The end publishes the
+ * chunks.
  */
 #include <errno.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "engine/node_client/client_transfer.h"
 #include "engine/engine_private.h"
+#include "engine/lender.h"
 #include "engine/store/gather.h"
-#include "engine/store/joint.h"
 
 struct tierce_store {
     uint32_t magic;
     struct tierce_engine *engine;
-    struct tierce__share share;
-    struct tierce__client_store *remote; /* instead of a share: of a client of a node */
+    struct tierce__space space;
     struct tierce__gather gather;
 };
 
 static int64_t end_store(struct tierce_store *store, bool complete)
 {
-    int64_t blocks = store->remote != NULL ? tierce__client_store_end(store->remote, complete)
-                                           : tierce__share_end(&store->share, complete);
+    int64_t blocks = store->engine->lender->store_end(&store->space, complete);
     tierce__gather_fini(&store->gather);
     store->magic = 0;
     tierce__free(store);
@@ -34,37 +31,14 @@ static int64_t end_store(struct tierce_store *store, bool complete)
 static int begin_store(struct tierce_store *store, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts)
 {
-    struct tierce__reserve_what what = {.chain = opts->chain,
-                                        .to_block = opts->to_block,
-                                        .session = opts->session,
-                                        .tail = opts->tail,
-                                        .tiers = opts->tiers,
-                                        .tag = opts->tag};
-    int rc = tierce__share_begin(&store->share, view, &view->part, opts->write, &what);
-    if (rc < 0 || store->share.reservation == NULL)
+    struct tierce__space *space = &store->space;
+    int rc = store->engine->lender->store_begin(space, view, opts);
+    if (rc < 0 || space->rooms == NULL)
         return rc;
-    size_t count;
-    const struct tierce__room *rooms = tierce__reserve_rooms(store->share.reservation, &count);
-    rc = tierce__gather_init(&store->gather, view, opts, rooms, count);
+    rc = tierce__gather_init(&store->gather, view, opts, space->rooms, space->count);
     if (rc < 0)
-        (void)tierce__share_end(&store->share, false);
+        (void)store->engine->lender->store_end(space, false);
     return rc;
-}
-
-static int begin_remote(struct tierce_store *store, struct tierce_view *view,
-                        const struct tierce_transfer_opts *opts)
-{
-    int rc = tierce__client_store_begin(&store->remote, view, opts);
-    if (rc < 0 || store->remote == NULL)
-        return rc;
-    size_t count;
-    const struct tierce__room *rooms = tierce__client_store_rooms(store->remote, &count);
-    rc = tierce__gather_init(&store->gather, view, opts, rooms, count);
-    if (rc < 0) {
-        (void)tierce__client_store_end(store->remote, false);
-        store->remote = NULL;
-    }
-    return rc == TIERCE_E_ARGUMENT ? 0 : rc; /* the node's rooms are none: nothing is stored */
 }
 
 int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
@@ -81,9 +55,8 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
         return -ENOMEM;
     store->magic = TIERCE__STORE_MAGIC;
     store->engine = view->engine;
-    rc = view->engine->client != NULL ? begin_remote(store, view, opts)
-                                      : begin_store(store, view, opts);
-    if (rc < 0 || (store->share.reservation == NULL && store->remote == NULL)) {
+    rc = begin_store(store, view, opts);
+    if (rc < 0 || store->space.rooms == NULL) {
         tierce__free(store);
         return rc;
     }

@@ -246,19 +246,17 @@ static uint32_t load_ms(const struct call *call)
 
 static uint64_t lent_bytes(const struct tierce__loan *loan)
 {
-    size_t count;
     uint64_t bytes = 0;
-    const struct tierce__lent *lent = tierce__loan_lent(loan, &count);
-    for (size_t i = 0; i < count; i++)
-        bytes += lent[i].object != NULL ? lent[i].bytes : 0;
+    for (size_t i = 0; i < loan->count; i++)
+        bytes += loan->lent[i].object != NULL ? loan->lent[i].bytes : 0;
     return bytes;
 }
 
 /* The answer about a loan. */
 static int tell_loan(struct call *call, const struct tierce__native_held_load *load)
 {
-    size_t count;
-    const struct tierce__lent *lent = tierce__loan_lent(load->loan, &count);
+    size_t count = load->loan->count;
+    const struct tierce__lent *lent = load->loan->lent;
     struct tierce__native_loan *say = &call->say.load_begin;
     uint8_t *row = make_rows(call, &say->chunks, count, TIERCE__NATIVE_LENT_BYTES);
     if (row == NULL)
@@ -369,8 +367,7 @@ static int wait_for_layer(struct call *call, struct tierce__native_held_load *lo
     if (layer >= part->layer_count)
         return TIERCE_E_ARGUMENT;
     layer += part->first_layer;
-    size_t count;
-    (void)tierce__loan_lent(load->loan, &count);
+    size_t count = load->loan->count;
     uint8_t *states = make_rows(call, &say->states, count, 1);
     if (states == NULL)
         return -ENOMEM;
@@ -397,11 +394,10 @@ static int answer_load_wait(struct call *call)
  * cannot remove chunks of others. */
 static void judge_chunk(struct tierce__loan *loan, size_t i, uint32_t verdict)
 {
-    size_t count;
-    const struct tierce__lent *lent = tierce__loan_lent(loan, &count);
+    TIERCE_DASSERT(i < loan->count);
     if (verdict == TIERCE__NATIVE_UNUSED)
         tierce__loan_skip(loan, i);
-    else if (verdict != TIERCE__NATIVE_GOOD || !lent[i].here)
+    else if (verdict != TIERCE__NATIVE_GOOD || !loan->lent[i].here)
         tierce__loan_look(loan, i, verdict == TIERCE__NATIVE_BAD_CELLS);
 }
 
@@ -424,10 +420,10 @@ static bool take_chunk(struct tierce__native_client *client, struct tierce__nati
 static int lend_next(struct call *call, struct tierce__native_held_load *load)
 {
     const struct tierce__native_next *ask = &call->ask.load_next;
-    size_t count;
-    const struct tierce__lent *lent = tierce__loan_lent(load->loan, &count);
+    size_t count = load->loan->count;
+    const struct tierce__lent *lent = load->loan->lent;
     if (ask->chunk >= count || ask->chunk < load->next || ask->verdict > TIERCE__NATIVE_UNUSED ||
-        !tierce__loan_is_too_large(load->loan))
+        !load->loan->is_too_large)
         return TIERCE_E_ARGUMENT;
     if (load->next > 0) {
         judge_chunk(load->loan, load->next - 1, ask->verdict);
@@ -462,8 +458,8 @@ static int judge(const struct call *call, const struct tierce__native_held_load 
 {
     const struct tierce__native_rows *rows = &call->ask.load_end.verdicts;
     struct tierce__native_result result;
-    size_t count;
-    const struct tierce__lent *lent = tierce__loan_lent(load->loan, &count);
+    size_t count = load->loan->count;
+    const struct tierce__lent *lent = load->loan->lent;
     if (rows->count != count)
         return TIERCE_E_ARGUMENT;
     for (uint32_t i = 0; i < count; i++) {
@@ -484,8 +480,7 @@ static int answer_load_end(struct call *call)
         load_of(tierce__native_take(call->client, TIERCE__NATIVE_LOADS, ask->load, &later));
     if (load == NULL)
         return later ? 0 : TIERCE__NATIVE_UNKNOWN;
-    size_t count;
-    (void)tierce__loan_lent(load->loan, &count);
+    size_t count = load->loan->count;
     uint32_t *blocks = ask->verdicts.count > 0 ? tierce__calloc(count, sizeof(*blocks)) : NULL;
     int rc = blocks != NULL ? judge(call, load, blocks) : 0;
     tierce__native_end_load(call->client, load, rc == 0 ? blocks : NULL);

@@ -48,9 +48,14 @@ static int try_all(void)
 {
     struct tierce__scatter scatter;
     struct tierce_transfer_opts what = fx_what(&fx, chain, FROM, BLOCKS, ids);
-    int rc =
-        tierce__scatter_init(&scatter, fx.view, &what, lent, CHUNKS, tierce_chain_hash(chain, 0),
-                             BLOCKS, tierce_chain_root_hash(chain));
+    struct tierce__loan loan = {.view = fx.view,
+                                .count = CHUNKS,
+                                .lent = lent,
+                                .hashes = tierce_chain_hash(chain, 0),
+                                .hash_count = BLOCKS};
+    if (!tierce__scatter_fits(&loan, FROM, BLOCKS))
+        return TIERCE_E_ARGUMENT;
+    int rc = tierce__scatter_init(&scatter, &what, &loan);
     if (rc == 0)
         tierce__scatter_fini(&scatter);
     return rc;
