@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 
 /* The maximum of queries to one store in a search. One is enough if the store answers at once. A
  * search sends more if it joined a query for a prompt that diverges from its own, or if another

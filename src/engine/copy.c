@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/observe/operate.h"
+#include "engine/view.h"
 #include "store/await.h"
 
 #include <tierce/prefetch.h>

@@ -9,12 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_config.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/observe/departures.h"
 #include "engine/observe/engine_events.h"
 #include "engine/observe/engine_metrics.h"
@@ -23,6 +22,8 @@
 #include "engine/store/backfill.h"
 #include "engine/store/joint.h"
 #include "engine/why/why.h"
+#include "engine/objects/smalls.h"
+#include "engine/objects/tombstones.h"
 #include "store/disk/disk.h"
 #include "store/memory/memory.h"
 
@@ -288,6 +289,22 @@ static int lend(struct tierce__loan **out, struct tierce_view *view,
     return tierce__loan_begin(out, view, &what);
 }
 
+static void unpin(struct tierce_view *view, uint64_t session)
+{
+    tierce__session_free(tierce__session_take(view, session));
+}
+
+static void computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
+{
+    tierce__prefill_note(&view->prefill, tokens, ns);
+}
+
+static int64_t clear(struct tierce_engine *engine, uint32_t tiers, const struct tierce_view *view)
+{
+    TIERCE_DASSERT(view == NULL || view->engine == engine);
+    return tierce__engine_clear(engine, tiers, view != NULL ? &view->key : NULL);
+}
+
 /* ---- counting ---- */
 
 static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
@@ -374,11 +391,11 @@ const struct tierce__lender tierce__own_tiers = {
     .close = close_tiers,
     .stats = add_stats,
     .flush = tierce__own_flush,
-    .clear = tierce__own_clear,
+    .clear = clear,
     .view_open = open_view,
     .view_close = tierce__own_view_close,
-    .computed = tierce__own_computed,
-    .unpin = tierce__own_unpin,
+    .computed = computed,
+    .unpin = unpin,
     .lookup = tierce__own_lookup,
     .durable = tierce__own_durable,
     .store_begin = reserve_space,

@@ -3,21 +3,24 @@
 #define TIERCE_ENGINE_OWN_TIERS_H
 
 #include "engine/lender.h"
+#include "store/tier.h"
 
-/*
- * The functions of the table tierce__own_tiers (lender.h), each in the file that is named here.
- */
+/* The next slower tier; while the engine is opened. [transfer] tier, on success of open. */
+void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
+                             enum tierce_origin origin, const char *policy, uint64_t window_bytes);
+
+/* A bit for each rung that a mask of 1u << enum tierce_origin names; all for 0. */
+uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers);
+
+/* A bit for each rung that answers a lookup without a network. */
+uint32_t tierce__rungs_local(const struct tierce_engine *engine);
+
+/* Functions of the table tierce__own_tiers (lender.h), each in the file that is named here. */
 
 /* storage.c */
 int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms);
-/* observe/operate.c */
-int64_t tierce__own_clear(struct tierce_engine *engine, uint32_t tiers,
-                          const struct tierce_view *view);
 /* sessions.c */
 void tierce__own_view_close(struct tierce_view *view);
-void tierce__own_unpin(struct tierce_view *view, uint64_t session);
-/* health/cost.c */
-void tierce__own_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns);
 /* lookup.c */
 int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chain,
                        uint64_t to_block, const struct tierce_lookup_opts *opts,

@@ -12,6 +12,8 @@
 #include "store/remote/connector.h"
 #include "base/url.h"
 #include "engine/engine_config.h"
+#include "engine/engine.h"
+#include "engine/own_tiers.h"
 #include "store/remote/lmcache_store.h"
 #include "store/remote/remote.h"
 

@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_REMOTES_H
 #define TIERCE_ENGINE_REMOTES_H
 
-#include "engine/engine_private.h"
+#include <tierce/engine.h>
 
 /*
  * The remote stores of remote.urls as the slowest tiers of an engine, in their order. An

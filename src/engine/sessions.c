@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/mix.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/own_tiers.h"
 #include "engine/node_client/shared.h"
 
@@ -335,9 +335,4 @@ void tierce_unpin(struct tierce_view *view, uint64_t session)
     if (tierce__engine_inherited(view->engine))
         return;
     view->engine->lender->unpin(view, session);
-}
-
-void tierce__own_unpin(struct tierce_view *view, uint64_t session)
-{
-    tierce__session_free(tierce__session_take(view, session));
 }

@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 #include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/store/tails.h"

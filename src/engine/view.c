@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/lender.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/node_client/shared.h"
 #include "core/paged/paged.h"
 #include "store/remote/lmcache_names.h"

@@ -13,7 +13,7 @@
 #include <tierce/tierce.h>
 
 #include "base/clock.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "test_random.h"
 #include "tier_fault.h"
 

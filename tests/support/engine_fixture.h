@@ -15,7 +15,7 @@
 #include <tierce/tierce.h>
 
 #include "check_main.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 
 /*
  * With TIERCE_TEST_NODE the same tests run against a node: fx.view is that of a client of it, and

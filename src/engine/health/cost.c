@@ -3,8 +3,8 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/engine_private.h"
-#include "engine/own_tiers.h"
+#include "engine/view.h"
+#include "engine/lender.h"
 
 /* A prompt counts half as much once so many seconds of computing have followed. */
 #define HALF_LIFE_S 10.0
@@ -50,11 +50,6 @@ void tierce_view_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns
     if (tierce__engine_inherited(view->engine))
         return;
     view->engine->lender->computed(view, tokens, ns);
-}
-
-void tierce__own_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
-{
-    tierce__prefill_note(&view->prefill, tokens, ns);
 }
 
 /* ---- loads that pay ------------------------------------------------------------------------ */

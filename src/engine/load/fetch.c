@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/observe/operate.h"
 
 enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LATE };

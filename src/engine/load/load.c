@@ -16,7 +16,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/lender.h"
 #include "engine/load/loan.h"
 #include "engine/load/scatter.h"

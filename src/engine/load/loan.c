@@ -14,7 +14,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
+#include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
 

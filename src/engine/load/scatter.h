@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_SCATTER_H
 #define TIERCE_ENGINE_SCATTER_H
 
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/load/loan.h"
 
 /*

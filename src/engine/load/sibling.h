@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_SIBLING_H
 #define TIERCE_ENGINE_SIBLING_H
 
-#include "engine/engine_private.h"
+#include "engine/view.h"
 
 /*
  * Hits inside a chunk: if a chunk of a sequence is missing, a sibling may be stored: a chunk that

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "engine/node_client/client_socket.h"
 #include "engine/engine_config.h"
+#include "engine/engine.h"
 #include "net/stream.h"
 
 #define CONNECTIONS_MAX 16u

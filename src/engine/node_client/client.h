@@ -2,7 +2,9 @@
 #ifndef TIERCE_ENGINE_CLIENT_H
 #define TIERCE_ENGINE_CLIENT_H
 
-#include "engine/engine_private.h"
+#include <tierce/engine.h>
+
+#include "base/list.h"
 #include "proto/native/native.h"
 
 /*

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
+#include "engine/view.h"
 #include "core/key/key.h"
 
 #define FLUSH_GRACE_NS UINT64_C(1000000000)

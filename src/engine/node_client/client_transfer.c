@@ -11,7 +11,6 @@
 #include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
 #include "engine/store/gather.h"
-#include "core/key/key.h"
 
 /* A node that keeps its deadlines may be so late, because it is busy. */
 #define GRACE_MS 1000u

@@ -2,8 +2,9 @@
 #ifndef TIERCE_ENGINE_OBJECTS_PRIVATE_H
 #define TIERCE_ENGINE_OBJECTS_PRIVATE_H
 
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 #include "engine/objects/object_form.h"
+#include "engine/objects/smalls.h"
 #include "engine/objects/objects.h"
 #include "engine/observe/operate.h"
 

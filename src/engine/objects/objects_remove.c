@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/objects/objects_private.h"
+#include "engine/objects/tombstones.h"
 
 #define PURGES_MAX 64u /* of a store at a time */
 /* How long a store may take to delete a value before that gets a tombstone, or keeps it. Meanwhile

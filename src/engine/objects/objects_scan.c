@@ -22,6 +22,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/objects/objects_private.h"
+#include "engine/own_tiers.h"
 
 #define PAGE_PLACES 128u   /* of a tier's index at a time */
 #define PLACES_MAX  16384u /* for one call */

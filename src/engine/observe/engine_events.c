@@ -11,8 +11,9 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 #include "engine/why/why.h"
+#include "engine/objects/smalls.h"
 
 #define BATCH_MAX   4096u
 #define COPY_MAX    32u /* records under one hold of the lock: tiers wait for it */

@@ -8,7 +8,7 @@
 #include "base/json_write.h"
 #include "base/prometheus.h"
 #include "engine/engine_config.h"
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 #include "engine/observe/operate.h"
 #include "engine/observe/operate_page.h"
 #include "engine/why/why_answer.h"

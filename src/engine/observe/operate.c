@@ -6,7 +6,9 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/own_tiers.h"
+#include "engine/lender.h"
+#include "engine/objects/smalls.h"
+#include "engine/view.h"
 
 /* ---- modes ---- */
 
@@ -171,13 +173,6 @@ int64_t tierce_engine_clear(struct tierce_engine *engine, uint32_t tiers,
     if (view != NULL && view->engine != engine)
         return TIERCE_E_ARGUMENT;
     return engine->lender->clear(engine, tiers, view);
-}
-
-int64_t tierce__own_clear(struct tierce_engine *engine, uint32_t tiers,
-                          const struct tierce_view *view)
-{
-    TIERCE_DASSERT(view == NULL || view->engine == engine);
-    return tierce__engine_clear(engine, tiers, view != NULL ? &view->key : NULL);
 }
 
 int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,

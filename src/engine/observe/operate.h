@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_OPERATE_H
 #define TIERCE_ENGINE_OPERATE_H
 
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 
 #include <tierce/operate.h>
 

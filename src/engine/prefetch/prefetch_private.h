@@ -4,7 +4,7 @@
 
 #include <tierce/prefetch.h>
 
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/observe/operate.h"
 
 /* Shared by prefetch.c (the steps of a prefetch) and prefetch_handle.c (its lifetime). */

@@ -2,7 +2,12 @@
 #ifndef TIERCE_ENGINE_BACKFILL_H
 #define TIERCE_ENGINE_BACKFILL_H
 
-#include "engine/engine_private.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
 
 /*
  * Sends the chunks on disk to the remote stores that lack them, for example to a store that was
@@ -12,6 +17,19 @@
  *
  * Thread: any.
  */
+
+struct tierce_engine;
+
+/* Of an engine. Under ENGINE, except the counters, which are relaxed atomics. */
+struct tierce__backfill {
+    pthread_t thread;
+    bool has_thread; /* not yet joined */
+    bool is_running, has_failed;
+    bool stops, stops_for_good;
+    const char *reason; /* constant storage; NULL before the first */
+    uint64_t bytes_per_s, began_ns, ended_ns, chunks;
+    _Atomic uint64_t seen, sent, sent_bytes, there, refused, unreadable;
+};
 
 struct tierce__backfill_report {
     const char *state;  /* "never", "running", "done", "stopped" or "failed"; constant storage */

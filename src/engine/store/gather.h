@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_GATHER_H
 #define TIERCE_ENGINE_GATHER_H
 
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/store/reserve.h"
 
 /*

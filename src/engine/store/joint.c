@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 
 #define LAYERS_MAX 4096u
 #define WORDS      (LAYERS_MAX / 64u)

@@ -2,6 +2,8 @@
 #ifndef TIERCE_ENGINE_JOINT_H
 #define TIERCE_ENGINE_JOINT_H
 
+#include "base/list.h"
+#include "base/lock.h"
 #include "engine/store/reserve.h"
 
 /*
@@ -20,7 +22,13 @@
  */
 
 struct tierce__joint;
-struct tierce__joints;
+
+/* The shared writes of an engine. */
+struct tierce__joints {
+    struct tierce__lock lock; /* JOINT */
+    struct tierce__cond changed;
+    struct tierce__list list;
+};
 
 /* One part's share of a shared write. */
 struct tierce__share {

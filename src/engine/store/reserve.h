@@ -54,4 +54,7 @@ void tierce__reserve_give_up(struct tierce__reservation *reservation);
 /* Seals and publishes, or, if it is not complete, drops. Returns the blocks published now. */
 int64_t tierce__reserve_end(struct tierce__reservation *reservation, bool complete);
 
+/* Drops chunks that have waited too long for another store. */
+void tierce__stores_expire(struct tierce_engine *engine);
+
 #endif

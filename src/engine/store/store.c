@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "engine/engine_private.h"
+#include "engine/view.h"
 #include "engine/lender.h"
 #include "engine/store/gather.h"
 

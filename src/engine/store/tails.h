@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_TAILS_H
 #define TIERCE_ENGINE_TAILS_H
 
-#include "engine/engine_private.h"
+#include "engine/view.h"
 
 /*
  * Tails: the unfull chunks at the ends of prompts. When a longer prompt completes the chunk, the

@@ -10,6 +10,7 @@
 #include "engine/observe/departures.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
+#include "engine/own_tiers.h"
 
 /* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
  * as much as 3 us for all of them, and nothing where there is one namespace. */

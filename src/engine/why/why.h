@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_WHY_H
 #define TIERCE_ENGINE_WHY_H
 
-#include "engine/engine_private.h"
+#include "engine/view.h"
 
 #include <tierce/why.h>
 

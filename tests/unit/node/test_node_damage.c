@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
 #include "check_main.h"
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 #include "engine/observe/operate.h"
 #include "node_harness.h"
 #include "proto/lm/lm.h"

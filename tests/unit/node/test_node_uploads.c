@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 #include "engine/objects/smalls_private.h"
 #include "proto/lm/lm.h"
 

@@ -4,6 +4,7 @@
 #include "check_main.h"
 #include "engine/objects/objects_private.h"
 #include "engine/objects/smalls_private.h"
+#include "engine/objects/tombstones.h"
 #include "object_fixture.h"
 #include "tier_fault.h"
 

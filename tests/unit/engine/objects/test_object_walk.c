@@ -7,7 +7,7 @@
 #include "object_fixture.h"
 #include "test_random.h"
 
-#include "engine/engine_private.h"
+#include "engine/engine.h"
 #include "engine/objects/smalls_private.h"
 
 #define NAMES       1000u

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_PREFETCHES_H
+#define TIERCE_ENGINE_PREFETCHES_H
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/semaphore.h"
+
+struct tierce_engine;
+struct tierce_view;
+
+/* The prefetches of an engine whose handles have not been released. */
+struct tierce__prefetches {
+    struct tierce__lock lock; /* PREFETCH: the list, and the mutable state of prefetches */
+    struct tierce__list list;
+    struct tierce__semaphore memory; /* bytes that are being read and not published yet */
+};
+
+void tierce__prefetches_init(struct tierce__prefetches *prefetches, uint64_t bytes_max);
+void tierce__prefetches_fini(struct tierce__prefetches *prefetches);
+
+/* Ends those whose deadline has passed: they keep nothing but their handles. */
+void tierce__prefetches_expire(struct tierce_engine *engine);
+
+/* Ends those of a view and frees their handles. */
+void tierce__prefetches_drop(struct tierce_view *view);
+
+#endif

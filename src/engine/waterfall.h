@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_WATERFALL_H
+#define TIERCE_ENGINE_WATERFALL_H
+
+#include <stdatomic.h>
+
+#include <tierce/engine.h>
+
+#include "engine/health/health.h"
+#include "store/tier.h"
+
+/*
+ * The tiers of an engine in their waterfall (storage.c): find, lease, allocate, publish, write to
+ * all, quarantine, flush. A *rung* is a tier's place in it.
+ *
+ * No tier is called with a lock of the engine held. Thread: any. Blocks where it says so.
+ */
+
+#define TIERCE__TIERS_MAX 8
+
+/* A tier in its place in the waterfall: 0 is the fastest and always memory. */
+struct tierce__rung {
+    struct tierce_engine *engine;
+    const char *policy; /* its name, constant storage; "" where the tier has none */
+    struct tierce__tier *tier;
+    struct tierce__health health;
+    _Atomic uint64_t measure_tried_ns; /* cost.c */
+    enum tierce_origin origin;         /* the origin of blocks loaded from it */
+    uint64_t window_bytes;             /* that a prefetch asks of it ahead */
+    uint64_t store;                    /* of a remote store: its number in tombstones */
+    _Atomic uint64_t
+        deletes_after_ns; /* of a remote store that could not delete; objects_remove.c */
+};
+
+/* A chunk's entry in the indexes. */
+struct tierce__storage_chunk {
+    struct tierce__key key;
+    struct tierce__key parent;
+    bool has_parent;
+    uint8_t first_block[TIERCE_HASH_BYTES];
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+};
+
+/*
+ * The longest prefix of keys that some tier holds, found as a waterfall: each tier is queried only
+ * for keys that the faster ones lack, but all remote stores in parallel (asks.h). places[i] (or
+ * NULL) = rung of key i. Waits for remote stores, timeout.lookup at most over all of them.
+ */
+size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
+                            size_t count, size_t rung_limit, uint8_t *places);
+
+/* The tier that could not be queried for the first missing key; status 0: all were queried. */
+struct tierce__unasked {
+    size_t rung;
+    int status;
+    bool pending; /* a query is in progress: the next search may find more */
+};
+
+/* The same over `rungs`, a bit for each; also returns those that could not be queried. */
+size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
+                              const struct tierce__key *keys, size_t count, uint8_t *places,
+                              struct tierce__unasked *unasked);
+
+/* The same, with options. */
+struct tierce__search {
+    uint32_t rungs; /* a bit for each that is searched */
+    /* Limit of the wait for remote stores. If it has passed, the search does not wait, but still
+     * queries them for the next search. */
+    uint64_t deadline_ns;
+    bool asks_anew;    /* ignore remembered answers: for named values, which others may replace */
+    bool believes_old; /* use remembered hits that have expired: for loads */
+    uint8_t *places;   /* [count], or NULL */
+    struct tierce__unasked unasked; /* [out] */
+};
+size_t tierce__storage_search_until(struct tierce_engine *engine, struct tierce__search *search,
+                                    const struct tierce__key *keys, size_t count);
+
+/* Returns how many leading keys a remote rung holds according to remembered answers. *status: 0 if
+ * the next key is remembered as absent; TIERCE_E_DEADLINE if it is not remembered; or the reason
+ * why the rung is not queried. */
+size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
+                              const struct tierce__key *keys, size_t count,
+                              enum tierce__tier_recall recall, int *status);
+
+/* How many leading keys one durable tier holds durably. */
+size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
+                                    size_t count);
+
+/* Tries the tiers that are out of service and due. */
+void tierce__storage_probe(struct tierce_engine *engine);
+
+/* Chunks of a rung that begin with a block: siblings[0 .. returned), TIERCE__SIBLINGS_MAX at most.
+ * [in] first: with the hash of that block. */
+size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
+                                struct tierce__sibling *siblings, const struct tierce__key *first,
+                                uint64_t deadline_ns);
+
+/* A buffer that is in no tier, evicting by policy; or NULL. Does not wait. */
+struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
+
+/* Whether some tier holds this one chunk. */
+bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);
+
+/* A reference on the memory tier's buffer, or NULL. */
+struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
+                                          const struct tierce__key *key);
+
+/* The same, and marks the chunk as used: takes one lock, and its release takes none. */
+struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
+                                         const struct tierce__key *key);
+
+/* How many leading keys memory holds; bufs[0 .. *leased): a reference on the buffer of each, for
+ * the leading buffers with at most `bytes` in total. bufs: room for count. */
+size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct tierce__key *keys,
+                                    size_t count, struct tierce__buf **bufs, uint64_t bytes,
+                                    size_t *leased);
+
+/* A pool buffer for a chunk that will be published, evicting by policy; NULL when nothing can be
+ * evicted. [in] before: the buffer of the chunk before it, or NULL. Does not wait. */
+struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
+                                            const struct tierce__storage_chunk *chunk,
+                                            const struct tierce__buf *before);
+
+/* Publishes a sealed chunk in memory. Returns 0, 1 if it was there already, or the memory tier's
+ * status. */
+TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
+                                           const struct tierce__storage_chunk *chunk,
+                                           struct tierce__buf *buf);
+
+/* Publishes a sealed chunk in memory, atomically replacing an existing one. Returns 0 or the memory
+ * tier's status. */
+TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
+                                           const struct tierce__storage_chunk *chunk,
+                                           struct tierce__buf *buf);
+
+/*
+ * A store's writes to the slower tiers, and the keys of its request, which are touched there in
+ * order after the last write was answered. Begin leaves zeroes if there is no slower tier, or no
+ * memory.
+ */
+struct tierce__written;
+struct tierce__writes {
+    struct tierce__written *rungs[TIERCE__TIERS_MAX];
+};
+void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__writes *writes,
+                                  const struct tierce__key *keys, size_t count);
+void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes);
+
+/* Gives a sealed chunk to the queue of every slower tier of `rungs` (a bit for each) that is in
+ * service. Best effort: a tier counts chunks that it rejects, and they are stored again after a
+ * miss. */
+void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
+                           struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
+                           struct tierce__buf *buf);
+
+/* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version
+ * is hidden instead: a miss from here on, and kept for the build that wrote it. */
+void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
+                                const struct tierce__key *key, int why);
+
+/* Deletes a chunk from a tier in the background. */
+void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                          enum tierce__tier_left left);
+
+/* Fills the PUT of a sealed chunk; the caller adds done, arg and other fields. [borrow until done]
+ * chunk, buf. */
+void tierce__storage_fill_put(struct tierce__tier_req *req,
+                              const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+
+/* Puts a sealed chunk into a rung and blocks for the answer, for at most the rung's deadline.
+ * TIERCE_E_CANCELLED if there was a clear since the era (operate.h) in which it was read. */
+TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t rung, uint64_t era,
+                                       const struct tierce__storage_chunk *chunk,
+                                       struct tierce__buf *buf);
+
+/* Deletes a chunk from a tier; a missing chunk is not an error. */
+void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key);
+
+/* Makes earlier removals from a tier durable, if the tier is durable; added chunks may stay
+ * undurable. Waits. */
+TIERCE_MUSTUSE int tierce__storage_settle(struct tierce_engine *engine, size_t rung,
+                                          uint64_t deadline_ns);
+
+/* Deletes a chunk from a tier durably, so that it cannot reappear after a crash; also if the tier
+ * is out of service. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
+TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t rung,
+                                          const struct tierce__key *key, uint64_t deadline_ns);
+
+/* The same without a sync. *unsettled is set if the chunk could reappear after a crash before the
+ * next sync. */
+TIERCE_MUSTUSE int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
+                                            const struct tierce__key *key, uint64_t deadline_ns,
+                                            bool *unsettled);
+
+/* Whether a chunk of that key that was removed from a durable rung could reappear after a crash,
+ * because no sync has covered the removal yet. Waits. */
+bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
+                                const struct tierce__key *key, uint64_t deadline_ns);
+
+/* Reads the beginning of a chunk of a slower rung, as much as the buffer holds. Waits. */
+TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
+                                             const struct tierce__key *key, struct tierce__buf *buf,
+                                             uint64_t deadline_ns);
+
+/* Clears a tier, also one that is out of service; of: a key of the only namespace to clear, or
+ * NULL. Returns the chunks that left, or why it could not. */
+TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
+                                              const struct tierce__key *of);
+
+/* Marks chunks as used in the tiers [first, rungs), the first key ending up newest; the request has
+ * used `used` of them before. */
+void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t rungs,
+                           const struct tierce__key *keys, size_t count, size_t used);
+
+/*
+ * Submits through the rung's breaker. False: the breaker is open, nothing was submitted and done
+ * will not be called. True: done will be called, and must pass the request to storage_note.
+ */
+TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
+                                           struct tierce__tier_req *req);
+void tierce__storage_note(struct tierce_engine *engine, size_t rung,
+                          const struct tierce__tier_req *req);
+
+/* Probes a tier that is out of service, if it is time, with a background read: of a chunk that it
+ * has held, or else of the given one. */
+void tierce__storage_try(struct tierce_engine *engine, size_t rung,
+                         const struct tierce__key *asked);
+
+/* Reads the first `bytes` of a chunk in the background, to measure the tier. */
+void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key, uint64_t bytes);
+
+#endif
