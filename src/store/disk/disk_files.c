@@ -72,7 +72,8 @@ static bool are_journal_pages(const uint8_t *pages, size_t bytes)
     return true;
 }
 
-static int check_pages(struct tierce__disk *d, struct tierce__vfs_file *file, uint64_t length)
+int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *file,
+                               uint64_t length)
 {
     size_t room = (size_t)LOOK_PAGES * PAGE;
     uint8_t *pages = tierce__alloc_aligned(PAGE, room);
@@ -85,12 +86,6 @@ static int check_pages(struct tierce__disk *d, struct tierce__vfs_file *file, ui
     }
     tierce__free(pages);
     return rc;
-}
-
-int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *file,
-                               uint64_t length)
-{
-    return check_pages(d, file, length);
 }
 
 /* Checks the journal of an unfinished compaction. */
@@ -108,7 +103,7 @@ static int check_leftover(struct tierce__disk *d)
     if (rc == 0)
         rc = tierce__journal_probe(d->vfs, file, (uint64_t)length, d->chunk_count_max, &capacity);
     if (rc == 0)
-        rc = check_pages(d, file, (uint64_t)length);
+        rc = tierce__disk_check_journal(d, file, (uint64_t)length);
     if (file != NULL)
         d->vfs->ops->close(d->vfs, file);
     d->has_leftover = rc == 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/remote/connector.h"
-#include "store/remote/connector_private.h"
+#include "base/clock.h"
+#include "store/remote/links.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,9 +9,9 @@
 
 static const struct scheme {
     const char *name;
-    tierce__connector_open_fn *open;
+    const struct tierce__client *client;
 } schemes[] = {
-#define TIERCE_CONNECTOR(scheme, name) {scheme, tierce__##name##_open},
+#define TIERCE_CONNECTOR(scheme, name) {scheme, &tierce__##name##_client},
 #include "store/remote/connectors.def"
 #undef TIERCE_CONNECTOR
 };
@@ -66,7 +67,12 @@ int tierce__connector_open(struct tierce__connector **out, const char *url,
     tierce__url_store_name(store_name, sizeof(store_name), url);
     const struct tierce__connector_source source = {
         .url = &parsed, .text = url, .store_name = store_name, .opts = opts};
-    rc = scheme != NULL ? scheme->open(out, &source, why) : refuse_scheme(parsed.scheme, why);
+    if (scheme == NULL)
+        rc = refuse_scheme(parsed.scheme, why);
+    else if (scheme->client->make != NULL)
+        rc = scheme->client->make(out, &source, why);
+    else
+        rc = tierce__links_open(out, scheme->client, &source, why);
     if (rc == -EAGAIN && why[0] == '\0')
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
                  "no thread can be made (ulimit -u, pids.max, memory): %s", tierce_strerror(rc));
@@ -95,7 +101,7 @@ static int check_names(const struct tierce__tier_req *req)
     return 0;
 }
 
-int tierce__connector_check(const struct tierce__tier_req *req, unsigned caps)
+static int check_req(const struct tierce__tier_req *req, unsigned caps)
 {
     bool get = req->op == TIERCE__TIER_GET, put = req->op == TIERCE__TIER_PUT;
     bool is_of_tiers = req->op > TIERCE__TIER_DELETE && req->op < TIERCE__TIER_LIST;
@@ -117,4 +123,12 @@ int tierce__connector_check(const struct tierce__tier_req *req, unsigned caps)
     if (rc == 0 && req->op == TIERCE__TIER_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
         rc = TIERCE_E_UNSUPPORTED;
     return rc;
+}
+
+int tierce__connector_accept(struct tierce__tier_req *req, unsigned caps)
+{
+    req->found = 0;
+    tierce__list_init(&req->node);
+    int rc = check_req(req, caps);
+    return rc == 0 && req->deadline_ns <= tierce__now_ns() ? TIERCE_E_DEADLINE : rc;
 }

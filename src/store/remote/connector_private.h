@@ -14,16 +14,15 @@ struct tierce__connector_source {
     const struct tierce__connector_opts *opts;
 };
 
-/* As tierce__connector_open. One for each name of connectors.def. */
-typedef int tierce__connector_open_fn(struct tierce__connector **out,
-                                      const struct tierce__connector_source *source,
-                                      char why[TIERCE__CONNECTOR_WHY_BYTES]);
-#define TIERCE_CONNECTOR(scheme, name) tierce__connector_open_fn tierce__##name##_open;
+/* How a store is reached (links.h). One for each name of connectors.def. */
+struct tierce__client;
+#define TIERCE_CONNECTOR(scheme, name) extern const struct tierce__client tierce__##name##_client;
 #include "store/remote/connectors.def"
 #undef TIERCE_CONNECTOR
 
-/* Whether a request keeps the contract of connector.h: 0, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT, or
+/* The beginning of every submit: whether a request keeps the contract of connector.h, and its
+ * deadline is not over. 0, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT, TIERCE_E_DEADLINE, or
  * TIERCE_E_UNSUPPORTED for an operation that these caps lack. */
-TIERCE_MUSTUSE int tierce__connector_check(const struct tierce__tier_req *req, unsigned caps);
+TIERCE_MUSTUSE int tierce__connector_accept(struct tierce__tier_req *req, unsigned caps);
 
 #endif

@@ -100,6 +100,7 @@ static void answer_all(struct tierce__list *reqs, int status)
 /* Under the lock. */
 static void set_why(struct links *links, const char *why)
 {
+    tierce__lock_assert_held(&links->lock);
     snprintf(links->why, sizeof(links->why), "%s: %s", links->store_name, why);
 }
 
@@ -108,6 +109,8 @@ static void set_why(struct links *links, const char *why)
 /* The most urgent request that this worker takes. Under the lock. */
 static struct tierce__tier_req *next_req(struct links *links, const struct worker *worker)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(!worker->is_idle && !worker->in_call);
     for (size_t i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {
         struct tierce__list *list = &links->waiting[i];
         if (tierce__list_empty(list) || (i == TIERCE__CONNECTOR_STORE && !worker->takes_stores))
@@ -159,6 +162,7 @@ static bool note_state(struct links *links, struct worker *worker,
  * lock. */
 static bool repeats_failure(struct worker *worker, const struct tierce__tier_req *req, bool repeats)
 {
+    tierce__lock_assert_held(&worker->owner->lock);
     bool was_told = repeats && worker->is_told;
     worker->is_told = was_told || req != NULL;
     return was_told;
@@ -168,6 +172,7 @@ static bool repeats_failure(struct worker *worker, const struct tierce__tier_req
 static void end_answer(struct links *links)
 {
     tierce__lock_take(&links->lock);
+    TIERCE_DASSERT(links->answering > 0);
     links->answering--;
     if (links->closing)
         tierce__cond_signal(&links->ended);
@@ -254,8 +259,11 @@ static void make_gets(struct links *links, struct worker *worker, size_t count)
 /* Under the lock. */
 static bool take_request(struct worker *worker, size_t i, struct tierce__tier_req *req)
 {
+    const struct links *links = worker->owner;
     struct slot *slot = &worker->slots[i];
-    if (tierce__links_prepare(&slot->call, req) != 0)
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(i < TIERCE__LINKS_GETS && slot->req == NULL);
+    if (tierce__links_prepare(&slot->call, req, links->client.prefix) != 0)
         return false;
     slot->req = req;
     return true;
@@ -269,6 +277,8 @@ static bool take_request(struct worker *worker, size_t i, struct tierce__tier_re
 static size_t take_gets(struct links *links, struct worker *worker,
                         const struct tierce__tier_req *first)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(worker->slots[0].req == first);
     struct tierce__list *list = &links->waiting[first->urgency];
     uint64_t bytes = first->length;
     size_t count = 1, share = 1 + links->waiting_count / links->worker_count;
@@ -290,6 +300,8 @@ static size_t take_gets(struct links *links, struct worker *worker,
 /* One request, or several, taken with the lock held, which is held again at the end. */
 static void serve(struct links *links, struct worker *worker, struct tierce__tier_req *req)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(!worker->in_call && worker->slots[0].req == NULL);
     struct slot *slot = &worker->slots[0];
     if (!take_request(worker, 0, req)) {
         links->answering++;
@@ -341,6 +353,8 @@ static void destroy(struct links *links)
 /* With the lock held, which is gone with the last holder. */
 static void let_go(struct links *links)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(links->holders > 0);
     bool is_last = --links->holders == 0;
     tierce__lock_drop(&links->lock);
     if (is_last)
@@ -350,6 +364,8 @@ static void let_go(struct links *links)
 /* Wakes one that is idle and may take it. Under the lock. */
 static void wake_one(struct links *links, enum tierce__connector_urgency urgency)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(urgency < TIERCE__CONNECTOR_URGENCIES);
     for (uint32_t i = 0; i < links->worker_count; i++) {
         struct worker *worker = &links->workers[i];
         if (worker->is_idle && (worker->takes_stores || urgency != TIERCE__CONNECTOR_STORE)) {
@@ -364,6 +380,7 @@ static void wake_one(struct links *links, enum tierce__connector_urgency urgency
  * needs a wake-up too. Under the lock. */
 static void wake_more(struct links *links)
 {
+    tierce__lock_assert_held(&links->lock);
     for (unsigned i = 0; links->waiting_count > 0 && i < TIERCE__CONNECTOR_URGENCIES; i++) {
         if (!tierce__list_empty(&links->waiting[i]))
             wake_one(links, (enum tierce__connector_urgency)i);
@@ -401,6 +418,7 @@ static void *work(void *arg)
 static bool take_running(struct worker *worker, uint64_t now, struct tierce__list *out,
                          uint64_t *next)
 {
+    tierce__lock_assert_held(&worker->owner->lock);
     bool any = false;
     for (size_t i = 0; i < TIERCE__LINKS_GETS; i++) {
         struct slot *slot = &worker->slots[i];
@@ -423,6 +441,7 @@ static bool take_running(struct worker *worker, uint64_t now, struct tierce__lis
  * lock. */
 static void expire(struct links *links, uint64_t now, struct tierce__list *expired)
 {
+    tierce__lock_assert_held(&links->lock);
     uint64_t next = TIERCE__DEADLINE_NEVER;
     for (size_t i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {
         TIERCE__LIST_FOR_EACH_SAFE (node, after, &links->waiting[i]) {
@@ -468,6 +487,8 @@ static void *watch_deadlines(void *arg)
 /* Under the lock. */
 static int enqueue(struct links *links, struct tierce__tier_req *req)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(req->urgency < TIERCE__CONNECTOR_URGENCIES);
     if (links->closing)
         return TIERCE_E_CLOSED;
     if (links->waiting_count >= links->waiting_max) {
@@ -485,11 +506,7 @@ static int enqueue(struct links *links, struct tierce__tier_req *req)
 static void submit(struct tierce__connector *connector, struct tierce__tier_req *req)
 {
     struct links *links = links_of(connector);
-    req->found = 0;
-    tierce__list_init(&req->node);
-    int rc = tierce__connector_check(req, links->base.caps);
-    if (rc == 0 && req->deadline_ns <= tierce__now_ns())
-        rc = TIERCE_E_DEADLINE;
+    int rc = tierce__connector_accept(req, links->base.caps);
     if (rc == 0) {
         tierce__lock_take(&links->lock);
         rc = enqueue(links, req);
@@ -535,6 +552,8 @@ static void get_stats(struct tierce__connector *connector, struct tierce__tier_s
 /* Everything that waits. Under the lock. */
 static void take_waiting(struct links *links, struct tierce__list *out)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(links->closing);
     for (size_t i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {
         TIERCE__LIST_FOR_EACH_SAFE (node, after, &links->waiting[i]) {
             tierce__list_remove(node);
@@ -548,6 +567,8 @@ static void take_waiting(struct links *links, struct tierce__list *out)
  * calling done have not returned. Under the lock. */
 static bool await_workers(struct links *links, uint64_t deadline_ns)
 {
+    tierce__lock_assert_held(&links->lock);
+    TIERCE_DASSERT(links->closing);
     bool in_time = true;
     while (links->running > 0 && in_time)
         in_time = tierce__cond_wait(&links->ended, &links->lock, deadline_ns);
@@ -669,22 +690,16 @@ int tierce__links_create(struct tierce__connector **out, const struct tierce__li
     return rc;
 }
 
-int tierce__links_count(uint64_t *links, const struct tierce__url *url,
-                        char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    static const struct tierce__url_number connections = {"connections", TIERCE__URL_COUNT,
-                                                          LINKS_MIN, TIERCE__LINKS_MAX};
-    return tierce__url_param_number(url, links, &connections, why);
-}
-
 int tierce__links_open(struct tierce__connector **out, const struct tierce__client *client,
                        const struct tierce__connector_source *source,
                        char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    static const struct tierce__url_number connections = {"connections", TIERCE__URL_COUNT,
+                                                          LINKS_MIN, TIERCE__LINKS_MAX};
     struct tierce__client own = *client;
     uint64_t links = client->links;
     void *store = NULL;
-    int rc = tierce__links_count(&links, source->url, why);
+    int rc = tierce__url_param_number(source->url, &links, &connections, why);
     own.links = (uint32_t)links;
     if (rc == 0)
         rc = client->open(&store, &own, source, why);

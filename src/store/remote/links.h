@@ -45,10 +45,16 @@ struct tierce__client {
     uint32_t links;     /* how many, unless the URL has `connections` */
     uint32_t names_max; /* that exists takes at a time; 0: any number */
 
+    const char *prefix; /* of all names in the store; a request's names lack it. NULL: none. [borrow
+                           until close] */
+
     /* All below may be NULL. Errors and statuses are those of the table. */
 
-    /* For tierce__links_open, in place of table.open: creates a store. May change *own, the
-     * client's copy for this store. Errors, with `why` set: as tierce__connector_open. */
+    /* In place of all else, for a connector without links. Errors: as tierce__connector_open. */
+    int (*make)(struct tierce__connector **out, const struct tierce__connector_source *source,
+                char why[TIERCE__CONNECTOR_WHY_BYTES]);
+    /* In place of table.open: creates a store. May change *own, the client's copy for this store.
+     * Errors, with `why` set: as tierce__connector_open. */
     int (*open)(void **store, struct tierce__client *own,
                 const struct tierce__connector_source *source,
                 char why[TIERCE__CONNECTOR_WHY_BYTES]);
@@ -97,9 +103,5 @@ TIERCE_MUSTUSE int tierce__links_open(struct tierce__connector **out,
                                       const struct tierce__client *client,
                                       const struct tierce__connector_source *source,
                                       char why[TIERCE__CONNECTOR_WHY_BYTES]);
-
-/* The number of links of a URL: its `connections`, or *links. Errors: TIERCE_E_CONFIG. */
-TIERCE_MUSTUSE int tierce__links_count(uint64_t *links, const struct tierce__url *url,
-                                       char why[TIERCE__CONNECTOR_WHY_BYTES]);
 
 #endif

@@ -20,6 +20,7 @@ static size_t least_of(size_t a, size_t b)
 
 static int make_room(void **array, size_t *room, size_t wanted)
 {
+    TIERCE_DASSERT(*array != NULL || *room == 0);
     if (*room >= wanted)
         return 0;
     void *grown = tierce__realloc(*array, wanted);
@@ -30,28 +31,37 @@ static int make_room(void **array, size_t *room, size_t wanted)
     return 0;
 }
 
-static int copy_names(struct tierce__links_call *call, const struct tierce__tier_req *req)
+static int copy_names(struct tierce__links_call *call, const struct tierce__tier_req *req,
+                      const char *prefix)
 {
-    size_t bytes = 0, names_bytes = req->name_count * sizeof(*req->names);
-    for (size_t i = 0; i < req->name_count; i++)
-        bytes += req->names[i].bytes;
+    static const struct tierce_plugin_name none = {.text = ""};
+    bool has_names = req->name_count > 0 || req->op == TIERCE__TIER_LOOKUP;
+    const struct tierce_plugin_name *from = has_names ? req->names : &none;
+    size_t count = has_names ? req->name_count : 1;
+    size_t prefix_bytes = prefix != NULL ? strlen(prefix) : 0, bytes = count * prefix_bytes + 1;
+    for (size_t i = 0; i < count; i++)
+        bytes += from[i].bytes;
     void *names = call->names, *text = call->text;
-    int rc = make_room(&names, &call->name_room, names_bytes);
+    int rc = make_room(&names, &call->name_room, count * sizeof(*from));
     if (rc == 0)
         rc = make_room(&text, &call->text_room, bytes);
     call->names = names;
     call->text = text;
+    call->name_count = count;
+    call->prefix_bytes = prefix_bytes;
     char *at = call->text;
-    for (size_t i = 0; i < req->name_count && rc == 0; i++) {
-        call->names[i] = (struct tierce_plugin_name){.text = at, .bytes = req->names[i].bytes};
-        memcpy(at, req->names[i].text, req->names[i].bytes);
-        at += req->names[i].bytes;
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        call->names[i] = (struct tierce_plugin_name){at, prefix_bytes + from[i].bytes};
+        if (prefix_bytes > 0)
+            memcpy(at, prefix, prefix_bytes);
+        memcpy(at + prefix_bytes, from[i].text, from[i].bytes);
+        at += call->names[i].bytes;
     }
-    call->name_count = req->name_count;
     return rc;
 }
 
-int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__tier_req *req)
+int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__tier_req *req,
+                          const char *prefix)
 {
     call->op = req->op;
     call->deadline_ns = req->deadline_ns;
@@ -63,7 +73,7 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     call->page.used = 0;
     call->page.no_memory = false;
     call->why[0] = '\0';
-    int rc = copy_names(call, req);
+    int rc = copy_names(call, req, prefix);
     if (rc == 0 && (req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT)) {
         call->buf = req->buf;
         tierce__buf_acquire(call->buf);
@@ -85,26 +95,29 @@ void tierce__links_call_fini(struct tierce__links_call *call)
 /* ---- pages of names -------------------------------------------------------------------------- */
 
 /* Accepts only names that were asked for and are valid. */
-static void collect(void *arg, const struct tierce_plugin_name *name)
+static void collect(void *arg, const struct tierce_plugin_name *full)
 {
     struct tierce__links_call *call = arg;
     struct tierce__links_page *page = &call->page;
-    size_t wanted = page->used + PAGE_HEAD + name->bytes;
-    void *bytes = page->bytes;
-    if (name->bytes == 0 || name->bytes > TIERCE__CONNECTOR_NAME_MAX ||
-        memchr(name->text, '\0', name->bytes) != NULL ||
-        (call->name_count > 0 && (name->bytes < call->names->bytes ||
-                                  memcmp(name->text, call->names->text, call->names->bytes) != 0)))
+    const struct tierce_plugin_name *begins = &call->names[0];
+    if (full->bytes < begins->bytes || full->bytes == call->prefix_bytes ||
+        full->bytes > call->prefix_bytes + TIERCE__CONNECTOR_NAME_MAX ||
+        memcmp(full->text, begins->text, begins->bytes) != 0 ||
+        memchr(full->text, '\0', full->bytes) != NULL)
         return; /* none of ours */
+    const struct tierce_plugin_name name = {full->text + call->prefix_bytes,
+                                            full->bytes - call->prefix_bytes};
+    size_t wanted = page->used + PAGE_HEAD + name.bytes;
+    void *bytes = page->bytes;
     if (wanted > page->size &&
         make_room(&bytes, &page->size, wanted > PAGE_FIRST ? 2 * wanted : PAGE_FIRST) != 0) {
         page->no_memory = true;
         return;
     }
     page->bytes = bytes;
-    uint16_t length = (uint16_t)name->bytes;
+    uint16_t length = (uint16_t)name.bytes;
     memcpy(page->bytes + page->used, &length, PAGE_HEAD);
-    memcpy(page->bytes + page->used + PAGE_HEAD, name->text, name->bytes);
+    memcpy(page->bytes + page->used + PAGE_HEAD, name.text, name.bytes);
     page->used = wanted;
 }
 
@@ -159,13 +172,14 @@ static int ask_exists(const struct tierce__client *client, void *link,
                       struct tierce__links_call *call)
 {
     size_t most = client->names_max > 0 ? client->names_max : SIZE_MAX, some = 0, there = 0;
-    size_t found = 0;
+    size_t found = 0, count = call->name_count;
     int rc = 0;
-    while (rc == 0 && there == some && found < call->name_count) {
-        some = least_of(call->name_count - found, most);
+    while (rc == 0 && there == some && found < count) {
+        some = least_of(count - found, most);
         rc = exists(client, link, call, call->names + found, some);
         there = atomic_load_explicit(&call->found_now, memory_order_relaxed);
         TIERCE_ASSERT(there <= some);
+        TIERCE_DASSERT(some <= most);
         found += there;
         atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
         atomic_store_explicit(&call->found, found, memory_order_release);
@@ -183,9 +197,8 @@ size_t tierce__links_found(struct tierce__links_call *call)
 static int make_call(const struct tierce__client *client, void *link,
                      struct tierce__links_call *call)
 {
-    static const struct tierce_plugin_name no_name = {.text = ""};
     const struct tierce_plugin *table = &client->table;
-    const struct tierce_plugin_name *name = call->name_count > 0 ? call->names : &no_name;
+    const struct tierce_plugin_name *name = call->names;
     uint64_t deadline_ns = call->deadline_ns;
     int rc;
     switch (call->op) {
@@ -209,7 +222,7 @@ static int make_call(const struct tierce__client *client, void *link,
     case TIERCE__TIER_CLEAR:
     case TIERCE__TIER_SIBLINGS:
     default:
-        TIERCE_ASSERT(false); /* tierce__connector_check has rejected them */
+        TIERCE_ASSERT(false); /* tierce__connector_accept has rejected them */
         return TIERCE_E_ARGUMENT;
     }
 }
@@ -226,6 +239,7 @@ int tierce__links_make_call(const struct tierce__client *client, void *link,
 
 struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call)
 {
+    TIERCE_DASSERT(call->op == TIERCE__TIER_GET && call->name_count == 1);
     return (struct tierce__link_get){.name = call->names,
                                      .memory = call->buf->data + call->offset,
                                      .offset = call->offset,
@@ -235,6 +249,7 @@ struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *ca
 void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__tier_req *req,
                              int status)
 {
+    TIERCE_DASSERT(call->op == req->op);
     if (call->op == TIERCE__TIER_LOOKUP)
         req->found = tierce__links_found(call);
     if (status == 0) {

@@ -18,9 +18,9 @@ struct tierce__links_page {
 struct tierce__links_call {
     enum tierce__tier_op op;
     uint64_t deadline_ns, offset, length;
-    struct tierce__buf *buf; /* a reference, or NULL */
-    struct tierce_plugin_name *names;
-    size_t name_count, name_room;
+    struct tierce__buf *buf;          /* a reference, or NULL */
+    struct tierce_plugin_name *names; /* with the prefix; a LIST of all names has it alone */
+    size_t name_count, name_room, prefix_bytes;
     char *text; /* of the names */
     size_t text_room;
     /* EXISTS: leading names, those of the requests before and those of the one under way. The
@@ -32,9 +32,10 @@ struct tierce__links_call {
     char why[64]; /* what is wrong with the answer of a plug-in, or "" */
 };
 
-/* Copies what it needs of a request. Errors: -ENOMEM; the call owns the copies even then. */
+/* Copies what it needs of a request, with `prefix` (or NULL) before its names. Errors: -ENOMEM; the
+ * call owns the copies even then. */
 TIERCE_MUSTUSE int tierce__links_prepare(struct tierce__links_call *call,
-                                         const struct tierce__tier_req *req);
+                                         const struct tierce__tier_req *req, const char *prefix);
 
 /* Makes it; returns the link's answer. Blocks. */
 TIERCE_MUSTUSE int tierce__links_make_call(const struct tierce__client *client, void *link,

@@ -46,6 +46,7 @@ void tierce__remote_call(struct tierce__remote *remote, struct tierce__tier_req 
     }
     remote->connector->ops->submit(remote->connector, call);
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(remote->submitting > 0);
     remote->submitting--;
     tierce__cond_broadcast(&remote->changed);
     tierce__lock_drop(&remote->lock);
@@ -106,6 +107,7 @@ void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_re
 void tierce__remote_leave(struct tierce__remote *remote)
 {
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(remote->requests > 0);
     remote->requests--;
     tierce__cond_broadcast(&remote->changed);
     tierce__lock_drop(&remote->lock);
@@ -132,6 +134,7 @@ static struct tierce__remote_hidden *find_hidden(const struct tierce__remote *re
 enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *remote,
                                                  const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&remote->lock);
     const struct tierce__remote_hidden *hidden = find_hidden(remote, key);
     return hidden != NULL ? hidden->how : TIERCE__REMOTE_SHOWN;
 }
@@ -139,6 +142,7 @@ enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *re
 void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key *key,
                          enum tierce__remote_hiding how)
 {
+    tierce__lock_assert_held(&remote->lock);
     struct tierce__remote_hidden *hidden = find_hidden(remote, key);
     if (hidden == NULL)
         hidden = &remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN];
@@ -148,6 +152,7 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
 
 void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&remote->lock);
     struct tierce__remote_hidden *hidden = find_hidden(remote, key);
     if (hidden != NULL && hidden->how == TIERCE__REMOTE_REPLACEABLE)
         hidden->how = TIERCE__REMOTE_SHOWN;
@@ -222,6 +227,7 @@ static void learn_read(struct tierce__remote *remote, const struct tierce__tier_
  * lock. `status` is the connector's. */
 static void judge(struct tierce__remote *remote, const struct tierce__key *key, int status)
 {
+    tierce__lock_assert_held(&remote->lock);
     if (status == TIERCE_E_FORMAT && tierce__remote_keeps(remote))
         tierce__remote_hide(remote, key, TIERCE__REMOTE_REPLACEABLE);
 }
@@ -280,6 +286,7 @@ static void pass_one(struct tierce__remote *remote, struct tierce__tier_req *req
 /* The leading keys that can be asked for. Under the lock. */
 static size_t askable(struct tierce__remote *remote, const struct tierce__tier_req *req)
 {
+    tierce__lock_assert_held(&remote->lock);
     size_t count = 0;
     while (!req->durable && count < req->key_count &&
            tierce__remote_hiding(remote, &req->keys[count]) == TIERCE__REMOTE_SHOWN)
@@ -292,6 +299,7 @@ static size_t askable(struct tierce__remote *remote, const struct tierce__tier_r
 static bool recall(struct tierce__remote *remote, const struct tierce__tier_req *req, size_t count,
                    size_t *known)
 {
+    tierce__lock_assert_held(&remote->lock);
     bool however_old = req->recall == TIERCE__RECALL_OLD;
     enum tierce__remote_belief belief = TIERCE__REMOTE_THERE;
     *known = 0;
@@ -396,6 +404,7 @@ static void has_read_whole(struct tierce__tier_req *call)
 /* A read of the same chunk into the same buffer, or NULL. Under the lock. */
 static struct whole *find_whole(struct tierce__remote *remote, const struct tierce__tier_req *req)
 {
+    tierce__lock_assert_held(&remote->lock);
     TIERCE__LIST_FOR_EACH (it, &remote->wholes) {
         struct whole *whole = TIERCE__CONTAINER_OF(it, struct whole, node);
         if (whole->call.buf == req->buf &&
@@ -408,6 +417,7 @@ static struct whole *find_whole(struct tierce__remote *remote, const struct tier
 /* Begins a read for a request, in whose buffer the whole object lands. Under the lock. */
 static struct whole *begin_whole(struct tierce__remote *remote, struct tierce__tier_req *req)
 {
+    tierce__lock_assert_held(&remote->lock);
     struct whole *whole = tierce__calloc(1, sizeof(*whole));
     if (whole == NULL)
         return NULL;
@@ -560,6 +570,7 @@ static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
 /* Under the lock: nothing is under way here any more, but what the connector has. */
 static bool is_idle(const struct tierce__remote *remote)
 {
+    tierce__lock_assert_held(&remote->lock);
     return !remote->running && remote->submitting == 0;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 
 /*
@@ -96,6 +97,7 @@ static void run_deleted(struct tierce__remote_event *event)
     struct deletion *deletion = TIERCE__CONTAINER_OF(event, struct deletion, deleted);
     struct clear *clear = deletion->clear;
     int status = tierce__remote_status(&deletion->call);
+    TIERCE_DASSERT(clear->deleting > 0 && clear->deleting <= DELETIONS);
     deletion->clear = NULL;
     clear->deleting--;
     clear->req->found += status == 0;
@@ -112,6 +114,7 @@ static void has_deleted(struct tierce__tier_req *call)
 
 static void list_page(struct clear *clear)
 {
+    TIERCE_DASSERT(clear->deleting == 0 && clear->page_at == clear->page_bytes);
     clear->page_bytes = 0;
     clear->page_at = 0;
     tierce__remote_call(clear->remote, &clear->list);

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 
 /*
@@ -103,6 +104,7 @@ void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_re
 static struct tierce__remote_waiter *find_late(struct tierce__remote *remote, uint64_t now_ns,
                                                uint64_t *next_ns)
 {
+    tierce__lock_assert_held(&remote->lock);
     *next_ns = TIERCE__DEADLINE_NEVER;
     TIERCE__LIST_FOR_EACH (it, &remote->timed) {
         struct tierce__remote_waiter *waiter =
@@ -118,6 +120,8 @@ static struct tierce__remote_waiter *find_late(struct tierce__remote *remote, ui
 /* Under the lock, which is dropped. */
 static void end_late(struct tierce__remote *remote, struct tierce__remote_waiter *waiter)
 {
+    tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(waiter->has_waited && (waiter->key != NULL || waiter->left > 0));
     struct tierce__tier_req *req = waiter->req;
     tierce__list_remove(&waiter->timed);
     waiter->req = NULL;

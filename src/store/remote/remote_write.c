@@ -86,6 +86,7 @@ static void doom(struct tierce__remote_put *put, int verdict)
 /* Under the lock. */
 static void resume(struct tierce__remote_put *put)
 {
+    tierce__lock_assert_held(&put->remote->lock);
     if (put->phase != AWAIT)
         return;
     put->phase = RESUMED;
@@ -97,6 +98,8 @@ static void resume(struct tierce__remote_put *put)
 static void tell_children(struct tierce__remote *remote, const struct tierce__remote_put *put,
                           struct tierce__list *ends)
 {
+    tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(put->verdict <= 0);
     struct tierce__list *lists[] = {&remote->waiting, &remote->writing};
     for (size_t i = 0; i < 2; i++) {
         TIERCE__LIST_FOR_EACH_SAFE (it, after, lists[i]) {
@@ -118,6 +121,7 @@ static void tell_children(struct tierce__remote *remote, const struct tierce__re
 
 static void tell_waiters(struct tierce__remote *remote, const struct tierce__remote_put *put)
 {
+    tierce__lock_assert_held(&remote->lock);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &remote->clears) {
         struct tierce__remote_waiter *waiter =
             TIERCE__CONTAINER_OF(it, struct tierce__remote_waiter, node);
@@ -137,6 +141,8 @@ static void tell_waiters(struct tierce__remote *remote, const struct tierce__rem
 static void end_put(struct tierce__remote *remote, struct tierce__remote_put *first, int verdict,
                     struct tierce__list *over)
 {
+    tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(verdict <= 0);
     struct tierce__list ends;
     tierce__list_init(&ends);
     first->verdict = verdict;
@@ -163,6 +169,8 @@ static void end_put(struct tierce__remote *remote, struct tierce__remote_put *fi
 static bool comes_after_another(const struct tierce__remote *remote,
                                 const struct tierce__remote_put *put)
 {
+    tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(put->phase == WAITING);
     const struct tierce__key *key = &put->req->keys[0];
     TIERCE__LIST_FOR_EACH (it, &remote->writing) {
         if (tierce__key_equal(&put_of(it)->req->keys[0], key))
@@ -179,6 +187,8 @@ static bool comes_after_another(const struct tierce__remote *remote,
 
 static void begin_put(struct tierce__remote *remote, struct tierce__remote_put *put)
 {
+    tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(put->phase == WAITING && remote->writes < remote->writes_max);
     tierce__list_remove(&put->node);
     tierce__list_push_back(&remote->writing, &put->node);
     remote->waiting_bytes -= put->req->object_bytes;
@@ -192,6 +202,7 @@ static void begin_put(struct tierce__remote *remote, struct tierce__remote_put *
 /* Begins all puts that may begin, the oldest first. Under the lock. */
 static void begin_puts(struct tierce__remote *remote)
 {
+    tierce__lock_assert_held(&remote->lock);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &remote->waiting) {
         if (remote->writes >= remote->writes_max)
             break;
@@ -212,6 +223,8 @@ void tierce__remote_end_deletion(struct tierce__remote *remote,
 /* Its calls are over, so another may begin. Under the lock. */
 static void leave_calls(struct tierce__remote_put *put)
 {
+    tierce__lock_assert_held(&put->remote->lock);
+    TIERCE_DASSERT(!put->called || put->remote->writes > 0);
     put->remote->writes -= put->called;
     put->called = false;
     begin_puts(put->remote);
@@ -220,6 +233,8 @@ static void leave_calls(struct tierce__remote_put *put)
 /* Under the lock, which is dropped. */
 static void finish_locked(struct tierce__remote_put *put, int verdict)
 {
+    tierce__lock_assert_held(&put->remote->lock);
+    TIERCE_DASSERT(put->phase != WAITING && put->phase != AWAIT);
     struct tierce__remote *remote = put->remote;
     struct tierce__list over;
     tierce__list_init(&over);
@@ -400,6 +415,7 @@ static void run_put(struct tierce__remote_event *event)
 static struct tierce__remote_put *pending(struct tierce__remote *remote,
                                           const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&remote->lock);
     struct tierce__list *lists[] = {&remote->waiting, &remote->writing};
     for (size_t i = 0; i < 2; i++) {
         TIERCE__LIST_FOR_EACH (it, lists[i]) {
@@ -424,6 +440,8 @@ static bool fits(const struct tierce__remote *remote, uint64_t bytes)
 static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *newcomer,
                       struct tierce__list *over)
 {
+    tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(newcomer->phase == WAITING);
     uint64_t bytes = newcomer->req->object_bytes;
     if (fits(remote, bytes))
         return true;

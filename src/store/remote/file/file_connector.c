@@ -376,22 +376,6 @@ static void close_store(void *store)
     tierce__file_store_release(store);
 }
 
-static const struct tierce__client client = {
-    .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
-              .close = close_store,
-              .link_open = open_link,
-              .link_close = tierce__free,
-              .get = file_get,
-              .put = file_put,
-              .remove = file_remove,
-              .list = file_list,
-              .ping = file_ping,
-              .why = why_of},
-    .scheme = "file",
-    .find = file_find,
-    .state = state_of,
-};
-
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static int create_store(struct tierce__file_store **out, const struct tierce__file_opts *opts)
@@ -425,7 +409,7 @@ static int create_store(struct tierce__file_store **out, const struct tierce__fi
     return 0;
 }
 
-int tierce__file_create(struct tierce__connector **out, const struct tierce__file_opts *opts)
+static int start_store(void **out, const struct tierce__file_opts *opts)
 {
     struct tierce__file_store *store = NULL;
     TIERCE_ASSERT(opts->root[0] == '/' && strlen(opts->root) < TIERCE__FILE_ROOT_BYTES);
@@ -434,15 +418,11 @@ int tierce__file_create(struct tierce__connector **out, const struct tierce__fil
     if (rc != 0)
         return rc;
     rc = tierce__file_sweeper_start(store);
-    if (rc != 0) {
+    if (rc == 0)
+        *out = store;
+    else
         close_store(store);
-        return rc;
-    }
-    return tierce__links_create(
-        out, &(struct tierce__links_opts){.client = &client,
-                                          .store = store,
-                                          .links = opts->links != 0 ? opts->links : LINKS,
-                                          .store_name = opts->store_name});
+    return rc;
 }
 
 static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
@@ -463,12 +443,13 @@ static int check_place(const struct tierce__url *url, char why[TIERCE__CONNECTOR
     return 0;
 }
 
-int tierce__file_open(struct tierce__connector **out, const struct tierce__connector_source *source,
-                      char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int open_file(void **out, struct tierce__client *own,
+                     const struct tierce__connector_source *source,
+                     char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     static const char *const known[] = {"size", "fanout", "sweep", "connections", NULL};
     const struct tierce__url *url = source->url;
-    uint64_t levels = LEVELS, cap_bytes = 0, sweep_ms = SWEEP_MS, links = LINKS;
+    uint64_t levels = LEVELS, cap_bytes = 0, sweep_ms = SWEEP_MS;
     const struct {
         struct tierce__url_number number;
         uint64_t *value;
@@ -476,8 +457,8 @@ int tierce__file_open(struct tierce__connector **out, const struct tierce__conne
         {{"size", TIERCE__URL_SIZE, CAP_BYTES_MIN, 1ull << 60}, &cap_bytes},
         {{"fanout", TIERCE__URL_COUNT, 1, TIERCE__FILE_LEVELS_MAX}, &levels},
         {{"sweep", TIERCE__URL_MILLISECONDS, 100, 24ull * 60 * 60 * 1000}, &sweep_ms},
-        {{"connections", TIERCE__URL_COUNT, 2, TIERCE__LINKS_MAX}, &links},
     };
+    (void)own;
     int rc = check_place(url, why);
     if (rc == 0)
         rc = tierce__url_check_params(url, known, why);
@@ -488,13 +469,41 @@ int tierce__file_open(struct tierce__connector **out, const struct tierce__conne
         rc = tierce__vfs_threads_create(&vfs, 1); /* which has none: transfers are not submitted */
     if (rc != 0)
         return rc;
-    return tierce__file_create(out,
-                               &(struct tierce__file_opts){.size = sizeof(struct tierce__file_opts),
-                                                           .root = url->path,
-                                                           .store_name = source->store_name,
-                                                           .levels = (uint32_t)levels,
-                                                           .links = (uint32_t)links,
-                                                           .cap_bytes = cap_bytes,
-                                                           .sweep_ms = sweep_ms,
-                                                           .vfs = vfs});
+    return start_store(out, &(struct tierce__file_opts){.size = sizeof(struct tierce__file_opts),
+                                                        .root = url->path,
+                                                        .levels = (uint32_t)levels,
+                                                        .cap_bytes = cap_bytes,
+                                                        .sweep_ms = sweep_ms,
+                                                        .vfs = vfs});
+}
+
+const struct tierce__client tierce__file_client = {
+    .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
+              .close = close_store,
+              .link_open = open_link,
+              .link_close = tierce__free,
+              .get = file_get,
+              .put = file_put,
+              .remove = file_remove,
+              .list = file_list,
+              .ping = file_ping,
+              .why = why_of},
+    .scheme = "file",
+    .links = LINKS,
+    .open = open_file,
+    .find = file_find,
+    .state = state_of,
+};
+
+int tierce__file_create(struct tierce__connector **out, const struct tierce__file_opts *opts)
+{
+    void *store = NULL;
+    int rc = start_store(&store, opts);
+    if (rc != 0)
+        return rc;
+    return tierce__links_create(
+        out, &(struct tierce__links_opts){.client = &tierce__file_client,
+                                          .store = store,
+                                          .links = opts->links != 0 ? opts->links : LINKS,
+                                          .store_name = opts->store_name});
 }

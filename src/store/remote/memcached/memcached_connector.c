@@ -530,7 +530,7 @@ static int open_memcached(void **store, struct tierce__client *own,
     return rc;
 }
 
-static const struct tierce__client client = {
+const struct tierce__client tierce__memcached_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES,
               .close = tierce__free,
               .link_open = open_link,
@@ -547,10 +547,3 @@ static const struct tierce__client client = {
     .find = memcached_find,
     .state = state_of,
 };
-
-int tierce__memcached_open(struct tierce__connector **out,
-                           const struct tierce__connector_source *source,
-                           char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    return tierce__links_open(out, &client, source, why);
-}

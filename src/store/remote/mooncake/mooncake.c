@@ -23,7 +23,6 @@
 #define LINKS            4u
 #define PORT             50051u
 #define PREFIX_BYTES_MAX 128u
-#define KEY_BYTES_MAX    (PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX)
 #define TIMEOUT_MS       10000u
 #define BUFFER_BYTES     (16u << 20) /* of Mooncake's own */
 #define NO_NUMA_NODE     UINT64_MAX
@@ -45,31 +44,17 @@ struct mooncake {
     struct tierce__bridge *bridge;
     uint8_t *pool_base;
     bool is_tcp;
-    char prefix[PREFIX_BYTES_MAX];
-    size_t prefix_bytes;
+    char prefix[PREFIX_BYTES_MAX + 1];
     uint32_t links_made;
 };
 
 struct mooncake_link {
     struct mooncake *mooncake;
     uint32_t seat;
-    char text[TIERCE__BRIDGE_NAMES_MAX][KEY_BYTES_MAX];
-    struct tierce_plugin_name keys[TIERCE__BRIDGE_NAMES_MAX];
     char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
 
 /* ---- calls ----------------------------------------------------------------------------------- */
-
-static void make_key(struct mooncake_link *link, size_t i, const struct tierce_plugin_name *name)
-{
-    const struct mooncake *mooncake = link->mooncake;
-    char *text = link->text[i];
-    TIERCE_ASSERT(mooncake->prefix_bytes + name->bytes <= KEY_BYTES_MAX);
-    memcpy(text, mooncake->prefix, mooncake->prefix_bytes);
-    memcpy(text + mooncake->prefix_bytes, name->text, name->bytes);
-    link->keys[i] =
-        (struct tierce_plugin_name){.text = text, .bytes = mooncake->prefix_bytes + name->bytes};
-}
 
 /* The status of a request after an error of Mooncake. */
 static int status_of(struct mooncake_link *link, int64_t error)
@@ -101,9 +86,8 @@ static int misunderstood(struct mooncake_link *link, int64_t result)
     return TIERCE_E_FORMAT;
 }
 
-static int call(struct mooncake_link *link, struct tierce__bridge_ask *ask, int64_t *result)
+static int call(struct mooncake_link *link, const struct tierce__bridge_ask *ask, int64_t *result)
 {
-    ask->names = link->keys;
     return tierce__bridge_call(link->mooncake->bridge, link->seat, ask, result, link->why);
 }
 
@@ -113,11 +97,10 @@ static int mooncake_exists(void *opened, const struct tierce_plugin_name *names,
     struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns; /* a call cannot be ended; one that hangs ends the bridge */
-    for (size_t i = 0; i < count; i++)
-        make_key(link, i, &names[i]);
-    int rc =
-        call(link, &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_EXISTS, .name_count = count},
-             &result);
+    int rc = call(link,
+                  &(struct tierce__bridge_ask){
+                      .op = TIERCE__BRIDGE_EXISTS, .names = names, .name_count = count},
+                  &result);
     if (rc == 0 && result < 0)
         rc = status_of(link, result);
     else if (rc == 0 && (uint64_t)result > count)
@@ -133,10 +116,10 @@ static int mooncake_get(void *opened, const struct tierce_plugin_name *name, voi
     int64_t result = 0;
     struct mooncake *mooncake = link->mooncake;
     (void)deadline_ns;
-    make_key(link, 0, name);
     int rc = call(
         link,
         &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
+                                     .names = name,
                                      .name_count = 1,
                                      .place = (uint64_t)((uint8_t *)memory - mooncake->pool_base),
                                      .offset = offset,
@@ -162,10 +145,10 @@ static int mooncake_put(void *opened, const struct tierce_plugin_name *name, con
     struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns;
-    make_key(link, 0, name);
     int rc = call(link,
                   &(struct tierce__bridge_ask){
                       .op = TIERCE__BRIDGE_PUT,
+                      .names = name,
                       .name_count = 1,
                       .place = (uint64_t)((const uint8_t *)memory - link->mooncake->pool_base),
                       .length = length},
@@ -182,9 +165,10 @@ static int mooncake_remove(void *opened, const struct tierce_plugin_name *name,
     struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns;
-    make_key(link, 0, name);
-    int rc = call(link, &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_DELETE, .name_count = 1},
-                  &result);
+    int rc = call(
+        link,
+        &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_DELETE, .names = name, .name_count = 1},
+        &result);
     if (rc != 0 || result == 0)
         return rc;
     rc = result > 0 ? misunderstood(link, result) : status_of(link, result);
@@ -347,7 +331,7 @@ static void make_arguments(struct arguments *out, const struct tierce__url *url,
         tell_number(out, 10, "numa", numbers->numa);
 }
 
-static int create_mooncake(void **out, const struct tierce__connector_source *source,
+static int create_mooncake(struct mooncake **out, const struct tierce__connector_source *source,
                            const struct numbers *numbers)
 {
     const struct tierce__url *url = source->url;
@@ -359,8 +343,7 @@ static int create_mooncake(void **out, const struct tierce__connector_source *so
         goto out;
     uint64_t pool_bytes;
     tierce__pool_mapping(source->opts->pool, &mooncake->pool_base, &pool_bytes);
-    mooncake->prefix_bytes = strlen(prefix);
-    memcpy(mooncake->prefix, prefix, mooncake->prefix_bytes);
+    snprintf(mooncake->prefix, sizeof(mooncake->prefix), "%s", prefix);
     mooncake->is_tcp = strcmp(text_or(url, "protocol", "tcp"), "tcp") == 0;
     make_arguments(arguments, url, numbers);
     /* A call consists of a request to the master and a transfer, each with that timeout. If the
@@ -387,6 +370,7 @@ static int open_mooncake(void **store, struct tierce__client *own,
                          char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct numbers numbers;
+    struct mooncake *mooncake = NULL;
     int rc = check_texts(source->url, why);
     if (rc == 0)
         rc = read_numbers(&numbers, source->url, own->links, why);
@@ -394,12 +378,18 @@ static int open_mooncake(void **store, struct tierce__client *own,
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the memory cannot be shared with Mooncake");
         rc = TIERCE_E_UNSUPPORTED;
     }
-    return rc == 0 ? create_mooncake(store, source, &numbers) : rc;
+    if (rc == 0)
+        rc = create_mooncake(&mooncake, source, &numbers);
+    if (rc != 0)
+        return rc;
+    own->prefix = mooncake->prefix;
+    *store = mooncake;
+    return 0;
 }
 
 _Static_assert(TIERCE__BRIDGE_SEATS_MAX >= TIERCE__LINKS_MAX, "a seat for each link");
 
-static const struct tierce__client client = {
+const struct tierce__client tierce__mooncake_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_REPLACE,
               .close = close_mooncake,
               .link_open = open_link,
@@ -417,10 +407,3 @@ static const struct tierce__client client = {
     .state = state_of,
     .abort = abort_calls,
 };
-
-int tierce__mooncake_open(struct tierce__connector **out,
-                          const struct tierce__connector_source *source,
-                          char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    return tierce__links_open(out, &client, source, why);
-}

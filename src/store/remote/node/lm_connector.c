@@ -249,7 +249,7 @@ static int open_lm(void **store, struct tierce__client *own,
     return rc;
 }
 
-static const struct tierce__client client = {
+const struct tierce__client tierce__lm_client = {
     .table = {.caps = TIERCE__CONNECTOR_NO_DELETE,
               .close = tierce__free,
               .link_open = open_link,
@@ -265,9 +265,3 @@ static const struct tierce__client client = {
     .find = lm_find,
     .state = state_of,
 };
-
-int tierce__lm_open(struct tierce__connector **out, const struct tierce__connector_source *source,
-                    char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    return tierce__links_open(out, &client, source, why);
-}

@@ -184,11 +184,5 @@ static int open_plugin(void **store, struct tierce__client *own,
     return rc;
 }
 
-int tierce__plugin_open(struct tierce__connector **out,
-                        const struct tierce__connector_source *source,
-                        char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    static const struct tierce__client client = {
-        .scheme = "plugin", .links = LINKS, .names_max = NAMES_AT_ONCE, .open = open_plugin};
-    return tierce__links_open(out, &client, source, why);
-}
+const struct tierce__client tierce__plugin_client = {
+    .scheme = "plugin", .links = LINKS, .names_max = NAMES_AT_ONCE, .open = open_plugin};

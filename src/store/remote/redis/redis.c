@@ -27,7 +27,7 @@
 #define NODE_SCHEME      "tierce"
 #define LINKS            8u
 #define PREFIX_BYTES_MAX 128u
-#define KEY_BYTES_MAX    (PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX)
+#define KEY_BYTES_MAX    (PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX) /* names have the prefix */
 #define VALUE_BYTES_MAX  (512ull << 20) /* of Redis, unless it is configured otherwise */
 #define EXISTS_AT_ONCE   256u
 #define PAGE_NAMES       "512"
@@ -37,8 +37,7 @@
 /* Shared by the links. */
 struct redis {
     struct tierce__resp_uri uri;
-    char prefix[PREFIX_BYTES_MAX];
-    size_t prefix_bytes;
+    char prefix[PREFIX_BYTES_MAX + 1];
     uint64_t ttl_ms; /* 0: for ever */
 };
 
@@ -47,20 +46,6 @@ struct redis_link {
     struct tierce__resp_link *resp;
     char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
-
-struct key {
-    char text[KEY_BYTES_MAX];
-    size_t bytes;
-};
-
-static void make_key(struct key *key, const struct redis *redis,
-                     const struct tierce_plugin_name *name)
-{
-    TIERCE_ASSERT(redis->prefix_bytes + name->bytes <= sizeof(key->text));
-    memcpy(key->text, redis->prefix, redis->prefix_bytes);
-    memcpy(key->text + redis->prefix_bytes, name->text, name->bytes);
-    key->bytes = redis->prefix_bytes + name->bytes;
-}
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
@@ -118,14 +103,12 @@ static int redis_find(void *opened, const struct tierce_plugin_name *names, size
                       _Atomic size_t *found, uint64_t deadline_ns)
 {
     struct redis_link *link = opened;
-    struct key key;
     bool missed = false;
     int status = 0;
     int rc = tierce__resp_link_begin(link->resp);
     for (size_t i = 0; i < count && rc == 0; i++) {
-        make_key(&key, link->redis, &names[i]);
-        rc = tierce__resp_link_append(link->resp, 1, (const char *[]){"EXISTS", key.text},
-                                      (size_t[]){6, key.bytes}, 2);
+        rc = tierce__resp_link_append(link->resp, 1, (const char *[]){"EXISTS", names[i].text},
+                                      (size_t[]){6, names[i].bytes}, 2);
     }
     if (rc == 0)
         rc = tierce__resp_link_flush(link->resp, deadline_ns);
@@ -148,15 +131,13 @@ static int redis_find(void *opened, const struct tierce_plugin_name *names, size
  * 2026-11). */
 static int append_get(struct redis_link *link, const struct tierce__link_get *get)
 {
-    struct key key;
     char first[24], last[24];
-    make_key(&key, link->redis, get->name);
     size_t first_bytes = (size_t)snprintf(first, sizeof(first), "%" PRIu64, get->offset);
     size_t last_bytes =
         (size_t)snprintf(last, sizeof(last), "%" PRIu64, get->offset + get->length - 1);
     return tierce__resp_link_append(link->resp, 1,
-                                    (const char *[]){"GETRANGE", key.text, first, last},
-                                    (size_t[]){8, key.bytes, first_bytes, last_bytes}, 4);
+                                    (const char *[]){"GETRANGE", get->name->text, first, last},
+                                    (size_t[]){8, get->name->bytes, first_bytes, last_bytes}, 4);
 }
 
 static int judge_get(struct redis_link *link, const struct tierce__link_get *get,
@@ -214,7 +195,6 @@ static int redis_put(void *opened, const struct tierce_plugin_name *name, const 
                      uint64_t length, uint64_t deadline_ns)
 {
     struct redis_link *link = opened;
-    struct key key;
     char ttl[24];
     struct tierce__resp_value value;
     const char *object = memory;
@@ -223,18 +203,17 @@ static int redis_put(void *opened, const struct tierce_plugin_name *name, const 
         snprintf(link->why, sizeof(link->why), "an object of more than 512 MiB");
         return TIERCE_E_LIMIT;
     }
-    make_key(&key, link->redis, name);
     size_t ttl_bytes = (size_t)snprintf(ttl, sizeof(ttl), "%" PRIu64, ttl_ms);
     int rc = tierce__resp_link_begin(link->resp);
     /* The value comes last in both, and is sent from where it lies. */
     if (rc == 0 && ttl_ms == 0)
         rc = tierce__resp_link_append_borrowed(link->resp, 1,
-                                               (const char *[]){"SET", key.text, object},
-                                               (size_t[]){3, key.bytes, length}, 3);
+                                               (const char *[]){"SET", name->text, object},
+                                               (size_t[]){3, name->bytes, length}, 3);
     else if (rc == 0)
         rc = tierce__resp_link_append_borrowed(link->resp, 1,
-                                               (const char *[]){"PSETEX", key.text, ttl, object},
-                                               (size_t[]){6, key.bytes, ttl_bytes, length}, 4);
+                                               (const char *[]){"PSETEX", name->text, ttl, object},
+                                               (size_t[]){6, name->bytes, ttl_bytes, length}, 4);
     if (rc == 0) {
         tierce__resp_link_writes(link->resp);
         rc = tierce__resp_link_flush(link->resp, deadline_ns);
@@ -251,11 +230,9 @@ static int redis_put(void *opened, const struct tierce_plugin_name *name, const 
 static int redis_remove(void *opened, const struct tierce_plugin_name *name, uint64_t deadline_ns)
 {
     struct redis_link *link = opened;
-    struct key key;
     struct tierce__resp_value value;
-    make_key(&key, link->redis, name);
-    int rc = tierce__resp_link_call(link->resp, 1, (const char *[]){"UNLINK", key.text},
-                                    (size_t[]){6, key.bytes}, 2, &value, deadline_ns);
+    int rc = tierce__resp_link_call(link->resp, 1, (const char *[]){"UNLINK", name->text},
+                                    (size_t[]){6, name->bytes}, 2, &value, deadline_ns);
     if (rc != 0)
         return failed(link, rc);
     return value.type == TIERCE__RESP_INTEGER ? 0 : misunderstood(link, &value, "UNLINK");
@@ -264,7 +241,7 @@ static int redis_remove(void *opened, const struct tierce_plugin_name *name, uin
 /* ---- pages of names -------------------------------------------------------------------------- */
 
 /* A SCAN pattern for names that begin with the prefixes; special characters are escaped. */
-static size_t make_pattern(char *out, const struct key *begins)
+static size_t make_pattern(char *out, const struct tierce_plugin_name *begins)
 {
     size_t used = 0;
     for (size_t i = 0; i < begins->bytes; i++) {
@@ -311,13 +288,11 @@ static int redis_list(void *opened, const struct tierce_plugin_name *prefix, uin
                       tierce_plugin_each_fn *each, void *arg, uint64_t deadline_ns)
 {
     struct redis_link *link = opened;
-    struct key begins;
     char from[24], pattern[2 * KEY_BYTES_MAX + 1];
     struct tierce__resp_value value;
     uint64_t node = *cursor >> NODE_SHIFT, next = 0;
-    make_key(&begins, link->redis, prefix);
     size_t from_bytes = (size_t)snprintf(from, sizeof(from), "%" PRIu64, *cursor & ~NODE_BITS);
-    size_t pattern_bytes = make_pattern(pattern, &begins);
+    size_t pattern_bytes = make_pattern(pattern, prefix);
     int rc = ask_node(link, (size_t)node,
                       (const char *[]){"SCAN", from, "MATCH", pattern, "COUNT", PAGE_NAMES},
                       (size_t[]){4, from_bytes, 5, pattern_bytes, 5, sizeof(PAGE_NAMES) - 1}, 6,
@@ -331,12 +306,10 @@ static int redis_list(void *opened, const struct tierce_plugin_name *prefix, uin
     if (!is_page(&value) || sscanf(value.items[0].text, "%" SCNu64, &next) != 1 ||
         (next & NODE_BITS) != 0)
         return misunderstood(link, &value, "SCAN");
-    size_t prefix_bytes = link->redis->prefix_bytes;
     for (size_t i = 0; i < value.items[1].count; i++) {
         const struct tierce__resp_value *name = &value.items[1].items[i];
-        if (name->type == TIERCE__RESP_STRING && name->bytes > prefix_bytes)
-            each(arg, &(struct tierce_plugin_name){.text = name->text + prefix_bytes,
-                                                   .bytes = name->bytes - prefix_bytes});
+        if (name->type == TIERCE__RESP_STRING)
+            each(arg, &(struct tierce_plugin_name){.text = name->text, .bytes = name->bytes});
     }
     bool has_more = next == 0 && node < NODES_MAX && tierce__resp_link_is_cluster(link->resp);
     *cursor = next != 0 ? node << NODE_SHIFT | next : has_more ? (node + 1) << NODE_SHIFT : 0;
@@ -452,10 +425,9 @@ static int configure(struct redis *redis, struct tierce__client *own,
     if (rc == 0)
         rc = tierce__resp_uri_parse(&redis->uri, source->text, why);
     redis->uri.opts.answer_bytes_max = ANSWER_BYTES_MAX;
-    if (rc == 0 && prefix != NULL) {
-        redis->prefix_bytes = strlen(prefix);
-        memcpy(redis->prefix, prefix, redis->prefix_bytes);
-    }
+    if (rc == 0 && prefix != NULL)
+        snprintf(redis->prefix, sizeof(redis->prefix), "%s", prefix);
+    own->prefix = redis->prefix;
     if (is_node)
         own->scheme = NODE_SCHEME;
     if (redis->uri.is_cluster) /* each answer comes from a node of its own */
@@ -478,7 +450,7 @@ static int open_redis(void **store, struct tierce__client *own,
     return rc;
 }
 
-static const struct tierce__client client = {
+const struct tierce__client tierce__redis_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
               .close = close_redis,
               .link_open = open_link,
@@ -498,10 +470,3 @@ static const struct tierce__client client = {
     .read_get = redis_read_get,
     .state = state_of,
 };
-
-int tierce__redis_open(struct tierce__connector **out,
-                       const struct tierce__connector_source *source,
-                       char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    return tierce__links_open(out, &client, source, why);
-}

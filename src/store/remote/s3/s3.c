@@ -13,7 +13,7 @@
  * S3 itself sees to it that an object is there whole or not at all: a PUT counts when all its bytes
  * have come, a multipart upload when it is completed. A GET in several pieces compares their ETags.
  */
-#include "store/remote/connector_private.h"
+#include "store/remote/links.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -161,11 +161,7 @@ static int hand_over(struct tierce__s3 *s3, struct tierce__tier_req *req)
 static void submit(struct tierce__connector *connector, struct tierce__tier_req *req)
 {
     struct tierce__s3 *s3 = s3_of(connector);
-    req->found = 0;
-    tierce__list_init(&req->node);
-    int rc = tierce__connector_check(req, s3->base.caps);
-    if (rc == 0 && req->deadline_ns <= tierce__now_ns())
-        rc = TIERCE_E_DEADLINE;
+    int rc = tierce__connector_accept(req, s3->base.caps);
     if (rc == 0)
         rc = hand_over(s3, req);
     if (rc == 0)
@@ -246,8 +242,8 @@ static int start(struct tierce__s3 *s3)
     return rc != 0 ? rc : -pthread_create(&s3->thread, NULL, work, s3);
 }
 
-int tierce__s3_open(struct tierce__connector **out, const struct tierce__connector_source *source,
-                    char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int make_s3(struct tierce__connector **out, const struct tierce__connector_source *source,
+                   char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct tierce__s3 *s3 = tierce__calloc(1, sizeof(*s3));
     if (s3 == NULL || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
@@ -278,3 +274,5 @@ int tierce__s3_open(struct tierce__connector **out, const struct tierce__connect
     *out = &s3->base;
     return 0;
 }
+
+const struct tierce__client tierce__s3_client = {.scheme = "s3", .make = make_s3};
