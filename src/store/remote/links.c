@@ -618,6 +618,20 @@ static bool close_links(struct tierce__connector *connector, uint64_t deadline_n
     return all;
 }
 
+static int open_link(const struct links *links, void **out)
+{
+    const struct tierce__client *client = &links->client;
+    void *link = client->link_bytes > 0 ? tierce__calloc(1, client->link_bytes) : NULL;
+    if (client->link_bytes > 0 && link == NULL)
+        return -ENOMEM;
+    int rc = client->table.link_open(&link, links->store);
+    if (rc == 0)
+        *out = link;
+    else if (client->link_bytes > 0)
+        client->table.link_close(link);
+    return rc > 0 || !tierce__links_is_status(client, rc) ? TIERCE_E_FORMAT : rc;
+}
+
 /* Creates links and threads. On failure, close_links ends those that were created. */
 static int start(struct links *links, uint32_t count)
 {
@@ -631,12 +645,9 @@ static int start(struct links *links, uint32_t count)
         struct worker *worker = &links->workers[i];
         worker->owner = links;
         worker->takes_stores = i > 0;
-        rc = links->client.table.link_open(&worker->link, links->store);
-        if (rc != 0) {
-            worker->link = NULL;
-            rc = rc > 0 || !tierce__links_is_status(&links->client, rc) ? TIERCE_E_FORMAT : rc;
+        rc = open_link(links, &worker->link);
+        if (rc != 0)
             break;
-        }
         tierce__cond_init(&worker->wake);
         tierce__lock_take(&links->lock);
         rc = -pthread_create(&worker->thread, NULL, work, worker);
@@ -698,13 +709,19 @@ int tierce__links_open(struct tierce__connector **out, const struct tierce__clie
                                                           LINKS_MIN, TIERCE__LINKS_MAX};
     struct tierce__client own = *client;
     uint64_t links = client->links;
-    void *store = NULL;
     int rc = tierce__url_param_number(source->url, &links, &connections, why);
-    own.links = (uint32_t)links;
-    if (rc == 0)
-        rc = client->open(&store, &own, source, why);
     if (rc != 0)
         return rc;
+    void *store = client->store_bytes > 0 ? tierce__calloc(1, client->store_bytes) : NULL;
+    if (client->store_bytes > 0 && store == NULL)
+        return -ENOMEM;
+    own.links = (uint32_t)links;
+    rc = client->open(&store, &own, source, why);
+    if (rc != 0) {
+        if (client->store_bytes > 0)
+            client->table.close(store);
+        return rc;
+    }
     return tierce__links_create(
         out,
         &(struct tierce__links_opts){

@@ -40,8 +40,11 @@ struct tierce__link_state {
 struct tierce__client {
     struct tierce_plugin table; /* [open is not called] */
     const char *scheme;
-    void *object;       /* the shared object of a plug-in, whose answers are checked; closed after
-                           the store. NULL: a client of ours */
+    void *object; /* the shared object of a plug-in, whose answers are checked; closed after
+                     the store. NULL: a client of ours */
+    /* Not 0: `open` and `link_open` are given zeroed memory of that size, which `close` and
+     * `link_close` free, also after an error of them. */
+    size_t store_bytes, link_bytes;
     uint32_t links;     /* how many, unless the URL has `connections` */
     uint32_t names_max; /* that exists takes at a time; 0: any number */
 

@@ -350,11 +350,8 @@ static int file_ping(void *opened, uint64_t deadline_ns)
 
 static int open_link(void **out, void *store)
 {
-    struct file_link *link = tierce__calloc(1, sizeof(*link));
-    if (link == NULL)
-        return -ENOMEM;
+    struct file_link *link = *out;
     link->store = store;
-    *out = link;
     return 0;
 }
 
@@ -489,6 +486,7 @@ const struct tierce__client tierce__file_client = {
               .ping = file_ping,
               .why = why_of},
     .scheme = "file",
+    .link_bytes = sizeof(struct file_link),
     .links = LINKS,
     .open = open_file,
     .find = file_find,

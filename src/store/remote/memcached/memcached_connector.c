@@ -462,13 +462,9 @@ static int memcached_ping(void *opened, uint64_t deadline_ns)
 
 static int open_link(void **out, void *store)
 {
-    const struct memcached *memcached = store;
-    struct memcached_link *link = tierce__calloc(1, sizeof(*link));
-    if (link == NULL)
-        return -ENOMEM;
-    link->store = memcached;
-    tierce__memcached_init(&link->client, &memcached->place);
-    *out = link;
+    struct memcached_link *link = *out;
+    link->store = store;
+    tierce__memcached_init(&link->client, &link->store->place);
     return 0;
 }
 
@@ -491,11 +487,14 @@ static const char *why_of(void *opened)
     return link->client.peer.why;
 }
 
-static int configure(struct memcached *store, const struct tierce__connector_source *source,
-                     char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int open_memcached(void **out, struct tierce__client *own,
+                          const struct tierce__connector_source *source,
+                          char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    struct memcached *store = *out;
     static const char *const known[] = {"ttl", "connections", "prefix", NULL};
     static const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, 1, TTL_MS_MAX};
+    (void)own;
     const char *prefix = tierce__url_param(source->url, "prefix");
     prefix = prefix != NULL ? prefix : PREFIX;
     int rc = tierce__url_check_params(source->url, known, why);
@@ -514,22 +513,6 @@ static int configure(struct memcached *store, const struct tierce__connector_sou
     return rc;
 }
 
-static int open_memcached(void **store, struct tierce__client *own,
-                          const struct tierce__connector_source *source,
-                          char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    (void)own;
-    struct memcached *memcached = tierce__calloc(1, sizeof(*memcached));
-    if (memcached == NULL)
-        return -ENOMEM;
-    int rc = configure(memcached, source, why);
-    if (rc == 0)
-        *store = memcached;
-    else
-        tierce__free(memcached);
-    return rc;
-}
-
 const struct tierce__client tierce__memcached_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES,
               .close = tierce__free,
@@ -541,6 +524,8 @@ const struct tierce__client tierce__memcached_client = {
               .ping = memcached_ping,
               .why = why_of},
     .scheme = "memcached",
+    .store_bytes = sizeof(struct memcached),
+    .link_bytes = sizeof(struct memcached_link),
     .links = LINKS,
     .names_max = TIERCE__MEMCACHED_AT_ONCE,
     .open = open_memcached,

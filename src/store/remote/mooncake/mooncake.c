@@ -187,13 +187,9 @@ static int mooncake_ping(void *opened, uint64_t deadline_ns)
 
 static int open_link(void **out, void *store)
 {
-    struct mooncake *mooncake = store;
-    struct mooncake_link *link = tierce__calloc(1, sizeof(*link));
-    if (link == NULL)
-        return -ENOMEM;
-    link->mooncake = mooncake;
-    link->seat = mooncake->links_made++;
-    *out = link;
+    struct mooncake_link *link = *out;
+    link->mooncake = store;
+    link->seat = link->mooncake->links_made++;
     return 0;
 }
 
@@ -220,7 +216,8 @@ static void abort_calls(void *store)
 static void close_mooncake(void *store)
 {
     struct mooncake *mooncake = store;
-    tierce__bridge_destroy(mooncake->bridge);
+    if (mooncake->bridge != NULL)
+        tierce__bridge_destroy(mooncake->bridge);
     tierce__free(mooncake);
 }
 
@@ -331,16 +328,14 @@ static void make_arguments(struct arguments *out, const struct tierce__url *url,
         tell_number(out, 10, "numa", numbers->numa);
 }
 
-static int create_mooncake(struct mooncake **out, const struct tierce__connector_source *source,
-                           const struct numbers *numbers)
+static int start_bridge(struct mooncake *mooncake, const struct tierce__connector_source *source,
+                        const struct numbers *numbers)
 {
     const struct tierce__url *url = source->url;
     const char *prefix = text_or(url, "prefix", "");
-    struct mooncake *mooncake = tierce__calloc(1, sizeof(*mooncake));
     struct arguments *arguments = tierce__calloc(1, sizeof(*arguments));
-    int rc = -ENOMEM;
-    if (mooncake == NULL || arguments == NULL)
-        goto out;
+    if (arguments == NULL)
+        return -ENOMEM;
     uint64_t pool_bytes;
     tierce__pool_mapping(source->opts->pool, &mooncake->pool_base, &pool_bytes);
     snprintf(mooncake->prefix, sizeof(mooncake->prefix), "%s", prefix);
@@ -348,7 +343,7 @@ static int create_mooncake(struct mooncake **out, const struct tierce__connector
     make_arguments(arguments, url, numbers);
     /* A call consists of a request to the master and a transfer, each with that timeout. If the
      * master is gone, Mooncake searches it for four seconds, independent of the timeout. */
-    rc = tierce__bridge_create(
+    int rc = tierce__bridge_create(
         &mooncake->bridge,
         &(struct tierce__bridge_opts){.python = text_or(url, "python", "python3"),
                                       .arguments = arguments->list,
@@ -356,12 +351,7 @@ static int create_mooncake(struct mooncake **out, const struct tierce__connector
                                       .pool = source->opts->pool,
                                       .seats = (uint32_t)numbers->links,
                                       .call_ms = 2 * (uint32_t)numbers->timeout_ms + 5000});
-    if (rc == 0)
-        *out = mooncake;
-out:
     tierce__free(arguments);
-    if (rc != 0)
-        tierce__free(mooncake);
     return rc;
 }
 
@@ -370,7 +360,7 @@ static int open_mooncake(void **store, struct tierce__client *own,
                          char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct numbers numbers;
-    struct mooncake *mooncake = NULL;
+    struct mooncake *mooncake = *store;
     int rc = check_texts(source->url, why);
     if (rc == 0)
         rc = read_numbers(&numbers, source->url, own->links, why);
@@ -378,13 +368,8 @@ static int open_mooncake(void **store, struct tierce__client *own,
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "the memory cannot be shared with Mooncake");
         rc = TIERCE_E_UNSUPPORTED;
     }
-    if (rc == 0)
-        rc = create_mooncake(&mooncake, source, &numbers);
-    if (rc != 0)
-        return rc;
     own->prefix = mooncake->prefix;
-    *store = mooncake;
-    return 0;
+    return rc == 0 ? start_bridge(mooncake, source, &numbers) : rc;
 }
 
 _Static_assert(TIERCE__BRIDGE_SEATS_MAX >= TIERCE__LINKS_MAX, "a seat for each link");
@@ -401,6 +386,8 @@ const struct tierce__client tierce__mooncake_client = {
               .ping = mooncake_ping,
               .why = why_of},
     .scheme = "mooncake",
+    .store_bytes = sizeof(struct mooncake),
+    .link_bytes = sizeof(struct mooncake_link),
     .links = LINKS,
     .names_max = TIERCE__BRIDGE_NAMES_MAX,
     .open = open_mooncake,

@@ -202,12 +202,8 @@ static int lm_ping(void *opened, uint64_t deadline_ns)
 
 static int open_link(void **out, void *store)
 {
-    const struct lm *lm = store;
-    struct lm_link *link = tierce__calloc(1, sizeof(*link));
-    if (link == NULL)
-        return -ENOMEM;
-    tierce__peer_init(&link->peer, &lm->place);
-    *out = link;
+    struct lm_link *link = *out;
+    tierce__peer_init(&link->peer, &((const struct lm *)store)->place);
     return 0;
 }
 
@@ -236,17 +232,9 @@ static int open_lm(void **store, struct tierce__client *own,
 {
     static const char *const known[] = {"connections", NULL};
     (void)own;
-    struct lm *lm = tierce__calloc(1, sizeof(*lm));
-    if (lm == NULL)
-        return -ENOMEM;
+    struct lm *lm = *store;
     int rc = tierce__url_check_params(source->url, known, why);
-    if (rc == 0)
-        rc = tierce__peer_place_parse(&lm->place, source->url, 0, why);
-    if (rc == 0)
-        *store = lm;
-    else
-        tierce__free(lm);
-    return rc;
+    return rc == 0 ? tierce__peer_place_parse(&lm->place, source->url, 0, why) : rc;
 }
 
 const struct tierce__client tierce__lm_client = {
@@ -259,6 +247,8 @@ const struct tierce__client tierce__lm_client = {
               .ping = lm_ping,
               .why = why_of},
     .scheme = "lm",
+    .store_bytes = sizeof(struct lm),
+    .link_bytes = sizeof(struct lm_link),
     .links = LINKS,
     .names_max = EXISTS_AT_ONCE,
     .open = open_lm,

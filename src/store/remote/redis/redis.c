@@ -337,19 +337,10 @@ static int redis_ping(void *opened, uint64_t deadline_ns)
 
 static int open_link(void **out, void *store)
 {
-    const struct redis *redis = store;
     char why[TIERCE__RESP_WHY_BYTES];
-    struct redis_link *link = tierce__calloc(1, sizeof(*link));
-    if (link == NULL)
-        return -ENOMEM;
-    link->redis = redis;
-    int rc = tierce__resp_link_create(&link->resp, &redis->uri, why);
-    if (rc != 0) {
-        tierce__free(link);
-        return rc;
-    }
-    *out = link;
-    return 0;
+    struct redis_link *link = *out;
+    link->redis = store;
+    return tierce__resp_link_create(&link->resp, &link->redis->uri, why);
 }
 
 static void close_link(void *opened)
@@ -392,10 +383,11 @@ static int check_client(const struct redis *redis, char why[TIERCE__CONNECTOR_WH
     return rc;
 }
 
-static int configure(struct redis *redis, struct tierce__client *own,
-                     const struct tierce__connector_source *source,
-                     char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int open_redis(void **store, struct tierce__client *own,
+                      const struct tierce__connector_source *source,
+                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    struct redis *redis = *store;
     static const char *const of_redis[] = {"ttl",
                                            "connections",
                                            "prefix",
@@ -435,21 +427,6 @@ static int configure(struct redis *redis, struct tierce__client *own,
     return rc == 0 ? check_client(redis, why) : rc;
 }
 
-static int open_redis(void **store, struct tierce__client *own,
-                      const struct tierce__connector_source *source,
-                      char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    struct redis *redis = tierce__calloc(1, sizeof(*redis));
-    if (redis == NULL)
-        return -ENOMEM;
-    int rc = configure(redis, own, source, why);
-    if (rc == 0)
-        *store = redis;
-    else
-        close_redis(redis);
-    return rc;
-}
-
 const struct tierce__client tierce__redis_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
               .close = close_redis,
@@ -462,6 +439,8 @@ const struct tierce__client tierce__redis_client = {
               .ping = redis_ping,
               .why = why_of},
     .scheme = "redis",
+    .store_bytes = sizeof(struct redis),
+    .link_bytes = sizeof(struct redis_link),
     .links = LINKS,
     .names_max = EXISTS_AT_ONCE,
     .open = open_redis,
