@@ -387,6 +387,35 @@ START_TEST(pages)
 }
 END_TEST
 
+/* The link sees the prefix before each name; requests have names without it. */
+START_TEST(a_prefix_is_of_the_store_alone)
+{
+    struct tierce__client prefixed = client;
+    struct connector_call call;
+    prefixed.prefix = "nnn";
+    world.prefix_bytes = 3;
+    world.page = TIERCE__CONNECTOR_NAME_MAX + 2; /* names of 0 to 513 bytes */
+    pool = connector_pool();
+    ck_assert_int_eq(
+        tierce__links_create(&connector, &(struct tierce__links_opts){.client = &prefixed,
+                                                                      .store = &world,
+                                                                      .links = 2,
+                                                                      .store_name = "test://x"}),
+        0);
+    connector_call_init(&call, TIERCE__TIER_DELETE, "a", 0);
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    ck_assert_str_eq(world.order, "n");
+    connector_call_init(&call, TIERCE__TIER_LIST, NULL, 0);
+    call.req.each = count_name;
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    ck_assert_uint_eq(pages_names, 513 - 3); /* those that are longer than the prefix */
+    connector_call_init(&call, TIERCE__TIER_LOOKUP, NULL, 0);
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    ck_assert_uint_eq(call.req.found, 0);
+    end();
+}
+END_TEST
+
 /* ---- close ----------------------------------------------------------------------------------- */
 
 static void *close_in_time(void *arg)
@@ -514,6 +543,7 @@ int main(void)
     tcase_add_test(tcase, statuses_and_reasons);
     tcase_add_test(tcase, who_needed_a_connection_is_told);
     tcase_add_test(tcase, one_failure_is_told_once);
+    tcase_add_test(tcase, a_prefix_is_of_the_store_alone);
     tcase_add_test(tcase, pages);
     tcase_add_test(tcase, close_cancels_what_waits_and_awaits_what_runs);
     tcase_add_test(tcase, close_is_bounded);
