@@ -115,29 +115,29 @@ struct mooncake_bench {
 /* ---- one side and the other ------------------------------------------------------------------ */
 
 struct slot {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce_plugin_name name;
     char text[24];
     sem_t done;
 };
 
-static void tell_done(struct tierce__tier_req *req)
+static void tell_done(struct tierce__store_req *req)
 {
     sem_post(req->arg);
 }
 
 static void submit(const struct mooncake_bench *b, struct tierce__connector *connector,
-                   struct slot *slot, enum tierce__tier_op op, struct tierce__buf *buf)
+                   struct slot *slot, enum tierce__store_op op, struct tierce__buf *buf)
 {
     slot->name = (struct tierce_plugin_name){.text = slot->text, .bytes = strlen(slot->text)};
-    slot->req = (struct tierce__tier_req){
+    slot->req = (struct tierce__store_req){
         .op = op,
-        .urgency = op == TIERCE__TIER_GET ? TIERCE__CONNECTOR_FETCH : TIERCE__CONNECTOR_STORE,
+        .urgency = op == TIERCE__STORE_GET ? TIERCE__CONNECTOR_FETCH : TIERCE__CONNECTOR_STORE,
         .deadline_ns = tierce__deadline_in_ms(CALL_MS),
         .done = tell_done,
         .arg = &slot->done,
         .names = &slot->name,
-        .name_count = op != TIERCE__TIER_PING,
+        .name_count = op != TIERCE__STORE_PING,
         .buf = buf,
         .length = b->object_bytes};
     sem_init(&slot->done, 0, 0);
@@ -153,7 +153,7 @@ static int await(struct slot *slot)
 }
 
 static int64_t run_connector(struct mooncake_bench *b, struct tierce__connector *connector,
-                             enum tierce__tier_op op, const char *prefix)
+                             enum tierce__store_op op, const char *prefix)
 {
     struct slot slots[DEPTH_MAX];
     unsigned count = (unsigned)(ROUND_BYTES / b->object_bytes);
@@ -166,26 +166,26 @@ static int64_t run_connector(struct mooncake_bench *b, struct tierce__connector 
         if (i >= count)
             continue;
         snprintf(slot->text, sizeof(slot->text), "%s-%u", prefix, i);
-        submit(b, connector, slot, op, op == TIERCE__TIER_DELETE ? NULL : b->bufs[i % b->depth]);
+        submit(b, connector, slot, op, op == TIERCE__STORE_DELETE ? NULL : b->bufs[i % b->depth]);
     }
     if (rc < 0)
         return tierce__bench_fail(b->bench, "an object: %s", tierce_strerror(rc));
     return (int64_t)(tierce__now_ns() - start_ns);
 }
 
-static int64_t run_ours(struct mooncake_bench *b, enum tierce__tier_op op, const char *prefix)
+static int64_t run_ours(struct mooncake_bench *b, enum tierce__store_op op, const char *prefix)
 {
     return run_connector(b, b->connector, op, prefix);
 }
 
-static int64_t run_node(struct mooncake_bench *b, enum tierce__tier_op op, const char *prefix)
+static int64_t run_node(struct mooncake_bench *b, enum tierce__store_op op, const char *prefix)
 {
     return run_connector(b, b->node, op, prefix);
 }
 
-static int64_t run_theirs(struct mooncake_bench *b, enum tierce__tier_op op, const char *prefix)
+static int64_t run_theirs(struct mooncake_bench *b, enum tierce__store_op op, const char *prefix)
 {
-    const char *word = op == TIERCE__TIER_PUT ? "put" : op == TIERCE__TIER_GET ? "get" : "delete";
+    const char *word = op == TIERCE__STORE_PUT ? "put" : op == TIERCE__STORE_GET ? "get" : "delete";
     char line[64];
     long long ns = -1;
     fprintf(b->peer.ask, "%s %llu %llu %u %s\n", word, (unsigned long long)b->object_bytes,
@@ -198,7 +198,7 @@ static int64_t run_theirs(struct mooncake_bench *b, enum tierce__tier_op op, con
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-typedef int64_t run_fn(struct mooncake_bench *b, enum tierce__tier_op op, const char *prefix);
+typedef int64_t run_fn(struct mooncake_bench *b, enum tierce__store_op op, const char *prefix);
 
 struct side {
     struct mooncake_bench *b;
@@ -211,9 +211,9 @@ static int64_t run_side(void *arg)
 {
     const struct side *side = arg;
     if (!side->is_put)
-        return side->run(side->b, TIERCE__TIER_GET, "kept");
-    int64_t ns = side->run(side->b, TIERCE__TIER_PUT, "new");
-    int64_t rc = ns < 0 ? ns : side->run_delete(side->b, TIERCE__TIER_DELETE, "new");
+        return side->run(side->b, TIERCE__STORE_GET, "kept");
+    int64_t ns = side->run(side->b, TIERCE__STORE_PUT, "new");
+    int64_t rc = ns < 0 ? ns : side->run_delete(side->b, TIERCE__STORE_DELETE, "new");
     return rc < 0 ? rc : ns;
 }
 
@@ -261,7 +261,7 @@ static void fill(const struct mooncake_bench *b, int byte)
 static int check_read(struct mooncake_bench *b, run_fn *run)
 {
     fill(b, 0);
-    int64_t rc = run(b, TIERCE__TIER_GET, "kept");
+    int64_t rc = run(b, TIERCE__STORE_GET, "kept");
     for (unsigned i = 0; rc >= 0 && i < b->depth; i++) {
         if (!is_right(b, b->bufs[i]))
             rc = tierce__bench_fail(b->bench, "the bytes read differ from those written");
@@ -273,15 +273,15 @@ static int check_read(struct mooncake_bench *b, run_fn *run)
 static int check(struct mooncake_bench *b)
 {
     fill(b, BYTE);
-    int64_t rc = run_ours(b, TIERCE__TIER_PUT, "kept");
+    int64_t rc = run_ours(b, TIERCE__STORE_PUT, "kept");
     if (rc >= 0)
-        rc = run_node(b, TIERCE__TIER_PUT, "kept");
+        rc = run_node(b, TIERCE__STORE_PUT, "kept");
     if (rc >= 0)
-        rc = run_theirs(b, TIERCE__TIER_GET, "kept");
+        rc = run_theirs(b, TIERCE__STORE_GET, "kept");
     if (rc >= 0)
-        rc = run_theirs(b, TIERCE__TIER_DELETE, "kept");
+        rc = run_theirs(b, TIERCE__STORE_DELETE, "kept");
     if (rc >= 0)
-        rc = run_theirs(b, TIERCE__TIER_PUT, "kept");
+        rc = run_theirs(b, TIERCE__STORE_PUT, "kept");
     if (rc >= 0)
         rc = check_read(b, run_ours);
     if (rc >= 0)
@@ -302,8 +302,8 @@ static int measure_size(struct mooncake_bench *b, uint64_t bytes, unsigned depth
         rc = measure(b, true);
     if (rc == 0)
         rc = measure(b, false);
-    if (rc == 0 && (run_theirs(b, TIERCE__TIER_DELETE, "kept") < 0 ||
-                    run_node(b, TIERCE__TIER_DELETE, "kept") < 0))
+    if (rc == 0 && (run_theirs(b, TIERCE__STORE_DELETE, "kept") < 0 ||
+                    run_node(b, TIERCE__STORE_DELETE, "kept") < 0))
         rc = -ECANCELED;
     for (unsigned i = 0; i < depth; i++) {
         tierce__buf_release(b->bufs[i]);
@@ -339,7 +339,7 @@ static int open_connector(struct mooncake_bench *b, struct tierce__connector **o
         return rc;
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     struct slot slot = {.text = ""};
-    submit(b, *out, &slot, TIERCE__TIER_PING, NULL);
+    submit(b, *out, &slot, TIERCE__STORE_PING, NULL);
     if (await(&slot) == 0)
         return 0;
     (*out)->ops->why(*out, why);

@@ -50,12 +50,12 @@ struct redis_side {
 
 /* ---- the connector --------------------------------------------------------------------------- */
 
-static void tell_done(struct tierce__tier_req *req)
+static void tell_done(struct tierce__store_req *req)
 {
     sem_post(req->arg);
 }
 
-static int call(struct redis_bench *b, struct tierce__tier_req *req)
+static int call(struct redis_bench *b, struct tierce__store_req *req)
 {
     req->deadline_ns = tierce__deadline_in_ms(CALL_MS);
     req->done = tell_done;
@@ -69,13 +69,13 @@ static int call(struct redis_bench *b, struct tierce__tier_req *req)
 static int move_ours(struct redis_bench *b, bool is_put, const char *name)
 {
     const struct tierce_plugin_name names = {.text = name, .bytes = strlen(name)};
-    struct tierce__tier_req req = {.op = is_put ? TIERCE__TIER_PUT : TIERCE__TIER_GET,
-                                   .urgency =
-                                       is_put ? TIERCE__CONNECTOR_STORE : TIERCE__CONNECTOR_FETCH,
-                                   .names = &names,
-                                   .name_count = 1,
-                                   .buf = b->buf,
-                                   .length = b->object_bytes};
+    struct tierce__store_req req = {.op = is_put ? TIERCE__STORE_PUT : TIERCE__STORE_GET,
+                                    .urgency =
+                                        is_put ? TIERCE__CONNECTOR_STORE : TIERCE__CONNECTOR_FETCH,
+                                    .names = &names,
+                                    .name_count = 1,
+                                    .buf = b->buf,
+                                    .length = b->object_bytes};
     return call(b, &req);
 }
 

@@ -59,7 +59,7 @@ struct remote_bench {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void tell_done(struct tierce__tier_req *req)
+static void tell_done(struct tierce__store_req *req)
 {
     struct remote_bench *b = req->arg;
     if (req->status != 0)
@@ -70,7 +70,7 @@ static void tell_done(struct tierce__tier_req *req)
 
 /* Submits all at once, and blocks until all are answered. Returns the nanoseconds. */
 static int64_t run_all(struct remote_bench *b, struct tierce__connector *connector,
-                       struct tierce__tier_req *reqs, size_t count)
+                       struct tierce__store_req *reqs, size_t count)
 {
     uint64_t start = tierce__now_ns(), deadline_ns = tierce__deadline_in_ms(CALL_MS);
     atomic_store(&b->status, 0);
@@ -94,10 +94,10 @@ static int64_t run_all(struct remote_bench *b, struct tierce__connector *connect
 static int64_t look_up(void *arg)
 {
     struct remote_bench *b = arg;
-    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP,
-                                   .urgency = TIERCE__CONNECTOR_PEEK,
-                                   .names = b->names,
-                                   .name_count = CHUNKS};
+    struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
+                                    .urgency = TIERCE__CONNECTOR_PEEK,
+                                    .names = b->names,
+                                    .name_count = CHUNKS};
     int64_t ns = run_all(b, b->far, &req, 1);
     return ns >= 0 && req.found != CHUNKS
                ? tierce__bench_fail(b->bench, "%zu of %u chunks were found", req.found, CHUNKS)
@@ -108,18 +108,18 @@ static int64_t move_all(struct remote_bench *b, struct tierce__connector *connec
 {
     uint64_t piece = is_put || b->chunk_bytes < PIECE_BYTES ? b->chunk_bytes : PIECE_BYTES;
     size_t pieces = (size_t)(b->chunk_bytes / piece), count = CHUNKS * pieces;
-    struct tierce__tier_req *reqs = tierce__calloc(count, sizeof(*reqs));
+    struct tierce__store_req *reqs = tierce__calloc(count, sizeof(*reqs));
     if (reqs == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++)
-        reqs[i] = (struct tierce__tier_req){.op = is_put ? TIERCE__TIER_PUT : TIERCE__TIER_GET,
-                                            .urgency = is_put ? TIERCE__CONNECTOR_STORE
-                                                              : TIERCE__CONNECTOR_FETCH,
-                                            .names = &b->names[i / pieces],
-                                            .name_count = 1,
-                                            .buf = b->bufs[i / pieces],
-                                            .offset = i % pieces * piece,
-                                            .length = piece};
+        reqs[i] = (struct tierce__store_req){.op = is_put ? TIERCE__STORE_PUT : TIERCE__STORE_GET,
+                                             .urgency = is_put ? TIERCE__CONNECTOR_STORE
+                                                               : TIERCE__CONNECTOR_FETCH,
+                                             .names = &b->names[i / pieces],
+                                             .name_count = 1,
+                                             .buf = b->bufs[i / pieces],
+                                             .offset = i % pieces * piece,
+                                             .length = piece};
     int64_t ns = run_all(b, connector, reqs, count);
     tierce__free(reqs);
     return ns;

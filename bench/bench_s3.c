@@ -38,7 +38,7 @@ struct s3_case {
     bool is_put;
 
     struct tierce__connector *connector;
-    struct tierce__tier_req reqs[IN_FLIGHT];
+    struct tierce__store_req reqs[IN_FLIGHT];
     struct tierce_plugin_name name;
     _Atomic int left, under_way; /* to begin; not over */
     _Atomic int status;
@@ -54,9 +54,9 @@ struct s3_case {
 
 /* ---- ours ------------------------------------------------------------------------------------ */
 
-static void begin(struct s3_case *c, struct tierce__tier_req *req);
+static void begin(struct s3_case *c, struct tierce__store_req *req);
 
-static void done(struct tierce__tier_req *req)
+static void done(struct tierce__store_req *req)
 {
     struct s3_case *c = req->arg;
     if (req->status != 0)
@@ -67,19 +67,19 @@ static void done(struct tierce__tier_req *req)
         sem_post(&c->over);
 }
 
-static void begin(struct s3_case *c, struct tierce__tier_req *req)
+static void begin(struct s3_case *c, struct tierce__store_req *req)
 {
     size_t i = (size_t)(req - c->reqs);
-    *req = (struct tierce__tier_req){.op = c->is_put ? TIERCE__TIER_PUT : TIERCE__TIER_GET,
-                                     .urgency = c->is_put ? TIERCE__CONNECTOR_STORE
-                                                          : TIERCE__CONNECTOR_FETCH,
-                                     .deadline_ns = tierce__deadline_in_ms(REQUEST_MS),
-                                     .done = done,
-                                     .arg = c,
-                                     .names = &c->name,
-                                     .name_count = 1,
-                                     .buf = c->bufs[i],
-                                     .length = c->bytes};
+    *req = (struct tierce__store_req){.op = c->is_put ? TIERCE__STORE_PUT : TIERCE__STORE_GET,
+                                      .urgency = c->is_put ? TIERCE__CONNECTOR_STORE
+                                                           : TIERCE__CONNECTOR_FETCH,
+                                      .deadline_ns = tierce__deadline_in_ms(REQUEST_MS),
+                                      .done = done,
+                                      .arg = c,
+                                      .names = &c->name,
+                                      .name_count = 1,
+                                      .buf = c->bufs[i],
+                                      .length = c->bytes};
     c->connector->ops->submit(c->connector, req);
 }
 

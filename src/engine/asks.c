@@ -24,7 +24,7 @@ struct ask {
     bool is_over;
     int status;
     uint32_t refs; /* of waiting lookups, and of the query itself until it ends */
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     size_t count;
     struct tierce__key keys[];
 };
@@ -68,18 +68,18 @@ static void end(struct ask *ask, int status)
     tierce__lock_drop(&asks->lock);
 }
 
-static void answered(struct tierce__tier_req *req);
+static void answered(struct tierce__store_req *req);
 
 /* Queries the keys from `first` on. */
 static void submit(struct ask *ask, size_t first, uint64_t deadline_ns)
 {
-    ask->req = (struct tierce__tier_req){.op = TIERCE__TIER_LOOKUP,
-                                         .deadline_ns = deadline_ns,
-                                         .done = answered,
-                                         .arg = ask,
-                                         .keys = ask->keys + first,
-                                         .key_count = ask->count - first,
-                                         .recall = TIERCE__RECALL_FIRST};
+    ask->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
+                                          .deadline_ns = deadline_ns,
+                                          .done = answered,
+                                          .arg = ask,
+                                          .keys = ask->keys + first,
+                                          .key_count = ask->count - first,
+                                          .recall = TIERCE__RECALL_FIRST};
     if (!tierce__storage_submit(ask->engine, ask->rung, &ask->req))
         end(ask, TIERCE_E_DOWN);
 }
@@ -96,7 +96,7 @@ static bool becomes_patient(struct ask *ask)
     return becomes;
 }
 
-static void answered(struct tierce__tier_req *req)
+static void answered(struct tierce__store_req *req)
 {
     struct ask *ask = req->arg;
     size_t first = (size_t)(req->keys - ask->keys) + req->found;

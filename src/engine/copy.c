@@ -44,11 +44,11 @@ static size_t search(const struct copy *copy, uint32_t rungs, const struct tierc
 struct batch {
     struct copy *copy;
     struct tierce__await await;
-    struct tierce__tier_req reqs[AT_ONCE];
+    struct tierce__store_req reqs[AT_ONCE];
     struct tierce__storage_chunk records[AT_ONCE];
 };
 
-static void put_done(struct tierce__tier_req *req)
+static void put_done(struct tierce__store_req *req)
 {
     struct batch *batch = req->arg;
     tierce__storage_note(batch->copy->engine, batch->copy->to, req);
@@ -58,7 +58,7 @@ static void put_done(struct tierce__tier_req *req)
 static void put(struct batch *batch, size_t i, size_t index)
 {
     struct copy *copy = batch->copy;
-    struct tierce__tier_req *req = &batch->reqs[i];
+    struct tierce__store_req *req = &batch->reqs[i];
     const struct tierce__shape *shape =
         index < copy->keys.full_count ? &copy->view->full : &copy->tail_shape;
     tierce__view_describe(&batch->records[i], copy->view, &copy->keys, shape, index,

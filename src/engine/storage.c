@@ -39,13 +39,13 @@ static void apply_change(struct tierce_engine *engine, size_t index,
     }
 }
 
-static bool is_forgetting(const struct tierce__tier_req *req)
+static bool is_forgetting(const struct tierce__store_req *req)
 {
-    return req->op == TIERCE__TIER_CLEAR || req->op == TIERCE__TIER_DELETE;
+    return req->op == TIERCE__STORE_CLEAR || req->op == TIERCE__STORE_DELETE;
 }
 
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
-                          const struct tierce__tier_req *req)
+                          const struct tierce__store_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
     if (rung == 0 || is_forgetting(req) || req->recalled)
@@ -59,7 +59,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
     apply_change(engine, rung, tierce__health_note(&r->health, req), req->status);
 }
 
-bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
+bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
+                            struct tierce__store_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
     /* Memory has no device that could fail, and a deletion does not use one. */
@@ -72,11 +73,11 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct ti
 /* ---- one answer, waited for ---- */
 
 struct waiter {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce__await await;
 };
 
-static void note_answer(struct tierce__tier_req *req)
+static void note_answer(struct tierce__store_req *req)
 {
     struct waiter *w = req->arg;
     (void)tierce__await_answer(&w->await);
@@ -116,7 +117,7 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
 struct detached {
     struct tierce__list node; /* in the engine's list */
     uint64_t number;
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce__storage_chunk chunk;
     struct tierce_engine *engine;
     size_t rung;
@@ -157,24 +158,24 @@ static void note_put(struct tierce_engine *engine, int status)
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
-    if (d->req.op == TIERCE__TIER_PUT && status < 0)
+    if (d->req.op == TIERCE__STORE_PUT && status < 0)
         tierce__why_refused(engine, d->rung, &d->chunk.key, status);
     leave_written(d->written);
     if (d->banned)
         tierce__fetch_ban_end(engine, &d->ban);
-    if (d->req.op == TIERCE__TIER_GET)
+    if (d->req.op == TIERCE__STORE_GET)
         tierce__buf_release(d->req.buf);
     tierce__buf_release(d->held);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
-    if (d->req.op == TIERCE__TIER_PUT)
+    if (d->req.op == TIERCE__STORE_PUT)
         note_put(engine, status);
     tierce__free(d);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
 }
 
-static void detached_done(struct tierce__tier_req *req)
+static void detached_done(struct tierce__store_req *req)
 {
     struct detached *d = req->arg;
     tierce__storage_note(d->engine, d->rung, req);
@@ -224,12 +225,12 @@ void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
     d->rung = rung;
     d->chunk.key = *key;
     d->req =
-        (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                  .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
-                                  .keys = &d->chunk.key,
-                                  .key_count = 1,
-                                  .buf = buf,
-                                  .length = bytes};
+        (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                   .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                                   .keys = &d->chunk.key,
+                                   .key_count = 1,
+                                   .buf = buf,
+                                   .length = bytes};
     submit_detached(d);
 }
 
@@ -249,8 +250,8 @@ static void ping(struct tierce_engine *engine, size_t rung)
         return;
     d->engine = engine;
     d->rung = rung;
-    d->req = (struct tierce__tier_req){
-        .op = TIERCE__TIER_PING, .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms)};
+    d->req = (struct tierce__store_req){
+        .op = TIERCE__STORE_PING, .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms)};
     submit_detached(d);
 }
 
@@ -274,7 +275,7 @@ void tierce__storage_probe(struct tierce_engine *engine)
 
 /* The number of leading keys that a rung holds, and in *status why the count ends there. */
 static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                         size_t count, struct tierce__tier_req *with, int *status)
+                         size_t count, struct tierce__store_req *with, int *status)
 {
     if (!tierce__health_serves(&engine->rungs[rung].health)) {
         tierce__storage_try(engine, rung, keys);
@@ -282,7 +283,7 @@ static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct
         return 0;
     }
     struct waiter w = {.req = *with};
-    w.req.op = TIERCE__TIER_LOOKUP;
+    w.req.op = TIERCE__STORE_LOOKUP;
     w.req.keys = keys;
     w.req.key_count = count;
     *status = ask(engine, rung, &w);
@@ -294,7 +295,7 @@ size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
                               const struct tierce__key *keys, size_t count,
                               enum tierce__tier_recall recall, int *status)
 {
-    struct tierce__tier_req with = {.recall = recall};
+    struct tierce__store_req with = {.recall = recall};
     return ask_prefix(engine, rung, keys, count, &with, status);
 }
 
@@ -316,7 +317,7 @@ static bool finds_nothing(const struct tierce_engine *engine)
 static size_t search_rung(struct tierce_engine *engine, struct tierce__search *part, size_t rung,
                           const struct tierce__key *keys, size_t count)
 {
-    struct tierce__tier_req with = {.deadline_ns = part->deadline_ns};
+    struct tierce__store_req with = {.deadline_ns = part->deadline_ns};
     part->unasked = (struct tierce__unasked){.rung = rung};
     size_t found = ask_prefix(engine, rung, keys, count, &with, &part->unasked.status);
     if (part->places != NULL)
@@ -402,7 +403,7 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
     for (size_t rung = 0; rung < engine->rung_count; rung++) {
         if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
-        struct tierce__tier_req with = {.deadline_ns = deadline_ns, .durable = true};
+        struct tierce__store_req with = {.deadline_ns = deadline_ns, .durable = true};
         int status;
         size_t found = ask_prefix(engine, rung, keys, count, &with, &status);
         most = found > most ? found : most;
@@ -416,7 +417,7 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
 {
     if (finds_nothing(engine) || !tierce__health_serves(&engine->rungs[rung].health))
         return 0;
-    struct waiter w = {.req = {.op = TIERCE__TIER_SIBLINGS,
+    struct waiter w = {.req = {.op = TIERCE__STORE_SIBLINGS,
                                .deadline_ns = deadline_ns,
                                .keys = first,
                                .key_count = 1,
@@ -435,7 +436,7 @@ bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                           const struct tierce__key *key)
 {
-    struct waiter w = {.req = {.op = TIERCE__TIER_GET,
+    struct waiter w = {.req = {.op = TIERCE__STORE_GET,
                                .deadline_ns = TIERCE__DEADLINE_NEVER,
                                .keys = key,
                                .key_count = 1}};
@@ -446,7 +447,7 @@ struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
                                          const struct tierce__key *key)
 {
     struct tierce__buf *buf = NULL;
-    struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
+    struct waiter w = {.req = {.op = TIERCE__STORE_LOOKUP,
                                .deadline_ns = TIERCE__DEADLINE_NEVER,
                                .keys = key,
                                .key_count = 1,
@@ -461,7 +462,7 @@ size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct t
                                     size_t *leased)
 {
     *leased = 0;
-    struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
+    struct waiter w = {.req = {.op = TIERCE__STORE_LOOKUP,
                                .deadline_ns = TIERCE__DEADLINE_NEVER,
                                .keys = keys,
                                .key_count = count,
@@ -486,10 +487,10 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                           .bytes = chunk->object_bytes});
 }
 
-void tierce__storage_fill_put(struct tierce__tier_req *req,
+void tierce__storage_fill_put(struct tierce__store_req *req,
                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
-    req->op = TIERCE__TIER_PUT;
+    req->op = TIERCE__STORE_PUT;
     req->deadline_ns = TIERCE__DEADLINE_NEVER;
     req->keys = &chunk->key;
     req->key_count = 1;
@@ -598,7 +599,7 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
 /* Submits a DELETE or a HIDE in the background; without memory it does nothing. Until it is
  * answered, the wrong chunk may still be read there. */
 static void drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
-                 enum tierce__tier_op op, enum tierce__tier_left left, bool proved_wrong)
+                 enum tierce__store_op op, enum tierce__tier_left left, bool proved_wrong)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
     bool ban = proved_wrong && rung > 0;
@@ -610,20 +611,20 @@ static void drop(struct tierce_engine *engine, size_t rung, const struct tierce_
     d->rung = rung;
     d->banned = ban;
     d->chunk.key = *key;
-    d->req = (struct tierce__tier_req){.op = op,
-                                       .deadline_ns =
-                                           ban ? tierce__deadline_in_ms(engine->settings.load_ms)
-                                               : TIERCE__DEADLINE_NEVER,
-                                       .keys = &d->chunk.key,
-                                       .key_count = 1,
-                                       .left = left};
+    d->req = (struct tierce__store_req){.op = op,
+                                        .deadline_ns =
+                                            ban ? tierce__deadline_in_ms(engine->settings.load_ms)
+                                                : TIERCE__DEADLINE_NEVER,
+                                        .keys = &d->chunk.key,
+                                        .key_count = 1,
+                                        .left = left};
     submit_detached(d);
 }
 
 void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
                           enum tierce__tier_left left)
 {
-    drop(engine, rung, key, TIERCE__TIER_DELETE, left, false);
+    drop(engine, rung, key, TIERCE__STORE_DELETE, left, false);
 }
 
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
@@ -635,9 +636,9 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                 engine->rungs[rung].tier->ops->name, tierce_strerror(why));
     /* A chunk of another version is valid for another build, which may still need it. */
     if (why == TIERCE_E_VERSION)
-        drop(engine, rung, key, TIERCE__TIER_HIDE, TIERCE__LEFT_VERSION, true);
+        drop(engine, rung, key, TIERCE__STORE_HIDE, TIERCE__LEFT_VERSION, true);
     else
-        drop(engine, rung, key, TIERCE__TIER_DELETE,
+        drop(engine, rung, key, TIERCE__STORE_DELETE,
              sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY, true);
 }
 
@@ -655,7 +656,7 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t ru
 void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key)
 {
-    struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
+    struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
                                .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
                                .keys = key,
                                .key_count = 1,
@@ -668,7 +669,7 @@ static int flush(struct tierce_engine *engine, size_t rung, uint64_t deadline_ns
     if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
         return 0;
     struct waiter w = {
-        .req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns, .removals = removals}};
+        .req = {.op = TIERCE__STORE_FLUSH, .deadline_ns = deadline_ns, .removals = removals}};
     return ask(engine, rung, &w);
 }
 
@@ -680,7 +681,7 @@ int tierce__storage_settle(struct tierce_engine *engine, size_t rung, uint64_t d
 bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, uint64_t deadline_ns)
 {
-    struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
+    struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
                                .deadline_ns = deadline_ns,
                                .keys = key,
                                .key_count = 1,
@@ -692,7 +693,7 @@ bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
 int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
                              const struct tierce__key *key, uint64_t deadline_ns, bool *unsettled)
 {
-    struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
+    struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
                                .deadline_ns = deadline_ns,
                                .keys = key,
                                .key_count = 1,
@@ -717,7 +718,7 @@ int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
                               const struct tierce__key *key, struct tierce__buf *buf,
                               uint64_t deadline_ns)
 {
-    struct waiter w = {.req = {.op = TIERCE__TIER_GET,
+    struct waiter w = {.req = {.op = TIERCE__STORE_GET,
                                .deadline_ns = deadline_ns,
                                .keys = key,
                                .key_count = 1,
@@ -729,7 +730,7 @@ int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
 int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
                                const struct tierce__key *of)
 {
-    struct waiter w = {.req = {.op = TIERCE__TIER_CLEAR,
+    struct waiter w = {.req = {.op = TIERCE__STORE_CLEAR,
                                .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
                                .keys = of,
                                .key_count = of != NULL}};

@@ -166,7 +166,7 @@ void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struc
 
 /* Fills the PUT of a sealed chunk; the caller adds done, arg and other fields. [borrow until done]
  * chunk, buf. */
-void tierce__storage_fill_put(struct tierce__tier_req *req,
+void tierce__storage_fill_put(struct tierce__store_req *req,
                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
 /* Puts a sealed chunk into a rung and blocks for the answer, for at most the rung's deadline.
@@ -220,9 +220,9 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t ru
  * will not be called. True: done will be called, and must pass the request to storage_note.
  */
 TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
-                                           struct tierce__tier_req *req);
+                                           struct tierce__store_req *req);
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
-                          const struct tierce__tier_req *req);
+                          const struct tierce__store_req *req);
 
 /* Probes a tier that is out of service, if it is time, with a background read: of a chunk that it
  * has held, or else of the given one. */

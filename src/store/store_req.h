@@ -20,23 +20,23 @@
  * not block. The request, its keys and its names are the caller's and stay valid until done.
  */
 
-struct tierce__tier_req;
+struct tierce__store_req;
 
-typedef void tierce__tier_done_fn(struct tierce__tier_req *req);
+typedef void tierce__store_done_fn(struct tierce__store_req *req);
 
-enum tierce__tier_op {
-    TIERCE__TIER_LOOKUP,   /* how many leading keys are there? */
-    TIERCE__TIER_GET,      /* a range of a chunk into a buffer, or a reference on a buffer */
-    TIERCE__TIER_PUT,      /* keep a sealed chunk */
-    TIERCE__TIER_DELETE,   /* forget a chunk, also one that is being put */
-    TIERCE__TIER_HIDE,     /* do not serve a chunk any more and keep its bytes, for a build that can
-                              read them; until the tier is opened again */
-    TIERCE__TIER_FLUSH,    /* make durable every put, delete and clear that was done before, or
-                              deletes and clears alone */
-    TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
-    TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
-    TIERCE__TIER_LIST,     /* names, page by page: connectors with TIERCE__CONNECTOR_LISTS */
-    TIERCE__TIER_PING,     /* asks whether the store behind it is available, and accepts our
+enum tierce__store_op {
+    TIERCE__STORE_LOOKUP, /* how many leading keys are there? */
+    TIERCE__STORE_GET,    /* a range of a chunk into a buffer, or a reference on a buffer */
+    TIERCE__STORE_PUT,    /* keep a sealed chunk */
+    TIERCE__STORE_DELETE, /* forget a chunk, also one that is being put */
+    TIERCE__STORE_HIDE,   /* do not serve a chunk any more and keep its bytes, for a build that can
+                            read them; until the tier is opened again */
+    TIERCE__STORE_FLUSH,  /* make durable every put, delete and clear that was done before, or
+                            deletes and clears alone */
+    TIERCE__STORE_CLEAR,  /* forget all chunks, or those of one namespace */
+    TIERCE__STORE_SIBLINGS, /* which chunks begin with this block? */
+    TIERCE__STORE_LIST,     /* names, page by page: connectors with TIERCE__CONNECTOR_LISTS */
+    TIERCE__STORE_PING,     /* asks whether the store behind it is available, and accepts our
                               credentials. No key; TIERCE__TIER_SHARED and connectors only, others
                               answer     TIERCE_E_UNSUPPORTED */
 };
@@ -85,10 +85,10 @@ enum tierce__tier_recall {
                                    is a miss */
 };
 
-struct tierce__tier_req {
-    enum tierce__tier_op op;
+struct tierce__store_req {
+    enum tierce__store_op op;
     uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
-    tierce__tier_done_fn *done;
+    tierce__store_done_fn *done;
     void *arg;         /* the caller's */
     uint64_t begun_ns; /* the caller's: when it submitted the request */
 

@@ -91,7 +91,7 @@ struct tierce__tier_ops {
      * bytes; a shorter request costs as much. 0: each part is one request. */
     uint64_t read_bytes;
     /* Thread: any. Does not block on the device. After close has begun: TIERCE_E_CLOSED. */
-    void (*submit)(struct tierce__tier *tier, struct tierce__tier_req *req);
+    void (*submit)(struct tierce__tier *tier, struct tierce__store_req *req);
     /*
      * A use of chunks: updates the eviction order, last key first, so that the first key ends up
      * newest. The first `used` keys were touched for the same request before: where policies count

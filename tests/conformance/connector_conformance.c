@@ -247,7 +247,7 @@ static void put_all(const struct tierce_plugin_name *all, uint32_t count, uint64
     struct connector_call *calls = calloc(count, sizeof(*calls));
     ck_assert_ptr_nonnull(calls);
     for (uint32_t i = 0; i < count; i++) {
-        connector_call_init(&calls[i], TIERCE__TIER_PUT, all[i].text, all[i].bytes);
+        connector_call_init(&calls[i], TIERCE__STORE_PUT, all[i].text, all[i].bytes);
         calls[i].req.buf = connector_object(pool, i, bytes);
         calls[i].req.length = bytes;
         connector->ops->submit(connector, &calls[i].req);
@@ -280,7 +280,7 @@ static void make_many(uint32_t count)
 static size_t count_leading(size_t first, size_t count)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_LOOKUP, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, NULL, 0);
     call.req.names = many + first;
     call.req.name_count = count;
     int rc = connector_call_run(connector, &call);
@@ -352,7 +352,7 @@ START_TEST(exists_tells_what_is_certain)
     }
     for (uint64_t us = 1; us <= 1000000; us *= 3) {
         struct connector_call call;
-        connector_call_init(&call, TIERCE__TIER_LOOKUP, NULL, 0);
+        connector_call_init(&call, TIERCE__STORE_LOOKUP, NULL, 0);
         call.req.names = many;
         call.req.name_count = many_count;
         call.req.deadline_ns = tierce__now_ns() + us * 1000;
@@ -397,7 +397,7 @@ static void list_all(const char *prefix)
     for (uint32_t pages = 0;; pages++) {
         struct connector_call call;
         ck_assert_uint_lt(pages, 10000);
-        connector_call_init(&call, TIERCE__TIER_LIST, prefix, 0);
+        connector_call_init(&call, TIERCE__STORE_LIST, prefix, 0);
         call.req.each = tell;
         call.req.cursor = cursor;
         ck_assert_int_eq(connector_call_run(connector, &call), 0);
@@ -427,7 +427,7 @@ START_TEST(list_tells_all_names)
     make_many(factory->listed > 0 ? factory->listed : MANY_MAX);
     if ((connector->caps & TIERCE__CONNECTOR_LISTS) == 0) {
         struct connector_call call;
-        connector_call_init(&call, TIERCE__TIER_LIST, NULL, 0);
+        connector_call_init(&call, TIERCE__STORE_LIST, NULL, 0);
         call.req.each = tell;
         ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_UNSUPPORTED);
         end();
@@ -450,7 +450,7 @@ END_TEST
 
 /* ---- contracts ------------------------------------------------------------------------------- */
 
-static int run_wrong(enum tierce__tier_op op, size_t name_bytes, uint64_t offset, uint64_t length)
+static int run_wrong(enum tierce__store_op op, size_t name_bytes, uint64_t offset, uint64_t length)
 {
     char name[TIERCE__CONNECTOR_NAME_MAX + 2];
     struct connector_call call;
@@ -471,22 +471,22 @@ START_TEST(broken_contracts_are_told)
 {
     struct connector_call call;
     start(_i);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_PUT, 5, 0, 100), 0);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_PUT, 0, 0, 100), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_PUT, 513, 0, 100), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_PUT, 5, 0, 0), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_PUT, 5, 0, 101), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_PUT, 5, 1, 99), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_GET, 5, 0, 101), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_GET, 5, 99, 2), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_GET, 5, UINT64_MAX, 2), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_GET, 5, 0, 0), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_DELETE, 0, 0, 0), TIERCE_E_ARGUMENT);
-    connector_call_init(&call, TIERCE__TIER_LOOKUP, "a\0b", 3);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_PUT, 5, 0, 100), 0);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_PUT, 0, 0, 100), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_PUT, 513, 0, 100), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_PUT, 5, 0, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_PUT, 5, 0, 101), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_PUT, 5, 1, 99), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_GET, 5, 0, 101), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_GET, 5, 99, 2), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_GET, 5, UINT64_MAX, 2), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_GET, 5, 0, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_DELETE, 0, 0, 0), TIERCE_E_ARGUMENT);
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, "a\0b", 3);
     ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_ARGUMENT);
-    connector_call_init(&call, TIERCE__TIER_GET, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_GET, NULL, 0);
     ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(run_wrong(TIERCE__TIER_GET, 5, 0, 100), 0);
+    ck_assert_int_eq(run_wrong(TIERCE__STORE_GET, 5, 0, 100), 0);
     end();
 }
 END_TEST
@@ -495,10 +495,10 @@ START_TEST(a_deadline_that_has_passed)
 {
     struct connector_call call;
     start(_i);
-    connector_call_init(&call, TIERCE__TIER_LOOKUP, "a", 0);
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, "a", 0);
     call.req.deadline_ns = tierce__now_ns();
     ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DEADLINE);
-    connector_call_init(&call, TIERCE__TIER_LOOKUP, "a", 0);
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, "a", 0);
     call.req.deadline_ns = TIERCE__DEADLINE_NEVER;
     ck_assert_int_eq(connector_call_run(connector, &call), 0);
     end();
@@ -539,7 +539,7 @@ static void *read_versions(void *arg)
     (void)arg;
     ck_assert_int_eq(tierce__pool_alloc(pool, &buf, SHARED), 0);
     while (atomic_load(&writing)) {
-        connector_call_init(&call, TIERCE__TIER_GET, "shared", 0);
+        connector_call_init(&call, TIERCE__STORE_GET, "shared", 0);
         call.req.buf = buf;
         call.req.length = SHARED;
         int rc = connector_call_run(connector, &call);
@@ -584,7 +584,7 @@ START_TEST(close_answers_everything)
     for (int i = 0; i < CALLS; i++) {
         char name[16];
         snprintf(name, sizeof(name), "%d", i % 50);
-        connector_call_init(&calls[i], (enum tierce__tier_op)(i % 4), name, 0);
+        connector_call_init(&calls[i], (enum tierce__store_op)(i % 4), name, 0);
         calls[i].req.buf = buf;
         calls[i].req.length = 100000;
     }
@@ -594,7 +594,7 @@ START_TEST(close_answers_everything)
     for (int i = 0; i < CALLS; i++) {
         ck_assert_int_eq(atomic_load(&calls[i].done_count), 1);
         int status = calls[i].req.status;
-        bool misses = calls[i].req.op == TIERCE__TIER_GET && status == TIERCE_E_MISS;
+        bool misses = calls[i].req.op == TIERCE__STORE_GET && status == TIERCE_E_MISS;
         ck_assert_msg(status == 0 || status == TIERCE_E_CANCELLED || misses ||
                           (keeps() && status == TIERCE_E_UNSUPPORTED),
                       "call %d, op %d: %d", i, (int)calls[i].req.op, status);

@@ -54,8 +54,8 @@ static int open_late(struct tierce__tier **out, struct tierce__pool *pool, void 
     int rc = open_wrapped(out, pool, ctx);
     struct tierce__fault_rule late = {
         .kind = TIERCE__FAULT_DELAY, .delay_ms = 3, .seed = 1, .per_mille = 100};
-    for (int op = TIERCE__TIER_LOOKUP; rc == 0 && op <= TIERCE__TIER_SIBLINGS; op++)
-        tierce__fault_set(*out, (enum tierce__tier_op)op, &late);
+    for (int op = TIERCE__STORE_LOOKUP; rc == 0 && op <= TIERCE__STORE_SIBLINGS; op++)
+        tierce__fault_set(*out, (enum tierce__store_op)op, &late);
     return rc;
 }
 

@@ -76,7 +76,7 @@ static const struct tier_factory factories[] = {
     {"memory", open_memory, NULL, NULL, NULL},
 };
 
-static void rule(enum tierce__tier_op op, const struct tierce__fault_rule *what)
+static void rule(enum tierce__store_op op, const struct tierce__fault_rule *what)
 {
     tierce__fault_set(tier_test.tier, op, what);
 }
@@ -85,7 +85,7 @@ static void rule(enum tierce__tier_op op, const struct tierce__fault_rule *what)
 static struct tierce__buf *read_range(uint64_t n, uint64_t from, uint64_t to, int *status)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_GET, n);
+    tier_call_init(&call, TIERCE__STORE_GET, n);
     ck_assert_int_eq(tierce__pool_alloc(tier_test.pool, &call.req.buf, OBJECT_BYTES), 0);
     memset(call.req.buf->data, 0xee, OBJECT_BYTES);
     call.req.offset = from;
@@ -121,7 +121,7 @@ START_TEST(a_short_read_leaves_the_rest_of_the_range_as_it_was)
     ck_assert_int_eq(tier_test_put(1, 1, OBJECT_BYTES), 0);
     for (size_t i = 0; i < 2; i++) {
         struct tierce__fault_rule shortly = {.kind = TIERCE__FAULT_SHORT, .status = answers[i]};
-        rule(TIERCE__TIER_GET, &shortly);
+        rule(TIERCE__STORE_GET, &shortly);
         int status;
         struct tierce__buf *buf = read_range(1, PAGE, 8 * PAGE, &status);
         ck_assert_int_eq(status, answers[i]);
@@ -136,7 +136,7 @@ START_TEST(a_short_read_leaves_the_rest_of_the_range_as_it_was)
         tierce__buf_release(buf);
     }
     /* Reading a missing file must not succeed. */
-    rule(TIERCE__TIER_GET, &(struct tierce__fault_rule){.kind = TIERCE__FAULT_SHORT});
+    rule(TIERCE__STORE_GET, &(struct tierce__fault_rule){.kind = TIERCE__FAULT_SHORT});
     int status;
     tierce__buf_release(read_range(2, 0, OBJECT_BYTES, &status));
     ck_assert_int_eq(status, TIERCE_E_MISS);
@@ -147,10 +147,10 @@ END_TEST
 START_TEST(a_bit_flipped_in_a_put_is_wrong_on_the_device_alone)
 {
     tier_test_start(DISK);
-    rule(TIERCE__TIER_PUT,
+    rule(TIERCE__STORE_PUT,
          &(struct tierce__fault_rule){.kind = TIERCE__FAULT_FLIP, .bit = 8 * PAGE + 3});
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_PUT, 1);
+    tier_call_init(&call, TIERCE__STORE_PUT, 1);
     struct tierce__buf *mine = tier_test_object(1, 1, OBJECT_BYTES);
     call.req.buf = mine;
     call.req.object_bytes = OBJECT_BYTES;
@@ -171,10 +171,10 @@ END_TEST
 START_TEST(a_bit_flipped_in_a_put_to_memory_is_in_the_buffer_that_is_kept)
 {
     tier_test_start(MEMORY);
-    rule(TIERCE__TIER_PUT, &(struct tierce__fault_rule){.kind = TIERCE__FAULT_FLIP, .bit = 77});
+    rule(TIERCE__STORE_PUT, &(struct tierce__fault_rule){.kind = TIERCE__FAULT_FLIP, .bit = 77});
     ck_assert_int_eq(tier_test_put(1, 1, OBJECT_BYTES), 0);
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_GET, 1);
+    tier_call_init(&call, TIERCE__STORE_GET, 1);
     ck_assert_int_eq(tier_call_run(&call), 0);
     ck_assert_uint_eq(wrong_bits(call.req.buf, 1, 1), 1);
     tierce__buf_release(call.req.buf);
@@ -185,7 +185,7 @@ END_TEST
 START_TEST(a_full_device_keeps_nothing_of_the_put)
 {
     tier_test_start(DISK);
-    rule(TIERCE__TIER_PUT,
+    rule(TIERCE__STORE_PUT,
          &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -ENOSPC, .times = 1});
     ck_assert_int_eq(tier_test_put(1, 1, OBJECT_BYTES), -ENOSPC);
     ck_assert_uint_eq(tier_test_lookup(1, 1), 0);
@@ -200,11 +200,11 @@ static uint64_t hits_of(uint64_t seed, uint32_t per_mille)
 {
     struct tierce__fault_rule at_random = {
         .kind = TIERCE__FAULT_ERROR, .status = -EIO, .seed = seed, .per_mille = per_mille};
-    rule(TIERCE__TIER_LOOKUP, &at_random);
+    rule(TIERCE__STORE_LOOKUP, &at_random);
     uint64_t hits = 0;
     for (unsigned i = 0; i < 64; i++) {
         struct tier_call call;
-        tier_call_init(&call, TIERCE__TIER_LOOKUP, 1);
+        tier_call_init(&call, TIERCE__STORE_LOOKUP, 1);
         hits |= (uint64_t)(tier_call_run(&call) == -EIO) << i;
     }
     return hits;
@@ -231,7 +231,7 @@ START_TEST(a_random_flip_hits_one_bit_of_the_range)
     ck_assert_int_eq(tier_test_put(1, 1, OBJECT_BYTES), 0);
     struct tierce__fault_rule at_random = {
         .kind = TIERCE__FAULT_FLIP, .seed = 1, .per_mille = 1000};
-    rule(TIERCE__TIER_GET, &at_random);
+    rule(TIERCE__STORE_GET, &at_random);
     for (unsigned i = 0; i < 20; i++) {
         int status;
         struct tierce__buf *buf = read_range(1, PAGE, 2 * PAGE, &status);
@@ -252,13 +252,13 @@ START_TEST(kinds_that_mean_nothing_to_an_operation_let_it_pass)
         tier_test_start(index);
         for (size_t k = 0; k < 2; k++) {
             struct tierce__fault_rule what = {.kind = kinds[k], .status = -EIO};
-            for (int op = TIERCE__TIER_LOOKUP; op <= TIERCE__TIER_SIBLINGS; op++)
-                rule((enum tierce__tier_op)op, &what);
-            rule(TIERCE__TIER_PUT, NULL);
+            for (int op = TIERCE__STORE_LOOKUP; op <= TIERCE__STORE_SIBLINGS; op++)
+                rule((enum tierce__store_op)op, &what);
+            rule(TIERCE__STORE_PUT, NULL);
             ck_assert_int_eq(tier_test_put(1, 1, OBJECT_BYTES), 0);
             ck_assert_uint_eq(tier_test_lookup(1, 1), 1);
             struct tier_call call;
-            tier_call_init(&call, TIERCE__TIER_FLUSH, 1);
+            tier_call_init(&call, TIERCE__STORE_FLUSH, 1);
             ck_assert_int_eq(tier_call_run(&call), 0);
             ck_assert_int_eq(tier_test_delete(1), 0);
             ck_assert_uint_eq(tier_test_lookup(1, 1), 0);
@@ -268,7 +268,7 @@ START_TEST(kinds_that_mean_nothing_to_an_operation_let_it_pass)
 }
 END_TEST
 
-static void touch_again(struct tierce__tier_req *req)
+static void touch_again(struct tierce__store_req *req)
 {
     struct tier_call *call = (struct tier_call *)req->arg;
     tier_test.tier->ops->touch(tier_test.tier, &call->key, 1, 0);
@@ -278,10 +278,10 @@ static void touch_again(struct tierce__tier_req *req)
 START_TEST(who_hears_a_late_answer_at_the_close_may_call_the_tier)
 {
     tier_test_start(DISK);
-    rule(TIERCE__TIER_LOOKUP,
+    rule(TIERCE__STORE_LOOKUP,
          &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 60000});
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_LOOKUP, 1);
+    tier_call_init(&call, TIERCE__STORE_LOOKUP, 1);
     call.req.done = touch_again;
     tier_call_submit(&call);
     tier_test_end();

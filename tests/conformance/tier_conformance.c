@@ -62,7 +62,7 @@ struct tierce__key tier_test_key(uint64_t n)
     return key;
 }
 
-static void count_done(struct tierce__tier_req *req)
+static void count_done(struct tierce__store_req *req)
 {
     struct tier_call *call = (struct tier_call *)req->arg;
     pthread_mutex_lock(&done_mutex);
@@ -71,18 +71,18 @@ static void count_done(struct tierce__tier_req *req)
     pthread_mutex_unlock(&done_mutex);
 }
 
-void tier_call_init(struct tier_call *call, enum tierce__tier_op op, uint64_t n)
+void tier_call_init(struct tier_call *call, enum tierce__store_op op, uint64_t n)
 {
     memset(call, 0, sizeof(*call));
     call->key = tier_test_key(n);
-    call->req = (struct tierce__tier_req){.op = op,
-                                          .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                          .done = count_done,
-                                          .arg = call,
-                                          .keys = &call->key,
-                                          .key_count = 1,
-                                          .status = 12345};
-    if (op == TIERCE__TIER_PUT) {
+    call->req = (struct tierce__store_req){.op = op,
+                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                           .done = count_done,
+                                           .arg = call,
+                                           .keys = &call->key,
+                                           .key_count = 1,
+                                           .status = 12345};
+    if (op == TIERCE__STORE_PUT) {
         call->parent = tier_test_key(n - 1);
         memset(call->first_block, (int)(n & 0xff), sizeof(call->first_block));
         call->req.parent = n > 0 ? &call->parent : NULL;
@@ -177,7 +177,7 @@ struct tierce__buf *tier_test_object(uint64_t n, uint32_t version, uint64_t byte
 int tier_test_put(uint64_t n, uint32_t version, uint64_t bytes)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_PUT, n);
+    tier_call_init(&call, TIERCE__STORE_PUT, n);
     call.req.buf = tier_test_object(n, version, bytes);
     call.req.object_bytes = bytes;
     ck_assert_ptr_nonnull(call.req.buf);
@@ -189,7 +189,7 @@ int tier_test_put(uint64_t n, uint32_t version, uint64_t bytes)
 int tier_test_get(uint64_t n, uint64_t bytes, uint32_t *version)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_GET, n);
+    tier_call_init(&call, TIERCE__STORE_GET, n);
     if (!tier_test.lends) {
         call.req.buf = tier_test_object(n + 1000000, 99, bytes);
         ck_assert_ptr_nonnull(call.req.buf);
@@ -212,7 +212,7 @@ int tier_test_get(uint64_t n, uint64_t bytes, uint32_t *version)
 int tier_test_delete(uint64_t n)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_DELETE, n);
+    tier_call_init(&call, TIERCE__STORE_DELETE, n);
     return tier_call_run(&call);
 }
 
@@ -223,7 +223,7 @@ size_t tier_test_lookup(uint64_t first, size_t count)
     ck_assert_uint_le(count, 1024);
     for (size_t i = 0; i < count; i++)
         keys[i] = tier_test_key(first + i);
-    tier_call_init(&call, TIERCE__TIER_LOOKUP, 0);
+    tier_call_init(&call, TIERCE__STORE_LOOKUP, 0);
     call.req.keys = keys;
     call.req.key_count = count;
     ck_assert_int_eq(tier_call_run(&call), 0);
@@ -291,7 +291,7 @@ TIER_TEST(every_part_of_a_key_counts)
     ck_assert_uint_eq(tier_test_lookup(5, 1), 1);
     for (unsigned i = 0; i < 7; i++) {
         struct tier_call call;
-        tier_call_init(&call, TIERCE__TIER_LOOKUP, 5);
+        tier_call_init(&call, TIERCE__STORE_LOOKUP, 5);
         if (i < 6)
             ((uint8_t *)&call.key)[bytes[i]] ^= 1;
         else
@@ -353,7 +353,7 @@ TIER_TEST(a_range_lands_where_it_belongs)
     for (unsigned i = 0; i < 5; i++) {
         uint64_t from = ranges[i][0], to = from + ranges[i][1];
         struct tier_call call;
-        tier_call_init(&call, TIERCE__TIER_GET, 3);
+        tier_call_init(&call, TIERCE__STORE_GET, 3);
         call.req.buf = tier_test_object(8, 8, SMALL);
         call.req.offset = from;
         call.req.length = to - from;
@@ -371,12 +371,12 @@ TIER_TEST(a_range_beyond_what_is_stored_is_a_miss)
         return;
     ck_assert_int_eq(tier_test_put(3, 1, SMALL), 0);
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_GET, 3);
+    tier_call_init(&call, TIERCE__STORE_GET, 3);
     call.req.buf = tier_test_object(8, 8, 2 * SMALL);
     call.req.length = SMALL + 4096;
     ck_assert_int_eq(tier_call_run(&call), TIERCE_E_MISS);
     tierce__buf_release(call.req.buf);
-    tier_call_init(&call, TIERCE__TIER_GET, 3);
+    tier_call_init(&call, TIERCE__STORE_GET, 3);
     call.req.buf = tier_test_object(8, 8, 2 * SMALL);
     call.req.offset = SMALL;
     call.req.length = 4096;
@@ -390,7 +390,7 @@ TIER_TEST(what_is_lent_outlives_its_entry)
         return;
     struct tier_call call;
     ck_assert_int_eq(tier_test_put(3, 1, SMALL), 0);
-    tier_call_init(&call, TIERCE__TIER_GET, 3);
+    tier_call_init(&call, TIERCE__STORE_GET, 3);
     ck_assert_int_eq(tier_call_run(&call), 0);
     struct tierce__buf *lent = call.req.buf;
     ck_assert_uint_eq(tier_test.tier->ops->evict(tier_test.tier, 1), 0);
@@ -405,14 +405,14 @@ TIER_TEST(what_is_lent_outlives_its_entry)
 }
 
 /* Lends what the first `count` keys are found to be, `length` bytes at most. */
-static struct tierce__tier_req lend(struct tierce__buf **bufs, size_t count, uint64_t length)
+static struct tierce__store_req lend(struct tierce__buf **bufs, size_t count, uint64_t length)
 {
     static struct tierce__key keys[512];
     struct tier_call call;
     ck_assert_uint_le(count, 512);
     for (size_t i = 0; i < count; i++)
         keys[i] = tier_test_key(i);
-    tier_call_init(&call, TIERCE__TIER_LOOKUP, 0);
+    tier_call_init(&call, TIERCE__STORE_LOOKUP, 0);
     call.req.keys = keys;
     call.req.key_count = count;
     call.req.bufs = bufs;
@@ -431,7 +431,7 @@ TIER_TEST(a_lookup_lends_what_it_finds)
     uint64_t got = tier_test_stats().get_chunks;
     ck_assert_uint_eq(lend(bufs, 512, 0).lent, 0);
     ck_assert_uint_eq(lend(bufs, 512, 4095).found, 300);
-    struct tierce__tier_req req = lend(bufs, 512, 4096 * 140 + 4095);
+    struct tierce__store_req req = lend(bufs, 512, 4096 * 140 + 4095);
     ck_assert_uint_eq(req.found, 300);
     ck_assert_uint_eq(req.lent, 140);
     ck_assert_uint_eq(tier_test_stats().get_chunks, got + 140);
@@ -511,7 +511,7 @@ TIER_TEST(a_flush_makes_durable)
         ck_assert_int_eq(tier_test_put(i, 1, SMALL), 0);
     ck_assert_int_eq(tier_test_delete(4), 0);
     for (int i = 0; i < 2; i++) {
-        tier_call_init(&call, TIERCE__TIER_FLUSH, 0);
+        tier_call_init(&call, TIERCE__STORE_FLUSH, 0);
         call.req.keys = NULL;
         call.req.key_count = 0;
         ck_assert_int_eq(tier_call_run(&call), 0);
@@ -552,7 +552,7 @@ TIER_TEST(a_deadline_in_the_past_is_answered)
     ck_assert_int_eq(tier_test_put(1, 1, SMALL), 0);
     for (unsigned i = 0; i < 2; i++) {
         struct tier_call call;
-        tier_call_init(&call, TIERCE__TIER_GET, 1);
+        tier_call_init(&call, TIERCE__STORE_GET, 1);
         if (!tier_test.lends) {
             call.req.buf = tier_test_object(8, 8, SMALL);
             call.req.length = SMALL;

@@ -58,7 +58,7 @@ void tier_test_end(void);
 
 /* A request that can be waited for. */
 struct tier_call {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce__key key;
     struct tierce__key parent;
     uint8_t first_block[TIERCE_HASH_BYTES];
@@ -66,7 +66,7 @@ struct tier_call {
 };
 
 /* Zeroes the call and makes it a request of that kind for key number `n`, not submitted. */
-void tier_call_init(struct tier_call *call, enum tierce__tier_op op, uint64_t n);
+void tier_call_init(struct tier_call *call, enum tierce__store_op op, uint64_t n);
 void tier_call_submit(struct tier_call *call);
 /* Waits for done; returns the status. False answers: done twice, or not in 30 s, fails. */
 int tier_call_wait(struct tier_call *call);

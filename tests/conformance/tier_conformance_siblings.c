@@ -28,7 +28,7 @@ static void first_of(uint8_t first[TIERCE_HASH_BYTES], uint64_t n)
 static int put_key(uint64_t n)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_PUT, n);
+    tier_call_init(&call, TIERCE__STORE_PUT, n);
     call.key = key_of(n);
     first_of(call.first_block, n);
     call.req.parent = NULL;
@@ -42,7 +42,7 @@ static int put_key(uint64_t n)
     return rc;
 }
 
-static int run_on(enum tierce__tier_op op, uint64_t n)
+static int run_on(enum tierce__store_op op, uint64_t n)
 {
     struct tier_call call;
     tier_call_init(&call, op, n);
@@ -53,7 +53,7 @@ static int run_on(enum tierce__tier_op op, uint64_t n)
 static bool is_found(uint64_t n)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_LOOKUP, n);
+    tier_call_init(&call, TIERCE__STORE_LOOKUP, n);
     call.key = key_of(n);
     ck_assert_int_eq(tier_call_run(&call), 0);
     return call.req.found == 1;
@@ -64,7 +64,7 @@ static void check_family(const uint64_t *order, size_t count, uint64_t n)
 {
     struct tierce__sibling got[TIERCE__SIBLINGS_MAX];
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_SIBLINGS, n);
+    tier_call_init(&call, TIERCE__STORE_SIBLINGS, n);
     call.key = key_of(n);
     first_of(call.key.hash, n);
     call.req.siblings = got;
@@ -116,12 +116,12 @@ START_TEST(siblings_are_what_is_there)
                 count++;
             }
         } else if (dice < 960) {
-            run_on(TIERCE__TIER_DELETE, n);
+            run_on(TIERCE__STORE_DELETE, n);
         } else if (dice < 970) {
-            run_on(TIERCE__TIER_HIDE, n);
+            run_on(TIERCE__STORE_HIDE, n);
         } else if (dice < 972) {
             struct tier_call call;
-            tier_call_init(&call, TIERCE__TIER_CLEAR, 0);
+            tier_call_init(&call, TIERCE__STORE_CLEAR, 0);
             ck_assert_int_eq(tier_call_run(&call), 0);
         } else if (tier_test.tier->ops->evict != NULL) {
             tier_test.tier->ops->evict(tier_test.tier, BYTES);

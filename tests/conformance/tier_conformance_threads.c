@@ -20,7 +20,7 @@ static bool is_one_of(int rc, int a, int b, int c)
 static void put_some(uint64_t n)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_PUT, n);
+    tier_call_init(&call, TIERCE__STORE_PUT, n);
     call.req.buf = tier_test_object(n, atomic_fetch_add(&version_next, 1) + 1, BYTES);
     call.req.object_bytes = BYTES;
     if (call.req.buf == NULL)
@@ -33,7 +33,7 @@ static void put_some(uint64_t n)
 static void get_some(uint64_t n)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_GET, n);
+    tier_call_init(&call, TIERCE__STORE_GET, n);
     if (!tier_test.lends) {
         call.req.buf = tier_test_object(n + 1000000, 1, BYTES);
         call.req.length = BYTES;
@@ -55,7 +55,7 @@ static void look_around(uint64_t n)
     for (unsigned i = 0; i < 8; i++)
         keys[i] = tier_test_key(n + i);
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_LOOKUP, n);
+    tier_call_init(&call, TIERCE__STORE_LOOKUP, n);
     call.req.keys = keys;
     call.req.key_count = 8;
     call.req.bufs = tier_test.lends ? bufs : NULL;
@@ -87,13 +87,13 @@ static void *hammer(void *arg)
         } else if (dice < 85) {
             look_around(n);
         } else if (dice < 95) {
-            tier_call_init(&call, TIERCE__TIER_DELETE, n);
+            tier_call_init(&call, TIERCE__STORE_DELETE, n);
             if (!is_one_of(tier_call_run(&call), 0, TIERCE_E_MISS, 0))
                 atomic_fetch_add(&wrong_status, 1);
         } else if (tier_test.tier->ops->evict != NULL) {
             tier_test.tier->ops->evict(tier_test.tier, BYTES);
         } else if (dice == 95) {
-            tier_call_init(&call, TIERCE__TIER_FLUSH, n);
+            tier_call_init(&call, TIERCE__STORE_FLUSH, n);
             if (tier_call_run(&call) != 0)
                 atomic_fetch_add(&wrong_status, 1);
         }
@@ -136,7 +136,7 @@ START_TEST(closing_answers_every_request)
     static struct tier_call calls[CALLS];
     tier_test_start(_i);
     for (unsigned i = 0; i < CALLS; i++) {
-        tier_call_init(&calls[i], i % 4 == 3 ? TIERCE__TIER_GET : TIERCE__TIER_PUT, i / 4 * 4);
+        tier_call_init(&calls[i], i % 4 == 3 ? TIERCE__STORE_GET : TIERCE__STORE_PUT, i / 4 * 4);
         bool lent = tier_test.lends && i % 4 == 3;
         calls[i].req.buf = lent ? NULL : tier_test_object(i / 4 * 4, 1, BYTES);
         calls[i].req.object_bytes = BYTES;
@@ -168,9 +168,9 @@ START_TEST(a_delete_ends_what_is_being_put)
     static struct tier_call puts[8], deletes[8], again[8];
     tier_test_start(_i);
     for (unsigned n = 0; n < 8; n++) {
-        tier_call_init(&puts[n], TIERCE__TIER_PUT, n);
-        tier_call_init(&deletes[n], TIERCE__TIER_DELETE, n);
-        tier_call_init(&again[n], TIERCE__TIER_PUT, n);
+        tier_call_init(&puts[n], TIERCE__STORE_PUT, n);
+        tier_call_init(&deletes[n], TIERCE__STORE_DELETE, n);
+        tier_call_init(&again[n], TIERCE__STORE_PUT, n);
         puts[n].req.buf = tier_test_object(n, 1, BYTES);
         again[n].req.buf = tier_test_object(n, 2, BYTES);
         puts[n].req.object_bytes = again[n].req.object_bytes = BYTES;

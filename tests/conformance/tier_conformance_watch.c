@@ -96,7 +96,7 @@ static void check_model(uint32_t places)
     ck_assert_uint_eq(scanned.wrong, 0);
     for (uint64_t n = 0; n < 2 * KEYS; n++) {
         struct tier_call call;
-        tier_call_init(&call, TIERCE__TIER_LOOKUP, n);
+        tier_call_init(&call, TIERCE__STORE_LOOKUP, n);
         call.key = key_of(n);
         ck_assert_int_eq(tier_call_run(&call), 0);
         ck_assert_msg(model.held[n] == (call.req.found == 1), "key %u", (unsigned)n);
@@ -109,7 +109,7 @@ static void check_model(uint32_t places)
 static int put_key(uint64_t n)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_PUT, n % KEYS);
+    tier_call_init(&call, TIERCE__STORE_PUT, n % KEYS);
     call.key = key_of(n);
     call.req.buf = tier_test_object(n, 1, BYTES);
     call.req.object_bytes = BYTES;
@@ -120,7 +120,7 @@ static int put_key(uint64_t n)
     return rc;
 }
 
-static int run_on(enum tierce__tier_op op, uint64_t n, enum tierce__tier_left left)
+static int run_on(enum tierce__store_op op, uint64_t n, enum tierce__tier_left left)
 {
     struct tier_call call;
     tier_call_init(&call, op, n % KEYS);
@@ -133,7 +133,7 @@ static int run_on(enum tierce__tier_op op, uint64_t n, enum tierce__tier_left le
 static int clear(unsigned which, size_t *found)
 {
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_CLEAR, 0);
+    tier_call_init(&call, TIERCE__STORE_CLEAR, 0);
     call.key.ns = which == 0 ? tier_test.ns : tier_test.ns_other;
     call.req.key_count = which < 2;
     int rc = tier_call_run(&call);
@@ -153,11 +153,11 @@ START_TEST(what_is_told_is_what_is_there)
         if (dice < 700)
             put_key(n);
         else if (dice < 900)
-            run_on(TIERCE__TIER_DELETE, n, TIERCE__LEFT_CHECKSUM);
+            run_on(TIERCE__STORE_DELETE, n, TIERCE__LEFT_CHECKSUM);
         else if (dice < 903)
             ck_assert_int_eq(clear(test_random_below(&random, 3), &found), 0);
         else if (dice < 910)
-            run_on(TIERCE__TIER_HIDE, n, TIERCE__LEFT_DELETED);
+            run_on(TIERCE__STORE_HIDE, n, TIERCE__LEFT_DELETED);
         else if (dice < 915)
             check_model(1 + test_random_below(&random, 500));
         else if (tier_test.tier->ops->evict != NULL)
@@ -180,7 +180,7 @@ START_TEST(what_is_evicted_is_told)
             ck_assert_int_eq(put_key(n), 0);
         check_model(100);
         for (uint64_t n = 0; n < KEYS; n++)
-            run_on(TIERCE__TIER_DELETE, n, TIERCE__LEFT_IDENTITY);
+            run_on(TIERCE__STORE_DELETE, n, TIERCE__LEFT_IDENTITY);
     }
     ck_assert_uint_gt(model.left[TIERCE__LEFT_IDENTITY], 0);
     ck_assert_uint_eq(model.left[TIERCE__LEFT_EVICTED], tier_test_stats().evicted_chunks);
@@ -211,7 +211,7 @@ START_TEST(a_clear_takes_a_namespace_or_all)
     ck_assert_int_eq(put_key(3), 0);
     check_model(7);
     struct tier_call call;
-    tier_call_init(&call, TIERCE__TIER_FLUSH, 0);
+    tier_call_init(&call, TIERCE__STORE_FLUSH, 0);
     ck_assert_int_eq(tier_call_run(&call), 0);
     ck_assert_uint_eq(tier_test_stats().chunks, 1);
     tier_test_end();
@@ -226,7 +226,7 @@ START_TEST(a_clear_leaves_what_is_lent)
     if (tier_test.lends) {
         struct tier_call call;
         ck_assert_int_eq(put_key(3), 0);
-        tier_call_init(&call, TIERCE__TIER_GET, 3);
+        tier_call_init(&call, TIERCE__STORE_GET, 3);
         ck_assert_int_eq(tier_call_run(&call), 0);
         ck_assert_int_eq(clear(2, &found), 0);
         ck_assert_uint_eq(found, 1);
@@ -247,7 +247,7 @@ START_TEST(a_clear_takes_what_is_on_its_way)
     if (!start(_i))
         return;
     for (unsigned n = 0; n < CALLS; n++) {
-        tier_call_init(&calls[n], TIERCE__TIER_PUT, n);
+        tier_call_init(&calls[n], TIERCE__STORE_PUT, n);
         calls[n].req.buf = tier_test_object(n, 1, BYTES);
         calls[n].req.object_bytes = BYTES;
         tier_call_submit(&calls[n]);
@@ -276,7 +276,7 @@ static void *hammer(void *arg)
         if (dice < 150)
             put_key(n);
         else if (dice < 199)
-            run_on(TIERCE__TIER_DELETE, n, TIERCE__LEFT_DELETED);
+            run_on(TIERCE__STORE_DELETE, n, TIERCE__LEFT_DELETED);
         else
             (void)clear(test_random_below(&random, 3), &found);
     }

@@ -183,7 +183,7 @@ static int run(struct tierce__connector *connector, struct tierce__pool *pool, c
     if (strcmp(what, "DELETE") == 0)
         return connector_delete(connector, "name");
     bool lists = strcmp(what, "LIST") == 0;
-    connector_call_init(&call, lists ? TIERCE__TIER_LIST : TIERCE__TIER_LOOKUP, "name", 0);
+    connector_call_init(&call, lists ? TIERCE__STORE_LIST : TIERCE__STORE_LOOKUP, "name", 0);
     call.req.each = ignore_name;
     return connector_call_run(connector, &call);
 }

@@ -188,12 +188,12 @@ static void disturb(void)
                                                     TIERCE__FAULT_DELAY, TIERCE__FAULT_HANG};
     struct tierce__fault_rule rule = {
         .kind = kinds[below(4)], .status = -EIO, .delay_ms = below(10), .skip = below(8)};
-    enum tierce__tier_op op = below(3) == 0 ? TIERCE__TIER_LOOKUP : TIERCE__TIER_GET;
-    tierce__fault_set(disk, TIERCE__TIER_LOOKUP, NULL);
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    enum tierce__store_op op = below(3) == 0 ? TIERCE__STORE_LOOKUP : TIERCE__STORE_GET;
+    tierce__fault_set(disk, TIERCE__STORE_LOOKUP, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     tierce__fault_set(disk, op, &rule);
     disturbed = rule.kind == TIERCE__FAULT_ERROR || rule.kind == TIERCE__FAULT_HANG ||
-                op == TIERCE__TIER_LOOKUP;
+                op == TIERCE__STORE_LOOKUP;
     for (size_t i = 0; i < LIVE; i++)
         runs[i].disturbed |= disturbed;
 }

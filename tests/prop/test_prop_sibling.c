@@ -269,15 +269,15 @@ static void set_fault(bool on)
     static bool flips;
     static const enum tierce__fault_kind kinds[] = {TIERCE__FAULT_ERROR, TIERCE__FAULT_DELAY,
                                                     TIERCE__FAULT_FLIP};
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_SIBLINGS, TIERCE__TIER_GET};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_SIBLINGS, TIERCE__STORE_GET};
     struct tierce__fault_rule rule = {.kind = kinds[below(3)],
                                       .status = -EIO,
                                       .delay_ms = below(3),
                                       .skip = below(3),
                                       .times = 1 + below(4),
                                       .bit = below(6000 * 8)};
-    enum tierce__tier_op op = ops[below(2)];
-    if (op == TIERCE__TIER_SIBLINGS && rule.kind == TIERCE__FAULT_FLIP)
+    enum tierce__store_op op = ops[below(2)];
+    if (op == TIERCE__STORE_SIBLINGS && rule.kind == TIERCE__FAULT_FLIP)
         rule.kind = TIERCE__FAULT_ERROR;
     for (size_t i = 0; i < 2; i++)
         tierce__fault_set(disk, ops[i], NULL);

@@ -623,27 +623,27 @@ static void step_mode(struct worker *w)
 
 /* A PUT never hangs here: it has no deadline, and a queue of its own in front of the device. */
 static const struct {
-    enum tierce__tier_op op;
+    enum tierce__store_op op;
     struct tierce__fault_rule rule;
     bool spoils;
 } faults[] = {
-    {TIERCE__TIER_LOOKUP, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
-    {TIERCE__TIER_LOOKUP, {.kind = TIERCE__FAULT_DELAY, .delay_ms = 40}, false},
-    {TIERCE__TIER_LOOKUP, {.kind = TIERCE__FAULT_HANG}, false},
-    {TIERCE__TIER_GET, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
-    {TIERCE__TIER_GET, {.kind = TIERCE__FAULT_DELAY, .delay_ms = 60}, false},
-    {TIERCE__TIER_GET, {.kind = TIERCE__FAULT_HANG}, false},
-    {TIERCE__TIER_GET, {.kind = TIERCE__FAULT_SHORT, .status = -EIO}, false},
-    {TIERCE__TIER_GET, {.kind = TIERCE__FAULT_SHORT}, true},
-    {TIERCE__TIER_GET, {.kind = TIERCE__FAULT_FLIP}, true},
-    {TIERCE__TIER_PUT, {.kind = TIERCE__FAULT_ERROR, .status = -ENOSPC}, false},
-    {TIERCE__TIER_PUT, {.kind = TIERCE__FAULT_DELAY, .delay_ms = 60}, false},
-    {TIERCE__TIER_PUT, {.kind = TIERCE__FAULT_FLIP}, true},
-    {TIERCE__TIER_DELETE, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
-    {TIERCE__TIER_FLUSH, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
-    {TIERCE__TIER_FLUSH, {.kind = TIERCE__FAULT_HANG}, false},
-    {TIERCE__TIER_SIBLINGS, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
-    {TIERCE__TIER_SIBLINGS, {.kind = TIERCE__FAULT_HANG}, false},
+    {TIERCE__STORE_LOOKUP, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
+    {TIERCE__STORE_LOOKUP, {.kind = TIERCE__FAULT_DELAY, .delay_ms = 40}, false},
+    {TIERCE__STORE_LOOKUP, {.kind = TIERCE__FAULT_HANG}, false},
+    {TIERCE__STORE_GET, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
+    {TIERCE__STORE_GET, {.kind = TIERCE__FAULT_DELAY, .delay_ms = 60}, false},
+    {TIERCE__STORE_GET, {.kind = TIERCE__FAULT_HANG}, false},
+    {TIERCE__STORE_GET, {.kind = TIERCE__FAULT_SHORT, .status = -EIO}, false},
+    {TIERCE__STORE_GET, {.kind = TIERCE__FAULT_SHORT}, true},
+    {TIERCE__STORE_GET, {.kind = TIERCE__FAULT_FLIP}, true},
+    {TIERCE__STORE_PUT, {.kind = TIERCE__FAULT_ERROR, .status = -ENOSPC}, false},
+    {TIERCE__STORE_PUT, {.kind = TIERCE__FAULT_DELAY, .delay_ms = 60}, false},
+    {TIERCE__STORE_PUT, {.kind = TIERCE__FAULT_FLIP}, true},
+    {TIERCE__STORE_DELETE, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
+    {TIERCE__STORE_FLUSH, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
+    {TIERCE__STORE_FLUSH, {.kind = TIERCE__FAULT_HANG}, false},
+    {TIERCE__STORE_SIBLINGS, {.kind = TIERCE__FAULT_ERROR, .status = -EIO}, false},
+    {TIERCE__STORE_SIBLINGS, {.kind = TIERCE__FAULT_HANG}, false},
 };
 
 static void step_fault(struct worker *w)

@@ -220,8 +220,8 @@ static uint64_t folder_bytes(void)
 
 static void be_quiet(void)
 {
-    for (int op = TIERCE__TIER_LOOKUP; op <= TIERCE__TIER_SIBLINGS; op++)
-        tierce__fault_set(soak.disk, (enum tierce__tier_op)op, NULL);
+    for (int op = TIERCE__STORE_LOOKUP; op <= TIERCE__STORE_SIBLINGS; op++)
+        tierce__fault_set(soak.disk, (enum tierce__store_op)op, NULL);
     MUST(tierce_engine_set_mode(soak.engine, TIERCE_MODE_NORMAL) == 0);
     /* First the reads that hang: their failures may end the service again. */
     await_baseline();

@@ -32,14 +32,14 @@ static inline struct tierce__pool *connector_pool(void)
 }
 
 struct connector_call {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce_plugin_name name;
     char text[TIERCE__CONNECTOR_NAME_MAX + 1];
     sem_t done;
     _Atomic int done_count;
 };
 
-static inline void connector_call_done(struct tierce__tier_req *req)
+static inline void connector_call_done(struct tierce__store_req *req)
 {
     struct connector_call *call = (struct connector_call *)req->arg;
     ck_assert_int_eq(atomic_fetch_add(&call->done_count, 1), 0);
@@ -47,16 +47,16 @@ static inline void connector_call_done(struct tierce__tier_req *req)
 }
 
 /* A request of 30 seconds for a name of `bytes` bytes, or of a text where that is 0. */
-static inline void connector_call_init(struct connector_call *call, enum tierce__tier_op op,
+static inline void connector_call_init(struct connector_call *call, enum tierce__store_op op,
                                        const char *name, size_t bytes)
 {
     static const enum tierce__connector_urgency urgencies[] = {
-        [TIERCE__TIER_LOOKUP] = TIERCE__CONNECTOR_PEEK,
-        [TIERCE__TIER_GET] = TIERCE__CONNECTOR_FETCH,
-        [TIERCE__TIER_PUT] = TIERCE__CONNECTOR_STORE,
-        [TIERCE__TIER_DELETE] = TIERCE__CONNECTOR_STORE,
-        [TIERCE__TIER_LIST] = TIERCE__CONNECTOR_STORE,
-        [TIERCE__TIER_PING] = TIERCE__CONNECTOR_PEEK,
+        [TIERCE__STORE_LOOKUP] = TIERCE__CONNECTOR_PEEK,
+        [TIERCE__STORE_GET] = TIERCE__CONNECTOR_FETCH,
+        [TIERCE__STORE_PUT] = TIERCE__CONNECTOR_STORE,
+        [TIERCE__STORE_DELETE] = TIERCE__CONNECTOR_STORE,
+        [TIERCE__STORE_LIST] = TIERCE__CONNECTOR_STORE,
+        [TIERCE__STORE_PING] = TIERCE__CONNECTOR_PEEK,
     };
     memset(call, 0, sizeof(*call));
     ck_assert_int_eq(sem_init(&call->done, 0, 0), 0);
@@ -152,7 +152,7 @@ static inline int connector_put(struct tierce__connector *connector, struct tier
                                 const char *name, uint32_t version, uint64_t bytes)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_PUT, name, 0);
+    connector_call_init(&call, TIERCE__STORE_PUT, name, 0);
     call.req.buf = connector_object(pool, version, bytes);
     call.req.length = bytes;
     int rc = connector_call_run(connector, &call);
@@ -167,7 +167,7 @@ static inline int connector_get(struct tierce__connector *connector, struct tier
                                 uint64_t length)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_GET, name, 0);
+    connector_call_init(&call, TIERCE__STORE_GET, name, 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, offset + length), 0);
     memset(call.req.buf->data, 0xa5, offset + length);
     call.req.offset = offset;
@@ -187,14 +187,14 @@ static inline int connector_get(struct tierce__connector *connector, struct tier
 static inline int connector_delete(struct tierce__connector *connector, const char *name)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_DELETE, name, 0);
+    connector_call_init(&call, TIERCE__STORE_DELETE, name, 0);
     return connector_call_run(connector, &call);
 }
 
 static inline int connector_ping(struct tierce__connector *connector)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_PING, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_PING, NULL, 0);
     return connector_call_run(connector, &call);
 }
 
@@ -202,7 +202,7 @@ static inline int connector_ping(struct tierce__connector *connector)
 static inline int connector_exists(struct tierce__connector *connector, const char *name)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_LOOKUP, name, 0);
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, name, 0);
     int rc = connector_call_run(connector, &call);
     return rc == 0 ? (int)call.req.found : rc;
 }

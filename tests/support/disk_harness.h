@@ -95,7 +95,7 @@ struct store_wait {
     int dones;
 };
 
-static inline void store_done(struct tierce__tier_req *req)
+static inline void store_done(struct tierce__store_req *req)
 {
     struct store_wait *w = req->arg;
     pthread_mutex_lock(&w->mutex);
@@ -104,7 +104,7 @@ static inline void store_done(struct tierce__tier_req *req)
     pthread_mutex_unlock(&w->mutex);
 }
 
-static inline int store_run(struct store *s, struct tierce__tier_req *req)
+static inline int store_run(struct store *s, struct tierce__store_req *req)
 {
     struct store_wait w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
     req->done = store_done;
@@ -130,15 +130,15 @@ static inline int store_put(struct store *s, uint64_t n)
     store_fill(buf->data, n, bytes);
     uint8_t first[TIERCE_HASH_BYTES];
     memset(first, (int)n, sizeof(first));
-    struct tierce__tier_req req = {.op = TIERCE__TIER_PUT,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .buf = buf,
-                                   .parent = n > 0 ? &parent : NULL,
-                                   .first_block = first,
-                                   .object_bytes = bytes,
-                                   .token_start = n * 256,
-                                   .block_count = 8};
+    struct tierce__store_req req = {.op = TIERCE__STORE_PUT,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .buf = buf,
+                                    .parent = n > 0 ? &parent : NULL,
+                                    .first_block = first,
+                                    .object_bytes = bytes,
+                                    .token_start = n * 256,
+                                    .block_count = 8};
     rc = store_run(s, &req);
     tierce__buf_release(buf);
     return rc;
@@ -156,12 +156,12 @@ static inline int store_get(struct store *s, uint64_t n, uint64_t from, uint64_t
     if (rc < 0)
         return rc;
     memset(buf->data, 0xee, whole);
-    struct tierce__tier_req req = {.op = TIERCE__TIER_GET,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .buf = buf,
-                                   .offset = from,
-                                   .length = bytes};
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .buf = buf,
+                                    .offset = from,
+                                    .length = bytes};
     rc = store_run(s, &req);
     if (rc == 0 && !store_is_right(buf->data + from, n, from, bytes))
         rc = TIERCE_E_CHECKSUM;
@@ -169,41 +169,41 @@ static inline int store_get(struct store *s, uint64_t n, uint64_t from, uint64_t
     return rc;
 }
 
-static inline int store_simple(struct store *s, enum tierce__tier_op op, uint64_t n)
+static inline int store_simple(struct store *s, enum tierce__store_op op, uint64_t n)
 {
     struct tierce__key key = store_key(s, n);
-    struct tierce__tier_req req = {.op = op, .keys = &key, .key_count = 1};
+    struct tierce__store_req req = {.op = op, .keys = &key, .key_count = 1};
     return store_run(s, &req);
 }
 
 static inline int store_flush(struct store *s)
 {
-    return store_simple(s, TIERCE__TIER_FLUSH, 0);
+    return store_simple(s, TIERCE__STORE_FLUSH, 0);
 }
 
 /* A flush of removals alone. */
 static inline int store_settle(struct store *s)
 {
-    struct tierce__tier_req req = {.op = TIERCE__TIER_FLUSH, .removals = true};
+    struct tierce__store_req req = {.op = TIERCE__STORE_FLUSH, .removals = true};
     return store_run(s, &req);
 }
 
 static inline int store_delete(struct store *s, uint64_t n)
 {
-    return store_simple(s, TIERCE__TIER_DELETE, n);
+    return store_simple(s, TIERCE__STORE_DELETE, n);
 }
 
 /* Of every namespace. */
 static inline int store_clear(struct store *s)
 {
-    struct tierce__tier_req req = {.op = TIERCE__TIER_CLEAR};
+    struct tierce__store_req req = {.op = TIERCE__STORE_CLEAR};
     return store_run(s, &req);
 }
 
 static inline bool store_has(struct store *s, uint64_t n)
 {
     struct tierce__key key = store_key(s, n);
-    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP, .keys = &key, .key_count = 1};
+    struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP, .keys = &key, .key_count = 1};
     return store_run(s, &req) == 0 && req.found == 1;
 }
 

@@ -65,17 +65,17 @@ static inline void no_name(void *arg, const struct tierce_plugin_name *name)
 }
 
 /* A request of one of the ops that ends in `ms`; 5 bytes where it has any. */
-static inline int run(enum tierce__tier_op op, uint32_t ms)
+static inline int run(enum tierce__store_op op, uint32_t ms)
 {
     struct connector_call call;
-    bool is_named = op != TIERCE__TIER_LIST && op != TIERCE__TIER_PING;
+    bool is_named = op != TIERCE__STORE_LIST && op != TIERCE__STORE_PING;
     connector_call_init(&call, op, is_named ? "n" : NULL, 0);
     call.req.buf = connector_object(pool, 1, 5);
     call.req.length = 5;
     call.req.each = no_name;
     call.req.deadline_ns = tierce__deadline_in_ms(ms);
     int rc = connector_call_run(connector, &call);
-    if (op == TIERCE__TIER_LOOKUP && rc == 0)
+    if (op == TIERCE__STORE_LOOKUP && rc == 0)
         rc = (int)call.req.found;
     ck_assert_uint_eq(atomic_load(&call.req.buf->refs), 1);
     tierce__buf_release(call.req.buf);

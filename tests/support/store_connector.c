@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPS = TIERCE__TIER_PING + 1, PAGE = 7 };
+enum { OPS = TIERCE__STORE_PING + 1, PAGE = 7 };
 
 struct object {
     struct object *next;
@@ -66,7 +66,7 @@ static void *copy(const void *bytes, size_t count)
     return memory;
 }
 
-static void put(struct store_connector *store, const struct tierce__tier_req *req)
+static void put(struct store_connector *store, const struct tierce__store_req *req)
 {
     struct object **at = find(store, req->names);
     if (*at != NULL)
@@ -81,7 +81,7 @@ static void put(struct store_connector *store, const struct tierce__tier_req *re
     store->objects = object;
 }
 
-static int get(struct store_connector *store, struct tierce__tier_req *req)
+static int get(struct store_connector *store, struct tierce__store_req *req)
 {
     const struct object *object = *find(store, req->names);
     if (object == NULL)
@@ -93,7 +93,7 @@ static int get(struct store_connector *store, struct tierce__tier_req *req)
 }
 
 /* The cursor counts objects from the oldest on, so that deleting listed ones skips none. */
-static void list(struct store_connector *store, struct tierce__tier_req *req)
+static void list(struct store_connector *store, struct tierce__store_req *req)
 {
     uint64_t seen = 0, told = 0;
     req->cursor = 0;
@@ -112,7 +112,7 @@ static void list(struct store_connector *store, struct tierce__tier_req *req)
 }
 
 /* Under the mutex. */
-static void carry_out(struct store_connector *store, struct tierce__tier_req *req)
+static void carry_out(struct store_connector *store, struct tierce__store_req *req)
 {
     unsigned op = (unsigned)req->op;
     bool fails = store->fails[op].times > 0;
@@ -123,20 +123,20 @@ static void carry_out(struct store_connector *store, struct tierce__tier_req *re
     if (fails && !store->fails[op].after)
         return;
     switch (req->op) {
-    case TIERCE__TIER_LOOKUP:
+    case TIERCE__STORE_LOOKUP:
         req->found = 0;
         while (req->found < req->name_count && *find(store, &req->names[req->found]) != NULL)
             req->found++;
         break;
-    case TIERCE__TIER_GET: {
+    case TIERCE__STORE_GET: {
         int status = get(store, req);
         req->status = fails ? req->status : status;
         break;
     }
-    case TIERCE__TIER_PUT:
+    case TIERCE__STORE_PUT:
         put(store, req);
         break;
-    case TIERCE__TIER_DELETE: {
+    case TIERCE__STORE_DELETE: {
         struct object **at = find(store, req->names);
         if ((store->base.caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
             req->status = TIERCE_E_UNSUPPORTED;
@@ -144,25 +144,25 @@ static void carry_out(struct store_connector *store, struct tierce__tier_req *re
             drop(at);
         break;
     }
-    case TIERCE__TIER_LIST:
+    case TIERCE__STORE_LIST:
         list(store, req);
         break;
-    case TIERCE__TIER_PING:
+    case TIERCE__STORE_PING:
         break;
-    case TIERCE__TIER_HIDE:
-    case TIERCE__TIER_FLUSH:
-    case TIERCE__TIER_CLEAR:
-    case TIERCE__TIER_SIBLINGS:
+    case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_FLUSH:
+    case TIERCE__STORE_CLEAR:
+    case TIERCE__STORE_SIBLINGS:
         ck_abort_msg("a connector has no such operation");
     }
 }
 
-static struct tierce__tier_req *req_of(struct tierce__list *node)
+static struct tierce__store_req *req_of(struct tierce__list *node)
 {
-    return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
+    return TIERCE__CONTAINER_OF(node, struct tierce__store_req, node);
 }
 
-static void answer(struct store_connector *store, struct tierce__tier_req *req)
+static void answer(struct store_connector *store, struct tierce__store_req *req)
 {
     pthread_mutex_lock(&store->mutex);
     carry_out(store, req);
@@ -170,7 +170,7 @@ static void answer(struct store_connector *store, struct tierce__tier_req *req)
     req->done(req);
 }
 
-static void submit(struct tierce__connector *base, struct tierce__tier_req *req)
+static void submit(struct tierce__connector *base, struct tierce__store_req *req)
 {
     struct store_connector *store = (struct store_connector *)base;
     pthread_mutex_lock(&store->mutex);
@@ -243,7 +243,7 @@ static bool close_store(struct tierce__connector *base, uint64_t deadline_ns)
     if (store->has_thread)
         pthread_join(store->thread, NULL);
     while (!tierce__list_empty(&store->held)) {
-        struct tierce__tier_req *req = req_of(store->held.next);
+        struct tierce__store_req *req = req_of(store->held.next);
         tierce__list_remove(&req->node);
         req->status = TIERCE_E_CANCELLED;
         req->done(req);
@@ -299,7 +299,7 @@ void store_connector_mark(struct store_connector *store, bool repeats, bool conn
     pthread_mutex_unlock(&store->mutex);
 }
 
-void store_connector_hold(struct store_connector *store, enum tierce__tier_op op)
+void store_connector_hold(struct store_connector *store, enum tierce__store_op op)
 {
     pthread_mutex_lock(&store->mutex);
     store->holds[op] = true;
@@ -314,7 +314,7 @@ static bool ends_with(const struct tierce_plugin_name *name, const char *ending)
 
 bool store_connector_let_one_go(struct store_connector *store, const char *ending)
 {
-    struct tierce__tier_req *found = NULL;
+    struct tierce__store_req *found = NULL;
     pthread_mutex_lock(&store->mutex);
     TIERCE__LIST_FOR_EACH (it, &store->held) {
         if (found == NULL && (ending == NULL || ends_with(req_of(it)->names, ending)))
@@ -349,7 +349,7 @@ size_t store_connector_held(struct store_connector *store)
     return count;
 }
 
-void store_connector_fail(struct store_connector *store, enum tierce__tier_op op, int status,
+void store_connector_fail(struct store_connector *store, enum tierce__store_op op, int status,
                           unsigned times, bool after)
 {
     pthread_mutex_lock(&store->mutex);
@@ -374,7 +374,7 @@ size_t store_connector_objects(struct store_connector *store)
     return count;
 }
 
-unsigned store_connector_count(struct store_connector *store, enum tierce__tier_op op)
+unsigned store_connector_count(struct store_connector *store, enum tierce__store_op op)
 {
     pthread_mutex_lock(&store->mutex);
     unsigned count = store->counts[op];

@@ -20,7 +20,7 @@ struct tierce__connector *store_connector_base(struct store_connector *store);
 void store_connector_set_late(struct store_connector *store, unsigned ms);
 
 /* Requests of that kind wait until they are let go. */
-void store_connector_hold(struct store_connector *store, enum tierce__tier_op op);
+void store_connector_hold(struct store_connector *store, enum tierce__store_op op);
 /* Those held are carried out, the first first, and no more are held. Returns how many. */
 size_t store_connector_let_go(struct store_connector *store);
 /* One of those held: the one for a name that ends so, or the first for NULL. False: there is
@@ -29,7 +29,7 @@ bool store_connector_let_one_go(struct store_connector *store, const char *endin
 size_t store_connector_held(struct store_connector *store);
 
 /* The next `times` requests of that kind fail so, without an effect; `after`: with their effect. */
-void store_connector_fail(struct store_connector *store, enum tierce__tier_op op, int status,
+void store_connector_fail(struct store_connector *store, enum tierce__store_op op, int status,
                           unsigned times, bool after);
 
 /* From now on failures are those of earlier requests, and connections are made for requests. */
@@ -40,7 +40,7 @@ void store_connector_set_keeps(struct store_connector *store);
 
 /* Objects there, and requests of a kind so far. */
 size_t store_connector_objects(struct store_connector *store);
-unsigned store_connector_count(struct store_connector *store, enum tierce__tier_op op);
+unsigned store_connector_count(struct store_connector *store, enum tierce__store_op op);
 /* Of the last request. */
 enum tierce__connector_urgency store_connector_urgency(struct store_connector *store);
 /* Cuts every object to so many bytes. */

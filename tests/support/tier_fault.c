@@ -11,7 +11,7 @@
 #include "base/lock.h"
 #include "base/mix.h"
 
-#define FAULT_OPS  (TIERCE__TIER_PING + 1)
+#define FAULT_OPS  (TIERCE__STORE_PING + 1)
 #define FAULT_PAGE 4096u
 
 struct fault {
@@ -29,8 +29,8 @@ struct fault {
 
 /* A request on its way through: a copy goes to the tier behind, so that its own is untouched. */
 struct passage {
-    struct tierce__tier_req inner;
-    struct tierce__tier_req *outer;
+    struct tierce__store_req inner;
+    struct tierce__store_req *outer;
     struct fault *fault;
     struct tierce__fault_rule rule;
     uint64_t due_ns;
@@ -39,7 +39,7 @@ struct passage {
 
 static void answer(struct passage *p)
 {
-    struct tierce__tier_req *outer = p->outer;
+    struct tierce__store_req *outer = p->outer;
     outer->status = p->inner.status;
     outer->found = p->inner.found;
     outer->lent = p->inner.lent;
@@ -72,8 +72,8 @@ static bool lends(const struct fault *f)
 
 static void flip(const struct passage *p)
 {
-    const struct tierce__tier_req *req = &p->inner;
-    bool whole = lends(p->fault) || req->op == TIERCE__TIER_PUT;
+    const struct tierce__store_req *req = &p->inner;
+    bool whole = lends(p->fault) || req->op == TIERCE__STORE_PUT;
     uint64_t start = whole ? 0 : req->offset;
     uint64_t end = whole ? req->buf->bytes : req->offset + req->length;
     uint64_t bit = p->rule.bit;
@@ -99,7 +99,7 @@ static void flip_put(struct passage *p)
 
 static void submit_short(struct passage *p)
 {
-    struct tierce__tier_req *req = &p->inner;
+    struct tierce__store_req *req = &p->inner;
     req->length = req->length / 2 / FAULT_PAGE * FAULT_PAGE;
     if (req->length > 0) {
         p->fault->next->ops->submit(p->fault->next, req);
@@ -109,14 +109,14 @@ static void submit_short(struct passage *p)
     }
 }
 
-static void inner_done(struct tierce__tier_req *req)
+static void inner_done(struct tierce__store_req *req)
 {
     struct passage *p = req->arg;
-    if (p->rule.kind == TIERCE__FAULT_FLIP && req->op == TIERCE__TIER_GET && req->status == 0)
+    if (p->rule.kind == TIERCE__FAULT_FLIP && req->op == TIERCE__STORE_GET && req->status == 0)
         flip(p);
     if (p->rule.kind == TIERCE__FAULT_SHORT && req->status == 0)
         req->status = p->rule.status;
-    if (req->op == TIERCE__TIER_PUT && req->buf != p->outer->buf) {
+    if (req->op == TIERCE__STORE_PUT && req->buf != p->outer->buf) {
         tierce__buf_release(req->buf);
         req->buf = p->outer->buf;
     }
@@ -136,7 +136,7 @@ static bool draw_rule(struct tierce__fault_rule *rule, uint64_t *state)
 }
 
 /* The rule that hits this request, or one of kind NONE. */
-static struct tierce__fault_rule next_rule(struct fault *f, enum tierce__tier_op op)
+static struct tierce__fault_rule next_rule(struct fault *f, enum tierce__store_op op)
 {
     struct tierce__fault_rule rule = {0};
     tierce__lock_take(&f->lock);
@@ -153,14 +153,14 @@ static struct tierce__fault_rule next_rule(struct fault *f, enum tierce__tier_op
 }
 
 /* Whether a kind means something to a request; others pass. */
-static bool applies(const struct fault *f, enum tierce__fault_kind kind, enum tierce__tier_op op)
+static bool applies(const struct fault *f, enum tierce__fault_kind kind, enum tierce__store_op op)
 {
     if (kind == TIERCE__FAULT_FLIP)
-        return op == TIERCE__TIER_GET || op == TIERCE__TIER_PUT;
-    return kind != TIERCE__FAULT_SHORT || (op == TIERCE__TIER_GET && !lends(f));
+        return op == TIERCE__STORE_GET || op == TIERCE__STORE_PUT;
+    return kind != TIERCE__FAULT_SHORT || (op == TIERCE__STORE_GET && !lends(f));
 }
 
-static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
     struct passage *p = tierce__calloc(1, sizeof(*p));
@@ -195,7 +195,7 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
         submit_short(p);
         break;
     case TIERCE__FAULT_FLIP:
-        if (req->op == TIERCE__TIER_PUT)
+        if (req->op == TIERCE__STORE_PUT)
             flip_put(p);
         f->next->ops->submit(f->next, &p->inner);
         break;
@@ -330,7 +330,7 @@ int tierce__fault_create(struct tierce__tier **out, struct tierce__tier *next)
     return 0;
 }
 
-void tierce__fault_set(struct tierce__tier *tier, enum tierce__tier_op op,
+void tierce__fault_set(struct tierce__tier *tier, enum tierce__store_op op,
                        const struct tierce__fault_rule *rule)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);

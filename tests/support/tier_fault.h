@@ -8,7 +8,7 @@
  * A tier around a tier that fails on command: for tests, and for trying a running system.
  *
  *     tierce__fault_create(&wrapped, disk);
- *     tierce__fault_set(wrapped, TIERCE__TIER_GET, &(struct tierce__fault_rule){
+ *     tierce__fault_set(wrapped, TIERCE__STORE_GET, &(struct tierce__fault_rule){
  *             .kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 2, .times = 1});
  *
  * One rule per operation. With a seed it hits at random: which of the requests, which bit, and how
@@ -44,7 +44,7 @@ struct tierce__fault_rule {
 TIERCE_MUSTUSE int tierce__fault_create(struct tierce__tier **out, struct tierce__tier *next);
 
 /* Sets the rule of an operation; NULL ends it. */
-void tierce__fault_set(struct tierce__tier *tier, enum tierce__tier_op op,
+void tierce__fault_set(struct tierce__tier *tier, enum tierce__store_op op,
                        const struct tierce__fault_rule *rule);
 
 #endif

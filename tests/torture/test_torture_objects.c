@@ -103,7 +103,7 @@ static bool tell(void)
 
 static void settle(void)
 {
-    tierce__fault_set(fault, TIERCE__TIER_CLEAR, NULL);
+    tierce__fault_set(fault, TIERCE__STORE_CLEAR, NULL);
     ck_assert_int_ge(tierce__objects_clear(space), 0);
     (void)!tierce_engine_flush(fx.engine, 60000);
     empty_memory(); /* of pages of small values too */
@@ -138,9 +138,9 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
-                                           TIERCE__TIER_PUT,    TIERCE__TIER_DELETE,
-                                           TIERCE__TIER_FLUSH,  TIERCE__TIER_CLEAR};
+static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_GET,
+                                            TIERCE__STORE_PUT,    TIERCE__STORE_DELETE,
+                                            TIERCE__STORE_FLUSH,  TIERCE__STORE_CLEAR};
 
 START_TEST(each_request_to_the_disk_fails_once)
 {

@@ -41,19 +41,19 @@ bool tierce__health_is_fault(int status)
 
 /* Whether an answer counts against the tier. A full disk, and one that may only be read, fail
  * writes only: their chunks can be read. */
-static bool counts_against(const struct tierce__tier_req *req)
+static bool counts_against(const struct tierce__store_req *req)
 {
     int status = req->status;
-    bool writes = req->op == TIERCE__TIER_PUT || req->op == TIERCE__TIER_FLUSH;
+    bool writes = req->op == TIERCE__STORE_PUT || req->op == TIERCE__STORE_FLUSH;
     bool may_not = status == -EACCES || status == -EPERM || status == -EROFS;
     return tierce__health_is_fault(status) && status != -ENOSPC && status != -EDQUOT &&
            !(writes && may_not);
 }
 
-static bool reaches_device(const struct tierce__tier_req *req)
+static bool reaches_device(const struct tierce__store_req *req)
 {
-    return req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT ||
-           req->op == TIERCE__TIER_PING;
+    return req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT ||
+           req->op == TIERCE__STORE_PING;
 }
 
 /* ---- how fast it reads --------------------------------------------------------------------- */
@@ -111,7 +111,7 @@ static uint64_t latency_within(const struct tierce__health *health, uint64_t too
 }
 
 /* Whether the tier was silent for far longer than it takes to read. Under the lock. */
-static bool ends_stall(struct tierce__health *health, const struct tierce__tier_req *req,
+static bool ends_stall(struct tierce__health *health, const struct tierce__store_req *req,
                        uint64_t now_ns)
 {
     uint64_t silent_ns = now_ns - health->busy_since_ns;
@@ -127,7 +127,7 @@ static bool ends_stall(struct tierce__health *health, const struct tierce__tier_
 }
 
 /* Whether an answer says nothing about the speed. Under the lock. */
-static bool is_left_out(struct tierce__health *health, const struct tierce__tier_req *req,
+static bool is_left_out(struct tierce__health *health, const struct tierce__store_req *req,
                         uint64_t now_ns)
 {
     if (req->status != 0)
@@ -139,7 +139,7 @@ static bool is_left_out(struct tierce__health *health, const struct tierce__tier
     return (double)req->length * health->busy_s <= health->busy_bytes * silent_s;
 }
 
-static void end_reading(struct tierce__health *health, const struct tierce__tier_req *req,
+static void end_reading(struct tierce__health *health, const struct tierce__store_req *req,
                         uint64_t now_ns)
 {
     double took_s = (double)(now_ns - req->begun_ns) / 1e9;
@@ -188,7 +188,7 @@ void tierce__health_speed(struct tierce__health *health, struct tierce__speed *o
 
 /* ---- whether it is asked ------------------------------------------------------------------- */
 
-bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req *req)
+bool tierce__health_pass(struct tierce__health *health, struct tierce__store_req *req)
 {
     uint64_t now_ns = tierce__now_ns();
     req->begun_ns = now_ns;
@@ -197,14 +197,14 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req 
         return tierce__breaker_closed(&health->breaker);
     if (!tierce__breaker_pass(&health->breaker, now_ns))
         return false;
-    if (req->op == TIERCE__TIER_GET)
+    if (req->op == TIERCE__STORE_GET)
         begin_reading(health, now_ns);
     return true;
 }
 
 /* Whether the tier has answered nothing since the begin of a request that reached its deadline.
  * Under the lock. */
-static bool hangs(const struct tierce__health *health, const struct tierce__tier_req *req,
+static bool hangs(const struct tierce__health *health, const struct tierce__store_req *req,
                   uint64_t now_ns)
 {
     return req->status == TIERCE_E_DEADLINE && health->heard_ns < req->begun_ns &&
@@ -212,7 +212,7 @@ static bool hangs(const struct tierce__health *health, const struct tierce__tier
 }
 
 /* Whether too many of the last answers were failures, this one included, or the tier hangs. */
-static bool note_outcome(struct tierce__health *health, const struct tierce__tier_req *req,
+static bool note_outcome(struct tierce__health *health, const struct tierce__store_req *req,
                          bool failed, uint64_t now_ns)
 {
     const struct tierce__health_limits *limits = &health->limits;
@@ -226,7 +226,7 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
     if (req->status != TIERCE_E_DEADLINE)
         health->heard_ns = now_ns;
     /* An unreadable chunk is in the tier's index, and is better than none for a probe. */
-    bool may_be_there = req->op == TIERCE__TIER_GET && !health->has_proven;
+    bool may_be_there = req->op == TIERCE__STORE_GET && !health->has_proven;
     if (!failed || may_be_there) {
         health->proven = req->keys[0];
         health->has_proven = true;
@@ -236,15 +236,15 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
 }
 
 bool tierce__health_is_unanswered(const struct tierce__health *health,
-                                  const struct tierce__tier_req *req)
+                                  const struct tierce__store_req *req)
 {
     uint64_t patience_ns = health->limits.hang_ms * TIERCE__MS_NS;
-    return health->shared && req->op == TIERCE__TIER_LOOKUP && req->status == TIERCE_E_DEADLINE &&
+    return health->shared && req->op == TIERCE__STORE_LOOKUP && req->status == TIERCE_E_DEADLINE &&
            (req->found > 0 || req->deadline_ns < req->begun_ns + patience_ns);
 }
 
 /* Whether a remote tier hangs; its requests leave the process. */
-static bool note_lookup(struct tierce__health *health, const struct tierce__tier_req *req,
+static bool note_lookup(struct tierce__health *health, const struct tierce__store_req *req,
                         uint64_t now_ns)
 {
     bool is_answer = req->status != TIERCE_E_DEADLINE || req->found > 0;
@@ -258,10 +258,10 @@ static bool note_lookup(struct tierce__health *health, const struct tierce__tier
 
 /* A lookup that reached its deadline counts for the tier's health; an answered lookup does not. */
 static enum tierce__health_change note_index(struct tierce__health *health,
-                                             const struct tierce__tier_req *req)
+                                             const struct tierce__store_req *req)
 {
     uint64_t now_ns = tierce__now_ns();
-    bool asks_outside = health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0;
+    bool asks_outside = health->shared && req->op == TIERCE__STORE_LOOKUP && req->key_count > 0;
     bool failed = counts_against(req);
     if (req->repeats)
         return TIERCE__HEALTH_SAME;
@@ -285,7 +285,7 @@ static enum tierce__health_change note_index(struct tierce__health *health,
 
 /* A store that says that it is there: it is asked again, and its requests tell the rest. */
 static enum tierce__health_change note_ping(struct tierce__health *health,
-                                            const struct tierce__tier_req *req)
+                                            const struct tierce__store_req *req)
 {
     bool was_closed = tierce__breaker_closed(&health->breaker), ok = req->status == 0;
     if (req->repeats) {
@@ -299,10 +299,10 @@ static enum tierce__health_change note_ping(struct tierce__health *health,
 
 /* A read, or a write. */
 static enum tierce__health_change note_transfer(struct tierce__health *health,
-                                                const struct tierce__tier_req *req)
+                                                const struct tierce__store_req *req)
 {
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
-    if (req->op == TIERCE__TIER_GET)
+    if (req->op == TIERCE__STORE_GET)
         end_reading(health, req, now_ns);
     bool failed = counts_against(req) && !req->repeats;
     if (!failed && req->status != 0) {
@@ -316,7 +316,7 @@ static enum tierce__health_change note_transfer(struct tierce__health *health,
             tierce__breaker_let_go(&health->breaker);
         return is_back ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME;
     }
-    tierce__latency_add(req->op == TIERCE__TIER_GET ? &health->reads : &health->writes, took_ns);
+    tierce__latency_add(req->op == TIERCE__STORE_GET ? &health->reads : &health->writes, took_ns);
     failed =
         failed || (health->limits.slow_ms > 0 && took_ns > health->limits.slow_ms * TIERCE__MS_NS);
     bool was_closed = tierce__breaker_closed(&health->breaker);
@@ -331,12 +331,12 @@ static enum tierce__health_change note_transfer(struct tierce__health *health,
 }
 
 enum tierce__health_change tierce__health_note(struct tierce__health *health,
-                                               const struct tierce__tier_req *req)
+                                               const struct tierce__store_req *req)
 {
     if (!reaches_device(req))
         return note_index(health, req);
     enum tierce__health_change change =
-        req->op == TIERCE__TIER_PING ? note_ping(health, req) : note_transfer(health, req);
+        req->op == TIERCE__STORE_PING ? note_ping(health, req) : note_transfer(health, req);
     if (change == TIERCE__HEALTH_BACK)
         forget_speed(health);
     return change;

@@ -84,17 +84,17 @@ bool tierce__health_is_fault(int status);
 /* Whether the request is a lookup that a remote store answered only in part, or did not answer
  * within a limit shorter than hang_ms. Such a lookup is not a failure. */
 bool tierce__health_is_unanswered(const struct tierce__health *health,
-                                  const struct tierce__tier_req *req);
+                                  const struct tierce__store_req *req);
 
 /* Whether the request may be made now. If so it must be made, and its answer be noted. */
 TIERCE_MUSTUSE bool tierce__health_pass(struct tierce__health *health,
-                                        struct tierce__tier_req *req);
+                                        struct tierce__store_req *req);
 
 enum tierce__health_change { TIERCE__HEALTH_SAME, TIERCE__HEALTH_LOST, TIERCE__HEALTH_BACK };
 
 /* The answer of a request that passed. */
 enum tierce__health_change tierce__health_note(struct tierce__health *health,
-                                               const struct tierce__tier_req *req);
+                                               const struct tierce__store_req *req);
 
 /* Closed: it is in service. Open: it is out of service. Half open: one request tries it. */
 enum tierce__health_state {

@@ -9,7 +9,7 @@
 enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LATE };
 
 struct segment {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce__fetch *fetch;
     /* Changed under the lock. HERE is also read without it, by those who then read the bytes:
      * stored with release, loaded with acquire. */
@@ -69,7 +69,7 @@ static size_t bin_of(const struct tierce__key *key)
     return tierce__key_spread(key) % TIERCE__FETCH_BINS;
 }
 
-static void segment_done(struct tierce__tier_req *req);
+static void segment_done(struct tierce__store_req *req);
 
 static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t rung,
                                         const struct tierce__storage_chunk *chunk,
@@ -99,14 +99,14 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t run
     for (uint32_t i = 0; i < count; i++) {
         uint64_t end = shape->segment_end[i];
         fetch->segments[i].fetch = fetch;
-        fetch->segments[i].req = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                                           .done = segment_done,
-                                                           .arg = &fetch->segments[i],
-                                                           .keys = &fetch->key,
-                                                           .key_count = 1,
-                                                           .buf = fetch->buf,
-                                                           .offset = start,
-                                                           .length = end - start};
+        fetch->segments[i].req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                                            .done = segment_done,
+                                                            .arg = &fetch->segments[i],
+                                                            .keys = &fetch->key,
+                                                            .key_count = 1,
+                                                            .buf = fetch->buf,
+                                                            .offset = start,
+                                                            .length = end - start};
         start = end;
     }
     return fetch;
@@ -323,7 +323,7 @@ static void answer(struct segment *segment, int status)
         free_fetch(fetch);
 }
 
-static void segment_done(struct tierce__tier_req *req)
+static void segment_done(struct tierce__store_req *req)
 {
     struct segment *segment = req->arg;
     tierce__storage_note(segment->fetch->engine, segment->fetch->rung, req);

@@ -48,7 +48,7 @@ int tierce__sibling_check(const struct tierce_view *view, const struct tierce__s
 /* A read that may outlive its waiter: abandoning it is not a fault of the tier, which has the time
  * of a load for it. */
 struct head_read {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce__key key;
     struct tierce_engine *engine;
     size_t rung;
@@ -61,7 +61,7 @@ static void free_read(struct head_read *r)
     tierce__free(r);
 }
 
-static void head_done(struct tierce__tier_req *req)
+static void head_done(struct tierce__store_req *req)
 {
     struct head_read *r = req->arg;
     tierce__storage_note(r->engine, r->rung, req);
@@ -79,14 +79,14 @@ static struct head_read *make_read(struct tierce_engine *engine, size_t rung,
     r->rung = rung;
     r->key = *key;
     r->req =
-        (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                  .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
-                                  .done = head_done,
-                                  .arg = r,
-                                  .keys = &r->key,
-                                  .key_count = 1,
-                                  .buf = tierce__storage_alloc(engine, bytes),
-                                  .length = bytes};
+        (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                   .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                                   .done = head_done,
+                                   .arg = r,
+                                   .keys = &r->key,
+                                   .key_count = 1,
+                                   .buf = tierce__storage_alloc(engine, bytes),
+                                   .length = bytes};
     tierce__await_begin(&r->await);
     tierce__await_expect(&r->await);
     return r;

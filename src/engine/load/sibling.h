@@ -7,7 +7,7 @@
 /*
  * Hits inside a chunk: if a chunk of a sequence is missing, a sibling may be stored: a chunk that
  * follows the same prefix and begins with the same blocks, but then diverges or ends sooner. The
- * tiers name candidates (TIERCE__TIER_SIBLINGS); the block hashes in a candidate's header say how
+ * tiers name candidates (TIERCE__STORE_SIBLINGS); the block hashes in a candidate's header say how
  * far it is the same.
  *
  * Thread: any.

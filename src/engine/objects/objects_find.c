@@ -40,7 +40,7 @@ struct tierce__object_reading {
     uint64_t have;  /* bytes of the object that are there */
     uint32_t sound; /* leading pieces of the value that match their checksums */
     struct tierce__object_form form;
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
 };
 
 /* The engine's state of a find. */
@@ -202,7 +202,7 @@ static void leave_rung(struct tierce__object_reading *r, int status)
 static void read_on(struct tierce__object_reading *r, enum step step)
 {
     r->step = step;
-    r->req.op = TIERCE__TIER_GET;
+    r->req.op = TIERCE__STORE_GET;
     r->req.deadline_ns = r->deadline_ns;
     r->req.buf = r->buf;
     r->req.offset = r->have;
@@ -358,7 +358,7 @@ static void go_on(struct tierce__object_reading *r)
     }
 }
 
-static void answered(struct tierce__tier_req *req)
+static void answered(struct tierce__store_req *req)
 {
     struct tierce__object_reading *r = req->arg;
     struct tierce_engine *engine = r->engine;
@@ -374,13 +374,13 @@ static bool ask_rung(struct tierce__object_reading *r)
     struct tierce_engine *engine = r->engine;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     r->step = STEP_LOOKUP;
-    r->req = (struct tierce__tier_req){.op = TIERCE__TIER_LOOKUP,
-                                       .deadline_ns = deadline_ns < r->deadline_ns ? deadline_ns
-                                                                                   : r->deadline_ns,
-                                       .done = answered,
-                                       .arg = r,
-                                       .keys = &r->name->key,
-                                       .key_count = 1};
+    r->req = (struct tierce__store_req){
+        .op = TIERCE__STORE_LOOKUP,
+        .deadline_ns = deadline_ns < r->deadline_ns ? deadline_ns : r->deadline_ns,
+        .done = answered,
+        .arg = r,
+        .keys = &r->name->key,
+        .key_count = 1};
     if (tierce__health_serves(&engine->rungs[r->rung].health) &&
         tierce__storage_submit(engine, r->rung, &r->req))
         return true;

@@ -170,7 +170,7 @@ int tierce__objects_settle(struct tierce__objects *space)
 struct settling {
     struct tierce_engine *engine;
     size_t rung; /* that is making its removals durable */
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
 };
 
 _Static_assert(sizeof(struct settling) <= sizeof(((struct tierce__object_settle *)0)->scratch),
@@ -178,7 +178,7 @@ _Static_assert(sizeof(struct settling) <= sizeof(((struct tierce__object_settle 
 
 static void settle_rungs(struct tierce__object_settle *settle);
 
-static void rung_settled(struct tierce__tier_req *req)
+static void rung_settled(struct tierce__store_req *req)
 {
     struct tierce__object_settle *settle = req->arg;
     struct settling *s = (struct settling *)(void *)settle->scratch;
@@ -197,12 +197,12 @@ static void settle_rungs(struct tierce__object_settle *settle)
     while (++s->rung < s->engine->rung_count) {
         if ((s->engine->rungs[s->rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
-        s->req = (struct tierce__tier_req){.op = TIERCE__TIER_FLUSH,
-                                           .removals = true,
-                                           .deadline_ns =
-                                               tierce__deadline_in_ms(s->engine->settings.load_ms),
-                                           .done = rung_settled,
-                                           .arg = settle};
+        s->req = (struct tierce__store_req){.op = TIERCE__STORE_FLUSH,
+                                            .removals = true,
+                                            .deadline_ns =
+                                                tierce__deadline_in_ms(s->engine->settings.load_ms),
+                                            .done = rung_settled,
+                                            .arg = settle};
         if (tierce__storage_submit(s->engine, s->rung, &s->req))
             return;
         settle->status = TIERCE_E_DOWN;
@@ -312,10 +312,10 @@ struct purge {
     size_t rung;
     struct tierce__key key;
     struct tierce__object_name *name;
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
 };
 
-static void has_purged(struct tierce__tier_req *req)
+static void has_purged(struct tierce__store_req *req)
 {
     struct purge *purge = req->arg;
     struct tierce_engine *engine = purge->engine;
@@ -351,13 +351,13 @@ static void purge(struct tierce_engine *engine, size_t rung, const struct tierce
     purge->engine = engine;
     purge->rung = rung;
     purge->key = *key;
-    purge->req = (struct tierce__tier_req){.op = TIERCE__TIER_DELETE,
-                                           .deadline_ns = tierce__deadline_in_ms(DELETE_MS),
-                                           .done = has_purged,
-                                           .arg = purge,
-                                           .keys = &purge->key,
-                                           .key_count = 1,
-                                           .left = TIERCE__LEFT_DELETED};
+    purge->req = (struct tierce__store_req){.op = TIERCE__STORE_DELETE,
+                                            .deadline_ns = tierce__deadline_in_ms(DELETE_MS),
+                                            .done = has_purged,
+                                            .arg = purge,
+                                            .keys = &purge->key,
+                                            .key_count = 1,
+                                            .left = TIERCE__LEFT_DELETED};
     atomic_fetch_add(&engine->purges, 1);
     bool passed = tierce__storage_submit(engine, rung, &purge->req);
     TIERCE_ASSERT(passed); /* deletions are not held up by the breaker */

@@ -239,24 +239,24 @@ static void unlink_page(struct tierce__small_partition *p, struct tierce__small_
     p->live_pages--;
 }
 
-static void nothing(struct tierce__tier_req *req)
+static void nothing(struct tierce__store_req *req)
 {
     (void)req;
 }
 
 /* The memory tier completes every request inside submit. */
-static int ask_memory(struct tierce__smalls *smalls, enum tierce__tier_op op,
+static int ask_memory(struct tierce__smalls *smalls, enum tierce__store_op op,
                       const struct tierce__key *key, struct tierce__buf *buf)
 {
-    struct tierce__tier_req req = {.op = op,
-                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                   .done = nothing,
-                                   .keys = key,
-                                   .key_count = 1,
-                                   .buf = buf,
-                                   .object_bytes = buf != NULL ? buf->bytes : 0,
-                                   .block_count = 1,
-                                   .left = TIERCE__LEFT_DELETED};
+    struct tierce__store_req req = {.op = op,
+                                    .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                    .done = nothing,
+                                    .keys = key,
+                                    .key_count = 1,
+                                    .buf = buf,
+                                    .object_bytes = buf != NULL ? buf->bytes : 0,
+                                    .block_count = 1,
+                                    .left = TIERCE__LEFT_DELETED};
     smalls->memory->ops->submit(smalls->memory, &req);
     return req.status;
 }
@@ -299,7 +299,7 @@ static int show(struct tierce__smalls *smalls, struct tierce__small_partition *p
 {
     struct tierce__buf *buf = page->buf;
     /* From here on page_left may free it. */
-    int rc = ask_memory(smalls, TIERCE__TIER_PUT, key, buf);
+    int rc = ask_memory(smalls, TIERCE__STORE_PUT, key, buf);
     if (rc < 0) { /* the tier is closed */
         tierce__lock_take(&p->lock);
         leave(p, page);
@@ -358,7 +358,7 @@ void tierce__small_page_give(struct tierce__smalls *smalls, struct tierce__small
         key = page_key(smalls, p, number, page->generation);
     tierce__lock_drop(&p->lock);
     if (is_there) /* it may have been evicted meanwhile */
-        (void)ask_memory(smalls, TIERCE__TIER_DELETE, &key, NULL);
+        (void)ask_memory(smalls, TIERCE__STORE_DELETE, &key, NULL);
 }
 
 void tierce__small_page_touch(struct tierce__smalls *smalls, struct tierce__small_partition *p,

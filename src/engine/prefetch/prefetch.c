@@ -129,7 +129,7 @@ static void note_late(struct tierce_prefetch *p)
 
 /* ---- search in the tiers ---- */
 
-static void lookup_done(struct tierce__tier_req *req)
+static void lookup_done(struct tierce__store_req *req)
 {
     struct tierce_prefetch *p = req->arg;
     tierce__storage_note(p->engine, p->asked_rung, req);
@@ -150,8 +150,8 @@ static bool ask_rung(struct tierce_prefetch *p)
     uint64_t deadline_ns = p->patient ? tierce__ask_patience(p->engine)
                                       : tierce__deadline_in_ms(p->engine->settings.lookup_ms);
     const struct tierce__key *keys = p->keys.keys + p->found;
-    p->lookup = (struct tierce__tier_req){
-        .op = TIERCE__TIER_LOOKUP,
+    p->lookup = (struct tierce__store_req){
+        .op = TIERCE__STORE_LOOKUP,
         .deadline_ns = deadline_ns < p->deadline_ns ? deadline_ns : p->deadline_ns,
         .done = lookup_done,
         .arg = p,

@@ -66,7 +66,7 @@ struct tierce_prefetch {
     bool patient;        /* the rung is queried once more, because its answer was late */
     size_t piece_end;    /* end of the piece whose memory is waited for */
     struct tierce__prefetch_share shares[TIERCE__TIERS_MAX];
-    struct tierce__tier_req lookup;
+    struct tierce__store_req lookup;
     struct tierce__semaphore_waiter waiter;
 
     /* Under the lock of the engine's prefetches. */

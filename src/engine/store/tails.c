@@ -50,7 +50,7 @@ static void end_in_memory(struct tierce_engine *engine, const struct tierce__key
  * runs in the background: the disk's own thread reports that a chunk is on disk, and must not
  * block. */
 struct search {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce_engine *engine;
     size_t rung;
     struct tierce__key tail;  /* being searched */
@@ -62,7 +62,7 @@ struct search {
 
 static void go_on(struct search *s);
 
-static void answered(struct tierce__tier_req *req)
+static void answered(struct tierce__store_req *req)
 {
     struct search *s = req->arg;
     /* acq_rel: the later of the two continues, and sees the writes of the other. */
@@ -76,14 +76,14 @@ static bool ask(struct search *s)
     if (++s->blocks >= s->block_count)
         return false;
     set_tail(&s->tail, s->hashes, s->blocks);
-    s->req = (struct tierce__tier_req){.op = TIERCE__TIER_LOOKUP,
-                                       .deadline_ns =
-                                           tierce__deadline_in_ms(s->engine->settings.load_ms),
-                                       .done = answered,
-                                       .arg = s,
-                                       .keys = &s->tail,
-                                       .key_count = 1,
-                                       .recall = TIERCE__RECALL_OLD};
+    s->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
+                                        .deadline_ns =
+                                            tierce__deadline_in_ms(s->engine->settings.load_ms),
+                                        .done = answered,
+                                        .arg = s,
+                                        .keys = &s->tail,
+                                        .key_count = 1,
+                                        .recall = TIERCE__RECALL_OLD};
     atomic_store_explicit(&s->is_answered, false, memory_order_relaxed);
     return tierce__storage_submit(s->engine, s->rung, &s->req);
 }

@@ -27,7 +27,7 @@ static bool is_down(const struct tierce__disk *d)
     return d->abandoned > 0 && d->abandoned >= (d->io_depth + 1) / 2;
 }
 
-static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
+static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
 {
     size_t found = 0;
     while (found < req->key_count) {
@@ -46,7 +46,7 @@ static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
     return 0;
 }
 
-static int siblings(const struct tierce__disk *d, struct tierce__tier_req *req)
+static int siblings(const struct tierce__disk *d, struct tierce__store_req *req)
 {
     uint32_t slots[TIERCE__SIBLINGS_MAX];
     size_t got = tierce__siblings_find(d->siblings, slots, TIERCE__SIBLINGS_MAX, &req->keys[0]);
@@ -84,9 +84,9 @@ static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__
     return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
 }
 
-static struct tierce__tier_req *put_of(struct tierce__list *by_key)
+static struct tierce__store_req *put_of(struct tierce__list *by_key)
 {
-    return TIERCE__CONTAINER_OF(by_key, struct tierce__tier_req, scratch[1]);
+    return TIERCE__CONTAINER_OF(by_key, struct tierce__store_req, scratch[1]);
 }
 
 /* Waiting puts are not yet written, and their successors are useless without them: so the newest
@@ -105,13 +105,13 @@ static bool is_queued(struct tierce__disk *d, const struct tierce__key *key)
     return false;
 }
 
-static bool put_is_sane(const struct tierce__tier_req *req)
+static bool put_is_sane(const struct tierce__store_req *req)
 {
     return req->buf != NULL && req->object_bytes > 0 &&
            req->object_bytes % TIERCE__JOURNAL_PAGE == 0 && req->object_bytes <= req->buf->bytes;
 }
 
-static bool get_is_sane(const struct tierce__tier_req *req)
+static bool get_is_sane(const struct tierce__store_req *req)
 {
     return req->buf != NULL && req->offset % TIERCE__JOURNAL_PAGE == 0 &&
            req->length % TIERCE__JOURNAL_PAGE == 0 && req->offset <= req->buf->bytes &&
@@ -121,7 +121,7 @@ static bool get_is_sane(const struct tierce__tier_req *req)
 /* The accepting part of a request that has to wait; its status is TIERCE_E_CANCELLED until then. */
 static const int queued = TIERCE_E_CANCELLED;
 
-static int accept_get(struct tierce__disk *d, struct tierce__tier_req *req)
+static int accept_get(struct tierce__disk *d, struct tierce__store_req *req)
 {
     if (!get_is_sane(req))
         return TIERCE_E_ARGUMENT;
@@ -132,7 +132,7 @@ static int accept_get(struct tierce__disk *d, struct tierce__tier_req *req)
     return queued;
 }
 
-static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req)
+static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
 {
     if (!put_is_sane(req))
         return TIERCE_E_ARGUMENT;
@@ -160,7 +160,7 @@ static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
                           struct tierce__list *finished)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, bin_of(d, key)) {
-        struct tierce__tier_req *put = put_of(it);
+        struct tierce__store_req *put = put_of(it);
         if (!tierce__key_equal(put->keys, key))
             continue;
         tierce__list_remove(&put->node);
@@ -169,7 +169,7 @@ static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
     }
 }
 
-static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req,
+static int accept_delete(struct tierce__disk *d, struct tierce__store_req *req,
                          struct tierce__list *finished)
 {
     if (req->only_asks) {
@@ -189,7 +189,7 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req,
     return visible ? 0 : TIERCE_E_MISS;
 }
 
-static int accept_hide(struct tierce__disk *d, struct tierce__tier_req *req)
+static int accept_hide(struct tierce__disk *d, struct tierce__store_req *req)
 {
     uint32_t slot = tierce__disk_find(d, req->keys);
     if (slot == TIERCE__INDEX_NONE)
@@ -199,12 +199,12 @@ static int accept_hide(struct tierce__disk *d, struct tierce__tier_req *req)
 }
 
 /* The lock is dropped on the way. */
-static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
+static int accept_clear(struct tierce__disk *d, struct tierce__store_req *req,
                         struct tierce__list *finished)
 {
     const struct tierce__key *ns_of = req->key_count > 0 ? &req->keys[0] : NULL;
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &d->puts) {
-        struct tierce__tier_req *put = tierce__disk_req_of(it);
+        struct tierce__store_req *put = tierce__disk_req_of(it);
         if (ns_of != NULL && put->keys[0].ns != ns_of->ns)
             continue;
         tierce__list_remove(it);
@@ -223,7 +223,7 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
     return d->closing ? TIERCE_E_CLOSED : 0;
 }
 
-static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
+static int accept_flush(struct tierce__disk *d, struct tierce__store_req *req)
 {
     bool clean =
         d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT && d->journal_error == 0;
@@ -236,42 +236,42 @@ static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
     return queued;
 }
 
-static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
+static int accept_request(struct tierce__disk *d, struct tierce__store_req *req,
                           struct tierce__list *finished)
 {
     if (d->closing)
         return TIERCE_E_CLOSED;
     req->found = 0;
-    bool wants_device = req->op == TIERCE__TIER_LOOKUP || req->op == TIERCE__TIER_SIBLINGS ||
-                        req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
+    bool wants_device = req->op == TIERCE__STORE_LOOKUP || req->op == TIERCE__STORE_SIBLINGS ||
+                        req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT;
     if (wants_device && is_down(d))
         return TIERCE_E_DOWN; /* a lookup too: it would promise chunks that cannot be loaded */
     tierce__disk_expire(d);
     switch (req->op) {
-    case TIERCE__TIER_LOOKUP:
+    case TIERCE__STORE_LOOKUP:
         return lookup(d, req);
-    case TIERCE__TIER_GET:
+    case TIERCE__STORE_GET:
         return accept_get(d, req);
-    case TIERCE__TIER_PUT:
+    case TIERCE__STORE_PUT:
         return accept_put(d, req);
-    case TIERCE__TIER_DELETE:
+    case TIERCE__STORE_DELETE:
         return accept_delete(d, req, finished);
-    case TIERCE__TIER_HIDE:
+    case TIERCE__STORE_HIDE:
         return accept_hide(d, req);
-    case TIERCE__TIER_FLUSH:
+    case TIERCE__STORE_FLUSH:
         return accept_flush(d, req);
-    case TIERCE__TIER_CLEAR:
+    case TIERCE__STORE_CLEAR:
         return accept_clear(d, req, finished);
-    case TIERCE__TIER_SIBLINGS:
+    case TIERCE__STORE_SIBLINGS:
         return siblings(d, req);
-    case TIERCE__TIER_LIST:
-    case TIERCE__TIER_PING:
+    case TIERCE__STORE_LIST:
+    case TIERCE__STORE_PING:
         return TIERCE_E_UNSUPPORTED;
     }
     return TIERCE_E_ARGUMENT;
 }
 
-static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     struct tierce__disk *d = disk_of(tier);
     struct tierce__list finished;

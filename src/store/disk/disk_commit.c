@@ -337,7 +337,7 @@ static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished
 {
     int of_puts = d->unsaid_loss != 0 ? d->unsaid_loss : status;
     while (!tierce__list_empty(&d->flushing)) {
-        struct tierce__tier_req *req = tierce__disk_req_of(d->flushing.next);
+        struct tierce__store_req *req = tierce__disk_req_of(d->flushing.next);
         tierce__list_remove(&req->node);
         if (!req->removals)
             d->unsaid_loss = 0;

@@ -16,19 +16,19 @@
  * without the lock, submit them, answer requests, and sleep in poll until something happens.
  */
 
-struct tierce__tier_req *tierce__disk_req_of(struct tierce__list *node)
+struct tierce__store_req *tierce__disk_req_of(struct tierce__list *node)
 {
-    return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
+    return TIERCE__CONTAINER_OF(node, struct tierce__store_req, node);
 }
 
-void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__tier_req *put)
+void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__store_req *put)
 {
     tierce__lock_assert_held(&d->lock);
     tierce__list_remove(tierce__disk_by_key(put));
     d->queued_put_bytes -= put->object_bytes;
 }
 
-void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status)
+void tierce__disk_finish(struct tierce__list *finished, struct tierce__store_req *req, int status)
 {
     req->status = status;
     tierce__list_push_back(finished, &req->node);
@@ -37,9 +37,9 @@ void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req 
 void tierce__disk_answer(struct tierce__list *finished)
 {
     while (!tierce__list_empty(finished)) {
-        struct tierce__tier_req *req = tierce__disk_req_of(finished->next);
+        struct tierce__store_req *req = tierce__disk_req_of(finished->next);
         tierce__list_remove(&req->node);
-        if (req->op == TIERCE__TIER_PUT && (req->scratch[0] & TIERCE__DISK_HOLDS_BUF) != 0)
+        if (req->op == TIERCE__STORE_PUT && (req->scratch[0] & TIERCE__DISK_HOLDS_BUF) != 0)
             tierce__buf_release(req->buf);
         req->done(req);
     }
@@ -124,7 +124,7 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
     if (op->req != NULL)
         tierce__disk_finish(finished, op->req, op->status);
     while (!tierce__list_empty(&op->followers)) {
-        struct tierce__tier_req *req = tierce__disk_req_of(op->followers.next);
+        struct tierce__store_req *req = tierce__disk_req_of(op->followers.next);
         tierce__list_remove(&req->node);
         tierce__disk_finish(finished, req, op->status);
     }
@@ -177,7 +177,7 @@ struct sweep {
 };
 
 /* Answers a request that is too late, or that close has no time for; true if it did. */
-static bool expire(struct sweep *s, struct tierce__tier_req *req)
+static bool expire(struct sweep *s, struct tierce__store_req *req)
 {
     bool late = req->deadline_ns <= s->now;
     if (!late && !s->cancel) {
@@ -225,7 +225,7 @@ static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
     expire_list(&s, &d->flushes);
     expire_list(&s, &d->flushing);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &d->puts) {
-        struct tierce__tier_req *req = tierce__disk_req_of(it);
+        struct tierce__store_req *req = tierce__disk_req_of(it);
         if (expire(&s, req))
             tierce__disk_unqueued(d, req);
     }
@@ -240,7 +240,7 @@ static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
 
 /* ---- planning -------------------------------------------------------------------------------- */
 
-static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__tier_req *req,
+static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__store_req *req,
                                       uint32_t slot, uint64_t offset, uint64_t length)
 {
     TIERCE_ASSERT(!tierce__list_empty(&d->free_ops));
@@ -254,13 +254,13 @@ static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__tie
                                    .length = length,
                                    .sync_epoch = d->sync_epoch,
                                    .slot = slot,
-                                   .is_put = req->op == TIERCE__TIER_PUT};
+                                   .is_put = req->op == TIERCE__STORE_PUT};
     tierce__list_init(&op->followers);
     tierce__list_push_back(&d->active_ops, &op->node);
     return op;
 }
 
-static void start_get(struct tierce__disk *d, struct tierce__tier_req *req,
+static void start_get(struct tierce__disk *d, struct tierce__store_req *req,
                       struct tierce__list *finished)
 {
     uint32_t slot = tierce__disk_find(d, req->keys);
@@ -333,7 +333,7 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
 }
 
 static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
-                                            const struct tierce__tier_req *req)
+                                            const struct tierce__store_req *req)
 {
     uint32_t parent = TIERCE__NO_SLOT;
     if (req->parent != NULL)
@@ -347,7 +347,7 @@ static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
 }
 
 /* Gives a put its slot and space. Results as of find_space. */
-static int claim_place(struct tierce__disk *d, struct tierce__tier_req *req, uint32_t *slot)
+static int claim_place(struct tierce__disk *d, struct tierce__store_req *req, uint32_t *slot)
 {
     uint64_t offset;
     if ((req->scratch[0] & TIERCE__DISK_EXPECTED) == 0) {
@@ -392,7 +392,7 @@ static struct tierce__disk_op *writer_of(struct tierce__disk *d, uint32_t slot)
     return NULL;
 }
 
-bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req)
+bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__store_req *req)
 {
     if (!req->needs_parent || req->parent == NULL)
         return false;
@@ -404,7 +404,7 @@ bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce
 /* Takes the first put off the queue, unless it has to wait; false then. */
 static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 {
-    struct tierce__tier_req *req = tierce__disk_req_of(d->puts.next);
+    struct tierce__store_req *req = tierce__disk_req_of(d->puts.next);
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
     int rc = d->journal_error;
     if (slot != TIERCE__INDEX_NONE &&
@@ -481,7 +481,7 @@ static bool plan_read(struct tierce__disk *d, struct tierce__list *finished,
     }
     if (tierce__list_empty(&d->gets))
         return false;
-    struct tierce__tier_req *req = tierce__disk_req_of(d->gets.next);
+    struct tierce__store_req *req = tierce__disk_req_of(d->gets.next);
     tierce__list_remove(&req->node);
     start_get(d, req, finished);
     return true;

@@ -50,7 +50,7 @@ struct tierce__disk;
 /* A request at work: its transfers hold it, whatever becomes of the request. I/O thread only. */
 struct tierce__disk_op {
     struct tierce__list node;
-    struct tierce__tier_req *req;  /* NULL: answered already, by its deadline */
+    struct tierce__store_req *req; /* NULL: answered already, by its deadline */
     struct tierce__list followers; /* puts of the same key, answered together with this one */
     struct tierce__buf *buf;       /* a reference of our own */
     uint8_t *data;
@@ -271,12 +271,12 @@ void *tierce__disk_io_main(void *arg);
 void tierce__disk_answer(struct tierce__list *finished);
 /* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under
  * the lock. */
-bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req);
+bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__store_req *req);
 /* Puts a request on a list of those to be answered. */
-void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status);
-struct tierce__tier_req *tierce__disk_req_of(struct tierce__list *node);
+void tierce__disk_finish(struct tierce__list *finished, struct tierce__store_req *req, int status);
+struct tierce__store_req *tierce__disk_req_of(struct tierce__list *node);
 /* A put that has been taken off the queue. Under the lock. */
-void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__tier_req *put);
+void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__store_req *put);
 /* Wakes the I/O thread. Thread: any. No lock. */
 void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
 
@@ -286,7 +286,7 @@ void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
 #define TIERCE__DISK_EXPECTED 2u
 
 /* scratch[1] and [2] of a put that is queued: its place in puts_by_key. */
-static inline struct tierce__list *tierce__disk_by_key(struct tierce__tier_req *put)
+static inline struct tierce__list *tierce__disk_by_key(struct tierce__store_req *put)
 {
     return (struct tierce__list *)(void *)&put->scratch[1];
 }

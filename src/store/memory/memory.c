@@ -116,7 +116,7 @@ static void tell_left(const struct memory *memory, uint32_t slot, enum tierce__t
     memory->watch(memory->watch_arg, &event);
 }
 
-static void note_entry(struct memory *memory, uint32_t slot, const struct tierce__tier_req *req)
+static void note_entry(struct memory *memory, uint32_t slot, const struct tierce__store_req *req)
 {
     struct note *note = &memory->notes[slot];
     *note = (struct note){.object_bytes = req->object_bytes,
@@ -179,7 +179,7 @@ static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *ke
     return slot;
 }
 
-static void show_entry(struct memory *memory, uint32_t slot, const struct tierce__tier_req *req)
+static void show_entry(struct memory *memory, uint32_t slot, const struct tierce__store_req *req)
 {
     tierce__index_show(memory->index, slot);
     memory->stats.chunks++;
@@ -300,7 +300,7 @@ static void lend(struct memory *memory, struct tierce__buf *const *bufs, size_t 
 
 /* Lends leading slots while *room has bytes for them. Their lines are fetched before they are
  * written, so that the misses of all are in flight together. */
-static void lend_slots(struct memory *memory, struct tierce__tier_req *req, const uint32_t *slots,
+static void lend_slots(struct memory *memory, struct tierce__store_req *req, const uint32_t *slots,
                        size_t count, uint64_t *room)
 {
     struct tierce__buf **bufs = req->bufs + req->lent;
@@ -322,7 +322,7 @@ static void touch_slot(struct memory *memory, uint32_t slot, bool again, uint64_
         memory->policy->ops->touch(memory->policy, slot, now);
 }
 
-static int run_lookup(struct memory *memory, struct tierce__tier_req *req)
+static int run_lookup(struct memory *memory, struct tierce__store_req *req)
 {
     uint32_t slots[KEY_BATCH];
     uint64_t room = req->length;
@@ -342,7 +342,7 @@ static int run_lookup(struct memory *memory, struct tierce__tier_req *req)
     return 0;
 }
 
-static int run_get(struct memory *memory, struct tierce__tier_req *req)
+static int run_get(struct memory *memory, struct tierce__store_req *req)
 {
     uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
     if (slot == TIERCE__INDEX_NONE)
@@ -354,7 +354,7 @@ static int run_get(struct memory *memory, struct tierce__tier_req *req)
 }
 
 /* *dropped as of run_delete. */
-static int run_put(struct memory *memory, struct tierce__tier_req *req,
+static int run_put(struct memory *memory, struct tierce__store_req *req,
                    struct tierce__buf **dropped)
 {
     if (req->buf == NULL || req->buf->pool != memory->pool || req->object_bytes > req->buf->bytes)
@@ -383,7 +383,7 @@ static int run_put(struct memory *memory, struct tierce__tier_req *req,
     return 0;
 }
 
-static int run_siblings(const struct memory *memory, struct tierce__tier_req *req)
+static int run_siblings(const struct memory *memory, struct tierce__store_req *req)
 {
     uint32_t slots[TIERCE__SIBLINGS_MAX];
     size_t got =
@@ -401,20 +401,20 @@ static int run_siblings(const struct memory *memory, struct tierce__tier_req *re
 }
 
 /* *dropped = the buffer to release once the lock is gone: others may hold it. */
-static int run_delete(struct memory *memory, struct tierce__tier_req *req,
+static int run_delete(struct memory *memory, struct tierce__store_req *req,
                       struct tierce__buf **dropped)
 {
     uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
     *dropped =
-        take_entry(memory, slot, req->op == TIERCE__TIER_HIDE ? TIERCE__LEFT_VERSION : req->left);
+        take_entry(memory, slot, req->op == TIERCE__STORE_HIDE ? TIERCE__LEFT_VERSION : req->left);
     return 0;
 }
 
 /* Takes out entries from *cursor on, a bounded number per hold of the lock; false at the end.
  * Leases stay valid, and no hook runs for them, because the tier no longer holds the buffers. */
-static bool clear_some(struct memory *memory, struct tierce__tier_req *req, uint32_t *cursor)
+static bool clear_some(struct memory *memory, struct tierce__store_req *req, uint32_t *cursor)
 {
     uint32_t left = CLEAR_BATCH, places = CLEAR_PLACES;
     for (; *cursor < memory->slot_count && left > 0 && places > 0; places--, (*cursor)++) {
@@ -430,7 +430,7 @@ static bool clear_some(struct memory *memory, struct tierce__tier_req *req, uint
 }
 
 /* The lock is dropped on the way. */
-static int run_clear(struct memory *memory, struct tierce__tier_req *req)
+static int run_clear(struct memory *memory, struct tierce__store_req *req)
 {
     uint32_t cursor = 0;
     req->found = 0;
@@ -441,40 +441,40 @@ static int run_clear(struct memory *memory, struct tierce__tier_req *req)
     return memory->closed ? TIERCE_E_CLOSED : 0;
 }
 
-static int run_request(struct memory *memory, struct tierce__tier_req *req,
+static int run_request(struct memory *memory, struct tierce__store_req *req,
                        struct tierce__buf **dropped)
 {
     if (memory->closed)
         return TIERCE_E_CLOSED;
-    bool needs_key = req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH &&
-                     req->op != TIERCE__TIER_CLEAR && req->op != TIERCE__TIER_PING;
+    bool needs_key = req->op != TIERCE__STORE_LOOKUP && req->op != TIERCE__STORE_FLUSH &&
+                     req->op != TIERCE__STORE_CLEAR && req->op != TIERCE__STORE_PING;
     if (req->key_count == 0 && needs_key)
         return TIERCE_E_ARGUMENT;
     drop_expired(memory);
     switch (req->op) {
-    case TIERCE__TIER_LOOKUP:
+    case TIERCE__STORE_LOOKUP:
         return run_lookup(memory, req);
-    case TIERCE__TIER_GET:
+    case TIERCE__STORE_GET:
         return run_get(memory, req);
-    case TIERCE__TIER_PUT:
+    case TIERCE__STORE_PUT:
         return run_put(memory, req, dropped);
-    case TIERCE__TIER_DELETE:
-    case TIERCE__TIER_HIDE: /* no other thread reads this memory */
+    case TIERCE__STORE_DELETE:
+    case TIERCE__STORE_HIDE: /* no other thread reads this memory */
         return run_delete(memory, req, dropped);
-    case TIERCE__TIER_FLUSH:
+    case TIERCE__STORE_FLUSH:
         return 0;
-    case TIERCE__TIER_CLEAR:
+    case TIERCE__STORE_CLEAR:
         return run_clear(memory, req);
-    case TIERCE__TIER_SIBLINGS:
+    case TIERCE__STORE_SIBLINGS:
         return run_siblings(memory, req);
-    case TIERCE__TIER_LIST:
-    case TIERCE__TIER_PING:
+    case TIERCE__STORE_LIST:
+    case TIERCE__STORE_PING:
         return TIERCE_E_UNSUPPORTED;
     }
     return TIERCE_E_ARGUMENT;
 }
 
-static void memory_submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void memory_submit(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     struct tierce__buf *dropped = NULL;
     struct memory *memory = enter(tier);

@@ -84,10 +84,12 @@ int tierce__connector_open(struct tierce__connector **out, const char *url,
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static int check_names(const struct tierce__tier_req *req)
+static int check_names(const struct tierce__store_req *req)
 {
-    bool lists = req->op == TIERCE__TIER_LIST;
-    size_t most = req->op == TIERCE__TIER_LOOKUP ? NAMES_MAX : req->op == TIERCE__TIER_PING ? 0 : 1;
+    bool lists = req->op == TIERCE__STORE_LIST;
+    size_t most = req->op == TIERCE__STORE_LOOKUP ? NAMES_MAX
+                  : req->op == TIERCE__STORE_PING ? 0
+                                                  : 1;
     if (req->name_count > most)
         return most == NAMES_MAX ? TIERCE_E_LIMIT : TIERCE_E_ARGUMENT;
     if (req->name_count == 0 && most == 1 && !lists)
@@ -101,16 +103,16 @@ static int check_names(const struct tierce__tier_req *req)
     return 0;
 }
 
-static int check_req(const struct tierce__tier_req *req, unsigned caps)
+static int check_req(const struct tierce__store_req *req, unsigned caps)
 {
-    bool get = req->op == TIERCE__TIER_GET, put = req->op == TIERCE__TIER_PUT;
-    bool is_of_tiers = req->op > TIERCE__TIER_DELETE && req->op < TIERCE__TIER_LIST;
-    if ((unsigned)req->op > TIERCE__TIER_PING || is_of_tiers ||
+    bool get = req->op == TIERCE__STORE_GET, put = req->op == TIERCE__STORE_PUT;
+    bool is_of_tiers = req->op > TIERCE__STORE_DELETE && req->op < TIERCE__STORE_LIST;
+    if ((unsigned)req->op > TIERCE__STORE_PING || is_of_tiers ||
         (unsigned)req->urgency >= TIERCE__CONNECTOR_URGENCIES)
         return TIERCE_E_ARGUMENT;
-    if (req->op == TIERCE__TIER_LIST && (caps & TIERCE__CONNECTOR_LISTS) == 0)
+    if (req->op == TIERCE__STORE_LIST && (caps & TIERCE__CONNECTOR_LISTS) == 0)
         return TIERCE_E_UNSUPPORTED;
-    if (req->op == TIERCE__TIER_LIST && req->each == NULL)
+    if (req->op == TIERCE__STORE_LIST && req->each == NULL)
         return TIERCE_E_ARGUMENT;
     if ((get || put) && (req->buf == NULL || req->length == 0))
         return TIERCE_E_ARGUMENT;
@@ -120,12 +122,12 @@ static int check_req(const struct tierce__tier_req *req, unsigned caps)
     if (get && req->offset != 0 && (caps & TIERCE__CONNECTOR_RANGES) == 0)
         return TIERCE_E_UNSUPPORTED;
     int rc = check_names(req);
-    if (rc == 0 && req->op == TIERCE__TIER_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
+    if (rc == 0 && req->op == TIERCE__STORE_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
         rc = TIERCE_E_UNSUPPORTED;
     return rc;
 }
 
-int tierce__connector_accept(struct tierce__tier_req *req, unsigned caps)
+int tierce__connector_accept(struct tierce__store_req *req, unsigned caps)
 {
     req->found = 0;
     tierce__list_init(&req->node);

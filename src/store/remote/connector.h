@@ -42,7 +42,7 @@ struct tierce__connector;
 struct tierce__connector_ops {
     const char *scheme; /* of its URLs, "redis" */
     /* Thread: any. After close has begun: TIERCE_E_CLOSED. */
-    void (*submit)(struct tierce__connector *connector, struct tierce__tier_req *req);
+    void (*submit)(struct tierce__connector *connector, struct tierce__store_req *req);
     /* The last failure in words, with the store's name and without credentials; "" for none.
      * Thread: any. */
     void (*why)(struct tierce__connector *connector, char why[TIERCE__CONNECTOR_WHY_BYTES]);

@@ -23,6 +23,6 @@ struct tierce__client;
 /* The beginning of every submit: whether a request keeps the contract of connector.h, and its
  * deadline is not over. 0, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT, TIERCE_E_DEADLINE, or
  * TIERCE_E_UNSUPPORTED for an operation that these caps lack. */
-TIERCE_MUSTUSE int tierce__connector_accept(struct tierce__tier_req *req, unsigned caps);
+TIERCE_MUSTUSE int tierce__connector_accept(struct tierce__store_req *req, unsigned caps);
 
 #endif

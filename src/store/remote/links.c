@@ -23,7 +23,7 @@
 /* A request that a worker has taken. */
 struct slot {
     struct tierce__links_call call; /* the thread's alone */
-    struct tierce__tier_req *req;   /* belongs to the call until it is answered; under the lock */
+    struct tierce__store_req *req;  /* belongs to the call until it is answered; under the lock */
 };
 
 struct worker {
@@ -69,9 +69,9 @@ static struct links *links_of(struct tierce__connector *connector)
     return links;
 }
 
-static struct tierce__tier_req *req_of(struct tierce__list *node)
+static struct tierce__store_req *req_of(struct tierce__list *node)
 {
-    return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
+    return TIERCE__CONTAINER_OF(node, struct tierce__store_req, node);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -81,7 +81,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void answer(struct tierce__tier_req *req, int status)
+static void answer(struct tierce__store_req *req, int status)
 {
     req->status = status;
     req->done(req);
@@ -107,7 +107,7 @@ static void set_why(struct links *links, const char *why)
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* The most urgent request that this worker takes. Under the lock. */
-static struct tierce__tier_req *next_req(struct links *links, const struct worker *worker)
+static struct tierce__store_req *next_req(struct links *links, const struct worker *worker)
 {
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(!worker->is_idle && !worker->in_call);
@@ -160,7 +160,8 @@ static bool note_state(struct links *links, struct worker *worker,
 /* Whether a request was answered before with the failure that a call ended with. The request whose
  * call failed may have been answered at its deadline: then the next one is the first. Under the
  * lock. */
-static bool repeats_failure(struct worker *worker, const struct tierce__tier_req *req, bool repeats)
+static bool repeats_failure(struct worker *worker, const struct tierce__store_req *req,
+                            bool repeats)
 {
     tierce__lock_assert_held(&worker->owner->lock);
     bool was_told = repeats && worker->is_told;
@@ -192,7 +193,7 @@ static bool end_call(struct links *links, struct worker *worker, struct slot *sl
     if (why != NULL)
         set_why(links, why);
     worker->in_call = !is_last;
-    struct tierce__tier_req *req = slot->req; /* NULL: it was answered at its deadline */
+    struct tierce__store_req *req = slot->req; /* NULL: it was answered at its deadline */
     bool repeats = repeats_failure(worker, req, rc != 0 && state.repeats);
     slot->req = NULL;
     links->answering++;
@@ -257,7 +258,7 @@ static void make_gets(struct links *links, struct worker *worker, size_t count)
 }
 
 /* Under the lock. */
-static bool take_request(struct worker *worker, size_t i, struct tierce__tier_req *req)
+static bool take_request(struct worker *worker, size_t i, struct tierce__store_req *req)
 {
     const struct links *links = worker->owner;
     struct slot *slot = &worker->slots[i];
@@ -275,18 +276,18 @@ static bool take_request(struct worker *worker, size_t i, struct tierce__tier_re
  * one, so that a lookup soon finds it free. Under the lock. Returns how many there are.
  */
 static size_t take_gets(struct links *links, struct worker *worker,
-                        const struct tierce__tier_req *first)
+                        const struct tierce__store_req *first)
 {
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(worker->slots[0].req == first);
     struct tierce__list *list = &links->waiting[first->urgency];
     uint64_t bytes = first->length;
     size_t count = 1, share = 1 + links->waiting_count / links->worker_count;
-    if (links->client.send_gets == NULL || first->op != TIERCE__TIER_GET || !worker->takes_stores)
+    if (links->client.send_gets == NULL || first->op != TIERCE__STORE_GET || !worker->takes_stores)
         return 1;
     while (count < TIERCE__LINKS_GETS && count < share && !tierce__list_empty(list)) {
-        struct tierce__tier_req *next = req_of(list->next);
-        if (next->op != TIERCE__TIER_GET || bytes + next->length > GETS_BYTES ||
+        struct tierce__store_req *next = req_of(list->next);
+        if (next->op != TIERCE__STORE_GET || bytes + next->length > GETS_BYTES ||
             !take_request(worker, count, next))
             break;
         tierce__list_remove(&next->node);
@@ -298,7 +299,7 @@ static size_t take_gets(struct links *links, struct worker *worker,
 }
 
 /* One request, or several, taken with the lock held, which is held again at the end. */
-static void serve(struct links *links, struct worker *worker, struct tierce__tier_req *req)
+static void serve(struct links *links, struct worker *worker, struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(!worker->in_call && worker->slots[0].req == NULL);
@@ -393,7 +394,7 @@ static void *work(void *arg)
     struct links *links = worker->owner;
     tierce__lock_take(&links->lock);
     for (;;) {
-        struct tierce__tier_req *req = next_req(links, worker);
+        struct tierce__store_req *req = next_req(links, worker);
         if (req != NULL) {
             wake_more(links);
             serve(links, worker, req);
@@ -428,7 +429,7 @@ static bool take_running(struct worker *worker, uint64_t now, struct tierce__lis
             *next = least(*next, slot->req->deadline_ns);
             continue;
         }
-        if (slot->req->op == TIERCE__TIER_LOOKUP)
+        if (slot->req->op == TIERCE__STORE_LOOKUP)
             slot->req->found = tierce__links_found(&slot->call);
         tierce__list_push_back(out, &slot->req->node);
         slot->req = NULL;
@@ -485,7 +486,7 @@ static void *watch_deadlines(void *arg)
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /* Under the lock. */
-static int enqueue(struct links *links, struct tierce__tier_req *req)
+static int enqueue(struct links *links, struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(req->urgency < TIERCE__CONNECTOR_URGENCIES);
@@ -503,7 +504,7 @@ static int enqueue(struct links *links, struct tierce__tier_req *req)
     return 0;
 }
 
-static void submit(struct tierce__connector *connector, struct tierce__tier_req *req)
+static void submit(struct tierce__connector *connector, struct tierce__store_req *req)
 {
     struct links *links = links_of(connector);
     int rc = tierce__connector_accept(req, links->base.caps);

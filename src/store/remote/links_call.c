@@ -31,11 +31,11 @@ static int make_room(void **array, size_t *room, size_t wanted)
     return 0;
 }
 
-static int copy_names(struct tierce__links_call *call, const struct tierce__tier_req *req,
+static int copy_names(struct tierce__links_call *call, const struct tierce__store_req *req,
                       const char *prefix)
 {
     static const struct tierce_plugin_name none = {.text = ""};
-    bool has_names = req->name_count > 0 || req->op == TIERCE__TIER_LOOKUP;
+    bool has_names = req->name_count > 0 || req->op == TIERCE__STORE_LOOKUP;
     const struct tierce_plugin_name *from = has_names ? req->names : &none;
     size_t count = has_names ? req->name_count : 1;
     size_t prefix_bytes = prefix != NULL ? strlen(prefix) : 0, bytes = count * prefix_bytes + 1;
@@ -60,7 +60,7 @@ static int copy_names(struct tierce__links_call *call, const struct tierce__tier
     return rc;
 }
 
-int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__tier_req *req,
+int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__store_req *req,
                           const char *prefix)
 {
     call->op = req->op;
@@ -74,7 +74,7 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     call->page.no_memory = false;
     call->why[0] = '\0';
     int rc = copy_names(call, req, prefix);
-    if (rc == 0 && (req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT)) {
+    if (rc == 0 && (req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT)) {
         call->buf = req->buf;
         tierce__buf_acquire(call->buf);
     }
@@ -121,7 +121,7 @@ static void collect(void *arg, const struct tierce_plugin_name *full)
     page->used = wanted;
 }
 
-static void tell_page(const struct tierce__links_page *page, const struct tierce__tier_req *req)
+static void tell_page(const struct tierce__links_page *page, const struct tierce__store_req *req)
 {
     for (size_t at = 0; at < page->used;) {
         uint16_t length;
@@ -202,25 +202,25 @@ static int make_call(const struct tierce__client *client, void *link,
     uint64_t deadline_ns = call->deadline_ns;
     int rc;
     switch (call->op) {
-    case TIERCE__TIER_LOOKUP:
+    case TIERCE__STORE_LOOKUP:
         return ask_exists(client, link, call);
-    case TIERCE__TIER_GET:
+    case TIERCE__STORE_GET:
         return table->get(link, name, call->buf->data + call->offset, call->offset, call->length,
                           deadline_ns);
-    case TIERCE__TIER_PUT:
+    case TIERCE__STORE_PUT:
         return table->put(link, name, call->buf->data, call->length, deadline_ns);
-    case TIERCE__TIER_DELETE:
+    case TIERCE__STORE_DELETE:
         rc = table->remove(link, name, deadline_ns);
         return rc == TIERCE_E_MISS ? 0 : rc;
-    case TIERCE__TIER_LIST:
+    case TIERCE__STORE_LIST:
         rc = table->list(link, name, &call->cursor, collect, call, deadline_ns);
         return rc == 0 && call->page.no_memory ? -ENOMEM : rc;
-    case TIERCE__TIER_PING:
+    case TIERCE__STORE_PING:
         return table->ping(link, deadline_ns);
-    case TIERCE__TIER_HIDE:
-    case TIERCE__TIER_FLUSH:
-    case TIERCE__TIER_CLEAR:
-    case TIERCE__TIER_SIBLINGS:
+    case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_FLUSH:
+    case TIERCE__STORE_CLEAR:
+    case TIERCE__STORE_SIBLINGS:
     default:
         TIERCE_ASSERT(false); /* tierce__connector_accept has rejected them */
         return TIERCE_E_ARGUMENT;
@@ -239,22 +239,22 @@ int tierce__links_make_call(const struct tierce__client *client, void *link,
 
 struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call)
 {
-    TIERCE_DASSERT(call->op == TIERCE__TIER_GET && call->name_count == 1);
+    TIERCE_DASSERT(call->op == TIERCE__STORE_GET && call->name_count == 1);
     return (struct tierce__link_get){.name = call->names,
                                      .memory = call->buf->data + call->offset,
                                      .offset = call->offset,
                                      .length = call->length};
 }
 
-void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__tier_req *req,
+void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__store_req *req,
                              int status)
 {
     TIERCE_DASSERT(call->op == req->op);
-    if (call->op == TIERCE__TIER_LOOKUP)
+    if (call->op == TIERCE__STORE_LOOKUP)
         req->found = tierce__links_found(call);
     if (status == 0) {
         req->cursor = call->cursor;
-        if (call->op == TIERCE__TIER_LIST)
+        if (call->op == TIERCE__STORE_LIST)
             tell_page(&call->page, req);
     }
 }

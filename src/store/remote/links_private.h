@@ -16,7 +16,7 @@ struct tierce__links_page {
 
 /* A call of a link, with copies of all it needs: its request may be answered before it is over. */
 struct tierce__links_call {
-    enum tierce__tier_op op;
+    enum tierce__store_op op;
     uint64_t deadline_ns, offset, length;
     struct tierce__buf *buf;          /* a reference, or NULL */
     struct tierce_plugin_name *names; /* with the prefix; a LIST of all names has it alone */
@@ -35,7 +35,7 @@ struct tierce__links_call {
 /* Copies what it needs of a request, with `prefix` (or NULL) before its names. Errors: -ENOMEM; the
  * call owns the copies even then. */
 TIERCE_MUSTUSE int tierce__links_prepare(struct tierce__links_call *call,
-                                         const struct tierce__tier_req *req, const char *prefix);
+                                         const struct tierce__store_req *req, const char *prefix);
 
 /* Makes it; returns the link's answer. Blocks. */
 TIERCE_MUSTUSE int tierce__links_make_call(const struct tierce__client *client, void *link,
@@ -52,7 +52,7 @@ struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *ca
 size_t tierce__links_found(struct tierce__links_call *call);
 
 /* Copies its results to its request; the status becomes the answer. Under no lock. */
-void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__tier_req *req,
+void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__store_req *req,
                              int status);
 
 /* It is over: lets its buffer go, and copies that are large; or all copies, before it is freed. */

@@ -35,8 +35,8 @@ enum step { METADATA, HEADER, KV, REPAIR };
 
 struct task {
     struct lmcache_store *store;
-    struct tierce__tier_req *req;
-    struct tierce__tier_req call;
+    struct tierce__store_req *req;
+    struct tierce__store_req call;
     enum step step;
     bool is_foreign;
     struct tierce__lmcache_chunk chunk;
@@ -55,13 +55,13 @@ static struct lmcache_store *store_of(struct tierce__connector *connector)
     return (struct lmcache_store *)connector;
 }
 
-static void answer(struct tierce__tier_req *req, int status)
+static void answer(struct tierce__store_req *req, int status)
 {
     req->status = status;
     req->done(req);
 }
 
-static void submit_below(struct lmcache_store *store, struct tierce__tier_req *call)
+static void submit_below(struct lmcache_store *store, struct tierce__store_req *call)
 {
     store->below->ops->submit(store->below, call);
 }
@@ -154,7 +154,7 @@ static void make_header(struct task *task, uint8_t *object)
 
 static void end_task(struct task *task, int status)
 {
-    struct tierce__tier_req *req = task->req;
+    struct tierce__store_req *req = task->req;
     tierce__buf_release(task->kv);
     tierce__buf_release(task->metadata);
     tierce__free(task->cell_bytes);
@@ -162,23 +162,23 @@ static void end_task(struct task *task, int status)
     answer(req, status);
 }
 
-static void called_back(struct tierce__tier_req *call);
+static void called_back(struct tierce__store_req *call);
 
-static void call(struct task *task, enum step step, enum tierce__tier_op op,
+static void call(struct task *task, enum step step, enum tierce__store_op op,
                  struct tierce__buf *buf, uint64_t length)
 {
-    const struct tierce__tier_req *req = task->req;
+    const struct tierce__store_req *req = task->req;
     task->step = step;
     set_suffix(task, suffix_of(step));
-    task->call = (struct tierce__tier_req){.op = op,
-                                           .urgency = req->urgency,
-                                           .deadline_ns = req->deadline_ns,
-                                           .done = called_back,
-                                           .arg = task,
-                                           .names = &task->name,
-                                           .name_count = 1,
-                                           .buf = buf,
-                                           .length = length};
+    task->call = (struct tierce__store_req){.op = op,
+                                            .urgency = req->urgency,
+                                            .deadline_ns = req->deadline_ns,
+                                            .done = called_back,
+                                            .arg = task,
+                                            .names = &task->name,
+                                            .name_count = 1,
+                                            .buf = buf,
+                                            .length = length};
     submit_below(task->store, &task->call);
 }
 
@@ -209,20 +209,20 @@ static void go_on_get(struct task *task, int status)
         if (status != 0 || memcmp(task->metadata->data, wanted, METADATA_BYTES) != 0)
             end_task(task, status == 0 || is_missing(status) ? TIERCE_E_MISS : status);
         else
-            call(task, HEADER, TIERCE__TIER_GET, task->req->buf, task->extent.header_bytes);
+            call(task, HEADER, TIERCE__STORE_GET, task->req->buf, task->extent.header_bytes);
         return;
     case HEADER:
         task->is_foreign = is_missing(status);
         if (status != 0 && !task->is_foreign)
             end_task(task, status);
         else
-            call(task, KV, TIERCE__TIER_GET, task->kv, task->extent.payload_bytes);
+            call(task, KV, TIERCE__STORE_GET, task->kv, task->extent.payload_bytes);
         return;
     case KV:
         if (status == 0)
             finish_get(task);
         else if (is_missing(status))
-            call(task, REPAIR, TIERCE__TIER_DELETE, NULL, 0);
+            call(task, REPAIR, TIERCE__STORE_DELETE, NULL, 0);
         else
             end_task(task, status);
         return;
@@ -236,9 +236,9 @@ static void go_on_put(struct task *task, int status)
     if (status != 0 || task->step == METADATA) {
         end_task(task, status);
     } else if (task->step == KV) {
-        call(task, HEADER, TIERCE__TIER_PUT, task->req->buf, task->extent.header_bytes);
+        call(task, HEADER, TIERCE__STORE_PUT, task->req->buf, task->extent.header_bytes);
     } else {
-        call(task, METADATA, TIERCE__TIER_PUT, task->metadata, METADATA_BYTES);
+        call(task, METADATA, TIERCE__STORE_PUT, task->metadata, METADATA_BYTES);
     }
 }
 
@@ -248,15 +248,15 @@ static void go_on_delete(struct task *task, int status)
     if (status != 0 || task->step == KV)
         end_task(task, status);
     else
-        call(task, task->step == METADATA ? HEADER : KV, TIERCE__TIER_DELETE, NULL, 0);
+        call(task, task->step == METADATA ? HEADER : KV, TIERCE__STORE_DELETE, NULL, 0);
 }
 
-static void called_back(struct tierce__tier_req *call)
+static void called_back(struct tierce__store_req *call)
 {
     struct task *task = call->arg;
-    if (task->req->op == TIERCE__TIER_GET)
+    if (task->req->op == TIERCE__STORE_GET)
         go_on_get(task, call->status);
-    else if (task->req->op == TIERCE__TIER_PUT)
+    else if (task->req->op == TIERCE__STORE_PUT)
         go_on_put(task, call->status);
     else
         go_on_delete(task, call->status);
@@ -268,7 +268,7 @@ static void called_back(struct tierce__tier_req *call)
 static int prepare(struct task *task)
 {
     struct lmcache_store *store = task->store;
-    const struct tierce__tier_req *req = task->req;
+    const struct tierce__store_req *req = task->req;
     const struct tierce__lmcache_form *form = &task->chunk.form;
     if (!tierce__lmcache_names_find(store->names, &task->chunk, task->block_hashes,
                                     req->names[0].text, req->names[0].bytes))
@@ -286,7 +286,7 @@ static int prepare(struct task *task)
                                                .block_tokens = form->block_tokens,
                                                .block_count = form->chunk_blocks};
     int rc = tierce__chunk_extent(&task->extent, &task->geometry);
-    if (rc == 0 && req->op == TIERCE__TIER_DELETE)
+    if (rc == 0 && req->op == TIERCE__STORE_DELETE)
         return 0;
     if (rc == 0 && (req->length != task->extent.object_bytes || req->offset != 0))
         rc = TIERCE_E_MISS; /* not a full chunk */
@@ -311,7 +311,7 @@ static int check_put(const struct task *task)
     return same ? 0 : TIERCE_E_UNSUPPORTED;
 }
 
-static void begin_task(struct lmcache_store *store, struct tierce__tier_req *req)
+static void begin_task(struct lmcache_store *store, struct tierce__store_req *req)
 {
     struct task *task = tierce__calloc(1, sizeof(*task));
     if (task == NULL) {
@@ -320,7 +320,7 @@ static void begin_task(struct lmcache_store *store, struct tierce__tier_req *req
     }
     task->store = store;
     task->req = req;
-    bool is_put = req->op == TIERCE__TIER_PUT;
+    bool is_put = req->op == TIERCE__STORE_PUT;
     int rc = prepare(task);
     if (rc == 0 && is_put)
         rc = check_put(task);
@@ -330,15 +330,15 @@ static void begin_task(struct lmcache_store *store, struct tierce__tier_req *req
         rc = TIERCE_E_UNSUPPORTED;
     }
     if (rc != 0) {
-        end_task(task, rc == TIERCE_E_MISS && req->op == TIERCE__TIER_DELETE ? 0 : rc);
+        end_task(task, rc == TIERCE_E_MISS && req->op == TIERCE__STORE_DELETE ? 0 : rc);
     } else if (is_put) {
         make_metadata(task->metadata->data, task);
         move_cells(task, req->buf->data + task->extent.header_bytes, task->kv->data, true);
-        call(task, KV, TIERCE__TIER_PUT, task->kv, task->extent.payload_bytes);
-    } else if (req->op == TIERCE__TIER_GET) {
-        call(task, METADATA, TIERCE__TIER_GET, task->metadata, METADATA_BYTES);
+        call(task, KV, TIERCE__STORE_PUT, task->kv, task->extent.payload_bytes);
+    } else if (req->op == TIERCE__STORE_GET) {
+        call(task, METADATA, TIERCE__STORE_GET, task->metadata, METADATA_BYTES);
     } else {
-        call(task, METADATA, TIERCE__TIER_DELETE, NULL, 0);
+        call(task, METADATA, TIERCE__STORE_DELETE, NULL, 0);
     }
 }
 
@@ -348,15 +348,15 @@ static void begin_task(struct lmcache_store *store, struct tierce__tier_req *req
 
 /* A lookup that is one call, with names of its own, and their texts behind them. */
 struct passing {
-    struct tierce__tier_req call;
-    struct tierce__tier_req *req;
+    struct tierce__store_req call;
+    struct tierce__store_req *req;
     struct tierce_plugin_name names[];
 };
 
-static void passed(struct tierce__tier_req *call)
+static void passed(struct tierce__store_req *call)
 {
     struct passing *passing = call->arg;
-    struct tierce__tier_req *req = passing->req;
+    struct tierce__store_req *req = passing->req;
     int status = call->status;
     req->found = status == 0 ? call->found : 0;
     tierce__free(passing);
@@ -367,7 +367,7 @@ static void passed(struct tierce__tier_req *call)
 static size_t take_names(struct lmcache_store *store, struct passing *passing)
 {
     static const char suffix[] = "metadata";
-    const struct tierce__tier_req *req = passing->req;
+    const struct tierce__store_req *req = passing->req;
     char *text = (char *)(passing->names + req->name_count);
     size_t count = 0;
     for (; count < req->name_count; count++, text += TEXT_BYTES) {
@@ -386,7 +386,7 @@ static size_t take_names(struct lmcache_store *store, struct passing *passing)
     return count;
 }
 
-static void look_up(struct lmcache_store *store, struct tierce__tier_req *req)
+static void look_up(struct lmcache_store *store, struct tierce__store_req *req)
 {
     struct passing *passing = tierce__alloc(
         sizeof(*passing) + req->name_count * (sizeof(passing->names[0]) + TEXT_BYTES));
@@ -395,12 +395,12 @@ static void look_up(struct lmcache_store *store, struct tierce__tier_req *req)
         return;
     }
     passing->req = req;
-    passing->call = (struct tierce__tier_req){.op = TIERCE__TIER_LOOKUP,
-                                              .urgency = req->urgency,
-                                              .deadline_ns = req->deadline_ns,
-                                              .done = passed,
-                                              .arg = passing,
-                                              .names = passing->names};
+    passing->call = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
+                                               .urgency = req->urgency,
+                                               .deadline_ns = req->deadline_ns,
+                                               .done = passed,
+                                               .arg = passing,
+                                               .names = passing->names};
     passing->call.name_count = take_names(store, passing);
     if (passing->call.name_count == 0)
         passed(&passing->call);
@@ -410,17 +410,17 @@ static void look_up(struct lmcache_store *store, struct tierce__tier_req *req)
 
 /* ---- the connector's functions --------------------------------------------------------------- */
 
-static void submit(struct tierce__connector *connector, struct tierce__tier_req *req)
+static void submit(struct tierce__connector *connector, struct tierce__store_req *req)
 {
     struct lmcache_store *store = store_of(connector);
-    bool is_one = req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT ||
-                  req->op == TIERCE__TIER_DELETE;
+    bool is_one = req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT ||
+                  req->op == TIERCE__STORE_DELETE;
     req->found = 0;
     if (is_one && req->name_count == 1)
         begin_task(store, req);
-    else if (req->op == TIERCE__TIER_LOOKUP)
+    else if (req->op == TIERCE__STORE_LOOKUP)
         look_up(store, req);
-    else if (req->op == TIERCE__TIER_PING)
+    else if (req->op == TIERCE__STORE_PING)
         submit_below(store, req);
     else
         answer(req, is_one ? TIERCE_E_ARGUMENT : TIERCE_E_UNSUPPORTED);

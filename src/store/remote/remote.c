@@ -33,7 +33,7 @@ bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__rem
     return make_name(remote, &name->name, name->text, key);
 }
 
-void tierce__remote_call(struct tierce__remote *remote, struct tierce__tier_req *call)
+void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req *call)
 {
     tierce__lock_take(&remote->lock);
     bool cut = remote->cut;
@@ -84,7 +84,7 @@ void tierce__remote_note(struct tierce__remote *remote, struct tierce__remote_ev
     tierce__remote_run(remote);
 }
 
-bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__tier_req *req)
+bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     tierce__lock_take(&remote->lock);
     bool open = !remote->closing;
@@ -97,7 +97,7 @@ bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__tier_req
     return open;
 }
 
-void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_req *req, int status)
+void tierce__remote_answer(struct tierce__remote *remote, struct tierce__store_req *req, int status)
 {
     req->status = status;
     req->done(req);
@@ -158,18 +158,18 @@ void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key
         hidden->how = TIERCE__REMOTE_SHOWN;
 }
 
-int tierce__remote_status(const struct tierce__tier_req *call)
+int tierce__remote_status(const struct tierce__store_req *call)
 {
     switch (call->status) {
     case TIERCE_E_FORMAT: /* a read: an object that is shorter than it must be */
-        return call->op == TIERCE__TIER_GET ? TIERCE_E_MISS : -EPROTO;
+        return call->op == TIERCE__STORE_GET ? TIERCE_E_MISS : -EPROTO;
     case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again; a
                               PUT is refused where it may still be read */
-        return call->op == TIERCE__TIER_PUT ? -EACCES : TIERCE_E_DOWN;
+        return call->op == TIERCE__STORE_PUT ? -EACCES : TIERCE_E_DOWN;
     case TIERCE_E_UNSUPPORTED: /* it takes none of that kind */
-        return call->op == TIERCE__TIER_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
+        return call->op == TIERCE__STORE_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
     case TIERCE_E_LIMIT: /* larger than it takes; or more wait than it serves in time */
-        return call->op == TIERCE__TIER_PUT ? TIERCE_E_FULL : TIERCE_E_DEADLINE;
+        return call->op == TIERCE__STORE_PUT ? TIERCE_E_FULL : TIERCE_E_DEADLINE;
     default:
         return call->status;
     }
@@ -182,22 +182,22 @@ int tierce__remote_status(const struct tierce__tier_req *call)
  * end_passing on its way back. It takes no memory, except the names of several keys. */
 struct passing {
     struct tierce__remote *remote;
-    tierce__tier_done_fn *done; /* the caller's */
+    tierce__store_done_fn *done; /* the caller's */
     uint64_t asked_ns;
     size_t first; /* LOOKUP: key that is asked for; those before it are remembered */
     struct tierce_plugin_name *names; /* LOOKUP of several keys: owned */
     struct tierce__remote_name name;
 };
-_Static_assert(sizeof(struct passing) <= sizeof(((struct tierce__tier_req *)0)->scratch),
+_Static_assert(sizeof(struct passing) <= sizeof(((struct tierce__store_req *)0)->scratch),
                "a request has room for it");
 
-static struct passing *passing_of(struct tierce__tier_req *req)
+static struct passing *passing_of(struct tierce__store_req *req)
 {
     return (struct passing *)(void *)req->scratch;
 }
 
 /* Under the lock. */
-static void learn_lookup(const struct passing *passing, struct tierce__tier_req *req, int status)
+static void learn_lookup(const struct passing *passing, struct tierce__store_req *req, int status)
 {
     size_t first = passing->first, end = first + req->found;
     TIERCE_ASSERT(req->found <= req->name_count && end <= req->key_count);
@@ -209,7 +209,7 @@ static void learn_lookup(const struct passing *passing, struct tierce__tier_req 
 }
 
 /* Under the lock. `status` is the tier's. */
-static void learn_read(struct tierce__remote *remote, const struct tierce__tier_req *req,
+static void learn_read(struct tierce__remote *remote, const struct tierce__store_req *req,
                        int status)
 {
     tierce__lock_assert_held(&remote->lock);
@@ -232,15 +232,15 @@ static void judge(struct tierce__remote *remote, const struct tierce__key *key, 
         tierce__remote_hide(remote, key, TIERCE__REMOTE_REPLACEABLE);
 }
 
-static void end_passing(struct tierce__tier_req *req)
+static void end_passing(struct tierce__store_req *req)
 {
     struct passing *passing = passing_of(req);
     struct tierce__remote *remote = passing->remote;
     int status = tierce__remote_status(req);
     tierce__lock_take(&remote->lock);
-    if (req->op == TIERCE__TIER_LOOKUP) {
+    if (req->op == TIERCE__STORE_LOOKUP) {
         learn_lookup(passing, req, status);
-    } else if (req->op == TIERCE__TIER_GET) {
+    } else if (req->op == TIERCE__STORE_GET) {
         judge(remote, &req->keys[0], req->status);
         learn_read(remote, req, status);
     }
@@ -251,7 +251,7 @@ static void end_passing(struct tierce__tier_req *req)
 }
 
 /* Without a name, a request that needs one is answered as a miss. */
-static void pass_on(struct tierce__remote *remote, struct tierce__tier_req *req,
+static void pass_on(struct tierce__remote *remote, struct tierce__store_req *req,
                     enum tierce__connector_urgency urgency)
 {
     struct passing *passing = passing_of(req);
@@ -262,29 +262,29 @@ static void pass_on(struct tierce__remote *remote, struct tierce__tier_req *req,
     req->done = end_passing;
     req->urgency = urgency;
     req->found = 0;
-    if (req->name_count > 0 || req->op == TIERCE__TIER_PING) {
+    if (req->name_count > 0 || req->op == TIERCE__STORE_PING) {
         tierce__remote_call(remote, req);
         return;
     }
-    req->status = req->op == TIERCE__TIER_LOOKUP ? 0 : TIERCE_E_MISS;
+    req->status = req->op == TIERCE__STORE_LOOKUP ? 0 : TIERCE_E_MISS;
     end_passing(req);
 }
 
-static void pass_one(struct tierce__remote *remote, struct tierce__tier_req *req,
+static void pass_one(struct tierce__remote *remote, struct tierce__store_req *req,
                      enum tierce__connector_urgency urgency)
 {
     struct passing *passing = passing_of(req);
     passing->names = NULL;
     req->names = &passing->name.name;
     req->name_count =
-        req->op != TIERCE__TIER_PING && tierce__remote_name(remote, &passing->name, &req->keys[0]);
+        req->op != TIERCE__STORE_PING && tierce__remote_name(remote, &passing->name, &req->keys[0]);
     pass_on(remote, req, urgency);
 }
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
 /* The leading keys that can be asked for. Under the lock. */
-static size_t askable(struct tierce__remote *remote, const struct tierce__tier_req *req)
+static size_t askable(struct tierce__remote *remote, const struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&remote->lock);
     size_t count = 0;
@@ -296,7 +296,7 @@ static size_t askable(struct tierce__remote *remote, const struct tierce__tier_r
 
 /* Uses remembered answers for the first `count` keys: *known of them are stored. False: the store
  * must be queried for the next key. */
-static bool recall(struct tierce__remote *remote, const struct tierce__tier_req *req, size_t count,
+static bool recall(struct tierce__remote *remote, const struct tierce__store_req *req, size_t count,
                    size_t *known)
 {
     tierce__lock_assert_held(&remote->lock);
@@ -316,7 +316,7 @@ static bool recall(struct tierce__remote *remote, const struct tierce__tier_req 
 
 /* The names of keys [first, count), and their texts behind them, up to one that has none. Errors:
  * -ENOMEM. */
-static int make_names(struct tierce__remote *remote, struct tierce__tier_req *req, size_t first,
+static int make_names(struct tierce__remote *remote, struct tierce__store_req *req, size_t first,
                       size_t count)
 {
     TIERCE_DASSERT(first <= count && count <= req->key_count);
@@ -336,7 +336,7 @@ static int make_names(struct tierce__remote *remote, struct tierce__tier_req *re
     return 0;
 }
 
-static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
+static void look_up(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     size_t known;
     tierce__lock_take(&remote->lock);
@@ -359,28 +359,28 @@ static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
 
 /* ---- reads of whole objects ------------------------------------------------------------------ */
 
-static enum tierce__connector_urgency urgency_of(const struct tierce__tier_req *get)
+static enum tierce__connector_urgency urgency_of(const struct tierce__store_req *get)
 {
     return get->ahead ? TIERCE__CONNECTOR_PREFETCH : TIERCE__CONNECTOR_FETCH;
 }
 
 /* A call that reads an object for all who wait for parts of it. */
 struct whole {
-    struct tierce__tier_req call;
+    struct tierce__store_req call;
     struct tierce__remote *remote;
     struct tierce__remote_name name;
     struct tierce__list node;    /* among the remote's */
     struct tierce__list waiting; /* requests: at least one */
 };
 
-static struct tierce__tier_req *first_of(const struct whole *whole)
+static struct tierce__store_req *first_of(const struct whole *whole)
 {
     TIERCE_DASSERT(!tierce__list_empty(&whole->waiting));
-    return TIERCE__CONTAINER_OF(whole->waiting.next, struct tierce__tier_req, node);
+    return TIERCE__CONTAINER_OF(whole->waiting.next, struct tierce__store_req, node);
 }
 
 /* Requests that joined later are answered by the same read, which has their parts by now. */
-static void has_read_whole(struct tierce__tier_req *call)
+static void has_read_whole(struct tierce__store_req *call)
 {
     struct whole *whole = call->arg;
     struct tierce__remote *remote = whole->remote;
@@ -389,10 +389,10 @@ static void has_read_whole(struct tierce__tier_req *call)
     judge(remote, &first_of(whole)->keys[0], call->status);
     tierce__list_remove(&whole->node);
     TIERCE__LIST_FOR_EACH (it, &whole->waiting)
-        learn_read(remote, TIERCE__CONTAINER_OF(it, struct tierce__tier_req, node), status);
+        learn_read(remote, TIERCE__CONTAINER_OF(it, struct tierce__store_req, node), status);
     tierce__lock_drop(&remote->lock);
     for (bool repeats = call->repeats; !tierce__list_empty(&whole->waiting); repeats = true) {
-        struct tierce__tier_req *req = first_of(whole);
+        struct tierce__store_req *req = first_of(whole);
         tierce__list_remove(&req->node);
         req->repeats = repeats && status < 0;
         req->connected = call->connected;
@@ -402,7 +402,7 @@ static void has_read_whole(struct tierce__tier_req *call)
 }
 
 /* A read of the same chunk into the same buffer, or NULL. Under the lock. */
-static struct whole *find_whole(struct tierce__remote *remote, const struct tierce__tier_req *req)
+static struct whole *find_whole(struct tierce__remote *remote, const struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&remote->lock);
     TIERCE__LIST_FOR_EACH (it, &remote->wholes) {
@@ -415,7 +415,7 @@ static struct whole *find_whole(struct tierce__remote *remote, const struct tier
 }
 
 /* Begins a read for a request, in whose buffer the whole object lands. Under the lock. */
-static struct whole *begin_whole(struct tierce__remote *remote, struct tierce__tier_req *req)
+static struct whole *begin_whole(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&remote->lock);
     struct whole *whole = tierce__calloc(1, sizeof(*whole));
@@ -424,19 +424,19 @@ static struct whole *begin_whole(struct tierce__remote *remote, struct tierce__t
     whole->remote = remote;
     tierce__list_init(&whole->waiting);
     tierce__list_push_back(&remote->wholes, &whole->node);
-    whole->call = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                            .urgency = urgency_of(req),
-                                            .deadline_ns = req->deadline_ns,
-                                            .done = has_read_whole,
-                                            .arg = whole,
-                                            .names = &whole->name.name,
-                                            .name_count = 1,
-                                            .buf = req->buf,
-                                            .length = req->buf->bytes};
+    whole->call = (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                             .urgency = urgency_of(req),
+                                             .deadline_ns = req->deadline_ns,
+                                             .done = has_read_whole,
+                                             .arg = whole,
+                                             .names = &whole->name.name,
+                                             .name_count = 1,
+                                             .buf = req->buf,
+                                             .length = req->buf->bytes};
     return whole;
 }
 
-static void read_whole(struct tierce__remote *remote, struct tierce__tier_req *req)
+static void read_whole(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     tierce__lock_take(&remote->lock);
     struct whole *whole = find_whole(remote, req);
@@ -458,14 +458,14 @@ static void read_whole(struct tierce__remote *remote, struct tierce__tier_req *r
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
-static bool range_is_sane(const struct tierce__tier_req *req)
+static bool range_is_sane(const struct tierce__store_req *req)
 {
     return req->buf != NULL && req->offset % REMOTE_PAGE == 0 && req->length % REMOTE_PAGE == 0 &&
            req->length > 0 && req->offset <= req->buf->bytes &&
            req->length <= req->buf->bytes - req->offset;
 }
 
-static void read_chunk(struct tierce__remote *remote, struct tierce__tier_req *req)
+static void read_chunk(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     tierce__lock_take(&remote->lock);
     bool hidden = tierce__remote_hiding(remote, &req->keys[0]) != TIERCE__REMOTE_SHOWN;
@@ -482,42 +482,42 @@ static void read_chunk(struct tierce__remote *remote, struct tierce__tier_req *r
 
 /* ---- the tier's functions -------------------------------------------------------------------- */
 
-static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
     if (!tierce__remote_enter(remote, req))
         return;
     switch (req->op) {
-    case TIERCE__TIER_LOOKUP:
+    case TIERCE__STORE_LOOKUP:
         look_up(remote, req);
         return;
-    case TIERCE__TIER_GET:
+    case TIERCE__STORE_GET:
         read_chunk(remote, req);
         return;
-    case TIERCE__TIER_PUT:
+    case TIERCE__STORE_PUT:
         tierce__remote_put(remote, req);
         return;
-    case TIERCE__TIER_DELETE:
+    case TIERCE__STORE_DELETE:
         tierce__remote_delete(remote, req);
         return;
-    case TIERCE__TIER_HIDE:
+    case TIERCE__STORE_HIDE:
         tierce__lock_take(&remote->lock);
         tierce__remote_hide(remote, &req->keys[0], TIERCE__REMOTE_LEFT_ALONE);
         tierce__lock_drop(&remote->lock);
         break;
-    case TIERCE__TIER_CLEAR:
+    case TIERCE__STORE_CLEAR:
         tierce__remote_clear(remote, req);
         return;
-    case TIERCE__TIER_SIBLINGS:
+    case TIERCE__STORE_SIBLINGS:
         req->found = 0; /* a store knows names only */
         break;
-    case TIERCE__TIER_PING:
+    case TIERCE__STORE_PING:
         pass_one(remote, req, TIERCE__CONNECTOR_PEEK);
         return;
-    case TIERCE__TIER_LIST:
+    case TIERCE__STORE_LIST:
         tierce__remote_answer(remote, req, TIERCE_E_UNSUPPORTED);
         return;
-    case TIERCE__TIER_FLUSH: /* earlier puts are already in the store */
+    case TIERCE__STORE_FLUSH: /* earlier puts are already in the store */
         break;
     }
     tierce__remote_answer(remote, req, 0);

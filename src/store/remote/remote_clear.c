@@ -17,10 +17,10 @@ enum { DELETIONS = 256 };
 
 struct clear {
     struct tierce__remote *remote;
-    struct tierce__tier_req *req;
+    struct tierce__store_req *req;
     struct tierce__remote_waiter waiter;
     struct tierce__remote_event listed;
-    struct tierce__tier_req list;
+    struct tierce__store_req list;
     struct tierce_plugin_name prefix;
     char prefix_text[TIERCE__KEY_TEXT_BYTES];
     int status; /* the first failure */
@@ -32,7 +32,7 @@ struct clear {
     struct deletion {
         struct clear *clear;
         struct tierce__remote_event deleted;
-        struct tierce__tier_req call;
+        struct tierce__store_req call;
         struct tierce_plugin_name name;
     } deletions[DELETIONS];
 };
@@ -42,7 +42,7 @@ static void go_on(struct clear *clear);
 static void finish(struct clear *clear)
 {
     struct tierce__remote *remote = clear->remote;
-    struct tierce__tier_req *req = clear->req;
+    struct tierce__store_req *req = clear->req;
     int status = clear->status;
     tierce__lock_take(&remote->lock);
     tierce__remote_forget(remote);
@@ -106,7 +106,7 @@ static void run_deleted(struct tierce__remote_event *event)
     go_on(clear);
 }
 
-static void has_deleted(struct tierce__tier_req *call)
+static void has_deleted(struct tierce__store_req *call)
 {
     struct deletion *deletion = call->arg;
     tierce__remote_note(deletion->clear->remote, &deletion->deleted);
@@ -131,7 +131,7 @@ static void go_on(struct clear *clear)
         *deletion = (struct deletion){.clear = clear,
                                       .deleted = {.run = run_deleted},
                                       .name = name,
-                                      .call = {.op = TIERCE__TIER_DELETE,
+                                      .call = {.op = TIERCE__STORE_DELETE,
                                                .urgency = TIERCE__CONNECTOR_STORE,
                                                .deadline_ns = clear->req->deadline_ns,
                                                .done = has_deleted,
@@ -158,7 +158,7 @@ static void run_listed(struct tierce__remote_event *event)
     go_on(clear);
 }
 
-static void has_listed(struct tierce__tier_req *call)
+static void has_listed(struct tierce__store_req *call)
 {
     struct clear *clear = call->arg;
     tierce__remote_note(clear->remote, &clear->listed);
@@ -192,7 +192,7 @@ static void set_prefix(struct clear *clear, const struct tierce__key *ns_of)
     clear->prefix = (struct tierce_plugin_name){.text = clear->prefix_text, .bytes = bytes};
 }
 
-void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req *req)
+void tierce__remote_clear(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     req->found = 0;
     bool can = !remote->read_only && (remote->connector->caps & TIERCE__CONNECTOR_LISTS) != 0;
@@ -205,14 +205,14 @@ void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req
     clear->remote = remote;
     clear->req = req;
     set_prefix(clear, ns_of);
-    clear->list = (struct tierce__tier_req){.op = TIERCE__TIER_LIST,
-                                            .urgency = TIERCE__CONNECTOR_STORE,
-                                            .deadline_ns = req->deadline_ns,
-                                            .done = has_listed,
-                                            .arg = clear,
-                                            .names = &clear->prefix,
-                                            .name_count = 1,
-                                            .each = take_name};
+    clear->list = (struct tierce__store_req){.op = TIERCE__STORE_LIST,
+                                             .urgency = TIERCE__CONNECTOR_STORE,
+                                             .deadline_ns = req->deadline_ns,
+                                             .done = has_listed,
+                                             .arg = clear,
+                                             .names = &clear->prefix,
+                                             .name_count = 1,
+                                             .each = take_name};
     clear->listed.run = run_listed;
     tierce__list_init(&clear->listed.node);
     tierce__remote_waiter_init(&clear->waiter, remote, req->deadline_ns);

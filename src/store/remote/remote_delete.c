@@ -13,7 +13,7 @@
  */
 
 struct deletion {
-    struct tierce__tier_req call;
+    struct tierce__store_req call;
     struct tierce__remote *remote;
     struct tierce__key key;
     struct tierce__remote_name name;
@@ -27,7 +27,7 @@ static void hide(struct tierce__remote *remote, const struct tierce__key *key)
     tierce__lock_drop(&remote->lock);
 }
 
-static void has_deleted(struct tierce__tier_req *call)
+static void has_deleted(struct tierce__store_req *call)
 {
     struct deletion *deletion = call->arg;
     struct tierce__remote *remote = deletion->remote;
@@ -35,7 +35,7 @@ static void has_deleted(struct tierce__tier_req *call)
     tierce__lock_take(&remote->lock);
     /* A lookup that overtook the deletion may have found the chunk. */
     tierce__remote_learn(remote, &deletion->key, false, TIERCE__REMOTE_NOW);
-    struct tierce__tier_req *req = deletion->waiter.req;
+    struct tierce__store_req *req = deletion->waiter.req;
     deletion->waiter.req = NULL;
     tierce__list_remove(&deletion->waiter.timed);
     tierce__lock_drop(&remote->lock);
@@ -64,7 +64,7 @@ static void delete_now(struct tierce__remote_event *event)
     tierce__remote_call(remote, &deletion->call);
 }
 
-void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_req *req)
+void tierce__remote_delete(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     if (remote->read_only) {
         hide(remote, &req->keys[0]);
@@ -80,13 +80,13 @@ void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_re
     }
     deletion->remote = remote;
     deletion->key = req->keys[0];
-    deletion->call = (struct tierce__tier_req){.op = TIERCE__TIER_DELETE,
-                                               .urgency = TIERCE__CONNECTOR_STORE,
-                                               .deadline_ns = req->deadline_ns,
-                                               .done = has_deleted,
-                                               .arg = deletion,
-                                               .names = &deletion->name.name,
-                                               .name_count = 1};
+    deletion->call = (struct tierce__store_req){.op = TIERCE__STORE_DELETE,
+                                                .urgency = TIERCE__CONNECTOR_STORE,
+                                                .deadline_ns = req->deadline_ns,
+                                                .done = has_deleted,
+                                                .arg = deletion,
+                                                .names = &deletion->name.name,
+                                                .name_count = 1};
     tierce__remote_waiter_init(&deletion->waiter, remote, req->deadline_ns);
     deletion->waiter.key = &deletion->key;
     deletion->waiter.req = req;
@@ -122,7 +122,7 @@ static void end_late(struct tierce__remote *remote, struct tierce__remote_waiter
 {
     tierce__lock_assert_held(&remote->lock);
     TIERCE_DASSERT(waiter->has_waited && (waiter->key != NULL || waiter->left > 0));
-    struct tierce__tier_req *req = waiter->req;
+    struct tierce__store_req *req = waiter->req;
     tierce__list_remove(&waiter->timed);
     waiter->req = NULL;
     if (waiter->key == NULL) {

@@ -87,7 +87,7 @@ bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__rem
                          const struct tierce__key *key);
 
 /* Submits to the connector; answers TIERCE_E_CLOSED itself once that may not be called any more. */
-void tierce__remote_call(struct tierce__remote *remote, struct tierce__tier_req *call);
+void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req *call);
 
 /* Adds an event. Under the lock; its holder then calls run. */
 void tierce__remote_push(struct tierce__remote *remote, struct tierce__remote_event *event);
@@ -98,10 +98,11 @@ void tierce__remote_run(struct tierce__remote *remote);
 void tierce__remote_note(struct tierce__remote *remote, struct tierce__remote_event *event);
 
 /* A request begins: false, and it is answered: the tier is closing. */
-bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__tier_req *req);
+bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__store_req *req);
 /* It is answered, or was answered before. From here on close may free `remote`: nothing but run and
  * call may be further up in this thread that still needs it. */
-void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_req *req, int status);
+void tierce__remote_answer(struct tierce__remote *remote, struct tierce__store_req *req,
+                           int status);
 void tierce__remote_leave(struct tierce__remote *remote);
 
 /* Whether the store cannot delete: wrong and forgotten chunks are then hidden until they are
@@ -117,7 +118,7 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
 void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key);
 
 /* The tier's status for the status of a connector call. */
-int tierce__remote_status(const struct tierce__tier_req *call);
+int tierce__remote_status(const struct tierce__store_req *call);
 
 /* ---- remote_known.c: recent answers of the store; all under the lock ---- */
 
@@ -143,7 +144,7 @@ void tierce__remote_forget(struct tierce__remote *remote);
 
 struct tierce__remote_put;
 
-void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *req);
+void tierce__remote_put(struct tierce__remote *remote, struct tierce__store_req *req);
 
 /*
  * Cancels earlier puts: those of one key, or of a namespace (NULL: all). `over` runs when all have
@@ -159,8 +160,8 @@ struct tierce__remote_waiter {
     const struct tierce__key *key;   /* of one key */
     const struct tierce__key *ns_of; /* of a namespace */
     uint64_t deadline_ns;
-    struct tierce__tier_req *req; /* of a deletion; NULL: it is answered. Under the lock */
-    uint64_t number;              /* of puts before it */
+    struct tierce__store_req *req; /* of a deletion; NULL: it is answered. Under the lock */
+    uint64_t number;               /* of puts before it */
     size_t left;
     bool has_waited; /* for puts */
     struct tierce__remote_event over;
@@ -182,8 +183,8 @@ void tierce__remote_cancel_waiting(struct tierce__remote *remote);
 TIERCE_MUSTUSE int tierce__remote_clock_start(struct tierce__remote *remote);
 void tierce__remote_clock_end(struct tierce__remote *remote);
 
-void tierce__remote_delete(struct tierce__remote *remote, struct tierce__tier_req *req);
+void tierce__remote_delete(struct tierce__remote *remote, struct tierce__store_req *req);
 
-void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req *req);
+void tierce__remote_clear(struct tierce__remote *remote, struct tierce__store_req *req);
 
 #endif

@@ -28,7 +28,7 @@ struct tierce__remote_put {
     struct tierce__remote_event event; /* it may go on */
     struct tierce__list node;          /* among those that wait, or have been begun */
     struct tierce__remote *remote;
-    struct tierce__tier_req *req;
+    struct tierce__store_req *req;
     uint64_t number;
     struct tierce__remote_put *parent; /* that is not over, or NULL */
     bool has_parent;                   /* it had one when it came */
@@ -38,7 +38,7 @@ struct tierce__remote_put {
     int verdict; /* the answer of a put that is doomed */
     enum phase phase;
     bool called; /* it is one of remote->writes */
-    struct tierce__tier_req call;
+    struct tierce__store_req call;
     struct tierce__remote_name name;
     struct tierce__remote_name parent_name;
 };
@@ -56,7 +56,7 @@ static void answer_all(struct tierce__list *over)
     while (!tierce__list_empty(over)) {
         struct tierce__remote_put *put = put_of(over->next);
         struct tierce__remote *remote = put->remote;
-        struct tierce__tier_req *req = put->req;
+        struct tierce__store_req *req = put->req;
         int verdict = put->verdict;
         req->repeats = put->call.repeats;
         tierce__list_remove(&put->node);
@@ -259,20 +259,20 @@ static void finish(struct tierce__remote_put *put, int verdict)
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
-static void called_back(struct tierce__tier_req *call)
+static void called_back(struct tierce__store_req *call)
 {
     struct tierce__remote_put *put = call->arg;
     tierce__remote_note(put->remote, &put->event);
 }
 
-static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__tier_op op)
+static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__store_op op)
 {
     struct tierce__remote *remote = put->remote;
-    const struct tierce__tier_req *req = put->req;
+    const struct tierce__store_req *req = put->req;
     tierce__lock_take(&remote->lock);
     put->phase = phase;
     tierce__lock_drop(&remote->lock);
-    put->call = (struct tierce__tier_req){
+    put->call = (struct tierce__store_req){
         .op = op,
         .urgency = TIERCE__CONNECTOR_STORE,
         .deadline_ns = tierce__deadline_in_ms(remote->write_timeout_ms),
@@ -280,8 +280,8 @@ static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__
         .arg = put,
         .names = phase == PARENT ? &put->parent_name.name : &put->name.name,
         .name_count = 1,
-        .buf = op == TIERCE__TIER_PUT ? req->buf : NULL,
-        .length = op == TIERCE__TIER_PUT ? req->object_bytes : 0};
+        .buf = op == TIERCE__STORE_PUT ? req->buf : NULL,
+        .length = op == TIERCE__STORE_PUT ? req->object_bytes : 0};
     if (phase != UNDO && put->call.deadline_ns > req->deadline_ns)
         put->call.deadline_ns = req->deadline_ns;
     tierce__remote_call(remote, &put->call);
@@ -316,7 +316,7 @@ static void settle(struct tierce__remote_put *put)
         finish_locked(put, put->verdict);
     } else if (put->doomed) {
         tierce__lock_drop(&remote->lock);
-        call(put, UNDO, TIERCE__TIER_DELETE);
+        call(put, UNDO, TIERCE__STORE_DELETE);
     } else if (put->parent != NULL) {
         put->phase = AWAIT;
         leave_calls(put);
@@ -329,9 +329,9 @@ static void settle(struct tierce__remote_put *put)
 static void ask_for_parent_or_send(struct tierce__remote_put *put)
 {
     if (must_ask_for_parent(put))
-        call(put, PARENT, TIERCE__TIER_LOOKUP);
+        call(put, PARENT, TIERCE__STORE_LOOKUP);
     else
-        call(put, SEND, TIERCE__TIER_PUT);
+        call(put, SEND, TIERCE__STORE_PUT);
 }
 
 /* A hidden chunk exists in the store and must be replaced, so it is not looked up first. */
@@ -344,7 +344,7 @@ static void begin(struct tierce__remote_put *put)
     if (replaces)
         ask_for_parent_or_send(put);
     else
-        call(put, CHECK, TIERCE__TIER_LOOKUP);
+        call(put, CHECK, TIERCE__STORE_LOOKUP);
 }
 
 /* Logs that the store permits only reads, and that it permits writes again. */
@@ -388,7 +388,7 @@ static void run_put(struct tierce__remote_event *event)
         if (status < 0 || put->call.found == 0 || is_doomed(put))
             finish(put, status < 0 ? status : TIERCE_E_REFUSED);
         else
-            call(put, SEND, TIERCE__TIER_PUT);
+            call(put, SEND, TIERCE__STORE_PUT);
         break;
     case SEND: /* it may have come also where sending it seems to have failed */
         note_permission(put->remote, put->call.status);
@@ -462,14 +462,14 @@ static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *
     return fits(remote, bytes);
 }
 
-static bool put_is_sane(const struct tierce__tier_req *req)
+static bool put_is_sane(const struct tierce__store_req *req)
 {
     return req->buf != NULL && req->object_bytes > 0 && req->object_bytes <= req->buf->bytes &&
            req->object_bytes % 4096 == 0;
 }
 
 static struct tierce__remote_put *make_put(struct tierce__remote *remote,
-                                           struct tierce__tier_req *req, int *error)
+                                           struct tierce__store_req *req, int *error)
 {
     *error = TIERCE_E_ARGUMENT;
     if (!put_is_sane(req))
@@ -493,7 +493,7 @@ static struct tierce__remote_put *make_put(struct tierce__remote *remote,
     return put;
 }
 
-void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *req)
+void tierce__remote_put(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     int error;
     struct tierce__remote_put *put = make_put(remote, req, &error);

@@ -48,7 +48,7 @@ static void on_term(int signal_number)
     stop = 1;
 }
 
-static void finish(struct tierce__tier_req *req)
+static void finish(struct tierce__store_req *req)
 {
     struct wait *wait = req->arg;
     pthread_mutex_lock(&wait->mutex);
@@ -57,7 +57,7 @@ static void finish(struct tierce__tier_req *req)
     pthread_mutex_unlock(&wait->mutex);
 }
 
-static int run(struct maker *m, struct tierce__tier_req *req)
+static int run(struct maker *m, struct tierce__store_req *req)
 {
     struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     req->done = finish;
@@ -148,15 +148,15 @@ static int put(struct maker *m, uint64_t n, uint16_t shards)
     struct tierce__key key = {.shard = info.shard, .ns = m->ids[which]}, parent = key;
     memcpy(key.hash, info.hash, TIERCE_HASH_BYTES);
     memcpy(parent.hash, info.parent, TIERCE_HASH_BYTES);
-    struct tierce__tier_req req = {.op = TIERCE__TIER_PUT,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .buf = buf,
-                                   .parent = n > 0 ? &parent : NULL,
-                                   .first_block = block_hashes,
-                                   .object_bytes = info.extent.object_bytes,
-                                   .token_start = info.token_start,
-                                   .block_count = BLOCKS};
+    struct tierce__store_req req = {.op = TIERCE__STORE_PUT,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .buf = buf,
+                                    .parent = n > 0 ? &parent : NULL,
+                                    .first_block = block_hashes,
+                                    .object_bytes = info.extent.object_bytes,
+                                    .token_start = info.token_start,
+                                    .block_count = BLOCKS};
     rc = run(m, &req);
     tierce__buf_release(buf);
     return rc;
@@ -165,7 +165,7 @@ static int put(struct maker *m, uint64_t n, uint16_t shards)
 static int flush(struct maker *m)
 {
     struct tierce__key key = {0};
-    struct tierce__tier_req req = {.op = TIERCE__TIER_FLUSH, .keys = &key, .key_count = 1};
+    struct tierce__store_req req = {.op = TIERCE__STORE_FLUSH, .keys = &key, .key_count = 1};
     return run(m, &req);
 }
 

@@ -138,7 +138,7 @@ START_TEST(nothing_is_lost_where_the_disk_takes_only_some)
     ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[1].tier), 0);
     fx.engine->rungs[1].tier = wrapped;
     tierce__fault_set(
-        wrapped, TIERCE__TIER_PUT,
+        wrapped, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 10});
     ck_assert_int_eq(copy(MEMORY, DISK, true), 10 * FX_CHUNK_BLOCKS);
     check_chunks(CHUNKS - 10, 10);

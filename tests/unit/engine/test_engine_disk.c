@@ -121,7 +121,7 @@ START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
     /* Layer 3, block 1 of the first chunk that is read. */
     uint64_t at = fx.view->full.layer_offset[3] + fx_cells[3] + 17;
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP, .bit = at * 8 + 3, .times = 1};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     ck_assert_int_eq(load_all(chain, 16, origins), 15);
     ck_assert_uint_eq(origins[1], TIERCE_ORIGIN_FAILED);
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 1);
@@ -132,7 +132,7 @@ START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
     restart(NULL);
     disk = wrap_disk();
     rule.bit = 64 * 8;
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     ck_assert_int_eq(load_all(chain, 16, origins), 12);
     ck_assert(all_from(origins, 4, TIERCE_ORIGIN_FAILED));
     tierce_chain_destroy(chain);
@@ -160,7 +160,7 @@ START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
     restart(sets);
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     ck_assert_int_eq(load_all(chain, 16, origins), 0);
     struct tierce_engine_stats s = fx_stats(&fx);
     ck_assert_int_eq(s.breaker_trips, 1);
@@ -168,7 +168,7 @@ START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
     ck_assert_int_ge(s.device_failures, 3);
     /* Open: not even lookups reach it. */
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 0);
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     usleep(250000); /* breaker.retry */
     /* A lookup of missing chunks shows nothing; a lookup of stored chunks makes the disk read. */
     struct tierce_chain *other = fx_chain(&fx, 2, 16, 0);
@@ -194,7 +194,7 @@ START_TEST(a_disk_that_hangs_costs_one_deadline)
     restart(NULL);
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_HANG};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
     what.timeout_ms = 3000;
     uint64_t start = tierce__now_ns();
@@ -222,7 +222,7 @@ START_TEST(an_aborted_load_leaves_nothing_behind)
     restart(NULL);
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 100};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     for (int i = 0; i < 5; i++) {
         struct tierce_load *load;
         struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 40, fx_ids);
@@ -331,7 +331,7 @@ START_TEST(a_disk_whose_index_alone_works_is_left_alone)
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(sets);
-    tierce__fault_set(wrap_disk(), TIERCE__TIER_GET,
+    tierce__fault_set(wrap_disk(), TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(fx_stats(&fx).breaker_trips, 0);
@@ -354,7 +354,7 @@ START_TEST(lookups_do_not_end_an_outage)
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(sets);
-    tierce__fault_set(wrap_disk(), TIERCE__TIER_GET,
+    tierce__fault_set(wrap_disk(), TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     ck_assert_int_eq(load_all(chain, 4, origins), 0);
     for (int i = 0; i < 20; i++) {
@@ -377,7 +377,7 @@ START_TEST(a_store_ends_an_outage_of_an_empty_disk)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0), *other = fx_chain(&fx, 2, 4, 0);
     tierce__fault_set(
-        wrap_disk(), TIERCE__TIER_PUT,
+        wrap_disk(), TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
@@ -630,7 +630,7 @@ START_TEST(a_store_ends_where_memory_takes_no_more)
     struct tierce__tier *memory = wrap(0);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     tierce__fault_set(
-        memory, TIERCE__TIER_PUT,
+        memory, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 1});
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 4);
     ck_assert_int_eq(fx_stats(&fx).chunks_stored, 1);
@@ -675,12 +675,12 @@ START_TEST(a_prompt_longer_than_memory_is_loaded_whole)
     /* Only the unreadable chunk fails. */
     struct tierce__fault_rule rule = {
         .kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 30, .times = 1};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     fx_wipe(&fx);
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), BLOCKS - FX_CHUNK_BLOCKS);
     for (size_t b = 0; b < BLOCKS; b++)
         ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, ids[b]));
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     /* An aborted load holds nothing. */
     for (int layers = 0; layers < 2; layers++) {
         struct tierce_load *load;

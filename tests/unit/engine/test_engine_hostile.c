@@ -115,14 +115,14 @@ START_TEST(flush_tells_once_that_a_write_failed)
     fx_open(&fx, true, sets);
     struct tierce__tier *disk = wrap_disk();
     tierce__fault_set(
-        disk, TIERCE__TIER_PUT,
+        disk, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     store_seed(1);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     /* Dropped by a full queue or rejected by a rule: by design, and no error. */
     tierce__fault_set(
-        disk, TIERCE__TIER_PUT,
+        disk, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_FULL});
     store_seed(2);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);

@@ -67,7 +67,7 @@ static void store_chunks(const struct prompt *p, uint32_t count, uint64_t sessio
     ck_assert_int_ge(tierce_store(fx.view, &what), 0);
 }
 
-static void ignore(struct tierce__tier_req *req)
+static void ignore(struct tierce__store_req *req)
 {
     (void)req;
 }
@@ -75,11 +75,11 @@ static void ignore(struct tierce__tier_req *req)
 static bool rung_has(size_t rung, const struct tierce__key *key)
 {
     struct tierce__tier *tier = fx.engine->rungs[rung].tier;
-    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP,
-                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                   .done = ignore,
-                                   .keys = key,
-                                   .key_count = 1};
+    struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
+                                    .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                    .done = ignore,
+                                    .keys = key,
+                                    .key_count = 1};
     tier->ops->submit(tier, &req);
     return req.status == 0 && req.found == 1;
 }

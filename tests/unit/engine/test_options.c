@@ -117,9 +117,9 @@ static void forget(struct tierce__tier *memory)
 {
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EAGAIN};
     rule.times = 1;
-    tierce__fault_set(memory, TIERCE__TIER_LOOKUP, &rule); /* the lease of all that it has */
+    tierce__fault_set(memory, TIERCE__STORE_LOOKUP, &rule); /* the lease of all that it has */
     rule.times = 2 * 3; /* and who reads a chunk asks memory once more */
-    tierce__fault_set(memory, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(memory, TIERCE__STORE_GET, &rule);
 }
 
 START_TEST(what_left_memory_is_read_only_where_it_is_wished)

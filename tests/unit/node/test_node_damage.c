@@ -234,7 +234,7 @@ START_TEST(test_a_disk_out_of_service_is_told)
     struct tierce__health *health = &h.node->engine->rungs[1].health;
     ck_assert_msg(tierce__node_has_disk(h.node, why), "%s", why);
     while (tierce__health_serves(health)) {
-        struct tierce__tier_req req = {.op = TIERCE__TIER_PUT, .status = -EIO};
+        struct tierce__store_req req = {.op = TIERCE__STORE_PUT, .status = -EIO};
         tierce__health_note(health, &req);
     }
     ck_assert(!tierce__node_has_disk(h.node, why));

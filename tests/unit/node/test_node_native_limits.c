@@ -228,13 +228,13 @@ enum { DISK = 1, HELD_MAX = 64 };
 
 static const struct tierce__tier_ops *real;
 static struct tierce__tier_ops holding;
-static struct tierce__tier_req *held[HELD_MAX];
+static struct tierce__store_req *held[HELD_MAX];
 static _Atomic size_t held_count;
 static _Atomic bool holds;
 
-static void hold_reads(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void hold_reads(struct tierce__tier *tier, struct tierce__store_req *req)
 {
-    if (req->op == TIERCE__TIER_GET && atomic_load(&holds)) {
+    if (req->op == TIERCE__STORE_GET && atomic_load(&holds)) {
         size_t at = atomic_fetch_add(&held_count, 1);
         ck_assert_uint_lt(at, HELD_MAX);
         held[at] = req;

@@ -16,7 +16,7 @@
 enum { BYTES = 64 << 10, CALLS = 64 };
 
 struct call {
-    struct tierce__tier_req req;
+    struct tierce__store_req req;
     struct tierce__key key, parent;
     _Atomic unsigned done; /* perhaps by the tier's clock */
 };
@@ -54,7 +54,7 @@ static inline void close_tier(void)
     ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(1000)));
     for (unsigned i = 0; i < call_count; i++) {
         ck_assert_uint_eq(calls[i].done, 1);
-        if (calls[i].req.op == TIERCE__TIER_PUT || calls[i].req.op == TIERCE__TIER_GET)
+        if (calls[i].req.op == TIERCE__STORE_PUT || calls[i].req.op == TIERCE__STORE_GET)
             tierce__buf_release(calls[i].req.buf);
     }
     struct tierce__pool_stats stats;
@@ -65,7 +65,7 @@ static inline void close_tier(void)
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
-static inline void done(struct tierce__tier_req *req)
+static inline void done(struct tierce__store_req *req)
 {
     struct call *call = req->arg;
     call->done++;
@@ -78,22 +78,22 @@ static inline struct tierce__key key_of(unsigned n)
     return key;
 }
 
-static inline struct call *make(enum tierce__tier_op op, unsigned n)
+static inline struct call *make(enum tierce__store_op op, unsigned n)
 {
     struct call *call = &calls[call_count++];
     *call = (struct call){.key = key_of(n)};
-    call->req = (struct tierce__tier_req){.op = op,
-                                          .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                          .done = done,
-                                          .arg = call,
-                                          .keys = &call->key,
-                                          .key_count = 1};
+    call->req = (struct tierce__store_req){.op = op,
+                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                           .done = done,
+                                           .arg = call,
+                                           .keys = &call->key,
+                                           .key_count = 1};
     return call;
 }
 
 static inline struct call *make_put(unsigned n)
 {
-    struct call *call = make(TIERCE__TIER_PUT, n);
+    struct call *call = make(TIERCE__STORE_PUT, n);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, BYTES), 0);
     memset(call->req.buf->data, (int)n, BYTES);
     call->req.object_bytes = BYTES;
@@ -132,7 +132,7 @@ static inline const char *ending(unsigned n)
 
 static inline bool is_there(unsigned n)
 {
-    struct call *call = submit(make(TIERCE__TIER_LOOKUP, n));
+    struct call *call = submit(make(TIERCE__STORE_LOOKUP, n));
     ck_assert_uint_eq(call->done, 1);
     ck_assert_int_eq(call->req.status, 0);
     return call->req.found == 1;

@@ -100,7 +100,7 @@ START_TEST(a_lookup_counts_the_leading_keys)
         if (n != 80)
             ck_assert_int_eq(store_put(&s, n), 0);
     }
-    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP, .keys = keys, .key_count = 100};
+    struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP, .keys = keys, .key_count = 100};
     ck_assert_int_eq(store_run(&s, &req), 0);
     ck_assert_uint_eq(req.found, 80);
     ck_assert_int_eq(store_delete(&s, 10), 0);
@@ -463,7 +463,7 @@ START_TEST(many_requests_at_once)
     opts.io_bytes = 16384;
     opts.io_depth = 4;
     open_with(opts);
-    static struct tierce__tier_req reqs[MANY];
+    static struct tierce__store_req reqs[MANY];
     static struct tierce__key keys[MANY];
     struct tierce__buf *bufs[MANY];
     struct store_wait w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
@@ -477,15 +477,15 @@ START_TEST(many_requests_at_once)
             if (pass == 0)
                 store_fill(bufs[n]->data, which, bytes);
             reqs[n] =
-                (struct tierce__tier_req){.op = pass == 0 ? TIERCE__TIER_PUT : TIERCE__TIER_GET,
-                                          .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                          .done = store_done,
-                                          .arg = &w,
-                                          .keys = &keys[n],
-                                          .key_count = 1,
-                                          .buf = bufs[n],
-                                          .length = pass == 0 ? 0 : bytes,
-                                          .object_bytes = bytes};
+                (struct tierce__store_req){.op = pass == 0 ? TIERCE__STORE_PUT : TIERCE__STORE_GET,
+                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                           .done = store_done,
+                                           .arg = &w,
+                                           .keys = &keys[n],
+                                           .key_count = 1,
+                                           .buf = bufs[n],
+                                           .length = pass == 0 ? 0 : bytes,
+                                           .object_bytes = bytes};
             s.tier->ops->submit(s.tier, &reqs[n]);
         }
         pthread_mutex_lock(&w.mutex);
@@ -628,8 +628,8 @@ static size_t siblings_of(uint64_t n, struct tierce__sibling siblings[TIERCE__SI
 {
     struct tierce__key first = store_key(&s, 0);
     memset(first.hash, (int)n, sizeof(first.hash));
-    struct tierce__tier_req req = {
-        .op = TIERCE__TIER_SIBLINGS, .keys = &first, .key_count = 1, .siblings = siblings};
+    struct tierce__store_req req = {
+        .op = TIERCE__STORE_SIBLINGS, .keys = &first, .key_count = 1, .siblings = siblings};
     ck_assert_int_eq(store_run(&s, &req), 0);
     return req.found;
 }

@@ -85,7 +85,7 @@ static void wait_for_count(enum tierce__fault_kind kind, uint64_t count)
 }
 
 struct many {
-    struct tierce__tier_req reqs[32];
+    struct tierce__store_req reqs[32];
     struct tierce__key keys[32];
     struct store_wait wait;
 };
@@ -100,16 +100,16 @@ static void submit_puts(struct many *m, unsigned count, uint32_t timeout_ms)
         ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, bytes), 0);
         store_fill(buf->data, n, bytes);
         m->keys[n] = store_key(&s, n);
-        m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_PUT,
-                                               .deadline_ns = tierce__deadline_in_ms(timeout_ms),
-                                               .done = store_done,
-                                               .arg = &m->wait,
-                                               .keys = &m->keys[n],
-                                               .key_count = 1,
-                                               .buf = buf,
-                                               .parent = n > 0 ? &m->keys[n - 1] : NULL,
-                                               .needs_parent = true,
-                                               .object_bytes = bytes};
+        m->reqs[n] = (struct tierce__store_req){.op = TIERCE__STORE_PUT,
+                                                .deadline_ns = tierce__deadline_in_ms(timeout_ms),
+                                                .done = store_done,
+                                                .arg = &m->wait,
+                                                .keys = &m->keys[n],
+                                                .key_count = 1,
+                                                .buf = buf,
+                                                .parent = n > 0 ? &m->keys[n - 1] : NULL,
+                                                .needs_parent = true,
+                                                .object_bytes = bytes};
         s.tier->ops->submit(s.tier, &m->reqs[n]);
         tierce__buf_release(buf);
     }
@@ -393,13 +393,13 @@ START_TEST(a_queue_takes_no_suffix_without_its_prefix)
     hang(TIERCE__FAULT_SUBMIT_WRITE);
     submit_puts(&many, 4, UINT32_MAX);
     struct tierce__key keys[2] = {store_key(&s, 10), store_key(&s, 11)};
-    struct tierce__tier_req put = {.op = TIERCE__TIER_PUT,
-                                   .keys = &keys[1],
-                                   .key_count = 1,
-                                   .buf = many.reqs[0].buf,
-                                   .parent = &keys[0],
-                                   .needs_parent = true,
-                                   .object_bytes = 4096};
+    struct tierce__store_req put = {.op = TIERCE__STORE_PUT,
+                                    .keys = &keys[1],
+                                    .key_count = 1,
+                                    .buf = many.reqs[0].buf,
+                                    .parent = &keys[0],
+                                    .needs_parent = true,
+                                    .object_bytes = 4096};
     ck_assert_int_eq(store_run(&s, &put), TIERCE_E_REFUSED);
     ck_assert_uint_eq(store_stats(&s).dropped_puts, 0);
     unhang();
@@ -460,14 +460,14 @@ static void submit_get(struct many *m, unsigned n, const struct tierce__key *key
 {
     struct tierce__buf *buf;
     ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, s.chunk_bytes), 0);
-    m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                           .done = store_done,
-                                           .arg = &m->wait,
-                                           .keys = key,
-                                           .key_count = 1,
-                                           .buf = buf,
-                                           .length = s.chunk_bytes};
+    m->reqs[n] = (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                            .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                            .done = store_done,
+                                            .arg = &m->wait,
+                                            .keys = key,
+                                            .key_count = 1,
+                                            .buf = buf,
+                                            .length = s.chunk_bytes};
     s.tier->ops->submit(s.tier, &m->reqs[n]);
 }
 
@@ -579,13 +579,13 @@ END_TEST
 #define READS_MAX 20000u
 
 static struct {
-    struct tierce__tier_req reqs[READERS];
+    struct tierce__store_req reqs[READERS];
     struct store_wait wait; /* counts the readers that stopped */
     unsigned reads, failed;
     bool stop;
 } steady;
 
-static void read_on(struct tierce__tier_req *req)
+static void read_on(struct tierce__store_req *req)
 {
     pthread_mutex_lock(&steady.wait.mutex);
     steady.reads++;
@@ -604,13 +604,13 @@ static void start_readers(const struct tierce__key *key)
     for (unsigned i = 0; i < READERS; i++) {
         struct tierce__buf *buf;
         ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, s.chunk_bytes), 0);
-        steady.reqs[i] = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                                   .done = read_on,
-                                                   .keys = key,
-                                                   .key_count = 1,
-                                                   .buf = buf,
-                                                   .length = s.chunk_bytes};
+        steady.reqs[i] = (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                                    .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                                    .done = read_on,
+                                                    .keys = key,
+                                                    .key_count = 1,
+                                                    .buf = buf,
+                                                    .length = s.chunk_bytes};
         s.tier->ops->submit(s.tier, &steady.reqs[i]);
     }
 }

@@ -138,17 +138,17 @@ static void wait_for_gate(void)
 
 /* Flushes that nobody waits for one by one. */
 struct flushes {
-    struct tierce__tier_req reqs[2];
+    struct tierce__store_req reqs[2];
     struct store_wait wait;
 };
 
 static void submit_flush(struct flushes *f, unsigned n, bool removals)
 {
-    f->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_FLUSH,
-                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                           .removals = removals,
-                                           .done = store_done,
-                                           .arg = &f->wait};
+    f->reqs[n] = (struct tierce__store_req){.op = TIERCE__STORE_FLUSH,
+                                            .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                            .removals = removals,
+                                            .done = store_done,
+                                            .arg = &f->wait};
     s.tier->ops->submit(s.tier, &f->reqs[n]);
 }
 
@@ -248,7 +248,7 @@ END_TEST
 static bool may_return(uint64_t n)
 {
     struct tierce__key key = store_key(&s, n);
-    struct tierce__tier_req req = {.op = TIERCE__TIER_DELETE, .keys = &key, .key_count = 1};
+    struct tierce__store_req req = {.op = TIERCE__STORE_DELETE, .keys = &key, .key_count = 1};
     ck_assert_int_eq(store_run(&s, &req), TIERCE_E_MISS);
     return req.found == 1;
 }

@@ -51,23 +51,23 @@ static struct tierce__key key_of(uint64_t n)
     return key;
 }
 
-static void ignore(struct tierce__tier_req *req)
+static void ignore(struct tierce__store_req *req)
 {
     (void)req;
 }
 
 /* Everything completes inside submit. */
-static int request(enum tierce__tier_op op, uint64_t n, struct tierce__buf **buf)
+static int request(enum tierce__store_op op, uint64_t n, struct tierce__buf **buf)
 {
     struct tierce__key key = key_of(n);
-    struct tierce__tier_req req = {.op = op,
-                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                   .done = ignore,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .buf = buf != NULL ? *buf : NULL,
-                                   .object_bytes = BYTES,
-                                   .status = 1};
+    struct tierce__store_req req = {.op = op,
+                                    .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                    .done = ignore,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .buf = buf != NULL ? *buf : NULL,
+                                    .object_bytes = BYTES,
+                                    .status = 1};
     tier->ops->submit(tier, &req);
     if (buf != NULL)
         *buf = req.buf;
@@ -84,7 +84,7 @@ static struct tierce__buf *alloc(void)
 static int put(uint64_t n)
 {
     struct tierce__buf *buf = alloc();
-    int rc = request(TIERCE__TIER_PUT, n, &buf);
+    int rc = request(TIERCE__STORE_PUT, n, &buf);
     tierce__buf_release(buf);
     return rc;
 }
@@ -92,14 +92,14 @@ static int put(uint64_t n)
 static struct tierce__buf *get(uint64_t n)
 {
     struct tierce__buf *buf = NULL;
-    ck_assert_int_eq(request(TIERCE__TIER_GET, n, &buf), 0);
+    ck_assert_int_eq(request(TIERCE__STORE_GET, n, &buf), 0);
     return buf;
 }
 
 static bool has(uint64_t n)
 {
     struct tierce__buf *buf = NULL;
-    int rc = request(TIERCE__TIER_GET, n, &buf);
+    int rc = request(TIERCE__STORE_GET, n, &buf);
     tierce__buf_release(buf);
     return rc == 0;
 }
@@ -108,14 +108,14 @@ static struct tierce__buf *borrow_as(uint64_t n, bool touches)
 {
     struct tierce__key key = key_of(n);
     struct tierce__buf *buf = NULL;
-    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP,
-                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                   .done = ignore,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .bufs = &buf,
-                                   .length = BYTES,
-                                   .touches = touches};
+    struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
+                                    .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                    .done = ignore,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .bufs = &buf,
+                                    .length = BYTES,
+                                    .touches = touches};
     tier->ops->submit(tier, &req);
     ck_assert(req.status == 0 && req.lent == req.found);
     return req.lent == 1 ? buf : NULL;
@@ -153,7 +153,7 @@ START_TEST(leases_and_pins_are_not_evicted)
     for (unsigned i = 0; i < 15; i++)
         held[i] = get(i);
     struct tierce__buf *fresh = alloc(); /* still its writer's after the put */
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 15, &fresh), 0);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 15, &fresh), 0);
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), 0);
     tierce__buf_release(fresh);
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES);
@@ -192,7 +192,7 @@ START_TEST(what_a_lookup_lent_is_evicted_when_it_is_back)
     tierce__buf_release(again);
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES);
     /* Deleted while it is lent, and put anew. */
-    ck_assert_int_eq(request(TIERCE__TIER_DELETE, 2, NULL), 0);
+    ck_assert_int_eq(request(TIERCE__STORE_DELETE, 2, NULL), 0);
     ck_assert_int_eq(put(2), 0);
     tierce__buf_release(two);
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES);
@@ -246,7 +246,7 @@ START_TEST(what_has_expired_is_a_miss)
     ck_assert_int_eq(tierce__memory_open(&tier, &opts), 0);
     ck_assert_int_eq(put(1), 0);
     struct tierce__buf *two = alloc(); /* held, so that it does not expire */
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 2, &two), 0);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 2, &two), 0);
     struct tierce__tier_stats stats;
     do {
         ck_assert(has(2));
@@ -282,14 +282,14 @@ END_TEST
 static int replace(uint64_t n, struct tierce__buf *buf)
 {
     struct tierce__key key = key_of(n);
-    struct tierce__tier_req req = {.op = TIERCE__TIER_PUT,
-                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                   .done = ignore,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .buf = buf,
-                                   .object_bytes = BYTES,
-                                   .replaces = true};
+    struct tierce__store_req req = {.op = TIERCE__STORE_PUT,
+                                    .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                    .done = ignore,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .buf = buf,
+                                    .object_bytes = BYTES,
+                                    .replaces = true};
     tier->ops->submit(tier, &req);
     ck_assert_uint_eq(req.found, 0);
     return req.status;
@@ -303,7 +303,7 @@ START_TEST(a_put_may_take_the_place_of_what_is_there)
         ck_assert_int_eq(tierce__pool_alloc(pool, &bufs[i], BYTES), 0);
         ck_assert_int_eq(replace(1, bufs[i]), 0);
         lease = NULL;
-        ck_assert_int_eq(request(TIERCE__TIER_GET, 1, &lease), 0);
+        ck_assert_int_eq(request(TIERCE__STORE_GET, 1, &lease), 0);
         ck_assert_ptr_eq(lease, bufs[i]);
         tierce__buf_release(lease);
     }
@@ -322,17 +322,17 @@ START_TEST(requests_are_checked)
     struct tierce__tier *second = NULL;
     start(0);
     ck_assert_int_eq(tierce__pool_alloc(other, &foreign, BYTES), 0);
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 1, &foreign), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 1, NULL), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 1, &foreign), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 1, NULL), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(tierce__pool_alloc(pool, &buf, BYTES - 4096), 0);
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 1, &buf), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 1, &buf), TIERCE_E_ARGUMENT);
     tierce__buf_release(buf);
     buf = alloc();
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 1, &buf), 0);
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 1, &buf), 0);
-    ck_assert_int_eq(request(TIERCE__TIER_PUT, 2, &buf), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 1, &buf), 0);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 1, &buf), 0);
+    ck_assert_int_eq(request(TIERCE__STORE_PUT, 2, &buf), TIERCE_E_ARGUMENT);
     tierce__buf_release(buf);
-    struct tierce__tier_req req = {.op = TIERCE__TIER_GET, .done = ignore};
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET, .done = ignore};
     tier->ops->submit(tier, &req);
     ck_assert_int_eq(req.status, TIERCE_E_ARGUMENT);
     ck_assert_int_eq(open_on(&second, pool, 0), -EBUSY);
@@ -419,7 +419,7 @@ START_TEST(a_put_races_with_releases_by_others)
         struct tierce__buf *buf = alloc();
         tierce__buf_acquire(buf);
         pass(buf);
-        ck_assert_int_eq(request(TIERCE__TIER_PUT, i, &buf), 0);
+        ck_assert_int_eq(request(TIERCE__STORE_PUT, i, &buf), 0);
         tierce__buf_release(buf);
         wait_until_passed();
         uint64_t freed = 0;
@@ -445,7 +445,7 @@ static void *get_and_release(void *arg)
         if (by_lookup)
             buf = borrow(1);
         else
-            (void)request(TIERCE__TIER_GET, 1, &buf);
+            (void)request(TIERCE__STORE_GET, 1, &buf);
         sched_yield(); /* somebody else's hook and eviction come now */
         tierce__buf_release(buf);
     }

@@ -10,7 +10,7 @@ START_TEST(what_the_store_has_is_not_sent_again)
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PUT), 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 1);
     ck_assert_uint_eq(stats().put_chunks, 2);
     close_tier();
 }
@@ -20,12 +20,12 @@ END_TEST
 
 enum { RUN = 4 }; /* keys 1 .. RUN, one after the other */
 
-static struct tierce__tier_req look_up(enum tierce__tier_recall recall)
+static struct tierce__store_req look_up(enum tierce__tier_recall recall)
 {
     static struct tierce__key keys[RUN];
     for (unsigned i = 0; i < RUN; i++)
         keys[i] = key_of(i + 1);
-    struct call *call = make(TIERCE__TIER_LOOKUP, 1);
+    struct call *call = make(TIERCE__STORE_LOOKUP, 1);
     call->req.keys = keys;
     call->req.key_count = RUN;
     call->req.recall = recall;
@@ -35,12 +35,12 @@ static struct tierce__tier_req look_up(enum tierce__tier_recall recall)
 
 static void check_recalled(int status, size_t found)
 {
-    unsigned asked = store_connector_count(store, TIERCE__TIER_LOOKUP);
-    struct tierce__tier_req req = look_up(TIERCE__RECALL_ONLY);
+    unsigned asked = store_connector_count(store, TIERCE__STORE_LOOKUP);
+    struct tierce__store_req req = look_up(TIERCE__RECALL_ONLY);
     ck_assert_int_eq(req.status, status);
     ck_assert_uint_eq(req.found, found);
     ck_assert(req.recalled);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_LOOKUP), asked);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_LOOKUP), asked);
 }
 
 START_TEST(an_answer_in_part_counts_and_is_remembered)
@@ -48,14 +48,14 @@ START_TEST(an_answer_in_part_counts_and_is_remembered)
     open_tier(&(struct tierce__remote_opts){0}, true);
     for (unsigned n = 1; n < RUN; n++)
         check(put(n), 0);
-    check(submit(make(TIERCE__TIER_DELETE, RUN)), 0);
-    struct call *clear = make(TIERCE__TIER_CLEAR, 0);
+    check(submit(make(TIERCE__STORE_DELETE, RUN)), 0);
+    struct call *clear = make(TIERCE__STORE_CLEAR, 0);
     clear->key.ns = ns[1]; /* nothing, but all is forgotten */
     check(submit(clear), 0);
     check_recalled(TIERCE_E_DEADLINE, 0);
     /* The store answers after the deadline: its result is still valid. */
-    store_connector_fail(store, TIERCE__TIER_LOOKUP, TIERCE_E_DEADLINE, 1, true);
-    struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
+    store_connector_fail(store, TIERCE__STORE_LOOKUP, TIERCE_E_DEADLINE, 1, true);
+    struct tierce__store_req req = look_up(TIERCE__RECALL_FIRST);
     ck_assert_int_eq(req.status, TIERCE_E_DEADLINE);
     ck_assert_uint_eq(req.found, RUN - 1);
     ck_assert(!req.recalled);
@@ -66,10 +66,10 @@ START_TEST(an_answer_in_part_counts_and_is_remembered)
     ck_assert_uint_eq(req.found, RUN - 1);
     check_recalled(0, RUN - 1);
     /* Or all of it. */
-    unsigned asked = store_connector_count(store, TIERCE__TIER_LOOKUP);
+    unsigned asked = store_connector_count(store, TIERCE__STORE_LOOKUP);
     req = look_up(TIERCE__RECALL_NOTHING);
     ck_assert(req.status == 0 && req.found == RUN - 1 && !req.recalled);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_LOOKUP), asked + 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_LOOKUP), asked + 1);
     close_tier();
 }
 END_TEST
@@ -77,15 +77,15 @@ END_TEST
 START_TEST(what_this_process_does_is_known_at_once)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
-    struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
+    struct tierce__store_req req = look_up(TIERCE__RECALL_FIRST);
     ck_assert(req.status == 0 && req.found == 0);
     check_recalled(0, 0);
     for (unsigned n = 1; n <= RUN; n++)
         check(put(n), 0);
     check_recalled(0, RUN);
-    check(submit(make(TIERCE__TIER_DELETE, 3)), 0);
+    check(submit(make(TIERCE__STORE_DELETE, 3)), 0);
     check_recalled(0, 2);
-    check(submit(make(TIERCE__TIER_CLEAR, 0)), 0);
+    check(submit(make(TIERCE__STORE_CLEAR, 0)), 0);
     check_recalled(TIERCE_E_DEADLINE, 0);
     close_tier();
 }
@@ -96,8 +96,8 @@ START_TEST(a_read_that_misses_is_remembered)
     open_tier(&(struct tierce__remote_opts){0}, true);
     for (unsigned n = 1; n <= RUN; n++)
         check(put(n), 0);
-    store_connector_fail(store, TIERCE__TIER_GET, TIERCE_E_MISS, 1, false);
-    struct call *call = make(TIERCE__TIER_GET, 2);
+    store_connector_fail(store, TIERCE__STORE_GET, TIERCE_E_MISS, 1, false);
+    struct call *call = make(TIERCE__STORE_GET, 2);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, BYTES), 0);
     call->req.length = BYTES;
     check(submit(call), TIERCE_E_MISS);
@@ -110,7 +110,7 @@ START_TEST(a_no_is_believed_for_a_second_only)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
-    struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
+    struct tierce__store_req req = look_up(TIERCE__RECALL_FIRST);
     ck_assert(req.status == 0 && req.found == 1);
     check_recalled(0, 1);
     uint64_t give_up_ns = tierce__deadline_in_ms(30000);
@@ -125,13 +125,13 @@ END_TEST
 START_TEST(a_suffix_goes_with_its_prefix)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *first = put(1), *second = put_after(2, 1), *third = put_after(3, 2);
     ck_assert_uint_eq(store_connector_held(store), 3); /* side by side */
     ck_assert(store_connector_let_one_go(store, ending(3)));
     ck_assert(store_connector_let_one_go(store, ending(2)));
     ck_assert_uint_eq(second->done + third->done, 0); /* not before the first is there */
-    store_connector_fail(store, TIERCE__TIER_PUT, -EIO, 1, false);
+    store_connector_fail(store, TIERCE__STORE_PUT, -EIO, 1, false);
     ck_assert(store_connector_let_one_go(store, ending(1)));
     check(first, -EIO);
     check(second, TIERCE_E_REFUSED);
@@ -152,7 +152,7 @@ START_TEST(a_prefix_of_another_process_is_asked_for)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
-    check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
+    check(submit(make(TIERCE__STORE_DELETE, 1)), 0);
     check(put_after(2, 1), TIERCE_E_REFUSED); /* it was known, and is not any more */
     ck_assert_uint_eq(store_connector_objects(store), 0);
     close_tier();
@@ -162,7 +162,7 @@ END_TEST
 START_TEST(the_queue_is_bounded)
 {
     open_tier(&(struct tierce__remote_opts){.queue_bytes = 4 * BYTES, .writes = 1}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *sent = put(1);
     struct call *a = put(2), *a2 = put_after(3, 2), *b = put(4), *b2 = put_after(5, 4);
     ck_assert_uint_eq(stats().queued_bytes, 5 * BYTES);
@@ -195,7 +195,7 @@ END_TEST
 START_TEST(a_large_one_alone_always_fits)
 {
     open_tier(&(struct tierce__remote_opts){.queue_bytes = 4096, .writes = 1}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *one = put(1), *two = put(2), *three = put(3);
     check(two, TIERCE_E_FULL);
     (void)store_connector_let_go(store);
@@ -209,16 +209,16 @@ START_TEST(what_is_only_read_is_not_changed)
 {
     open_tier(&(struct tierce__remote_opts){.read_only = true}, true);
     check(put(1), TIERCE_E_REFUSED);
-    check(submit(make(TIERCE__TIER_CLEAR, 0)), TIERCE_E_UNSUPPORTED);
-    check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_DELETE), 0);
+    check(submit(make(TIERCE__STORE_CLEAR, 0)), TIERCE_E_UNSUPPORTED);
+    check(submit(make(TIERCE__STORE_DELETE, 1)), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_DELETE), 0);
     close_tier();
 }
 END_TEST
 
 static struct call *get(unsigned n, uint64_t bytes, uint64_t offset, uint64_t length)
 {
-    struct call *call = make(TIERCE__TIER_GET, n);
+    struct call *call = make(TIERCE__STORE_GET, n);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, bytes), 0);
     call->req.offset = offset;
     call->req.length = length;
@@ -230,7 +230,7 @@ START_TEST(what_is_hidden_is_not_served)
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     check(put(2), 0);
-    check(submit(make(TIERCE__TIER_HIDE, 2)), 0);
+    check(submit(make(TIERCE__STORE_HIDE, 2)), 0);
     check(get(2, BYTES, 0, BYTES), TIERCE_E_MISS);
     ck_assert(!is_there(2));
     ck_assert(is_there(1));
@@ -261,13 +261,13 @@ START_TEST(what_cannot_be_deleted_is_hidden_until_it_is_replaced)
     store_connector_set_keeps(store);
     check(put(1), 0);
     check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PUT), 1);
-    check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_DELETE), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 1);
+    check(submit(make(TIERCE__STORE_DELETE, 1)), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_DELETE), 0);
     ck_assert(!is_there(1));
     check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
     check(put(1), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PUT), 2);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 2);
     ck_assert(is_there(1));
     check(get(1, BYTES, 0, BYTES), 0);
     store_connector_cut(store, BYTES / 2);
@@ -276,7 +276,7 @@ START_TEST(what_cannot_be_deleted_is_hidden_until_it_is_replaced)
     ck_assert(!is_there(1));
     check(put(1), 0);
     check(get(1, BYTES, 0, BYTES), 0);
-    check(submit(make(TIERCE__TIER_HIDE, 1)), 0); /* which is for good */
+    check(submit(make(TIERCE__STORE_HIDE, 1)), 0); /* which is for good */
     check(put(1), TIERCE_E_REFUSED);
     close_tier();
 }
@@ -287,11 +287,11 @@ START_TEST(what_cannot_be_taken_back_is_hidden)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 4}, false);
     store_connector_set_keeps(store);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *parent = put(1), *child = put_after(2, 1), *forgotten = put(3);
-    struct call *deletion = submit(make(TIERCE__TIER_DELETE, 3));
+    struct call *deletion = submit(make(TIERCE__STORE_DELETE, 3));
     struct call *again = put(3);
-    store_connector_fail(store, TIERCE__TIER_PUT, TIERCE_E_FULL, 1, false);
+    store_connector_fail(store, TIERCE__STORE_PUT, TIERCE_E_FULL, 1, false);
     (void)store_connector_let_go(store);
     check(parent, TIERCE_E_FULL);
     check(child, TIERCE_E_FULL);
@@ -310,17 +310,17 @@ START_TEST(one_reading_serves_all_parts)
     open_tier(&(struct tierce__remote_opts){0}, false);
     ck_assert_uint_ne(tier->ops->caps & TIERCE__TIER_WHOLE, 0);
     check(put(1), 0);
-    store_connector_hold(store, TIERCE__TIER_GET);
+    store_connector_hold(store, TIERCE__STORE_GET);
     struct call *first = get(1, BYTES, 0, 4096);
-    struct call *second = make(TIERCE__TIER_GET, 1);
+    struct call *second = make(TIERCE__STORE_GET, 1);
     second->req.buf = first->req.buf;
     tierce__buf_acquire(second->req.buf);
     second->req.offset = 4096;
     second->req.length = BYTES - 4096;
     submit(second);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_GET), 1);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_GET), 1);
     if (_i == 1)
-        store_connector_fail(store, TIERCE__TIER_GET, TIERCE_E_DOWN, 1, false);
+        store_connector_fail(store, TIERCE__STORE_GET, TIERCE_E_DOWN, 1, false);
     store_connector_mark(store, false, _i == 0);
     (void)store_connector_let_go(store);
     check(first, _i == 1 ? TIERCE_E_DOWN : 0);
@@ -347,13 +347,13 @@ START_TEST(failures_of_the_store_are_told)
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        store_connector_fail(store, TIERCE__TIER_GET, cases[i].store, 1, false);
+        store_connector_fail(store, TIERCE__STORE_GET, cases[i].store, 1, false);
         check(get(1, BYTES, 0, BYTES), cases[i].read);
-        store_connector_fail(store, TIERCE__TIER_PUT, cases[i].store, 1, false);
+        store_connector_fail(store, TIERCE__STORE_PUT, cases[i].store, 1, false);
         check(put(2), cases[i].written);
     }
-    store_connector_fail(store, TIERCE__TIER_LOOKUP, -EIO, 2, false);
-    struct call *lookup = submit(make(TIERCE__TIER_LOOKUP, 1));
+    store_connector_fail(store, TIERCE__STORE_LOOKUP, -EIO, 2, false);
+    struct call *lookup = submit(make(TIERCE__STORE_LOOKUP, 1));
     check(lookup, -EIO);
     ck_assert_uint_eq(lookup->req.found, 0);
     check(put(3), -EIO);
@@ -380,10 +380,10 @@ START_TEST(rejected_writes_are_logged)
     tierce_set_log_fn(count_lines, NULL, TIERCE_LOG_WARN);
     check(put(1), 0);
     for (unsigned round = 1; round <= 2; round++) {
-        store_connector_fail(store, TIERCE__TIER_PUT, TIERCE_E_REFUSED, 3, false);
+        store_connector_fail(store, TIERCE__STORE_PUT, TIERCE_E_REFUSED, 3, false);
         for (unsigned n = 0; n < 3; n++)
             check(put(10 * round + n), -EACCES);
-        store_connector_fail(store, TIERCE__TIER_PUT, -EIO, 1, false);
+        store_connector_fail(store, TIERCE__STORE_PUT, -EIO, 1, false);
         check(put(10 * round), -EIO); /* shows nothing about permissions */
         check(get(1, BYTES, 0, BYTES), 0);
         ck_assert_uint_eq(rejects_lines, round);
@@ -398,16 +398,16 @@ END_TEST
 
 START_TEST(a_repeated_failure_is_marked)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
-                                               TIERCE__TIER_PUT, TIERCE__TIER_PING};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_GET,
+                                                TIERCE__STORE_PUT, TIERCE__STORE_PING};
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
     for (int repeats = 0; repeats < 2; repeats++) {
         store_connector_mark(store, repeats == 1, false);
         for (unsigned i = 0; i < 4; i++)
             store_connector_fail(store, ops[i], TIERCE_E_DOWN, 1, false);
-        const struct call *all[] = {submit(make(TIERCE__TIER_LOOKUP, 1)), get(1, BYTES, 0, BYTES),
-                                    put(2), submit(make(TIERCE__TIER_PING, 1))};
+        const struct call *all[] = {submit(make(TIERCE__STORE_LOOKUP, 1)), get(1, BYTES, 0, BYTES),
+                                    put(2), submit(make(TIERCE__STORE_PING, 1))};
         for (unsigned i = 0; i < 4; i++) {
             check(all[i], TIERCE_E_DOWN);
             ck_assert_int_eq(all[i]->req.repeats, repeats);
@@ -426,7 +426,7 @@ START_TEST(who_reads_ahead_says_so)
     check(first, 0);
     ck_assert(first->req.connected);
     ck_assert_int_eq(store_connector_urgency(store), TIERCE__CONNECTOR_FETCH);
-    struct call *ahead = make(TIERCE__TIER_GET, 1);
+    struct call *ahead = make(TIERCE__STORE_GET, 1);
     ck_assert_int_eq(tierce__pool_alloc(pool, &ahead->req.buf, BYTES), 0);
     ahead->req.length = BYTES;
     ahead->req.ahead = true;
@@ -439,11 +439,11 @@ END_TEST
 START_TEST(a_ping_asks_the_store)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
-    check(submit(make(TIERCE__TIER_PING, 0)), 0);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PING), 1);
+    check(submit(make(TIERCE__STORE_PING, 0)), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PING), 1);
     ck_assert_int_eq(store_connector_urgency(store), TIERCE__CONNECTOR_PEEK);
-    store_connector_fail(store, TIERCE__TIER_PING, TIERCE_E_REFUSED, 1, false);
-    check(submit(make(TIERCE__TIER_PING, 0)), TIERCE_E_DOWN);
+    store_connector_fail(store, TIERCE__STORE_PING, TIERCE_E_REFUSED, 1, false);
+    check(submit(make(TIERCE__STORE_PING, 0)), TIERCE_E_DOWN);
     close_tier();
 }
 END_TEST
@@ -453,7 +453,7 @@ START_TEST(requests_are_passed_on_without_memory)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
-    struct call *ping = make(TIERCE__TIER_PING, 0), *get = make(TIERCE__TIER_GET, 1);
+    struct call *ping = make(TIERCE__STORE_PING, 0), *get = make(TIERCE__STORE_GET, 1);
     ck_assert_int_eq(tierce__pool_alloc(pool, &get->req.buf, BYTES), 0);
     get->req.length = BYTES;
     (void)tierce__alloc_fail_nth(0);
@@ -495,7 +495,7 @@ START_TEST(closing_sends_what_it_can)
     tierce__namespaces_destroy(namespaces);
 
     open_tier(&(struct tierce__remote_opts){.writes = 1}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     put(1);
     put_after(2, 1);
     ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(20)));
@@ -511,8 +511,8 @@ END_TEST
 /* A rank that its group does not have: no name can be made of it. */
 START_TEST(what_has_no_name_is_answered)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_DELETE,
-                                               TIERCE__TIER_GET, TIERCE__TIER_PUT};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_DELETE,
+                                                TIERCE__STORE_GET, TIERCE__STORE_PUT};
     static const int wanted[] = {0, TIERCE_E_MISS, TIERCE_E_MISS, TIERCE_E_ARGUMENT};
     for (int ranges = 0; ranges < 2; ranges++) {
         open_tier(&(struct tierce__remote_opts){0}, ranges != 0);
@@ -524,7 +524,7 @@ START_TEST(what_has_no_name_is_answered)
             call->key.shard.tp_rank = 1;
             check(submit(call), wanted[i]);
             ck_assert_uint_eq(call->req.found, 0);
-            if (ops[i] != TIERCE__TIER_GET && ops[i] != TIERCE__TIER_PUT)
+            if (ops[i] != TIERCE__STORE_GET && ops[i] != TIERCE__STORE_PUT)
                 tierce__buf_release(buf);
         }
         close_tier(); /* where nothing is left behind */
@@ -540,10 +540,10 @@ START_TEST(no_memory_is_an_answer)
         tierce__alloc_fail_nth(nth);
         submit(one);
         submit(two);
-        submit(make(TIERCE__TIER_LOOKUP, 1));
+        submit(make(TIERCE__STORE_LOOKUP, 1));
         get(1, BYTES, 0, BYTES);
-        submit(make(TIERCE__TIER_DELETE, 2));
-        submit(make(TIERCE__TIER_CLEAR, 0));
+        submit(make(TIERCE__STORE_DELETE, 2));
+        submit(make(TIERCE__STORE_CLEAR, 0));
         bool over = tierce__alloc_fail_nth(0) > 0;
         unsigned failed = 0;
         for (unsigned i = 0; i < call_count; i++) {

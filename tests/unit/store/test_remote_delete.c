@@ -8,9 +8,9 @@
 START_TEST(what_is_deleted_on_its_way_does_not_come)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 2}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *sent = put(1), *sent_after = put_after(2, 1), *queued = put_after(3, 2);
-    struct call *gone = submit(make(TIERCE__TIER_DELETE, 1));
+    struct call *gone = submit(make(TIERCE__STORE_DELETE, 1));
     ck_assert_uint_eq(gone->done, 0);
     (void)store_connector_let_go(store);
     check(sent, TIERCE_E_CANCELLED);
@@ -22,7 +22,7 @@ START_TEST(what_is_deleted_on_its_way_does_not_come)
 }
 END_TEST
 
-static struct call *submit_late(enum tierce__tier_op op, unsigned n)
+static struct call *submit_late(enum tierce__store_op op, unsigned n)
 {
     struct call *call = make(op, n);
     call->req.deadline_ns = tierce__deadline_in_ms(20);
@@ -42,11 +42,11 @@ START_TEST(a_deletion_is_answered_by_its_deadline)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 2}, true);
     check(put(2), 0);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *sent = put(1);
-    struct call *gone = submit_late(TIERCE__TIER_DELETE, 1);
+    struct call *gone = submit_late(TIERCE__STORE_DELETE, 1);
     if (_i == 1) {
-        store_connector_hold(store, TIERCE__TIER_DELETE);
+        store_connector_hold(store, TIERCE__STORE_DELETE);
         ck_assert(store_connector_let_one_go(store, ending(1)));
         ck_assert(store_connector_let_one_go(store, ending(1))); /* it is undone */
     }
@@ -60,7 +60,7 @@ START_TEST(a_deletion_is_answered_by_its_deadline)
     check(sent, TIERCE_E_CANCELLED);
     check(again, 0); /* behind the deletion */
     ck_assert_uint_eq(gone->done, 1);
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_DELETE), 2);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_DELETE), 2);
     ck_assert(is_there(1) && is_there(2));
     close_tier();
 }
@@ -71,9 +71,9 @@ START_TEST(a_deletion_happens_after_its_deadline)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
-    store_connector_hold(store, TIERCE__TIER_LOOKUP);
+    store_connector_hold(store, TIERCE__STORE_LOOKUP);
     struct call *known = put(1);
-    struct call *gone = submit_late(TIERCE__TIER_DELETE, 1);
+    struct call *gone = submit_late(TIERCE__STORE_DELETE, 1);
     await_answer(gone);
     check(gone, TIERCE_E_DEADLINE);
     ck_assert_uint_eq(known->done, 0);
@@ -88,9 +88,9 @@ END_TEST
 START_TEST(a_clear_is_answered_by_its_deadline)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *sent = put(1);
-    struct call *clear = submit_late(TIERCE__TIER_CLEAR, 0);
+    struct call *clear = submit_late(TIERCE__STORE_CLEAR, 0);
     await_answer(clear);
     check(clear, TIERCE_E_DEADLINE);
     ck_assert_uint_eq(sent->done, 0);
@@ -105,9 +105,9 @@ END_TEST
 START_TEST(closing_ends_a_late_deletion)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *sent = put(1);
-    struct call *gone = submit_late(TIERCE__TIER_DELETE, 1);
+    struct call *gone = submit_late(TIERCE__STORE_DELETE, 1);
     await_answer(gone);
     check(gone, TIERCE_E_DEADLINE);
     close_tier();
@@ -119,11 +119,11 @@ END_TEST
 START_TEST(what_is_put_after_a_deletion_comes_after_it)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 4}, true);
-    store_connector_hold(store, TIERCE__TIER_PUT);
-    struct call *first = put(1), *gone = submit(make(TIERCE__TIER_DELETE, 1));
+    store_connector_hold(store, TIERCE__STORE_PUT);
+    struct call *first = put(1), *gone = submit(make(TIERCE__STORE_DELETE, 1));
     struct call *again = put(1), *same = put(1), *other = put(2);
     ck_assert_uint_eq(store_connector_held(store), 2); /* of the first and the other */
-    store_connector_hold(store, TIERCE__TIER_DELETE);
+    store_connector_hold(store, TIERCE__STORE_DELETE);
     ck_assert(store_connector_let_one_go(store, ending(1)));
     ck_assert_uint_eq(first->done + gone->done + again->done, 0);
     ck_assert(store_connector_let_one_go(store, ending(1))); /* what came is taken back */
@@ -138,7 +138,7 @@ START_TEST(what_is_put_after_a_deletion_comes_after_it)
     check(same, 0);
     check(other, 0);
     ck_assert(is_there(1));
-    ck_assert_uint_eq(store_connector_count(store, TIERCE__TIER_PUT), 3);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 3);
     close_tier();
 }
 END_TEST
@@ -151,9 +151,9 @@ START_TEST(a_clear_takes_what_is_there_and_what_comes)
     struct call *other = make_put(30);
     other->key.ns = ns[1];
     check(submit(other), 0);
-    store_connector_hold(store, TIERCE__TIER_PUT);
+    store_connector_hold(store, TIERCE__STORE_PUT);
     struct call *sent = put(21), *queued = put(22);
-    struct call *clear = submit(make(TIERCE__TIER_CLEAR, 0));
+    struct call *clear = submit(make(TIERCE__STORE_CLEAR, 0));
     check(queued, TIERCE_E_CANCELLED);
     ck_assert_uint_eq(clear->done, 0);
     (void)store_connector_let_go(store);
@@ -161,7 +161,7 @@ START_TEST(a_clear_takes_what_is_there_and_what_comes)
     check(clear, 0);
     ck_assert_uint_eq(clear->req.found, 20);
     ck_assert_uint_eq(store_connector_objects(store), 1);
-    clear = make(TIERCE__TIER_CLEAR, 0);
+    clear = make(TIERCE__STORE_CLEAR, 0);
     clear->req.key_count = 0;
     check(submit(clear), 0);
     ck_assert_uint_eq(clear->req.found, 1);
@@ -173,11 +173,11 @@ START_TEST(a_clear_tells_its_failure)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
-    store_connector_fail(store, TIERCE__TIER_LIST, TIERCE_E_REFUSED, 1, false);
-    check(submit(make(TIERCE__TIER_CLEAR, 0)), TIERCE_E_DOWN);
-    store_connector_fail(store, TIERCE__TIER_DELETE, -EIO, 1, false);
-    check(submit(make(TIERCE__TIER_CLEAR, 0)), -EIO);
-    check(submit(make(TIERCE__TIER_CLEAR, 0)), 0);
+    store_connector_fail(store, TIERCE__STORE_LIST, TIERCE_E_REFUSED, 1, false);
+    check(submit(make(TIERCE__STORE_CLEAR, 0)), TIERCE_E_DOWN);
+    store_connector_fail(store, TIERCE__STORE_DELETE, -EIO, 1, false);
+    check(submit(make(TIERCE__STORE_CLEAR, 0)), -EIO);
+    check(submit(make(TIERCE__STORE_CLEAR, 0)), 0);
     close_tier();
 }
 END_TEST

@@ -64,7 +64,7 @@ static uint64_t take_arrived(struct tierce__s3 *s3)
     tierce__lock_drop(&s3->lock);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &arrived) {
         tierce__list_remove(node);
-        tierce__s3_job_begin(s3, TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node));
+        tierce__s3_job_begin(s3, TIERCE__CONTAINER_OF(node, struct tierce__store_req, node));
     }
     return close_ns;
 }
@@ -139,7 +139,7 @@ static void *work(void *arg)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static int hand_over(struct tierce__s3 *s3, struct tierce__tier_req *req)
+static int hand_over(struct tierce__s3 *s3, struct tierce__store_req *req)
 {
     int rc = 0;
     tierce__lock_take(&s3->lock);
@@ -158,7 +158,7 @@ static int hand_over(struct tierce__s3 *s3, struct tierce__tier_req *req)
     return rc;
 }
 
-static void submit(struct tierce__connector *connector, struct tierce__tier_req *req)
+static void submit(struct tierce__connector *connector, struct tierce__store_req *req)
 {
     struct tierce__s3 *s3 = s3_of(connector);
     int rc = tierce__connector_accept(req, s3->base.caps);

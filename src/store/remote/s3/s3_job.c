@@ -36,11 +36,11 @@ static struct tierce__s3_job *job_of(struct tierce__list *node)
 
 void tierce__s3_job_answer(struct tierce__s3_job *job, int status)
 {
-    struct tierce__tier_req *req = job->req;
+    struct tierce__store_req *req = job->req;
     if (req == NULL)
         return;
     job->req = NULL;
-    if (req->op == TIERCE__TIER_LOOKUP)
+    if (req->op == TIERCE__STORE_LOOKUP)
         req->found = (size_t)job->certain;
     req->status = status;
     req->done(req);
@@ -178,7 +178,7 @@ static int begin_page(struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 struct page {
     const struct tierce__s3 *s3;
-    const struct tierce__tier_req *req;
+    const struct tierce__store_req *req;
     bool is_encoded, is_more;
     char token[TIERCE__S3_TOKEN_BYTES];
 };
@@ -201,7 +201,7 @@ static bool read_page_head(void *arg, const char *path, const char *text, size_t
 static bool read_page_key(void *arg, const char *path, const char *text, size_t bytes)
 {
     const struct page *page = arg;
-    const struct tierce__tier_req *req = page->req;
+    const struct tierce__store_req *req = page->req;
     char key[TIERCE__S3_XML_TEXT_MAX + 1], name_text[TIERCE__CONNECTOR_NAME_MAX];
     struct tierce_plugin_name name = {.text = name_text};
     if (strcmp(path, "ListBucketResult/Contents/Key") != 0)
@@ -290,9 +290,9 @@ static int make_list_of_parts(struct tierce__s3_transfer *transfer,
 static enum tierce__s3_call call_of(const struct tierce__s3_job *job)
 {
     static const enum tierce__s3_call of_ops[] = {
-        [TIERCE__TIER_LOOKUP] = TIERCE__S3_HEAD, [TIERCE__TIER_GET] = TIERCE__S3_GET,
-        [TIERCE__TIER_PUT] = TIERCE__S3_PUT,     [TIERCE__TIER_DELETE] = TIERCE__S3_DELETE,
-        [TIERCE__TIER_LIST] = TIERCE__S3_LIST,   [TIERCE__TIER_PING] = TIERCE__S3_PING,
+        [TIERCE__STORE_LOOKUP] = TIERCE__S3_HEAD, [TIERCE__STORE_GET] = TIERCE__S3_GET,
+        [TIERCE__STORE_PUT] = TIERCE__S3_PUT,     [TIERCE__STORE_DELETE] = TIERCE__S3_DELETE,
+        [TIERCE__STORE_LIST] = TIERCE__S3_LIST,   [TIERCE__STORE_PING] = TIERCE__S3_PING,
     };
     switch (job->step) {
     case TIERCE__S3_BEGINNING:
@@ -370,7 +370,7 @@ static void note_there(struct tierce__s3_job *job, uint64_t item)
 static void skip_known(const struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
     char key[TIERCE__S3_KEY_BYTES];
-    if (s3->sizes == NULL || job->req == NULL || job->req->op != TIERCE__TIER_LOOKUP)
+    if (s3->sizes == NULL || job->req == NULL || job->req->op != TIERCE__STORE_LOOKUP)
         return;
     for (; job->next < job->count; job->next++) {
         tierce__s3_key(key, s3->config.prefix, name_of(job, job->next));
@@ -539,22 +539,22 @@ void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status)
 /* Plans the HTTP requests of a job. Errors: the status for the request. */
 static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
-    const struct tierce__tier_req *req = job->req;
+    const struct tierce__store_req *req = job->req;
     uint64_t part = s3->config.part_bytes;
     uint64_t parts = (req->length + part - 1) / part;
     job->count = 1;
     switch (req->op) {
-    case TIERCE__TIER_LOOKUP:
+    case TIERCE__STORE_LOOKUP:
         job->count = job->name_count = req->name_count;
         job->there = tierce__calloc(req->name_count + 1, sizeof(*job->there));
         return job->there != NULL ? 0 : -ENOMEM;
-    case TIERCE__TIER_GET: {
+    case TIERCE__STORE_GET: {
         tierce__s3_key(job->key, s3->config.prefix, &req->names[0]);
         uint64_t known = tierce__s3_known(s3, job->key);
         job->count = parts;
         return known > 0 && req->offset + req->length > known ? TIERCE_E_FORMAT : 0;
     }
-    case TIERCE__TIER_PUT:
+    case TIERCE__STORE_PUT:
         tierce__s3_key(job->key, s3->config.prefix, &req->names[0]);
         if (parts == 1)
             return 0;
@@ -565,23 +565,23 @@ static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
         job->step = TIERCE__S3_BEGINNING;
         job->etags = tierce__calloc(parts, sizeof(*job->etags));
         return job->etags != NULL ? 0 : -ENOMEM;
-    case TIERCE__TIER_DELETE:
+    case TIERCE__STORE_DELETE:
         tierce__s3_key(job->key, s3->config.prefix, &req->names[0]);
         return 0;
-    case TIERCE__TIER_LIST:
+    case TIERCE__STORE_LIST:
         return begin_page(s3, job);
-    case TIERCE__TIER_PING:
+    case TIERCE__STORE_PING:
         return 0;
-    case TIERCE__TIER_HIDE:
-    case TIERCE__TIER_FLUSH:
-    case TIERCE__TIER_CLEAR:
-    case TIERCE__TIER_SIBLINGS:
+    case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_FLUSH:
+    case TIERCE__STORE_CLEAR:
+    case TIERCE__STORE_SIBLINGS:
     default:
         return TIERCE_E_ARGUMENT;
     }
 }
 
-void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__tier_req *req)
+void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__store_req *req)
 {
     struct tierce__s3_job *job = tierce__calloc(1, sizeof(*job));
     if (job == NULL) {

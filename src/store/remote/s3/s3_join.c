@@ -42,8 +42,8 @@ static struct tierce__s3_job *rider_of(struct tierce__list *node)
 
 void tierce__s3_join_await(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
-    const struct tierce__tier_req *req = job->req;
-    if (req->op == TIERCE__TIER_GET && job->count == 1)
+    const struct tierce__store_req *req = job->req;
+    if (req->op == TIERCE__STORE_GET && job->count == 1)
         tierce__list_push_back(bin_of(s3, req->buf, req->offset), &job->bin);
 }
 
@@ -51,10 +51,10 @@ void tierce__s3_join_await(struct tierce__s3 *s3, struct tierce__s3_job *job)
 static struct tierce__s3_job *find_next(struct tierce__s3 *s3, const struct tierce__s3_job *lead,
                                         uint64_t offset)
 {
-    const struct tierce__tier_req *first = lead->req;
+    const struct tierce__store_req *first = lead->req;
     TIERCE__LIST_FOR_EACH (node, bin_of(s3, first->buf, offset)) {
         struct tierce__s3_job *job = TIERCE__CONTAINER_OF(node, struct tierce__s3_job, bin);
-        const struct tierce__tier_req *req = job->req;
+        const struct tierce__store_req *req = job->req;
         if (req->buf == first->buf && req->offset == offset &&
             req->names[0].bytes == first->names[0].bytes &&
             memcmp(req->names[0].text, first->names[0].text, first->names[0].bytes) == 0)
@@ -105,7 +105,7 @@ static bool list_keys(struct tierce__s3_transfer *transfer, size_t count)
 
 static bool is_deletion(const struct tierce__s3_job *job)
 {
-    return job->req != NULL && job->req->op == TIERCE__TIER_DELETE && !job->is_alone;
+    return job->req != NULL && job->req->op == TIERCE__STORE_DELETE && !job->is_alone;
 }
 
 static void join_deletions(struct tierce__s3_transfer *transfer)

@@ -150,8 +150,8 @@ enum tierce__s3_step {
 
 /* A request of the connector. */
 struct tierce__s3_job {
-    struct tierce__list node;     /* `ready`: something of it can be begun; or `busy` */
-    struct tierce__tier_req *req; /* NULL: answered */
+    struct tierce__list node;      /* `ready`: something of it can be begun; or `busy` */
+    struct tierce__store_req *req; /* NULL: answered */
     enum tierce__connector_urgency urgency;
     enum tierce__s3_step step;
     uint64_t deadline_ns;
@@ -245,7 +245,7 @@ bool tierce__s3_login_ask(struct tierce__s3 *s3);
 #define TIERCE__S3_DRAIN_MS 5000u  /* for lookups answered after their deadline */
 
 /* A request becomes a job, or is answered. */
-void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__tier_req *req);
+void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__store_req *req);
 /* Begins as many jobs as there are connections for. */
 void tierce__s3_jobs_go_on(struct tierce__s3 *s3);
 /* Answers all jobs that have not begun with `status`. */

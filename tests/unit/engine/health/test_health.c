@@ -10,9 +10,9 @@
 #include <tierce/why.h>
 
 /* One request that takes `ms` and ends with `status`. */
-static enum tierce__health_change answer(enum tierce__tier_op op, int status, uint32_t ms)
+static enum tierce__health_change answer(enum tierce__store_op op, int status, uint32_t ms)
 {
-    struct tierce__tier_req req = {
+    struct tierce__store_req req = {
         .op = op, .keys = &key, .key_count = 1, .length = 1u << 20, .status = status};
     ck_assert(tierce__health_pass(&health, &req));
     req.begun_ns -= ms * TIERCE__MS_NS;
@@ -20,9 +20,9 @@ static enum tierce__health_change answer(enum tierce__tier_op op, int status, ui
 }
 
 /* One request that ends with a failure that is already known, as late as a hanging store. */
-static enum tierce__health_change repeat(enum tierce__tier_op op, int status)
+static enum tierce__health_change repeat(enum tierce__store_op op, int status)
 {
-    struct tierce__tier_req req = {.op = op, .keys = &key, .key_count = 1, .repeats = true};
+    struct tierce__store_req req = {.op = op, .keys = &key, .key_count = 1, .repeats = true};
     ck_assert(tierce__health_pass(&health, &req));
     ck_assert(!req.repeats);
     req.begun_ns -= 100 * TIERCE__MS_NS;
@@ -31,9 +31,10 @@ static enum tierce__health_change repeat(enum tierce__tier_op op, int status)
     return tierce__health_note(&health, &req);
 }
 
-static bool passes(enum tierce__tier_op op)
+static bool passes(enum tierce__store_op op)
 {
-    struct tierce__tier_req req = {.op = op, .keys = &key, .key_count = 1, .status = TIERCE_E_MISS};
+    struct tierce__store_req req = {
+        .op = op, .keys = &key, .key_count = 1, .status = TIERCE_E_MISS};
     bool pass = tierce__health_pass(&health, &req);
     if (pass)
         tierce__health_note(&health, &req); /* a miss shows nothing */
@@ -47,25 +48,25 @@ START_TEST(failures_in_a_row_end_service_and_a_try_brings_it_back)
     ck_assert(!tierce__health_proven(&health, &proven));
     ck_assert_uint_eq(proven.ns, 7);
     for (int round = 0; round < 2; round++) {
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_SAME);
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
-        ck_assert_int_eq(answer(TIERCE__TIER_PUT, TIERCE_E_DEADLINE, 0), TIERCE__HEALTH_SAME);
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_MISS, 0), TIERCE__HEALTH_SAME);
-        ck_assert_int_eq(answer(TIERCE__TIER_LOOKUP, 0, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_PUT, TIERCE_E_DEADLINE, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, TIERCE_E_MISS, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_LOOKUP, 0, 0), TIERCE__HEALTH_SAME);
         ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_CLOSED);
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
         ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_OPEN);
-        ck_assert(!passes(TIERCE__TIER_GET));
-        ck_assert(!passes(TIERCE__TIER_LOOKUP));
+        ck_assert(!passes(TIERCE__STORE_GET));
+        ck_assert(!passes(TIERCE__STORE_LOOKUP));
         ck_assert(!tierce__health_is_due(&health));
         let_pass(31);
         ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_HALF_OPEN);
         ck_assert(tierce__health_is_due(&health));
-        ck_assert(!passes(TIERCE__TIER_LOOKUP));
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME); /* not yet */
-        ck_assert(!passes(TIERCE__TIER_GET));
+        ck_assert(!passes(TIERCE__STORE_LOOKUP));
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_SAME); /* not yet */
+        ck_assert(!passes(TIERCE__STORE_GET));
         let_pass(31);
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_BACK);
         ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_CLOSED);
     }
     ck_assert(tierce__health_proven(&health, &proven));
@@ -80,19 +81,19 @@ START_TEST(a_full_disk_stays_in_service)
     static const int full[] = {-ENOSPC, -EDQUOT};
     setup(3, 5, 0);
     for (int i = 0; i < 100; i++) {
-        ck_assert_int_eq(answer(TIERCE__TIER_PUT, full[i % 2], 0), TIERCE__HEALTH_SAME);
-        ck_assert_int_eq(answer(TIERCE__TIER_FLUSH, full[i % 2], 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_PUT, full[i % 2], 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_FLUSH, full[i % 2], 0), TIERCE__HEALTH_SAME);
         ck_assert(tierce__health_serves(&health));
     }
     /* Nor does it show that the device works. */
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_PUT, -ENOSPC, 0), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_LOST);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_PUT, -ENOSPC, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_LOST);
     let_pass(31);
-    ck_assert_int_eq(answer(TIERCE__TIER_PUT, -ENOSPC, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_PUT, -ENOSPC, 0), TIERCE__HEALTH_SAME);
     ck_assert(!tierce__health_serves(&health));
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_BACK);
     tierce__health_fini(&health);
 }
 END_TEST
@@ -103,12 +104,12 @@ START_TEST(a_read_only_disk_stays_in_service)
     static const int rejected[] = {-EROFS, -EACCES, -EPERM};
     setup(3, 5, 0);
     for (int i = 0; i < 99; i++) {
-        ck_assert_int_eq(answer(TIERCE__TIER_PUT, rejected[i % 3], 0), TIERCE__HEALTH_SAME);
-        ck_assert_int_eq(answer(TIERCE__TIER_FLUSH, rejected[i % 3], 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_PUT, rejected[i % 3], 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_FLUSH, rejected[i % 3], 0), TIERCE__HEALTH_SAME);
         ck_assert(tierce__health_serves(&health));
     }
     for (int i = 0; i < 3; i++) /* reads that are rejected are failures */
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, rejected[i], 0),
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, rejected[i], 0),
                          i < 2 ? TIERCE__HEALTH_SAME : TIERCE__HEALTH_LOST);
     tierce__health_fini(&health);
 }
@@ -117,26 +118,26 @@ END_TEST
 /* The failure of one connection answers several requests. */
 START_TEST(a_repeated_failure_counts_once)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_GET, TIERCE__TIER_PUT,
-                                               TIERCE__TIER_LOOKUP, TIERCE__TIER_PING};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_GET, TIERCE__STORE_PUT,
+                                                TIERCE__STORE_LOOKUP, TIERCE__STORE_PING};
     setup(3, 8, 0);
     health.shared = true;
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
     for (int i = 0; i < 100; i++) {
         ck_assert_int_eq(repeat(ops[i % 4], TIERCE_E_DOWN), TIERCE__HEALTH_SAME);
         ck_assert_int_eq(repeat(ops[i % 4], TIERCE_E_DEADLINE), TIERCE__HEALTH_SAME);
         ck_assert(tierce__health_serves(&health));
     }
     /* Nor does it show that the store works. */
-    ck_assert_int_eq(answer(TIERCE__TIER_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_PUT, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+    ck_assert_int_eq(answer(TIERCE__STORE_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_PUT, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
     for (int i = 0; i < 2; i++) { /* it answers no probe, so that another one may follow */
         let_pass(31);
-        ck_assert_int_eq(repeat(i == 0 ? TIERCE__TIER_GET : TIERCE__TIER_PING, TIERCE_E_DOWN),
+        ck_assert_int_eq(repeat(i == 0 ? TIERCE__STORE_GET : TIERCE__STORE_PING, TIERCE_E_DOWN),
                          TIERCE__HEALTH_SAME);
         ck_assert(!tierce__health_serves(&health) && tierce__health_is_due(&health));
     }
-    ck_assert_int_eq(answer(TIERCE__TIER_PING, 0, 0), TIERCE__HEALTH_BACK);
+    ck_assert_int_eq(answer(TIERCE__STORE_PING, 0, 0), TIERCE__HEALTH_BACK);
     tierce__health_fini(&health);
 }
 END_TEST
@@ -148,11 +149,11 @@ START_TEST(a_no_brings_a_shared_tier_back)
     for (int shared = 0; shared < 2; shared++) {
         setup(1, 0, 0);
         health.shared = shared == 1;
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
         let_pass(31);
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_CANCELLED, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, TIERCE_E_CANCELLED, 0), TIERCE__HEALTH_SAME);
         ck_assert(!tierce__health_serves(&health));
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_MISS, 0),
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, TIERCE_E_MISS, 0),
                          shared ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME);
         ck_assert_int_eq(tierce__health_serves(&health), shared);
         tierce__health_fini(&health);
@@ -163,11 +164,11 @@ END_TEST
 /* A lookup of a shared store that is not through by its deadline. */
 static enum tierce__health_change answer_late(uint32_t deadline_ms, size_t found)
 {
-    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP,
-                                   .keys = &key,
-                                   .key_count = 1,
-                                   .status = TIERCE_E_DEADLINE,
-                                   .found = found};
+    struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .status = TIERCE_E_DEADLINE,
+                                    .found = found};
     ck_assert(tierce__health_pass(&health, &req));
     req.begun_ns -= deadline_ms * TIERCE__MS_NS;
     req.deadline_ns = req.begun_ns + deadline_ms * TIERCE__MS_NS;
@@ -181,9 +182,9 @@ START_TEST(the_deadline_of_a_lookup_is_no_failure)
     for (int i = 0; i < 100; i++) /* 20 ms: the time of a load */
         ck_assert_int_eq(answer_late(19, 0), TIERCE__HEALTH_SAME);
     /* An answer in part is an answer. */
-    ck_assert_int_eq(answer(TIERCE__TIER_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
     ck_assert_int_eq(answer_late(25, 1), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
     ck_assert_int_eq(answer_late(25, 0), TIERCE__HEALTH_LOST); /* none in all that time is */
     tierce__health_fini(&health);
 }
@@ -195,13 +196,13 @@ START_TEST(a_ping_brings_a_shared_tier_back)
     struct tierce__key proven;
     setup(1, 0, 0);
     health.shared = true;
-    ck_assert_int_eq(answer(TIERCE__TIER_PUT, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+    ck_assert_int_eq(answer(TIERCE__STORE_PUT, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
     let_pass(31);
-    ck_assert_int_eq(answer(TIERCE__TIER_PING, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_PING, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
     ck_assert(!tierce__health_serves(&health) && !tierce__health_is_due(&health));
     let_pass(31);
     ck_assert(tierce__health_is_due(&health));
-    ck_assert_int_eq(answer(TIERCE__TIER_PING, 0, 0), TIERCE__HEALTH_BACK);
+    ck_assert_int_eq(answer(TIERCE__STORE_PING, 0, 0), TIERCE__HEALTH_BACK);
     ck_assert(tierce__health_serves(&health) && !tierce__health_proven(&health, &proven));
     tierce__health_fini(&health);
 }
@@ -210,10 +211,10 @@ END_TEST
 START_TEST(one_try_at_a_time)
 {
     setup(1, 0, 0);
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_LOST);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_LOST);
     let_pass(31);
-    struct tierce__tier_req first = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1};
-    struct tierce__tier_req second = first;
+    struct tierce__store_req first = {.op = TIERCE__STORE_GET, .keys = &key, .key_count = 1};
+    struct tierce__store_req second = first;
     ck_assert(tierce__health_pass(&health, &first));
     ck_assert(!tierce__health_pass(&health, &second));
     ck_assert(!tierce__health_is_due(&health));
@@ -228,19 +229,19 @@ START_TEST(failing_now_and_then_ends_service_too)
 {
     setup(1000, 8, 0);
     for (int i = 0; i < 7; i++) {
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_SAME);
     }
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_LOST);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_LOST);
     let_pass(31);
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_BACK);
     /* Failures that opened the breaker do not count again; nor do failures older than the
      * window. */
     for (int i = 0; i < 7; i++)
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_SAME);
     for (unsigned i = 0; i < TIERCE__HEALTH_WINDOW; i++)
-        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, -EIO, 0), TIERCE__HEALTH_SAME);
     tierce__health_fini(&health);
 }
 END_TEST
@@ -248,9 +249,9 @@ END_TEST
 START_TEST(an_answer_that_came_too_late_is_a_failure)
 {
     setup(2, 0, 50);
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 40), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 60), TIERCE__HEALTH_SAME);
-    ck_assert_int_eq(answer(TIERCE__TIER_PUT, 0, 60), TIERCE__HEALTH_LOST);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 40), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 60), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_PUT, 0, 60), TIERCE__HEALTH_LOST);
     tierce__health_fini(&health);
 }
 END_TEST
@@ -259,8 +260,8 @@ END_TEST
  * meanwhile. */
 static enum tierce__health_change let_time_pass(bool answered)
 {
-    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a,
-                            c = a;
+    struct tierce__store_req a = {.op = TIERCE__STORE_GET, .keys = &key, .key_count = 1}, b = a,
+                             c = a;
     let_pass(1);
     ck_assert(tierce__health_pass(&health, &a) && tierce__health_pass(&health, &b));
     ck_assert(tierce__health_pass(&health, &c));
@@ -283,7 +284,7 @@ START_TEST(a_tier_that_is_silent_to_the_deadline_hangs)
     tierce__health_fini(&health);
     setup(1000, 60, 0);
     /* A deadline that was shorter says nothing. */
-    ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DEADLINE, 1), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, TIERCE_E_DEADLINE, 1), TIERCE__HEALTH_SAME);
     tierce__health_fini(&health);
     setup(1000, 0, 0); /* only failures in a row count */
     ck_assert_int_eq(let_time_pass(false), TIERCE__HEALTH_SAME);
@@ -340,7 +341,7 @@ START_TEST(a_slow_disk_is_not_promised)
     fx_close(&fx);
     fx_open(&fx, true, sets);
     struct tierce__tier *disk = wrap_disk();
-    tierce__fault_set(disk, TIERCE__TIER_GET,
+    tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 50});
     tierce_view_computed(fx.view, 1000000, 1000000000);        /* a token a microsecond */
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4); /* nobody knows the disk yet */
@@ -391,7 +392,7 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
-    tierce__fault_set(disk, TIERCE__TIER_GET,
+    tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 1500});
     tierce_view_computed(fx.view, 160, 1000000000); /* the chunk in a tenth of a second */
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
@@ -399,7 +400,7 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     memory->ops->evict(memory, UINT64_MAX);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
     ck_assert_uint_eq(reads_of(disk), 1); /* what is new is not measured */
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     uint64_t give_up = tierce__deadline_in_ms(20000);
     for (uint64_t found = 0; found == 0 && tierce__now_ns() < give_up; usleep(10000)) {
         grow_old();
@@ -443,7 +444,7 @@ START_TEST(what_is_sooner_computed_is_put_into_memory_again)
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     memory->ops->evict(memory, UINT64_MAX);
-    tierce__fault_set(wrap_disk(), TIERCE__TIER_PUT, /* it has all of it */
+    tierce__fault_set(wrap_disk(), TIERCE__STORE_PUT, /* it has all of it */
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
     what.session = 7;
@@ -494,7 +495,7 @@ START_TEST(a_tier_comes_back_by_itself)
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     tierce__fault_set(
-        wrap_disk(), TIERCE__TIER_PUT,
+        wrap_disk(), TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
@@ -524,7 +525,7 @@ START_TEST(a_tier_comes_back_that_never_answered)
     fx_close(&fx);
     fx_open(&fx, true, sets);
     tierce__fault_set(
-        wrap_disk(), TIERCE__TIER_GET,
+        wrap_disk(), TIERCE__STORE_GET,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 2});
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 0);
@@ -548,7 +549,7 @@ START_TEST(recompute_all_asks_nobody_during_an_outage)
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4);
     tierce__fault_set(
-        wrap_disk(), TIERCE__TIER_PUT,
+        wrap_disk(), TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     struct tierce_chain *other = fx_chain(&fx, 2, 4, 0);
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);

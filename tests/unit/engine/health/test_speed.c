@@ -6,8 +6,11 @@
 /* A read of 1 MiB that takes `ms` of the clock. */
 static enum tierce__health_change answer_after(uint32_t ms, int status)
 {
-    struct tierce__tier_req req = {
-        .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20, .status = status};
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET,
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .length = 1u << 20,
+                                    .status = status};
     ck_assert(tierce__health_pass(&health, &req));
     let_pass(ms);
     return tierce__health_note(&health, &req);
@@ -22,9 +25,9 @@ START_TEST(speed_is_what_all_readings_bring_together)
     /* Two at a time, 1 MiB each in 20 ms: 100 MiB/s as long as the latency is unknown. Then half of
      * the time may be latency: in all 10 MiB in 20 + 4 * 10 ms. */
     for (int i = 0; i < 5; i++) {
-        struct tierce__tier_req a = {
-            .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
-        struct tierce__tier_req b = a;
+        struct tierce__store_req a = {
+            .op = TIERCE__STORE_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
+        struct tierce__store_req b = a;
         ck_assert(tierce__health_pass(&health, &a) && tierce__health_pass(&health, &b));
         let_pass(20);
         tierce__health_note(&health, &a);
@@ -43,13 +46,13 @@ END_TEST
 START_TEST(latency_is_that_of_the_first_answer)
 {
     enum { READS = 64 };
-    static struct tierce__tier_req reqs[READS];
+    static struct tierce__store_req reqs[READS];
     struct tierce__speed speed;
     setup(1000, 0, 0);
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < READS; i++) {
-            reqs[i] = (struct tierce__tier_req){
-                .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 19};
+            reqs[i] = (struct tierce__store_req){
+                .op = TIERCE__STORE_GET, .keys = &key, .key_count = 1, .length = 1u << 19};
             ck_assert(tierce__health_pass(&health, &reqs[i]));
         }
         let_pass(3);
@@ -73,10 +76,10 @@ START_TEST(a_distant_store_is_not_a_slow_store)
     struct tierce__speed speed;
     setup(1000, 0, 0);
     for (int round = 0; round < 8; round++) {
-        struct tierce__tier_req reqs[32];
+        struct tierce__store_req reqs[32];
         for (int i = 0; i < 32; i++) {
-            reqs[i] = (struct tierce__tier_req){
-                .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 19};
+            reqs[i] = (struct tierce__store_req){
+                .op = TIERCE__STORE_GET, .keys = &key, .key_count = 1, .length = 1u << 19};
             ck_assert(tierce__health_pass(&health, &reqs[i]));
         }
         let_pass(30);
@@ -107,8 +110,8 @@ START_TEST(an_outage_does_not_count_as_slowness)
     ck_assert(speed.bytes_per_s < 1e6); /* in service it is what it does */
     ck_assert_int_eq(answer_after(10000, TIERCE_E_DEADLINE), TIERCE__HEALTH_LOST);
     let_pass(31);
-    struct tierce__tier_req hanging = {
-        .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .status = TIERCE_E_CANCELLED};
+    struct tierce__store_req hanging = {
+        .op = TIERCE__STORE_GET, .keys = &key, .key_count = 1, .status = TIERCE_E_CANCELLED};
     ck_assert(tierce__health_pass(&health, &hanging));
     let_pass(5000);
     tierce__health_note(&health, &hanging);
@@ -137,12 +140,12 @@ static double speed_now(double *latency_s)
 START_TEST(making_a_connection_is_no_reading_speed)
 {
     enum { READS = 16, CONNECTIONS = 8 };
-    struct tierce__tier_req reqs[READS];
+    struct tierce__store_req reqs[READS];
     double latency_s;
     setup(1000, 0, 0);
     for (int i = 0; i < READS; i++) {
-        reqs[i] = (struct tierce__tier_req){
-            .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
+        reqs[i] = (struct tierce__store_req){
+            .op = TIERCE__STORE_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
         ck_assert(tierce__health_pass(&health, &reqs[i]));
     }
     let_pass(200);
@@ -162,7 +165,7 @@ START_TEST(making_a_connection_is_no_reading_speed)
     setup(1000, 0, 0);
     answer_after(3000, 0);
     let_pass(10001);
-    struct tierce__tier_req fast = reqs[0];
+    struct tierce__store_req fast = reqs[0];
     ck_assert(tierce__health_pass(&health, &fast));
     fast.connected = true;
     let_pass(10);
@@ -172,8 +175,8 @@ START_TEST(making_a_connection_is_no_reading_speed)
     /* If there is one for each read, it is as slow as that. */
     setup(1000, 0, 0);
     for (int i = 0; i < 100; i++) {
-        struct tierce__tier_req req = {
-            .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
+        struct tierce__store_req req = {
+            .op = TIERCE__STORE_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
         ck_assert(tierce__health_pass(&health, &req));
         req.connected = true;
         let_pass(100);

@@ -95,7 +95,7 @@ static void restart(void)
 static void fault(enum tierce__fault_kind kind, uint32_t skip, uint32_t times)
 {
     tierce__fault_set(
-        disk, TIERCE__TIER_GET,
+        disk, TIERCE__STORE_GET,
         &(struct tierce__fault_rule){
             .kind = kind, .status = -EIO, .delay_ms = 100, .skip = skip, .times = times});
 }
@@ -304,7 +304,7 @@ static void load_by_many(enum tierce__fault_kind kind, uint64_t bit, int32_t loa
     restart();
     fx_wipe(&fx);
     struct tierce__fault_rule rule = {.kind = kind, .delay_ms = 100, .bit = bit};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     for (int32_t i = 0; i < (int32_t)THREADS; i++) {
         loaded[i] = i;
         ck_assert_int_eq(pthread_create(&threads[i], NULL, load_prompt, &loaded[i]), 0);
@@ -456,7 +456,7 @@ START_TEST(a_tier_that_is_always_late_is_asked_once_for_each_deadline)
     struct tierce__fetch_seat seats[3];
     put(1);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_DEADLINE};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     for (uint32_t i = 0; i < 3; i++) {
         ck_assert(take_seat(&seats[i], 1, 10000 + 1000 * i));
         ck_assert(!tierce__fetch_wait(&seats[i], 0));
@@ -655,7 +655,7 @@ START_TEST(a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too)
     /* Block 0 is damaged; a load of the others does not see it and promotes the chunk. */
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP,
                                       .bit = (fx.view->full.layer_offset[1] + 5) * 8};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 1, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 3);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL), 4);
@@ -745,7 +745,7 @@ static void disturb(struct test_random *random)
                                       .status = -EIO,
                                       .delay_ms = test_random_below(random, 20),
                                       .times = test_random_below(random, 4)};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     struct tierce__key key = key_of(test_random_below(random, CHUNKS));
     tierce__storage_quarantine(fx.engine, 0, &key, TIERCE_E_VERSION);
     usleep(2000);
@@ -764,7 +764,7 @@ START_TEST(whoever_comes_and_goes_reads_right_bytes_and_memory_comes_back)
     }
     for (int i = 0; i < 200; i++)
         disturb(&random);
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     for (size_t i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     for (uint32_t n = 0; n < CHUNKS; n++) {

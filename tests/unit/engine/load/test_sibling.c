@@ -232,7 +232,7 @@ START_TEST(a_pinned_sibling_is_loaded_though_the_chunk_has_come)
     tier->ops->evict(tier, UINT64_MAX); /* all but what is pinned */
     ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
     fx.engine->rungs[1].tier = disk;
-    tierce__fault_set(disk, TIERCE__TIER_GET,
+    tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     fx_wipe(&fx);
     struct tierce_transfer_opts what = fx_what(&fx, b, 0, 2, fx_ids);
@@ -447,21 +447,21 @@ START_TEST(a_disk_that_fails_or_lies)
     empty_memory();
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
-    tierce__fault_set(disk, TIERCE__TIER_SIBLINGS, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_SIBLINGS, &rule);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);
-    tierce__fault_set(disk, TIERCE__TIER_SIBLINGS, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_SIBLINGS, NULL);
     rule.times = 1;
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 6);
     /* A header that is read wrong: out of service. */
     rule =
         (struct tierce__fault_rule){.kind = TIERCE__FAULT_FLIP, .bit = 8 * (272 + 32), .times = 1};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 1);
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);
     end(a, b);
 }
@@ -477,14 +477,14 @@ START_TEST(a_disk_that_is_slow)
     empty_memory();
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 3000};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);
-    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(disk, TIERCE__STORE_GET, NULL);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 6);
     ck_assert_int_eq(fx_stats(&fx).deadline_failures, 0);
     ck_assert_int_eq(fx_stats(&fx).breaker_trips, 0);
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);
     end(a, b); /* while a read is on its way that nobody waits for */
 }

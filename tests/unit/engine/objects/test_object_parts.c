@@ -14,9 +14,9 @@ static struct tierce__tier_ops counting;
 static const struct tierce__tier_ops *real;
 static _Atomic uint64_t gets, longest;
 
-static void submit_and_count(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void submit_and_count(struct tierce__tier *tier, struct tierce__store_req *req)
 {
-    if (req->op == TIERCE__TIER_GET) {
+    if (req->op == TIERCE__STORE_GET) {
         atomic_fetch_add(&gets, 1);
         if (req->length > atomic_load(&longest))
             atomic_store(&longest, req->length);
@@ -75,10 +75,10 @@ START_TEST(damage_ends_the_reading)
 {
     struct tierce__tier *fault = start(40 * MIB + 12345);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP, .bit = damage[_i].at * 8};
-    tierce__fault_set(fault, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(fault, TIERCE__STORE_GET, &rule);
     ck_assert_int_eq(ox_get(space, "x", NULL), 0);
     ck_assert_uint_eq(atomic_load(&gets), damage[_i].gets);
-    tierce__fault_set(fault, TIERCE__TIER_GET, NULL);
+    tierce__fault_set(fault, TIERCE__STORE_GET, NULL);
     ck_assert_int_eq(ox_get(space, "x", NULL), 0); /* taken out */
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 1);
     end();

@@ -57,8 +57,8 @@ static void end(void)
 
 static void break_tier(size_t rung, bool broken)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
-                                               TIERCE__TIER_DELETE, TIERCE__TIER_FLUSH};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_GET,
+                                                TIERCE__STORE_DELETE, TIERCE__STORE_FLUSH};
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
         tierce__fault_set(faults[rung], ops[i], broken ? &rule : NULL);
@@ -145,10 +145,10 @@ START_TEST(a_remote_store_that_fails_does_not_stop_replacing)
     leave_remote_only();
     break_tier(REMOTE, false);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
-    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, &rule);
+    tierce__fault_set(faults[REMOTE], TIERCE__STORE_DELETE, &rule);
     ck_assert(remote_has()); /* the old one, if it were asked */
     ck_assert_int_eq(ox_get(space, "x", NULL), 0);
-    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, NULL);
+    tierce__fault_set(faults[REMOTE], TIERCE__STORE_DELETE, NULL);
     await_purges();
     ck_assert(!remote_has());
     ck_assert_int_eq(ox_put(space, "x", 4, bytes), 0);
@@ -190,23 +190,23 @@ START_TEST(a_name_with_a_tombstone_is_kept_from_the_store)
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_REFUSED};
     bool was;
     open_with_remote();
-    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, &rule);
+    tierce__fault_set(faults[REMOTE], TIERCE__STORE_DELETE, &rule);
     ck_assert_int_eq(ox_put(space, "x", 1, sizes[_i]), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert(!remote_has());
     ck_assert_uint_eq(tombstones(), 1);
-    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, NULL);
+    tierce__fault_set(faults[REMOTE], TIERCE__STORE_DELETE, NULL);
     await_purges();
     ck_assert_int_eq(ox_put(space, "x", 2, sizes[_i]), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert(remote_has());
-    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, &rule);
+    tierce__fault_set(faults[REMOTE], TIERCE__STORE_DELETE, &rule);
     ck_assert_int_eq(tierce__object_remove(space, "x", 1, &was), 0);
     ck_assert(was);
     ck_assert(remote_has());
     ck_assert_int_eq(tierce__object_remove(space, "x", 1, &was), 0);
     ck_assert(!was);
-    tierce__fault_set(faults[REMOTE], TIERCE__TIER_DELETE, NULL);
+    tierce__fault_set(faults[REMOTE], TIERCE__STORE_DELETE, NULL);
     await_purges();
     ck_assert(!remote_has());
     end();
@@ -242,10 +242,10 @@ START_TEST(a_removal_that_is_not_durable_leaves_one_of_both)
     ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
     ox_empty_memory(&fx);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
-    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_FLUSH, &rule);
     ck_assert_int_eq(ox_put(space, "x", 2, bytes), -EIO);
     ck_assert_int_eq(ox_get(space, "x", NULL), 2);
-    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_FLUSH, NULL);
     ox_empty_memory(&fx);
     ck_assert_int_eq(ox_get(space, "x", NULL), 2);
     end();
@@ -283,14 +283,14 @@ START_TEST(the_same_value_again_settles_the_removal_too)
     ck_assert(put_unsettled("x", 2, bytes));
     ck_assert(put_unsettled("x", 2, bytes));
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
-    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_FLUSH, &rule);
     ck_assert_int_eq(ox_put(space, "x", 2, bytes), -EIO);
-    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_FLUSH, NULL);
     ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0);
     ck_assert(!put_unsettled("x", 2, bytes));
-    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, &rule);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_FLUSH, &rule);
     ck_assert_int_eq(ox_put(space, "x", 2, bytes), 0); /* there is nothing to sync */
-    tierce__fault_set(faults[DISK], TIERCE__TIER_FLUSH, NULL);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_FLUSH, NULL);
     end();
 }
 END_TEST
@@ -335,10 +335,10 @@ static struct tierce__buf *greedy_bufs[BUFS];
 static size_t greedy_count;
 
 /* All of memory goes to others between the removal of the old value and the new one. */
-static void submit_greedily(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void submit_greedily(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
-    if (req->op == TIERCE__TIER_DELETE && greedy_count == 0) {
+    if (req->op == TIERCE__STORE_DELETE && greedy_count == 0) {
         while (memory->ops->evict(memory, 1) > 0)
             continue;
         greedy_count = take_memory(greedy_bufs, BUFS);
@@ -448,7 +448,7 @@ START_TEST(a_tier_that_hangs_is_left_at_the_deadline)
     wrap(DISK);
     ck_assert_int_eq(ox_put(space, "x", 1, sizes[_i]), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    tierce__fault_set(faults[DISK], TIERCE__TIER_DELETE, &rule);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_DELETE, &rule);
     ck_assert_int_eq(tierce__object_create(space, &object, &what), 0);
     memset(object->value, 0, what.value_bytes);
     object->deadline_ns = tierce__deadline_in_ms(100);
@@ -456,7 +456,7 @@ START_TEST(a_tier_that_hangs_is_left_at_the_deadline)
     ck_assert_int_eq(ox_get(space, "x", NULL), 1);
     ck_assert_int_eq(tierce__object_remove_by(space, "x", 1, tierce__deadline_in_ms(100), &was),
                      TIERCE_E_DEADLINE);
-    tierce__fault_set(faults[DISK], TIERCE__TIER_DELETE, NULL);
+    tierce__fault_set(faults[DISK], TIERCE__STORE_DELETE, NULL);
     end();
 }
 END_TEST

@@ -459,10 +459,10 @@ START_TEST(a_disk_that_does_not_forget_refuses_the_new_value)
     ck_assert_int_eq(ox_put(space, "x", 1, 10000), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
-    tierce__fault_set(fault, TIERCE__TIER_FLUSH, &rule);
+    tierce__fault_set(fault, TIERCE__STORE_FLUSH, &rule);
     ck_assert_int_eq(ox_put(space, "x", 2, 10000), -EIO);
     ck_assert_int_eq(ox_put(space, "fresh", 3, 10000), 0); /* nothing to forget */
-    tierce__fault_set(fault, TIERCE__TIER_FLUSH, NULL);
+    tierce__fault_set(fault, TIERCE__STORE_FLUSH, NULL);
     ck_assert_int_eq(ox_get(space, "x", NULL), 1);
     ck_assert_int_eq(ox_put(space, "x", 2, 10000), 0);
     ck_assert_int_eq(ox_get(space, "x", NULL), 2);
@@ -494,7 +494,7 @@ START_TEST(a_reading_under_way_does_not_bring_the_old_value_back)
     /* The first of two reads is answered late. */
     struct tierce__fault_rule rule = {
         .kind = TIERCE__FAULT_DELAY, .delay_ms = 200, .skip = (uint32_t)_i, .times = 1};
-    tierce__fault_set(fault, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(fault, TIERCE__STORE_GET, &rule);
     ck_assert_int_eq(tierce__object_find(space, &call.find), -EINPROGRESS);
     pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, put_two, NULL), 0);
@@ -672,7 +672,7 @@ START_TEST(one_reading_serves_all_who_want_it)
     ox_empty_memory(&fx);
     struct tierce__tier *fault = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 100, .times = 1};
-    tierce__fault_set(fault, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(fault, TIERCE__STORE_GET, &rule);
     uint64_t deadline_ns = tierce__deadline_in_ms(60000);
     for (int i = 0; i < 4; i++) {
         calls[i] = (struct ox_call){.find = {.name = "x",
@@ -708,7 +708,7 @@ START_TEST(a_disk_that_hangs_is_answered_by_the_deadline)
     ox_empty_memory(&fx);
     struct tierce__tier *fault = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_HANG, .times = 1};
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_GET};
     tierce__fault_set(fault, ops[_i], &rule);
     struct ox_call call = {.find = {.name = "x",
                                     .name_bytes = 1,

@@ -295,11 +295,11 @@ END_TEST
 static struct tierce__tier *behind;
 static void (*before_put)(void);
 
-static void hook_submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void hook_submit(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     void (*action)(void) = before_put;
     (void)tier;
-    if (req->op == TIERCE__TIER_PUT && action != NULL) {
+    if (req->op == TIERCE__STORE_PUT && action != NULL) {
         before_put = NULL;
         action();
     }

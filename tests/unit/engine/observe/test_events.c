@@ -293,7 +293,7 @@ static void keep_set(void *arg, const struct tierce_event_batch *batch)
         sched_yield();
 }
 
-static void done_nothing(struct tierce__tier_req *req)
+static void done_nothing(struct tierce__store_req *req)
 {
     (void)req;
 }
@@ -321,7 +321,7 @@ static void *work(void *arg)
             tierce__storage_quarantine(fx.engine, test_random_below(&random, TIERS), &key,
                                        TIERCE_E_CHECKSUM);
         } else {
-            struct tierce__tier_req req = {.op = TIERCE__TIER_CLEAR, .done = done_nothing};
+            struct tierce__store_req req = {.op = TIERCE__STORE_CLEAR, .done = done_nothing};
             struct tierce__tier *tier = fx.engine->rungs[test_random_below(&random, TIERS)].tier;
             tier->ops->submit(tier, &req);
         }

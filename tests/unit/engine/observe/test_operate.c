@@ -295,26 +295,26 @@ END_TEST
  * it has. Their answers come only after the clear. */
 static const struct tierce__tier_ops *disk_ops;
 static struct tierce__tier_ops late;
-static struct tierce__tier_req *reads[32];
-static tierce__tier_done_fn *answers[32];
+static struct tierce__store_req *reads[32];
+static tierce__store_done_fn *answers[32];
 static _Atomic size_t asked, answered;
 static struct tierce_load *begun;
 
-static void keep_answer(struct tierce__tier_req *req)
+static void keep_answer(struct tierce__store_req *req)
 {
     (void)req;
     atomic_fetch_add(&answered, 1);
 }
 
-static void submit_late(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void submit_late(struct tierce__tier *tier, struct tierce__store_req *req)
 {
-    if (req->op == TIERCE__TIER_GET) {
+    if (req->op == TIERCE__STORE_GET) {
         size_t at = atomic_fetch_add(&asked, 1);
         ck_assert_uint_lt(at, 32);
         reads[at] = req;
         answers[at] = req->done;
         req->done = keep_answer;
-    } else if (req->op == TIERCE__TIER_CLEAR) {
+    } else if (req->op == TIERCE__STORE_CLEAR) {
         struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
         ck_assert_int_eq(tierce_load_begin(&begun, fx.view, &what), 0);
         while (atomic_load(&answered) < atomic_load(&asked))
@@ -358,7 +358,7 @@ START_TEST(a_tier_that_is_left_alone_is_cleared_too)
     flush();
     clear(1u << TIERCE_ORIGIN_MEMORY, CHUNKS);
     struct tierce__tier *disk = wrap(1);
-    tierce__fault_set(disk, TIERCE__TIER_GET,
+    tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     ck_assert_int_eq(load(NULL), 0);
     ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);

@@ -146,8 +146,8 @@ START_TEST(a_tier_that_returns_is_told_once)
     ox_empty_memory(&fx);
     tierce_set_log_fn(note_event, NULL, TIERCE_LOG_DEBUG);
     for (unsigned round = 1; round <= 3; round++) {
-        tierce__fault_set(fault, TIERCE__TIER_GET, &rule);
-        tierce__fault_set(fault, TIERCE__TIER_PING, &rule);
+        tierce__fault_set(fault, TIERCE__STORE_GET, &rule);
+        tierce__fault_set(fault, TIERCE__STORE_PING, &rule);
         while (atomic_load(&told_out) < round && tierce__now_ns() < deadline_ns)
             ck_assert_int_eq(ox_get(space, "x", NULL), 0);
         ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
@@ -155,8 +155,8 @@ START_TEST(a_tier_that_returns_is_told_once)
         for (int i = 0; i < 20; i++)
             ck_assert_int_eq(ox_get(space, "x", NULL), 0);
         ck_assert_uint_eq(atomic_load(&told_in), round - 1);
-        tierce__fault_set(fault, TIERCE__TIER_GET, NULL);
-        tierce__fault_set(fault, TIERCE__TIER_PING, NULL);
+        tierce__fault_set(fault, TIERCE__STORE_GET, NULL);
+        tierce__fault_set(fault, TIERCE__STORE_PING, NULL);
         while (fx_stats(&fx).disk_in_service_now == 0 && tierce__now_ns() < deadline_ns)
             (void)ox_get(space, "x", NULL);
         ck_assert_str_eq(state(), "ok");

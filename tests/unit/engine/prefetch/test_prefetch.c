@@ -73,7 +73,7 @@ static void close_all(void)
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
-static void fault(enum tierce__tier_op op, enum tierce__fault_kind kind, uint32_t skip,
+static void fault(enum tierce__store_op op, enum tierce__fault_kind kind, uint32_t skip,
                   uint32_t times)
 {
     struct tierce__fault_rule rule = {
@@ -176,9 +176,9 @@ END_TEST
 static _Atomic unsigned reads[2];
 static struct tierce__tier_ops before;
 
-static void spy(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void spy(struct tierce__tier *tier, struct tierce__store_req *req)
 {
-    if (req->op == TIERCE__TIER_GET)
+    if (req->op == TIERCE__STORE_GET)
         atomic_fetch_add(&reads[req->ahead], 1);
     before.submit(tier, req);
 }
@@ -264,7 +264,7 @@ END_TEST
 START_TEST(a_load_and_a_prefetch_read_once)
 {
     open_default();
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_DELAY, 0, 0);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_DELAY, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
     begin(&opts);
     uint8_t origins[BLOCKS];
@@ -303,7 +303,7 @@ END_TEST
 START_TEST(at_a_gap_it_is_cut_and_the_rest_released)
 {
     open_default();
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_ERROR, 2, 1);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_ERROR, 2, 1);
     struct tierce_prefetch_opts opts = pinned();
     run(&opts);
     ck_assert_uint_eq(result.blocks, BLOCKS);
@@ -323,7 +323,7 @@ START_TEST(a_wrong_header_is_not_published)
     open_default();
     struct tierce__fault_rule rule = {
         .kind = TIERCE__FAULT_FLIP, .bit = 512, .skip = 3, .times = 1};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     struct tierce_prefetch_opts opts = pinned();
     run(&opts);
     ck_assert_uint_eq(result.memory_blocks, 12);
@@ -338,7 +338,7 @@ START_TEST(a_wrong_cell_is_found_by_the_load_and_leaves_both_tiers)
     open_default();
     struct tierce__fault_rule rule = {
         .kind = TIERCE__FAULT_FLIP, .bit = (fx.view->full.layer_offset[1] + 5) * 8, .times = 1};
-    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     struct tierce_prefetch_opts opts = pinned();
     run(&opts);
     ck_assert_uint_eq(result.memory_blocks, BLOCKS);
@@ -352,7 +352,7 @@ START_TEST(a_tier_that_does_not_answer_a_lookup_has_nothing)
 {
     static const char *const sets[] = {"timeout.lookup", "50ms", NULL};
     open_with(sets, BLOCKS);
-    fault(TIERCE__TIER_LOOKUP, TIERCE__FAULT_HANG, 0, 0);
+    fault(TIERCE__STORE_LOOKUP, TIERCE__FAULT_HANG, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
     begin(&opts); /* and does not wait for it */
     ck_assert_int_eq(tierce_prefetch_wait(prefetch, LONG_MS), 0);
@@ -366,7 +366,7 @@ END_TEST
 START_TEST(the_deadline_ends_what_hangs_and_keeps_what_came)
 {
     open_default();
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 4, 0);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_HANG, 4, 0);
     struct tierce_prefetch_opts opts = pinned();
     opts.timeout_ms = 3000;
     run(&opts);
@@ -382,7 +382,7 @@ END_TEST
 START_TEST(what_is_abandoned_gives_all_back_by_its_deadline)
 {
     open_default();
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 0, 0);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_HANG, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
     opts.timeout_ms = 3000;
     begin(&opts);
@@ -397,7 +397,7 @@ END_TEST
 START_TEST(a_view_can_be_closed_over_a_running_one)
 {
     open_default();
-    fault(TIERCE__TIER_LOOKUP, TIERCE__FAULT_HANG, 0, 0);
+    fault(TIERCE__STORE_LOOKUP, TIERCE__FAULT_HANG, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
     begin(&opts);
     prefetch = NULL;
@@ -457,7 +457,7 @@ START_TEST(who_is_ended_early_is_told_so_before_end_returns)
 {
     struct heard heard = {0};
     open_default();
-    tierce__fault_set(disk, TIERCE__TIER_GET,
+    tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 2000});
     struct tierce_prefetch_opts opts = pinned();
     opts.on_tier = hear_tier;
@@ -485,7 +485,7 @@ START_TEST(a_prompt_larger_than_the_bound_passes_through_it)
     static const char *const sets[] = {"prefetch.memory", "1%", "prefetch.disk_window", "16KiB",
                                        NULL};
     open_with(sets, BLOCKS);
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_DELAY, 0, 0);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_DELAY, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
     begin(&opts);
     while (!tierce_prefetch_poll(prefetch, &result)) {
@@ -531,7 +531,7 @@ START_TEST(who_finds_no_room_waits_in_the_queue)
     static const char *const sets[] = {"prefetch.memory", "1%", NULL};
     struct tierce_prefetch *second;
     open_with(sets, BLOCKS);
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 0, 2);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_HANG, 0, 2);
     struct tierce_prefetch_opts opts = pinned();
     opts.timeout_ms = 3000;
     begin(&opts); /* takes all the room there is, and hangs */
@@ -554,7 +554,7 @@ END_TEST
 START_TEST(stores_go_on_while_prefetches_hold_all_they_may)
 {
     open_with(NULL, 400);
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 0, 0);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_HANG, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
     begin(&opts);
     for (uint32_t seed = 50; seed < 60; seed++) {
@@ -619,7 +619,7 @@ END_TEST
 START_TEST(a_child_by_fork_can_let_go_of_it)
 {
     open_default();
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 0, 0);
+    fault(TIERCE__STORE_GET, TIERCE__FAULT_HANG, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
     begin(&opts);
     pid_t child = fork();

@@ -16,10 +16,10 @@ static struct tierce__tier_ops counting;
 static const struct tierce__tier_ops *real;
 static atomic_uint lookups;
 
-static void submit_and_count(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void submit_and_count(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     bool queries = req->recall == TIERCE__RECALL_NOTHING || req->recall == TIERCE__RECALL_FIRST;
-    atomic_fetch_add(&lookups, req->op == TIERCE__TIER_LOOKUP && queries);
+    atomic_fetch_add(&lookups, req->op == TIERCE__STORE_LOOKUP && queries);
     real->submit(tier, req);
 }
 
@@ -135,20 +135,20 @@ enum { ALL = 1 << TIERCE_ORIGIN_MEMORY | 1 << TIERCE_ORIGIN_DISK | 1 << TIERCE_O
 
 static struct tierce__tier_ops clearing;
 static const struct tierce__tier_ops *disk_ops;
-static tierce__tier_done_fn *asked;
+static tierce__store_done_fn *asked;
 static atomic_bool is_read;
 static bool has_cleared;
 
-static void note_read(struct tierce__tier_req *req)
+static void note_read(struct tierce__store_req *req)
 {
     (void)req;
     atomic_store(&is_read, true);
 }
 
 /* Clears all tiers between the first reading and its answer. */
-static void read_and_clear(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void read_and_clear(struct tierce__tier *tier, struct tierce__store_req *req)
 {
-    if (req->op != TIERCE__TIER_GET || has_cleared) {
+    if (req->op != TIERCE__STORE_GET || has_cleared) {
         disk_ops->submit(tier, req);
         return;
     }
@@ -165,16 +165,17 @@ static void read_and_clear(struct tierce__tier *tier, struct tierce__tier_req *r
 }
 
 /* Runs a backfill when the store has been cleared and the disk has not. */
-static void backfill_and_clear(struct tierce__tier *tier, struct tierce__tier_req *req)
+static void backfill_and_clear(struct tierce__tier *tier, struct tierce__store_req *req)
 {
-    if (req->op == TIERCE__TIER_CLEAR) {
+    if (req->op == TIERCE__STORE_CLEAR) {
         ck_assert_uint_eq(objects(), 0);
         (void)backfill();
     }
     disk_ops->submit(tier, req);
 }
 
-static void start_with_empty_store(void (*submit)(struct tierce__tier *, struct tierce__tier_req *))
+static void start_with_empty_store(void (*submit)(struct tierce__tier *,
+                                                  struct tierce__store_req *))
 {
     char command[160];
     start();

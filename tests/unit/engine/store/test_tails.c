@@ -164,10 +164,10 @@ START_TEST(a_chunk_that_memory_rejects_leaves_the_tail)
     ck_assert_int_eq(tierce__fault_create(&memory, fx.engine->rungs[0].tier), 0);
     fx.engine->rungs[0].tier = memory;
     tierce__fault_set(
-        memory, TIERCE__TIER_PUT,
+        memory, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_FULL});
     ck_assert_int_eq(fx_store(&fx, b, 8, fx_ids, true), 0);
-    tierce__fault_set(memory, TIERCE__TIER_PUT, NULL);
+    tierce__fault_set(memory, TIERCE__STORE_PUT, NULL);
     expect_loaded(a, 7);
     end(a, b);
 }

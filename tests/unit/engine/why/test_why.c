@@ -173,7 +173,7 @@ START_TEST(the_last_tier_that_let_it_go_counts)
 }
 END_TEST
 
-static void note_done(struct tierce__tier_req *req)
+static void note_done(struct tierce__store_req *req)
 {
     (void)req;
 }
@@ -184,7 +184,7 @@ START_TEST(what_was_cleared)
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
-    struct tierce__tier_req req = {.op = TIERCE__TIER_CLEAR, .done = note_done};
+    struct tierce__store_req req = {.op = TIERCE__STORE_CLEAR, .done = note_done};
     memory->ops->submit(memory, &req);
     ck_assert_uint_eq(req.found, 2);
     check(chain, 8, TIERCE_MISS_CLEARED, 0);
@@ -303,7 +303,7 @@ START_TEST(what_may_be_in_a_tier_that_does_not_answer)
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *memory = fx.engine->rungs[0].tier, *disk = wrap(1);
     memory->ops->evict(memory, UINT64_MAX);
-    tierce__fault_set(disk, TIERCE__TIER_LOOKUP,
+    tierce__fault_set(disk, TIERCE__STORE_LOOKUP,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_HANG, .times = 1});
     struct tierce_miss miss = why(chain, 8);
     ck_assert_int_eq(miss.reason, TIERCE_MISS_DEADLINE);
@@ -315,7 +315,7 @@ START_TEST(what_may_be_in_a_tier_that_does_not_answer)
     /* What left that very tier last is not there. */
     struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
     check(other, 8, TIERCE_MISS_TIER_DOWN, 0);
-    struct tierce__tier_req req = {.op = TIERCE__TIER_CLEAR, .done = note_done};
+    struct tierce__store_req req = {.op = TIERCE__STORE_CLEAR, .done = note_done};
     disk->ops->submit(disk, &req);
     check(chain, 8, TIERCE_MISS_CLEARED, 0);
     check(other, 8, TIERCE_MISS_TIER_DOWN, 0);

@@ -316,7 +316,7 @@ static inline void submit(struct connector_call *call)
 /* Occupies a link with a ping, or (a letter) with a store of that name. */
 static inline void occupy(struct connector_call *call, const char *store)
 {
-    connector_call_init(call, store != NULL ? TIERCE__TIER_DELETE : TIERCE__TIER_PING, store, 0);
+    connector_call_init(call, store != NULL ? TIERCE__STORE_DELETE : TIERCE__STORE_PING, store, 0);
     submit(call);
 }
 

@@ -321,7 +321,7 @@ START_TEST(a_late_put_is_not_published)
                                                            .nth = 1,
                                                            .action = TIERCE__FAULT_LATE,
                                                            .delay_ns = 100 * TIERCE__MS_NS});
-    connector_call_init(&call, TIERCE__TIER_PUT, "name", 0);
+    connector_call_init(&call, TIERCE__STORE_PUT, "name", 0);
     call.req.buf = connector_object(pool, 2, 1000);
     call.req.length = 1000;
     call.req.deadline_ns = tierce__deadline_in_ms(30);
@@ -557,7 +557,7 @@ START_TEST(a_writer_is_killed)
         pool = connector_pool();
         ck_assert_int_eq(make((struct tierce__file_opts){.links = 2}), 0);
         struct connector_call call;
-        connector_call_init(&call, TIERCE__TIER_GET, "name", 0);
+        connector_call_init(&call, TIERCE__STORE_GET, "name", 0);
         ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, 90000), 0);
         call.req.length = 90000;
         int rc = connector_call_run(connector, &call);
@@ -596,7 +596,7 @@ START_TEST(the_power_goes)
         ck_assert_int_eq(make((struct tierce__file_opts){.links = 2}), 0);
         ck_assert_int_eq(connector_get(connector, pool, "other", 3, 0, 9000), 0);
         struct connector_call call;
-        connector_call_init(&call, TIERCE__TIER_GET, "name", 0);
+        connector_call_init(&call, TIERCE__STORE_GET, "name", 0);
         ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, 90000), 0);
         call.req.length = 90000;
         ck_assert_int_eq(connector_call_run(connector, &call), 0);

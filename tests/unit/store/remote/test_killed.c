@@ -64,7 +64,7 @@ static void take_name(void *arg, const struct tierce_plugin_name *name)
 static int list_names(void)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_LIST, "", 0);
+    connector_call_init(&call, TIERCE__STORE_LIST, "", 0);
     call.req.name_count = 0;
     call.req.each = take_name;
     return connector_call_run(connector, &call);

@@ -23,7 +23,7 @@ START_TEST(names_are_asked_for_in_parts)
         size_t count = strlen(rows[i].names);
         for (size_t n = 0; n < count; n++)
             names[n] = (struct tierce_plugin_name){.text = rows[i].names + n, .bytes = 1};
-        connector_call_init(&call, TIERCE__TIER_LOOKUP, NULL, 0);
+        connector_call_init(&call, TIERCE__STORE_LOOKUP, NULL, 0);
         call.req.names = names;
         call.req.name_count = count;
         memset(world.order, 0, sizeof(world.order));
@@ -51,7 +51,7 @@ START_TEST(names_found_so_far_are_told)
         do { /* on a busy machine the deadline may come before the answers */
             timeout_ms *= 2;
             ck_assert_uint_lt(timeout_ms, TIMEOUT_MS_MAX);
-            connector_call_init(&call, TIERCE__TIER_LOOKUP, NULL, 0);
+            connector_call_init(&call, TIERCE__STORE_LOOKUP, NULL, 0);
             call.req.names = names;
             call.req.name_count = 9;
             call.req.deadline_ns = tierce__deadline_in_ms(timeout_ms);
@@ -72,18 +72,18 @@ END_TEST
 START_TEST(the_urgent_first)
 {
     static const struct {
-        enum tierce__tier_op op;
+        enum tierce__store_op op;
         enum tierce__connector_urgency urgency;
         const char *name;
     } queue[] = {
-        {TIERCE__TIER_DELETE, TIERCE__CONNECTOR_STORE, "x"},
-        {TIERCE__TIER_DELETE, TIERCE__CONNECTOR_STORE, "y"},
-        {TIERCE__TIER_LOOKUP, TIERCE__CONNECTOR_FETCH, "e"},
-        {TIERCE__TIER_LOOKUP, TIERCE__CONNECTOR_PREFETCH, "c"},
-        {TIERCE__TIER_LOOKUP, TIERCE__CONNECTOR_FETCH, "f"},
-        {TIERCE__TIER_LOOKUP, TIERCE__CONNECTOR_PEEK, "a"},
-        {TIERCE__TIER_LOOKUP, TIERCE__CONNECTOR_PREFETCH, "d"},
-        {TIERCE__TIER_LOOKUP, TIERCE__CONNECTOR_PEEK, "b"},
+        {TIERCE__STORE_DELETE, TIERCE__CONNECTOR_STORE, "x"},
+        {TIERCE__STORE_DELETE, TIERCE__CONNECTOR_STORE, "y"},
+        {TIERCE__STORE_LOOKUP, TIERCE__CONNECTOR_FETCH, "e"},
+        {TIERCE__STORE_LOOKUP, TIERCE__CONNECTOR_PREFETCH, "c"},
+        {TIERCE__STORE_LOOKUP, TIERCE__CONNECTOR_FETCH, "f"},
+        {TIERCE__STORE_LOOKUP, TIERCE__CONNECTOR_PEEK, "a"},
+        {TIERCE__STORE_LOOKUP, TIERCE__CONNECTOR_PREFETCH, "d"},
+        {TIERCE__STORE_LOOKUP, TIERCE__CONNECTOR_PEEK, "b"},
     };
     struct connector_call busy[2], calls[8];
     start(2, 100);
@@ -124,7 +124,7 @@ START_TEST(one_link_takes_no_stores)
     for (size_t i = 0; i < 6; i++)
         occupy(&stores[i], "s");
     await_inside(2);
-    connector_call_init(&peek, TIERCE__TIER_LOOKUP, "p", 0);
+    connector_call_init(&peek, TIERCE__STORE_LOOKUP, "p", 0);
     submit(&peek);
     await_inside(3);
     set_shut(false);
@@ -142,9 +142,9 @@ START_TEST(nobody_waits_beside_an_idle_link)
     static struct connector_call calls[3];
     start(4, 100);
     for (int round = 0; round < 3000; round++) {
-        connector_call_init(&calls[0], TIERCE__TIER_DELETE, "s", 0);
-        connector_call_init(&calls[1], TIERCE__TIER_LOOKUP, "e", 0);
-        connector_call_init(&calls[2], TIERCE__TIER_LOOKUP, "f", 0);
+        connector_call_init(&calls[0], TIERCE__STORE_DELETE, "s", 0);
+        connector_call_init(&calls[1], TIERCE__STORE_LOOKUP, "e", 0);
+        connector_call_init(&calls[2], TIERCE__STORE_LOOKUP, "f", 0);
         for (size_t i = 0; i < 3; i++)
             submit(&calls[(i + (size_t)round) % 3]);
         for (size_t i = 0; i < 3; i++)
@@ -166,7 +166,7 @@ START_TEST(what_waits_is_answered_at_its_deadline)
     occupy(&busy[1], NULL);
     await_inside(2);
     for (uint32_t i = 0; i < 3; i++) { /* the later one is submitted first */
-        connector_call_init(&calls[i], TIERCE__TIER_LOOKUP, "w", 0);
+        connector_call_init(&calls[i], TIERCE__STORE_LOOKUP, "w", 0);
         calls[i].req.deadline_ns = tierce__deadline_in_ms(60 - 20 * i);
         submit(&calls[i]);
     }
@@ -191,8 +191,8 @@ static bool hang(struct tierce__buf *const bufs[2], uint32_t timeout_ms)
     struct connector_call *calls[3];
     set_shut(true);
     for (size_t i = 0; i < 3; i++) {
-        static const enum tierce__tier_op kinds[] = {TIERCE__TIER_GET, TIERCE__TIER_PUT,
-                                                     TIERCE__TIER_LOOKUP};
+        static const enum tierce__store_op kinds[] = {TIERCE__STORE_GET, TIERCE__STORE_PUT,
+                                                      TIERCE__STORE_LOOKUP};
         calls[i] = malloc(sizeof(*calls[i]));
         connector_call_init(calls[i], kinds[i], "hang", 0);
         calls[i]->req.buf = i < 2 ? bufs[i] : NULL;
@@ -232,7 +232,7 @@ START_TEST(what_hangs_is_left_behind)
         tierce__buf_release(bufs[i]);
     }
     struct connector_call other; /* the other links go on */
-    connector_call_init(&other, TIERCE__TIER_LOOKUP, "o", 0);
+    connector_call_init(&other, TIERCE__STORE_LOOKUP, "o", 0);
     submit(&other);
     await_inside(4);
     set_shut(false);
@@ -255,7 +255,7 @@ START_TEST(not_too_many_wait)
     occupy(&busy[1], NULL);
     await_inside(2);
     for (size_t i = 0; i < 4; i++) {
-        connector_call_init(&calls[i], TIERCE__TIER_LOOKUP, "w", 0);
+        connector_call_init(&calls[i], TIERCE__STORE_LOOKUP, "w", 0);
         submit(&calls[i]);
     }
     ck_assert_int_eq(connector_call_wait(&calls[3]), TIERCE_E_LIMIT);
@@ -293,7 +293,7 @@ END_TEST
 static bool ping_repeats(uint32_t ms, int status)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_PING, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_PING, NULL, 0);
     call.req.deadline_ns = tierce__deadline_in_ms(ms);
     ck_assert_int_eq(connector_call_run(connector, &call), status);
     return call.req.repeats;
@@ -313,7 +313,7 @@ START_TEST(who_needed_a_connection_is_told)
     start(2, 3);
     for (int i = 0; i < 50; i++) { /* any of the two links may serve it */
         uint64_t connects = connector_stats(connector).connects;
-        connector_call_init(&call, TIERCE__TIER_PING, NULL, 0);
+        connector_call_init(&call, TIERCE__STORE_PING, NULL, 0);
         ck_assert_int_eq(connector_call_run(connector, &call), 0);
         ck_assert_int_eq(call.req.connected, connector_stats(connector).connects > connects);
         ck_assert(i > 0 || call.req.connected);
@@ -329,7 +329,7 @@ START_TEST(one_failure_is_told_once)
     struct connector_call lookup;
     start(2, 3);
     hold('h');
-    connector_call_init(&lookup, TIERCE__TIER_LOOKUP, "h", 0);
+    connector_call_init(&lookup, TIERCE__STORE_LOOKUP, "h", 0);
     submit(&lookup);
     await_served(1);
     await_inside(0);
@@ -370,7 +370,7 @@ START_TEST(pages)
     struct connector_call call;
     start(2, 3);
     world.page = 3000;
-    connector_call_init(&call, TIERCE__TIER_LIST, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_LIST, NULL, 0);
     call.req.each = count_name;
     call.req.cursor = 7;
     ck_assert_int_eq(connector_call_run(connector, &call), 0);
@@ -378,7 +378,7 @@ START_TEST(pages)
     ck_assert_uint_eq(pages_names, 3000 - 2);
     /* After a failure nothing is told. */
     world.status = TIERCE_E_DOWN;
-    connector_call_init(&call, TIERCE__TIER_LIST, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_LIST, NULL, 0);
     call.req.each = count_name;
     ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DOWN);
     ck_assert_uint_eq(pages_names, 3000 - 2);
@@ -402,14 +402,14 @@ START_TEST(a_prefix_is_of_the_store_alone)
                                                                       .links = 2,
                                                                       .store_name = "test://x"}),
         0);
-    connector_call_init(&call, TIERCE__TIER_DELETE, "a", 0);
+    connector_call_init(&call, TIERCE__STORE_DELETE, "a", 0);
     ck_assert_int_eq(connector_call_run(connector, &call), 0);
     ck_assert_str_eq(world.order, "n");
-    connector_call_init(&call, TIERCE__TIER_LIST, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_LIST, NULL, 0);
     call.req.each = count_name;
     ck_assert_int_eq(connector_call_run(connector, &call), 0);
     ck_assert_uint_eq(pages_names, 513 - 3); /* those that are longer than the prefix */
-    connector_call_init(&call, TIERCE__TIER_LOOKUP, NULL, 0);
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, NULL, 0);
     ck_assert_int_eq(connector_call_run(connector, &call), 0);
     ck_assert_uint_eq(call.req.found, 0);
     end();
@@ -435,11 +435,11 @@ START_TEST(close_cancels_what_waits_and_awaits_what_runs)
     await_inside(1);
     occupy(&busy[1], NULL);
     await_inside(2);
-    connector_call_init(&waits, TIERCE__TIER_LOOKUP, "w", 0);
+    connector_call_init(&waits, TIERCE__STORE_LOOKUP, "w", 0);
     submit(&waits);
     ck_assert_int_eq(pthread_create(&closer, NULL, close_in_time, NULL), 0);
     ck_assert_int_eq(connector_call_wait(&waits), TIERCE_E_CANCELLED);
-    connector_call_init(&late, TIERCE__TIER_LOOKUP, "l", 0);
+    connector_call_init(&late, TIERCE__STORE_LOOKUP, "l", 0);
     submit(&late);
     ck_assert_int_eq(connector_call_wait(&late), TIERCE_E_CLOSED);
     ck_assert_int_eq(atomic_load(&busy[0].done_count), 0);
@@ -460,7 +460,7 @@ START_TEST(close_is_bounded)
     uint64_t live = tierce__alloc_live();
     start(3, 10);
     set_shut(true);
-    connector_call_init(&call, TIERCE__TIER_GET, "g", 0);
+    connector_call_init(&call, TIERCE__STORE_GET, "g", 0);
     call.req.buf = connector_object(pool, 1, 5000);
     call.req.length = 5000;
     submit(&call);
@@ -505,10 +505,10 @@ START_TEST(each_allocation_fails_once)
         world.ended = 0;
         int rc = make(3, 10);
         if (rc == 0) {
-            connector_call_init(&exists, TIERCE__TIER_LOOKUP, "e", 0);
+            connector_call_init(&exists, TIERCE__STORE_LOOKUP, "e", 0);
             rc = connector_call_run(connector, &exists);
             ck_assert(rc == 0 || rc == -ENOMEM);
-            connector_call_init(&list, TIERCE__TIER_LIST, NULL, 0);
+            connector_call_init(&list, TIERCE__STORE_LIST, NULL, 0);
             list.req.each = count_name;
             int list_rc = connector_call_run(connector, &list);
             ck_assert(list_rc == 0 || list_rc == -ENOMEM);

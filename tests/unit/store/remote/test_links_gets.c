@@ -19,11 +19,11 @@ static void start_gets(uint32_t timeout_ms)
     set_shut(true);
     occupy(&many.store, "1");
     await_inside(1); /* the second link; the first one takes no stores */
-    connector_call_init(&many.first, TIERCE__TIER_LOOKUP, "z", 0);
+    connector_call_init(&many.first, TIERCE__STORE_LOOKUP, "z", 0);
     submit(&many.first);
     await_inside(2);
     for (size_t i = 0; i < GETS; i++) {
-        connector_call_init(&many.gets[i], TIERCE__TIER_GET, names[i], 0);
+        connector_call_init(&many.gets[i], TIERCE__STORE_GET, names[i], 0);
         many.gets[i].req.buf = connector_object(pool, 0, 10);
         many.gets[i].req.length = 10;
         if (timeout_ms > 0)

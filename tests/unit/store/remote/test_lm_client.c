@@ -110,27 +110,27 @@ static size_t make_answer(uint8_t out[256], int index)
 }
 
 /* `wanted`: only where that is the deadline is it waited for. */
-static int operate(enum tierce__tier_op op, int wanted)
+static int operate(enum tierce__store_op op, int wanted)
 {
     struct connector_call call;
-    connector_call_init(&call, op, op == TIERCE__TIER_PING ? NULL : "n", 0);
+    connector_call_init(&call, op, op == TIERCE__STORE_PING ? NULL : "n", 0);
     call.req.buf = connector_object(pool, 1, BYTES);
     call.req.length = BYTES;
     call.req.deadline_ns = tierce__deadline_in_ms(wanted == TIERCE_E_DEADLINE ? 300 : 30000);
     int rc = connector_call_run(connector, &call);
-    if (op == TIERCE__TIER_GET && rc == 0)
+    if (op == TIERCE__STORE_GET && rc == 0)
         ck_assert_int_eq(memcmp(call.req.buf->data, "xxxxx", BYTES), 0);
     /* A call that is left behind has a reference until it is back. */
     while (atomic_load(&call.req.buf->refs) > 1)
         sched_yield();
     tierce__buf_release(call.req.buf);
-    return op == TIERCE__TIER_LOOKUP && rc == 0 ? (int)call.req.found : rc;
+    return op == TIERCE__STORE_LOOKUP && rc == 0 ? (int)call.req.found : rc;
 }
 
 START_TEST(wrong_answers)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_GET, TIERCE__TIER_PUT,
-                                               TIERCE__TIER_LOOKUP, TIERCE__TIER_PING};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_GET, TIERCE__STORE_PUT,
+                                                TIERCE__STORE_LOOKUP, TIERCE__STORE_PING};
     const int wanted[] = {answers[_i].get, answers[_i].put, answers[_i].exists, answers[_i].ping};
     uint8_t bytes[256];
     struct script_reply reply = {.bytes = bytes, .closes = answers[_i].closes};
@@ -153,9 +153,9 @@ START_TEST(a_late_answer)
     struct script_reply reply = {.bytes = bytes, .waits = true};
     reply.count = make_answer(bytes, ANSWER_YES);
     open_script(&reply, 1);
-    ck_assert_int_eq(operate(TIERCE__TIER_PUT, TIERCE_E_DEADLINE), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(operate(TIERCE__STORE_PUT, TIERCE_E_DEADLINE), TIERCE_E_DEADLINE);
     script_server_go_on(&server);
-    ck_assert_int_eq(operate(TIERCE__TIER_PUT, 0), 0);
+    ck_assert_int_eq(operate(TIERCE__STORE_PUT, 0), 0);
     ck_assert_uint_eq(atomic_load(&server.connections), 2);
     ck_assert_uint_eq(connector_stats(connector).calls_hanging, 0);
     close_all();
@@ -172,7 +172,7 @@ START_TEST(an_answer_too_many)
     reply.count *= 2;
     open_script(&reply, 1);
     for (unsigned i = 1; i < 5; i++) {
-        ck_assert_int_eq(operate(TIERCE__TIER_PUT, 0), 0);
+        ck_assert_int_eq(operate(TIERCE__STORE_PUT, 0), 0);
         ck_assert_uint_eq(atomic_load(&server.connections), i);
     }
     close_all();
@@ -187,8 +187,8 @@ START_TEST(nobody_listens)
     pool = connector_pool();
     snprintf(url, sizeof(url), "lm://127.0.0.1:%u", (unsigned)server.port);
     ck_assert_int_eq(try_open(url, why), 0);
-    ck_assert_int_eq(operate(TIERCE__TIER_GET, TIERCE_E_DOWN), TIERCE_E_DOWN);
-    ck_assert_int_eq(operate(TIERCE__TIER_PUT, TIERCE_E_DOWN), TIERCE_E_DOWN);
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, TIERCE_E_DOWN), TIERCE_E_DOWN);
+    ck_assert_int_eq(operate(TIERCE__STORE_PUT, TIERCE_E_DOWN), TIERCE_E_DOWN);
     ck_assert_ptr_nonnull(strstr(connector_why(connector), "cannot connect to 127.0.0.1"));
     ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(10000)));
     tierce__pool_destroy(pool);

@@ -29,7 +29,7 @@ static void make_names(void)
 
 static void begin_lookup(struct connector_call *call, uint32_t ms)
 {
-    connector_call_init(call, TIERCE__TIER_LOOKUP, NULL, 0);
+    connector_call_init(call, TIERCE__STORE_LOOKUP, NULL, 0);
     call->req.names = names;
     call->req.name_count = NAMES;
     call->req.deadline_ns = tierce__deadline_in_ms(ms);
@@ -166,7 +166,7 @@ START_TEST(gets_share_round_trips)
     delay_proxy_start(&proxy, "gets", port, ROUND_TRIP_US);
     open_port(_i, proxy.port);
     for (uint32_t i = 0; i < NAMES; i++) {
-        connector_call_init(&calls[i], TIERCE__TIER_GET, texts[i], 0);
+        connector_call_init(&calls[i], TIERCE__STORE_GET, texts[i], 0);
         ck_assert_int_eq(tierce__pool_alloc(pool, &calls[i].req.buf, 10), 0);
         calls[i].req.length = 10;
         connector->ops->submit(connector, &calls[i].req);

@@ -450,7 +450,7 @@ static const struct {
 };
 
 /* `wanted`: only where that is the deadline is it waited for. */
-static int operate(enum tierce__tier_op op, int wanted)
+static int operate(enum tierce__store_op op, int wanted)
 {
     struct connector_call call;
     connector_call_init(&call, op, "n", 0);
@@ -458,18 +458,18 @@ static int operate(enum tierce__tier_op op, int wanted)
     call.req.length = 5;
     call.req.deadline_ns = tierce__deadline_in_ms(wanted == TIERCE_E_DEADLINE ? 300 : 30000);
     int rc = connector_call_run(connector, &call);
-    if (op == TIERCE__TIER_GET && rc == 0)
+    if (op == TIERCE__STORE_GET && rc == 0)
         ck_assert_int_eq(memcmp(call.req.buf->data, "xxxxx", 5), 0);
     while (atomic_load(&call.req.buf->refs) > 1)
         sched_yield();
     tierce__buf_release(call.req.buf);
-    return op == TIERCE__TIER_LOOKUP && rc == 0 ? (int)call.req.found : rc;
+    return op == TIERCE__STORE_LOOKUP && rc == 0 ? (int)call.req.found : rc;
 }
 
 START_TEST(wrong_answers)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_GET, TIERCE__TIER_LOOKUP,
-                                               TIERCE__TIER_DELETE, TIERCE__TIER_PUT};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_GET, TIERCE__STORE_LOOKUP,
+                                                TIERCE__STORE_DELETE, TIERCE__STORE_PUT};
     const int wanted[] = {answers[_i].get, answers[_i].exists, answers[_i].remove, answers[_i].put};
     for (size_t i = 0; i < 4; i++) {
         pool = connector_pool();
@@ -494,7 +494,7 @@ START_TEST(an_endless_line)
     pool = connector_pool();
     script_server_start(&script, &reply, 1);
     open_port(script.port, "?connections=2");
-    ck_assert_int_eq(operate(TIERCE__TIER_GET, TIERCE_E_FORMAT), TIERCE_E_FORMAT);
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, TIERCE_E_FORMAT), TIERCE_E_FORMAT);
     close_connector();
     script_server_stop(&script);
     tierce__pool_destroy(pool);

@@ -141,7 +141,7 @@ static void end_fake(void)
 static int get(const char *name, uint64_t bytes)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_GET, name, 0);
+    connector_call_init(&call, TIERCE__STORE_GET, name, 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, bytes), 0);
     call.req.length = bytes;
     int rc = connector_call_run(connector, &call);
@@ -301,7 +301,7 @@ END_TEST
 
 static void begin_get(struct connector_call *call, uint32_t deadline_ms)
 {
-    connector_call_init(call, TIERCE__TIER_GET, "x", 0);
+    connector_call_init(call, TIERCE__STORE_GET, "x", 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, 100000), 0);
     call->req.length = 100000;
     call->req.deadline_ns = tierce__deadline_in_ms(deadline_ms);
@@ -451,11 +451,11 @@ static void end_real(void)
 /* All kinds of requests at once: each waits for Mooncake's own timeout. */
 static void expect_all_down(void)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
-                                               TIERCE__TIER_PUT, TIERCE__TIER_DELETE};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_GET,
+                                                TIERCE__STORE_PUT, TIERCE__STORE_DELETE};
     struct connector_call calls[4];
     for (size_t i = 0; i < 4; i++) {
-        connector_call_init(&calls[i], ops[i], ops[i] == TIERCE__TIER_PUT ? "b" : "a", 0);
+        connector_call_init(&calls[i], ops[i], ops[i] == TIERCE__STORE_PUT ? "b" : "a", 0);
         calls[i].req.buf = connector_object(pool, 1, 500000);
         calls[i].req.length = 500000;
         connector->ops->submit(connector, &calls[i].req);
@@ -491,7 +491,7 @@ START_TEST(the_memory_hangs_and_goes_on)
     ck_assert_int_eq(connector_put(connector, pool, "large", 3, 16 << 20), 0);
     kill(server.owner, SIGSTOP);
     ck_assert_int_eq(waitpid(server.owner, NULL, WUNTRACED), server.owner); /* all its threads */
-    connector_call_init(&call, TIERCE__TIER_GET, "large", 0);
+    connector_call_init(&call, TIERCE__STORE_GET, "large", 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, 16 << 20), 0);
     call.req.length = 16 << 20;
     call.req.deadline_ns = tierce__deadline_in_ms(100);

@@ -154,11 +154,11 @@ START_TEST(wrong_answers)
     ck_assert_int_eq(connector_delete(connector, "n"), 0);
     ck_assert_int_eq(connector_ping(connector), TIERCE_E_DOWN);
     ck_assert_ptr_nonnull(strstr(connector_why(connector), "in its own words"));
-    connector_call_init(&call, TIERCE__TIER_LIST, "p", 0);
+    connector_call_init(&call, TIERCE__STORE_LIST, "p", 0);
     call.req.each = tell;
     ck_assert_int_eq(connector_call_run(connector, &call), 0);
     ck_assert_uint_eq(told, 1);
-    connector_call_init(&call, TIERCE__TIER_PUT, "n", 0);
+    connector_call_init(&call, TIERCE__STORE_PUT, "n", 0);
     call.req.buf = connector_object(pool, 1, 10);
     call.req.length = 10;
     call.req.deadline_ns = tierce__deadline_in_ms(100);

@@ -280,7 +280,7 @@ START_TEST(a_failed_attempt_is_repeated)
     open_port(server_free_port(), "", "?connections=2");
     unsigned pings = 0;
     do { /* several on a slow machine */
-        connector_call_init(&call, TIERCE__TIER_PING, NULL, 0);
+        connector_call_init(&call, TIERCE__STORE_PING, NULL, 0);
         ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DOWN);
         ck_assert(pings++ > 0 || !call.req.repeats);
     } while (!call.req.repeats);
@@ -299,7 +299,7 @@ START_TEST(a_server_that_says_nothing)
     ck_assert_int_eq(kill(server.pid, SIGSTOP), 0);
     struct tierce__buf *buf = connector_object(pool, 1, 100000);
     for (size_t i = 0; i < 20; i++) {
-        connector_call_init(&calls[i], (enum tierce__tier_op)(i % 4), "a", 0);
+        connector_call_init(&calls[i], (enum tierce__store_op)(i % 4), "a", 0);
         calls[i].req.deadline_ns = tierce__deadline_in_ms(100);
         calls[i].req.buf = buf;
         calls[i].req.length = 100000;
@@ -451,23 +451,23 @@ static void stop_proxy(void)
 #define BYTES 100000u
 
 /* One operation of each kind. */
-static int operate(enum tierce__tier_op op, uint32_t version)
+static int operate(enum tierce__store_op op, uint32_t version)
 {
     switch (op) {
-    case TIERCE__TIER_GET:
+    case TIERCE__STORE_GET:
         return connector_get(connector, pool, "name", version, 0, BYTES);
-    case TIERCE__TIER_PUT:
+    case TIERCE__STORE_PUT:
         return connector_put(connector, pool, "name", version, BYTES);
-    case TIERCE__TIER_DELETE:
+    case TIERCE__STORE_DELETE:
         return connector_delete(connector, "none");
-    case TIERCE__TIER_LOOKUP:
+    case TIERCE__STORE_LOOKUP:
         return connector_exists(connector, "name") == 1 ? 0 : TIERCE_E_DOWN;
-    case TIERCE__TIER_HIDE:
-    case TIERCE__TIER_FLUSH:
-    case TIERCE__TIER_CLEAR:
-    case TIERCE__TIER_SIBLINGS:
-    case TIERCE__TIER_LIST:
-    case TIERCE__TIER_PING:
+    case TIERCE__STORE_HIDE:
+    case TIERCE__STORE_FLUSH:
+    case TIERCE__STORE_CLEAR:
+    case TIERCE__STORE_SIBLINGS:
+    case TIERCE__STORE_LIST:
+    case TIERCE__STORE_PING:
     default:
         return connector_ping(connector);
     }
@@ -478,7 +478,7 @@ static int operate(enum tierce__tier_op op, uint32_t version)
 START_TEST(cut_in_the_middle)
 {
     static const int64_t places[] = {0, 1, 3, 7, 8, 20, 40, 60, 5000, BYTES - 1, BYTES, BYTES + 10};
-    enum tierce__tier_op op = (enum tierce__tier_op)(_i / 2);
+    enum tierce__store_op op = (enum tierce__store_op)(_i / 2);
     proxy.trouble = _i % 2 == 0 ? CUT_UP : CUT_DOWN;
     start(NULL);
     start_proxy();
@@ -494,19 +494,19 @@ START_TEST(cut_in_the_middle)
         close_connector(); /* one client at a time: a connection for the next operation */
         open_port(proxy.port, "", "?connections=2&timeout_ms=2000");
         atomic_store(&proxy.left, places[i]);
-        rc = operate(op, op == TIERCE__TIER_PUT ? version + 1 : version);
+        rc = operate(op, op == TIERCE__STORE_PUT ? version + 1 : version);
         ck_assert_msg(rc == 0 || rc == TIERCE_E_DOWN, "operation %d: %d", op, rc);
         ck_assert(rc == 0 || atomic_load(&proxy.left) == 0);
         close_connector();
         open_port(server.port, "", "?connections=2");
         struct connector_call call;
-        connector_call_init(&call, TIERCE__TIER_GET, "name", 0);
+        connector_call_init(&call, TIERCE__STORE_GET, "name", 0);
         ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, BYTES), 0);
         call.req.length = BYTES;
         ck_assert_int_eq(connector_call_run(connector, &call), 0);
         bool old = connector_is_object(call.req.buf->data, version, 0, BYTES);
         bool new = connector_is_object(call.req.buf->data, version + 1, 0, BYTES);
-        ck_assert(old || (new &&op == TIERCE__TIER_PUT));
+        ck_assert(old || (new &&op == TIERCE__STORE_PUT));
         tierce__buf_release(call.req.buf);
         close_connector();
         open_port(proxy.port, "", "?connections=2&timeout_ms=2000");
@@ -531,7 +531,7 @@ START_TEST(half_open)
     open_port(proxy.port, "", "?connections=2&timeout_ms=1000");
     atomic_store(&proxy.left, 5000);
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_GET, "name", 0);
+    connector_call_init(&call, TIERCE__STORE_GET, "name", 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, BYTES), 0);
     call.req.length = BYTES;
     call.req.deadline_ns = tierce__deadline_in_ms(200);
@@ -595,18 +595,18 @@ START_TEST(wrong_answers)
     proxy.reply_bytes = strlen(proxy.reply);
     start_proxy();
     for (int op = 0; op < 5; op++) {
-        static const enum tierce__tier_op ops[] = {TIERCE__TIER_GET, TIERCE__TIER_PUT,
-                                                   TIERCE__TIER_LOOKUP, TIERCE__TIER_DELETE,
-                                                   TIERCE__TIER_LIST};
+        static const enum tierce__store_op ops[] = {TIERCE__STORE_GET, TIERCE__STORE_PUT,
+                                                    TIERCE__STORE_LOOKUP, TIERCE__STORE_DELETE,
+                                                    TIERCE__STORE_LIST};
         const int wanted[] = {answers[_i].get, answers[_i].put, answers[_i].exists,
                               answers[_i].remove, answers[_i].list};
         open_port(proxy.port, "", "?connections=2&timeout_ms=500");
-        connector_call_init(&call, ops[op], ops[op] == TIERCE__TIER_LIST ? NULL : "n", 0);
+        connector_call_init(&call, ops[op], ops[op] == TIERCE__STORE_LIST ? NULL : "n", 0);
         call.req.buf = connector_object(pool, 1, 5);
         call.req.length = 5;
         call.req.each = no_name;
         int rc = connector_call_run(connector, &call);
-        if (ops[op] == TIERCE__TIER_LOOKUP && rc == 0)
+        if (ops[op] == TIERCE__STORE_LOOKUP && rc == 0)
             rc = (int)call.req.found;
         ck_assert_msg(rc == wanted[op], "%s: operation %d: %d", proxy.reply, op, rc);
         tierce__buf_release(call.req.buf);
@@ -682,8 +682,8 @@ END_TEST
 /* A string, and items without end, that Redis may send, but no answer to what was asked. */
 START_TEST(answers_that_are_too_large)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_PUT, TIERCE__TIER_LOOKUP,
-                                               TIERCE__TIER_DELETE, TIERCE__TIER_LIST};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_PUT, TIERCE__STORE_LOOKUP,
+                                                TIERCE__STORE_DELETE, TIERCE__STORE_LIST};
     struct connector_call call;
     char *items = malloc(1000000 * 4 + 20);
     size_t bytes = (size_t)snprintf(items, 20, "*1000001\r\n");
@@ -695,7 +695,7 @@ START_TEST(answers_that_are_too_large)
     start_proxy();
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++) {
         open_port(proxy.port, "", "?connections=2&timeout_ms=500");
-        connector_call_init(&call, ops[i], ops[i] == TIERCE__TIER_LIST ? NULL : "n", 0);
+        connector_call_init(&call, ops[i], ops[i] == TIERCE__STORE_LIST ? NULL : "n", 0);
         call.req.buf = connector_object(pool, 1, 5);
         call.req.length = 5;
         call.req.each = no_name;

@@ -456,7 +456,7 @@ START_TEST(a_node_is_away)
     for (uint32_t i = 0; i < 30; i++) {
         struct connector_call call;
         snprintf(name, sizeof(name), "%u", i);
-        connector_call_init(&call, TIERCE__TIER_LOOKUP, name, 0);
+        connector_call_init(&call, TIERCE__STORE_LOOKUP, name, 0);
         bool is_its = tierce__resp_slot(name, strlen(name)) >= 16384 * 2 / 3;
         call.req.deadline_ns = tierce__deadline_in_ms(is_its ? 300 : 60000);
         int rc = connector_call_run(connector, &call);

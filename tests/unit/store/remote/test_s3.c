@@ -52,12 +52,12 @@ START_TEST(refusals_are_told)
 {
     refusal = &refusals[_i];
     start(refuse, "&retries=0");
-    ck_assert_int_eq(run(TIERCE__TIER_GET, 10000), refusal->get);
-    ck_assert_int_eq(run(TIERCE__TIER_LOOKUP, 10000), refusal->exists);
-    ck_assert_int_eq(run(TIERCE__TIER_DELETE, 10000), refusal->remove);
-    ck_assert_int_eq(run(TIERCE__TIER_LIST, 10000), refusal->list);
-    ck_assert_int_eq(run(TIERCE__TIER_PING, 10000), refusal->list);
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), refusal->put);
+    ck_assert_int_eq(run(TIERCE__STORE_GET, 10000), refusal->get);
+    ck_assert_int_eq(run(TIERCE__STORE_LOOKUP, 10000), refusal->exists);
+    ck_assert_int_eq(run(TIERCE__STORE_DELETE, 10000), refusal->remove);
+    ck_assert_int_eq(run(TIERCE__STORE_LIST, 10000), refusal->list);
+    ck_assert_int_eq(run(TIERCE__STORE_PING, 10000), refusal->list);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), refusal->put);
     expect_why(refusal->why);
     expect_why("s3://bucket: ");
     end();
@@ -90,9 +90,9 @@ static bool redirect(int fd, const struct s3_request *request)
 /* Redirects are not followed: signed requests go only to the configured endpoint. */
 START_TEST(redirections_are_told_and_not_followed)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_GET,    TIERCE__TIER_PUT,
-                                               TIERCE__TIER_LOOKUP, TIERCE__TIER_LIST,
-                                               TIERCE__TIER_PING,   TIERCE__TIER_DELETE};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_GET,    TIERCE__STORE_PUT,
+                                                TIERCE__STORE_LOOKUP, TIERCE__STORE_LIST,
+                                                TIERCE__STORE_PING,   TIERCE__STORE_DELETE};
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof(address);
     int elsewhere = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -108,7 +108,7 @@ START_TEST(redirections_are_told_and_not_followed)
         expect_why("eu-west-7");
         expect_why("us-east-9");
         expect_why("http://127.0.0.1:");
-        if (ops[i % 6] != TIERCE__TIER_LOOKUP)
+        if (ops[i % 6] != TIERCE__STORE_LOOKUP)
             expect_why("bucket.s3.eu-west-7.example.com");
     }
     ck_assert_int_eq(accept(elsewhere, NULL, NULL), -1);
@@ -140,7 +140,7 @@ START_TEST(only_names_of_places_are_told)
     for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
         place = places[i];
         start(name_a_place, "&region=us-east-9");
-        ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), REFU);
+        ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), REFU);
         expect_why("us-east-9");
         ck_assert_ptr_null(strstr(connector_why(connector), places[i]));
         end();
@@ -216,7 +216,7 @@ START_TEST(lies_are_seen)
     start(tell_lie, "&retries=0");
     /* The bytes that are right are those of no version. */
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_GET, "n", 0);
+    connector_call_init(&call, TIERCE__STORE_GET, "n", 0);
     ck_assert_int_eq(tierce__pool_alloc(pool, &call.req.buf, 4096), 0);
     memset(call.req.buf->data, 0xa5, 4096);
     call.req.length = 5;
@@ -225,9 +225,9 @@ START_TEST(lies_are_seen)
         ck_assert_mem_eq(call.req.buf->data, "12345", 5);
     ck_assert_uint_eq(call.req.buf->data[5], 0xa5); /* nothing beyond the range */
     tierce__buf_release(call.req.buf);
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), lie->put);
-    ck_assert_int_eq(run(TIERCE__TIER_LOOKUP, 10000), lie->exists);
-    ck_assert_int_eq(run(TIERCE__TIER_LIST, 10000), lie->list);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), lie->put);
+    ck_assert_int_eq(run(TIERCE__STORE_LOOKUP, 10000), lie->exists);
+    ck_assert_int_eq(run(TIERCE__STORE_LIST, 10000), lie->list);
     end();
 }
 END_TEST
@@ -256,7 +256,7 @@ START_TEST(a_busy_store_is_asked_again)
     ck_assert_uint_eq(atomic_load(&fake.requests), 8);
     expect_why("503 SlowDown");
     /* It does not come back after the deadline. */
-    int rc = run(TIERCE__TIER_DELETE, 40);
+    int rc = run(TIERCE__STORE_DELETE, 40);
     ck_assert(rc == TIERCE_E_DOWN || rc == TIERCE_E_DEADLINE);
     ck_assert_uint_le(atomic_load(&fake.requests), 9); /* not sent at all by a slow machine */
     end();
@@ -286,9 +286,9 @@ static bool trickle(int fd, const struct s3_request *request)
 
 START_TEST(a_silent_store_costs_the_deadline)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_GET,    TIERCE__TIER_PUT,
-                                               TIERCE__TIER_LOOKUP, TIERCE__TIER_DELETE,
-                                               TIERCE__TIER_LIST,   TIERCE__TIER_PING};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_GET,    TIERCE__STORE_PUT,
+                                                TIERCE__STORE_LOOKUP, TIERCE__STORE_DELETE,
+                                                TIERCE__STORE_LIST,   TIERCE__STORE_PING};
     start(_i == 0 ? say_nothing : trickle, "");
     for (size_t i = 0; i < 6; i++) {
         uint64_t begin = tierce__now_ns();
@@ -304,7 +304,7 @@ END_TEST
 
 static void begin_put(struct connector_call *call, struct tierce__buf *buf)
 {
-    connector_call_init(call, TIERCE__TIER_PUT, "n", 0);
+    connector_call_init(call, TIERCE__STORE_PUT, "n", 0);
     call->req.buf = buf;
     call->req.length = 5;
     connector->ops->submit(connector, &call->req);
@@ -320,7 +320,7 @@ START_TEST(connections_are_kept_for_lookups)
     }
     while (atomic_load(&fake.requests) < 2) /* two are with the store, and no more */
         poll(NULL, 0, 1);
-    connector_call_init(&lookup, TIERCE__TIER_LOOKUP, "n", 0);
+    connector_call_init(&lookup, TIERCE__STORE_LOOKUP, "n", 0);
     connector->ops->submit(connector, &lookup.req);
     while (atomic_load(&fake.requests) < 3)
         poll(NULL, 0, 1);
@@ -351,9 +351,9 @@ static bool hang_up_if_used(int fd, const struct s3_request *request)
 START_TEST(what_was_sent_and_not_answered_is_not_sent_again)
 {
     start(hang_up, "");
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), TIERCE_E_DOWN);
     ck_assert_uint_eq(atomic_load(&fake.requests), 1);
-    ck_assert_int_eq(run(TIERCE__TIER_DELETE, 10000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_DELETE, 10000), TIERCE_E_DOWN);
     ck_assert_uint_eq(atomic_load(&fake.requests), 2);
     ck_assert_uint_eq(connector_stats(connector).connections, 0);
     end();
@@ -386,7 +386,7 @@ START_TEST(all_kept_connections_prove_closed)
     for (int i = 0; i < 12; i++)
         ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
     tierce__buf_release(buf);
-    int rc = run(TIERCE__TIER_DELETE, 10000);
+    int rc = run(TIERCE__STORE_DELETE, 10000);
     ck_assert_msg(rc == 0, "%s", connector_why(connector));
     end();
 }
@@ -398,11 +398,11 @@ START_TEST(nobody_there)
     s3_fake_stop();
     pool = connector_pool();
     open_fake("");
-    ck_assert_int_eq(run(TIERCE__TIER_PING, 10000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_PING, 10000), TIERCE_E_DOWN);
     expect_why("connect");
     close_connector();
     open_url("s3://a:hidden@bucket?endpoint=https://no-such-host.invalid&timeout_ms=3000");
-    ck_assert_int_eq(run(TIERCE__TIER_PING, 10000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_PING, 10000), TIERCE_E_DOWN);
     expect_why("no-such-host.invalid");
     close_connector();
     tierce__pool_destroy(pool);
@@ -438,10 +438,10 @@ static bool be_ahead(int fd, const struct s3_request *request)
 START_TEST(the_clock_of_the_store_counts)
 {
     start(be_ahead, "");
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), 0);
     ck_assert_uint_eq(atomic_load(&fake.requests), 2);
     expect_why(" s behind the store's");
-    ck_assert_int_eq(run(TIERCE__TIER_DELETE, 10000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_DELETE, 10000), 0);
     ck_assert_uint_eq(atomic_load(&fake.requests), 3); /* it is remembered */
     end();
 }
@@ -458,7 +458,7 @@ static bool always_skewed(int fd, const struct s3_request *request)
 START_TEST(a_clock_is_corrected_once)
 {
     start(always_skewed, "");
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), TIERCE_E_REFUSED);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), TIERCE_E_REFUSED);
     ck_assert_uint_eq(atomic_load(&fake.requests), 2);
     expect_why("clock differs too much");
     end();
@@ -500,11 +500,11 @@ START_TEST(credentials_are_read_again)
              "s3://bucket?endpoint=http://127.0.0.1:%u&credentials_file=%s/credentials&profile=p",
              (unsigned)fake.port, folder);
     open_url(more);
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), TIERCE_E_REFUSED);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), TIERCE_E_REFUSED);
     ck_assert_uint_eq(atomic_load(&fake.requests), 1);
     expect_why("token has expired");
     write_credentials("NEW", "t2");
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), 0);
     ck_assert_uint_eq(atomic_load(&fake.requests), 3);
     end();
     snprintf(more, sizeof(more), "rm -r %s", folder);

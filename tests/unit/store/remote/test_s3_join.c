@@ -72,7 +72,7 @@ static struct tierce__buf *into, *small;
 static void begin_get(struct connector_call *call, const char *name, struct tierce__buf *buf,
                       uint64_t offset, uint64_t length, uint32_t ms)
 {
-    connector_call_init(call, TIERCE__TIER_GET, name, 0);
+    connector_call_init(call, TIERCE__STORE_GET, name, 0);
     call->req.buf = buf;
     call->req.offset = offset;
     call->req.length = length;
@@ -345,7 +345,7 @@ static void delete_all(struct connector_call *all)
     for (uint32_t i = 0; i < DELETIONS; i++) {
         char name[8];
         snprintf(name, sizeof(name), "n%u", i);
-        connector_call_init(&all[i], TIERCE__TIER_DELETE, name, 0);
+        connector_call_init(&all[i], TIERCE__STORE_DELETE, name, 0);
         connector->ops->submit(connector, &all[i].req);
     }
 }

@@ -323,8 +323,8 @@ START_TEST(each_place_gives_credentials)
     start_world();
     uses[_i]();
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
-    ck_assert_int_eq(run(TIERCE__TIER_DELETE, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_DELETE, 30000), 0);
     ck_assert_uint_eq(atomic_load(&world.given), 1);
     ck_assert_uint_eq(atomic_load(&world.refused), 0);
     ck_assert_str_eq(connector_why(connector), "");
@@ -339,13 +339,13 @@ START_TEST(they_are_renewed_before_they_expire)
     atomic_store(&world.expires_s, 4);
     uses[_i]();
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     uint64_t begin = tierce__now_ns();
     while (atomic_load(&world.given) < 2)
         poll(NULL, 0, 10);
     ck_assert_uint_gt(tierce__now_ns() - begin, 1000 * TIERCE__MS_NS);
     atomic_store(&world.expires_s, 3600);
-    while (run(TIERCE__TIER_PUT, 30000) == 0 && atomic_load(&world.oldest) < 2)
+    while (run(TIERCE__STORE_PUT, 30000) == 0 && atomic_load(&world.oldest) < 2)
         atomic_store(&world.oldest, 2);
     ck_assert_uint_le(atomic_load(&world.refused), 1); /* while they were handed over */
     end_world(true);
@@ -358,10 +358,10 @@ START_TEST(they_are_fetched_again_when_the_store_refuses)
     start_world();
     uses[_i]();
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     poll(NULL, 0, 1100); /* they are not new any more */
     atomic_store(&world.oldest, 2);
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     ck_assert_uint_eq(atomic_load(&world.given), 2);
     ck_assert_uint_ge(atomic_load(&world.refused), 1);
     end_world(true);
@@ -375,11 +375,11 @@ START_TEST(an_agent_that_fails_is_not_asked_for_each_request)
     start_world();
     use_container();
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     atomic_store(&world.broken, 503);
     atomic_store(&world.oldest, 2);
     while (atomic_load(&world.asked) < 4)
-        ck_assert_int_ne(run(TIERCE__TIER_PUT, 30000), 0);
+        ck_assert_int_ne(run(TIERCE__STORE_PUT, 30000), 0);
     uint64_t first = atomic_load(&world.asked_ns[1]), second = atomic_load(&world.asked_ns[2]);
     uint64_t third = atomic_load(&world.asked_ns[3]);
     ck_assert_uint_ge(second - first, 1000 * TIERCE__MS_NS);
@@ -394,11 +394,11 @@ START_TEST(a_place_that_is_down_comes_back)
     use_container();
     atomic_store(&world.broken, _i == 0 ? 503 : 403);
     open_world();
-    int rc = run(TIERCE__TIER_PUT, 30000);
+    int rc = run(TIERCE__STORE_PUT, 30000);
     ck_assert_int_eq(rc, _i == 0 ? TIERCE_E_DOWN : TIERCE_E_REFUSED);
     expect_why(_i == 0 ? "agent: HTTP status 503" : "agent: HTTP status 403");
     atomic_store(&world.broken, 0);
-    while ((rc = run(TIERCE__TIER_PUT, 30000)) != 0)
+    while ((rc = run(TIERCE__STORE_PUT, 30000)) != 0)
         poll(NULL, 0, 10);
     end_world(true);
 }
@@ -410,9 +410,9 @@ START_TEST(requests_wait_for_the_first_ones)
     use_web_identity();
     atomic_store(&world.hangs, true);
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 200), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 200), TIERCE_E_DEADLINE);
     atomic_store(&world.hangs, false);
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     end_world(true);
 }
 END_TEST
@@ -443,14 +443,14 @@ START_TEST(places_have_an_order)
     if (_i < 1)
         use_web_identity();
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     unsigned asked = atomic_load(&world.asked);
     ck_assert_uint_eq(asked, 1); /* the instance takes three */
     close_connector();
     setenv("AWS_ACCESS_KEY_ID", "ENV", 1);
     setenv("AWS_SECRET_ACCESS_KEY", "hidden", 1);
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     ck_assert_uint_eq(atomic_load(&world.asked), asked);
     end_world(true);
 }
@@ -542,7 +542,7 @@ START_TEST(malformed_answers_are_told)
     use_container();
     answer = malformed[_i].answer;
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), TIERCE_E_DOWN);
     expect_why("the container's agent: ");
     expect_why(malformed[_i].why);
     end_world(true);
@@ -582,7 +582,7 @@ START_TEST(answers_that_are_too_long_are_told)
     strcpy(text + bytes, "\"}");
     answer = text;
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), TIERCE_E_DOWN);
     expect_why(_i == 0 ? "AccessKeyId must be a string of at most 128 bytes"
                        : "the answer exceeds 64 KiB");
     end_world(true);
@@ -597,7 +597,7 @@ START_TEST(members_that_are_null_are_absent)
     answer = "{" KEYS "\"Token\":\"hidden-1\",\"SessionToken\":null,\"Expiration\":null,"
              "\"Other\":{\"AccessKeyId\":[1,{}]}}";
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
     end_world(true);
 }
 END_TEST
@@ -608,7 +608,7 @@ START_TEST(an_sso_session_that_has_expired)
     use_sso_session();
     write_sso("corp", "hidden-sso", "2020-01-01T00:00:00Z");
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), TIERCE_E_REFUSED);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), TIERCE_E_REFUSED);
     expect_why("the SSO session has expired; run `aws sso login`");
     end_world(true);
 }
@@ -620,7 +620,7 @@ START_TEST(an_sso_token_that_is_no_header)
     use_sso_session();
     write_sso("corp", "hidden-sso\\r\\nx-amz-role: other", "2099-01-01T00:00:00Z");
     open_world();
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), TIERCE_E_REFUSED);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), TIERCE_E_REFUSED);
     expect_why("the SSO access token contains a line break; run `aws sso login`");
     end_world(true);
 }

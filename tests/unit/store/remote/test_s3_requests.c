@@ -78,7 +78,7 @@ static bool take_upload(int fd, const struct s3_request *request)
 static int put_in_parts(uint32_t ms)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_PUT, "n", 0);
+    connector_call_init(&call, TIERCE__STORE_PUT, "n", 0);
     call.req.buf = connector_object(pool, 1, 2 * PART + 1000);
     call.req.length = 2 * PART + 1000;
     call.req.deadline_ns = tierce__deadline_in_ms(ms);
@@ -203,7 +203,7 @@ static void tell(void *arg, const struct tierce_plugin_name *name)
 static int list(const char *prefix, uint64_t *cursor)
 {
     struct connector_call call;
-    connector_call_init(&call, TIERCE__TIER_LIST, prefix, 0);
+    connector_call_init(&call, TIERCE__STORE_LIST, prefix, 0);
     names_told[0] = '\0';
     call.req.each = tell;
     call.req.cursor = *cursor;
@@ -269,19 +269,19 @@ static bool say_found(int fd, const struct s3_request *request)
 START_TEST(what_was_there_is_remembered)
 {
     start(say_found, "&remember=1h");
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), 0);
     ck_assert_int_eq(connector_exists(connector, "n"), 1);
     ck_assert_int_eq(connector_exists(connector, "n"), 1);
     ck_assert_uint_eq(atomic_load(&fake.requests), 1);
     /* It is 5 bytes long. */
     ck_assert_int_eq(connector_get(connector, pool, "n", 1, 0, 6), TIERCE_E_FORMAT);
     ck_assert_uint_eq(atomic_load(&fake.requests), 1);
-    ck_assert_int_eq(run(TIERCE__TIER_DELETE, 10000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_DELETE, 10000), 0);
     ck_assert_int_eq(connector_exists(connector, "n"), 1);
     ck_assert_uint_eq(atomic_load(&fake.requests), 3);
     close_connector();
     open_fake("");
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 10000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 10000), 0);
     ck_assert_int_eq(connector_exists(connector, "n"), 1);
     ck_assert_uint_eq(atomic_load(&fake.requests), 5); /* without it each lookup asks */
     end();
@@ -353,10 +353,12 @@ START_TEST(each_allocation_fails_once)
                                    why);
         if (rc == 0) {
             connector = opened;
-            int rcs[] = {
-                run(TIERCE__TIER_PUT, 10000), run(TIERCE__TIER_LOOKUP, 10000),
-                list("a", &cursor),           list("a", &cursor),
-                put_in_parts(30000),          connector_get(connector, pool, "n", 0, 0, 5)};
+            int rcs[] = {run(TIERCE__STORE_PUT, 10000),
+                         run(TIERCE__STORE_LOOKUP, 10000),
+                         list("a", &cursor),
+                         list("a", &cursor),
+                         put_in_parts(30000),
+                         connector_get(connector, pool, "n", 0, 0, 5)};
             for (size_t i = 0; i < sizeof(rcs) / sizeof(*rcs); i++)
                 ck_assert(rcs[i] >= 0 || rcs[i] == -ENOMEM || rcs[i] == TIERCE_E_ARGUMENT);
             ck_assert_uint_eq(connector_stats(connector).waiting, 0);

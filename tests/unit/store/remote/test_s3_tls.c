@@ -42,10 +42,10 @@ static void open_tls(const char *host, unsigned port, const char *ca)
 START_TEST(whose_authority_is_named)
 {
     open_tls("127.0.0.1", front.port, "ca.pem");
-    ck_assert_int_eq(run(TIERCE__TIER_GET, 30000), 0);
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), 0);
-    ck_assert_int_eq(run(TIERCE__TIER_LOOKUP, 30000), 1);
-    ck_assert_int_eq(run(TIERCE__TIER_DELETE, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_GET, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), 0);
+    ck_assert_int_eq(run(TIERCE__STORE_LOOKUP, 30000), 1);
+    ck_assert_int_eq(run(TIERCE__STORE_DELETE, 30000), 0);
     ck_assert_str_eq(connector_why(connector), "");
     close_connector();
 }
@@ -68,8 +68,8 @@ START_TEST(strangers_are_told_nothing)
 {
     uint32_t before = atomic_load(&fake.requests);
     open_tls(strangers[_i].host, strangers[_i].plain ? fake.port : front.port, strangers[_i].ca);
-    ck_assert_int_eq(run(TIERCE__TIER_PUT, 30000), TIERCE_E_DOWN);
-    ck_assert_int_eq(run(TIERCE__TIER_GET, 30000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_PUT, 30000), TIERCE_E_DOWN);
+    ck_assert_int_eq(run(TIERCE__STORE_GET, 30000), TIERCE_E_DOWN);
     expect_why(strangers[_i].why);
     ck_assert_uint_eq(atomic_load(&fake.requests), before);
     close_connector();

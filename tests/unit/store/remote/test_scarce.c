@@ -122,8 +122,8 @@ END_TEST
 /* A request fails and says why, and the next one does not once there are descriptors again. */
 START_TEST(no_descriptors)
 {
-    static const enum tierce__tier_op ops[] = {TIERCE__TIER_PUT, TIERCE__TIER_GET,
-                                               TIERCE__TIER_LOOKUP, TIERCE__TIER_PING};
+    static const enum tierce__store_op ops[] = {TIERCE__STORE_PUT, TIERCE__STORE_GET,
+                                                TIERCE__STORE_LOOKUP, TIERCE__STORE_PING};
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     make_folder();
     pool = connector_pool();
