@@ -41,19 +41,6 @@ static void say_warned(struct tierce__api_call *api, int rc, const char *done, c
 
 /* ---- storages -------------------------------------------------------------------------------- */
 
-static bool read_storage(struct tierce__api_call *api, const Admin__StorageConfig *message,
-                         struct tierce__storage *out)
-{
-    const char *missing;
-    if (tierce__api_read_storage(api, message, out, &missing))
-        return true;
-    if (missing != NULL)
-        tierce__api_invalid(api, missing);
-    else
-        tierce__api_fail(api, -ENOMEM, "read storage");
-    return false;
-}
-
 /* Checked first, because the registry would reject it after the work. */
 static int try_storage(struct tierce__api_call *api, struct tierce__storage *storage)
 {
@@ -75,7 +62,7 @@ static void add_storage(struct tierce__api_call *api)
     const Admin__AddStorageRequest *request = (const Admin__AddStorageRequest *)api->request;
     struct tierce__storage storage;
     char warning[TIERCE__WARNING_BYTES];
-    if (!read_storage(api, request->storage, &storage))
+    if (!tierce__api_read_storage(api, request->storage, &storage))
         return;
     int rc = storage.check_when_open ? try_storage(api, &storage) : 0;
     if (rc == 0)
@@ -111,7 +98,7 @@ static void update_storage(struct tierce__api_call *api)
     const Admin__UpdateStorageRequest *request = (const Admin__UpdateStorageRequest *)api->request;
     struct tierce__storage storage;
     char warning[TIERCE__WARNING_BYTES];
-    if (!read_storage(api, request->storage, &storage))
+    if (!tierce__api_read_storage(api, request->storage, &storage))
         return;
     if (moves_blocks(api, &storage)) {
         say(api, -EBUSY, "", "update storage");
@@ -178,26 +165,14 @@ static void list_storage(struct tierce__api_call *api)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-static bool read_group(struct tierce__api_call *api, const Admin__InstanceGroup *message,
-                       struct tierce__group *out)
-{
-    const char *missing;
-    if (tierce__api_read_group(api, message, out, &missing))
-        return true;
-    if (missing != NULL)
-        tierce__api_invalid(api, missing);
-    else
-        tierce__api_fail(api, -ENOMEM, "read instance group");
-    return false;
-}
-
 static void create_instance_group(struct tierce__api_call *api)
 {
     const Admin__CreateInstanceGroupRequest *request =
         (const Admin__CreateInstanceGroupRequest *)api->request;
     struct tierce__group group;
     char warning[TIERCE__WARNING_BYTES];
-    if (!read_group(api, request->instance_group, &group))
+    if (!tierce__api_read(api, "instance_group", (ProtobufCMessage *)request->instance_group,
+                          &tierce__group_fields, &group))
         return;
     int rc = tierce__registry_add_group(api->manager->registry, &group, api->why);
     tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), &group);
@@ -210,7 +185,8 @@ static void update_instance_group(struct tierce__api_call *api)
         (const Admin__UpdateInstanceGroupRequest *)api->request;
     struct tierce__group group;
     char warning[TIERCE__WARNING_BYTES];
-    if (!read_group(api, request->instance_group, &group))
+    if (!tierce__api_read(api, "instance_group", (ProtobufCMessage *)request->instance_group,
+                          &tierce__group_fields, &group))
         return;
     int rc = tierce__registry_update_group(api->manager->registry, &group, request->current_version,
                                            api->why);
@@ -314,15 +290,11 @@ static void remove_instance(struct tierce__api_call *api)
     say(api, rc, "Instance removed successfully", "remove instance");
 }
 
-/* The meta service's message: both have the same fields, and so the same layout. */
 static Admin__InstanceInfo *show_instance(struct tierce__api_call *api,
                                           const struct tierce__instance *instance)
 {
-    _Static_assert(sizeof(Admin__InstanceInfo) == sizeof(Meta__InstanceInfo) &&
-                       offsetof(Admin__InstanceInfo, location_spec_groups) ==
-                           offsetof(Meta__InstanceInfo, location_spec_groups),
-                   "the two messages have the same layout");
-    return (Admin__InstanceInfo *)(void *)tierce__api_show_instance(api, instance);
+    return (Admin__InstanceInfo *)tierce__api_show(api, &admin__instance_info__descriptor,
+                                                   &tierce__instance_fields, instance);
 }
 
 static void get_instance_info(struct tierce__api_call *api)

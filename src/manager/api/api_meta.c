@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "manager/api/api_private.h"
+#include "base/json_write.h"
+#include "manager/api/api_model.h"
 #include "manager/locate/block_keys.h"
-#include "manager/registry/model_json.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,94 +68,24 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
 
 /* ---- registering ----------------------------------------------------------------------------- */
 
-static const char *missing_field(const Meta__RegisterInstanceRequest *request)
+/* The group's storages as KVCM's clients read them: JSON in a text (heap). NULL: no memory. */
+static char *print_storages(const struct tierce__catalog *catalog,
+                            const struct tierce__group *group)
 {
-    const Meta__ModelDeployment *model = request->model_deployment;
-    if (request->instance_group[0] == '\0')
-        return "instance_group";
-    if (request->instance_id[0] == '\0')
-        return "instance_id";
-    if (model == NULL)
-        return "model_deployment";
-    if (model->model_name[0] == '\0')
-        return "model_deployment: {model_name}";
-    if (model->dtype[0] == '\0')
-        return "model_deployment: {dtype}";
-    if (request->n_location_spec_infos == 0)
-        return "location_spec_infos";
-    for (size_t i = 0; i < request->n_location_spec_infos; i++) {
-        if (request->location_spec_infos[i]->name[0] == '\0')
-            return "location_spec_infos: {name}";
-    }
-    return NULL;
-}
-
-/* Converts the message to an instance. Its texts and arrays belong to the message and the arena. */
-static bool borrow_instance(struct tierce__api_call *api,
-                            const Meta__RegisterInstanceRequest *request,
-                            struct tierce__instance *out)
-{
-    const Meta__ModelDeployment *model = request->model_deployment;
-    struct tierce__arena *arena = &api->arena;
-    *out = (struct tierce__instance){
-        .id = request->instance_id,
-        .group_name = request->instance_group,
-        .quota_group_name = tierce__api_text(""),
-        .user_data = tierce__api_text(""),
-        .block_size = request->block_size,
-        .spec_count = request->n_location_spec_infos,
-        .spec_group_count = request->n_location_spec_groups,
-        .model = {.model_name = model->model_name,
-                  .dtype = model->dtype,
-                  .lora_name = model->lora_name,
-                  .extra = model->extra,
-                  .user_data = model->user_data,
-                  .use_mla = model->use_mla != 0,
-                  .tp_size = model->tp_size,
-                  .dp_size = model->dp_size,
-                  .pp_size = model->pp_size},
-    };
-    out->specs = tierce__arena_calloc(arena, out->spec_count + 1, sizeof(*out->specs));
-    out->spec_groups =
-        tierce__arena_calloc(arena, out->spec_group_count + 1, sizeof(*out->spec_groups));
-    if (out->specs == NULL || out->spec_groups == NULL)
-        return false;
-    for (size_t i = 0; i < out->spec_count; i++) {
-        out->specs[i] = (struct tierce__spec_info){request->location_spec_infos[i]->name,
-                                                   request->location_spec_infos[i]->size};
-    }
-    for (size_t i = 0; i < out->spec_group_count; i++) {
-        Meta__LocationSpecGroup *group = request->location_spec_groups[i];
-        out->spec_groups[i] = (struct tierce__spec_group){
-            .name = group->name,
-            .spec_names = group->spec_names,
-            .spec_name_count = group->n_spec_names,
-        };
-    }
-    return true;
-}
-
-/* The group's storages as KVCM's clients read them: JSON in a text. */
-static int print_storages(const struct tierce__catalog *catalog, const struct tierce__group *group,
-                          char **out)
-{
-    int rc = 0;
-    struct json_object *list = json_object_new_array();
-    for (size_t i = 0; rc == 0 && list != NULL && i < group->storage_candidate_count; i++) {
-        struct json_object *item = NULL;
+    struct tierce__line line = {0};
+    struct tierce__json_write json = {.line = &line, .is_short = true};
+    tierce__json_write_open(&json, NULL, '[');
+    for (size_t i = 0; i < group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
             tierce__catalog_storage(catalog, group->storage_candidates[i]);
-        if (storage == NULL)
-            continue;
-        rc = tierce__storage_to_json(&item, storage, TIERCE__JSON_SHOWN);
-        if (rc == 0 && json_object_array_add(list, item) != 0) {
-            json_object_put(item);
-            rc = -ENOMEM;
-        }
+        if (storage != NULL)
+            tierce__model_put_json(&json, storage, &tierce__storage_fields, TIERCE__JSON_SHOWN);
     }
-    *out = rc == 0 && list != NULL ? tierce__model_print(list) : NULL;
-    json_object_put(list);
-    return *out != NULL ? 0 : rc < 0 ? rc : -ENOMEM;
+    tierce__json_write_close(&json, ']');
+    tierce__line_put_bytes(&line, "", 1);
+    if (line.failed)
+        tierce__line_clear(&line);
+    return line.text;
 }
 
 /* The group sets the number of the index's locks; KVCM rejects invalid numbers here as well. */
@@ -194,7 +123,10 @@ int tierce__api_register(struct tierce__api_call *api, const struct tierce__inst
     const struct tierce__instance *stored = tierce__catalog_instance(catalog, instance->id);
     const struct tierce__group *group =
         stored != NULL ? tierce__catalog_group(catalog, stored->group_name) : NULL;
-    rc = group != NULL ? print_storages(catalog, group, storages) : 0;
+    if (group != NULL) {
+        *storages = print_storages(catalog, group);
+        rc = *storages != NULL ? 0 : -ENOMEM;
+    }
     tierce__registry_release(manager->registry, catalog);
     return rc;
 }
@@ -206,14 +138,14 @@ static void register_instance(struct tierce__api_call *api)
     Meta__RegisterInstanceResponse *reply = (Meta__RegisterInstanceResponse *)api->reply;
     struct tierce__instance instance;
     char *storages = NULL;
-    const char *missing = missing_field(request);
-    if (missing != NULL) {
-        tierce__api_invalid(api, missing);
+    if (request->instance_group[0] == '\0') {
+        tierce__api_invalid(api, "instance_group");
         return;
     }
-    int rc = borrow_instance(api, request, &instance)
-                 ? tierce__api_register(api, &instance, &storages)
-                 : -ENOMEM;
+    if (!tierce__api_read(api, NULL, &request->base, &tierce__instance_fields, &instance))
+        return;
+    instance.group_name = request->instance_group;
+    int rc = tierce__api_register(api, &instance, &storages);
     if (rc == -EEXIST)
         tierce__api_say(api, META__ERROR_CODE__DUPLICATE_ENTITY, "%s", api->why);
     else if (rc == TIERCE_E_LIMIT)
@@ -233,64 +165,6 @@ static void register_instance(struct tierce__api_call *api)
     tierce__free(storages);
 }
 
-static bool show_specs(struct tierce__api_call *api, const struct tierce__instance *instance,
-                       Meta__InstanceInfo *out)
-{
-    out->location_spec_infos =
-        tierce__api_alloc(api, instance->spec_count + 1, sizeof(*out->location_spec_infos));
-    Meta__LocationSpecInfo *specs =
-        tierce__api_alloc(api, instance->spec_count + 1, sizeof(*specs));
-    out->location_spec_groups =
-        tierce__api_alloc(api, instance->spec_group_count + 1, sizeof(*out->location_spec_groups));
-    Meta__LocationSpecGroup *groups =
-        tierce__api_alloc(api, instance->spec_group_count + 1, sizeof(*groups));
-    if (out->location_spec_infos == NULL || specs == NULL || out->location_spec_groups == NULL ||
-        groups == NULL)
-        return false;
-    for (size_t i = 0; i < instance->spec_count; i++) {
-        meta__location_spec_info__init(&specs[i]);
-        specs[i].name = instance->specs[i].name;
-        specs[i].size = instance->specs[i].size;
-        out->location_spec_infos[i] = &specs[i];
-    }
-    for (size_t i = 0; i < instance->spec_group_count; i++) {
-        meta__location_spec_group__init(&groups[i]);
-        groups[i].name = instance->spec_groups[i].name;
-        groups[i].spec_names = instance->spec_groups[i].spec_names;
-        groups[i].n_spec_names = instance->spec_groups[i].spec_name_count;
-        out->location_spec_groups[i] = &groups[i];
-    }
-    out->n_location_spec_infos = instance->spec_count;
-    out->n_location_spec_groups = instance->spec_group_count;
-    return true;
-}
-
-Meta__InstanceInfo *tierce__api_show_instance(struct tierce__api_call *api,
-                                              const struct tierce__instance *instance)
-{
-    Meta__InstanceInfo *out = tierce__api_alloc(api, 1, sizeof(*out));
-    Meta__ModelDeployment *model = tierce__api_alloc(api, 1, sizeof(*model));
-    if (out == NULL || model == NULL)
-        return NULL;
-    meta__instance_info__init(out);
-    meta__model_deployment__init(model);
-    out->quota_group_name = instance->quota_group_name;
-    out->instance_group_name = instance->group_name;
-    out->instance_id = instance->id;
-    out->block_size = instance->block_size;
-    out->model_deployment = model;
-    model->model_name = instance->model.model_name;
-    model->dtype = instance->model.dtype;
-    model->use_mla = instance->model.use_mla;
-    model->tp_size = instance->model.tp_size;
-    model->dp_size = instance->model.dp_size;
-    model->pp_size = instance->model.pp_size;
-    model->lora_name = instance->model.lora_name;
-    model->extra = instance->model.extra;
-    model->user_data = instance->model.user_data;
-    return show_specs(api, instance, out) ? out : NULL;
-}
-
 static void get_instance_info(struct tierce__api_call *api)
 {
     const Meta__GetInstanceInfoRequest *request =
@@ -306,7 +180,8 @@ static void get_instance_info(struct tierce__api_call *api)
                         request->instance_id);
     } else {
         reply->instance_group = instance->group_name;
-        reply->instance_info = tierce__api_show_instance(api, instance);
+        reply->instance_info = (Meta__InstanceInfo *)tierce__api_show(
+            api, &meta__instance_info__descriptor, &tierce__instance_fields, instance);
         if (reply->instance_info != NULL)
             tierce__api_say(api, OK, "%s", "");
         else

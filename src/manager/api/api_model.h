@@ -6,20 +6,30 @@
 #include "proto/kvcm/admin_service.pb-c.h"
 
 /*
- * Conversion of storages and groups from and to messages. A struct that was read borrows from the
- * message and the call's arena. A message that was made lies in the reply's memory and borrows the
- * struct's texts.
+ * Conversion of the model from and to messages. A struct that was read borrows from the message and
+ * the call's arena. A message that was made lies in the reply's memory and borrows the struct's
+ * texts.
  */
 
-/* false: a field is missing, and `*missing` names it (NULL: no memory). */
-bool tierce__api_read_storage(struct tierce__api_call *api, const Admin__StorageConfig *message,
-                              struct tierce__storage *out, const char **missing);
+/* Reads a message of a request, whose field `noun` it is; `noun` NULL: it is the request itself.
+ * false: a field is missing or memory ran out, and the reply's status says so. */
+TIERCE_MUSTUSE bool tierce__api_read(struct tierce__api_call *api, const char *noun,
+                                     const ProtobufCMessage *message,
+                                     const struct tierce__fields *fields, void *out);
+
 /* NULL: no memory. */
+ProtobufCMessage *tierce__api_show(struct tierce__api_call *api,
+                                   const ProtobufCMessageDescriptor *type,
+                                   const struct tierce__fields *fields, const void *object);
+
+/* The same for storages, whose fields depend on their type; with their state in replies. */
+TIERCE_MUSTUSE bool tierce__api_read_storage(struct tierce__api_call *api,
+                                             const Admin__StorageConfig *message,
+                                             struct tierce__storage *out);
 Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
                                                const struct tierce__storage *storage);
 
-bool tierce__api_read_group(struct tierce__api_call *api, const Admin__InstanceGroup *message,
-                            struct tierce__group *out, const char **missing);
+/* A group, with a warning of limits that have no effect. */
 Admin__InstanceGroup *tierce__api_show_group(struct tierce__api_call *api,
                                              const struct tierce__group *group);
 

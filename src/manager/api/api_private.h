@@ -112,9 +112,6 @@ const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api);
  * group's storages (heap), or NULL if the group was removed meanwhile. */
 TIERCE_MUSTUSE int tierce__api_register(struct tierce__api_call *api,
                                         const struct tierce__instance *instance, char **storages);
-/* A message in the reply's memory that borrows the instance's texts. NULL: no memory. */
-Meta__InstanceInfo *tierce__api_show_instance(struct tierce__api_call *api,
-                                              const struct tierce__instance *instance);
 
 /* Replies in the call's protocol. */
 void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message);

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "base/json_value.h"
 #include "manager/registry/registry.h"
 
 /*
@@ -33,8 +34,6 @@ struct tierce__catalog {
     } lists[TIERCE__KINDS];
 };
 
-struct json_object;
-
 /* An empty one, and a copy, both with one reference. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__catalog_create(struct tierce__catalog **out);
 TIERCE_MUSTUSE int tierce__catalog_copy(struct tierce__catalog **out,
@@ -59,12 +58,12 @@ const char *tierce__catalog_name(const struct tierce__catalog *catalog,
  * TIERCE_E_LIMIT: all numbers are used up. */
 TIERCE_MUSTUSE int tierce__catalog_number(struct tierce__catalog *catalog, char why[256]);
 
-/* Write one entry as stored JSON (heap), and read it back into the catalog. Errors of reading:
- * TIERCE_E_FORMAT. */
+/* Write one entry as stored JSON (heap), and read one into the catalog (tierce__model_take_json).
+ * Errors of reading: TIERCE_E_FORMAT. */
 TIERCE_MUSTUSE int tierce__catalog_print(char **out, const struct tierce__catalog *catalog,
                                          enum tierce__registry_kind kind, size_t i);
 TIERCE_MUSTUSE int tierce__catalog_read(struct tierce__catalog *catalog,
-                                        enum tierce__registry_kind kind, struct json_object *json,
+                                        enum tierce__registry_kind kind, struct tierce__text json,
                                         char why[256]);
 
 /* Write the catalog as one JSON text (heap), and read it back into an empty catalog. After reading

@@ -6,14 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <tierce/status.h>
+#include "manager/registry/model_fields.h"
 
 /*
  * The entities that a manager manages: storages, instance groups, instances, accounts. Plain data.
- * Texts are on the heap, never NULL ("" if empty) and owned by their struct. `_copy` is deep and
- * turns NULL texts into "", so a caller may pass a struct filled with borrowed texts. `_clear`
- * frees; it accepts a zeroed struct. Storages, groups and instances have a number that the registry
- * assigns once and never reuses; records and places refer to them by it.
+ * Texts are on the heap, never NULL ("" if empty) and owned by their struct. Storages, groups and
+ * instances have a number that the registry assigns once and never reuses; records and places refer
+ * to them by it. model_fields.c has a row for each member: its names in JSON and messages, default
+ * and limits.
  */
 
 /* Values of KVCM's wire and files; from 100 on our own. */
@@ -155,18 +155,51 @@ struct tierce__account {
     char *password_hash; /* "scrypt$..": salted, never the password */
 };
 
-/* Errors of copies: -ENOMEM, *out untouched. */
-TIERCE_MUSTUSE int tierce__storage_copy(struct tierce__storage *out,
-                                        const struct tierce__storage *in);
-void tierce__storage_clear(struct tierce__storage *storage);
-TIERCE_MUSTUSE int tierce__group_copy(struct tierce__group *out, const struct tierce__group *in);
-void tierce__group_clear(struct tierce__group *group);
-TIERCE_MUSTUSE int tierce__instance_copy(struct tierce__instance *out,
-                                         const struct tierce__instance *in);
-void tierce__instance_clear(struct tierce__instance *instance);
-TIERCE_MUSTUSE int tierce__account_copy(struct tierce__account *out,
-                                        const struct tierce__account *in);
-void tierce__account_clear(struct tierce__account *account);
+/* Any of them. */
+union tierce__entry {
+    struct tierce__storage storage;
+    struct tierce__group group;
+    struct tierce__instance instance;
+    struct tierce__account account;
+};
+
+/*
+ * For each NAME of storage, group, instance and account:
+ *
+ * int tierce__NAME_copy(struct tierce__NAME *out, const struct tierce__NAME *in)
+ *     A deep copy. NULL texts become "", so `in` may be filled with borrowed texts. Errors:
+ * -ENOMEM, *out untouched. void tierce__NAME_clear(struct tierce__NAME *entry) Frees and zeroes;
+ * accepts a zeroed struct. int tierce__NAME_from_json(struct tierce__NAME *out, const char *text,
+ * size_t bytes, char why[256]) See tierce__model_from_json. int tierce__NAME_to_json(char **out,
+ * const struct tierce__NAME *entry, enum tierce__json_form) See tierce__model_to_json.
+ */
+#define TIERCE__MODEL_FUNCTIONS(name)                                                              \
+    TIERCE_MUSTUSE static inline int tierce__##name##_copy(struct tierce__##name *out,             \
+                                                           const struct tierce__##name *in)        \
+    {                                                                                              \
+        return tierce__model_copy(out, in, &tierce__##name##_fields);                              \
+    }                                                                                              \
+    static inline void tierce__##name##_clear(struct tierce__##name *entry)                        \
+    {                                                                                              \
+        tierce__model_clear(entry, &tierce__##name##_fields);                                      \
+    }                                                                                              \
+    TIERCE_MUSTUSE static inline int tierce__##name##_from_json(                                   \
+        struct tierce__##name *out, const char *text, size_t bytes, char why[256])                 \
+    {                                                                                              \
+        return tierce__model_from_json(out, &tierce__##name##_fields, text, bytes, why);           \
+    }                                                                                              \
+    TIERCE_MUSTUSE static inline int tierce__##name##_to_json(                                     \
+        char **out, const struct tierce__##name *entry, enum tierce__json_form form)               \
+    {                                                                                              \
+        return tierce__model_to_json(out, entry, &tierce__##name##_fields, form);                  \
+    }
+TIERCE__MODEL_FUNCTIONS(storage)
+TIERCE__MODEL_FUNCTIONS(group)
+TIERCE__MODEL_FUNCTIONS(instance)
+TIERCE__MODEL_FUNCTIONS(account)
+
+/* Bit of a storage type in the `types` of a field. */
+uint32_t tierce__storage_type_bit(enum tierce__storage_type type);
 
 /* Sorts the spec groups and the names in them. */
 void tierce__instance_sort(struct tierce__instance *instance);
@@ -177,8 +210,8 @@ void tierce__instance_sort(struct tierce__instance *instance);
  */
 char *tierce__storage_root(const struct tierce__storage *storage);
 
-/* Whether two registrations of one instance may share it: block size, specs, spec groups (in any
- * order) and model (without user_data) are equal. On false, `why` names the first field. */
+/* Whether two registrations of one instance, both sorted, may share it: block size, specs, spec
+ * groups and model (without user_data) are equal. On false, `why` names the first field. */
 bool tierce__instance_is_same(const struct tierce__instance *a, const struct tierce__instance *b,
                               char why[128]);
 

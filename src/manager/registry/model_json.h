@@ -7,50 +7,13 @@
 #include "manager/meta/record.h"
 
 /*
- * Conversion of the model from and to KVCM's JSON, as used in registries, startup files and the
- * reply of RegisterInstance.
+ * Locations of KVCM's data sets as JSON. (The model's JSON: model_fields.h.)
  *
- * Reading: missing keys keep their defaults; unknown keys are ignored; a value of a wrong type is
- * TIERCE_E_FORMAT, and `why` names its field. Writing: KVCM's keys in its order; our own keys only
- * if they are not 0.
- *
- * Errors of all: TIERCE_E_FORMAT, -ENOMEM; *out untouched. Threads: any.
+ * Errors of all: TIERCE_E_FORMAT, `why` in words; -ENOMEM; *out untouched. Threads: any.
  */
 
-struct json_object;
 struct tierce__arena;
 struct tierce__json_write;
-
-enum tierce__json_form {
-    TIERCE__JSON_SHOWN,  /* for clients */
-    TIERCE__JSON_STORED, /* with the numbers that only the registry uses */
-};
-
-/* Parse a JSON object from text, and print one (heap, tierce__free; NULL: no memory). */
-TIERCE_MUSTUSE int tierce__model_parse(struct json_object **out, const char *text, size_t bytes,
-                                       char why[256]);
-char *tierce__model_print(struct json_object *json);
-
-TIERCE_MUSTUSE int tierce__storage_from_json(struct tierce__storage *out, struct json_object *json,
-                                             char why[256]);
-TIERCE_MUSTUSE int tierce__storage_to_json(struct json_object **out,
-                                           const struct tierce__storage *storage,
-                                           enum tierce__json_form form);
-TIERCE_MUSTUSE int tierce__group_from_json(struct tierce__group *out, struct json_object *json,
-                                           char why[256]);
-TIERCE_MUSTUSE int tierce__group_to_json(struct json_object **out,
-                                         const struct tierce__group *group,
-                                         enum tierce__json_form form);
-TIERCE_MUSTUSE int tierce__instance_from_json(struct tierce__instance *out,
-                                              struct json_object *json, char why[256]);
-TIERCE_MUSTUSE int tierce__instance_to_json(struct json_object **out,
-                                            const struct tierce__instance *instance,
-                                            enum tierce__json_form form);
-/* KVCM's plain "password" of an account is converted to a hash. */
-TIERCE_MUSTUSE int tierce__account_from_json(struct tierce__account *out, struct json_object *json,
-                                             char why[256]);
-TIERCE_MUSTUSE int tierce__account_to_json(struct json_object **out,
-                                           const struct tierce__account *account);
 
 /* Values of KVCM's data sets. */
 enum tierce__location_status {

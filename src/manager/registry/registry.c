@@ -5,12 +5,10 @@
 #include "base/lock.h"
 #include "manager/api/account.h"
 #include "manager/registry/catalog.h"
-#include "manager/registry/model_json.h"
 #include "manager/registry/registry_rules.h"
 #include "manager/registry/registry_store.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -661,14 +659,13 @@ int tierce__registry_restore(struct tierce__registry *registry, const char *text
 
 /* ---- the first start ------------------------------------------------------------------------- */
 
+/* An entry of a startup file, if it is there. */
 static int start_with(struct tierce__catalog *catalog, const char *key,
-                      enum tierce__registry_kind kind, struct json_object *json, char why[256])
+                      enum tierce__registry_kind kind, struct tierce__text json, char why[256])
 {
-    struct json_object *entry;
+    struct tierce__text entry = tierce__json_get(json, key);
     char inner[256] = "";
-    if (!json_object_object_get_ex(json, key, &entry))
-        return 0;
-    int rc = tierce__catalog_read(catalog, kind, entry, inner);
+    int rc = entry.length > 0 ? tierce__catalog_read(catalog, kind, entry, inner) : 0;
     if (rc != 0)
         snprintf(why, 256, "%s: %.200s", key, inner);
     return rc;
@@ -677,7 +674,7 @@ static int start_with(struct tierce__catalog *catalog, const char *key,
 static int start(struct tierce__catalog *catalog, const void *arg, char why[256])
 {
     const char *text = arg;
-    struct json_object *json = NULL;
+    struct tierce__json_doc doc = {0};
     for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
         if (catalog->lists[kind].count > 0)
             return 1;
@@ -688,16 +685,16 @@ static int start(struct tierce__catalog *catalog, const void *arg, char why[256]
             "or set STATE_DIRECTORY, XDG_STATE_HOME or HOME to an absolute path");
         return TIERCE_E_CONFIG;
     }
-    int rc = tierce__model_parse(&json, text, strlen(text), why);
+    int rc = tierce__model_parse_json(&doc, text, strlen(text), why);
     if (rc == 0)
-        rc = start_with(catalog, "storage_config", TIERCE__KIND_STORAGE, json, why);
+        rc = start_with(catalog, "storage_config", TIERCE__KIND_STORAGE, doc.value, why);
     if (rc == 0)
-        rc = start_with(catalog, "instance_group", TIERCE__KIND_GROUP, json, why);
+        rc = start_with(catalog, "instance_group", TIERCE__KIND_GROUP, doc.value, why);
     if (rc == 0)
         rc = check_all(catalog, why);
     if (rc == 0)
         rc = tierce__catalog_number(catalog, why);
-    json_object_put(json);
+    tierce__json_doc_clear(&doc);
     return rc;
 }
 

@@ -12,13 +12,11 @@
  */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "manager/registry/model_json.h"
 #include "manager/registry/registry_store.h"
 #include "net/redis/resp_pipeline.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -308,10 +306,10 @@ static int refuse(const char *key, const char *inner, char why[256])
 }
 
 /* Returns whether an entry lacks our own fields: then KVCM wrote it, and it must be rewritten. */
-static bool is_foreign(struct json_object *json, enum tierce__registry_kind kind)
+static bool is_foreign(struct tierce__text json, enum tierce__registry_kind kind)
 {
     const char *key = kind == TIERCE__KIND_ACCOUNT ? "password_hash" : "number";
-    return !json_object_object_get_ex(json, key, NULL);
+    return tierce__json_get(json, key).length == 0;
 }
 
 static int load_kind(const struct redis_store *store, enum tierce__registry_kind kind,
@@ -322,16 +320,15 @@ static int load_kind(const struct redis_store *store, enum tierce__registry_kind
         return refuse(store->keys[kind], "not a list", why);
     for (size_t i = 0; i < texts->count; i++) {
         const struct tierce__resp_value *text = &texts->items[i];
-        struct json_object *json = NULL;
+        struct tierce__json_doc doc = {0};
         char inner[256] = "";
         if (text->type != TIERCE__RESP_STRING)
             return refuse(store->keys[kind], "not a text", why);
-        int rc = tierce__model_parse(&json, text->text, text->bytes, inner);
+        int rc = tierce__model_parse_json(&doc, text->text, text->bytes, inner);
+        *has_foreign = *has_foreign || (rc == 0 && is_foreign(doc.value, kind));
         if (rc == 0)
-            rc = tierce__catalog_read(out, kind, json, inner);
-        if (rc == 0)
-            *has_foreign = *has_foreign || is_foreign(json, kind);
-        json_object_put(json);
+            rc = tierce__catalog_read(out, kind, doc.value, inner);
+        tierce__json_doc_clear(&doc);
         if (rc != 0)
             return rc == -ENOMEM ? rc : refuse(store->keys[kind], inner, why);
     }

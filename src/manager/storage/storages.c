@@ -5,11 +5,9 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "manager/registry/model_json.h"
 #include "manager/storage/storage_worker.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -58,14 +56,11 @@ struct tierce__storages {
 static char *config_of(const struct tierce__storage *storage)
 {
     struct tierce__storage alike = *storage;
-    struct json_object *json = NULL;
+    char *text = NULL;
     alike.is_enabled = true; /* fields that do not affect the driver */
     alike.capacity_bytes = 0;
-    if (tierce__storage_to_json(&json, &alike, TIERCE__JSON_STORED) != 0)
-        return NULL;
-    char *text = tierce__model_print(json);
-    json_object_put(json);
-    return text;
+    int rc = tierce__storage_to_json(&text, &alike, TIERCE__JSON_STORED);
+    return rc == 0 ? text : NULL;
 }
 
 static void free_unit(struct unit *unit)
