@@ -45,7 +45,7 @@ static void say_warned(struct tierce__api_call *api, int rc, const char *done, c
 static int try_storage(struct tierce__api_call *api, struct tierce__storage *storage)
 {
     char why[128];
-    int rc = tierce__storage_check(storage, api->why);
+    int rc = tierce__entry_check(TIERCE__KIND_STORAGE, storage, api->why);
     if (rc != 0 || tierce__catalog_storage(tierce__api_catalog(api), storage->name) != NULL)
         return rc;
     rc = tierce__storages_try(api->manager->storages, storage, why);

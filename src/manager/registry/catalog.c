@@ -52,21 +52,22 @@ static const char *key_of(enum tierce__registry_kind kind)
     return catalog_rows[CATALOG_ROWS - TIERCE__KINDS + kind].path;
 }
 
-static void *item_at(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
-                     size_t i)
+const struct tierce__fields *tierce__catalog_fields(enum tierce__registry_kind kind)
 {
+    TIERCE_DASSERT(kind < TIERCE__KINDS);
+    return kinds[kind];
+}
+
+void *tierce__catalog_entry(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
+                            size_t i)
+{
+    TIERCE_DASSERT(i < catalog->lists[kind].count);
     return (char *)catalog->lists[kind].items + i * kinds[kind]->size;
 }
 
-static const char *name_of(const void *entry, enum tierce__registry_kind kind)
+const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kind)
 {
     return *(char *const *)(const void *)((const char *)entry + kinds[kind]->name);
-}
-
-const char *tierce__catalog_name(const struct tierce__catalog *catalog,
-                                 enum tierce__registry_kind kind, size_t i)
-{
-    return name_of(item_at(catalog, kind, i), kind);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -115,7 +116,8 @@ static size_t position_of(const struct tierce__catalog *catalog, enum tierce__re
     *is_there = false;
     while (from < to) {
         size_t middle = from + (to - from) / 2;
-        int order = strcmp(tierce__catalog_name(catalog, kind, middle), name);
+        int order =
+            strcmp(tierce__entry_name(tierce__catalog_entry(catalog, kind, middle), kind), name);
         if (order == 0) {
             *is_there = true;
             return middle;
@@ -133,7 +135,7 @@ void *tierce__catalog_find(const struct tierce__catalog *catalog, enum tierce__r
 {
     bool is_there;
     size_t i = position_of(catalog, kind, name, &is_there);
-    return is_there ? item_at(catalog, kind, i) : NULL;
+    return is_there ? tierce__catalog_entry(catalog, kind, i) : NULL;
 }
 
 int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
@@ -142,9 +144,9 @@ int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_k
     struct tierce__catalog_list *list = &catalog->lists[kind];
     const size_t size = kinds[kind]->size;
     bool is_there;
-    size_t i = position_of(catalog, kind, name_of(entry, kind), &is_there);
+    size_t i = position_of(catalog, kind, tierce__entry_name(entry, kind), &is_there);
     if (is_there) {
-        tierce__model_clear(item_at(catalog, kind, i), kinds[kind]);
+        tierce__model_clear(tierce__catalog_entry(catalog, kind, i), kinds[kind]);
     } else {
         void *items = tierce__realloc(list->items, (list->count + 1) * size);
         if (items == NULL)
@@ -153,7 +155,7 @@ int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_k
         memmove((char *)items + (i + 1) * size, (char *)items + i * size, (list->count - i) * size);
         list->count++;
     }
-    memcpy(item_at(catalog, kind, i), entry, size);
+    memcpy(tierce__catalog_entry(catalog, kind, i), entry, size);
     return 0;
 }
 
@@ -166,7 +168,7 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
     size_t i = position_of(catalog, kind, name, &is_there);
     if (!is_there)
         return;
-    char *at = item_at(catalog, kind, i);
+    char *at = tierce__catalog_entry(catalog, kind, i);
     tierce__model_clear(at, kinds[kind]);
     list->count--;
     memmove(at, at + size, (list->count - i) * size);
@@ -174,18 +176,43 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The row of the number, the last one. */
-static const struct tierce__field *number_row(enum tierce__registry_kind kind)
+const struct tierce__field *tierce__catalog_number_row(enum tierce__registry_kind kind)
 {
-    const struct tierce__field *row = &kinds[kind]->rows[kinds[kind]->count - 1];
-    TIERCE_ASSERT((row->flags & TIERCE__FIELD_IS_STORED) != 0);
-    return row;
+    const struct tierce__field *last = &kinds[kind]->rows[kinds[kind]->count - 1];
+    return (last->flags & TIERCE__FIELD_IS_STORED) != 0 ? last : NULL;
+}
+
+/* The next number of a kind that has numbers. */
+static uint64_t *next_of(struct tierce__catalog *catalog, enum tierce__registry_kind kind)
+{
+    TIERCE_ASSERT(tierce__catalog_number_row(kind) != NULL);
+    return kind == TIERCE__KIND_STORAGE ? &catalog->next.storage
+           : kind == TIERCE__KIND_GROUP ? &catalog->next.group
+                                        : &catalog->next.instance;
+}
+
+int tierce__catalog_assign(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
+                           void *entry, char why[256])
+{
+    const struct tierce__field *row = tierce__catalog_number_row(kind);
+    if (row == NULL)
+        return 0;
+    uint64_t *next = next_of(catalog, kind);
+    TIERCE_ASSERT(*next > 0);
+    if (*next > (uint64_t)row->high) {
+        snprintf(why, 256, "all %lld numbers for %ss have been used", (long long)row->high,
+                 kinds[kind]->noun);
+        return TIERCE_E_LIMIT;
+    }
+    tierce__field_set_integer(entry, row, (int64_t)(*next)++);
+    return 0;
 }
 
 static uint64_t number_of(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                           size_t i)
 {
-    return (uint64_t)tierce__field_integer(item_at(catalog, kind, i), number_row(kind));
+    return (uint64_t)tierce__field_integer(tierce__catalog_entry(catalog, kind, i),
+                                           tierce__catalog_number_row(kind));
 }
 
 static bool has_number(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
@@ -198,35 +225,29 @@ static bool has_number(const struct tierce__catalog *catalog, enum tierce__regis
 }
 
 static int number_kind(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
-                       uint64_t *next, char why[256])
+                       char why[256])
 {
-    const uint64_t max = (uint64_t)number_row(kind)->high;
+    uint64_t *next = next_of(catalog, kind);
     size_t count = catalog->lists[kind].count;
+    int rc = 0;
     for (size_t i = 0; i < count; i++)
         if (number_of(catalog, kind, i) >= *next)
             *next = number_of(catalog, kind, i) + 1;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; rc == 0 && i < count; i++) {
         uint64_t number = number_of(catalog, kind, i);
-        if (number != 0 && !has_number(catalog, kind, i, number))
-            continue;
-        if (*next > max) {
-            snprintf(why, 256, "all %llu numbers for %s have been used", (unsigned long long)max,
-                     key_of(kind));
-            return TIERCE_E_LIMIT;
-        }
-        tierce__field_set_integer(item_at(catalog, kind, i), number_row(kind), (int64_t)(*next)++);
+        if (number == 0 || has_number(catalog, kind, i, number))
+            rc =
+                tierce__catalog_assign(catalog, kind, tierce__catalog_entry(catalog, kind, i), why);
     }
-    return 0;
+    return rc;
 }
 
 int tierce__catalog_number(struct tierce__catalog *catalog, char why[256])
 {
-    int rc = number_kind(catalog, TIERCE__KIND_STORAGE, &catalog->next.storage, why);
+    int rc = number_kind(catalog, TIERCE__KIND_STORAGE, why);
     if (rc == 0)
-        rc = number_kind(catalog, TIERCE__KIND_GROUP, &catalog->next.group, why);
-    if (rc == 0)
-        rc = number_kind(catalog, TIERCE__KIND_INSTANCE, &catalog->next.instance, why);
-    return rc;
+        rc = number_kind(catalog, TIERCE__KIND_GROUP, why);
+    return rc == 0 ? number_kind(catalog, TIERCE__KIND_INSTANCE, why) : rc;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -234,14 +255,15 @@ int tierce__catalog_number(struct tierce__catalog *catalog, char why[256])
 int tierce__catalog_print(char **out, const struct tierce__catalog *catalog,
                           enum tierce__registry_kind kind, size_t i)
 {
-    return tierce__model_to_json(out, item_at(catalog, kind, i), kinds[kind], TIERCE__JSON_STORED);
+    return tierce__model_to_json(out, tierce__catalog_entry(catalog, kind, i), kinds[kind],
+                                 TIERCE__JSON_STORED);
 }
 
 /* Adds an entry [transfer, unless it fails] whose name is new. */
 static int add(struct tierce__catalog *catalog, enum tierce__registry_kind kind, const void *entry,
                char why[256])
 {
-    const char *name = name_of(entry, kind);
+    const char *name = tierce__entry_name(entry, kind);
     if (*name != '\0' && tierce__catalog_find(catalog, kind, name) == NULL)
         return tierce__catalog_set(catalog, kind, entry);
     snprintf(why, 256, *name == '\0' ? "a %s without a name%s" : "two %ss named %.200s",
@@ -274,9 +296,9 @@ static int add_list(struct tierce__catalog *catalog, enum tierce__registry_kind 
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < from->lists[kind].count; i++) {
         char inner[256] = "";
-        rc = add(catalog, kind, item_at(from, kind, i), inner);
+        rc = add(catalog, kind, tierce__catalog_entry(from, kind, i), inner);
         if (rc == 0)
-            memset(item_at(from, kind, i), 0, kinds[kind]->size);
+            memset(tierce__catalog_entry(from, kind, i), 0, kinds[kind]->size);
         else
             snprintf(why, 256, "%s[%zu]: %.200s", key_of(kind), i, inner);
     }
@@ -301,63 +323,28 @@ int tierce__catalog_read_all(struct tierce__catalog *catalog, const char *text, 
 
 /* ---- public queries -------------------------------------------------------------------------- */
 
-const struct tierce__storage *tierce__catalog_storage(const struct tierce__catalog *catalog,
-                                                      const char *name)
-{
-    return tierce__catalog_find(catalog, TIERCE__KIND_STORAGE, name);
-}
-
 const struct tierce__storage *
 tierce__catalog_storage_numbered(const struct tierce__catalog *catalog, uint16_t number)
 {
     for (size_t i = 0; i < catalog->lists[TIERCE__KIND_STORAGE].count; i++)
         if (number_of(catalog, TIERCE__KIND_STORAGE, i) == number)
-            return item_at(catalog, TIERCE__KIND_STORAGE, i);
+            return tierce__catalog_entry(catalog, TIERCE__KIND_STORAGE, i);
     return NULL;
 }
 
-const struct tierce__group *tierce__catalog_group(const struct tierce__catalog *catalog,
-                                                  const char *name)
-{
-    return tierce__catalog_find(catalog, TIERCE__KIND_GROUP, name);
-}
-
-const struct tierce__instance *tierce__catalog_instance(const struct tierce__catalog *catalog,
-                                                        const char *id)
-{
-    return tierce__catalog_find(catalog, TIERCE__KIND_INSTANCE, id);
-}
-
-const struct tierce__account *tierce__catalog_account(const struct tierce__catalog *catalog,
-                                                      const char *name)
-{
-    return tierce__catalog_find(catalog, TIERCE__KIND_ACCOUNT, name);
-}
-
-const struct tierce__storage *tierce__catalog_storages(const struct tierce__catalog *catalog,
-                                                       size_t *count)
-{
-    *count = catalog->lists[TIERCE__KIND_STORAGE].count;
-    return catalog->lists[TIERCE__KIND_STORAGE].items;
-}
-
-const struct tierce__group *tierce__catalog_groups(const struct tierce__catalog *catalog,
-                                                   size_t *count)
-{
-    *count = catalog->lists[TIERCE__KIND_GROUP].count;
-    return catalog->lists[TIERCE__KIND_GROUP].items;
-}
-
-const struct tierce__instance *tierce__catalog_instances(const struct tierce__catalog *catalog,
-                                                         size_t *count)
-{
-    *count = catalog->lists[TIERCE__KIND_INSTANCE].count;
-    return catalog->lists[TIERCE__KIND_INSTANCE].items;
-}
-
-const struct tierce__account *tierce__catalog_accounts(const struct tierce__catalog *catalog,
-                                                       size_t *count)
-{
-    *count = catalog->lists[TIERCE__KIND_ACCOUNT].count;
-    return catalog->lists[TIERCE__KIND_ACCOUNT].items;
-}
+#define QUERIES(type, kind)                                                                        \
+    const struct tierce__##type *tierce__catalog_##type(const struct tierce__catalog *catalog,     \
+                                                        const char *name)                          \
+    {                                                                                              \
+        return tierce__catalog_find(catalog, kind, name);                                          \
+    }                                                                                              \
+    const struct tierce__##type *tierce__catalog_##type##s(const struct tierce__catalog *catalog,  \
+                                                           size_t *count)                          \
+    {                                                                                              \
+        *count = catalog->lists[kind].count;                                                       \
+        return catalog->lists[kind].items;                                                         \
+    }
+QUERIES(storage, TIERCE__KIND_STORAGE)
+QUERIES(group, TIERCE__KIND_GROUP)
+QUERIES(instance, TIERCE__KIND_INSTANCE)
+QUERIES(account, TIERCE__KIND_ACCOUNT)

@@ -41,6 +41,14 @@ TIERCE_MUSTUSE int tierce__catalog_copy(struct tierce__catalog **out,
 /* Releases a reference; the last one frees the catalog. NULL is accepted. */
 void tierce__catalog_put(struct tierce__catalog *catalog);
 
+/* The fields of a kind's entries. */
+const struct tierce__fields *tierce__catalog_fields(enum tierce__registry_kind kind);
+/* The row of an entry's number; NULL: the kind has none. */
+const struct tierce__field *tierce__catalog_number_row(enum tierce__registry_kind kind);
+
+/* The i-th entry. */
+void *tierce__catalog_entry(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
+                            size_t i);
 /* One entry by its name, or NULL. */
 void *tierce__catalog_find(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                            const char *name);
@@ -50,10 +58,13 @@ TIERCE_MUSTUSE int tierce__catalog_set(struct tierce__catalog *catalog,
                                        enum tierce__registry_kind kind, const void *entry);
 void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                             const char *name);
-/* The name of the i-th entry. */
-const char *tierce__catalog_name(const struct tierce__catalog *catalog,
-                                 enum tierce__registry_kind kind, size_t i);
+const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kind);
 
+/* Gives an entry the next number of its kind, if the kind has numbers. TIERCE_E_LIMIT: all are used
+ * up. */
+TIERCE_MUSTUSE int tierce__catalog_assign(struct tierce__catalog *catalog,
+                                          enum tierce__registry_kind kind, void *entry,
+                                          char why[256]);
 /* Assigns a number to each storage, group and instance whose number is missing or a duplicate.
  * TIERCE_E_LIMIT: all numbers are used up. */
 TIERCE_MUSTUSE int tierce__catalog_number(struct tierce__catalog *catalog, char why[256]);

@@ -213,212 +213,21 @@ static int change(struct tierce__registry *registry, edit_fn *edit, const void *
     return rc;
 }
 
-static int say_missing(const char *noun, const char *name, char why[256])
+static int say_missing(enum tierce__registry_kind kind, const char *name, char why[256])
 {
-    snprintf(why, 256, "there is no %s %.200s", noun, name);
+    snprintf(why, 256, "there is no %s %.200s", tierce__catalog_fields(kind)->noun, name);
     return -ENOENT;
 }
 
-static int say_there(const char *noun, const char *name, char why[256])
-{
-    snprintf(why, 256, "%s %.200s is there already", noun, name);
-    return -EEXIST;
-}
+/* ---- entries --------------------------------------------------------------------------------- */
 
-static int take_number(uint64_t *next, uint64_t max, const char *noun, char why[256])
-{
-    if (*next <= max)
-        return (*next)++ > 0 ? 0 : TIERCE_E_LIMIT;
-    snprintf(why, 256, "all numbers for %ss have been used", noun);
-    return TIERCE_E_LIMIT;
-}
-
-/* ---- storages -------------------------------------------------------------------------------- */
-
-/* A name and a flag, for edits that need no more. */
-struct naming {
-    const char *name;
+struct edit {
+    enum tierce__registry_kind kind;
+    const void *entry;       /* to add, or to replace another one */
+    const char *name;        /* to remove, or to change */
+    int64_t current_version; /* of a group that is replaced */
     bool enable;
-    int64_t version;
 };
-
-static int add_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    struct tierce__storage storage = {0};
-    int rc = tierce__storage_copy(&storage, arg);
-    if (rc == 0)
-        rc = tierce__storage_check(&storage, why);
-    if (rc == 0 && tierce__catalog_storage(catalog, storage.name) != NULL)
-        rc = say_there("storage", storage.name, why);
-    uint64_t number = catalog->next.storage;
-    if (rc == 0)
-        rc = take_number(&catalog->next.storage, UINT16_MAX, "storage", why);
-    storage.number = (uint16_t)number;
-    if (rc == 0)
-        rc = tierce__catalog_set(catalog, TIERCE__KIND_STORAGE, &storage);
-    if (rc != 0)
-        tierce__storage_clear(&storage);
-    return rc;
-}
-
-int tierce__registry_add_storage(struct tierce__registry *registry,
-                                 const struct tierce__storage *storage, char why[256])
-{
-    return change(registry, add_storage, storage, why);
-}
-
-static int update_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    struct tierce__storage storage = {0};
-    int rc = tierce__storage_copy(&storage, arg);
-    if (rc == 0)
-        rc = tierce__storage_check(&storage, why);
-    const struct tierce__storage *old =
-        rc == 0 ? tierce__catalog_storage(catalog, storage.name) : NULL;
-    if (rc == 0 && old == NULL)
-        rc = say_missing("storage", storage.name, why);
-    if (rc == 0 && old->type != storage.type) {
-        snprintf(why, 256, "a storage keeps its type: remove %.100s and add another", old->name);
-        rc = TIERCE_E_ARGUMENT;
-    }
-    if (rc == 0) {
-        storage.number = old->number;
-        rc = tierce__catalog_set(catalog, TIERCE__KIND_STORAGE, &storage);
-    }
-    if (rc != 0)
-        tierce__storage_clear(&storage);
-    return rc;
-}
-
-int tierce__registry_update_storage(struct tierce__registry *registry,
-                                    const struct tierce__storage *storage, char why[256])
-{
-    return change(registry, update_storage, storage, why);
-}
-
-static int enable_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    const struct naming *naming = arg;
-    struct tierce__storage *storage =
-        tierce__catalog_find(catalog, TIERCE__KIND_STORAGE, naming->name);
-    if (storage == NULL)
-        return say_missing("storage", naming->name, why);
-    storage->is_enabled = naming->enable;
-    return 0;
-}
-
-int tierce__registry_enable_storage(struct tierce__registry *registry, const char *name,
-                                    bool enable, char why[256])
-{
-    return change(registry, enable_storage, &(struct naming){.name = name, .enable = enable}, why);
-}
-
-static bool uses_storage(const struct tierce__group *group, const char *name)
-{
-    for (size_t i = 0; i < group->storage_candidate_count; i++)
-        if (strcmp(group->storage_candidates[i], name) == 0)
-            return true;
-    return false;
-}
-
-static int remove_storage(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    const char *name = ((const struct naming *)arg)->name;
-    size_t count;
-    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
-    if (tierce__catalog_storage(catalog, name) == NULL)
-        return say_missing("storage", name, why);
-    for (size_t i = 0; i < count; i++) {
-        if (uses_storage(&groups[i], name)) {
-            snprintf(why, 256, "storage %.100s is a candidate of instance group %.100s", name,
-                     groups[i].name);
-            return -EBUSY;
-        }
-    }
-    tierce__catalog_remove(catalog, TIERCE__KIND_STORAGE, name);
-    return 0;
-}
-
-int tierce__registry_remove_storage(struct tierce__registry *registry, const char *name,
-                                    char why[256])
-{
-    return change(registry, remove_storage, &(struct naming){.name = name}, why);
-}
-
-/* ---- groups ---------------------------------------------------------------------------------- */
-
-static int add_group(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    struct tierce__group group = {0};
-    int rc = tierce__group_copy(&group, arg);
-    if (rc == 0)
-        rc = tierce__group_check(&group, why);
-    if (rc == 0 && tierce__catalog_group(catalog, group.name) != NULL)
-        rc = say_there("instance group", group.name, why);
-    uint64_t number = catalog->next.group;
-    if (rc == 0)
-        rc = take_number(&catalog->next.group, UINT16_MAX, "instance group", why);
-    group.number = (uint16_t)number;
-    if (rc == 0)
-        rc = tierce__catalog_set(catalog, TIERCE__KIND_GROUP, &group);
-    if (rc != 0)
-        tierce__group_clear(&group);
-    return rc;
-}
-
-int tierce__registry_add_group(struct tierce__registry *registry, const struct tierce__group *group,
-                               char why[256])
-{
-    return change(registry, add_group, group, why);
-}
-
-struct group_update {
-    const struct tierce__group *group;
-    int64_t current_version;
-};
-
-static int check_version(const struct tierce__group *old, const struct tierce__group *group,
-                         int64_t current_version, char why[256])
-{
-    if (old->version == current_version && group->version > old->version)
-        return 0;
-    snprintf(
-        why, 256,
-        "instance group %.100s is of version %lld; the request has %lld and the new version %lld",
-        old->name, (long long)old->version, (long long)current_version, (long long)group->version);
-    return -ESTALE;
-}
-
-static int update_group(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    const struct group_update *update = arg;
-    struct tierce__group group = {0};
-    int rc = tierce__group_copy(&group, update->group);
-    if (rc == 0)
-        rc = tierce__group_check(&group, why);
-    const struct tierce__group *old = rc == 0 ? tierce__catalog_group(catalog, group.name) : NULL;
-    if (rc == 0 && old == NULL)
-        rc = say_missing("instance group", group.name, why);
-    if (rc == 0)
-        rc = check_version(old, &group, update->current_version, why);
-    if (rc == 0 && update->group->ttl_s == 0)
-        group.ttl_s = old->ttl_s; /* a client that does not know the field does not reset it */
-    if (rc == 0) {
-        group.number = old->number;
-        rc = tierce__catalog_set(catalog, TIERCE__KIND_GROUP, &group);
-    }
-    if (rc != 0)
-        tierce__group_clear(&group);
-    return rc;
-}
-
-int tierce__registry_update_group(struct tierce__registry *registry,
-                                  const struct tierce__group *group, int64_t current_version,
-                                  char why[256])
-{
-    struct group_update update = {group, current_version};
-    return change(registry, update_group, &update, why);
-}
 
 /* Returns the number of a group's instances, and *one of them. */
 static int64_t count_instances(const struct tierce__catalog *catalog, const char *group,
@@ -436,28 +245,6 @@ static int64_t count_instances(const struct tierce__catalog *catalog, const char
     return found;
 }
 
-static int remove_group(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    const char *name = ((const struct naming *)arg)->name;
-    const struct tierce__instance *one = NULL;
-    if (tierce__catalog_group(catalog, name) == NULL)
-        return say_missing("instance group", name, why);
-    if (count_instances(catalog, name, &one) > 0) {
-        snprintf(why, 256, "instance group %.100s has instance %.100s", name, one->id);
-        return -EBUSY;
-    }
-    tierce__catalog_remove(catalog, TIERCE__KIND_GROUP, name);
-    return 0;
-}
-
-int tierce__registry_remove_group(struct tierce__registry *registry, const char *name,
-                                  char why[256])
-{
-    return change(registry, remove_group, &(struct naming){.name = name}, why);
-}
-
-/* ---- instances ------------------------------------------------------------------------------- */
-
 /* 1: an equal instance exists. */
 static int check_room(const struct tierce__catalog *catalog,
                       const struct tierce__instance *instance, char why[256])
@@ -472,7 +259,7 @@ static int check_room(const struct tierce__catalog *catalog,
         return -EEXIST;
     }
     if (group == NULL)
-        return say_missing("instance group", instance->group_name, why);
+        return say_missing(TIERCE__KIND_GROUP, instance->group_name, why);
     if (group->max_instance_count > 0 &&
         count_instances(catalog, group->name, &one) >= group->max_instance_count) {
         snprintf(why, 256, "instance group %.100s has %lld instances, its maximum", group->name,
@@ -482,62 +269,157 @@ static int check_room(const struct tierce__catalog *catalog,
     return 0;
 }
 
-static int add_instance(struct tierce__catalog *catalog, const void *arg, char why[256])
+/* Whether an entry may be added; 1: an equal one exists. */
+static int check_new(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
+                     const void *entry, char why[256])
 {
-    struct tierce__instance instance = {0};
-    int rc = tierce__instance_copy(&instance, arg);
-    if (rc == 0)
-        rc = tierce__instance_check(&instance, why);
-    if (rc == 0)
-        rc = check_room(catalog, &instance, why);
-    uint64_t number = catalog->next.instance;
-    if (rc == 0)
-        rc = take_number(&catalog->next.instance, UINT32_MAX, "instance", why);
-    instance.number = (uint32_t)number;
-    if (rc == 0)
-        rc = tierce__catalog_set(catalog, TIERCE__KIND_INSTANCE, &instance);
-    if (rc != 0)
-        tierce__instance_clear(&instance);
+    const char *name = tierce__entry_name(entry, kind);
+    if (kind == TIERCE__KIND_INSTANCE)
+        return check_room(catalog, entry, why);
+    if (tierce__catalog_find(catalog, kind, name) == NULL)
+        return 0;
+    snprintf(why, 256, "%s %.200s is there already", tierce__catalog_fields(kind)->noun, name);
+    return -EEXIST;
+}
+
+static int check_version(const struct tierce__group *old, const struct tierce__group *group,
+                         int64_t current_version, char why[256])
+{
+    if (old->version == current_version && group->version > old->version)
+        return 0;
+    snprintf(
+        why, 256,
+        "instance group %.100s is of version %lld; the request has %lld and the new version %lld",
+        old->name, (long long)old->version, (long long)current_version, (long long)group->version);
+    return -ESTALE;
+}
+
+/* Whether a checked entry may replace the one of its name, from which it takes the number. */
+static int replace(const struct tierce__catalog *catalog, const struct edit *edit,
+                   union tierce__entry *entry, char why[256])
+{
+    const char *name = tierce__entry_name(entry, edit->kind);
+    const union tierce__entry *old = tierce__catalog_find(catalog, edit->kind, name);
+    const struct tierce__field *number = tierce__catalog_number_row(edit->kind);
+    int rc = 0;
+    TIERCE_ASSERT(edit->kind == TIERCE__KIND_STORAGE || edit->kind == TIERCE__KIND_GROUP);
+    if (old == NULL)
+        return say_missing(edit->kind, name, why);
+    tierce__field_set_integer(entry, number, tierce__field_integer(old, number));
+    if (edit->kind == TIERCE__KIND_GROUP) {
+        rc = check_version(&old->group, &entry->group, edit->current_version, why);
+        /* A client that does not know the field does not reset it. */
+        if (((const struct tierce__group *)edit->entry)->ttl_s == 0)
+            entry->group.ttl_s = old->group.ttl_s;
+    } else if (old->storage.type != entry->storage.type) {
+        snprintf(why, 256, "a storage keeps its type: remove %.100s and add another", name);
+        rc = TIERCE_E_ARGUMENT;
+    }
     return rc;
 }
 
-int tierce__registry_add_instance(struct tierce__registry *registry,
-                                  const struct tierce__instance *instance, char why[256])
+/* Adds a copy of an entry, or replaces the one of its name. */
+static int set_entry(struct tierce__catalog *catalog, const struct edit *edit, bool is_new,
+                     char why[256])
 {
-    return change(registry, add_instance, instance, why);
+    const struct tierce__fields *fields = tierce__catalog_fields(edit->kind);
+    union tierce__entry entry;
+    int rc = tierce__model_copy(&entry, edit->entry, fields);
+    if (rc != 0)
+        return rc;
+    rc = tierce__entry_check(edit->kind, &entry, why);
+    if (rc == 0)
+        rc = is_new ? check_new(catalog, edit->kind, &entry, why)
+                    : replace(catalog, edit, &entry, why);
+    if (rc == 0 && is_new)
+        rc = tierce__catalog_assign(catalog, edit->kind, &entry, why);
+    if (rc == 0)
+        rc = tierce__catalog_set(catalog, edit->kind, &entry);
+    if (rc != 0)
+        tierce__model_clear(&entry, fields);
+    return rc;
 }
 
-static int remove_instance(struct tierce__catalog *catalog, const void *arg, char why[256])
+static int add(struct tierce__catalog *catalog, const void *arg, char why[256])
 {
-    const char *id = ((const struct naming *)arg)->name;
-    if (tierce__catalog_instance(catalog, id) == NULL)
-        return say_missing("instance", id, why);
-    tierce__catalog_remove(catalog, TIERCE__KIND_INSTANCE, id);
+    return set_entry(catalog, arg, true, why);
+}
+
+static int update(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    return set_entry(catalog, arg, false, why);
+}
+
+static int enable(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct edit *edit = arg;
+    struct tierce__storage *storage = tierce__catalog_find(catalog, edit->kind, edit->name);
+    TIERCE_ASSERT(edit->kind == TIERCE__KIND_STORAGE);
+    if (storage == NULL)
+        return say_missing(edit->kind, edit->name, why);
+    storage->is_enabled = edit->enable;
     return 0;
 }
 
-int tierce__registry_remove_instance(struct tierce__registry *registry, const char *id,
-                                     char why[256])
+static bool uses_storage(const struct tierce__group *group, const char *name)
 {
-    return change(registry, remove_instance, &(struct naming){.name = id}, why);
+    for (size_t i = 0; i < group->storage_candidate_count; i++)
+        if (strcmp(group->storage_candidates[i], name) == 0)
+            return true;
+    return false;
 }
 
-/* ---- accounts -------------------------------------------------------------------------------- */
-
-static int add_account(struct tierce__catalog *catalog, const void *arg, char why[256])
+static int check_unused(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
+                        const char *name, char why[256])
 {
-    struct tierce__account account = {0};
-    int rc = tierce__account_copy(&account, arg);
+    const struct tierce__instance *one = NULL;
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; kind == TIERCE__KIND_STORAGE && i < count; i++) {
+        if (uses_storage(&groups[i], name)) {
+            snprintf(why, 256, "storage %.100s is a candidate of instance group %.100s", name,
+                     groups[i].name);
+            return -EBUSY;
+        }
+    }
+    if (kind == TIERCE__KIND_GROUP && count_instances(catalog, name, &one) > 0) {
+        snprintf(why, 256, "instance group %.100s has instance %.100s", name, one->id);
+        return -EBUSY;
+    }
+    return 0;
+}
+
+static int remove_entry(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct edit *edit = arg;
+    if (tierce__catalog_find(catalog, edit->kind, edit->name) == NULL)
+        return say_missing(edit->kind, edit->name, why);
+    int rc = check_unused(catalog, edit->kind, edit->name, why);
     if (rc == 0)
-        rc = tierce__account_check(&account, why);
-    if (rc == 0 && tierce__catalog_account(catalog, account.name) != NULL)
-        rc = say_there("account", account.name, why);
-    if (rc == 0)
-        rc = tierce__catalog_set(catalog, TIERCE__KIND_ACCOUNT, &account);
-    if (rc != 0)
-        tierce__account_clear(&account);
+        tierce__catalog_remove(catalog, edit->kind, edit->name);
     return rc;
 }
+
+#define ADD(type, kind_of)                                                                         \
+    int tierce__registry_add_##type(struct tierce__registry *registry,                             \
+                                    const struct tierce__##type *entry, char why[256])             \
+    {                                                                                              \
+        return change(registry, add, &(struct edit){.kind = (kind_of), .entry = entry}, why);      \
+    }
+#define REMOVE(type, kind_of)                                                                      \
+    int tierce__registry_remove_##type(struct tierce__registry *registry, const char *name,        \
+                                       char why[256])                                              \
+    {                                                                                              \
+        return change(registry, remove_entry, &(struct edit){.kind = (kind_of), .name = name},     \
+                      why);                                                                        \
+    }
+ADD(storage, TIERCE__KIND_STORAGE)
+ADD(group, TIERCE__KIND_GROUP)
+ADD(instance, TIERCE__KIND_INSTANCE)
+REMOVE(storage, TIERCE__KIND_STORAGE)
+REMOVE(group, TIERCE__KIND_GROUP)
+REMOVE(instance, TIERCE__KIND_INSTANCE)
+REMOVE(account, TIERCE__KIND_ACCOUNT)
 
 int tierce__registry_add_account(struct tierce__registry *registry, const char *name,
                                  const char *password, enum tierce__role role, char why[256])
@@ -546,29 +428,35 @@ int tierce__registry_add_account(struct tierce__registry *registry, const char *
     int rc = tierce__password_hash(&hash, password);
     if (rc != 0)
         return rc;
-    union {
-        const char *in;
-        char *out;
-    } borrowed = {.in = name};
-    struct tierce__account account = {.name = borrowed.out, .role = role, .password_hash = hash};
-    rc = change(registry, add_account, &account, why);
+    struct tierce__account account = {
+        .name = (char *)(uintptr_t)name, .role = role, .password_hash = hash};
+    rc =
+        change(registry, add, &(struct edit){.kind = TIERCE__KIND_ACCOUNT, .entry = &account}, why);
     tierce__free(hash);
     return rc;
 }
 
-static int remove_account(struct tierce__catalog *catalog, const void *arg, char why[256])
+int tierce__registry_update_storage(struct tierce__registry *registry,
+                                    const struct tierce__storage *storage, char why[256])
 {
-    const char *name = ((const struct naming *)arg)->name;
-    if (tierce__catalog_account(catalog, name) == NULL)
-        return say_missing("account", name, why);
-    tierce__catalog_remove(catalog, TIERCE__KIND_ACCOUNT, name);
-    return 0;
+    return change(registry, update, &(struct edit){.kind = TIERCE__KIND_STORAGE, .entry = storage},
+                  why);
 }
 
-int tierce__registry_remove_account(struct tierce__registry *registry, const char *name,
-                                    char why[256])
+int tierce__registry_update_group(struct tierce__registry *registry,
+                                  const struct tierce__group *group, int64_t current_version,
+                                  char why[256])
 {
-    return change(registry, remove_account, &(struct naming){.name = name}, why);
+    struct edit edit = {
+        .kind = TIERCE__KIND_GROUP, .entry = group, .current_version = current_version};
+    return change(registry, update, &edit, why);
+}
+
+int tierce__registry_enable_storage(struct tierce__registry *registry, const char *name,
+                                    bool is_enabled, char why[256])
+{
+    struct edit edit = {.kind = TIERCE__KIND_STORAGE, .name = name, .enable = is_enabled};
+    return change(registry, enable, &edit, why);
 }
 
 /* ---- all at once ----------------------------------------------------------------------------- */
@@ -581,49 +469,45 @@ int tierce__registry_snapshot(struct tierce__registry *registry, char **out)
     return rc;
 }
 
-/* Imported numbers are ignored: equal entries keep the numbers that they have. */
-static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before)
+/* Whether an imported entry is the one that has this name. */
+static bool is_kept(enum tierce__registry_kind kind, const union tierce__entry *old,
+                    const union tierce__entry *entry)
 {
     char field[128];
-    struct tierce__storage *storages = after->lists[TIERCE__KIND_STORAGE].items;
-    for (size_t i = 0; i < after->lists[TIERCE__KIND_STORAGE].count; i++) {
-        const struct tierce__storage *old = tierce__catalog_storage(before, storages[i].name);
-        storages[i].number = old != NULL && old->type == storages[i].type ? old->number : 0;
-    }
-    struct tierce__group *groups = after->lists[TIERCE__KIND_GROUP].items;
-    for (size_t i = 0; i < after->lists[TIERCE__KIND_GROUP].count; i++) {
-        const struct tierce__group *old = tierce__catalog_group(before, groups[i].name);
-        groups[i].number = old != NULL ? old->number : 0;
-    }
-    struct tierce__instance *instances = after->lists[TIERCE__KIND_INSTANCE].items;
-    for (size_t i = 0; i < after->lists[TIERCE__KIND_INSTANCE].count; i++) {
-        const struct tierce__instance *old = tierce__catalog_instance(before, instances[i].id);
-        instances[i].number =
-            old != NULL && tierce__instance_is_same(old, &instances[i], field) ? old->number : 0;
+    return old != NULL &&
+           (kind != TIERCE__KIND_STORAGE || old->storage.type == entry->storage.type) &&
+           (kind != TIERCE__KIND_INSTANCE ||
+            tierce__instance_is_same(&old->instance, &entry->instance, field));
+}
+
+/* Imported numbers are ignored: equal entries keep the numbers that they have. */
+static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before,
+                         enum tierce__registry_kind kind)
+{
+    const struct tierce__field *number = tierce__catalog_number_row(kind);
+    for (size_t i = 0; number != NULL && i < after->lists[kind].count; i++) {
+        void *entry = tierce__catalog_entry(after, kind, i);
+        const void *old = tierce__catalog_find(before, kind, tierce__entry_name(entry, kind));
+        tierce__field_set_integer(
+            entry, number, is_kept(kind, old, entry) ? tierce__field_integer(old, number) : 0);
     }
 }
 
 static int check_all(struct tierce__catalog *catalog, char why[256])
 {
     int rc = 0;
-    struct tierce__storage *storages = catalog->lists[TIERCE__KIND_STORAGE].items;
-    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_STORAGE].count; i++)
-        rc = tierce__storage_check(&storages[i], why);
-    struct tierce__group *groups = catalog->lists[TIERCE__KIND_GROUP].items;
-    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_GROUP].count; i++)
-        rc = tierce__group_check(&groups[i], why);
-    struct tierce__instance *instances = catalog->lists[TIERCE__KIND_INSTANCE].items;
+    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++) {
+        for (size_t i = 0; rc == 0 && i < catalog->lists[kind].count; i++)
+            rc = tierce__entry_check(kind, tierce__catalog_entry(catalog, kind, i), why);
+    }
+    const struct tierce__instance *instances = catalog->lists[TIERCE__KIND_INSTANCE].items;
     for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_INSTANCE].count; i++) {
-        rc = tierce__instance_check(&instances[i], why);
-        if (rc == 0 && tierce__catalog_group(catalog, instances[i].group_name) == NULL) {
+        if (tierce__catalog_group(catalog, instances[i].group_name) == NULL) {
             snprintf(why, 256, "instance %.100s is of instance group %.100s, which does not exist",
                      instances[i].id, instances[i].group_name);
             rc = TIERCE_E_ARGUMENT;
         }
     }
-    struct tierce__account *accounts = catalog->lists[TIERCE__KIND_ACCOUNT].items;
-    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_ACCOUNT].count; i++)
-        rc = tierce__account_check(&accounts[i], why);
     return rc;
 }
 
@@ -637,7 +521,8 @@ static int restore(struct tierce__catalog *catalog, const void *arg, char why[25
     if (rc == 0)
         rc = check_all(read, why);
     if (rc == 0) {
-        keep_numbers(read, catalog);
+        for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
+            keep_numbers(read, catalog, kind);
         read->next = catalog->next;
         rc = tierce__catalog_number(read, why);
     }

@@ -203,7 +203,7 @@ static int is_stored(bool *out, const struct tierce__catalog *before,
     *out = false;
     for (size_t i = 0; i < before->lists[kind].count; i++) {
         char *old = NULL;
-        if (strcmp(tierce__catalog_name(before, kind, i), name) != 0)
+        if (strcmp(tierce__entry_name(tierce__catalog_entry(before, kind, i), kind), name) != 0)
             continue;
         int rc = tierce__catalog_print(&old, before, kind, i);
         *out = rc == 0 && strcmp(old, text) == 0;
@@ -219,12 +219,12 @@ static int add_changes(struct tierce__resp_pipeline *batch, const struct redis_s
 {
     int rc = 0;
     for (size_t i = 0; i < before->lists[kind].count; i++) {
-        const char *name = tierce__catalog_name(before, kind, i);
+        const char *name = tierce__entry_name(tierce__catalog_entry(before, kind, i), kind);
         if (tierce__catalog_find(after, kind, name) == NULL)
             add_entry(batch, store, kind, name, "");
     }
     for (size_t i = 0; i < after->lists[kind].count && rc == 0; i++) {
-        const char *name = tierce__catalog_name(after, kind, i);
+        const char *name = tierce__entry_name(tierce__catalog_entry(after, kind, i), kind);
         char *text = NULL;
         bool is_same = false;
         rc = tierce__catalog_print(&text, after, kind, i);

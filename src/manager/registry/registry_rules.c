@@ -75,19 +75,16 @@ static int check_files(const struct tierce__storage *storage, char why[256])
     return rc;
 }
 
-int tierce__storage_check(struct tierce__storage *storage, char why[256])
+static int check_storage(void *entry, char why[256])
 {
+    struct tierce__storage *storage = entry;
     if (storage->key_count_per_file == 0 || !has_files(storage))
         storage->key_count_per_file = 1;
     /* The name is the host of URIs. */
     int rc = check_name(storage->name, "global_unique_name", "/?#&= \\", why);
     if (rc == 0 && *tierce__storage_type_name(storage->type) == '\0')
         rc = complain(why, "type", "is not known");
-    if (rc == 0)
-        rc = tierce__model_check(storage, &tierce__storage_fields, why);
-    if (rc == 0 && has_files(storage))
-        rc = check_files(storage, why);
-    return rc;
+    return rc == 0 && has_files(storage) ? check_files(storage, why) : rc;
 }
 
 /* A watermark of 0 is the default. */
@@ -149,8 +146,9 @@ static int check_policy(const struct tierce__group *group, char why[256])
     }
 }
 
-int tierce__group_check(struct tierce__group *group, char why[256])
+static int check_group(void *entry, char why[256])
 {
+    struct tierce__group *group = entry;
     int rc = check_name(group->name, "name", "", why);
     for (size_t i = 0; rc == 0 && i < group->type_quota_count; i++)
         rc = check_quota_type(group, group->type_quotas[i].type, why);
@@ -158,9 +156,7 @@ int tierce__group_check(struct tierce__group *group, char why[256])
         rc = check_policy(group, why);
     if (rc == 0)
         rc = check_watermark(group, why);
-    if (rc == 0)
-        rc = check_ttl(group, why);
-    return rc == 0 ? tierce__model_check(group, &tierce__group_fields, why) : rc;
+    return rc == 0 ? check_ttl(group, why) : rc;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -224,18 +220,28 @@ static int check_names(const struct tierce__instance *instance, char why[256])
     return rc;
 }
 
-int tierce__instance_check(struct tierce__instance *instance, char why[256])
+static int check_instance(void *entry, char why[256])
 {
+    struct tierce__instance *instance = entry;
     tierce__instance_sort(instance);
     int rc = check_name(instance->id, "instance_id", "", why);
-    if (rc == 0)
-        rc = tierce__model_check(instance, &tierce__instance_fields, why);
     return rc == 0 ? check_names(instance, why) : rc;
 }
 
-int tierce__account_check(struct tierce__account *account, char why[256])
+static int check_account(void *entry, char why[256])
 {
     /* HTTP's basic credentials end a name at a colon. */
-    int rc = check_name(account->name, "user_name", ":", why);
-    return rc == 0 ? tierce__model_check(account, &tierce__account_fields, why) : rc;
+    return check_name(((struct tierce__account *)entry)->name, "user_name", ":", why);
+}
+
+int tierce__entry_check(enum tierce__registry_kind kind, void *entry, char why[256])
+{
+    static int (*const rules[TIERCE__KINDS])(void *entry, char why[256]) = {
+        [TIERCE__KIND_STORAGE] = check_storage,
+        [TIERCE__KIND_GROUP] = check_group,
+        [TIERCE__KIND_INSTANCE] = check_instance,
+        [TIERCE__KIND_ACCOUNT] = check_account,
+    };
+    int rc = rules[kind](entry, why);
+    return rc == 0 ? tierce__model_check(entry, tierce__catalog_fields(kind), why) : rc;
 }
