@@ -286,54 +286,38 @@ Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
 
 /* ---- admin as meta --------------------------------------------------------------------------- */
 
-static ProtobufCMessage *convert(struct tierce__api_call *api, const ProtobufCMessage *from,
-                                 const ProtobufCMessageDescriptor *to)
+void tierce__api_as_admin(struct tierce__api_call *api)
 {
-    ProtobufCMessage *out = NULL;
-    char why[TIERCE__PROTO_WHY_BYTES];
-    void *wire;
-    size_t bytes;
-    int rc = tierce__proto_pack(&wire, &bytes, from);
-    if (rc < 0)
-        return NULL;
-    rc = tierce__proto_unpack(&out, to, wire, bytes, why);
-    tierce__free(wire);
-    if (rc < 0)
-        tierce__api_say(api, INTERNAL_ERROR, "%s", why);
-    return rc == 0 ? out : NULL;
+    /* KVCM's admin service has no other codes. */
+    bool has = api->code == OK || api->code == INVALID_ARGUMENT || api->code == SERVER_NOT_LEADER ||
+               api->code == META__ERROR_CODE__SERVICE_NOT_READY;
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    ProtobufCMessage *status =
+        header != NULL ? sub_message(api->reply, header, fields->status) : NULL;
+    api->code = has ? api->code : INTERNAL_ERROR;
+    if (status != NULL)
+        *(int32_t *)at(status, fields->code) = api->code;
 }
 
-/* KVCM's admin service has no other codes. */
-static int admin_code(int code)
+/* Whether a function that was compiled for one message may be given the other. */
+static bool has_layout(const ProtobufCMessageDescriptor *a, const ProtobufCMessageDescriptor *b)
 {
-    bool has = code == OK || code == INVALID_ARGUMENT || code == SERVER_NOT_LEADER ||
-               code == META__ERROR_CODE__SERVICE_NOT_READY;
-    return has ? code : INTERNAL_ERROR;
+    bool is_same = a->sizeof_message == b->sizeof_message && a->n_fields == b->n_fields;
+    for (unsigned i = 0; is_same && i < a->n_fields; i++)
+        is_same = a->fields[i].id == b->fields[i].id && a->fields[i].type == b->fields[i].type &&
+                  a->fields[i].offset == b->fields[i].offset;
+    return is_same;
 }
 
 int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
 {
-    struct tierce__api_call inner = {.manager = api->manager, .id = meta};
-    inner.request = convert(api, api->request, tierce__rpcs[meta].request);
-    inner.reply = tierce__proto_create(tierce__rpcs[meta].reply);
-    ProtobufCMessage *reply = NULL;
-    if (inner.request != NULL && inner.reply != NULL) {
-        tierce__api_meta_rows[meta].run(&inner);
-        reply = convert(api, inner.reply, api->reply->descriptor);
-    }
-    if (reply != NULL) {
-        tierce__proto_free(api->reply);
-        api->reply = reply;
-        api->code = admin_code(inner.code);
-        const struct tierce__api_fields *fields = tierce__api_fields(api->id);
-        ProtobufCMessage *header = sub_message(reply, reply, fields->header);
-        ProtobufCMessage *status =
-            header != NULL ? sub_message(reply, header, fields->status) : NULL;
-        if (status != NULL)
-            *(int32_t *)at(status, fields->code) = api->code;
-    }
-    tierce__api_clear(&inner);
-    return inner.code;
+    TIERCE_ASSERT(has_layout(api->request->descriptor, tierce__rpcs[meta].request));
+    TIERCE_ASSERT(has_layout(api->reply->descriptor, tierce__rpcs[meta].reply));
+    tierce__api_meta_rows[meta].run(api);
+    int code = api->code;
+    tierce__api_as_admin(api);
+    return code;
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */

@@ -245,7 +245,9 @@ static void list_instance_group(struct tierce__api_call *api)
 
 static void register_instance(struct tierce__api_call *api)
 {
-    tierce__api_run_as_meta(api, TIERCE__RPC_meta_register_instance);
+    char *unused = NULL;
+    tierce__api_register_request(api, &unused);
+    tierce__api_as_admin(api);
 }
 
 static void get_cache_meta(struct tierce__api_call *api)

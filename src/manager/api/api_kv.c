@@ -24,7 +24,6 @@ static void register_instance(struct tierce__api_call *api)
     const KvMeta__RegisterInstanceRequest *request =
         (const KvMeta__RegisterInstanceRequest *)api->request;
     KvMeta__RegisterInstanceResponse *reply = (KvMeta__RegisterInstanceResponse *)api->reply;
-    char *storages = NULL;
     char *none = tierce__api_text("");
     struct tierce__spec_info part = {.name = part_name, .size = 0};
     struct tierce__instance instance = {
@@ -47,25 +46,9 @@ static void register_instance(struct tierce__api_call *api)
                             request->instance_id[0] == '\0' ? "instance_id" : "instance_group");
         return;
     }
-    int rc = tierce__api_register(api, &instance, &storages);
-    if (rc == -EEXIST) /* kv_meta has no DUPLICATE_ENTITY */
-        tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT, "%s", api->why);
-    else if (rc == -ENOENT) /* of the group */
-        tierce__api_say(api, META__ERROR_CODE__INTERNAL_ERROR, "Failed to register instance: %s",
-                        api->why);
-    else if (rc == TIERCE_E_LIMIT)
-        tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY, "%s", api->why);
-    else if (rc < 0)
-        tierce__api_fail(api, rc, "register instance");
-    else
-        tierce__api_say(api, OK, "Instance registered successfully");
-    if (rc >= 0 && storages != NULL) {
-        char *text = tierce__api_alloc(api, strlen(storages) + 1, 1);
-        if (text != NULL)
-            memcpy(text, storages, strlen(storages) + 1);
-        reply->storage_configs = text != NULL ? text : reply->storage_configs;
-    }
-    tierce__free(storages);
+    /* kv_meta has no DUPLICATE_ENTITY */
+    tierce__api_register(api, &instance, &reply->storage_configs,
+                         META__ERROR_CODE__INVALID_ARGUMENT);
 }
 
 static void get_instance_info(struct tierce__api_call *api)

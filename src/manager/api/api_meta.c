@@ -68,9 +68,10 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
 
 /* ---- registering ----------------------------------------------------------------------------- */
 
-/* The group's storages as KVCM's clients read them: JSON in a text (heap). NULL: no memory. */
-static char *print_storages(const struct tierce__catalog *catalog,
-                            const struct tierce__group *group)
+/* The group's storages as KVCM's clients read them: JSON in a text in the reply's memory. NULL: no
+ * memory. */
+static char *show_storages(struct tierce__api_call *api, const struct tierce__catalog *catalog,
+                           const struct tierce__group *group)
 {
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line, .is_short = true};
@@ -82,10 +83,11 @@ static char *print_storages(const struct tierce__catalog *catalog,
             tierce__model_put_json(&json, storage, &tierce__storage_fields, TIERCE__JSON_SHOWN);
     }
     tierce__json_write_close(&json, ']');
-    tierce__line_put_bytes(&line, "", 1);
-    if (line.failed)
-        tierce__line_clear(&line);
-    return line.text;
+    char *text = line.failed ? NULL : tierce__api_alloc(api, line.bytes + 1, 1);
+    if (text != NULL)
+        memcpy(text, line.text, line.bytes);
+    tierce__line_clear(&line);
+    return text;
 }
 
 /* The group sets the number of the index's locks; KVCM rejects invalid numbers here as well. */
@@ -101,8 +103,9 @@ static int check_shards(const struct tierce__group *group, char why[TIERCE__WHY_
     return -EINVAL;
 }
 
-int tierce__api_register(struct tierce__api_call *api, const struct tierce__instance *instance,
-                         char **storages)
+/* *storages: the JSON of the group's storages; unchanged if the group was removed meanwhile. */
+static int add_instance(struct tierce__api_call *api, const struct tierce__instance *instance,
+                        char **storages)
 {
     struct tierce__manager *manager = api->manager;
     const struct tierce__catalog *before = tierce__api_catalog(api);
@@ -123,21 +126,32 @@ int tierce__api_register(struct tierce__api_call *api, const struct tierce__inst
     const struct tierce__instance *stored = tierce__catalog_instance(catalog, instance->id);
     const struct tierce__group *group =
         stored != NULL ? tierce__catalog_group(catalog, stored->group_name) : NULL;
-    if (group != NULL) {
-        *storages = print_storages(catalog, group);
-        rc = *storages != NULL ? 0 : -ENOMEM;
-    }
+    char *text = group != NULL ? show_storages(api, catalog, group) : NULL;
     tierce__registry_release(manager->registry, catalog);
-    return rc;
+    if (text != NULL)
+        *storages = text;
+    return group == NULL || text != NULL ? 0 : -ENOMEM;
 }
 
-static void register_instance(struct tierce__api_call *api)
+void tierce__api_register(struct tierce__api_call *api, const struct tierce__instance *instance,
+                          char **storages, int duplicate)
+{
+    int rc = add_instance(api, instance, storages);
+    if (rc == -EEXIST)
+        tierce__api_say(api, duplicate, "%s", api->why);
+    else if (rc == TIERCE_E_LIMIT)
+        tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY, "%s", api->why);
+    else if (rc == -ENOENT) /* error of the group, which has no code of its own */
+        tierce__api_say(api, INTERNAL_ERROR, "Failed to register instance: %s", api->why);
+    else
+        tierce__api_end(api, rc, "register instance", "Instance registered successfully");
+}
+
+void tierce__api_register_request(struct tierce__api_call *api, char **storages)
 {
     const Meta__RegisterInstanceRequest *request =
         (const Meta__RegisterInstanceRequest *)api->request;
-    Meta__RegisterInstanceResponse *reply = (Meta__RegisterInstanceResponse *)api->reply;
     struct tierce__instance instance;
-    char *storages = NULL;
     if (request->instance_group[0] == '\0') {
         tierce__api_invalid(api, "instance_group");
         return;
@@ -145,24 +159,13 @@ static void register_instance(struct tierce__api_call *api)
     if (!tierce__api_read(api, NULL, &request->base, &tierce__instance_fields, &instance))
         return;
     instance.group_name = request->instance_group;
-    int rc = tierce__api_register(api, &instance, &storages);
-    if (rc == -EEXIST)
-        tierce__api_say(api, META__ERROR_CODE__DUPLICATE_ENTITY, "%s", api->why);
-    else if (rc == TIERCE_E_LIMIT)
-        tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY, "%s", api->why);
-    else if (rc == -ENOENT) /* error of the group, which has no code of its own */
-        tierce__api_say(api, INTERNAL_ERROR, "Failed to register instance: %s", api->why);
-    else if (rc < 0)
-        tierce__api_fail(api, rc, "register instance");
-    else
-        tierce__api_say(api, OK, "Instance registered successfully");
-    if (rc >= 0 && storages != NULL) {
-        char *text = tierce__api_alloc(api, strlen(storages) + 1, 1);
-        if (text != NULL)
-            memcpy(text, storages, strlen(storages) + 1);
-        reply->storage_configs = text != NULL ? text : reply->storage_configs;
-    }
-    tierce__free(storages);
+    tierce__api_register(api, &instance, storages, META__ERROR_CODE__DUPLICATE_ENTITY);
+}
+
+static void register_instance(struct tierce__api_call *api)
+{
+    tierce__api_register_request(api,
+                                 &((Meta__RegisterInstanceResponse *)api->reply)->storage_configs);
 }
 
 static void get_instance_info(struct tierce__api_call *api)

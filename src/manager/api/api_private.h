@@ -100,18 +100,24 @@ static inline const char *tierce__api_string(const char *text)
     return text != NULL ? text : "";
 }
 
-/* Runs the meta service's function for an admin RPC of equal messages; returns its code, which may
- * be one that the admin service does not have. */
+/* Runs the meta service's function for an admin RPC whose messages have the same fields, and so the
+ * same layout; returns its code, which may be one that the admin service does not have. */
 int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta);
+
+/* Replaces the code of the status by one that the admin service has. */
+void tierce__api_as_admin(struct tierce__api_call *api);
 
 /* The registry's current catalog, held until the reply is packed, so that replies may borrow from
  * it. */
 const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api);
 
-/* Registers an instance with the registry and the locator. *storages is set to the JSON of the
- * group's storages (heap), or NULL if the group was removed meanwhile. */
-TIERCE_MUSTUSE int tierce__api_register(struct tierce__api_call *api,
-                                        const struct tierce__instance *instance, char **storages);
+/* Registers an instance with the registry and the locator, and sets the status; its code is
+ * `duplicate` if a different instance has the id. *storages becomes the JSON of the group's
+ * storages (in the reply's memory) if it was registered, unless the group was removed meanwhile. */
+void tierce__api_register(struct tierce__api_call *api, const struct tierce__instance *instance,
+                          char **storages, int duplicate);
+/* The same for the instance of a RegisterInstanceRequest. */
+void tierce__api_register_request(struct tierce__api_call *api, char **storages);
 
 /* Replies in the call's protocol. */
 void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message);
