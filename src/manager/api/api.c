@@ -344,10 +344,28 @@ bool tierce__api_may_wait(const struct tierce__api_call *api)
         tierce__api_text_field(api->request, tierce__api_fields(api->id)->instance_id));
 }
 
+/* The text that the request must set and has not. NULL: none. */
+static const char *missing_text(const struct tierce__api_call *api,
+                                const struct tierce__api_row *row)
+{
+    for (size_t i = 0; i < sizeof(row->needs) / sizeof(row->needs[0]); i++) {
+        const ProtobufCFieldDescriptor *field =
+            row->needs[i] != NULL
+                ? find(api->request->descriptor, row->needs[i], PROTOBUF_C_TYPE_STRING)
+                : NULL;
+        TIERCE_DASSERT((field == NULL) == (row->needs[i] == NULL));
+        if (field != NULL && tierce__api_text_field(api->request, field)[0] == '\0')
+            return row->needs[i];
+    }
+    return NULL;
+}
+
 static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
 {
     const struct tierce__rpc *rpc = &tierce__rpcs[api->id];
     int state = atomic_load_explicit(&api->manager->state, memory_order_acquire);
+    const struct tierce__api_row *row = tierce__api_row(api->id);
+    const char *missing;
     if (fault->kind == TIERCE__FAULT_INTERNAL_ERROR)
         tierce__api_say(api, INTERNAL_ERROR, "%s fail due to fault injection", rpc->method);
     else if (fault->kind == TIERCE__FAULT_ERROR_CODE)
@@ -356,10 +374,11 @@ static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
              (rpc->is_leader_only && !tierce__manager_leads(api->manager)))
         say_not_leader(api);
     else if (api->unknown != NULL)
-        tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}", rpc->method,
-                        api->unknown);
+        tierce__api_invalid(api, api->unknown);
+    else if ((missing = missing_text(api, row)) != NULL)
+        tierce__api_invalid(api, missing);
     else
-        tierce__api_row(api->id)->run(api);
+        row->run(api);
     set_request_id(api);
 }
 

@@ -2,6 +2,7 @@
 #include "manager/api/api_model.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/log.h"
 #include "manager/registry/registry_rules.h"
 #include "manager/storage/unmanaged.h"
@@ -37,6 +38,50 @@ static void say_warned(struct tierce__api_call *api, int rc, const char *done, c
     }
     tierce__log(TIERCE_LOG_WARN, "manager.quota_unmanaged", "%s", warning);
     tierce__api_say(api, OK, "%s; warning: %s", done, warning);
+}
+
+/* A message that shows an entry. NULL: no memory. */
+static void *show(struct tierce__api_call *api, enum tierce__registry_kind kind, const void *entry)
+{
+    switch (kind) {
+    case TIERCE__KIND_STORAGE:
+        return tierce__api_show_storage(api, entry);
+    case TIERCE__KIND_GROUP:
+        return tierce__api_show_group(api, entry);
+    case TIERCE__KIND_INSTANCE:
+        return tierce__api_show(api, &admin__instance_info__descriptor, &tierce__instance_fields,
+                                entry);
+    case TIERCE__KIND_ACCOUNT:
+    case TIERCE__KINDS:
+        break;
+    }
+    TIERCE_ASSERT(kind == TIERCE__KIND_ACCOUNT);
+    return tierce__api_show(api, &admin__account__descriptor, &tierce__account_fields, entry);
+}
+
+/* Sets a repeated field of the reply, whose address is `list`, to all entries of a kind; `group`:
+ * to the instances of this group. Errors: -ENOMEM. */
+static int list(struct tierce__api_call *api, enum tierce__registry_kind kind, void *list,
+                size_t *shown, const char *group)
+{
+    const struct tierce__catalog *catalog = tierce__api_catalog(api);
+    size_t count = catalog->lists[kind].count;
+    void **messages = tierce__api_alloc(api, count + 1, sizeof(*messages));
+    TIERCE_ASSERT(group == NULL || kind == TIERCE__KIND_INSTANCE);
+    if (messages == NULL)
+        return -ENOMEM;
+    memcpy(list, &messages, sizeof(messages));
+    for (size_t i = 0; i < count; i++) {
+        const void *entry = tierce__catalog_entry(catalog, kind, i);
+        if (group != NULL &&
+            strcmp(((const struct tierce__instance *)entry)->group_name, group) != 0)
+            continue;
+        messages[*shown] = show(api, kind, entry);
+        if (messages[*shown] == NULL)
+            return -ENOMEM;
+        ++*shown;
+    }
+    return 0;
 }
 
 /* ---- storages -------------------------------------------------------------------------------- */
@@ -112,10 +157,6 @@ static void update_storage(struct tierce__api_call *api)
 static void enable(struct tierce__api_call *api, const char *name, bool enabled, const char *done,
                    const char *doing)
 {
-    if (name[0] == '\0') {
-        tierce__api_invalid(api, "storage_unique_name");
-        return;
-    }
     int rc = tierce__registry_enable_storage(api->manager->registry, name, enabled, api->why);
     say(api, rc, done, doing);
 }
@@ -138,10 +179,6 @@ static void disable_storage(struct tierce__api_call *api)
 static void remove_storage(struct tierce__api_call *api)
 {
     const Admin__RemoveStorageRequest *request = (const Admin__RemoveStorageRequest *)api->request;
-    if (request->storage_unique_name[0] == '\0') {
-        tierce__api_invalid(api, "storage_unique_name");
-        return;
-    }
     int rc = tierce__registry_remove_storage(api->manager->registry, request->storage_unique_name,
                                              api->why);
     say(api, rc, "Storage removed successfully", "remove storage");
@@ -150,16 +187,7 @@ static void remove_storage(struct tierce__api_call *api)
 static void list_storage(struct tierce__api_call *api)
 {
     Admin__ListStorageResponse *reply = (Admin__ListStorageResponse *)api->reply;
-    size_t count;
-    const struct tierce__storage *storages =
-        tierce__catalog_storages(tierce__api_catalog(api), &count);
-    reply->storage = tierce__api_alloc(api, count + 1, sizeof(*reply->storage));
-    int rc = reply->storage != NULL ? 0 : -ENOMEM;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        reply->storage[i] = tierce__api_show_storage(api, &storages[i]);
-        reply->n_storage += reply->storage[i] != NULL;
-        rc = reply->storage[i] != NULL ? 0 : -ENOMEM;
-    }
+    int rc = list(api, TIERCE__KIND_STORAGE, &reply->storage, &reply->n_storage, NULL);
     say(api, rc, "Storage listed successfully", "list storage");
 }
 
@@ -198,10 +226,6 @@ static void remove_instance_group(struct tierce__api_call *api)
 {
     const Admin__RemoveInstanceGroupRequest *request =
         (const Admin__RemoveInstanceGroupRequest *)api->request;
-    if (request->name[0] == '\0') {
-        tierce__api_invalid(api, "name");
-        return;
-    }
     int rc = tierce__registry_remove_group(api->manager->registry, request->name, api->why);
     say(api, rc, "Instance group removed successfully", "remove instance group");
 }
@@ -211,10 +235,6 @@ static void get_instance_group(struct tierce__api_call *api)
     const Admin__GetInstanceGroupRequest *request =
         (const Admin__GetInstanceGroupRequest *)api->request;
     Admin__GetInstanceGroupResponse *reply = (Admin__GetInstanceGroupResponse *)api->reply;
-    if (request->name[0] == '\0') {
-        tierce__api_invalid(api, "name");
-        return;
-    }
     const struct tierce__group *group =
         tierce__catalog_group(tierce__api_catalog(api), request->name);
     if (group == NULL) {
@@ -229,15 +249,7 @@ static void get_instance_group(struct tierce__api_call *api)
 static void list_instance_group(struct tierce__api_call *api)
 {
     Admin__ListInstanceGroupResponse *reply = (Admin__ListInstanceGroupResponse *)api->reply;
-    size_t count;
-    const struct tierce__group *groups = tierce__catalog_groups(tierce__api_catalog(api), &count);
-    reply->instance_group = tierce__api_alloc(api, count + 1, sizeof(*reply->instance_group));
-    int rc = reply->instance_group != NULL ? 0 : -ENOMEM;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        reply->instance_group[i] = tierce__api_show_group(api, &groups[i]);
-        reply->n_instance_group += reply->instance_group[i] != NULL;
-        rc = reply->instance_group[i] != NULL ? 0 : -ENOMEM;
-    }
+    int rc = list(api, TIERCE__KIND_GROUP, &reply->instance_group, &reply->n_instance_group, NULL);
     say(api, rc, "Instance groups listed successfully", "list instance groups");
 }
 
@@ -258,11 +270,6 @@ static void get_cache_meta(struct tierce__api_call *api)
 /* If the instance does not exist, there is nothing to remove. */
 static void remove_cache(struct tierce__api_call *api)
 {
-    const Admin__RemoveCacheRequest *request = (const Admin__RemoveCacheRequest *)api->request;
-    if (request->instance_id[0] == '\0') {
-        tierce__api_invalid(api, "instance_id");
-        return;
-    }
     if (tierce__api_run_as_meta(api, TIERCE__RPC_meta_remove_cache) ==
         META__ERROR_CODE__INSTANCE_NOT_EXIST)
         tierce__api_say(api, OK, "Cache removed successfully");
@@ -272,10 +279,6 @@ static void remove_instance(struct tierce__api_call *api)
 {
     const Admin__RemoveInstanceRequest *request =
         (const Admin__RemoveInstanceRequest *)api->request;
-    if (request->instance_id[0] == '\0') {
-        tierce__api_invalid(api, "instance_id");
-        return;
-    }
     const struct tierce__instance *instance =
         tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
     if (instance != NULL && request->instance_group[0] != '\0' &&
@@ -292,29 +295,18 @@ static void remove_instance(struct tierce__api_call *api)
     say(api, rc, "Instance removed successfully", "remove instance");
 }
 
-static Admin__InstanceInfo *show_instance(struct tierce__api_call *api,
-                                          const struct tierce__instance *instance)
-{
-    return (Admin__InstanceInfo *)tierce__api_show(api, &admin__instance_info__descriptor,
-                                                   &tierce__instance_fields, instance);
-}
-
 static void get_instance_info(struct tierce__api_call *api)
 {
     const Admin__GetInstanceInfoRequest *request =
         (const Admin__GetInstanceInfoRequest *)api->request;
     Admin__GetInstanceInfoResponse *reply = (Admin__GetInstanceInfoResponse *)api->reply;
-    if (request->instance_id[0] == '\0') {
-        tierce__api_invalid(api, "instance_id");
-        return;
-    }
     const struct tierce__instance *instance =
         tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
     if (instance == NULL) {
         tierce__api_say(api, INTERNAL_ERROR, "there is no instance %.100s", request->instance_id);
         return;
     }
-    reply->instance_info = show_instance(api, instance);
+    reply->instance_info = show(api, TIERCE__KIND_INSTANCE, instance);
     say(api, reply->instance_info != NULL ? 0 : -ENOMEM, "Instance info retrieved successfully",
         "get instance info");
 }
@@ -324,23 +316,8 @@ static void list_instance_info(struct tierce__api_call *api)
     const Admin__ListInstanceInfoRequest *request =
         (const Admin__ListInstanceInfoRequest *)api->request;
     Admin__ListInstanceInfoResponse *reply = (Admin__ListInstanceInfoResponse *)api->reply;
-    size_t count;
-    if (request->instance_group_name[0] == '\0') {
-        tierce__api_invalid(api, "instance_group_name");
-        return;
-    }
-    const struct tierce__instance *instances =
-        tierce__catalog_instances(tierce__api_catalog(api), &count);
-    reply->instance_info = tierce__api_alloc(api, count + 1, sizeof(*reply->instance_info));
-    int rc = reply->instance_info != NULL ? 0 : -ENOMEM;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        if (strcmp(instances[i].group_name, request->instance_group_name) != 0)
-            continue;
-        Admin__InstanceInfo *info = show_instance(api, &instances[i]);
-        rc = info != NULL ? 0 : -ENOMEM;
-        reply->instance_info[reply->n_instance_info] = info;
-        reply->n_instance_info += info != NULL;
-    }
+    int rc = list(api, TIERCE__KIND_INSTANCE, &reply->instance_info, &reply->n_instance_info,
+                  request->instance_group_name);
     say(api, rc, "Instance info listed successfully", "list instance info");
 }
 
@@ -349,13 +326,6 @@ static void list_instance_info(struct tierce__api_call *api)
 static void add_account(struct tierce__api_call *api)
 {
     const Admin__AddAccountRequest *request = (const Admin__AddAccountRequest *)api->request;
-    const char *missing = request->user_name[0] == '\0'  ? "user_name"
-                          : request->password[0] == '\0' ? "password"
-                                                         : NULL;
-    if (missing != NULL) {
-        tierce__api_invalid(api, missing);
-        return;
-    }
     int rc =
         tierce__registry_add_account(api->manager->registry, request->user_name, request->password,
                                      (enum tierce__role)request->role, api->why);
@@ -365,10 +335,6 @@ static void add_account(struct tierce__api_call *api)
 static void delete_account(struct tierce__api_call *api)
 {
     const Admin__DeleteAccountRequest *request = (const Admin__DeleteAccountRequest *)api->request;
-    if (request->user_name[0] == '\0') {
-        tierce__api_invalid(api, "user_name");
-        return;
-    }
     int rc = tierce__registry_remove_account(api->manager->registry, request->user_name, api->why);
     say(api, rc, "Account deleted successfully", "delete account");
 }
@@ -376,18 +342,7 @@ static void delete_account(struct tierce__api_call *api)
 static void list_account(struct tierce__api_call *api)
 {
     Admin__ListAccountResponse *reply = (Admin__ListAccountResponse *)api->reply;
-    size_t count;
-    const struct tierce__account *accounts =
-        tierce__catalog_accounts(tierce__api_catalog(api), &count);
-    Admin__Account *shown = tierce__api_alloc(api, count + 1, sizeof(*shown));
-    reply->accounts = tierce__api_alloc(api, count + 1, sizeof(*reply->accounts));
-    int rc = shown != NULL && reply->accounts != NULL ? 0 : -ENOMEM;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        admin__account__init(&shown[i]);
-        shown[i].user_name = accounts[i].name;
-        shown[i].role = (Admin__AccountRole)accounts[i].role;
-        reply->accounts[reply->n_accounts++] = &shown[i];
-    }
+    int rc = list(api, TIERCE__KIND_ACCOUNT, &reply->accounts, &reply->n_accounts, NULL);
     say(api, rc, "list account successfully", "list account");
 }
 
@@ -426,10 +381,6 @@ static void load_config_snapshot(struct tierce__api_call *api)
 {
     const Admin__LoadConfigSnapshotRequest *request =
         (const Admin__LoadConfigSnapshotRequest *)api->request;
-    if (request->config_snapshot[0] == '\0') {
-        tierce__api_invalid(api, "config_snapshot");
-        return;
-    }
     int rc = tierce__registry_restore(api->manager->registry, request->config_snapshot, api->why);
     if (rc >= 0)
         rc = open_instances(api);
@@ -438,25 +389,45 @@ static void load_config_snapshot(struct tierce__api_call *api)
 
 const struct tierce__api_row tierce__api_admin_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_admin_add_storage] = {add_storage, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_enable_storage] = {enable_storage, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_disable_storage] = {disable_storage, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_remove_storage] = {remove_storage, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_enable_storage] = {enable_storage,
+                                          TIERCE__API_WAITS,
+                                          {"storage_unique_name"}},
+    [TIERCE__RPC_admin_disable_storage] = {disable_storage,
+                                           TIERCE__API_WAITS,
+                                           {"storage_unique_name"}},
+    [TIERCE__RPC_admin_remove_storage] = {remove_storage,
+                                          TIERCE__API_WAITS,
+                                          {"storage_unique_name"}},
     [TIERCE__RPC_admin_update_storage] = {update_storage, TIERCE__API_WAITS},
     [TIERCE__RPC_admin_list_storage] = {list_storage, TIERCE__API_NEVER_WAITS},
     [TIERCE__RPC_admin_create_instance_group] = {create_instance_group, TIERCE__API_WAITS},
     [TIERCE__RPC_admin_update_instance_group] = {update_instance_group, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_remove_instance_group] = {remove_instance_group, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_get_instance_group] = {get_instance_group, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_remove_instance_group] = {remove_instance_group,
+                                                 TIERCE__API_WAITS,
+                                                 {"name"}},
+    [TIERCE__RPC_admin_get_instance_group] = {get_instance_group,
+                                              TIERCE__API_NEVER_WAITS,
+                                              {"name"}},
     [TIERCE__RPC_admin_list_instance_group] = {list_instance_group, TIERCE__API_NEVER_WAITS},
     [TIERCE__RPC_admin_get_cache_meta] = {get_cache_meta, TIERCE__API_WAITS_AS_INSTANCE},
-    [TIERCE__RPC_admin_remove_cache] = {remove_cache, TIERCE__API_WAITS_AS_INSTANCE},
-    [TIERCE__RPC_admin_register_instance] = {register_instance, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_remove_instance] = {remove_instance, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_get_instance_info] = {get_instance_info, TIERCE__API_NEVER_WAITS},
-    [TIERCE__RPC_admin_list_instance_info] = {list_instance_info, TIERCE__API_NEVER_WAITS},
-    [TIERCE__RPC_admin_add_account] = {add_account, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_delete_account] = {delete_account, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_remove_cache] = {remove_cache,
+                                        TIERCE__API_WAITS_AS_INSTANCE,
+                                        {"instance_id"}},
+    [TIERCE__RPC_admin_register_instance] = {register_instance,
+                                             TIERCE__API_WAITS,
+                                             {"instance_group"}},
+    [TIERCE__RPC_admin_remove_instance] = {remove_instance, TIERCE__API_WAITS, {"instance_id"}},
+    [TIERCE__RPC_admin_get_instance_info] = {get_instance_info,
+                                             TIERCE__API_NEVER_WAITS,
+                                             {"instance_id"}},
+    [TIERCE__RPC_admin_list_instance_info] = {list_instance_info,
+                                              TIERCE__API_NEVER_WAITS,
+                                              {"instance_group_name"}},
+    [TIERCE__RPC_admin_add_account] = {add_account, TIERCE__API_WAITS, {"user_name", "password"}},
+    [TIERCE__RPC_admin_delete_account] = {delete_account, TIERCE__API_WAITS, {"user_name"}},
     [TIERCE__RPC_admin_list_account] = {list_account, TIERCE__API_NEVER_WAITS},
     [TIERCE__RPC_admin_gen_config_snapshot] = {gen_config_snapshot, TIERCE__API_WAITS},
-    [TIERCE__RPC_admin_load_config_snapshot] = {load_config_snapshot, TIERCE__API_WAITS},
+    [TIERCE__RPC_admin_load_config_snapshot] = {load_config_snapshot,
+                                                TIERCE__API_WAITS,
+                                                {"config_snapshot"}},
 };

@@ -41,11 +41,6 @@ static void register_instance(struct tierce__api_call *api)
                   .extra = none,
                   .user_data = none},
     };
-    if (request->instance_id[0] == '\0' || request->instance_group[0] == '\0') {
-        tierce__api_invalid(api,
-                            request->instance_id[0] == '\0' ? "instance_id" : "instance_group");
-        return;
-    }
     /* kv_meta has no DUPLICATE_ENTITY */
     tierce__api_register(api, &instance, &reply->storage_configs,
                          META__ERROR_CODE__INVALID_ARGUMENT);
@@ -204,10 +199,6 @@ static void put_finish(struct tierce__api_call *api)
 {
     const KvMeta__PutFinishRequest *request = (const KvMeta__PutFinishRequest *)api->request;
     size_t count = 0;
-    if (request->write_session_id[0] == '\0') {
-        tierce__api_invalid(api, "write_session_id");
-        return;
-    }
     for (size_t i = 0; i < request->n_locations; i++)
         count += request->locations[i]->n_location_specs;
     const char **uris = tierce__arena_alloc(&api->arena, (count + 1) * sizeof(*uris));
@@ -245,11 +236,13 @@ static void trim(struct tierce__api_call *api)
 }
 
 const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT] = {
-    [TIERCE__RPC_kv_meta_register_instance] = {register_instance, TIERCE__API_WAITS},
+    [TIERCE__RPC_kv_meta_register_instance] = {register_instance,
+                                               TIERCE__API_WAITS,
+                                               {"instance_id", "instance_group"}},
     [TIERCE__RPC_kv_meta_get_instance_info] = {get_instance_info, TIERCE__API_NEVER_WAITS},
     [TIERCE__RPC_kv_meta_get] = {get, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_kv_meta_put_start] = {put_start, TIERCE__API_WAITS_AS_INSTANCE},
-    [TIERCE__RPC_kv_meta_put_finish] = {put_finish, TIERCE__API_WAITS},
+    [TIERCE__RPC_kv_meta_put_finish] = {put_finish, TIERCE__API_WAITS, {"write_session_id"}},
     [TIERCE__RPC_kv_meta_remove] = {remove_keys, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_kv_meta_trim] = {trim, TIERCE__API_WAITS},
 };

@@ -152,10 +152,6 @@ void tierce__api_register_request(struct tierce__api_call *api, char **storages)
     const Meta__RegisterInstanceRequest *request =
         (const Meta__RegisterInstanceRequest *)api->request;
     struct tierce__instance instance;
-    if (request->instance_group[0] == '\0') {
-        tierce__api_invalid(api, "instance_group");
-        return;
-    }
     if (!tierce__api_read(api, NULL, &request->base, &tierce__instance_fields, &instance))
         return;
     instance.group_name = request->instance_group;
@@ -176,9 +172,7 @@ static void get_instance_info(struct tierce__api_call *api)
     const struct tierce__catalog *catalog = tierce__api_catalog(api);
     const struct tierce__instance *instance =
         tierce__catalog_instance(catalog, request->instance_id);
-    if (request->instance_id[0] == '\0') {
-        tierce__api_invalid(api, "instance_id");
-    } else if (instance == NULL) {
+    if (instance == NULL) {
         tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST, "there is no instance %.100s",
                         request->instance_id);
     } else {
@@ -400,8 +394,12 @@ static void trim_cache(struct tierce__api_call *api)
 }
 
 const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT] = {
-    [TIERCE__RPC_meta_register_instance] = {register_instance, TIERCE__API_WAITS},
-    [TIERCE__RPC_meta_get_instance_info] = {get_instance_info, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_meta_register_instance] = {register_instance,
+                                            TIERCE__API_WAITS,
+                                            {"instance_group"}},
+    [TIERCE__RPC_meta_get_instance_info] = {get_instance_info,
+                                            TIERCE__API_NEVER_WAITS,
+                                            {"instance_id"}},
     [TIERCE__RPC_meta_get_cache_meta] = {get_cache_meta, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_meta_get_cache_location] = {get_cache_location, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_meta_start_write_cache] = {start_write_cache, TIERCE__API_WAITS_AS_INSTANCE},

@@ -34,6 +34,7 @@ enum tierce__api_waits {
 struct tierce__api_row {
     tierce__api_fn run;
     enum tierce__api_waits waits;
+    const char *needs[2]; /* texts that the request must set */
 };
 
 /* By RPC id; NULL for RPCs that another file implements. */
