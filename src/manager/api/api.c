@@ -59,23 +59,27 @@ const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id)
     return &all_fields[id];
 }
 
-static void *at(ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
-{
-    return (char *)message + field->offset;
-}
-
 /* Returns a sub-message of the reply, created if it is missing; its type comes from the field. */
 static ProtobufCMessage *sub_message(ProtobufCMessage *root, ProtobufCMessage *parent,
                                      const ProtobufCFieldDescriptor *field)
 {
-    ProtobufCMessage **place = at(parent, field);
-    const ProtobufCMessageDescriptor *type = field->descriptor;
-    if (*place == NULL) {
-        *place = tierce__proto_alloc(root, type->sizeof_message);
-        if (*place != NULL)
-            type->message_init(*place);
-    }
+    ProtobufCMessage **place = tierce__proto_member(parent, field->offset);
+    if (*place == NULL)
+        *place = tierce__proto_add(root, field->descriptor);
     return *place;
+}
+
+/* The reply's header, and the status in it. NULL: no memory, and packing the reply fails. */
+static ProtobufCMessage *header_of(struct tierce__api_call *api)
+{
+    return sub_message(api->reply, api->reply, tierce__api_fields(api->id)->header);
+}
+
+static ProtobufCMessage *status_of(struct tierce__api_call *api)
+{
+    ProtobufCMessage *header = header_of(api);
+    return header != NULL ? sub_message(api->reply, header, tierce__api_fields(api->id)->status)
+                          : NULL;
 }
 
 const char *tierce__api_text_field(const ProtobufCMessage *message,
@@ -83,41 +87,38 @@ const char *tierce__api_text_field(const ProtobufCMessage *message,
 {
     if (message == NULL || field == NULL)
         return "";
-    return tierce__api_string(
-        *(char *const *)(const void *)((const char *)message + field->offset));
+    return tierce__api_string(*(char **)tierce__proto_member(message, field->offset));
 }
 
 void tierce__api_say(struct tierce__api_call *api, int code, const char *format, ...)
 {
     enum { TEXT_BYTES = 640 };
     const struct tierce__api_fields *fields = tierce__api_fields(api->id);
-    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
-    ProtobufCMessage *status =
-        header != NULL ? sub_message(api->reply, header, fields->status) : NULL;
+    ProtobufCMessage *status = status_of(api);
     char *text = tierce__proto_alloc(api->reply, TEXT_BYTES);
     api->code = code;
     if (status == NULL || text == NULL)
-        return; /* packing the reply fails */
+        return;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, TEXT_BYTES, format, arguments);
     va_end(arguments);
-    *(int32_t *)at(status, fields->code) = code;
-    *(char **)at(status, fields->message) = text;
+    *(int32_t *)tierce__proto_member(status, fields->code->offset) = code;
+    *(char **)tierce__proto_member(status, fields->message->offset) = text;
 }
 
 /* header.request_id = trace_id, '_', microseconds since 1970. */
 static void set_request_id(struct tierce__api_call *api)
 {
     const struct tierce__api_fields *fields = tierce__api_fields(api->id);
-    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    ProtobufCMessage *header = header_of(api);
     const char *trace_id = tierce__api_text_field(api->request, fields->trace_id);
     size_t bytes = strlen(trace_id) + 24;
     char *text = tierce__proto_alloc(api->reply, bytes);
     if (header == NULL || text == NULL)
         return;
     snprintf(text, bytes, "%s_%lld", trace_id, (long long)tierce__manager_now_us(api->manager));
-    *(char **)at(header, fields->request_id) = text;
+    *(char **)tierce__proto_member(header, fields->request_id->offset) = text;
 }
 
 /* Returns whether the client requests timings, by the suffix of its trace_id. */
@@ -134,14 +135,14 @@ static void set_spans(struct tierce__api_call *api, struct tierce__spans *spans,
                       const char *trace_id)
 {
     const struct tierce__api_fields *fields = tierce__api_fields(api->id);
-    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    ProtobufCMessage *header = header_of(api);
     struct tierce__line line = {0};
     tierce__spans_end(spans, trace_id, &line);
     char *text = line.failed ? NULL : tierce__proto_alloc(api->reply, line.bytes + 1);
     if (header != NULL && text != NULL) {
         memcpy(text, line.text, line.bytes);
         text[line.bytes] = '\0';
-        *(char **)at(header, fields->tracer_result) = text;
+        *(char **)tierce__proto_member(header, fields->tracer_result->offset) = text;
     }
     tierce__line_clear(&line);
 }
@@ -233,6 +234,14 @@ void *tierce__api_alloc(struct tierce__api_call *api, size_t count, size_t bytes
     return __builtin_mul_overflow(count, bytes, &all) ? NULL : tierce__proto_alloc(api->reply, all);
 }
 
+char *tierce__api_copy(struct tierce__api_call *api, const char *text, size_t bytes)
+{
+    char *copy = tierce__api_alloc(api, bytes + 1, 1);
+    if (copy != NULL)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
 /* ---- parts of messages ----------------------------------------------------------------------- */
 
 int tierce__api_read_mask(struct tierce__api_call *api, const Meta__BlockMask *message,
@@ -292,12 +301,10 @@ void tierce__api_as_admin(struct tierce__api_call *api)
     bool has = api->code == OK || api->code == INVALID_ARGUMENT || api->code == SERVER_NOT_LEADER ||
                api->code == META__ERROR_CODE__SERVICE_NOT_READY;
     const struct tierce__api_fields *fields = tierce__api_fields(api->id);
-    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
-    ProtobufCMessage *status =
-        header != NULL ? sub_message(api->reply, header, fields->status) : NULL;
+    ProtobufCMessage *status = status_of(api);
     api->code = has ? api->code : INTERNAL_ERROR;
     if (status != NULL)
-        *(int32_t *)at(status, fields->code) = api->code;
+        *(int32_t *)tierce__proto_member(status, fields->code->offset) = api->code;
 }
 
 /* Whether a function that was compiled for one message may be given the other. */

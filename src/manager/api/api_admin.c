@@ -154,26 +154,19 @@ static void update_storage(struct tierce__api_call *api)
     say_warned(api, rc, "Storage updated successfully", "update storage", warning);
 }
 
-static void enable(struct tierce__api_call *api, const char *name, bool enabled, const char *done,
-                   const char *doing)
-{
-    int rc = tierce__registry_enable_storage(api->manager->registry, name, enabled, api->why);
-    say(api, rc, done, doing);
-}
-
+/* Both calls have the same request. */
 static void enable_storage(struct tierce__api_call *api)
 {
     const Admin__EnableStorageRequest *request = (const Admin__EnableStorageRequest *)api->request;
-    enable(api, request->storage_unique_name, true, "Storage enabled successfully",
-           "enable storage");
-}
-
-static void disable_storage(struct tierce__api_call *api)
-{
-    const Admin__DisableStorageRequest *request =
-        (const Admin__DisableStorageRequest *)api->request;
-    enable(api, request->storage_unique_name, false, "Storage disabled successfully",
-           "disable storage");
+    _Static_assert(sizeof(*request) == sizeof(Admin__DisableStorageRequest) &&
+                       offsetof(Admin__EnableStorageRequest, storage_unique_name) ==
+                           offsetof(Admin__DisableStorageRequest, storage_unique_name),
+                   "the two messages have the same layout");
+    bool enables = api->id == TIERCE__RPC_admin_enable_storage;
+    int rc = tierce__registry_enable_storage(api->manager->registry, request->storage_unique_name,
+                                             enables, api->why);
+    say(api, rc, enables ? "Storage enabled successfully" : "Storage disabled successfully",
+        enables ? "enable storage" : "disable storage");
 }
 
 static void remove_storage(struct tierce__api_call *api)
@@ -193,33 +186,36 @@ static void list_storage(struct tierce__api_call *api)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-static void create_instance_group(struct tierce__api_call *api)
+/* `current_version` NULL: the group is new. */
+static void set_group(struct tierce__api_call *api, const Admin__InstanceGroup *message,
+                      const int64_t *current_version)
 {
-    const Admin__CreateInstanceGroupRequest *request =
-        (const Admin__CreateInstanceGroupRequest *)api->request;
+    struct tierce__registry *registry = api->manager->registry;
     struct tierce__group group;
     char warning[TIERCE__WARNING_BYTES];
-    if (!tierce__api_read(api, "instance_group", (ProtobufCMessage *)request->instance_group,
+    if (!tierce__api_read(api, "instance_group", (const ProtobufCMessage *)message,
                           &tierce__group_fields, &group))
         return;
-    int rc = tierce__registry_add_group(api->manager->registry, &group, api->why);
+    bool is_new = current_version == NULL;
+    int rc = is_new ? tierce__registry_add_group(registry, &group, api->why)
+                    : tierce__registry_update_group(registry, &group, *current_version, api->why);
     tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), &group);
-    say_warned(api, rc, "Instance group created successfully", "create instance group", warning);
+    say_warned(api, rc,
+               is_new ? "Instance group created successfully"
+                      : "Instance group updated successfully",
+               is_new ? "create instance group" : "update instance group", warning);
+}
+
+static void create_instance_group(struct tierce__api_call *api)
+{
+    set_group(api, ((const Admin__CreateInstanceGroupRequest *)api->request)->instance_group, NULL);
 }
 
 static void update_instance_group(struct tierce__api_call *api)
 {
     const Admin__UpdateInstanceGroupRequest *request =
         (const Admin__UpdateInstanceGroupRequest *)api->request;
-    struct tierce__group group;
-    char warning[TIERCE__WARNING_BYTES];
-    if (!tierce__api_read(api, "instance_group", (ProtobufCMessage *)request->instance_group,
-                          &tierce__group_fields, &group))
-        return;
-    int rc = tierce__registry_update_group(api->manager->registry, &group, request->current_version,
-                                           api->why);
-    tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), &group);
-    say_warned(api, rc, "Instance group updated successfully", "update instance group", warning);
+    set_group(api, request->instance_group, &request->current_version);
 }
 
 static void remove_instance_group(struct tierce__api_call *api)
@@ -353,13 +349,11 @@ static void gen_config_snapshot(struct tierce__api_call *api)
     Admin__ConfigSnapShotResponse *reply = (Admin__ConfigSnapShotResponse *)api->reply;
     char *text = NULL;
     int rc = tierce__registry_snapshot(api->manager->registry, &text);
-    char *copy = rc == 0 ? tierce__api_alloc(api, strlen(text) + 1, 1) : NULL;
+    char *copy = rc == 0 ? tierce__api_copy(api, text, strlen(text)) : NULL;
     if (rc == 0 && copy == NULL)
         rc = -ENOMEM;
-    if (rc == 0) {
-        memcpy(copy, text, strlen(text) + 1);
+    if (rc == 0)
         reply->config_snapshot = copy;
-    }
     tierce__free(text);
     say(api, rc, "Config snapshot generated successfully", "generate config snapshot");
 }
@@ -392,7 +386,7 @@ const struct tierce__api_row tierce__api_admin_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_admin_enable_storage] = {enable_storage,
                                           TIERCE__API_WAITS,
                                           {"storage_unique_name"}},
-    [TIERCE__RPC_admin_disable_storage] = {disable_storage,
+    [TIERCE__RPC_admin_disable_storage] = {enable_storage,
                                            TIERCE__API_WAITS,
                                            {"storage_unique_name"}},
     [TIERCE__RPC_admin_remove_storage] = {remove_storage,

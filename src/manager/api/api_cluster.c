@@ -39,9 +39,7 @@ static bool make_room(struct listing *l)
 
 static char *keep(struct listing *l, const char *text)
 {
-    char *copy = tierce__api_alloc(l->api, strlen(text) + 1, 1);
-    if (copy != NULL)
-        memcpy(copy, text, strlen(text) + 1);
+    char *copy = tierce__api_copy(l->api, text, strlen(text));
     l->failed = l->failed || copy == NULL;
     return copy;
 }

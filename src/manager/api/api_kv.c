@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "manager/api/api_private.h"
+#include "manager/api/api_model.h"
 #include "manager/locate/block_keys.h"
 #include "proto/kvcm/kv_meta_service.pb-c.h"
 
@@ -51,24 +51,8 @@ static void get_instance_info(struct tierce__api_call *api)
     const KvMeta__GetInstanceInfoRequest *request =
         (const KvMeta__GetInstanceInfoRequest *)api->request;
     KvMeta__GetInstanceInfoResponse *reply = (KvMeta__GetInstanceInfoResponse *)api->reply;
-    const struct tierce__instance *instance =
-        tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
-    KvMeta__InstanceInfo *info = tierce__api_alloc(api, 1, sizeof(*info));
-    if (instance == NULL || info == NULL) {
-        if (instance == NULL)
-            tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST,
-                            "there is no instance %.100s", request->instance_id);
-        else
-            tierce__api_fail(api, -ENOMEM, "get instance info");
-        return;
-    }
-    kv_meta__instance_info__init(info);
-    info->quota_group_name = instance->quota_group_name;
-    info->instance_group_name = instance->group_name;
-    info->instance_id = instance->id;
-    reply->instance_group = instance->group_name;
-    reply->instance_info = info;
-    tierce__api_say(api, OK, "%s", "");
+    reply->instance_info = (KvMeta__InstanceInfo *)tierce__api_show_instance(
+        api, request->instance_id, &kv_meta__instance_info__descriptor, &reply->instance_group);
 }
 
 /* NULL: no memory, or no key; the reply's status is set. */

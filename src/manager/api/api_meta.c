@@ -83,9 +83,7 @@ static char *show_storages(struct tierce__api_call *api, const struct tierce__ca
             tierce__model_put_json(&json, storage, &tierce__storage_fields, TIERCE__JSON_SHOWN);
     }
     tierce__json_write_close(&json, ']');
-    char *text = line.failed ? NULL : tierce__api_alloc(api, line.bytes + 1, 1);
-    if (text != NULL)
-        memcpy(text, line.text, line.bytes);
+    char *text = line.failed ? NULL : tierce__api_copy(api, line.text, line.bytes);
     tierce__line_clear(&line);
     return text;
 }
@@ -169,21 +167,8 @@ static void get_instance_info(struct tierce__api_call *api)
     const Meta__GetInstanceInfoRequest *request =
         (const Meta__GetInstanceInfoRequest *)api->request;
     Meta__GetInstanceInfoResponse *reply = (Meta__GetInstanceInfoResponse *)api->reply;
-    const struct tierce__catalog *catalog = tierce__api_catalog(api);
-    const struct tierce__instance *instance =
-        tierce__catalog_instance(catalog, request->instance_id);
-    if (instance == NULL) {
-        tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST, "there is no instance %.100s",
-                        request->instance_id);
-    } else {
-        reply->instance_group = instance->group_name;
-        reply->instance_info = (Meta__InstanceInfo *)tierce__api_show(
-            api, &meta__instance_info__descriptor, &tierce__instance_fields, instance);
-        if (reply->instance_info != NULL)
-            tierce__api_say(api, OK, "%s", "");
-        else
-            tierce__api_fail(api, -ENOMEM, "get instance info");
-    }
+    reply->instance_info = (Meta__InstanceInfo *)tierce__api_show_instance(
+        api, request->instance_id, &meta__instance_info__descriptor, &reply->instance_group);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

@@ -31,19 +31,26 @@ ProtobufCMessage *tierce__api_show(struct tierce__api_call *api,
                                    const ProtobufCMessageDescriptor *type,
                                    const struct tierce__fields *fields, const void *object)
 {
-    ProtobufCMessage *out = tierce__api_alloc(api, 1, type->sizeof_message);
-    if (out == NULL)
-        return NULL;
-    type->message_init(out);
-    return tierce__model_to_message(out, api->reply, fields, "", object) == 0 ? out : NULL;
+    ProtobufCMessage *out = tierce__proto_add(api->reply, type);
+    bool is_done =
+        out != NULL && tierce__model_to_message(out, api->reply, fields, "", object) == 0;
+    return is_done ? out : NULL;
 }
 
-static char *copy_text(struct tierce__api_call *api, const char *text, size_t bytes)
+ProtobufCMessage *tierce__api_show_instance(struct tierce__api_call *api, const char *id,
+                                            const ProtobufCMessageDescriptor *type, char **group)
 {
-    char *out = tierce__api_alloc(api, bytes + 1, 1);
-    if (out != NULL)
-        memcpy(out, text, bytes);
-    return out;
+    const struct tierce__instance *instance =
+        tierce__catalog_instance(tierce__api_catalog(api), id);
+    if (instance == NULL) {
+        tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST, "there is no instance %.100s",
+                        id);
+        return NULL;
+    }
+    ProtobufCMessage *shown = tierce__api_show(api, type, &tierce__instance_fields, instance);
+    *group = instance->group_name;
+    tierce__api_end(api, shown != NULL ? 0 : -ENOMEM, "get instance info", "");
+    return shown;
 }
 
 /* ---- URIs of our own types ------------------------------------------------------------------- */
@@ -93,11 +100,6 @@ static const struct spec specs[] = {
 };
 enum { SPECS = sizeof(specs) / sizeof(specs[0]) };
 
-static void *member(const ProtobufCMessage *message, unsigned offset)
-{
-    return (char *)(uintptr_t)message + offset;
-}
-
 static const ProtobufCFieldDescriptor *field_of(const ProtobufCMessage *message, const char *name)
 {
     const ProtobufCFieldDescriptor *field =
@@ -123,8 +125,9 @@ static void put_parameter(struct tierce__line *line, const char *name, const Pro
 {
     bool is_list = field->label == PROTOBUF_C_LABEL_REPEATED;
     bool is_bool = field->type == PROTOBUF_C_TYPE_BOOL;
-    const void *at = member(spec, field->offset);
-    size_t count = is_list ? *(const size_t *)member(spec, field->quantifier_offset) : 1;
+    const void *at = tierce__proto_member(spec, field->offset);
+    size_t count =
+        is_list ? *(const size_t *)tierce__proto_member(spec, field->quantifier_offset) : 1;
     char *flag = tierce__api_text(is_bool && *(const protobuf_c_boolean *)at ? "1" : "");
     char *const *texts = is_list ? *(char *const *const *)at : is_bool ? &flag : at;
     if (count == 0 || (count == 1 && texts[0][0] == '\0'))
@@ -147,7 +150,8 @@ static char *spec_uri(struct tierce__api_call *api, const ProtobufCMessage *spec
     tierce__line_put(&line, form->scheme);
     for (size_t i = 0; i < 2 && form->head[i] != NULL; i++) {
         tierce__line_put(&line, i > 0 ? "/" : "");
-        tierce__line_put(&line, *(char **)member(spec, field_of(spec, form->head[i])->offset));
+        tierce__line_put(
+            &line, *(char **)tierce__proto_member(spec, field_of(spec, form->head[i])->offset));
     }
     for (size_t i = 0; i < PARAMETERS_MAX && form->parameters[i].name != NULL; i++)
         put_parameter(&line, form->parameters[i].name, spec,
@@ -165,9 +169,10 @@ static char *parameter(struct tierce__api_call *api, const char *uri, const char
     while (at != NULL && !(strncmp(at + 1, name, length) == 0 && at[1 + length] == '='))
         at = strchr(at + 1, '&');
     at = at != NULL ? at + length + 2 : "";
-    char *out = copy_text(api, at, strcspn(at, "&"));
-    return out == NULL || tierce__url_decode(out, true) ? out
-                                                        : copy_text(api, at, strcspn(at, "&"));
+    char *out = tierce__api_copy(api, at, strcspn(at, "&"));
+    return out == NULL || tierce__url_decode(out, true)
+               ? out
+               : tierce__api_copy(api, at, strcspn(at, "&"));
 }
 
 /* Divides a text at its commas; takes it over. */
@@ -184,8 +189,8 @@ static bool show_list(struct tierce__api_call *api, char *text, ProtobufCMessage
         if (next != NULL)
             *next++ = '\0';
     }
-    *(char ***)member(spec, field->offset) = list;
-    *(size_t *)member(spec, field->quantifier_offset) = count;
+    *(char ***)tierce__proto_member(spec, field->offset) = list;
+    *(size_t *)tierce__proto_member(spec, field->quantifier_offset) = count;
     return true;
 }
 
@@ -198,9 +203,9 @@ static bool show_parameter(struct tierce__api_call *api, const char *uri, const 
     if (field->label == PROTOBUF_C_LABEL_REPEATED)
         return show_list(api, value, spec, field);
     if (field->type == PROTOBUF_C_TYPE_BOOL)
-        *(protobuf_c_boolean *)member(spec, field->offset) = value[0] == '1';
+        *(protobuf_c_boolean *)tierce__proto_member(spec, field->offset) = value[0] == '1';
     else
-        *(char **)member(spec, field->offset) = value;
+        *(char **)tierce__proto_member(spec, field->offset) = value;
     return true;
 }
 
@@ -213,10 +218,10 @@ static bool show_uri(struct tierce__api_call *api, const char *uri, ProtobufCMes
     for (size_t i = 0; i < 2 && form->head[i] != NULL; i++) {
         bool is_last = i == 1 || form->head[i + 1] == NULL;
         size_t bytes = strcspn(at, is_last ? "?" : "/?");
-        char *text = copy_text(api, at, bytes);
+        char *text = tierce__api_copy(api, at, bytes);
         if (text == NULL)
             return false;
-        *(char **)member(spec, field_of(spec, form->head[i])->offset) = text;
+        *(char **)tierce__proto_member(spec, field_of(spec, form->head[i])->offset) = text;
         at += bytes + (!is_last && at[bytes] == '/');
     }
     for (size_t i = 0; i < PARAMETERS_MAX && form->parameters[i].name != NULL; i++)
@@ -267,10 +272,9 @@ static bool show_spec(struct tierce__api_call *api, const struct tierce__storage
         return true;
     const ProtobufCMessageDescriptor *type =
         protobuf_c_message_descriptor_get_field(out->base.descriptor, specs[i].number)->descriptor;
-    ProtobufCMessage *spec = tierce__api_alloc(api, 1, type->sizeof_message);
+    ProtobufCMessage *spec = tierce__proto_add(api->reply, type);
     if (spec == NULL)
         return false;
-    type->message_init(spec);
     out->storage_spec_case = specs[i].number;
     out->threefs = (Admin__ThreeFSStorageSpec *)spec;
     if (specs[i].form != NULL)
@@ -291,7 +295,7 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
     tierce__storages_state(api->manager->storages, storage->name, &state);
     tierce__storage_warning(warning, api->manager->storages, storage);
     out->status = tierce__api_text(tierce__storage_status(&state));
-    out->warning = copy_text(api, warning, strlen(warning));
+    out->warning = tierce__api_copy(api, warning, strlen(warning));
     return out->warning != NULL ? out : NULL;
 }
 
@@ -306,6 +310,6 @@ Admin__InstanceGroup *tierce__api_show_group(struct tierce__api_call *api,
     if (out == NULL)
         return NULL;
     tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), group);
-    out->warning = copy_text(api, warning, strlen(warning));
+    out->warning = tierce__api_copy(api, warning, strlen(warning));
     return out->warning != NULL ? out : NULL;
 }

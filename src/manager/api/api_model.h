@@ -22,7 +22,12 @@ ProtobufCMessage *tierce__api_show(struct tierce__api_call *api,
                                    const ProtobufCMessageDescriptor *type,
                                    const struct tierce__fields *fields, const void *object);
 
-/* The same for storages, whose fields depend on their type; with their state in replies. */
+/* Shows an instance and sets the status; *group becomes its group. NULL: there is none, or no
+ * memory. */
+ProtobufCMessage *tierce__api_show_instance(struct tierce__api_call *api, const char *id,
+                                            const ProtobufCMessageDescriptor *type, char **group);
+
+/* Storages, whose fields depend on their type; with their state in replies. */
 TIERCE_MUSTUSE bool tierce__api_read_storage(struct tierce__api_call *api,
                                              const Admin__StorageConfig *message,
                                              struct tierce__storage *out);

@@ -89,6 +89,9 @@ void tierce__api_invalid(struct tierce__api_call *api, const char *field);
 /* Zeroed memory that is freed with the reply. NULL: no memory, and the reply's status says so. */
 void *tierce__api_alloc(struct tierce__api_call *api, size_t count, size_t bytes);
 
+/* A copy of a text in such memory. */
+char *tierce__api_copy(struct tierce__api_call *api, const char *text, size_t bytes);
+
 /* Casts a text to the type of message fields. Messages do not write to it. */
 static inline char *tierce__api_text(const char *text)
 {

@@ -252,13 +252,6 @@ int tierce__catalog_number(struct tierce__catalog *catalog, char why[256])
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-int tierce__catalog_print(char **out, const struct tierce__catalog *catalog,
-                          enum tierce__registry_kind kind, size_t i)
-{
-    return tierce__model_to_json(out, tierce__catalog_entry(catalog, kind, i), kinds[kind],
-                                 TIERCE__JSON_STORED);
-}
-
 /* Adds an entry [transfer, unless it fails] whose name is new. */
 static int add(struct tierce__catalog *catalog, enum tierce__registry_kind kind, const void *entry,
                char why[256])

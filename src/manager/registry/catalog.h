@@ -69,10 +69,8 @@ TIERCE_MUSTUSE int tierce__catalog_assign(struct tierce__catalog *catalog,
  * TIERCE_E_LIMIT: all numbers are used up. */
 TIERCE_MUSTUSE int tierce__catalog_number(struct tierce__catalog *catalog, char why[256]);
 
-/* Write one entry as stored JSON (heap), and read one into the catalog (tierce__model_take_json).
- * Errors of reading: TIERCE_E_FORMAT. */
-TIERCE_MUSTUSE int tierce__catalog_print(char **out, const struct tierce__catalog *catalog,
-                                         enum tierce__registry_kind kind, size_t i);
+/* Reads an entry whose name is new into the catalog (tierce__model_take_json). Errors:
+ * TIERCE_E_FORMAT. */
 TIERCE_MUSTUSE int tierce__catalog_read(struct tierce__catalog *catalog,
                                         enum tierce__registry_kind kind, struct tierce__text json,
                                         char why[256]);

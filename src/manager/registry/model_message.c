@@ -10,20 +10,6 @@
 
 enum { NAME_BYTES_MAX = 64 };
 
-static void *at(const ProtobufCMessage *message, unsigned offset)
-{
-    return (char *)(uintptr_t)message + offset;
-}
-
-/* A message of a type, with its defaults. NULL: no memory. */
-static ProtobufCMessage *new_message(ProtobufCMessage *root, const ProtobufCMessageDescriptor *type)
-{
-    ProtobufCMessage *message = tierce__proto_alloc(root, type->sizeof_message);
-    if (message != NULL)
-        type->message_init(message);
-    return message;
-}
-
 /*
  * Follows a path from *message to the field at its end, and sets *message to the message that has
  * it. NULL: the type has no such field. A message that is missing on the way is created if `root`
@@ -41,9 +27,9 @@ static const ProtobufCFieldDescriptor *follow(ProtobufCMessage **message, const 
         if (field == NULL || path[bytes] == '\0')
             return field;
         TIERCE_ASSERT(field->type == PROTOBUF_C_TYPE_MESSAGE);
-        ProtobufCMessage **below = at(*message, field->offset);
+        ProtobufCMessage **below = tierce__proto_member(*message, field->offset);
         if (*below == NULL && root != NULL)
-            *below = new_message(root, field->descriptor);
+            *below = tierce__proto_add(root, field->descriptor);
         *message = *below;
         if (*message == NULL)
             return field;
@@ -70,18 +56,19 @@ static int read_list(void *object, const struct tierce__field *field,
                      const ProtobufCMessage *message, const ProtobufCFieldDescriptor *from,
                      struct tierce__arena *arena)
 {
-    size_t count = *(const size_t *)at(message, from->quantifier_offset);
+    size_t count = *(const size_t *)tierce__proto_member(message, from->quantifier_offset);
     void **list = tierce__field_at(object, field);
     TIERCE_ASSERT(from->label == PROTOBUF_C_LABEL_REPEATED);
     *tierce__field_count(object, field) = count;
     if (field->kind == TIERCE__FIELD_NAMES) {
-        *list = *(void **)at(message, from->offset);
+        *list = *(void **)tierce__proto_member(message, from->offset);
         return 0;
     }
     *list = tierce__arena_calloc(arena, count + 1, field->items->size);
     if (*list == NULL)
         return -ENOMEM;
-    ProtobufCMessage *const *messages = *(ProtobufCMessage ***)at(message, from->offset);
+    ProtobufCMessage *const *messages =
+        *(ProtobufCMessage ***)tierce__proto_member(message, from->offset);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
         void *item = tierce__field_item(object, field, i);
@@ -102,7 +89,7 @@ int tierce__model_from_message(void *object, const struct tierce__fields *fields
         const ProtobufCFieldDescriptor *from = follow(&holder, path_below(field, prefix), NULL);
         if (from == NULL || holder == NULL)
             continue;
-        const void *value = at(holder, from->offset);
+        const void *value = tierce__proto_member(holder, from->offset);
         if (tierce__field_is_list(field))
             rc = read_list(object, field, holder, from, arena);
         else if (field->kind == TIERCE__FIELD_TEXT)
@@ -123,7 +110,7 @@ static int write_list(ProtobufCMessage *message, const ProtobufCFieldDescriptor 
                       ProtobufCMessage *root, const void *object, const struct tierce__field *field)
 {
     size_t count = *tierce__field_count(object, field);
-    void **list = at(message, to->offset);
+    void **list = tierce__proto_member(message, to->offset);
     TIERCE_ASSERT(to->label == PROTOBUF_C_LABEL_REPEATED);
     if (field->kind == TIERCE__FIELD_NAMES) {
         *list = *(void **)tierce__field_at(object, field);
@@ -133,14 +120,14 @@ static int write_list(ProtobufCMessage *message, const ProtobufCFieldDescriptor 
             return -ENOMEM;
         *list = messages;
         for (size_t i = 0; i < count; i++) {
-            messages[i] = new_message(root, to->descriptor);
+            messages[i] = tierce__proto_add(root, to->descriptor);
             if (messages[i] == NULL ||
                 tierce__model_to_message(messages[i], root, field->items, "",
                                          tierce__field_item(object, field, i)) != 0)
                 return -ENOMEM;
         }
     }
-    *(size_t *)at(message, to->quantifier_offset) = count;
+    *(size_t *)tierce__proto_member(message, to->quantifier_offset) = count;
     return 0;
 }
 
@@ -157,7 +144,7 @@ int tierce__model_to_message(ProtobufCMessage *message, ProtobufCMessage *root,
             continue;
         if (holder == NULL)
             return -ENOMEM;
-        void *value = at(holder, to->offset);
+        void *value = tierce__proto_member(holder, to->offset);
         if (tierce__field_is_list(field))
             rc = write_list(holder, to, root, object, field);
         else if (field->kind == TIERCE__FIELD_TEXT)
@@ -179,16 +166,17 @@ static bool is_lacking(const ProtobufCMessage *message, const ProtobufCFieldDesc
                        const struct tierce__field *field, char inner[256])
 {
     if (tierce__field_is_list(field)) {
-        size_t count = *(const size_t *)at(message, from->quantifier_offset);
+        size_t count = *(const size_t *)tierce__proto_member(message, from->quantifier_offset);
         bool is_lacking = count == 0;
         for (size_t i = 0; field->kind == TIERCE__FIELD_LIST && !is_lacking && i < count; i++)
-            is_lacking = tierce__model_lacks((*(ProtobufCMessage ***)at(message, from->offset))[i],
-                                             field->items, inner);
+            is_lacking = tierce__model_lacks(
+                (*(ProtobufCMessage ***)tierce__proto_member(message, from->offset))[i],
+                field->items, inner);
         return is_lacking;
     }
     if (field->kind == TIERCE__FIELD_TEXT)
-        return **(char **)at(message, from->offset) == '\0';
-    return *(const int32_t *)at(message, from->offset) == 0;
+        return **(char **)tierce__proto_member(message, from->offset) == '\0';
+    return *(const int32_t *)tierce__proto_member(message, from->offset) == 0;
 }
 
 /* Writes the path "a.b" and a path in an entry of its list as "a: {b: {inner}}". */
@@ -222,7 +210,7 @@ bool tierce__model_lacks(const ProtobufCMessage *message, const struct tierce__f
         from = follow(&holder, top, NULL);
         bool is_top = from != NULL && from->type == PROTOBUF_C_TYPE_MESSAGE &&
                       from->label != PROTOBUF_C_LABEL_REPEATED &&
-                      *(ProtobufCMessage **)at(message, from->offset) == NULL;
+                      *(ProtobufCMessage **)tierce__proto_member(message, from->offset) == NULL;
         show_path(missing, is_top ? top : path, inner);
         return true;
     }

@@ -196,23 +196,6 @@ static void add_entry(struct tierce__resp_pipeline *batch, const struct redis_st
     tierce__resp_pipeline_add_text(batch, *value != '\0' ? name : "");
 }
 
-/* The name of a stored entry, if the stored one equals this one. */
-static int is_stored(bool *out, const struct tierce__catalog *before,
-                     enum tierce__registry_kind kind, const char *name, const char *text)
-{
-    *out = false;
-    for (size_t i = 0; i < before->lists[kind].count; i++) {
-        char *old = NULL;
-        if (strcmp(tierce__entry_name(tierce__catalog_entry(before, kind, i), kind), name) != 0)
-            continue;
-        int rc = tierce__catalog_print(&old, before, kind, i);
-        *out = rc == 0 && strcmp(old, text) == 0;
-        tierce__free(old);
-        return rc;
-    }
-    return 0;
-}
-
 static int add_changes(struct tierce__resp_pipeline *batch, const struct redis_store *store,
                        const struct tierce__catalog *before, const struct tierce__catalog *after,
                        enum tierce__registry_kind kind)
@@ -224,13 +207,15 @@ static int add_changes(struct tierce__resp_pipeline *batch, const struct redis_s
             add_entry(batch, store, kind, name, "");
     }
     for (size_t i = 0; i < after->lists[kind].count && rc == 0; i++) {
-        const char *name = tierce__entry_name(tierce__catalog_entry(after, kind, i), kind);
+        const void *entry = tierce__catalog_entry(after, kind, i);
+        const char *name = tierce__entry_name(entry, kind);
+        const void *old = tierce__catalog_find(before, kind, name);
+        const struct tierce__fields *fields = tierce__catalog_fields(kind);
         char *text = NULL;
-        bool is_same = false;
-        rc = tierce__catalog_print(&text, after, kind, i);
+        if (old != NULL && tierce__model_difference(old, entry, fields, 0) == NULL)
+            continue;
+        rc = tierce__model_to_json(&text, entry, fields, TIERCE__JSON_STORED);
         if (rc == 0)
-            rc = is_stored(&is_same, before, kind, name, text);
-        if (rc == 0 && !is_same)
             add_entry(batch, store, kind, name, text);
         tierce__free(text);
     }

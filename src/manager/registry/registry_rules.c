@@ -41,8 +41,8 @@ static int check_name(const char *name, const char *what, const char *without, c
 
 static bool has_files(const struct tierce__storage *storage)
 {
-    return storage->type == TIERCE__STORAGE_NFS || storage->type == TIERCE__STORAGE_3FS ||
-           storage->type == TIERCE__STORAGE_VCNS_3FS;
+    enum tierce__storage_type type = tierce__storage_type_quota(storage->type);
+    return type == TIERCE__STORAGE_NFS || type == TIERCE__STORAGE_3FS;
 }
 
 /* An absolute path that does not go up. */

@@ -51,6 +51,15 @@ size_t tierce__proto_bytes(ProtobufCMessage *message)
     return message != NULL ? tierce__arena_of(message)->taken : 0;
 }
 
+ProtobufCMessage *tierce__proto_add(ProtobufCMessage *root,
+                                    const ProtobufCMessageDescriptor *descriptor)
+{
+    ProtobufCMessage *message = tierce__proto_alloc(root, descriptor->sizeof_message);
+    if (message != NULL)
+        descriptor->message_init(message);
+    return message;
+}
+
 void tierce__proto_free(ProtobufCMessage *message)
 {
     if (message != NULL)
@@ -200,7 +209,7 @@ static bool texts_are_utf8(const ProtobufCMessage *message)
     const ProtobufCMessageDescriptor *descriptor = message->descriptor;
     for (unsigned i = 0; i < descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
-        const char *at = tierce__proto_at(message, field->offset);
+        const char *at = tierce__proto_member(message, field->offset);
         size_t count = 1;
         if (field->type != PROTOBUF_C_TYPE_MESSAGE && field->type != PROTOBUF_C_TYPE_STRING)
             continue;

@@ -3,6 +3,7 @@
 #define TIERCE_WIRE_PROTO_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include <protobuf-c/protobuf-c.h>
 
@@ -37,6 +38,16 @@ ProtobufCMessage *tierce__proto_create(const ProtobufCMessageDescriptor *descrip
 /* Zeroed memory that goes with the message, which tierce__proto_create or a reader below gave;
  * NULL if there is none, and ever after. */
 void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes);
+
+/* A message with its defaults in such memory, or NULL. */
+ProtobufCMessage *tierce__proto_add(ProtobufCMessage *root,
+                                    const ProtobufCMessageDescriptor *descriptor);
+
+/* The member of a message at an offset of its descriptor. */
+static inline void *tierce__proto_member(const ProtobufCMessage *message, unsigned offset)
+{
+    return (char *)(uintptr_t)message + offset;
+}
 
 /* NULL is accepted. Not for messages that lie within others. */
 void tierce__proto_free(ProtobufCMessage *message);

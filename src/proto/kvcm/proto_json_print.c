@@ -115,7 +115,7 @@ _Static_assert(sizeof(protobuf_c_boolean) == 4 && sizeof(int) == 4 && sizeof(voi
 static void put_repeated(struct text *text, const ProtobufCMessage *message,
                          const ProtobufCFieldDescriptor *field)
 {
-    const char *at = *(const char *const *)tierce__proto_at(message, field->offset);
+    const char *at = *(const char *const *)tierce__proto_member(message, field->offset);
     size_t count = tierce__proto_count(message, field);
     size_t step = value_bytes(field->type);
     tierce__json_write_open(&text->json, field->name, '[');
@@ -132,7 +132,7 @@ static bool is_printed(const ProtobufCMessage *message, const ProtobufCFieldDesc
     if (tierce__proto_is_oneof(field) && tierce__proto_case(message, field) != field->id)
         return false;
     return field->type != PROTOBUF_C_TYPE_MESSAGE ||
-           *(void *const *)tierce__proto_at(message, field->offset) != NULL;
+           *(void *const *)tierce__proto_member(message, field->offset) != NULL;
 }
 
 static void put_message(struct text *text, const char *name, const ProtobufCMessage *message)
@@ -145,7 +145,7 @@ static void put_message(struct text *text, const char *name, const ProtobufCMess
         if (field->label == PROTOBUF_C_LABEL_REPEATED)
             put_repeated(text, message, field);
         else
-            put_value(text, field->name, field, tierce__proto_at(message, field->offset));
+            put_value(text, field->name, field, tierce__proto_member(message, field->offset));
     }
     tierce__json_write_close(&text->json, '}');
 }

@@ -23,23 +23,18 @@ static inline bool tierce__proto_is_oneof(const ProtobufCFieldDescriptor *field)
     return (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0;
 }
 
-static inline const void *tierce__proto_at(const ProtobufCMessage *message, unsigned offset)
-{
-    return (const char *)message + offset;
-}
-
 /* The number of the member of the oneof that is set; 0: none. */
 static inline uint32_t tierce__proto_case(const ProtobufCMessage *message,
                                           const ProtobufCFieldDescriptor *field)
 {
-    return *(const uint32_t *)tierce__proto_at(message, field->quantifier_offset);
+    return *(const uint32_t *)tierce__proto_member(message, field->quantifier_offset);
 }
 
 /* How many elements a repeated field has. */
 static inline size_t tierce__proto_count(const ProtobufCMessage *message,
                                          const ProtobufCFieldDescriptor *field)
 {
-    return *(const size_t *)tierce__proto_at(message, field->quantifier_offset);
+    return *(const size_t *)tierce__proto_member(message, field->quantifier_offset);
 }
 
 #endif
