@@ -202,6 +202,7 @@ int tierce__kvcm_settings_load_env(struct tierce__kvcm_settings *settings, char 
 /* How a value is converted to one of our parameters. */
 enum meaning {
     AS_IT_IS,
+    PORT,
     NOTHING,      /* known, but without effect here */
     IF_TRUE,      /* "true" or anything else */
     ONE_AT_LEAST, /* 0 is 1 */
@@ -219,10 +220,10 @@ static const struct {
     {"kvcm.leader_elector.node_id", "elector.node_id", AS_IT_IS},
     {"kvcm.leader_elector.lease_ms", "elector.lease", AS_IT_IS},
     {"kvcm.leader_elector.loop_interval_ms", "elector.interval", AS_IT_IS},
-    {"kvcm.service.rpc_port", "listen.grpc_port", AS_IT_IS},
-    {"kvcm.service.http_port", "listen.http_port", AS_IT_IS},
-    {"kvcm.service.admin_rpc_port", "listen.admin_grpc_port", AS_IT_IS},
-    {"kvcm.service.admin_http_port", "listen.admin_http_port", AS_IT_IS},
+    {"kvcm.service.rpc_port", "listen.grpc_port", PORT},
+    {"kvcm.service.http_port", "listen.http_port", PORT},
+    {"kvcm.service.admin_rpc_port", "listen.admin_grpc_port", PORT},
+    {"kvcm.service.admin_http_port", "listen.admin_http_port", PORT},
     {"kvcm.service.io_thread_num", NULL, NOTHING},
     {"kvcm.service.enable_debug_service", "listen.debug", IF_TRUE},
     {"kvcm.logger.log_level", "log.level", LOG_LEVEL},
@@ -236,9 +237,6 @@ static const struct {
     {"KVCM_LOG_TO_CONSOLE", "log.console", AS_IT_IS},
 };
 #define KEYS (sizeof(keys) / sizeof(*keys))
-
-static const char *const ports[] = {"kvcm.service.rpc_port", "kvcm.service.http_port",
-                                    "kvcm.service.admin_rpc_port", "kvcm.service.admin_http_port"};
 
 /* NULL: no name is similar enough. */
 static const char *nearest_key(const char *key)
@@ -294,6 +292,7 @@ static const char *to_ours(enum meaning meaning, const char *value)
     case REPORTER:
         return strcmp(value, "logging") == 0 ? "true" : "false";
     case AS_IT_IS:
+    case PORT:
     case NOTHING:
         break;
     }
@@ -328,17 +327,14 @@ static int apply_one(const struct setting *setting, struct tierce__config *value
 static int apply_ports(const struct tierce__kvcm_settings *settings, struct tierce__config *values,
                        struct tierce__config_error *error)
 {
-    static const char *const names[] = {"listen.grpc_port", "listen.http_port",
-                                        "listen.admin_grpc_port", "listen.admin_http_port"};
-    size_t named = 0;
-    for (size_t i = 0; i < 4; i++)
-        named += find(settings, ports[i]) != NULL;
-    for (size_t i = 0; i < 4 && named > 0; i++) {
-        int rc = tierce__config_set(values, names[i], "0", "kvcm.service without it", error);
-        if (rc != 0)
-            return rc;
-    }
-    return 0;
+    bool is_any_set = false;
+    int rc = 0;
+    for (size_t i = 0; i < KEYS; i++)
+        is_any_set |= keys[i].meaning == PORT && find(settings, keys[i].key) != NULL;
+    for (size_t i = 0; i < KEYS && is_any_set && rc == 0; i++)
+        if (keys[i].meaning == PORT)
+            rc = tierce__config_set(values, keys[i].name, "0", "kvcm.service without it", error);
+    return rc;
 }
 
 int tierce__kvcm_settings_apply(const struct tierce__kvcm_settings *settings,
