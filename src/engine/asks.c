@@ -18,7 +18,7 @@
 struct ask {
     struct tierce__list node;
     struct tierce_engine *engine;
-    size_t rung;
+    size_t level;
     /* Under the lock. */
     bool is_patient; /* the second attempt, with timeout.load */
     bool is_over;
@@ -80,7 +80,7 @@ static void submit(struct ask *ask, size_t first, uint64_t deadline_ns)
                                           .keys = ask->keys + first,
                                           .key_count = ask->count - first,
                                           .recall = TIERCE__RECALL_FIRST};
-    if (!tierce__storage_submit(ask->engine, ask->rung, &ask->req))
+    if (!tierce__storage_submit(ask->engine, ask->level, &ask->req))
         end(ask, TIERCE_E_DOWN);
 }
 
@@ -100,7 +100,7 @@ static void answered(struct tierce__store_req *req)
 {
     struct ask *ask = req->arg;
     size_t first = (size_t)(req->keys - ask->keys) + req->found;
-    tierce__storage_note(ask->engine, ask->rung, req);
+    tierce__storage_note(ask->engine, ask->level, req);
     if (req->status == TIERCE_E_DEADLINE && becomes_patient(ask))
         submit(ask, first, tierce__ask_patience(ask->engine));
     else
@@ -115,11 +115,11 @@ uint64_t tierce__ask_patience(const struct tierce_engine *engine)
 }
 
 /* The query in progress that contains this key, or NULL. Under the lock. */
-static struct ask *find_ask(struct tierce__asks *asks, size_t rung, const struct tierce__key *key)
+static struct ask *find_ask(struct tierce__asks *asks, size_t level, const struct tierce__key *key)
 {
     TIERCE__LIST_FOR_EACH (it, &asks->list) {
         struct ask *ask = ask_of(it);
-        for (size_t i = 0; ask->rung == rung && i < ask->count; i++) {
+        for (size_t i = 0; ask->level == level && i < ask->count; i++) {
             if (tierce__key_equal(&ask->keys[i], key))
                 return ask;
         }
@@ -128,17 +128,17 @@ static struct ask *find_ask(struct tierce__asks *asks, size_t rung, const struct
 }
 
 /* A reference to the query that contains keys[0]; NULL: too many queries, or no memory. */
-static struct ask *join_or_ask(struct tierce_engine *engine, size_t rung,
+static struct ask *join_or_ask(struct tierce_engine *engine, size_t level,
                                const struct tierce__key *keys, size_t count, uint64_t deadline_ns)
 {
     struct tierce__asks *asks = &engine->asks;
     struct ask *fresh = tierce__alloc(sizeof(*fresh) + count * sizeof(fresh->keys[0])), *ask;
     tierce__lock_take(&asks->lock);
-    ask = find_ask(asks, rung, &keys[0]);
+    ask = find_ask(asks, level, &keys[0]);
     bool asks_now = ask == NULL && fresh != NULL && asks->count < TIERCE__ASKS_MAX;
     if (asks_now) {
         ask = fresh;
-        *ask = (struct ask){.engine = engine, .rung = rung, .refs = 1, .count = count};
+        *ask = (struct ask){.engine = engine, .level = level, .refs = 1, .count = count};
         memcpy(ask->keys, keys, count * sizeof(keys[0]));
         tierce__list_push_back(&asks->list, &ask->node);
         asks->count++;
@@ -153,10 +153,10 @@ static struct ask *join_or_ask(struct tierce_engine *engine, size_t rung,
     return ask;
 }
 
-static bool is_pending(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+static bool is_pending(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
     tierce__lock_take(&engine->asks.lock);
-    bool is = find_ask(&engine->asks, rung, key) != NULL;
+    bool is = find_ask(&engine->asks, level, key) != NULL;
     tierce__lock_drop(&engine->asks.lock);
     return is;
 }
@@ -184,22 +184,22 @@ struct search {
     bool is_late;         /* that has passed */
 };
 
-static bool searches(const struct search *s, size_t rung)
+static bool searches(const struct search *s, size_t level)
 {
-    return (s->wanted->rungs & 1u << rung) != 0;
+    return (s->wanted->levels & 1u << level) != 0;
 }
 
 /* Uses remembered answers of the store for the next keys. Returns whether it has some of them. */
-static bool recall_store(struct search *s, size_t rung)
+static bool recall_store(struct search *s, size_t level)
 {
-    struct store *store = &s->stores[rung];
+    struct store *store = &s->stores[level];
     size_t found = tierce__storage_recall(
-        s->engine, rung, s->keys + s->at, s->count - s->at,
+        s->engine, level, s->keys + s->at, s->count - s->at,
         s->wanted->believes_old ? TIERCE__RECALL_OLD : TIERCE__RECALL_ONLY, &store->status);
     if (store->status == TIERCE_E_DEADLINE && store->failure < 0)
         store->status = store->failure;
     if (s->wanted->places != NULL)
-        memset(s->wanted->places + s->at, (int)rung, found);
+        memset(s->wanted->places + s->at, (int)level, found);
     s->at += found;
     return found > 0;
 }
@@ -210,8 +210,8 @@ static void recall(struct search *s)
     bool moved;
     do {
         moved = false;
-        for (size_t rung = 0; rung < s->engine->rung_count && s->at < s->count; rung++)
-            moved |= searches(s, rung) && recall_store(s, rung);
+        for (size_t level = 0; level < s->engine->level_count && s->at < s->count; level++)
+            moved |= searches(s, level) && recall_store(s, level);
     } while (moved && s->at < s->count);
 }
 
@@ -220,15 +220,15 @@ static void recall(struct search *s)
 static bool ask_stores(struct search *s)
 {
     bool waits = false;
-    for (size_t rung = 0; rung < s->engine->rung_count; rung++) {
-        struct store *store = &s->stores[rung];
-        if (!searches(s, rung))
+    for (size_t level = 0; level < s->engine->level_count; level++) {
+        struct store *store = &s->stores[level];
+        if (!searches(s, level))
             continue;
         if (store->ask == NULL && store->status == TIERCE_E_DEADLINE && store->failure == 0 &&
             store->asked < QUESTIONS_MAX) {
             store->asked++;
             store->ask =
-                join_or_ask(s->engine, rung, s->keys + s->at, s->count - s->at, s->question_ns);
+                join_or_ask(s->engine, level, s->keys + s->at, s->count - s->at, s->question_ns);
         }
         waits |= store->ask != NULL;
     }
@@ -239,8 +239,8 @@ static bool ask_stores(struct search *s)
 static bool any_over(const struct search *s)
 {
     bool any = false;
-    for (size_t rung = 0; rung < s->engine->rung_count; rung++)
-        any |= s->stores[rung].ask != NULL && s->stores[rung].ask->is_over;
+    for (size_t level = 0; level < s->engine->level_count; level++)
+        any |= s->stores[level].ask != NULL && s->stores[level].ask->is_over;
     return any;
 }
 
@@ -248,8 +248,8 @@ static bool any_over(const struct search *s)
 static bool any_due(const struct search *s)
 {
     bool any = false;
-    for (size_t rung = 0; rung < s->engine->rung_count; rung++) {
-        const struct ask *ask = s->stores[rung].ask;
+    for (size_t level = 0; level < s->engine->level_count; level++) {
+        const struct ask *ask = s->stores[level].ask;
         any |= ask != NULL && !ask->is_over && !ask->is_patient;
     }
     return any;
@@ -258,8 +258,8 @@ static bool any_due(const struct search *s)
 /* Releases the references on queries: on completed ones, or on all. Under the lock. */
 static void take_answers(struct search *s, bool all)
 {
-    for (size_t rung = 0; rung < s->engine->rung_count; rung++) {
-        struct store *store = &s->stores[rung];
+    for (size_t level = 0; level < s->engine->level_count; level++) {
+        struct store *store = &s->stores[level];
         if (store->ask == NULL || !(all || store->ask->is_over))
             continue;
         if (store->ask->is_over)
@@ -298,14 +298,14 @@ static void end_search(struct search *s)
 static struct tierce__unasked judge(const struct search *s)
 {
     struct tierce__unasked out = {0};
-    for (size_t rung = 0; rung < s->engine->rung_count && s->at < s->count; rung++) {
-        int status = s->stores[rung].status;
-        if (!searches(s, rung) || status == 0 || out.pending)
+    for (size_t level = 0; level < s->engine->level_count && s->at < s->count; level++) {
+        int status = s->stores[level].status;
+        if (!searches(s, level) || status == 0 || out.pending)
             continue;
-        out = (struct tierce__unasked){.rung = rung,
+        out = (struct tierce__unasked){.level = level,
                                        .status = status,
                                        .pending = status == TIERCE_E_DEADLINE &&
-                                                  is_pending(s->engine, rung, s->keys + s->at)};
+                                                  is_pending(s->engine, level, s->keys + s->at)};
     }
     return out;
 }

@@ -24,18 +24,18 @@ struct copy {
     const struct tierce_chain *chain;
     const struct tierce_copy_opts *opts;
     uint64_t to_block;
-    size_t from, to; /* rungs */
+    size_t from, to; /* levels */
     uint64_t deadline_ns;
     uint64_t era; /* operate.h */
     struct tierce__keys keys;
     struct tierce__shape tail_shape;
 };
 
-static size_t search(const struct copy *copy, uint32_t rungs, const struct tierce__key *keys,
+static size_t search(const struct copy *copy, uint32_t levels, const struct tierce__key *keys,
                      size_t count)
 {
     struct tierce__unasked unasked;
-    return tierce__storage_search(copy->engine, rungs, keys, count, NULL, &unasked);
+    return tierce__storage_search(copy->engine, levels, keys, count, NULL, &unasked);
 }
 
 /* ---- down ---- */
@@ -169,11 +169,11 @@ static size_t remove_source(struct copy *copy, size_t count)
     return held;
 }
 
-static int find_rung(const struct tierce_engine *engine, enum tierce_origin origin, size_t *rung)
+static int find_level(const struct tierce_engine *engine, enum tierce_origin origin, size_t *level)
 {
-    for (size_t i = 0; i < engine->rung_count; i++) {
-        if (engine->rungs[i].origin == origin) {
-            *rung = i;
+    for (size_t i = 0; i < engine->level_count; i++) {
+        if (engine->levels[i].origin == origin) {
+            *level = i;
             return 0;
         }
     }
@@ -184,8 +184,8 @@ static int init_copy(struct copy *copy)
 {
     const struct tierce_copy_opts *opts = copy->opts;
     if (opts->size != sizeof(*opts) || opts->from == opts->to ||
-        find_rung(copy->engine, opts->from, &copy->from) < 0 ||
-        find_rung(copy->engine, opts->to, &copy->to) < 0 || (copy->from > 0 && copy->to > 0))
+        find_level(copy->engine, opts->from, &copy->from) < 0 ||
+        find_level(copy->engine, opts->to, &copy->to) < 0 || (copy->from > 0 && copy->to > 0))
         return TIERCE_E_ARGUMENT;
     copy->deadline_ns = tierce__deadline_in_ms(
         opts->timeout_ms > 0 ? opts->timeout_ms : copy->engine->settings.load_ms);
@@ -203,7 +203,7 @@ int64_t tierce_copy(struct tierce_view *view, const struct tierce_chain *chain, 
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (view->engine->rung_count == 0)
+    if (view->engine->level_count == 0)
         return TIERCE_E_UNSUPPORTED;
     struct copy copy = {
         .engine = view->engine, .view = view, .chain = chain, .opts = opts, .to_block = to_block};

@@ -425,7 +425,7 @@ const char *tierce__engine_disk_error(const struct tierce_engine *engine)
 uint32_t tierce__engine_tiers(const struct tierce_engine *engine)
 {
     uint32_t tiers = 0;
-    for (size_t i = 0; i < engine->rung_count; i++)
-        tiers |= 1u << engine->rungs[i].origin;
+    for (size_t i = 0; i < engine->level_count; i++)
+        tiers |= 1u << engine->levels[i].origin;
     return tiers;
 }

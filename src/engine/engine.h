@@ -94,8 +94,8 @@ struct tierce_engine {
     struct tierce__smalls *smalls; /* small named values in memory; NULL without tiers */
     struct tierce__client
         *client; /* instead of tiers and a pool: asks a node (client.h); or NULL */
-    struct tierce__rung rungs[TIERCE__TIERS_MAX];
-    size_t rung_count;
+    struct tierce__level levels[TIERCE__TIERS_MAX];
+    size_t level_count;
 
     struct tierce__fetches fetches;
     struct tierce__asks asks;

@@ -37,10 +37,10 @@ static void end_line(struct tierce_engine *engine, struct tierce__line *line,
 {
     uint64_t beyond_memory = found->blocks - found->memory_blocks;
     struct tierce__access_tier tiers[] = {
-        {.name = engine->rungs[0].tier->ops->name, .blocks = found->memory_blocks},
-        {.name = engine->rung_count > 1 ? engine->rungs[1].tier->ops->name : "",
+        {.name = engine->levels[0].tier->ops->name, .blocks = found->memory_blocks},
+        {.name = engine->level_count > 1 ? engine->levels[1].tier->ops->name : "",
          .blocks = beyond_memory}};
-    tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
+    tierce__access_end(engine->access_log, line, tiers, engine->level_count > 1 ? 2 : 1);
 }
 
 /* A lookup on its way: the leading chunks that were found, and why it is not all. */
@@ -49,7 +49,7 @@ struct lookup {
     const struct tierce_chain *chain;
     const struct tierce_lookup_opts *opts;
     uint64_t to_block;
-    uint32_t rungs; /* a bit for each that is searched */
+    uint32_t levels; /* a bit for each that is searched */
     uint64_t deadline_ns;
     struct tierce__keys keys;
     size_t in_memory;
@@ -62,7 +62,7 @@ struct lookup {
 static bool only_memory(const struct lookup *l)
 {
     return (l->opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0 ||
-           (l->opts->tiers != 0 && l->rungs == 1);
+           (l->opts->tiers != 0 && l->levels == 1);
 }
 
 /* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
@@ -112,14 +112,14 @@ static int find_more(struct lookup *l)
 {
     struct tierce_engine *engine = l->view->engine;
     tierce__why_prefetch(engine, &l->keys.keys[l->found]);
-    if (l->rungs == 1 && !l->refused)
+    if (l->levels == 1 && !l->refused)
         return 0; /* memory has been asked */
     size_t count = l->keys.count - l->found;
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
     struct tierce__search search = {
-        .rungs = l->rungs,
+        .levels = l->levels,
         .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns,
         .places = places};
     size_t there = tierce__storage_search_until(engine, &search, l->keys.keys + l->found, count);
@@ -155,7 +155,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     struct tierce__sibling_hit hit;
     struct tierce__sibling_want want;
     tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
-    want.rungs = l->rungs;
+    want.levels = l->levels;
     want.deadline_ns = l->deadline_ns;
     tierce__sibling_find(l->view, &hit, &want);
     if (!tierce__sibling_pays(l->view, &hit, &want))
@@ -198,7 +198,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
     int rc = 0;
     if (tierce__engine_mode(engine) == TIERCE_MODE_BYPASS)
         return find_nothing(l, first, out);
-    size_t asked = (l->rungs & 1u) != 0 ? l->keys.count - first : 0;
+    size_t asked = (l->levels & 1u) != 0 ? l->keys.count - first : 0;
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
         rc = pin_prefix(l, wanted, asked);
     else
@@ -252,7 +252,7 @@ int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chai
                        .opts = opts,
                        .to_block = to_block,
                        .deadline_ns = tierce__deadline_in_ms(tierce__lookup_wait_ms(view, opts)),
-                       .rungs = memory_only ? 1u : tierce__rungs_of(engine, opts->tiers)};
+                       .levels = memory_only ? 1u : tierce__levels_of(engine, opts->tiers)};
     int rc = tierce__keys_init(&l.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;

@@ -43,32 +43,32 @@ static const struct tierce__policy_ops *policy_of(const struct tierce_config *co
 }
 
 /* A tier reports added and removed chunks, under its lock. */
-static void watch_rung(void *arg, const struct tierce__tier_event *event)
+static void watch_level(void *arg, const struct tierce__tier_event *event)
 {
-    const struct tierce__rung *rung = arg;
-    size_t index = (size_t)(rung - rung->engine->rungs);
+    const struct tierce__level *level = arg;
+    size_t index = (size_t)(level - level->engine->levels);
     if (tierce__smalls_is_page(event->key)) { /* pages are internal to smalls */
         if (!event->admitted)
-            tierce__smalls_page_left(rung->engine->smalls, event->key);
+            tierce__smalls_page_left(level->engine->smalls, event->key);
         return;
     }
-    tierce__why_note(rung->engine, index, event);
-    tierce__events_tell(rung->engine->events, index, event);
+    tierce__why_note(level->engine, index, event);
+    tierce__events_tell(level->engine->events, index, event);
 }
 
-void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
-                             enum tierce_origin origin, const char *policy, uint64_t window_bytes)
+void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier *tier,
+                              enum tierce_origin origin, const char *policy, uint64_t window_bytes)
 {
-    TIERCE_ASSERT(engine->rung_count < TIERCE__TIERS_MAX);
-    struct tierce__rung *rung = &engine->rungs[engine->rung_count++];
-    rung->engine = engine;
-    rung->policy = policy;
-    rung->tier = tier;
-    rung->origin = origin;
-    rung->window_bytes = window_bytes;
-    tier->ops->watch(tier, watch_rung, rung);
-    tierce__health_init(&rung->health, &engine->settings.health);
-    rung->health.shared = (tier->ops->caps & TIERCE__TIER_SHARED) != 0;
+    TIERCE_ASSERT(engine->level_count < TIERCE__TIERS_MAX);
+    struct tierce__level *level = &engine->levels[engine->level_count++];
+    level->engine = engine;
+    level->policy = policy;
+    level->tier = tier;
+    level->origin = origin;
+    level->window_bytes = window_bytes;
+    tier->ops->watch(tier, watch_level, level);
+    tierce__health_init(&level->health, &engine->settings.health);
+    level->health.shared = (tier->ops->caps & TIERCE__TIER_SHARED) != 0;
 }
 
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
@@ -95,8 +95,8 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                    .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
                    .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
-        tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
-                                policy_of(config, TIERCE__ENGINE_MEMORY_POLICY)->name, 0);
+        tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_MEMORY,
+                                 policy_of(config, TIERCE__ENGINE_MEMORY_POLICY)->name, 0);
     return rc == 0
                ? tierce__smalls_create(&engine->smalls, tier, engine->pool, &engine->object_walks)
                : rc;
@@ -131,8 +131,9 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
     if (status == 0) {
-        tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
-                                tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
+        tierce__engine_add_level(
+            engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
+            tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
         return 0;
     }
     if (engine->disk_error[0] == '\0') /* there was no memory, or the options are invalid */
@@ -234,11 +235,11 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
 
 static bool close_tiers(struct tierce_engine *engine)
 {
-    while (engine->rung_count > 0) {
-        struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
+    while (engine->level_count > 0) {
+        struct tierce__tier *tier = engine->levels[engine->level_count - 1].tier;
         if (!tier->ops->close(tier, engine->close_deadline_ns))
             return false;
-        tierce__health_fini(&engine->rungs[--engine->rung_count].health);
+        tierce__health_fini(&engine->levels[--engine->level_count].health);
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     return true;
@@ -307,10 +308,10 @@ static int64_t clear(struct tierce_engine *engine, uint32_t tiers, const struct 
 
 /* ---- counting ---- */
 
-static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
+static void add_disk_stats(const struct tierce__level *level, struct tierce_engine_stats *out)
 {
     struct tierce__tier_stats s;
-    rung->tier->ops->stats(rung->tier, &s);
+    level->tier->ops->stats(level->tier, &s);
     out->disk_chunks_now = (int64_t)s.chunks;
     out->disk_durable_chunks_now = (int64_t)s.durable_chunks;
     out->disk_bytes_now = (int64_t)s.used_bytes;
@@ -319,28 +320,28 @@ static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine
     out->disk_evictions = (int64_t)s.evicted_chunks;
     out->disk_dropped_puts = (int64_t)s.dropped_puts;
     out->disk_written_bytes_today = (int64_t)s.written_bytes_today;
-    out->disk_in_service_now = tierce__health_serves(&rung->health);
+    out->disk_in_service_now = tierce__health_serves(&level->health);
     out->disk_full_now = s.full || s.rejects;
 }
 
-static void add_remote_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
+static void add_remote_stats(const struct tierce__level *level, struct tierce_engine_stats *out)
 {
     struct tierce__tier_stats s;
-    rung->tier->ops->stats(rung->tier, &s);
+    level->tier->ops->stats(level->tier, &s);
     out->remote_stored_chunks += (int64_t)s.put_chunks;
     out->remote_stored_bytes += (int64_t)s.put_bytes;
     out->remote_queued_bytes_now += (int64_t)s.queued_bytes;
     out->remote_dropped_puts += (int64_t)s.dropped_puts;
     out->remote_errors += (int64_t)s.errors;
     out->remotes_now++;
-    out->remotes_in_service_now += tierce__health_serves(&rung->health);
+    out->remotes_in_service_now += tierce__health_serves(&level->health);
 }
 
 static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
 {
-    TIERCE_DASSERT(engine->rung_count > 0);
+    TIERCE_DASSERT(engine->level_count > 0);
     struct tierce__tier_stats memory;
-    engine->rungs[0].tier->ops->stats(engine->rungs[0].tier, &memory);
+    engine->levels[0].tier->ops->stats(engine->levels[0].tier, &memory);
     struct tierce__pool_stats pool;
     tierce__pool_stats(engine->pool, &pool);
     out->memory_chunks_now = (int64_t)memory.chunks;
@@ -348,11 +349,11 @@ static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *
     out->memory_bytes_now = (int64_t)pool.used_bytes;
     out->memory_cap_bytes = (int64_t)pool.cap_bytes;
     out->leases_now = (int64_t)tierce__pool_leases(engine->pool);
-    for (size_t i = 1; i < engine->rung_count; i++) {
-        if (engine->rungs[i].origin == TIERCE_ORIGIN_DISK)
-            add_disk_stats(&engine->rungs[i], out);
+    for (size_t i = 1; i < engine->level_count; i++) {
+        if (engine->levels[i].origin == TIERCE_ORIGIN_DISK)
+            add_disk_stats(&engine->levels[i], out);
         else
-            add_remote_stats(&engine->rungs[i], out);
+            add_remote_stats(&engine->levels[i], out);
     }
     out->tombstones_now = (int64_t)tierce__tombstones_count(atomic_load(&engine->tombstones));
     out->memory_only_now = engine->settings.has_disk && !out->disk_in_service_now;
@@ -365,24 +366,24 @@ static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *
 
 /* ---- tiers by name ---- */
 
-uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers)
+uint32_t tierce__levels_of(const struct tierce_engine *engine, uint32_t tiers)
 {
-    uint32_t rungs = 0;
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if (tiers == 0 || (tiers & 1u << engine->rungs[rung].origin) != 0)
-            rungs |= 1u << rung;
+    uint32_t levels = 0;
+    for (size_t level = 0; level < engine->level_count; level++) {
+        if (tiers == 0 || (tiers & 1u << engine->levels[level].origin) != 0)
+            levels |= 1u << level;
     }
-    return rungs;
+    return levels;
 }
 
-uint32_t tierce__rungs_local(const struct tierce_engine *engine)
+uint32_t tierce__levels_local(const struct tierce_engine *engine)
 {
-    uint32_t rungs = 0;
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if (!engine->rungs[rung].health.shared)
-            rungs |= 1u << rung;
+    uint32_t levels = 0;
+    for (size_t level = 0; level < engine->level_count; level++) {
+        if (!engine->levels[level].health.shared)
+            levels |= 1u << level;
     }
-    return rungs;
+    return levels;
 }
 
 const struct tierce__lender tierce__own_tiers = {

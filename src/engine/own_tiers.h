@@ -6,14 +6,14 @@
 #include "store/tier.h"
 
 /* The next slower tier; while the engine is opened. [transfer] tier, on success of open. */
-void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
-                             enum tierce_origin origin, const char *policy, uint64_t window_bytes);
+void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier *tier,
+                              enum tierce_origin origin, const char *policy, uint64_t window_bytes);
 
-/* A bit for each rung that a mask of 1u << enum tierce_origin names; all for 0. */
-uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers);
+/* A bit for each level that a mask of 1u << enum tierce_origin names; all for 0. */
+uint32_t tierce__levels_of(const struct tierce_engine *engine, uint32_t tiers);
 
-/* A bit for each rung that answers a lookup without a network. */
-uint32_t tierce__rungs_local(const struct tierce_engine *engine);
+/* A bit for each level that answers a lookup without a network. */
+uint32_t tierce__levels_local(const struct tierce_engine *engine);
 
 /* Functions of the table tierce__own_tiers (lender.h), each in the file that is named here. */
 

@@ -149,8 +149,8 @@ static void name_tier(char *name, size_t room, const struct tierce_engine *engin
                       const char *scheme)
 {
     unsigned same = 1;
-    for (size_t i = 0; i < engine->rung_count; i++)
-        same += strncmp(engine->rungs[i].tier->ops->name, scheme, strlen(scheme)) == 0;
+    for (size_t i = 0; i < engine->level_count; i++)
+        same += strncmp(engine->levels[i].tier->ops->name, scheme, strlen(scheme)) == 0;
     if (same == 1)
         snprintf(name, room, "%s", scheme);
     else
@@ -195,10 +195,10 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
                                     tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
         return rc;
     }
-    tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_REMOTE, "",
-                            tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
+    tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_REMOTE, "",
+                             tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
     tierce__url_store_name(store, sizeof(store), url);
-    engine->rungs[engine->rung_count - 1].store = XXH3_64bits(store, strlen(store));
+    engine->levels[engine->level_count - 1].store = XXH3_64bits(store, strlen(store));
     return 0;
 }
 

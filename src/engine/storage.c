@@ -22,20 +22,20 @@
 static void apply_change(struct tierce_engine *engine, size_t index,
                          enum tierce__health_change change, int status)
 {
-    const struct tierce__rung *rung = &engine->rungs[index];
+    const struct tierce__level *level = &engine->levels[index];
     if (change == TIERCE__HEALTH_LOST) {
         tierce__fetches_abandon(engine, index);
         tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
         char why[TIERCE__TIER_WHY_BYTES] = "";
-        if (rung->tier->ops->why != NULL)
-            rung->tier->ops->why(rung->tier, why);
+        if (level->tier->ops->why != NULL)
+            level->tier->ops->why(level->tier, why);
         tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
-                    "tier=%s last_error=\"%s\" retry_ms=%u%s%s%s", rung->tier->ops->name,
-                    tierce_strerror(status), rung->health.limits.retry_ms,
+                    "tier=%s last_error=\"%s\" retry_ms=%u%s%s%s", level->tier->ops->name,
+                    tierce_strerror(status), level->health.limits.retry_ms,
                     why[0] != '\0' ? " why=\"" : "", why, why[0] != '\0' ? "\"" : "");
     } else if (change == TIERCE__HEALTH_BACK) {
         tierce__count(engine, TIERCE__STAT_breaker_recoveries, 1);
-        tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s", rung->tier->ops->name);
+        tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s", level->tier->ops->name);
     }
 }
 
@@ -44,11 +44,11 @@ static bool is_forgetting(const struct tierce__store_req *req)
     return req->op == TIERCE__STORE_CLEAR || req->op == TIERCE__STORE_DELETE;
 }
 
-void tierce__storage_note(struct tierce_engine *engine, size_t rung,
+void tierce__storage_note(struct tierce_engine *engine, size_t level,
                           const struct tierce__store_req *req)
 {
-    struct tierce__rung *r = &engine->rungs[rung];
-    if (rung == 0 || is_forgetting(req) || req->recalled)
+    struct tierce__level *r = &engine->levels[level];
+    if (level == 0 || is_forgetting(req) || req->recalled)
         return;
     if (tierce__health_is_unanswered(&r->health, req))
         tierce__count(engine, TIERCE__STAT_lookups_unanswered, 1);
@@ -56,15 +56,15 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
     else if (tierce__health_is_fault(req->status) && req->status != TIERCE_E_DOWN)
         tierce__count(engine, TIERCE__STAT_device_failures, 1);
-    apply_change(engine, rung, tierce__health_note(&r->health, req), req->status);
+    apply_change(engine, level, tierce__health_note(&r->health, req), req->status);
 }
 
-bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
+bool tierce__storage_submit(struct tierce_engine *engine, size_t level,
                             struct tierce__store_req *req)
 {
-    struct tierce__rung *r = &engine->rungs[rung];
+    struct tierce__level *r = &engine->levels[level];
     /* Memory has no device that could fail, and a deletion does not use one. */
-    bool pass = rung == 0 || is_forgetting(req) || tierce__health_pass(&r->health, req);
+    bool pass = level == 0 || is_forgetting(req) || tierce__health_pass(&r->health, req);
     if (pass)
         r->tier->ops->submit(r->tier, req);
     return pass;
@@ -83,20 +83,20 @@ static void note_answer(struct tierce__store_req *req)
     (void)tierce__await_answer(&w->await);
 }
 
-static bool submit(struct tierce_engine *engine, size_t rung, struct waiter *w)
+static bool submit(struct tierce_engine *engine, size_t level, struct waiter *w)
 {
     w->req.done = note_answer;
     w->req.arg = w;
     tierce__await_begin(&w->await);
     tierce__await_expect(&w->await);
-    return tierce__storage_submit(engine, rung, &w->req);
+    return tierce__storage_submit(engine, level, &w->req);
 }
 
-static int await_status(struct tierce_engine *engine, size_t rung, struct waiter *w, bool is_asked)
+static int await_status(struct tierce_engine *engine, size_t level, struct waiter *w, bool is_asked)
 {
     if (is_asked) {
         (void)tierce__await_end(&w->await, TIERCE__DEADLINE_NEVER);
-        tierce__storage_note(engine, rung, &w->req);
+        tierce__storage_note(engine, level, &w->req);
     } else {
         w->req.status = TIERCE_E_DOWN;
         w->req.found = 0;
@@ -105,9 +105,9 @@ static int await_status(struct tierce_engine *engine, size_t rung, struct waiter
 }
 
 /* Submits and waits. The tier answers by the request's deadline, so the wait is bounded by it. */
-static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
+static int ask(struct tierce_engine *engine, size_t level, struct waiter *w)
 {
-    return await_status(engine, rung, w, submit(engine, rung, w));
+    return await_status(engine, level, w, submit(engine, level, w));
 }
 
 /* ---- background requests ---- */
@@ -120,7 +120,7 @@ struct detached {
     struct tierce__store_req req;
     struct tierce__storage_chunk chunk;
     struct tierce_engine *engine;
-    size_t rung;
+    size_t level;
     struct tierce__written *written; /* of a PUT, or NULL */
     struct tierce__buf *held;        /* of a PUT that may replace tails, or NULL */
     struct tierce__fetch_ban ban;    /* of a chunk that proved wrong */
@@ -159,7 +159,7 @@ static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
     if (d->req.op == TIERCE__STORE_PUT && status < 0)
-        tierce__why_refused(engine, d->rung, &d->chunk.key, status);
+        tierce__why_refused(engine, d->level, &d->chunk.key, status);
     leave_written(d->written);
     if (d->banned)
         tierce__fetch_ban_end(engine, &d->ban);
@@ -178,9 +178,9 @@ static void free_detached(struct detached *d, int status)
 static void detached_done(struct tierce__store_req *req)
 {
     struct detached *d = req->arg;
-    tierce__storage_note(d->engine, d->rung, req);
+    tierce__storage_note(d->engine, d->level, req);
     if (d->held != NULL && req->status == 0)
-        tierce__tails_end(d->engine, d->rung, &d->chunk, d->held);
+        tierce__tails_end(d->engine, d->level, &d->chunk, d->held);
     free_detached(d, req->status);
 }
 
@@ -193,13 +193,13 @@ static void submit_detached(struct detached *d)
     d->number = ++engine->unattended_made;
     tierce__list_push_back(&engine->unattended, &d->node);
     tierce__lock_drop(&engine->lock);
-    if (!tierce__storage_submit(engine, d->rung, &d->req))
+    if (!tierce__storage_submit(engine, d->level, &d->req))
         free_detached(d, TIERCE_E_DOWN);
 }
 
 struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes)
 {
-    struct tierce__tier *memory = engine->rungs[0].tier;
+    struct tierce__tier *memory = engine->levels[0].tier;
     struct tierce__buf *buf = NULL;
     /* Each round frees something or ends the loop, so it is bounded by the chunks in memory. */
     for (;;) {
@@ -211,7 +211,7 @@ struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t
     }
 }
 
-void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
+void tierce__storage_sample(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key, uint64_t bytes)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
@@ -222,7 +222,7 @@ void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
         return;
     }
     d->engine = engine;
-    d->rung = rung;
+    d->level = level;
     d->chunk.key = *key;
     d->req =
         (struct tierce__store_req){.op = TIERCE__STORE_GET,
@@ -234,22 +234,23 @@ void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
     submit_detached(d);
 }
 
-void tierce__storage_try(struct tierce_engine *engine, size_t rung, const struct tierce__key *asked)
+void tierce__storage_try(struct tierce_engine *engine, size_t level,
+                         const struct tierce__key *asked)
 {
-    struct tierce__health *health = &engine->rungs[rung].health;
+    struct tierce__health *health = &engine->levels[level].health;
     struct tierce__key key = *asked;
     (void)tierce__health_proven(health, &key);
     if (tierce__health_is_due(health))
-        tierce__storage_sample(engine, rung, &key, TIERCE__CHUNK_ALIGN);
+        tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
 }
 
-static void ping(struct tierce_engine *engine, size_t rung)
+static void ping(struct tierce_engine *engine, size_t level)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
     if (d == NULL)
         return;
     d->engine = engine;
-    d->rung = rung;
+    d->level = level;
     d->req = (struct tierce__store_req){
         .op = TIERCE__STORE_PING, .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms)};
     submit_detached(d);
@@ -259,26 +260,26 @@ static void ping(struct tierce_engine *engine, size_t rung)
  * it is there. */
 void tierce__storage_probe(struct tierce_engine *engine)
 {
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+    for (size_t level = 1; level < engine->level_count; level++) {
         struct tierce__key key;
-        struct tierce__health *health = &engine->rungs[rung].health;
+        struct tierce__health *health = &engine->levels[level].health;
         if (!tierce__health_is_due(health))
             continue;
         if (tierce__health_proven(health, &key))
-            tierce__storage_sample(engine, rung, &key, TIERCE__CHUNK_ALIGN);
+            tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
         else if (health->shared)
-            ping(engine, rung);
+            ping(engine, level);
     }
 }
 
 /* ---- interface for lookups, loads and stores ---- */
 
-/* The number of leading keys that a rung holds, and in *status why the count ends there. */
-static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
+/* The number of leading keys that a level holds, and in *status why the count ends there. */
+static size_t ask_prefix(struct tierce_engine *engine, size_t level, const struct tierce__key *keys,
                          size_t count, struct tierce__store_req *with, int *status)
 {
-    if (!tierce__health_serves(&engine->rungs[rung].health)) {
-        tierce__storage_try(engine, rung, keys);
+    if (!tierce__health_serves(&engine->levels[level].health)) {
+        tierce__storage_try(engine, level, keys);
         *status = TIERCE_E_DOWN;
         return 0;
     }
@@ -286,107 +287,107 @@ static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct
     w.req.op = TIERCE__STORE_LOOKUP;
     w.req.keys = keys;
     w.req.key_count = count;
-    *status = ask(engine, rung, &w);
+    *status = ask(engine, level, &w);
     TIERCE_ASSERT(w.req.found <= count);
     return w.req.found;
 }
 
-size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
+size_t tierce__storage_recall(struct tierce_engine *engine, size_t level,
                               const struct tierce__key *keys, size_t count,
                               enum tierce__tier_recall recall, int *status)
 {
     struct tierce__store_req with = {.recall = recall};
-    return ask_prefix(engine, rung, keys, count, &with, status);
+    return ask_prefix(engine, level, keys, count, &with, status);
 }
 
-/* The first tier that is out of service, or rung_count. */
+/* The first tier that is out of service, or level_count. */
 static size_t find_left(const struct tierce_engine *engine)
 {
-    size_t rung = 0;
-    while (rung < engine->rung_count && tierce__health_serves(&engine->rungs[rung].health))
-        rung++;
-    return rung;
+    size_t level = 0;
+    while (level < engine->level_count && tierce__health_serves(&engine->levels[level].health))
+        level++;
+    return level;
 }
 
 static bool finds_nothing(const struct tierce_engine *engine)
 {
-    return engine->settings.recompute_all && find_left(engine) < engine->rung_count;
+    return engine->settings.recompute_all && find_left(engine) < engine->level_count;
 }
 
-/* The part of a search that asks one rung. */
-static size_t search_rung(struct tierce_engine *engine, struct tierce__search *part, size_t rung,
-                          const struct tierce__key *keys, size_t count)
+/* The part of a search that asks one level. */
+static size_t search_level(struct tierce_engine *engine, struct tierce__search *part, size_t level,
+                           const struct tierce__key *keys, size_t count)
 {
     struct tierce__store_req with = {.deadline_ns = part->deadline_ns};
-    part->unasked = (struct tierce__unasked){.rung = rung};
-    size_t found = ask_prefix(engine, rung, keys, count, &with, &part->unasked.status);
+    part->unasked = (struct tierce__unasked){.level = level};
+    size_t found = ask_prefix(engine, level, keys, count, &with, &part->unasked.status);
     if (part->places != NULL)
-        memset(part->places, (int)rung, found);
+        memset(part->places, (int)level, found);
     return found;
 }
 
-/* The part of a search that asks a rung, or all remote stores: these come last, and are asked
- * together. *rung: where the next part begins. */
-static size_t search_part(struct tierce_engine *engine, struct tierce__search *part, size_t *rung,
+/* The part of a search that asks a level, or all remote stores: these come last, and are asked
+ * together. *level: where the next part begins. */
+static size_t search_part(struct tierce_engine *engine, struct tierce__search *part, size_t *level,
                           const struct tierce__key *keys, size_t count)
 {
-    size_t first = *rung;
-    if (!engine->rungs[first].health.shared || part->asks_anew) {
-        *rung = first + 1;
-        return search_rung(engine, part, first, keys, count);
+    size_t first = *level;
+    if (!engine->levels[first].health.shared || part->asks_anew) {
+        *level = first + 1;
+        return search_level(engine, part, first, keys, count);
     }
-    *rung = engine->rung_count;
-    part->rungs &= ~((1u << first) - 1);
+    *level = engine->level_count;
+    part->levels &= ~((1u << first) - 1);
     return tierce__ask_stores(engine, part, keys, count);
 }
 
-/* The waterfall. search->unasked: of the rung that could not be asked last for the first key that
+/* The waterfall. search->unasked: of the level that could not be asked last for the first key that
  * is missing. */
 size_t tierce__storage_search_until(struct tierce_engine *engine, struct tierce__search *search,
                                     const struct tierce__key *keys, size_t count)
 {
     size_t at = 0, before,
-           left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
-    uint32_t rungs = search->rungs;
+           left = engine->settings.recompute_all ? find_left(engine) : engine->level_count;
+    uint32_t levels = search->levels;
     search->unasked = (struct tierce__unasked){0};
-    if (left < engine->rung_count) {
-        search->unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
+    if (left < engine->level_count) {
+        search->unasked = (struct tierce__unasked){.level = left, .status = TIERCE_E_DOWN};
         return 0;
     }
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
-        for (size_t rung = 0; rung < engine->rung_count && at < count;) {
+        for (size_t level = 0; level < engine->level_count && at < count;) {
             struct tierce__search part = *search;
-            if ((rungs & 1u << rung) == 0) {
-                rung++;
+            if ((levels & 1u << level) == 0) {
+                level++;
                 continue;
             }
             if (part.places != NULL)
                 part.places += at;
-            size_t found = search_part(engine, &part, &rung, keys + at, count - at);
+            size_t found = search_part(engine, &part, &level, keys + at, count - at);
             if (part.unasked.status < 0)
                 search->unasked = part.unasked;
             else if (found > 0)
                 search->unasked = (struct tierce__unasked){0};
             at += found;
         }
-    } while ((rungs & (rungs - 1)) != 0 && at > before && at < count);
+    } while ((levels & (levels - 1)) != 0 && at > before && at < count);
     return at;
 }
 
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
-                            size_t count, size_t rung_limit, uint8_t *places)
+                            size_t count, size_t level_limit, uint8_t *places)
 {
     struct tierce__unasked unasked;
-    return tierce__storage_search(engine, (1u << rung_limit) - 1, keys, count, places, &unasked);
+    return tierce__storage_search(engine, (1u << level_limit) - 1, keys, count, places, &unasked);
 }
 
-size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
+size_t tierce__storage_search(struct tierce_engine *engine, uint32_t levels,
                               const struct tierce__key *keys, size_t count, uint8_t *places,
                               struct tierce__unasked *unasked)
 {
-    struct tierce__search search = {.rungs = rungs,
+    struct tierce__search search = {.levels = levels,
                                     .deadline_ns =
                                         tierce__deadline_in_ms(engine->settings.lookup_ms),
                                     .places = places};
@@ -400,29 +401,29 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
 {
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     size_t most = 0;
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
+    for (size_t level = 0; level < engine->level_count; level++) {
+        if ((engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
         struct tierce__store_req with = {.deadline_ns = deadline_ns, .durable = true};
         int status;
-        size_t found = ask_prefix(engine, rung, keys, count, &with, &status);
+        size_t found = ask_prefix(engine, level, keys, count, &with, &status);
         most = found > most ? found : most;
     }
     return most;
 }
 
-size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
+size_t tierce__storage_siblings(struct tierce_engine *engine, size_t level,
                                 struct tierce__sibling *siblings, const struct tierce__key *first,
                                 uint64_t deadline_ns)
 {
-    if (finds_nothing(engine) || !tierce__health_serves(&engine->rungs[rung].health))
+    if (finds_nothing(engine) || !tierce__health_serves(&engine->levels[level].health))
         return 0;
     struct waiter w = {.req = {.op = TIERCE__STORE_SIBLINGS,
                                .deadline_ns = deadline_ns,
                                .keys = first,
                                .key_count = 1,
                                .siblings = siblings}};
-    if (ask(engine, rung, &w) < 0)
+    if (ask(engine, level, &w) < 0)
         return 0;
     TIERCE_ASSERT(w.req.found <= TIERCE__SIBLINGS_MAX);
     return w.req.found;
@@ -430,7 +431,7 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
 
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key)
 {
-    return tierce__storage_find(engine, key, 1, engine->rung_count, NULL) == 1;
+    return tierce__storage_find(engine, key, 1, engine->level_count, NULL) == 1;
 }
 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
@@ -479,7 +480,7 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                             const struct tierce__storage_chunk *chunk,
                                             const struct tierce__buf *before)
 {
-    struct tierce__tier *memory = engine->rungs[0].tier;
+    struct tierce__tier *memory = engine->levels[0].tier;
     return memory->ops->reserve(
         memory, &(struct tierce__reserve){.key = &chunk->key,
                                           .parent = chunk->has_parent ? &chunk->parent : NULL,
@@ -524,16 +525,16 @@ int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__s
     return ask(engine, 0, &w);
 }
 
-int tierce__storage_put(struct tierce_engine *engine, size_t rung, uint64_t era,
+int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era,
                         const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     struct waiter w = {0};
     tierce__storage_fill_put(&w.req, chunk, buf);
     if (!tierce__era_enter(engine, era))
         return TIERCE_E_CANCELLED;
-    bool is_asked = submit(engine, rung, &w);
+    bool is_asked = submit(engine, level, &w);
     tierce__era_leave(engine, era); /* a clear that comes now cancels the put */
-    return await_status(engine, rung, &w, is_asked);
+    return await_status(engine, level, &w, is_asked);
 }
 
 /* A PUT that could not even be made. */
@@ -548,48 +549,48 @@ void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__w
                                   const struct tierce__key *keys, size_t count)
 {
     *writes = (struct tierce__writes){0};
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+    for (size_t level = 1; level < engine->level_count; level++) {
         struct tierce__written *written =
             tierce__alloc(sizeof(*written) + count * sizeof(written->keys[0]));
         if (written == NULL)
             return;
         atomic_init(&written->left, 1);
-        written->tier = engine->rungs[rung].tier;
+        written->tier = engine->levels[level].tier;
         written->count = count;
         memcpy(written->keys, keys, count * sizeof(written->keys[0]));
-        writes->rungs[rung] = written;
+        writes->levels[level] = written;
     }
 }
 
 void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes)
 {
-    for (size_t rung = 1; rung < engine->rung_count; rung++)
-        leave_written(writes->rungs[rung]);
+    for (size_t level = 1; level < engine->level_count; level++)
+        leave_written(writes->levels[level]);
 }
 
-void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
+void tierce__storage_write(struct tierce_engine *engine, uint32_t levels,
                            struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
                            struct tierce__buf *buf)
 {
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        if ((rungs & 1u << rung) == 0)
+    for (size_t level = 1; level < engine->level_count; level++) {
+        if ((levels & 1u << level) == 0)
             continue;
         struct detached *d = tierce__calloc(1, sizeof(*d));
         if (d == NULL) {
-            tierce__why_refused(engine, rung, &chunk->key, -ENOMEM);
+            tierce__why_refused(engine, level, &chunk->key, -ENOMEM);
             miss_put(engine, -ENOMEM);
             continue;
         }
         d->engine = engine;
-        d->rung = rung;
+        d->level = level;
         d->chunk = *chunk;
         tierce__storage_fill_put(&d->req, &d->chunk, buf);
         d->req.needs_parent = true;
-        if (tierce__tails_may_end(engine, rung, chunk)) {
+        if (tierce__tails_may_end(engine, level, chunk)) {
             tierce__buf_acquire(buf);
             d->held = buf;
         }
-        d->written = writes->rungs[rung];
+        d->written = writes->levels[level];
         if (d->written != NULL)
             atomic_fetch_add_explicit(&d->written->left, 1, memory_order_relaxed);
         submit_detached(d);
@@ -598,17 +599,17 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
 
 /* Submits a DELETE or a HIDE in the background; without memory it does nothing. Until it is
  * answered, the wrong chunk may still be read there. */
-static void drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+static void drop(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                  enum tierce__store_op op, enum tierce__tier_left left, bool proved_wrong)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
-    bool ban = proved_wrong && rung > 0;
+    bool ban = proved_wrong && level > 0;
     if (ban)
-        tierce__fetch_ban_begin(engine, d != NULL ? &d->ban : NULL, rung, key);
+        tierce__fetch_ban_begin(engine, d != NULL ? &d->ban : NULL, level, key);
     if (d == NULL)
         return;
     d->engine = engine;
-    d->rung = rung;
+    d->level = level;
     d->banned = ban;
     d->chunk.key = *key;
     d->req = (struct tierce__store_req){.op = op,
@@ -621,39 +622,39 @@ static void drop(struct tierce_engine *engine, size_t rung, const struct tierce_
     submit_detached(d);
 }
 
-void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+void tierce__storage_drop(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                           enum tierce__tier_left left)
 {
-    drop(engine, rung, key, TIERCE__STORE_DELETE, left, false);
+    drop(engine, level, key, TIERCE__STORE_DELETE, left, false);
 }
 
-void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
+void tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
                                 const struct tierce__key *key, int why)
 {
     bool sum = why == TIERCE_E_CHECKSUM;
     tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
     tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
-                engine->rungs[rung].tier->ops->name, tierce_strerror(why));
+                engine->levels[level].tier->ops->name, tierce_strerror(why));
     /* A chunk of another version is valid for another build, which may still need it. */
     if (why == TIERCE_E_VERSION)
-        drop(engine, rung, key, TIERCE__STORE_HIDE, TIERCE__LEFT_VERSION, true);
+        drop(engine, level, key, TIERCE__STORE_HIDE, TIERCE__LEFT_VERSION, true);
     else
-        drop(engine, rung, key, TIERCE__STORE_DELETE,
+        drop(engine, level, key, TIERCE__STORE_DELETE,
              sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY, true);
 }
 
-void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t rungs,
+void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t levels,
                            const struct tierce__key *keys, size_t count, size_t used)
 {
-    for (size_t rung = first; rung < rungs; rung++) {
-        struct tierce__tier *tier = engine->rungs[rung].tier;
+    for (size_t level = first; level < levels; level++) {
+        struct tierce__tier *tier = engine->levels[level].tier;
         tier->ops->touch(tier, keys, count, used);
     }
 }
 
 /* ---- clear and flush ---- */
 
-void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
+void tierce__storage_delete(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key)
 {
     struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
@@ -661,24 +662,24 @@ void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
                                .keys = key,
                                .key_count = 1,
                                .left = TIERCE__LEFT_DELETED}};
-    (void)ask(engine, rung, &w);
+    (void)ask(engine, level, &w);
 }
 
-static int flush(struct tierce_engine *engine, size_t rung, uint64_t deadline_ns, bool removals)
+static int flush(struct tierce_engine *engine, size_t level, uint64_t deadline_ns, bool removals)
 {
-    if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
+    if ((engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
         return 0;
     struct waiter w = {
         .req = {.op = TIERCE__STORE_FLUSH, .deadline_ns = deadline_ns, .removals = removals}};
-    return ask(engine, rung, &w);
+    return ask(engine, level, &w);
 }
 
-int tierce__storage_settle(struct tierce_engine *engine, size_t rung, uint64_t deadline_ns)
+int tierce__storage_settle(struct tierce_engine *engine, size_t level, uint64_t deadline_ns)
 {
-    return flush(engine, rung, deadline_ns, true);
+    return flush(engine, level, deadline_ns, true);
 }
 
-bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
+bool tierce__storage_may_return(struct tierce_engine *engine, size_t level,
                                 const struct tierce__key *key, uint64_t deadline_ns)
 {
     struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
@@ -686,11 +687,11 @@ bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
                                .keys = key,
                                .key_count = 1,
                                .only_asks = true}};
-    return (engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) != 0 &&
-           (ask(engine, rung, &w) < 0 || w.req.found > 0);
+    return (engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) != 0 &&
+           (ask(engine, level, &w) < 0 || w.req.found > 0);
 }
 
-int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
+int tierce__storage_take_out(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key, uint64_t deadline_ns, bool *unsettled)
 {
     struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
@@ -698,23 +699,23 @@ int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
                                .keys = key,
                                .key_count = 1,
                                .left = TIERCE__LEFT_DELETED}};
-    int rc = ask(engine, rung, &w);
+    int rc = ask(engine, level, &w);
     if (rc < 0 && rc != TIERCE_E_MISS)
         return rc;
     *unsettled |= w.req.found > 0;
     return rc == 0;
 }
 
-int tierce__storage_remove(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
-                           uint64_t deadline_ns)
+int tierce__storage_remove(struct tierce_engine *engine, size_t level,
+                           const struct tierce__key *key, uint64_t deadline_ns)
 {
     bool unsettled = false;
-    int rc = tierce__storage_take_out(engine, rung, key, deadline_ns, &unsettled);
-    int settled = rc >= 0 && unsettled ? tierce__storage_settle(engine, rung, deadline_ns) : 0;
+    int rc = tierce__storage_take_out(engine, level, key, deadline_ns, &unsettled);
+    int settled = rc >= 0 && unsettled ? tierce__storage_settle(engine, level, deadline_ns) : 0;
     return settled < 0 ? settled : rc;
 }
 
-int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
+int tierce__storage_read_head(struct tierce_engine *engine, size_t level,
                               const struct tierce__key *key, struct tierce__buf *buf,
                               uint64_t deadline_ns)
 {
@@ -724,17 +725,17 @@ int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
                                .key_count = 1,
                                .buf = buf,
                                .length = buf->bytes}};
-    return ask(engine, rung, &w);
+    return ask(engine, level, &w);
 }
 
-int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
+int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
                                const struct tierce__key *of)
 {
     struct waiter w = {.req = {.op = TIERCE__STORE_CLEAR,
                                .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
                                .keys = of,
                                .key_count = of != NULL}};
-    int rc = ask(engine, rung, &w);
+    int rc = ask(engine, level, &w);
     return rc < 0 ? rc : (int64_t)w.req.found;
 }
 
@@ -776,13 +777,13 @@ int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 
 int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
-    TIERCE_DASSERT(engine->rung_count > 0);
+    TIERCE_DASSERT(engine->level_count > 0);
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
     int first = wait_for_puts(engine, deadline_ns);
     if (first == TIERCE_E_DEADLINE)
         return first;
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        int rc = flush(engine, rung, deadline_ns, false);
+    for (size_t level = 1; level < engine->level_count; level++) {
+        int rc = flush(engine, level, deadline_ns, false);
         first = first == 0 ? rc : first;
     }
     return first;

@@ -11,7 +11,7 @@
 
 /*
  * The tiers of an engine in their waterfall (storage.c): find, lease, allocate, publish, write to
- * all, quarantine, flush. A *rung* is a tier's place in it.
+ * all, quarantine, flush. A *level* is a tier's place in it.
  *
  * No tier is called with a lock of the engine held. Thread: any. Blocks where it says so.
  */
@@ -19,7 +19,7 @@
 #define TIERCE__TIERS_MAX 8
 
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
-struct tierce__rung {
+struct tierce__level {
     struct tierce_engine *engine;
     const char *policy; /* its name, constant storage; "" where the tier has none */
     struct tierce__tier *tier;
@@ -46,26 +46,26 @@ struct tierce__storage_chunk {
 /*
  * The longest prefix of keys that some tier holds, found as a waterfall: each tier is queried only
  * for keys that the faster ones lack, but all remote stores in parallel (asks.h). places[i] (or
- * NULL) = rung of key i. Waits for remote stores, timeout.lookup at most over all of them.
+ * NULL) = level of key i. Waits for remote stores, timeout.lookup at most over all of them.
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
-                            size_t count, size_t rung_limit, uint8_t *places);
+                            size_t count, size_t level_limit, uint8_t *places);
 
 /* The tier that could not be queried for the first missing key; status 0: all were queried. */
 struct tierce__unasked {
-    size_t rung;
+    size_t level;
     int status;
     bool pending; /* a query is in progress: the next search may find more */
 };
 
-/* The same over `rungs`, a bit for each; also returns those that could not be queried. */
-size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
+/* The same over `levels`, a bit for each; also returns those that could not be queried. */
+size_t tierce__storage_search(struct tierce_engine *engine, uint32_t levels,
                               const struct tierce__key *keys, size_t count, uint8_t *places,
                               struct tierce__unasked *unasked);
 
 /* The same, with options. */
 struct tierce__search {
-    uint32_t rungs; /* a bit for each that is searched */
+    uint32_t levels; /* a bit for each that is searched */
     /* Limit of the wait for remote stores. If it has passed, the search does not wait, but still
      * queries them for the next search. */
     uint64_t deadline_ns;
@@ -77,10 +77,10 @@ struct tierce__search {
 size_t tierce__storage_search_until(struct tierce_engine *engine, struct tierce__search *search,
                                     const struct tierce__key *keys, size_t count);
 
-/* Returns how many leading keys a remote rung holds according to remembered answers. *status: 0 if
+/* Returns how many leading keys a remote level holds according to remembered answers. *status: 0 if
  * the next key is remembered as absent; TIERCE_E_DEADLINE if it is not remembered; or the reason
- * why the rung is not queried. */
-size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
+ * why the level is not queried. */
+size_t tierce__storage_recall(struct tierce_engine *engine, size_t level,
                               const struct tierce__key *keys, size_t count,
                               enum tierce__tier_recall recall, int *status);
 
@@ -91,9 +91,9 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
 /* Tries the tiers that are out of service and due. */
 void tierce__storage_probe(struct tierce_engine *engine);
 
-/* Chunks of a rung that begin with a block: siblings[0 .. returned), TIERCE__SIBLINGS_MAX at most.
+/* Chunks of a level that begin with a block: siblings[0 .. returned), TIERCE__SIBLINGS_MAX at most.
  * [in] first: with the hash of that block. */
-size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
+size_t tierce__storage_siblings(struct tierce_engine *engine, size_t level,
                                 struct tierce__sibling *siblings, const struct tierce__key *first,
                                 uint64_t deadline_ns);
 
@@ -142,26 +142,26 @@ TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
  */
 struct tierce__written;
 struct tierce__writes {
-    struct tierce__written *rungs[TIERCE__TIERS_MAX];
+    struct tierce__written *levels[TIERCE__TIERS_MAX];
 };
 void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__writes *writes,
                                   const struct tierce__key *keys, size_t count);
 void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes);
 
-/* Gives a sealed chunk to the queue of every slower tier of `rungs` (a bit for each) that is in
+/* Gives a sealed chunk to the queue of every slower tier of `levels` (a bit for each) that is in
  * service. Best effort: a tier counts chunks that it rejects, and they are stored again after a
  * miss. */
-void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
+void tierce__storage_write(struct tierce_engine *engine, uint32_t levels,
                            struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
                            struct tierce__buf *buf);
 
 /* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version
  * is hidden instead: a miss from here on, and kept for the build that wrote it. */
-void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
+void tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
                                 const struct tierce__key *key, int why);
 
 /* Deletes a chunk from a tier in the background. */
-void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+void tierce__storage_drop(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                           enum tierce__tier_left left);
 
 /* Fills the PUT of a sealed chunk; the caller adds done, arg and other fields. [borrow until done]
@@ -169,68 +169,68 @@ void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struc
 void tierce__storage_fill_put(struct tierce__store_req *req,
                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
-/* Puts a sealed chunk into a rung and blocks for the answer, for at most the rung's deadline.
+/* Puts a sealed chunk into a level and blocks for the answer, for at most the level's deadline.
  * TIERCE_E_CANCELLED if there was a clear since the era (operate.h) in which it was read. */
-TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t rung, uint64_t era,
+TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era,
                                        const struct tierce__storage_chunk *chunk,
                                        struct tierce__buf *buf);
 
 /* Deletes a chunk from a tier; a missing chunk is not an error. */
-void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
+void tierce__storage_delete(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key);
 
 /* Makes earlier removals from a tier durable, if the tier is durable; added chunks may stay
  * undurable. Waits. */
-TIERCE_MUSTUSE int tierce__storage_settle(struct tierce_engine *engine, size_t rung,
+TIERCE_MUSTUSE int tierce__storage_settle(struct tierce_engine *engine, size_t level,
                                           uint64_t deadline_ns);
 
 /* Deletes a chunk from a tier durably, so that it cannot reappear after a crash; also if the tier
  * is out of service. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
-TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t rung,
+TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t level,
                                           const struct tierce__key *key, uint64_t deadline_ns);
 
 /* The same without a sync. *unsettled is set if the chunk could reappear after a crash before the
  * next sync. */
-TIERCE_MUSTUSE int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
+TIERCE_MUSTUSE int tierce__storage_take_out(struct tierce_engine *engine, size_t level,
                                             const struct tierce__key *key, uint64_t deadline_ns,
                                             bool *unsettled);
 
-/* Whether a chunk of that key that was removed from a durable rung could reappear after a crash,
+/* Whether a chunk of that key that was removed from a durable level could reappear after a crash,
  * because no sync has covered the removal yet. Waits. */
-bool tierce__storage_may_return(struct tierce_engine *engine, size_t rung,
+bool tierce__storage_may_return(struct tierce_engine *engine, size_t level,
                                 const struct tierce__key *key, uint64_t deadline_ns);
 
-/* Reads the beginning of a chunk of a slower rung, as much as the buffer holds. Waits. */
-TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
+/* Reads the beginning of a chunk of a slower level, as much as the buffer holds. Waits. */
+TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_t level,
                                              const struct tierce__key *key, struct tierce__buf *buf,
                                              uint64_t deadline_ns);
 
 /* Clears a tier, also one that is out of service; of: a key of the only namespace to clear, or
  * NULL. Returns the chunks that left, or why it could not. */
-TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
+TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
                                               const struct tierce__key *of);
 
-/* Marks chunks as used in the tiers [first, rungs), the first key ending up newest; the request has
- * used `used` of them before. */
-void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t rungs,
+/* Marks chunks as used in the tiers [first, levels), the first key ending up newest; the request
+ * has used `used` of them before. */
+void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t levels,
                            const struct tierce__key *keys, size_t count, size_t used);
 
 /*
- * Submits through the rung's breaker. False: the breaker is open, nothing was submitted and done
+ * Submits through the level's breaker. False: the breaker is open, nothing was submitted and done
  * will not be called. True: done will be called, and must pass the request to storage_note.
  */
-TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
+TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t level,
                                            struct tierce__store_req *req);
-void tierce__storage_note(struct tierce_engine *engine, size_t rung,
+void tierce__storage_note(struct tierce_engine *engine, size_t level,
                           const struct tierce__store_req *req);
 
 /* Probes a tier that is out of service, if it is time, with a background read: of a chunk that it
  * has held, or else of the given one. */
-void tierce__storage_try(struct tierce_engine *engine, size_t rung,
+void tierce__storage_try(struct tierce_engine *engine, size_t level,
                          const struct tierce__key *asked);
 
 /* Reads the first `bytes` of a chunk in the background, to measure the tier. */
-void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
+void tierce__storage_sample(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key, uint64_t bytes);
 
 #endif

@@ -154,7 +154,7 @@ static void look_around(void)
 static void *work(void *arg)
 {
     struct test_random random = {*(uint64_t *)arg};
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     uint64_t last[NAMES] = {0};
     for (uint32_t i = 0; i < STEPS; i++) {
         uint32_t n = test_random_below(&random, NAMES), dice = test_random_below(&random, 1000);

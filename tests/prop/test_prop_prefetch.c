@@ -88,9 +88,9 @@ static void open_all(void)
         ck_assert_int_ge(fx_store(&fx, p->chain, p->blocks, ids, true), 0);
     }
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    memory = fx.engine->rungs[0].tier;
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = disk;
+    memory = fx.engine->levels[0].tier;
+    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = disk;
 }
 
 static void note_done(void *arg, const struct tierce_prefetch_result *result)

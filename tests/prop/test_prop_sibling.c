@@ -42,7 +42,7 @@ static uint32_t prompt_count;
 struct piece {
     const struct prompt *prompt;
     size_t first, count;
-    bool held[2]; /* by rung, when it was last asked */
+    bool held[2]; /* by level, when it was last asked */
 };
 
 static struct piece pieces[CHUNKS_MAX];
@@ -81,12 +81,12 @@ static void open_all(bool with_disk)
     ns.chunk_blocks = step = 1u << below(4);
     ck_assert_int_eq(tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
                      0);
-    memory = fx.engine->rungs[0].tier;
+    memory = fx.engine->levels[0].tier;
     disk = NULL;
     if (!with_disk)
         return;
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = disk;
+    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = disk;
 }
 
 /* A chain that equals another up to some block, and diverges from there on. */
@@ -150,17 +150,17 @@ static void ask_tiers(void)
 {
     for (size_t i = 0; i < piece_count; i++)
         pieces[i].held[0] = pieces[i].held[1] = false;
-    for (int rung = 0; rung < (disk != NULL ? 2 : 1); rung++) {
-        struct tierce__tier *tier = fx.engine->rungs[rung].tier;
+    for (int level = 0; level < (disk != NULL ? 2 : 1); level++) {
+        struct tierce__tier *tier = fx.engine->levels[level].tier;
         uint32_t cursor = 0;
-        while (tier->ops->scan(tier, &cursor, UINT32_MAX, hold, &rung))
+        while (tier->ops->scan(tier, &cursor, UINT32_MAX, hold, &level))
             ;
     }
 }
 
-static bool is_held(const struct piece *piece, int rungs)
+static bool is_held(const struct piece *piece, int levels)
 {
-    return piece != NULL && (piece->held[0] || (rungs > 1 && piece->held[1]));
+    return piece != NULL && (piece->held[0] || (levels > 1 && piece->held[1]));
 }
 
 /* Leading blocks of a piece that are those of the prompt; 0 if it lies elsewhere. */
@@ -176,16 +176,16 @@ static size_t common(const struct piece *piece, const struct prompt *p, size_t f
     return n;
 }
 
-/* How many leading blocks of p[0, to) the first `rungs` tiers have; *sure: the tiers name all
+/* How many leading blocks of p[0, to) the first `levels` tiers have; *sure: the tiers name all
  * chunks that matter. Chunks that end before `from` are not requested. */
-static size_t expect_found(const struct prompt *p, size_t from, size_t to, int rungs, bool *sure)
+static size_t expect_found(const struct prompt *p, size_t from, size_t to, int levels, bool *sure)
 {
     size_t at = from / step * step;
     *sure = true;
     for (; at < to; at += step) {
         size_t end = at + step <= p->blocks ? at + step : p->blocks;
         const struct piece *piece = find_piece(tierce_chain_hash(p->chain, end - 1));
-        if (!is_held(piece, rungs) || piece->first != at)
+        if (!is_held(piece, levels) || piece->first != at)
             break;
     }
     if (at >= to)
@@ -195,7 +195,7 @@ static size_t expect_found(const struct prompt *p, size_t from, size_t to, int r
         size_t n = common(&pieces[i], p, at);
         family[0] += n > 0 && pieces[i].held[0];
         family[1] += n > 0 && pieces[i].held[1];
-        if (is_held(&pieces[i], rungs) && n > best)
+        if (is_held(&pieces[i], levels) && n > best)
             best = n;
     }
     *sure = family[0] <= TIERCE__SIBLINGS_MAX && family[1] <= TIERCE__SIBLINGS_MAX;

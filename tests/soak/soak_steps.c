@@ -572,7 +572,7 @@ static void step_open(struct worker *w)
 
 static void step_evict(struct worker *w)
 {
-    struct tierce__tier *memory = soak.engine->rungs[0].tier;
+    struct tierce__tier *memory = soak.engine->levels[0].tier;
     memory->ops->evict(memory, 1 + below(w, 1u << 18));
 }
 

@@ -113,9 +113,9 @@ static void open_round(struct test_random *random)
     for (size_t i = 0; i < sizeof(draws) / sizeof(draws[0]); i++)
         MUST(tierce_config_set(soak.config, draws[i][0], draws[i][1], why) == 0);
     MUST(tierce_engine_open(&soak.engine, soak.config, why) == 0);
-    MUST(soak.engine->rung_count == 2);
-    MUST(tierce__fault_create(&soak.disk, soak.engine->rungs[1].tier) == 0);
-    soak.engine->rungs[1].tier = soak.disk;
+    MUST(soak.engine->level_count == 2);
+    MUST(tierce__fault_create(&soak.disk, soak.engine->levels[1].tier) == 0);
+    soak.engine->levels[1].tier = soak.disk;
     for (unsigned i = 0; i < NAMESPACES; i++) {
         struct tierce_namespace ns = soak_namespace(i);
         MUST(tierce_view_open(&soak.views[i], soak.engine, &ns,
@@ -173,7 +173,7 @@ static void await_service(void)
 static uint64_t memory_chunk_bytes(void)
 {
     struct tierce__tier_stats s;
-    struct tierce__tier *memory = soak.engine->rungs[0].tier;
+    struct tierce__tier *memory = soak.engine->levels[0].tier;
     memory->ops->stats(memory, &s);
     return s.used_bytes;
 }
@@ -232,7 +232,7 @@ static void be_quiet(void)
     MUST(tierce_engine_flush(soak.engine, QUIET_MS) == 0);
     MUST(folder_bytes() <= (uint64_t)soak_stats().disk_cap_bytes);
     note_durable();
-    struct tierce__tier *memory = soak.engine->rungs[0].tier;
+    struct tierce__tier *memory = soak.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     await_baseline();
     MUST(soak_stats().memory_bytes_now == 0);

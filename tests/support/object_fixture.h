@@ -128,7 +128,7 @@ static inline int64_t ox_get(struct tierce__objects *space, const char *name, ui
 static inline void ox_empty_memory(struct fixture *fx)
 {
     ck_assert_int_eq(tierce_engine_flush(fx->engine, 60000), 0);
-    struct tierce__tier *memory = fx->engine->rungs[0].tier;
+    struct tierce__tier *memory = fx->engine->levels[0].tier;
     uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(fx).memory_bytes_now > 0 && tierce__now_ns() < give_up) {
         if (memory->ops->evict(memory, 1) == 0)

@@ -50,7 +50,7 @@ static void teardown(void)
 /* Only the disk remembers. */
 static void empty_memory(void)
 {
-    while (fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1) > 0)
+    while (fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, 1) > 0)
         ;
     uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)

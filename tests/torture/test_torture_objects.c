@@ -30,8 +30,8 @@ static void setup(void)
     /* Here so many faults must not take the disk out of service. */
     fx_open(&fx, true,
             (const char *const[]){"breaker.errors", "1000000", "breaker.window", "64", NULL});
-    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = fault;
+    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = fault;
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "torture", ""), 0);
 }
 
@@ -46,7 +46,7 @@ static void teardown(void)
 /* Only the disk remembers, as far as it has been given anything. */
 static void empty_memory(void)
 {
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up) {
         if (memory->ops->evict(memory, 1) == 0)

@@ -82,13 +82,13 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
 }
 
 /* As measured, unless the configuration says something else; so is the prefill. */
-static struct tierce__cost_tier cost_of(struct tierce_engine *engine, size_t rung)
+static struct tierce__cost_tier cost_of(struct tierce_engine *engine, size_t level)
 {
     struct tierce__speed speed;
     if (engine->settings.cost_read_bytes_per_s > 0)
         return (struct tierce__cost_tier){.bytes_per_s =
                                               (double)engine->settings.cost_read_bytes_per_s};
-    tierce__health_speed(&engine->rungs[rung].health, &speed);
+    tierce__health_speed(&engine->levels[level].health, &speed);
     return (struct tierce__cost_tier){speed.latency_s, speed.bytes_per_s};
 }
 
@@ -104,39 +104,39 @@ size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_
     struct tierce__cost_tier tiers[TIERCE__TIERS_MAX] = {0};
     if (!engine->settings.cost_check || count == 0)
         return count;
-    for (size_t rung = 1; rung < engine->rung_count; rung++)
-        tiers[rung] = cost_of(engine, rung);
+    for (size_t level = 1; level < engine->level_count; level++)
+        tiers[level] = cost_of(engine, level);
     return tierce__cost_worth(tiers, places, count, view->full.extent.object_bytes,
                               (uint64_t)view->chunk_blocks * view->full.geometry.block_tokens,
                               prefill_of(view));
 }
 
-bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, uint64_t tokens)
+bool tierce__cost_pays(struct tierce_view *view, size_t level, uint64_t bytes, uint64_t tokens)
 {
-    if (!view->engine->settings.cost_check || rung == 0)
+    if (!view->engine->settings.cost_check || level == 0)
         return true;
-    struct tierce__cost_tier tiers[2] = {{0}, cost_of(view->engine, rung)};
+    struct tierce__cost_tier tiers[2] = {{0}, cost_of(view->engine, level)};
     return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill_of(view)) == 1;
 }
 
 /* Whether a tier's measurements are old; returns true to only one of several concurrent callers. */
-static bool is_time_to_measure(struct tierce__rung *rung, const struct tierce__speed *speed)
+static bool is_time_to_measure(struct tierce__level *level, const struct tierce__speed *speed)
 {
-    uint64_t now_ns = tierce__now_ns(), tried_ns = atomic_load(&rung->measure_tried_ns);
+    uint64_t now_ns = tierce__now_ns(), tried_ns = atomic_load(&level->measure_tried_ns);
     uint64_t last_ns = speed->known_ns > tried_ns ? speed->known_ns : tried_ns;
     return now_ns - last_ns > KNOWN_S * 1000u * TIERCE__MS_NS &&
-           atomic_compare_exchange_strong(&rung->measure_tried_ns, &tried_ns, now_ns);
+           atomic_compare_exchange_strong(&level->measure_tried_ns, &tried_ns, now_ns);
 }
 
-void tierce__cost_measure(struct tierce_view *view, size_t rung, const struct tierce__key *keys,
+void tierce__cost_measure(struct tierce_view *view, size_t level, const struct tierce__key *keys,
                           size_t count)
 {
     struct tierce_engine *engine = view->engine;
     struct tierce__speed speed;
-    tierce__health_speed(&engine->rungs[rung].health, &speed);
+    tierce__health_speed(&engine->levels[level].health, &speed);
     if (engine->settings.cost_read_bytes_per_s > 0 ||
-        !is_time_to_measure(&engine->rungs[rung], &speed))
+        !is_time_to_measure(&engine->levels[level], &speed))
         return;
     for (size_t i = 0; i < count && i < TIERCE__COST_SAMPLES; i++)
-        tierce__storage_sample(engine, rung, &keys[i], view->full.extent.object_bytes);
+        tierce__storage_sample(engine, level, &keys[i], view->full.extent.object_bytes);
 }

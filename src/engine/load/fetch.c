@@ -24,7 +24,7 @@ struct tierce__fetch {
     struct tierce__list node; /* in its bin while it may be joined */
     struct tierce_engine *engine;
     struct tierce__key key;
-    size_t rung;
+    size_t level;
     struct tierce__buf *buf;
     struct tierce__list seats;
     struct tierce__cond changed;
@@ -71,7 +71,7 @@ static size_t bin_of(const struct tierce__key *key)
 
 static void segment_done(struct tierce__store_req *req);
 
-static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t rung,
+static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t level,
                                         const struct tierce__storage_chunk *chunk,
                                         const struct tierce__shape *shape,
                                         const struct tierce__buf *before)
@@ -86,11 +86,11 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t run
         tierce__free(fetch);
         return NULL;
     }
-    fetch->buf->source = (uint32_t)rung;
+    fetch->buf->source = (uint32_t)level;
     fetch->era = tierce__era_of_read(engine);
     fetch->engine = engine;
     fetch->key = chunk->key;
-    fetch->rung = rung;
+    fetch->level = level;
     fetch->segment_count = count;
     tierce__list_init(&fetch->node);
     tierce__list_init(&fetch->seats);
@@ -141,12 +141,12 @@ static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const stru
     return NULL;
 }
 
-static bool is_banned(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+static bool is_banned(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
     TIERCE__LIST_FOR_EACH (it, &engine->fetches.bans[bin_of(key)]) {
         const struct tierce__fetch_ban *ban =
             TIERCE__CONTAINER_OF(it, struct tierce__fetch_ban, node);
-        if (ban->rung == rung && tierce__key_equal(&ban->key, key))
+        if (ban->level == level && tierce__key_equal(&ban->key, key))
             return true;
     }
     return false;
@@ -163,20 +163,20 @@ static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *s
         tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
     } else if (fresh != NULL) {
         fetch = fresh;
-        fetch->spoiled = is_banned(engine, fetch->rung, key);
+        fetch->spoiled = is_banned(engine, fetch->level, key);
         tierce__list_push_back(&engine->fetches.bins[bin_of(key)], &fetch->node);
     }
     if (fetch != NULL) {
         seat->fetch = fetch;
         seat->buf = fetch->buf;
-        seat->rung = fetch->rung;
+        seat->level = fetch->level;
         tierce__list_push_back(&fetch->seats, &seat->node);
     }
     tierce__lock_drop(&engine->fetches.lock);
     return fetch != NULL;
 }
 
-bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat *seat, size_t rung,
+bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat *seat, size_t level,
                         const struct tierce__storage_chunk *chunk,
                         const struct tierce__shape *shape, struct tierce__buf **lent)
 {
@@ -189,7 +189,7 @@ bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat 
     *lent = tierce__storage_lease(engine, key);
     if (*lent != NULL)
         return false;
-    struct tierce__fetch *fresh = make_fetch(engine, rung, chunk, shape, seat->before);
+    struct tierce__fetch *fresh = make_fetch(engine, level, chunk, shape, seat->before);
     if (fresh == NULL)
         return false;
     seat_with(engine, seat, key, fresh);
@@ -326,14 +326,14 @@ static void answer(struct segment *segment, int status)
 static void segment_done(struct tierce__store_req *req)
 {
     struct segment *segment = req->arg;
-    tierce__storage_note(segment->fetch->engine, segment->fetch->rung, req);
+    tierce__storage_note(segment->fetch->engine, segment->fetch->level, req);
     answer(segment, req->status);
 }
 
 static void submit(struct segment *segment)
 {
     struct tierce__fetch *fetch = segment->fetch;
-    if (!tierce__storage_submit(fetch->engine, fetch->rung, &segment->req))
+    if (!tierce__storage_submit(fetch->engine, fetch->level, &segment->req))
         answer(segment, TIERCE_E_DOWN);
 }
 
@@ -368,7 +368,7 @@ void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
 {
     struct tierce__fetch *fetch = seat->fetch;
     TIERCE_ASSERT(index < fetch->segment_count);
-    const struct tierce__tier *tier = fetch->engine->rungs[fetch->rung].tier;
+    const struct tierce__tier *tier = fetch->engine->levels[fetch->level].tier;
     if ((tier->ops->caps & TIERCE__TIER_WHOLE) != 0)
         ask_all(fetch, false);
     else
@@ -431,11 +431,11 @@ void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
     tierce__lock_drop(lock_of(fetch));
     tell(&told, outcome);
     if (first)
-        tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, why);
+        tierce__storage_quarantine(fetch->engine, fetch->level, &fetch->key, why);
 }
 
-/* Fails one fetch of a bin that waits for the rung. Returns false if there is none. */
-static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, size_t rung)
+/* Fails one fetch of a bin that waits for the level. Returns false if there is none. */
+static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, size_t level)
 {
     struct tierce__fetch *fetch = NULL;
     struct tierce__list told;
@@ -443,7 +443,7 @@ static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, 
     tierce__lock_take(&engine->fetches.lock);
     TIERCE__LIST_FOR_EACH (it, bin) {
         fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
-        if (fetch->rung == rung && fetch->reading > 0)
+        if (fetch->level == level && fetch->reading > 0)
             break;
         fetch = NULL;
     }
@@ -457,10 +457,10 @@ static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, 
     return fetch != NULL;
 }
 
-void tierce__fetches_abandon(struct tierce_engine *engine, size_t rung)
+void tierce__fetches_abandon(struct tierce_engine *engine, size_t level)
 {
     for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
-        while (abandon_one(engine, &engine->fetches.bins[i], rung))
+        while (abandon_one(engine, &engine->fetches.bins[i], level))
             ;
     }
 }
@@ -477,7 +477,7 @@ void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
     tierce__lock_drop(lock_of(fetch));
     if (!first)
         return;
-    tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, TIERCE_E_CHECKSUM);
+    tierce__storage_quarantine(fetch->engine, fetch->level, &fetch->key, TIERCE_E_CHECKSUM);
     tierce__lock_take(lock_of(fetch));
     tierce__list_remove(&fetch->node);
     tierce__lock_drop(lock_of(fetch));
@@ -486,15 +486,15 @@ void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
 }
 
 void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
-                             size_t rung, const struct tierce__key *key)
+                             size_t level, const struct tierce__key *key)
 {
     tierce__lock_take(&engine->fetches.lock);
     struct tierce__fetch *fetch = find_fetch(engine, key);
-    if (fetch != NULL && fetch->rung == rung)
+    if (fetch != NULL && fetch->level == level)
         fetch->spoiled = true;
     if (ban != NULL) {
         ban->key = *key;
-        ban->rung = rung;
+        ban->level = level;
         tierce__list_push_back(&engine->fetches.bans[bin_of(key)], &ban->node);
     }
     tierce__lock_drop(&engine->fetches.lock);

@@ -15,7 +15,7 @@
  * concurrent requests for the chunk share it: each segment is read once.
  *
  *     struct tierce__fetch_seat seat = {.deadline_ns = deadline};
- *     if (tierce__fetch_join(engine, &seat, rung, &record, shape, &lent)) {
+ *     if (tierce__fetch_join(engine, &seat, level, &record, shape, &lent)) {
  *         tierce__fetch_ask(&seat, 0);
  *         if (tierce__fetch_wait(&seat, 0))
  *             ... seat.buf->data holds the bytes of segment 0, not verified ...
@@ -57,7 +57,7 @@ struct tierce__fetches {
 struct tierce__fetch_ban {
     struct tierce__list node; /* in its bin */
     struct tierce__key key;
-    size_t rung;
+    size_t level;
 };
 
 /* The reading that read_all asked for is over: 0, why the fetch has failed, or TIERCE_E_DEADLINE.
@@ -70,7 +70,7 @@ struct tierce__fetch_seat {
     const struct tierce__buf *before; /* [in] of the chunk before, or NULL; for join */
     struct tierce__fetch *fetch;      /* NULL: not seated */
     struct tierce__buf *buf;          /* [borrow while seated] */
-    size_t rung;                      /* where the bytes come from */
+    size_t level;                     /* where the bytes come from */
     struct tierce__list node;         /* among the seats */
 
     /* Used by read_all; the owner must not touch it. */
@@ -85,13 +85,13 @@ void tierce__fetches_init(struct tierce__fetches *fetches);
 void tierce__fetches_fini(struct tierce__fetches *fetches);
 
 /*
- * Takes a seat in the fetch of a chunk that is under way, or begins one from `rung`, for which
+ * Takes a seat in the fetch of a chunk that is under way, or begins one from `level`, for which
  * memory is evicted. Asks for nothing yet. False, and the seat is not taken: memory has the chunk
  * by now, then *lent has a reference that is the caller's; or no memory can be had, then *lent is
  * NULL.
  */
 TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
-                                       struct tierce__fetch_seat *seat, size_t rung,
+                                       struct tierce__fetch_seat *seat, size_t level,
                                        const struct tierce__storage_chunk *chunk,
                                        const struct tierce__shape *shape,
                                        struct tierce__buf **lent);
@@ -119,10 +119,10 @@ uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat);
  * first of several calls has an effect. */
 void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why);
 
-/* A rung has gone out of service: fails the fetches that wait for it, so that a load whose read
+/* A level has gone out of service: fails the fetches that wait for it, so that a load whose read
  * hangs does not wait for its deadline. Fetches that have been read are not affected. Called under
  * no lock. */
-void tierce__fetches_abandon(struct tierce_engine *engine, size_t rung);
+void tierce__fetches_abandon(struct tierce_engine *engine, size_t level);
 
 /* A cell does not verify: takes the chunk out of service, of memory too if it was promoted. The
  * other cells are not affected, so the fetch continues. */
@@ -133,11 +133,11 @@ void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
 void tierce__fetch_promote(struct tierce__fetch_seat *seat,
                            const struct tierce__storage_chunk *record);
 
-/* From now until the end of the ban, bytes of the chunk that were read from this rung are not kept
+/* From now until the end of the ban, bytes of the chunk that were read from this level are not kept
  * in memory, because readers of other cells would not notice the fault. `ban` NULL: affects only
  * reads in progress. */
 void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
-                             size_t rung, const struct tierce__key *key);
+                             size_t level, const struct tierce__key *key);
 void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban);
 
 /*

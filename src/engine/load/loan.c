@@ -24,9 +24,9 @@
 #define AHEAD_LAYERS 2u
 
 struct chunk {
-    uint32_t rung; /* 0: leased in memory; else where it is read from */
-    bool waits;    /* there was no memory for it at begin */
-    bool spoiled;  /* a cell did not verify */
+    uint32_t level; /* 0: leased in memory; else where it is read from */
+    bool waits;     /* there was no memory for it at begin */
+    bool spoiled;   /* a cell did not verify */
 };
 
 static const struct tierce__loan_ops ops;
@@ -39,7 +39,7 @@ struct own_loan {
     uint64_t soon_ns; /* until then begin may wait */
     uint64_t session;
     enum tierce_mode mode; /* in which it began */
-    uint32_t rungs;        /* a bit for each that it may read from; none in bypass */
+    uint32_t levels;       /* a bit for each that it may read from; none in bypass */
     uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
     bool passes;           /* counted in engine->passing */
     size_t from_block, block_count;
@@ -96,11 +96,12 @@ static void describe(const struct own_loan *loan, size_t i, struct tierce__stora
 static inline void show(struct own_loan *loan, size_t i)
 {
     const struct tierce__buf *buf = loan->bufs[i];
-    size_t rung = loan->chunks[i].rung;
+    size_t level = loan->chunks[i].level;
     loan->base.lent[i].object = buf != NULL ? buf->data : NULL;
     loan->base.lent[i].here = buf != NULL && seat_of(loan, i) == NULL;
-    loan->base.lent[i].origin =
-        rung < loan->engine->rung_count ? loan->engine->rungs[rung].origin : TIERCE_ORIGIN_FAILED;
+    loan->base.lent[i].origin = level < loan->engine->level_count
+                                    ? loan->engine->levels[level].origin
+                                    : TIERCE_ORIGIN_FAILED;
 }
 
 static void let_go(struct own_loan *loan, size_t i)
@@ -241,7 +242,7 @@ static void pass_pinned(const struct tierce__session *session, size_t *next,
         ++*next;
 }
 
-/* From its rung; with a lease, that is memory. */
+/* From its level; with a lease, that is memory. */
 static void join_fetch(struct own_loan *loan, size_t i)
 {
     struct chunk *chunk = &loan->chunks[i];
@@ -254,13 +255,13 @@ static void join_fetch(struct own_loan *loan, size_t i)
     describe(loan, i, &record);
     seat->deadline_ns = loan->deadline_ns;
     seat->before = i > 0 ? loan->bufs[i - 1] : NULL;
-    if (tierce__fetch_join(loan->engine, seat, chunk->rung, &record, shape_of(loan, i),
+    if (tierce__fetch_join(loan->engine, seat, chunk->level, &record, shape_of(loan, i),
                            &loan->bufs[i])) {
         loan->bufs[i] = seat->buf;
-        chunk->rung = (uint32_t)seat->rung;
+        chunk->level = (uint32_t)seat->level;
         tierce__buf_acquire(seat->buf);
     } else {
-        chunk->rung = loan->bufs[i] != NULL ? 0 : chunk->rung;
+        chunk->level = loan->bufs[i] != NULL ? 0 : chunk->level;
     }
     show(loan, i);
 }
@@ -270,7 +271,7 @@ static void join_fetch(struct own_loan *loan, size_t i)
 static void put_off(struct own_loan *loan, size_t i)
 {
     struct chunk *chunk = &loan->chunks[i];
-    chunk->waits = chunk->rung < loan->engine->rung_count;
+    chunk->waits = chunk->level < loan->engine->level_count;
     loan->base.is_too_large |= chunk->waits;
     if (!chunk->waits)
         fail(loan, i);
@@ -279,7 +280,7 @@ static void put_off(struct own_loan *loan, size_t i)
 /* Replaces a chunk by a sibling in these tiers, or a pinned one, if it has at least so many of its
  * blocks. */
 static bool use_sibling(struct own_loan *loan, size_t i, struct tierce__session *session,
-                        uint32_t rungs, size_t blocks_min)
+                        uint32_t levels, size_t blocks_min)
 {
     struct tierce__lent *lent = &loan->base.lent[i];
     struct tierce__sibling_hit hit;
@@ -288,7 +289,7 @@ static bool use_sibling(struct own_loan *loan, size_t i, struct tierce__session 
                                         .to = lent->to,
                                         .hashes = loan->base.hashes,
                                         .root = loan->base.root,
-                                        .rungs = rungs,
+                                        .levels = levels,
                                         .pinned = session,
                                         .deadline_ns = loan->soon_ns};
     tierce__sibling_find(loan->base.view, &hit, &want);
@@ -303,7 +304,7 @@ static bool use_sibling(struct own_loan *loan, size_t i, struct tierce__session 
     lent->to = hit.blocks;
     memcpy(lent->hash, hit.key.hash, TIERCE_HASH_BYTES);
     loan->sibling_key = hit.key;
-    loan->chunks[i].rung = (uint32_t)hit.rung;
+    loan->chunks[i].level = (uint32_t)hit.level;
     loan->bufs[i] = hit.buf;
     return true;
 }
@@ -339,12 +340,12 @@ static void lease_chunks(struct own_loan *loan, size_t count, struct tierce__ses
 
 /* Where a chunk is asked for that memory had a moment ago: in the first slower tier that the
  * request wishes to be searched, or in none. */
-static uint32_t slower_rung(const struct own_loan *loan)
+static uint32_t slower_level(const struct own_loan *loan)
 {
-    uint32_t rung = 1;
-    while (rung < loan->engine->rung_count && (loan->rungs & 1u << rung) == 0)
-        rung++;
-    return rung;
+    uint32_t level = 1;
+    while (level < loan->engine->level_count && (loan->levels & 1u << level) == 0)
+        level++;
+    return level;
 }
 
 /* Gives each of the first `count` chunks its buffer, and the one behind them, if it is wanted, that
@@ -357,7 +358,7 @@ static void place_chunks(struct own_loan *loan, size_t count, struct tierce__ses
         count = take_all_pinned(loan, session);
     lease_chunks(loan, count, session);
     size_t last = count - 1;
-    if (count < loan->base.count && use_sibling(loan, count, session, loan->rungs, 1))
+    if (count < loan->base.count && use_sibling(loan, count, session, loan->levels, 1))
         count++;
     else if (count > 0 && loan->bufs[last] == NULL)
         /* A sibling was pinned before a slower tier got the chunk itself: only the sibling is
@@ -369,8 +370,8 @@ static void place_chunks(struct own_loan *loan, size_t count, struct tierce__ses
         if (loan->bufs[i] != NULL)
             continue;
         if (loan->base.lent[i].kind != TIERCE__LENT_SIBLING)
-            chunk->rung = places[i] > 0 ? places[i] : slower_rung(loan);
-        if (chunk->rung < engine->rung_count)
+            chunk->level = places[i] > 0 ? places[i] : slower_level(loan);
+        if (chunk->level < engine->level_count)
             join_fetch(loan, i);
         if (loan->bufs[i] == NULL)
             put_off(loan, i);
@@ -433,15 +434,15 @@ static struct tierce__session *pins_of(struct own_loan *loan, const struct tierc
 }
 
 /* The number of leading chunks that some tier holds, from the first wanted one on; the inference
- * engine holds the chunks before it. places[i]: the rung, unless the chunk is leased. */
+ * engine holds the chunks before it. places[i]: the level, unless the chunk is leased. */
 static size_t find(struct own_loan *loan, size_t first, uint8_t *places)
 {
     struct tierce__search search = {
-        .rungs = loan->rungs, .deadline_ns = loan->soon_ns, .believes_old = true};
+        .levels = loan->levels, .deadline_ns = loan->soon_ns, .believes_old = true};
     if (first >= loan->keys.count || loan->mode == TIERCE_MODE_BYPASS)
         return 0;
     size_t count = loan->keys.count - first, leased = 0;
-    if ((loan->rungs & 1u) != 0) {
+    if ((loan->levels & 1u) != 0) {
         size_t found = tierce__storage_lease_prefix(loan->engine, loan->keys.keys + first, count,
                                                     loan->bufs, UINT64_MAX, &leased);
         TIERCE_ASSERT(found == leased); /* of each buffer that is named there is a reference */
@@ -492,7 +493,7 @@ int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
     loan->session = what->session;
     loan->mode = tierce__engine_mode(view->engine);
     if (loan->mode != TIERCE_MODE_BYPASS)
-        loan->rungs = tierce__rungs_of(view->engine, what->tiers);
+        loan->levels = tierce__levels_of(view->engine, what->tiers);
     loan->from_block = (size_t)what->from_block;
     loan->block_count = (size_t)(what->to_block - what->from_block);
     loan->deadline_ns = tierce__deadline_in_ms(
@@ -644,7 +645,7 @@ static bool take_memory(struct own_loan *loan, size_t i)
         if (loan->bufs[last] == NULL)
             continue;
         let_go(loan, last);
-        other->rung = other->rung > 0 ? other->rung : slower_rung(loan);
+        other->level = other->level > 0 ? other->level : slower_level(loan);
         put_off(loan, last);
         join_fetch(loan, i);
     }
@@ -745,13 +746,13 @@ static void report(struct own_loan *loan, const uint32_t *blocks)
         promote(loan, i);
         if (loan->base.lent[i].kind ==
             TIERCE__LENT_SIBLING) /* before its prefix, which ends up newer */
-            tierce__storage_touch(engine, 0, engine->rung_count, key_of(loan, i), 1, 0);
+            tierce__storage_touch(engine, 0, engine->level_count, key_of(loan, i), 1, 0);
         loaded += blocks[i];
     }
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(loan->block_count - loaded));
     size_t used =
         tierce__session_use(loan->base.view, loan->session, &loan->keys, loan->keys.count);
-    tierce__storage_touch(engine, 0, engine->rung_count, loan->keys.keys, loan->keys.count, used);
+    tierce__storage_touch(engine, 0, engine->level_count, loan->keys.keys, loan->keys.count, used);
 }
 
 void tierce__loan_end(struct tierce__loan *base, const uint32_t *blocks)

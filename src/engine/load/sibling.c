@@ -20,7 +20,7 @@ void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_
         .to = (uint32_t)(left < view->chunk_blocks ? left : view->chunk_blocks),
         .hashes = tierce_chain_hash(chain, 0),
         .root = tierce_chain_root_hash(chain),
-        .rungs = tierce__rungs_of(view->engine, 0),
+        .levels = tierce__levels_of(view->engine, 0),
         .deadline_ns = tierce__deadline_in_ms(view->engine->settings.lookup_ms)};
     want->from = held < want->to ? (uint32_t)held : want->to;
 }
@@ -51,7 +51,7 @@ struct head_read {
     struct tierce__store_req req;
     struct tierce__key key;
     struct tierce_engine *engine;
-    size_t rung;
+    size_t level;
     struct tierce__await await;
 };
 
@@ -64,19 +64,19 @@ static void free_read(struct head_read *r)
 static void head_done(struct tierce__store_req *req)
 {
     struct head_read *r = req->arg;
-    tierce__storage_note(r->engine, r->rung, req);
+    tierce__storage_note(r->engine, r->level, req);
     if (tierce__await_answer(&r->await))
         free_read(r);
 }
 
-static struct head_read *make_read(struct tierce_engine *engine, size_t rung,
+static struct head_read *make_read(struct tierce_engine *engine, size_t level,
                                    const struct tierce__key *key, uint64_t bytes)
 {
     struct head_read *r = tierce__calloc(1, sizeof(*r));
     if (r == NULL)
         return NULL;
     r->engine = engine;
-    r->rung = rung;
+    r->level = level;
     r->key = *key;
     r->req =
         (struct tierce__store_req){.op = TIERCE__STORE_GET,
@@ -93,14 +93,14 @@ static struct head_read *make_read(struct tierce_engine *engine, size_t rung,
 }
 
 /* The first `bytes` of a chunk in a buffer whose reference is the caller's, or NULL. */
-static struct tierce__buf *read_head(struct tierce_engine *engine, size_t rung,
+static struct tierce__buf *read_head(struct tierce_engine *engine, size_t level,
                                      const struct tierce__key *key, uint64_t bytes,
                                      uint64_t deadline_ns)
 {
-    struct head_read *r = make_read(engine, rung, key, bytes);
+    struct head_read *r = make_read(engine, level, key, bytes);
     if (r == NULL)
         return NULL;
-    if (r->req.buf == NULL || !tierce__storage_submit(engine, rung, &r->req)) {
+    if (r->req.buf == NULL || !tierce__storage_submit(engine, level, &r->req)) {
         free_read(r);
         return NULL;
     }
@@ -118,12 +118,12 @@ static struct tierce__buf *read_head(struct tierce_engine *engine, size_t rung,
 /* ---- the best of the candidates ---- */
 
 /* The header region of a candidate, or NULL: it is not there any more, or not in time. */
-static struct tierce__buf *head_of(struct tierce_view *view, size_t rung,
+static struct tierce__buf *head_of(struct tierce_view *view, size_t level,
                                    const struct tierce__sibling *candidate,
                                    const struct tierce__shape *shape, uint64_t deadline_ns)
 {
-    if (rung > 0)
-        return read_head(view->engine, rung, &candidate->key, shape->extent.header_bytes,
+    if (level > 0)
+        return read_head(view->engine, level, &candidate->key, shape->extent.header_bytes,
                          deadline_ns);
     struct tierce__buf *buf = tierce__storage_lease(view->engine, &candidate->key);
     if (buf != NULL && buf->bytes < shape->extent.object_bytes) {
@@ -135,7 +135,7 @@ static struct tierce__buf *head_of(struct tierce_view *view, size_t rung,
 
 /* Examines one candidate, and takes it if it is better than the best so far. */
 static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *best,
-                          const struct tierce__sibling_want *want, size_t rung,
+                          const struct tierce__sibling_want *want, size_t level,
                           const struct tierce__sibling *candidate)
 {
     struct tierce__shape shape = {.geometry = view->full.geometry};
@@ -145,20 +145,20 @@ static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *
         tierce__chunk_extent(&shape.extent, &shape.geometry) < 0 ||
         shape.extent.object_bytes != candidate->object_bytes)
         return;
-    struct tierce__buf *head = head_of(view, rung, candidate, &shape, want->deadline_ns);
+    struct tierce__buf *head = head_of(view, level, candidate, &shape, want->deadline_ns);
     if (head == NULL)
         return;
     int same = tierce__sibling_check(view, &shape, want, candidate->key.hash, head->data);
     if (same < 0)
-        tierce__storage_quarantine(view->engine, rung, &candidate->key, same);
+        tierce__storage_quarantine(view->engine, level, &candidate->key, same);
     if (same > (int)least) {
         tierce__buf_release(best->buf);
         *best = (struct tierce__sibling_hit){.key = candidate->key,
-                                             .rung = rung,
+                                             .level = level,
                                              .block_count = candidate->block_count,
                                              .blocks = (uint32_t)same,
-                                             .buf = rung == 0 ? head : NULL};
-        if (rung == 0)
+                                             .buf = level == 0 ? head : NULL};
+        if (level == 0)
             return;
     }
     tierce__buf_release(head);
@@ -191,7 +191,7 @@ bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling
 {
     uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;
     uint64_t more = hit->blocks - want->from;
-    return hit->blocks > 0 && tierce__cost_pays(view, hit->rung, block_bytes * hit->block_count,
+    return hit->blocks > 0 && tierce__cost_pays(view, hit->level, block_bytes * hit->block_count,
                                                 more * view->full.geometry.block_tokens);
 }
 
@@ -216,19 +216,19 @@ void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *
            TIERCE_HASH_BYTES);
     for (size_t i = 0; want->pinned != NULL && i < want->pinned->count; i++)
         try_pinned(view, out, want, i);
-    struct tierce__sibling found[2][TIERCE__SIBLINGS_MAX]; /* of this rung and of memory */
+    struct tierce__sibling found[2][TIERCE__SIBLINGS_MAX]; /* of this level and of memory */
     size_t in_memory = 0;
-    for (size_t rung = 0; rung < engine->rung_count && out->blocks < want->to; rung++) {
-        if ((want->rungs >> rung & 1) == 0)
+    for (size_t level = 0; level < engine->level_count && out->blocks < want->to; level++) {
+        if ((want->levels >> level & 1) == 0)
             continue;
-        struct tierce__sibling *list = found[rung > 0];
-        size_t count = tierce__storage_siblings(engine, rung, list, &first, want->deadline_ns);
-        if (rung == 0)
+        struct tierce__sibling *list = found[level > 0];
+        size_t count = tierce__storage_siblings(engine, level, list, &first, want->deadline_ns);
+        if (level == 0)
             in_memory = count;
         for (size_t i = 0; i < count && out->blocks < want->to; i++) {
             /* Skips chunks that were already tried in memory. */
-            if (rung == 0 || !is_among(found[0], in_memory, &list[i].key))
-                try_candidate(view, out, want, rung, &list[i]);
+            if (level == 0 || !is_among(found[0], in_memory, &list[i].key))
+                try_candidate(view, out, want, level, &list[i]);
         }
     }
 }

@@ -20,17 +20,17 @@ struct tierce__sibling_want {
     uint32_t to;           /* end of those that are wanted */
     const uint8_t *hashes; /* of the sequence's blocks from 0 on, up to the last that is wanted */
     const uint8_t *root;   /* parent of block 0 */
-    uint32_t rungs;        /* a bit for each that is searched */
+    uint32_t levels;       /* a bit for each that is searched */
     uint64_t deadline_ns;
     const struct tierce__session *pinned; /* or NULL: its pinned chunks are tried first */
 };
 
 struct tierce__sibling_hit {
     struct tierce__key key;
-    size_t rung;
+    size_t level;
     uint32_t block_count;    /* of the chunk */
     uint32_t blocks;         /* number of leading blocks equal to the sequence's; 0: no use */
-    struct tierce__buf *buf; /* rung 0: a reference, which is the caller's; else NULL */
+    struct tierce__buf *buf; /* level 0: a reference, which is the caller's; else NULL */
 };
 
 /* Creates a want for the part of chain[from_block, to_block) in chunk `index`, in all tiers, with
@@ -39,7 +39,7 @@ void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_
                          const struct tierce_chain *chain, size_t index, uint64_t from_block,
                          uint64_t to_block);
 
-/* Finds the chunk with the most blocks in common, a fast rung's before an equal one. Candidates
+/* Finds the chunk with the most blocks in common, a fast level's before an equal one. Candidates
  * that prove wrong are taken out of service. Waits for slower tiers up to the deadline, and not at
  * all where there is no candidate. */
 void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *out,

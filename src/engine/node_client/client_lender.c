@@ -71,12 +71,12 @@ static int open_node(struct tierce_engine *engine, const struct tierce_config *c
 static void serve_nothing(struct tierce_engine *engine, const struct tierce_config *config)
 {
     (void)config;
-    TIERCE_DASSERT(engine->control == NULL && engine->rung_count == 0);
+    TIERCE_DASSERT(engine->control == NULL && engine->level_count == 0);
 }
 
 static bool leave_node(struct tierce_engine *engine)
 {
-    TIERCE_DASSERT(engine->rung_count == 0 && tierce__list_empty(&engine->unattended));
+    TIERCE_DASSERT(engine->level_count == 0 && tierce__list_empty(&engine->unattended));
     tierce__client_close(engine->client);
     engine->client = NULL;
     return true;

@@ -217,7 +217,7 @@ int tierce__object_create(struct tierce__objects *space, struct tierce__object *
         return TIERCE_E_FULL;
     }
     /* Most of a small object is padding. */
-    tierce__object_begin(buf->data, &form, &space->space, &key, engine->rung_count > 1);
+    tierce__object_begin(buf->data, &form, &space->space, &key, engine->level_count > 1);
     fill_handle(h, space, &key, buf, &form);
     *out = &h->base;
     return 0;
@@ -294,13 +294,13 @@ bool tierce__object_verified(struct tierce__object *object, uint64_t bytes)
     return true;
 }
 
-void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
-                           int why)
+void tierce__objects_expel(struct tierce_engine *engine, size_t level,
+                           const struct tierce__key *key, int why)
 {
     if (why == TIERCE_E_MISS)
-        tierce__storage_drop(engine, rung, key, TIERCE__LEFT_EXPIRED);
+        tierce__storage_drop(engine, level, key, TIERCE__LEFT_EXPIRED);
     else
-        tierce__storage_quarantine(engine, rung, key, why);
+        tierce__storage_quarantine(engine, level, key, why);
 }
 
 /* ---- lookup of presence ---- */
@@ -316,9 +316,9 @@ static void expel_from_memory(struct tierce__objects *space, const struct tierce
         return;
     if (tierce__object_name_try(name, tierce__object_name_changes(name))) {
         struct tierce__buf *now = tierce__storage_lease(engine, key);
-        size_t rungs = why == TIERCE_E_MISS ? engine->rung_count : 1;
-        for (size_t rung = rungs; now == buf && rung-- > 0;)
-            tierce__objects_expel(engine, rung, key, why);
+        size_t levels = why == TIERCE_E_MISS ? engine->level_count : 1;
+        for (size_t level = levels; now == buf && level-- > 0;)
+            tierce__objects_expel(engine, level, key, why);
         tierce__buf_release(now);
         tierce__object_name_let_go(name);
     }
@@ -359,7 +359,7 @@ struct tierce__buf *tierce__objects_accept(struct tierce__objects *space,
 }
 
 int tierce__objects_peek(struct tierce__objects *space, struct tierce__object_form *form,
-                         struct tierce__buf **head, size_t rung, const struct tierce__key *key,
+                         struct tierce__buf **head, size_t level, const struct tierce__key *key,
                          uint64_t deadline_ns)
 {
     struct tierce_engine *engine = space->engine;
@@ -370,7 +370,7 @@ int tierce__objects_peek(struct tierce__objects *space, struct tierce__object_fo
         struct tierce__buf *buf = tierce__storage_alloc(engine, had);
         if (buf == NULL)
             return TIERCE_E_FULL;
-        rc = tierce__storage_read_head(engine, rung, key, buf, deadline_ns);
+        rc = tierce__storage_read_head(engine, level, key, buf, deadline_ns);
         if (rc < 0) {
             tierce__buf_release(buf);
             return rc;
@@ -422,30 +422,32 @@ static bool memory_has_same(const struct tierce__object_handle *h)
 
 /* A value that cannot be read in half of the time counts as different; the other half is for
  * removing it. */
-static bool reads_the_same(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns)
+static bool reads_the_same(const struct tierce__object_handle *h, size_t level,
+                           uint64_t deadline_ns)
 {
     struct tierce_engine *engine = h->space->engine;
     uint64_t now_ns = tierce__now_ns();
     uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     struct tierce__buf *buf = tierce__storage_alloc(engine, h->object_bytes);
     bool same = buf != NULL &&
-                tierce__storage_read_head(engine, rung, &h->key, buf, now_ns + left_ns / 2) == 0 &&
+                tierce__storage_read_head(engine, level, &h->key, buf, now_ns + left_ns / 2) == 0 &&
                 is_same(h, buf);
     tierce__buf_release(buf);
     return same;
 }
 
-static bool rung_has_same(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns)
+static bool level_has_same(const struct tierce__object_handle *h, size_t level,
+                           uint64_t deadline_ns)
 {
     struct tierce__object_form form;
     struct tierce__buf *head;
-    if (!tierce__objects_rung_has(h->space->engine, rung, &h->key) ||
-        tierce__objects_peek(h->space, &form, &head, rung, &h->key, deadline_ns) < 0)
+    if (!tierce__objects_level_has(h->space->engine, level, &h->key) ||
+        tierce__objects_peek(h->space, &form, &head, level, &h->key, deadline_ns) < 0)
         return false;
     bool may_be = form.extent.object_bytes == h->object_bytes &&
                   form.extent.header_bytes == h->header_bytes && has_same_header(h, head);
     tierce__buf_release(head);
-    return may_be && reads_the_same(h, rung, deadline_ns);
+    return may_be && reads_the_same(h, level, deadline_ns);
 }
 
 /* Whether one more small value may wait to be written: half of the pool's buffers may be out of the
@@ -455,7 +457,7 @@ static bool may_wait_to_be_written(struct tierce_engine *engine)
 {
     struct tierce__pool_stats pool;
     struct tierce__tier_stats memory;
-    engine->rungs[0].tier->ops->stats(engine->rungs[0].tier, &memory);
+    engine->levels[0].tier->ops->stats(engine->levels[0].tier, &memory);
     tierce__pool_stats(engine->pool, &pool);
     return pool.bufs < memory.chunks + pool.buf_count_max / 2;
 }
@@ -481,9 +483,10 @@ static struct tierce__buf *make_chunk(struct tierce__object_handle *as,
     return buf;
 }
 
-/* Under the lock of the name. `chunk`: the value for `rungs`, or NULL. Without a page for the value
- * memory holds `chunk`, so that a replacement does not fail after the old value was taken out. */
-static int put_small(const struct tierce__object_handle *h, uint32_t rungs,
+/* Under the lock of the name. `chunk`: the value for `levels`, or NULL. Without a page for the
+ * value memory holds `chunk`, so that a replacement does not fail after the old value was taken
+ * out. */
+static int put_small(const struct tierce__object_handle *h, uint32_t levels,
                      struct tierce__buf *chunk)
 {
     struct tierce_engine *engine = h->space->engine;
@@ -500,22 +503,22 @@ static int put_small(const struct tierce__object_handle *h, uint32_t rungs,
             rc = 0;
         }
         if (rc == 0)
-            tierce__storage_write(engine, rungs, &writes, &record, chunk);
+            tierce__storage_write(engine, levels, &writes, &record, chunk);
     }
     tierce__era_leave(engine, era);
     return rc;
 }
 
-/* The rung, or memory, holds the value already. It may have replaced an older one a moment ago: by
+/* The level, or memory, holds the value already. It may have replaced an older one a moment ago: by
  * another thread that has not settled that yet, or before a sync that failed. */
-static int settle_kept(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns,
+static int settle_kept(const struct tierce__object_handle *h, size_t level, uint64_t deadline_ns,
                        bool *unsettled)
 {
     struct tierce_engine *engine = h->space->engine;
-    if (!tierce__storage_may_return(engine, rung, &h->key, deadline_ns))
+    if (!tierce__storage_may_return(engine, level, &h->key, deadline_ns))
         return 0;
     if (unsettled == NULL)
-        return tierce__storage_settle(engine, rung, deadline_ns);
+        return tierce__storage_settle(engine, level, deadline_ns);
     *unsettled = true;
     return 0;
 }
@@ -525,9 +528,9 @@ static int keep(const struct tierce__object_handle *h, uint64_t deadline_ns, boo
 {
     struct tierce_engine *engine = h->space->engine;
     int rc = 0;
-    tierce__storage_touch(engine, 1, engine->rung_count, &h->key, 1, 0);
-    for (size_t rung = 1; rung < engine->rung_count && rc == 0; rung++)
-        rc = settle_kept(h, rung, deadline_ns, unsettled);
+    tierce__storage_touch(engine, 1, engine->level_count, &h->key, 1, 0);
+    for (size_t level = 1; level < engine->level_count && rc == 0; level++)
+        rc = settle_kept(h, level, deadline_ns, unsettled);
     if (rc == 0)
         tierce__count(engine, TIERCE__STAT_objects_kept, 1);
     return rc;
@@ -537,8 +540,8 @@ static int keep(const struct tierce__object_handle *h, uint64_t deadline_ns, boo
 static void miss_chunk(const struct tierce__object_handle *h)
 {
     struct tierce_engine *engine = h->space->engine;
-    for (size_t rung = 1; rung < engine->rung_count; rung++)
-        tierce__why_refused(engine, rung, &h->key, TIERCE_E_FULL);
+    for (size_t level = 1; level < engine->level_count; level++)
+        tierce__why_refused(engine, level, &h->key, TIERCE_E_FULL);
     tierce__count(engine, TIERCE__STAT_objects_not_written, 1);
     tierce__log_repeated(TIERCE_LOG_WARN, "object_not_written",
                          "reason=\"no memory for the copy for slower tiers\"");
@@ -556,27 +559,27 @@ static int replace_small(const struct tierce__object_handle *h, uint64_t deadlin
     int rc = 0;
     if (tierce__smalls_same(engine->smalls, &h->key, &h->base.what, h->base.value))
         return keep(h, deadline_ns, unsettled);
-    if (engine->rung_count > 1) {
+    if (engine->level_count > 1) {
         chunk = make_chunk(&as, h);
         rc = tierce__smalls_make_room(engine->smalls, &h->key, &h->base.what);
     }
-    for (size_t rung = engine->rung_count; --rung > 0 && rc >= 0;) {
+    for (size_t level = engine->level_count; --level > 0 && rc >= 0;) {
         /* Writing a small value to disk again is faster than reading it to compare. */
-        bool is_far = engine->rungs[rung].health.shared;
-        if (is_far && chunk != NULL && rung_has_same(&as, rung, deadline_ns))
+        bool is_far = engine->levels[level].health.shared;
+        if (is_far && chunk != NULL && level_has_same(&as, level, deadline_ns))
             continue;
-        rc = tierce__objects_take_out(engine, rung, &h->key, &taking);
+        rc = tierce__objects_take_out(engine, level, &h->key, &taking);
     }
     if (rc >= 0)
-        rc = put_small(h, taking.rungs, chunk);
-    if (rc == 0 && chunk == NULL && engine->rung_count > 1)
+        rc = put_small(h, taking.levels, chunk);
+    if (rc == 0 && chunk == NULL && engine->level_count > 1)
         miss_chunk(h);
     tierce__buf_release(chunk);
     return rc < 0 ? rc : taking.late;
 }
 
-/* The name is held. `rungs`: those that are to be given the value. */
-static int put_everywhere(const struct tierce__object_handle *h, uint32_t rungs)
+/* The name is held. `levels`: those that are to be given the value. */
+static int put_everywhere(const struct tierce__object_handle *h, uint32_t levels)
 {
     struct tierce_engine *engine = h->space->engine;
     struct tierce__storage_chunk chunk = tierce__object_record(&h->key, h->object_bytes);
@@ -587,7 +590,7 @@ static int put_everywhere(const struct tierce__object_handle *h, uint32_t rungs)
     if (rc == 0) {
         (void)tierce__smalls_remove(engine->smalls, &h->key); /* an older small value */
         tierce__objects_shown(engine, h->buf);
-        tierce__storage_write(engine, rungs, &writes, &chunk, h->buf);
+        tierce__storage_write(engine, levels, &writes, &chunk, h->buf);
     }
     tierce__era_leave(engine, era);
     return rc;
@@ -601,15 +604,15 @@ static int replace(const struct tierce__object_handle *h, uint64_t deadline_ns, 
     int rc = 0;
     if (memory_has_same(h))
         return keep(h, deadline_ns, unsettled);
-    for (size_t rung = engine->rung_count; --rung > 0 && rc >= 0;) {
-        if (rung_has_same(h, rung, deadline_ns)) {
-            rc = settle_kept(h, rung, deadline_ns, unsettled);
+    for (size_t level = engine->level_count; --level > 0 && rc >= 0;) {
+        if (level_has_same(h, level, deadline_ns)) {
+            rc = settle_kept(h, level, deadline_ns, unsettled);
             continue;
         }
-        rc = tierce__objects_take_out(engine, rung, &h->key, &taking);
+        rc = tierce__objects_take_out(engine, level, &h->key, &taking);
     }
     if (rc >= 0)
-        rc = put_everywhere(h, taking.rungs);
+        rc = put_everywhere(h, taking.levels);
     return rc < 0 ? rc : taking.late;
 }
 

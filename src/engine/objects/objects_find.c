@@ -3,7 +3,7 @@
  * Finds a named value. A value in memory is leased. A value in a slower tier is read once for all
  * concurrent finds, by a reading that continues on the thread that delivers an answer:
  *
- *     LOOKUP in the next rung -> HEAD: the length is not known before -> BODY, of a disk in parts
+ *     LOOKUP in the next level -> HEAD: the length is not known before -> BODY, of a disk in parts
  *     -> memory, and told
  *
  * A reading begins by noting the name's count of changes. If the count differs at the end, the
@@ -32,9 +32,9 @@ struct tierce__object_reading {
     uint64_t changes; /* of the name when it began */
     uint64_t era;     /* operate.h */
     uint64_t deadline_ns;
-    size_t rung;
+    size_t level;
     enum step step;
-    int status;                /* why a rung that may have it could not be asked, or MISS */
+    int status;                /* why a level that may have it could not be asked, or MISS */
     struct tierce__list finds; /* under the lock of the names */
     struct tierce__buf *buf;
     uint64_t have;  /* bytes of the object that are there */
@@ -112,7 +112,7 @@ static struct tierce__object *open_from_memory(struct tierce__object_find *find)
                                &seat->key, find->name, find->name_bytes);
     if (buf == NULL)
         return NULL;
-    tierce__storage_touch(engine, 1, engine->rung_count, &seat->key, 1, 0);
+    tierce__storage_touch(engine, 1, engine->level_count, &seat->key, 1, 0);
     return tierce__object_open(seat->space, &seat->key, buf, &form);
 }
 
@@ -185,17 +185,17 @@ static void finish(struct tierce__object_reading *r, int status)
 
 /* ---- arrived bytes ---- */
 
-static void ask_rungs(struct tierce__object_reading *r);
+static void ask_levels(struct tierce__object_reading *r);
 
-static void leave_rung(struct tierce__object_reading *r, int status)
+static void leave_level(struct tierce__object_reading *r, int status)
 {
     if (status != TIERCE_E_MISS && tierce__health_is_fault(status))
         r->status = status == TIERCE_E_DEADLINE ? status : TIERCE_E_DOWN;
     tierce__buf_release(r->buf);
     r->buf = NULL;
     r->have = 0;
-    r->rung++;
-    ask_rungs(r);
+    r->level++;
+    ask_levels(r);
 }
 
 /* Reads what the buffer has room for and does not hold yet, or a part of that. */
@@ -207,10 +207,10 @@ static void read_on(struct tierce__object_reading *r, enum step step)
     r->req.buf = r->buf;
     r->req.offset = r->have;
     r->req.length = r->buf->bytes - r->have;
-    if (!r->engine->rungs[r->rung].health.shared && r->req.length > PART_BYTES)
+    if (!r->engine->levels[r->level].health.shared && r->req.length > PART_BYTES)
         r->req.length = PART_BYTES;
-    if (!tierce__storage_submit(r->engine, r->rung, &r->req))
-        leave_rung(r, TIERCE_E_DOWN);
+    if (!tierce__storage_submit(r->engine, r->level, &r->req))
+        leave_level(r, TIERCE_E_DOWN);
 }
 
 static void read_head(struct tierce__object_reading *r, uint64_t bytes)
@@ -220,10 +220,10 @@ static void read_head(struct tierce__object_reading *r, uint64_t bytes)
     r->sound = 0;
     r->buf = tierce__storage_alloc(r->engine, bytes);
     if (r->buf == NULL) {
-        leave_rung(r, TIERCE_E_MISS);
+        leave_level(r, TIERCE_E_MISS);
         return;
     }
-    r->buf->source = (uint32_t)r->rung;
+    r->buf->source = (uint32_t)r->level;
     read_on(r, STEP_HEAD);
 }
 
@@ -234,10 +234,10 @@ static void read_body(struct tierce__object_reading *r)
         tierce__object_record(&r->name->key, r->form.extent.object_bytes);
     struct tierce__buf *whole = tierce__storage_reserve(r->engine, &chunk, NULL);
     if (whole == NULL) {
-        leave_rung(r, TIERCE_E_MISS);
+        leave_level(r, TIERCE_E_MISS);
         return;
     }
-    whole->source = (uint32_t)r->rung;
+    whole->source = (uint32_t)r->level;
     memcpy(whole->data, r->buf->data, r->have);
     tierce__buf_release(r->buf);
     r->buf = whole;
@@ -248,10 +248,10 @@ static void read_body(struct tierce__object_reading *r)
 static void expel(struct tierce__object_reading *r, int why)
 {
     if (tierce__object_name_try(r->name, r->changes)) {
-        tierce__objects_expel(r->engine, r->rung, &r->name->key, why);
+        tierce__objects_expel(r->engine, r->level, &r->name->key, why);
         tierce__object_name_let_go(r->name);
     }
-    leave_rung(r, TIERCE_E_MISS);
+    leave_level(r, TIERCE_E_MISS);
 }
 
 /* The copy gets a new checksum, so its bytes must be verified first; damage is reported to the
@@ -290,7 +290,7 @@ static void promote(struct tierce__object_reading *r)
         tierce__era_leave(engine, r->era);
     }
     tierce__object_name_let_go(r->name);
-    tierce__storage_touch(engine, 0, engine->rung_count, &r->name->key, 1, 0);
+    tierce__storage_touch(engine, 0, engine->level_count, &r->name->key, 1, 0);
 }
 
 /* Whether every whole piece of the value that has come matches its checksum. Verified here, and not
@@ -324,7 +324,7 @@ static void look_at(struct tierce__object_reading *r)
     else if (tierce__object_expired(&r->form.what))
         expel(r, TIERCE_E_MISS);
     else if (object_bytes > r->engine->settings.memory_bytes)
-        leave_rung(r, TIERCE_E_MISS);
+        leave_level(r, TIERCE_E_MISS);
     else if (object_bytes > r->have)
         read_body(r);
     else if (!is_sound(r))
@@ -341,7 +341,7 @@ static void go_on(struct tierce__object_reading *r)
 {
     int status = r->req.status;
     if (status < 0) {
-        leave_rung(r, status);
+        leave_level(r, status);
     } else if (r->step == STEP_BODY && r->have + r->req.length < r->form.extent.object_bytes) {
         r->have += r->req.length;
         if (is_sound(r))
@@ -354,7 +354,7 @@ static void go_on(struct tierce__object_reading *r)
     } else if (r->req.found > 0) {
         read_head(r, TIERCE__OBJECT_HEAD_BYTES);
     } else {
-        leave_rung(r, TIERCE_E_MISS);
+        leave_level(r, TIERCE_E_MISS);
     }
 }
 
@@ -363,13 +363,13 @@ static void answered(struct tierce__store_req *req)
     struct tierce__object_reading *r = req->arg;
     struct tierce_engine *engine = r->engine;
     atomic_fetch_add(&engine->calling, 1);
-    tierce__storage_note(engine, r->rung, req);
+    tierce__storage_note(engine, r->level, req);
     go_on(r);
     atomic_fetch_sub(&engine->calling, 1);
 }
 
 /* False: the tier is not asked now. */
-static bool ask_rung(struct tierce__object_reading *r)
+static bool ask_level(struct tierce__object_reading *r)
 {
     struct tierce_engine *engine = r->engine;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
@@ -381,18 +381,18 @@ static bool ask_rung(struct tierce__object_reading *r)
         .arg = r,
         .keys = &r->name->key,
         .key_count = 1};
-    if (tierce__health_serves(&engine->rungs[r->rung].health) &&
-        tierce__storage_submit(engine, r->rung, &r->req))
+    if (tierce__health_serves(&engine->levels[r->level].health) &&
+        tierce__storage_submit(engine, r->level, &r->req))
         return true;
-    tierce__storage_try(engine, r->rung, &r->name->key);
+    tierce__storage_try(engine, r->level, &r->name->key);
     r->status = r->status == TIERCE_E_MISS ? TIERCE_E_DOWN : r->status;
     return false;
 }
 
-static void ask_rungs(struct tierce__object_reading *r)
+static void ask_levels(struct tierce__object_reading *r)
 {
-    for (; r->rung < r->engine->rung_count; r->rung++) {
-        if (tierce__objects_may_ask(r->engine, r->rung, &r->name->key) && ask_rung(r))
+    for (; r->level < r->engine->level_count; r->level++) {
+        if (tierce__objects_may_ask(r->engine, r->level, &r->name->key) && ask_level(r))
             return;
     }
     finish(r, r->status);
@@ -435,11 +435,11 @@ static void start(struct tierce__object_find *find)
     r->name = name;
     r->era = tierce__era_of_read(engine);
     r->deadline_ns = find->deadline_ns;
-    r->rung = 1;
+    r->level = 1;
     r->status = TIERCE_E_MISS;
     tierce__list_init(&r->finds);
     if (take_seat(r, find)) {
-        ask_rungs(r);
+        ask_levels(r);
         return;
     }
     tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
@@ -459,7 +459,7 @@ int tierce__object_find(struct tierce__objects *space, struct tierce__object_fin
     *seat = (struct seat){.space = space,
                           .key = tierce__object_key(&space->space, find->name, find->name_bytes)};
     find->object = open_from_memory(find);
-    if (find->object != NULL || engine->rung_count == 1) {
+    if (find->object != NULL || engine->level_count == 1) {
         find->status = find->object != NULL ? 0 : TIERCE_E_MISS;
         count_answer(engine, find->status);
         return find->status;

@@ -60,13 +60,13 @@ struct tierce__buf *tierce__objects_accept(struct tierce__objects *space,
  * Waits. */
 TIERCE_MUSTUSE int tierce__objects_peek(struct tierce__objects *space,
                                         struct tierce__object_form *form, struct tierce__buf **head,
-                                        size_t rung, const struct tierce__key *key,
+                                        size_t level, const struct tierce__key *key,
                                         uint64_t deadline_ns);
 
-/* Takes a value out of a rung that it came from; why: TIERCE_E_MISS if it has expired, or what is
+/* Takes a value out of a level that it came from; why: TIERCE_E_MISS if it has expired, or what is
  * wrong with it. The caller holds the name. Does not wait. */
-void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
-                           int why);
+void tierce__objects_expel(struct tierce_engine *engine, size_t level,
+                           const struct tierce__key *key, int why);
 
 /* ---- objects_remove.c ---- */
 
@@ -74,13 +74,13 @@ void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const stru
  * yet. Errors: as tierce__tombstones_open; logged. */
 TIERCE_MUSTUSE int tierce__objects_open_tombstones(struct tierce_engine *engine);
 
-/* Whether the rung can be asked for a value: it holds no old one that has a tombstone. */
-bool tierce__objects_may_ask(struct tierce_engine *engine, size_t rung,
+/* Whether the level can be asked for a value: it holds no old one that has a tombstone. */
+bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key);
 
-/* Whether the rung has a value of that name. Waits, timeout.lookup at most. */
-bool tierce__objects_rung_has(struct tierce_engine *engine, size_t rung,
-                              const struct tierce__key *key);
+/* Whether the level has a value of that name. Waits, timeout.lookup at most. */
+bool tierce__objects_level_has(struct tierce_engine *engine, size_t level,
+                               const struct tierce__key *key);
 
 /* How an old value is taken out of the slower tiers before a new one comes. */
 struct tierce__taking {
@@ -91,13 +91,13 @@ struct tierce__taking {
     /* [out] A tier that is not shared has forgotten the value and could not make that durable, and
      * memory does not hold the value: why. The new value can be stored. */
     int late;
-    uint32_t rungs; /* [out] a bit for each tier that can be given the new value */
+    uint32_t levels; /* [out] a bit for each tier that can be given the new value */
 };
 
 /* The name is held. A remote store that cannot delete the value now gets a tombstone. Returns 1 if
  * the value may have been there, 0 if not, or why it cannot be promised that it does not return.
  * Waits. */
-TIERCE_MUSTUSE int tierce__objects_take_out(struct tierce_engine *engine, size_t rung,
+TIERCE_MUSTUSE int tierce__objects_take_out(struct tierce_engine *engine, size_t level,
                                             const struct tierce__key *key,
                                             struct tierce__taking *taking);
 

@@ -21,10 +21,10 @@
 
 /* ---- tombstones ---- */
 
-static bool has_rung(const struct tierce_engine *engine, unsigned cap)
+static bool has_level(const struct tierce_engine *engine, unsigned cap)
 {
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        if ((engine->rungs[rung].tier->ops->caps & cap) != 0)
+    for (size_t level = 1; level < engine->level_count; level++) {
+        if ((engine->levels[level].tier->ops->caps & cap) != 0)
             return true;
     }
     return false;
@@ -45,7 +45,7 @@ static int open_file(struct tierce__tombstones **out, struct tierce_engine *engi
 
 int tierce__objects_open_tombstones(struct tierce_engine *engine)
 {
-    if (!has_rung(engine, TIERCE__TIER_DURABLE) || !has_rung(engine, TIERCE__TIER_SHARED))
+    if (!has_level(engine, TIERCE__TIER_DURABLE) || !has_level(engine, TIERCE__TIER_SHARED))
         return 0;
     struct tierce__tombstones *tombs = NULL;
     tierce__lock_take(&engine->lock);
@@ -63,25 +63,26 @@ int tierce__objects_open_tombstones(struct tierce_engine *engine)
     return rc;
 }
 
-static bool has_tombstone(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+static bool has_tombstone(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
-    return tierce__tombstones_has(atomic_load(&engine->tombstones), engine->rungs[rung].store, key);
+    return tierce__tombstones_has(atomic_load(&engine->tombstones), engine->levels[level].store,
+                                  key);
 }
 
-bool tierce__objects_may_ask(struct tierce_engine *engine, size_t rung,
+bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key)
 {
-    return !engine->rungs[rung].health.shared || !has_tombstone(engine, rung, key);
+    return !engine->levels[level].health.shared || !has_tombstone(engine, level, key);
 }
 
-bool tierce__objects_rung_has(struct tierce_engine *engine, size_t rung,
-                              const struct tierce__key *key)
+bool tierce__objects_level_has(struct tierce_engine *engine, size_t level,
+                               const struct tierce__key *key)
 {
-    struct tierce__search search = {.rungs = 1u << rung,
+    struct tierce__search search = {.levels = 1u << level,
                                     .deadline_ns =
                                         tierce__deadline_in_ms(engine->settings.lookup_ms),
                                     .asks_anew = true};
-    return tierce__objects_may_ask(engine, rung, key) &&
+    return tierce__objects_may_ask(engine, level, key) &&
            tierce__storage_search_until(engine, &search, key, 1) == 1;
 }
 
@@ -89,36 +90,36 @@ bool tierce__objects_rung_has(struct tierce_engine *engine, size_t rung,
 
 /* Whether the store may be asked to delete now. One that could not is left alone for breaker.retry,
  * so that not every change of a value waits for it. */
-static bool may_delete(const struct tierce__rung *rung)
+static bool may_delete(const struct tierce__level *level)
 {
-    return tierce__health_serves(&rung->health) &&
-           atomic_load(&rung->deletes_after_ns) <= tierce__now_ns();
+    return tierce__health_serves(&level->health) &&
+           atomic_load(&level->deletes_after_ns) <= tierce__now_ns();
 }
 
-static void note_deletion(struct tierce__rung *rung, int status)
+static void note_deletion(struct tierce__level *level, int status)
 {
     bool good = status >= 0 || status == TIERCE_E_MISS;
-    atomic_store(&rung->deletes_after_ns,
-                 good ? 0 : tierce__deadline_in_ms(rung->health.limits.retry_ms));
+    atomic_store(&level->deletes_after_ns,
+                 good ? 0 : tierce__deadline_in_ms(level->health.limits.retry_ms));
 }
 
 /* Of a remote store: deletes the value, or adds a tombstone. Returns as tierce__storage_remove, and
  * 1 for a tombstone. *has_tomb: the store must not be given a new value before it has deleted. */
-static int take_from_store(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
-                           uint64_t deadline_ns, bool *has_tomb)
+static int take_from_store(struct tierce_engine *engine, size_t level,
+                           const struct tierce__key *key, uint64_t deadline_ns, bool *has_tomb)
 {
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
-    uint64_t store = engine->rungs[rung].store, soon_ns = tierce__deadline_in_ms(DELETE_MS);
+    uint64_t store = engine->levels[level].store, soon_ns = tierce__deadline_in_ms(DELETE_MS);
     bool none = false;
-    *has_tomb = has_tombstone(engine, rung, key);
+    *has_tomb = has_tombstone(engine, level, key);
     if (*has_tomb)
         return 1;
     if (tombs != NULL && soon_ns < deadline_ns)
         deadline_ns = soon_ns;
     int rc = TIERCE_E_DOWN;
-    if (tombs == NULL || may_delete(&engine->rungs[rung])) {
-        rc = tierce__storage_take_out(engine, rung, key, deadline_ns, &none);
-        note_deletion(&engine->rungs[rung], rc);
+    if (tombs == NULL || may_delete(&engine->levels[level])) {
+        rc = tierce__storage_take_out(engine, level, key, deadline_ns, &none);
+        note_deletion(&engine->levels[level], rc);
     }
     if (rc >= 0 || rc == TIERCE_E_CLOSED || tombs == NULL)
         return rc;
@@ -127,21 +128,21 @@ static int take_from_store(struct tierce_engine *engine, size_t rung, const stru
     return *has_tomb ? 1 : rc;
 }
 
-int tierce__objects_take_out(struct tierce_engine *engine, size_t rung,
+int tierce__objects_take_out(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key, struct tierce__taking *taking)
 {
     bool own = false, has_tomb;
-    TIERCE_ASSERT(rung > 0 && rung < engine->rung_count);
-    if (engine->rungs[rung].health.shared) {
-        int rc = take_from_store(engine, rung, key, taking->deadline_ns, &has_tomb);
+    TIERCE_ASSERT(level > 0 && level < engine->level_count);
+    if (engine->levels[level].health.shared) {
+        int rc = take_from_store(engine, level, key, taking->deadline_ns, &has_tomb);
         if (rc >= 0 && !has_tomb)
-            taking->rungs |= 1u << rung;
+            taking->levels |= 1u << level;
         return rc;
     }
-    int rc = tierce__storage_take_out(engine, rung, key, taking->deadline_ns,
+    int rc = tierce__storage_take_out(engine, level, key, taking->deadline_ns,
                                       taking->unsettled != NULL ? taking->unsettled : &own);
-    taking->rungs |= 1u << rung;
-    int settled = rc >= 0 && own ? tierce__storage_settle(engine, rung, taking->deadline_ns) : 0;
+    taking->levels |= 1u << level;
+    int settled = rc >= 0 && own ? tierce__storage_settle(engine, level, taking->deadline_ns) : 0;
     if (settled == 0)
         return rc;
     struct tierce__buf *old = tierce__storage_lease(engine, key);
@@ -160,8 +161,8 @@ int tierce__objects_settle(struct tierce__objects *space)
     struct tierce_engine *engine = space->engine;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     int rc = 0;
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        int settled = tierce__storage_settle(engine, rung, deadline_ns);
+    for (size_t level = 1; level < engine->level_count; level++) {
+        int settled = tierce__storage_settle(engine, level, deadline_ns);
         rc = settled < 0 && rc == 0 ? settled : rc;
     }
     return rc;
@@ -169,41 +170,41 @@ int tierce__objects_settle(struct tierce__objects *space)
 
 struct settling {
     struct tierce_engine *engine;
-    size_t rung; /* that is making its removals durable */
+    size_t level; /* that is making its removals durable */
     struct tierce__store_req req;
 };
 
 _Static_assert(sizeof(struct settling) <= sizeof(((struct tierce__object_settle *)0)->scratch),
                "it fits into the caller's memory");
 
-static void settle_rungs(struct tierce__object_settle *settle);
+static void settle_levels(struct tierce__object_settle *settle);
 
-static void rung_settled(struct tierce__store_req *req)
+static void level_settled(struct tierce__store_req *req)
 {
     struct tierce__object_settle *settle = req->arg;
     struct settling *s = (struct settling *)(void *)settle->scratch;
     struct tierce_engine *engine = s->engine;
     atomic_fetch_add(&engine->calling, 1);
-    tierce__storage_note(engine, s->rung, req);
+    tierce__storage_note(engine, s->level, req);
     settle->status = req->status < 0 ? req->status : settle->status;
-    settle_rungs(settle);
+    settle_levels(settle);
     atomic_fetch_sub(&engine->calling, 1);
 }
 
-/* Lets the next rung make its removals durable, or answers the caller. */
-static void settle_rungs(struct tierce__object_settle *settle)
+/* Lets the next level make its removals durable, or answers the caller. */
+static void settle_levels(struct tierce__object_settle *settle)
 {
     struct settling *s = (struct settling *)(void *)settle->scratch;
-    while (++s->rung < s->engine->rung_count) {
-        if ((s->engine->rungs[s->rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
+    while (++s->level < s->engine->level_count) {
+        if ((s->engine->levels[s->level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
         s->req = (struct tierce__store_req){.op = TIERCE__STORE_FLUSH,
                                             .removals = true,
                                             .deadline_ns =
                                                 tierce__deadline_in_ms(s->engine->settings.load_ms),
-                                            .done = rung_settled,
+                                            .done = level_settled,
                                             .arg = settle};
-        if (tierce__storage_submit(s->engine, s->rung, &s->req))
+        if (tierce__storage_submit(s->engine, s->level, &s->req))
             return;
         settle->status = TIERCE_E_DOWN;
     }
@@ -217,7 +218,7 @@ void tierce__objects_settle_begin(struct tierce__objects *space,
     struct settling *s = (struct settling *)(void *)settle->scratch;
     *s = (struct settling){.engine = space->engine};
     settle->status = 0;
-    settle_rungs(settle);
+    settle_levels(settle);
 }
 
 /* ---- forgetting ---- */
@@ -234,9 +235,9 @@ static bool is_there(struct tierce__objects *space, const struct tierce__key *ke
     }
     struct tierce__buf *buf = tierce__objects_accept(
         space, &form, tierce__storage_lease(space->engine, key), key, NULL, 0);
-    for (size_t rung = 1; rung < space->engine->rung_count && buf == NULL; rung++) {
-        if (tierce__objects_rung_has(space->engine, rung, key) &&
-            tierce__objects_peek(space, &form, &buf, rung, key, deadline_ns) < 0)
+    for (size_t level = 1; level < space->engine->level_count && buf == NULL; level++) {
+        if (tierce__objects_level_has(space->engine, level, key) &&
+            tierce__objects_peek(space, &form, &buf, level, key, deadline_ns) < 0)
             buf = NULL;
     }
     tierce__buf_release(buf);
@@ -247,11 +248,11 @@ static bool is_there(struct tierce__objects *space, const struct tierce__key *ke
 static int forget(struct tierce_engine *engine, const struct tierce__key *key, uint64_t deadline_ns)
 {
     int rc = 0;
-    for (size_t rung = engine->rung_count; rung-- > 0;) {
+    for (size_t level = engine->level_count; level-- > 0;) {
         bool has_tomb;
-        int removed = engine->rungs[rung].health.shared
-                          ? take_from_store(engine, rung, key, deadline_ns, &has_tomb)
-                          : tierce__storage_remove(engine, rung, key, deadline_ns);
+        int removed = engine->levels[level].health.shared
+                          ? take_from_store(engine, level, key, deadline_ns, &has_tomb)
+                          : tierce__storage_remove(engine, level, key, deadline_ns);
         if (removed < 0 && rc == 0)
             rc = removed;
     }
@@ -298,8 +299,8 @@ int64_t tierce__objects_clear(struct tierce__objects *space)
     /* A value that was read from disk just before the clear may have reached memory since. */
     if (rc >= 0)
         rc = tierce__engine_clear_silently(engine, 1u << TIERCE_ORIGIN_MEMORY, &space->space.key);
-    for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
-        int settled = tierce__storage_settle(engine, rung, deadline_ns);
+    for (size_t level = 1; level < engine->level_count && rc >= 0; level++) {
+        int settled = tierce__storage_settle(engine, level, deadline_ns);
         rc = settled < 0 ? settled : rc;
     }
     return rc < 0 ? rc : (int64_t)count;
@@ -309,7 +310,7 @@ int64_t tierce__objects_clear(struct tierce__objects *space)
 
 struct purge {
     struct tierce_engine *engine;
-    size_t rung;
+    size_t level;
     struct tierce__key key;
     struct tierce__object_name *name;
     struct tierce__store_req req;
@@ -320,9 +321,9 @@ static void has_purged(struct tierce__store_req *req)
     struct purge *purge = req->arg;
     struct tierce_engine *engine = purge->engine;
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
-    uint64_t store = engine->rungs[purge->rung].store;
+    uint64_t store = engine->levels[purge->level].store;
     atomic_fetch_add(&engine->calling, 1);
-    note_deletion(&engine->rungs[purge->rung], req->status);
+    note_deletion(&engine->levels[purge->level], req->status);
     if (req->status == 0 || req->status == TIERCE_E_MISS)
         tierce__tombstones_lift(tombs, store, &purge->key);
     else
@@ -334,7 +335,7 @@ static void has_purged(struct tierce__store_req *req)
 }
 
 /* Asks the store to delete a value, unless its name is being changed now. */
-static void purge(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+static void purge(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
     struct purge *purge = tierce__calloc(1, sizeof(*purge));
     if (purge == NULL)
@@ -343,13 +344,13 @@ static void purge(struct tierce_engine *engine, size_t rung, const struct tierce
         tierce__free(purge);
         return;
     }
-    if (!has_tombstone(engine, rung, key)) { /* lifted meanwhile: the store may hold a new value */
+    if (!has_tombstone(engine, level, key)) { /* lifted meanwhile: the store may hold a new value */
         tierce__object_name_end(purge->name);
         tierce__free(purge);
         return;
     }
     purge->engine = engine;
-    purge->rung = rung;
+    purge->level = level;
     purge->key = *key;
     purge->req = (struct tierce__store_req){.op = TIERCE__STORE_DELETE,
                                             .deadline_ns = tierce__deadline_in_ms(DELETE_MS),
@@ -359,7 +360,7 @@ static void purge(struct tierce_engine *engine, size_t rung, const struct tierce
                                             .key_count = 1,
                                             .left = TIERCE__LEFT_DELETED};
     atomic_fetch_add(&engine->purges, 1);
-    bool passed = tierce__storage_submit(engine, rung, &purge->req);
+    bool passed = tierce__storage_submit(engine, level, &purge->req);
     TIERCE_ASSERT(passed); /* deletions are not held up by the breaker */
 }
 
@@ -369,13 +370,13 @@ void tierce__objects_purge(struct tierce_engine *engine)
     struct tierce__key keys[PURGES_MAX];
     if (tombs == NULL || atomic_load(&engine->purges) > 0)
         return;
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        const struct tierce__rung *r = &engine->rungs[rung];
+    for (size_t level = 1; level < engine->level_count; level++) {
+        const struct tierce__level *r = &engine->levels[level];
         if (!r->health.shared || !may_delete(r))
             continue;
         size_t count = tierce__tombstones_list(tombs, r->store, keys, PURGES_MAX);
         for (size_t i = 0; i < count; i++)
-            purge(engine, rung, &keys[i]);
+            purge(engine, level, &keys[i]);
     }
     tierce__tombstones_flush(tombs);
 }

@@ -43,24 +43,24 @@ static void note_key(void *arg, const struct tierce__tier_event *event)
 }
 
 /* False: the tier has no more. */
-static bool next_page(struct tierce__objects *space, struct page *page, size_t rung,
+static bool next_page(struct tierce__objects *space, struct page *page, size_t level,
                       uint32_t *place)
 {
-    struct tierce__tier *tier = space->engine->rungs[rung].tier;
+    struct tierce__tier *tier = space->engine->levels[level].tier;
     page->ns = space->space.key.ns;
     page->count = 0;
     return tier->ops->scan(tier, place, PAGE_PLACES, note_key, page);
 }
 
-/* Keys of a page that no faster rung holds and that are not small values in memory. */
-static uint64_t count_new(struct tierce_engine *engine, const struct page *page, size_t rung)
+/* Keys of a page that no faster level holds and that are not small values in memory. */
+static uint64_t count_new(struct tierce_engine *engine, const struct page *page, size_t level)
 {
     struct tierce__unasked unasked;
     uint64_t count = 0;
     for (size_t i = 0; i < page->count; i++)
         count += !tierce__smalls_has(engine->smalls, &page->keys[i], NULL) &&
-                 (rung == 0 || tierce__storage_search(engine, (1u << rung) - 1, &page->keys[i], 1,
-                                                      NULL, &unasked) == 0);
+                 (level == 0 || tierce__storage_search(engine, (1u << level) - 1, &page->keys[i], 1,
+                                                       NULL, &unasked) == 0);
     return count;
 }
 
@@ -72,12 +72,12 @@ uint64_t tierce__objects_count(struct tierce__objects *space)
     if (tierce__engine_inherited(engine))
         return 0;
     uint64_t count = tierce__smalls_count(engine->smalls, &space->space.key);
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+    for (size_t level = 0; level < engine->level_count; level++) {
         uint32_t place = 0;
         bool more = true;
         while (more) {
-            more = next_page(space, &page, rung, &place);
-            count += count_new(engine, &page, rung);
+            more = next_page(space, &page, level, &place);
+            count += count_new(engine, &page, level);
         }
     }
     return count;
@@ -89,7 +89,7 @@ enum { PLACE_BITS = 29, WALK_BITS = 20, PASS_BITS = 4 };
 #define PLACE_MASK  ((1ULL << PLACE_BITS) - 1)
 #define WALK_MASK   ((1ULL << WALK_BITS) - 1)
 #define PASS_SMALLS 0u
-#define PASS_MEMORY 1u /* and the slower rungs, each at its own number + 1 */
+#define PASS_MEMORY 1u /* and the slower levels, each at its own number + 1 */
 
 _Static_assert((1ULL << PLACE_BITS) * PAGE_PLACES >= 1ULL << 32, "every place of a tier fits");
 _Static_assert(PLACE_BITS >= TIERCE__SMALLS_CURSOR_BITS, "and every page of small values");
@@ -98,8 +98,8 @@ _Static_assert(PLACE_BITS + WALK_BITS + PASS_BITS <= 53, "a double holds a curso
 
 struct walk {
     struct tierce__objects *space;
-    size_t rung_count;
-    size_t pass;     /* PASS_SMALLS; each rung; memory again; small values again */
+    size_t level_count;
+    size_t pass;     /* PASS_SMALLS; each level; memory again; small values again */
     uint64_t number; /* values in memory before the walk have a smaller number */
     uint64_t place;  /* in the tier's index, or the cursor of small values */
     uint64_t deadline_ns;
@@ -111,18 +111,18 @@ struct walk {
 
 static bool has_ended(const struct walk *walk)
 {
-    return walk->pass >= walk->rung_count + 3;
+    return walk->pass >= walk->level_count + 3;
 }
 
 static bool is_of_smalls(const struct walk *walk)
 {
-    return walk->pass == PASS_SMALLS || walk->pass == walk->rung_count + 2;
+    return walk->pass == PASS_SMALLS || walk->pass == walk->level_count + 2;
 }
 
 /* The state of a pass over a tier. */
-static size_t rung_of(const struct walk *walk)
+static size_t level_of(const struct walk *walk)
 {
-    return walk->pass <= walk->rung_count ? walk->pass - PASS_MEMORY : 0;
+    return walk->pass <= walk->level_count ? walk->pass - PASS_MEMORY : 0;
 }
 
 static void read_cursor(struct walk *walk, uint64_t cursor)
@@ -187,8 +187,8 @@ static bool slower_pass_told(const struct walk *walk, const struct tierce__key *
 {
     struct tierce_engine *engine = walk->space->engine;
     struct tierce__unasked unasked;
-    uint32_t rungs = tierce__rungs_local(engine) & ~1u;
-    return rungs != 0 && tierce__storage_search(engine, rungs, key, 1, NULL, &unasked) == 1;
+    uint32_t levels = tierce__levels_local(engine) & ~1u;
+    return levels != 0 && tierce__storage_search(engine, levels, key, 1, NULL, &unasked) == 1;
 }
 
 /* Whether this pass reports the value. */
@@ -198,7 +198,7 @@ static bool is_turn(const struct walk *walk, const struct tierce__key *key, stru
         return held.is_before;
     if (held.is_before && !held.is_becoming)
         return false;
-    return walk->pass <= walk->rung_count ||
+    return walk->pass <= walk->level_count ||
            (held.is_there && (!held.is_promoted || !slower_pass_told(walk, key)));
 }
 
@@ -217,8 +217,8 @@ static int tell(struct walk *walk, const struct tierce__key *key)
         tierce__buf_release(buf);
         return 0;
     }
-    if (buf == NULL && rung_of(walk) > 0)
-        rc = tierce__objects_peek(space, &form, &buf, rung_of(walk), key, walk->deadline_ns);
+    if (buf == NULL && level_of(walk) > 0)
+        rc = tierce__objects_peek(space, &form, &buf, level_of(walk), key, walk->deadline_ns);
     if (rc < 0)
         return rc == TIERCE_E_MISS ? 0 : rc;
     if (buf == NULL)
@@ -235,7 +235,7 @@ static int tell_page(struct walk *walk, bool *more)
     struct page page;
     uint32_t place = (uint32_t)walk->place;
     walk->looked += PAGE_PLACES;
-    *more = next_page(walk->space, &page, rung_of(walk), &place);
+    *more = next_page(walk->space, &page, level_of(walk), &place);
     for (size_t i = 0; i < page.count; i++) {
         int rc = tell(walk, &page.keys[i]);
         if (rc < 0)
@@ -273,7 +273,7 @@ int tierce__objects_scan(struct tierce__objects *space, uint64_t *cursor, uint32
     TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
     struct tierce_engine *engine = space->engine;
     struct walk walk = {.space = space,
-                        .rung_count = engine->rung_count,
+                        .level_count = engine->level_count,
                         .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
                         .each = each,
                         .arg = arg};

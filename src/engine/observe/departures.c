@@ -73,11 +73,11 @@ static uint32_t place_of(const struct set *set, uint64_t spread)
     return i;
 }
 
-/* A faster rung may let a chunk go that a slower one should have kept. */
+/* A faster level may let a chunk go that a slower one should have kept. */
 static bool stays(const struct tierce__departure *known, const struct tierce__departure *next)
 {
     bool by_policy = next->reason == TIERCE_MISS_EVICTED || next->reason == TIERCE_MISS_EXPIRED;
-    return known->reason == TIERCE_MISS_NOT_WRITTEN && by_policy && next->rung < known->rung;
+    return known->reason == TIERCE_MISS_NOT_WRITTEN && by_policy && next->level < known->level;
 }
 
 void tierce__departures_note(struct tierce__departures *table, uint64_t spread,

@@ -23,7 +23,7 @@ struct tierce__departures;
 struct tierce__departure {
     uint32_t when_s; /* wall clock */
     int16_t status;  /* of a rejection; else 0 */
-    uint8_t rung;
+    uint8_t level;
     uint8_t reason; /* enum tierce_miss_reason, not NONE */
 };
 
@@ -33,7 +33,7 @@ void tierce__departures_destroy(struct tierce__departures *table);
 
 /*
  * Notes that a chunk left or was rejected, and replaces the earlier event of the chunk. A rejection
- * by a slower rung stays, though: a later eviction from a faster rung is normal.
+ * by a slower level stays, though: a later eviction from a faster level is normal.
  */
 void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
                              const struct tierce__departure *departure);

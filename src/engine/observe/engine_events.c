@@ -25,7 +25,7 @@ struct record {
     uint64_t object_bytes;
     uint64_t token_start;
     uint32_t block_count;
-    uint8_t rung;
+    uint8_t level;
     uint8_t left; /* enum tierce__tier_left */
     bool admitted;
     bool has_parent;
@@ -91,13 +91,13 @@ uint64_t tierce__events_last(struct tierce__events *events)
     return last;
 }
 
-static void write_record(struct record *out, size_t rung, const struct tierce__tier_event *event)
+static void write_record(struct record *out, size_t level, const struct tierce__tier_event *event)
 {
     *out = (struct record){.key = *event->key,
                            .object_bytes = event->object_bytes,
                            .token_start = event->token_start,
                            .block_count = event->block_count,
-                           .rung = (uint8_t)rung,
+                           .level = (uint8_t)level,
                            .left = (uint8_t)event->left,
                            .admitted = event->admitted,
                            .has_parent = event->parent != NULL};
@@ -124,14 +124,14 @@ static void wake_subscribers(struct tierce__events *events)
  * subscribed. If it takes the lock later, its snapshot contains changes that were not reported for
  * lack of a subscriber. If it took the lock earlier, the count is visible here.
  */
-void tierce__events_tell(struct tierce__events *events, size_t rung,
+void tierce__events_tell(struct tierce__events *events, size_t level,
                          const struct tierce__tier_event *event)
 {
     if (atomic_load_explicit(&events->subscriber_count, memory_order_relaxed) == 0)
         return;
     tierce__lock_take(&events->lock);
     if (!tierce__list_empty(&events->subscriptions)) {
-        write_record(&events->ring[events->next % events->ring_count], rung, event);
+        write_record(&events->ring[events->next % events->ring_count], level, event);
         events->next++;
         wake_subscribers(events);
     }
@@ -145,7 +145,7 @@ static struct tierce_event describe(struct tierce_engine *engine, const struct r
 {
     struct tierce_event e = {.sequence = sequence,
                              .kind = r->admitted ? TIERCE_EVENT_ADMIT : TIERCE_EVENT_EVICT,
-                             .tier = engine->rungs[r->rung].tier->ops->name,
+                             .tier = engine->levels[r->level].tier->ops->name,
                              .ns_text = tierce__namespaces_text(engine->namespaces, r->key.ns),
                              .ns_digest = tierce__namespaces_digest(engine->namespaces, r->key.ns),
                              .shard = r->key.shard,
@@ -261,7 +261,7 @@ int tierce_events_subscribe(struct tierce_subscription **out, struct tierce_engi
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    if (engine->rung_count == 0)
+    if (engine->level_count == 0)
         return TIERCE_E_UNSUPPORTED;
     if (opts->size != sizeof(*opts) || opts->fn == NULL || opts->batch_max > BATCH_MAX)
         return TIERCE_E_ARGUMENT;
@@ -314,7 +314,7 @@ void tierce_events_unsubscribe(struct tierce_subscription *subscription)
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
 struct scan {
-    size_t rung;
+    size_t level;
     uint32_t count;
     struct record records[SCAN_PLACES];
     struct tierce_event events[SCAN_PLACES];
@@ -326,13 +326,13 @@ static void take_scanned(void *arg, const struct tierce__tier_event *event)
     TIERCE_ASSERT(scan->count < SCAN_PLACES);
     if (tierce__smalls_is_page(event->key))
         return;
-    write_record(&scan->records[scan->count++], scan->rung, event);
+    write_record(&scan->records[scan->count++], scan->level, event);
 }
 
-static void scan_rung(struct tierce_engine *engine, struct scan *scan, tierce_events_fn *fn,
-                      void *arg)
+static void scan_level(struct tierce_engine *engine, struct scan *scan, tierce_events_fn *fn,
+                       void *arg)
 {
-    struct tierce__tier *tier = engine->rungs[scan->rung].tier;
+    struct tierce__tier *tier = engine->levels[scan->level].tier;
     uint32_t cursor = 0;
     bool more = true;
     while (more) {
@@ -360,8 +360,8 @@ int tierce_events_snapshot(struct tierce_subscription *subscription, uint64_t *s
     if (scan == NULL)
         return -ENOMEM;
     *sequence = tierce__events_last(engine->events);
-    for (scan->rung = 0; scan->rung < engine->rung_count; scan->rung++)
-        scan_rung(engine, scan, fn, arg);
+    for (scan->level = 0; scan->level < engine->level_count; scan->level++)
+        scan_level(engine, scan, fn, arg);
     tierce__free(scan);
     return 0;
 }

@@ -21,7 +21,7 @@ TIERCE_MUSTUSE int tierce__events_create(struct tierce__events **out, uint32_t r
 void tierce__events_destroy(struct tierce__events *events);
 
 /* From a tier's watcher, under the tier's lock. */
-void tierce__events_tell(struct tierce__events *events, size_t rung,
+void tierce__events_tell(struct tierce__events *events, size_t level,
                          const struct tierce__tier_event *event);
 
 /* The number of the last event; 0 before the first. */

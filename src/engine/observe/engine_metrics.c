@@ -114,16 +114,16 @@ static const char *state_name(const struct tierce__health *health)
 
 static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[TIERCE__TIERS_MAX])
 {
-    for (size_t i = 0; i < engine->rung_count; i++) {
-        struct tierce__rung *rung = &engine->rungs[i];
-        out[i].name = rung->tier->ops->name;
-        out[i].policy = rung->policy;
-        out[i].in_service = tierce__health_serves(&rung->health);
-        out[i].shared = rung->health.shared;
-        out[i].state = state_name(&rung->health);
-        rung->tier->ops->stats(rung->tier, &out[i].stats);
+    for (size_t i = 0; i < engine->level_count; i++) {
+        struct tierce__level *level = &engine->levels[i];
+        out[i].name = level->tier->ops->name;
+        out[i].policy = level->policy;
+        out[i].in_service = tierce__health_serves(&level->health);
+        out[i].shared = level->health.shared;
+        out[i].state = state_name(&level->health);
+        level->tier->ops->stats(level->tier, &out[i].stats);
     }
-    return engine->rung_count;
+    return engine->level_count;
 }
 
 static uint64_t tier_value(const struct tier_numbers *tier, const struct tier_row *row)
@@ -175,14 +175,14 @@ static void tell_latencies(struct tierce_engine *engine, struct tierce__promethe
         {"tier.write_seconds", "Duration of writes of chunks, queueing included.", true},
     };
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
-        for (size_t i = 1; i < engine->rung_count; i++) {
-            struct tierce__rung *rung = &engine->rungs[i];
-            struct tierce__metric_tag tag = {"tier", rung->tier->ops->name};
+        for (size_t i = 1; i < engine->level_count; i++) {
+            struct tierce__level *level = &engine->levels[i];
+            struct tierce__metric_tag tag = {"tier", level->tier->ops->name};
             tierce__prometheus_put_latency(
                 text,
                 &(struct tierce__metric){
                     .name = kinds[k].name, .help = kinds[k].help, .tags = &tag, .tag_count = 1},
-                kinds[k].writes ? &rung->health.writes : &rung->health.reads);
+                kinds[k].writes ? &level->health.writes : &level->health.reads);
         }
     }
 }

@@ -145,15 +145,15 @@ static void end_clear(struct tierce_engine *engine)
 /* ---- clear ---- */
 
 /* The slowest first, so that nothing is read again from where it is still to be cleared. */
-static int64_t clear_rungs(struct tierce_engine *engine, uint32_t tiers,
-                           const struct tierce__key *of)
+static int64_t clear_levels(struct tierce_engine *engine, uint32_t tiers,
+                            const struct tierce__key *of)
 {
     int64_t chunks = 0;
     int failed = 0;
-    for (size_t rung = engine->rung_count; rung-- > 0;) {
-        if ((tiers & 1u << engine->rungs[rung].origin) == 0)
+    for (size_t level = engine->level_count; level-- > 0;) {
+        if ((tiers & 1u << engine->levels[level].origin) == 0)
             continue;
-        int64_t left = tierce__storage_forget(engine, rung, of);
+        int64_t left = tierce__storage_forget(engine, level, of);
         if (left >= 0)
             chunks += left;
         else if (failed == 0)
@@ -188,8 +188,8 @@ int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tie
                                       const struct tierce__key *of)
 {
     uint32_t known = 0;
-    for (size_t rung = 0; rung < engine->rung_count; rung++)
-        known |= 1u << engine->rungs[rung].origin;
+    for (size_t level = 0; level < engine->level_count; level++)
+        known |= 1u << engine->levels[level].origin;
     if ((tiers & ~known) != 0)
         return TIERCE_E_ARGUMENT;
     if (tiers == 0) /* shared stores are cleared only if they are named */
@@ -200,7 +200,7 @@ int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tie
     uint64_t smalls = (tiers & 1u << TIERCE_ORIGIN_MEMORY) != 0 && engine->smalls != NULL
                           ? tierce__smalls_clear(engine->smalls, of)
                           : 0;
-    int64_t chunks = clear_rungs(engine, tiers, of);
+    int64_t chunks = clear_levels(engine, tiers, of);
     chunks = chunks < 0 ? chunks : chunks + (int64_t)smalls;
     tierce__object_names_change(&engine->object_names, of);
     end_clear(engine);

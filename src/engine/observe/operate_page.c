@@ -38,9 +38,9 @@ void tierce__mode_page(void *arg, const struct tierce__control_query *query,
 /* The mask of a tier's name; 0: there is none of that name. */
 static uint32_t find_tier(const struct tierce_engine *engine, const char *name)
 {
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if (strcmp(engine->rungs[rung].tier->ops->name, name) == 0)
-            return 1u << engine->rungs[rung].origin;
+    for (size_t level = 0; level < engine->level_count; level++) {
+        if (strcmp(engine->levels[level].tier->ops->name, name) == 0)
+            return 1u << engine->levels[level].origin;
     }
     return 0;
 }
@@ -49,9 +49,9 @@ static void refuse_tier(struct tierce__control_answer *answer, const struct tier
 {
     answer->status = 400;
     tierce__line_put(&answer->body, "there is no tier of this name; the tiers are:");
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+    for (size_t level = 0; level < engine->level_count; level++) {
         tierce__line_put(&answer->body, " ");
-        tierce__line_put(&answer->body, engine->rungs[rung].tier->ops->name);
+        tierce__line_put(&answer->body, engine->levels[level].tier->ops->name);
     }
     tierce__line_put(&answer->body, "\n");
 }

@@ -132,7 +132,7 @@ static void note_late(struct tierce_prefetch *p)
 static void lookup_done(struct tierce__store_req *req)
 {
     struct tierce_prefetch *p = req->arg;
-    tierce__storage_note(p->engine, p->asked_rung, req);
+    tierce__storage_note(p->engine, p->asked_level, req);
     tierce__lock_take(tierce__prefetch_lock(p));
     p->answered = true;
     tierce__lock_drop(tierce__prefetch_lock(p));
@@ -145,7 +145,7 @@ static void lookup_done(struct tierce__store_req *req)
  * with timeout.load, after all others, while the found chunks are read. False: the tier is not
  * queried now.
  */
-static bool ask_rung(struct tierce_prefetch *p)
+static bool ask_level(struct tierce_prefetch *p)
 {
     uint64_t deadline_ns = p->patient ? tierce__ask_patience(p->engine)
                                       : tierce__deadline_in_ms(p->engine->settings.lookup_ms);
@@ -158,24 +158,24 @@ static bool ask_rung(struct tierce_prefetch *p)
         .keys = keys,
         .key_count = p->keys.count - p->found,
         .recall = TIERCE__RECALL_FIRST};
-    p->asked_rung = p->rung;
+    p->asked_level = p->level;
     add_ref(p);
-    if (tierce__storage_submit(p->engine, p->rung, &p->lookup))
+    if (tierce__storage_submit(p->engine, p->level, &p->lookup))
         return true;
     drop_ref(p);
-    tierce__storage_try(p->engine, p->rung, keys);
+    tierce__storage_try(p->engine, p->level, keys);
     return false;
 }
 
 /* Frozen, it brings nothing to memory, so that it only looks there. */
-static bool is_wanted(const struct tierce_prefetch *p, size_t rung)
+static bool is_wanted(const struct tierce_prefetch *p, size_t level)
 {
-    if (p->mode == TIERCE_MODE_BYPASS || (p->mode == TIERCE_MODE_FREEZE && rung > 0))
+    if (p->mode == TIERCE_MODE_BYPASS || (p->mode == TIERCE_MODE_FREEZE && level > 0))
         return false;
-    return p->opts.tiers == 0 || (p->opts.tiers & (1u << p->engine->rungs[rung].origin)) != 0;
+    return p->opts.tiers == 0 || (p->opts.tiers & (1u << p->engine->levels[level].origin)) != 0;
 }
 
-/* Plans to get chunk `index` from the rung; false if the rung does not have it after all. A chunk
+/* Plans to get chunk `index` from the level; false if the level does not have it after all. A chunk
  * in memory is leased at once, because reading the others may evict it. */
 static bool plan_chunk(struct tierce_prefetch *p, size_t index)
 {
@@ -183,9 +183,9 @@ static bool plan_chunk(struct tierce_prefetch *p, size_t index)
     chunk->bytes = shape_of(p, index)->extent.object_bytes;
     if (index < p->plan_end && is_wanted(p, 0))
         chunk->buf = tierce__storage_lease(p->engine, &p->keys.keys[index]);
-    chunk->rung = chunk->buf != NULL ? 0 : p->rung;
+    chunk->level = chunk->buf != NULL ? 0 : p->level;
     bool pin = (p->opts.flags & TIERCE_PREFETCH_PIN) != 0;
-    uint64_t cost = pin || chunk->rung > 0 ? chunk->bytes : 0;
+    uint64_t cost = pin || chunk->level > 0 ? chunk->bytes : 0;
     if (index < p->plan_end && cost > p->budget) {
         p->plan_end = index;
         note_short(p);
@@ -195,7 +195,7 @@ static bool plan_chunk(struct tierce_prefetch *p, size_t index)
         chunk->buf = NULL;
         return true;
     }
-    if (chunk->rung == 0 && chunk->buf == NULL)
+    if (chunk->level == 0 && chunk->buf == NULL)
         return false; /* evicted since it was found */
     chunk->state = chunk->buf != NULL ? TIERCE__PREFETCH_HELD : TIERCE__PREFETCH_FOUND;
     p->budget -= cost;
@@ -208,43 +208,43 @@ static void take_answer(struct tierce_prefetch *p)
     TIERCE_ASSERT(end <= p->keys.count);
     uint64_t promised[TIERCE__TIERS_MAX] = {0};
     for (; p->found < end && plan_chunk(p, p->found); p->found++) {
-        size_t rung = p->chunks[p->found].rung;
-        promised[rung] += blocks_of(p, p->found);
-        p->shares[rung].end = p->found + 1;
+        size_t level = p->chunks[p->found].level;
+        promised[level] += blocks_of(p, p->found);
+        p->shares[level].end = p->found + 1;
     }
     tierce__lock_take(tierce__prefetch_lock(p));
     p->result.blocks = tierce__prefetch_blocks(p, p->found);
-    for (size_t rung = 0; rung < p->engine->rung_count; rung++)
-        p->result.tiers[rung].promised += promised[rung];
+    for (size_t level = 0; level < p->engine->level_count; level++)
+        p->result.tiers[level].promised += promised[level];
     tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
 /* The first of the stores that were late is asked once more, with patience. */
 static bool next_late(struct tierce_prefetch *p)
 {
-    if (p->late_rungs == 0)
+    if (p->late_levels == 0)
         return false;
-    p->rung = (size_t)__builtin_ctz(p->late_rungs);
-    p->late_rungs &= p->late_rungs - 1;
+    p->level = (size_t)__builtin_ctz(p->late_levels);
+    p->late_levels &= p->late_levels - 1;
     p->patient = true;
     return true;
 }
 
-/* Moves to the next rung that is to be asked. A chunk may have left memory while later ones are
+/* Moves to the next level that is to be asked. A chunk may have left memory while later ones are
  * still there, so that a round that found something is followed by another. Stores that were late
  * come after all others, which they must not hold up. False: that was all. */
-static bool next_rung(struct tierce_prefetch *p)
+static bool next_level(struct tierce_prefetch *p)
 {
     p->patient = false;
     while (p->found < p->keys.count) {
-        for (; p->rung < p->engine->rung_count; p->rung++) {
-            if (is_wanted(p, p->rung) && (p->late_rungs & 1u << p->rung) == 0)
+        for (; p->level < p->engine->level_count; p->level++) {
+            if (is_wanted(p, p->level) && (p->late_levels & 1u << p->level) == 0)
                 return true;
         }
-        if (p->found == p->round_start || p->engine->rung_count == 1)
+        if (p->found == p->round_start || p->engine->level_count == 1)
             return next_late(p);
         p->round_start = p->found;
-        p->rung = 0;
+        p->level = 0;
     }
     return false;
 }
@@ -263,16 +263,16 @@ static void search(struct tierce_prefetch *p)
             p->asking = false;
             take_answer(p);
             if (!p->patient && p->lookup.status == TIERCE_E_DEADLINE &&
-                p->engine->rungs[p->rung].health.shared)
-                p->late_rungs |= 1u << p->rung;
-            p->rung++;
+                p->engine->levels[p->level].health.shared)
+                p->late_levels |= 1u << p->level;
+            p->level++;
         }
-        p->search_over = !next_rung(p);
+        p->search_over = !next_level(p);
         if (p->search_over)
             break;
-        p->shares[p->rung].searched = true;
-        p->asking = ask_rung(p);
-        p->rung += !p->asking;
+        p->shares[p->level].searched = true;
+        p->asking = ask_level(p);
+        p->level += !p->asking;
     }
     tierce__session_free(p->pinned);
     p->pinned = NULL;
@@ -367,7 +367,7 @@ static void chunk_settled(void *arg, int status)
         chunk->state = TIERCE__PREFETCH_SETTLED;
         chunk->outcome = status;
     }
-    p->shares[chunk->rung].bytes_reading -= chunk->bytes;
+    p->shares[chunk->level].bytes_reading -= chunk->bytes;
     tierce__lock_drop(tierce__prefetch_lock(p));
     tierce__prefetch_go_on(p, true);
 }
@@ -381,12 +381,12 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
     chunk->seat.deadline_ns = p->deadline_ns;
     if (before != NULL)
         chunk->seat.before = before->buf != NULL ? before->buf : before->seat.buf;
-    bool seated = tierce__fetch_join(p->engine, &chunk->seat, chunk->rung, &record,
+    bool seated = tierce__fetch_join(p->engine, &chunk->seat, chunk->level, &record,
                                      shape_of(p, index), &chunk->buf);
     tierce__lock_take(tierce__prefetch_lock(p));
     if (seated) {
         chunk->state = TIERCE__PREFETCH_READING;
-        p->shares[chunk->rung].bytes_reading += chunk->bytes;
+        p->shares[chunk->level].bytes_reading += chunk->bytes;
         p->refs++;
     } else if (chunk->buf != NULL) {
         chunk->state = TIERCE__PREFETCH_HELD; /* another operation has brought it to memory
@@ -400,26 +400,26 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
         tierce__fetch_read_all(&chunk->seat, chunk_settled, chunk);
 }
 
-/* Whether the rung's window has room for so many bytes; a chunk that is larger goes alone. */
-static bool in_window(struct tierce_prefetch *p, size_t rung, uint64_t bytes)
+/* Whether the level's window has room for so many bytes; a chunk that is larger goes alone. */
+static bool in_window(struct tierce_prefetch *p, size_t level, uint64_t bytes)
 {
     tierce__lock_take(tierce__prefetch_lock(p));
-    uint64_t reading = p->shares[rung].bytes_reading;
+    uint64_t reading = p->shares[level].bytes_reading;
     tierce__lock_drop(tierce__prefetch_lock(p));
-    return reading == 0 || reading + bytes <= p->engine->rungs[rung].window_bytes;
+    return reading == 0 || reading + bytes <= p->engine->levels[level].window_bytes;
 }
 
 /* Requests from every slower tier the chunks that it has, each as far ahead as its window
  * allows. */
 static void start_reads(struct tierce_prefetch *p)
 {
-    for (size_t rung = 1; rung < p->engine->rung_count; rung++) {
-        struct tierce__prefetch_share *share = &p->shares[rung];
+    for (size_t level = 1; level < p->engine->level_count; level++) {
+        struct tierce__prefetch_share *share = &p->shares[level];
         for (; share->next < p->claimed; share->next++) {
             struct tierce__prefetch_chunk *chunk = &p->chunks[share->next];
-            if (chunk->state != TIERCE__PREFETCH_ROOM || chunk->rung != rung)
+            if (chunk->state != TIERCE__PREFETCH_ROOM || chunk->level != level)
                 continue;
-            if (!in_window(p, rung, chunk->bytes))
+            if (!in_window(p, level, chunk->bytes))
                 break;
             read_chunk(p, share->next);
         }
@@ -488,9 +488,9 @@ static void count_gathered(struct tierce_prefetch *p, size_t index)
     uint64_t blocks = blocks_of(p, index);
     tierce__lock_take(tierce__prefetch_lock(p));
     p->result.memory_blocks = tierce__prefetch_blocks(p, index + 1);
-    p->result.tiers[chunk->rung].loaded += blocks;
+    p->result.tiers[chunk->level].loaded += blocks;
     tierce__lock_drop(tierce__prefetch_lock(p));
-    if (chunk->rung == 0)
+    if (chunk->level == 0)
         return;
     tierce__count(p->engine, TIERCE__STAT_prefetch_blocks, shape->geometry.block_count);
     tierce__count(p->engine, TIERCE__STAT_prefetch_bytes, (int64_t)shape->extent.payload_bytes);
@@ -518,13 +518,13 @@ static void gather(struct tierce_prefetch *p)
 /* Tells of the tiers of which all is known, or of every one. */
 static void tell_tiers(struct tierce_prefetch *p, bool all)
 {
-    for (size_t rung = 0; rung < p->engine->rung_count; rung++) {
-        struct tierce__prefetch_share *share = &p->shares[rung];
+    for (size_t level = 0; level < p->engine->level_count; level++) {
+        struct tierce__prefetch_share *share = &p->shares[level];
         bool known = p->search_over && share->end <= p->gathered;
         if (!share->searched || share->told || (!all && !known))
             continue;
         share->told = true;
-        const struct tierce_prefetch_tier *tier = &p->result.tiers[rung];
+        const struct tierce_prefetch_tier *tier = &p->result.tiers[level];
         if (p->opts.on_tier != NULL)
             p->opts.on_tier(p->opts.arg, tier->name, tier->promised, tier->loaded);
     }

@@ -182,9 +182,9 @@ int tierce__own_prefetch_begin(struct tierce_prefetch *p, const struct tierce_ch
     p->plan_end = p->keys.count;
     p->result.size = sizeof(p->result);
     p->result.blocks = p->result.memory_blocks = tierce__prefetch_blocks(p, first);
-    p->result.tier_count = engine->rung_count;
-    for (size_t i = 0; i < engine->rung_count; i++)
-        p->result.tiers[i].name = engine->rungs[i].tier->ops->name;
+    p->result.tier_count = engine->level_count;
+    for (size_t i = 0; i < engine->level_count; i++)
+        p->result.tiers[i].name = engine->levels[i].tier->ops->name;
     tierce__prefetch_enter(p);
     tierce__prefetch_go_on(p, false);
     return 0;

@@ -21,7 +21,7 @@ enum tierce__prefetch_state {
 
 struct tierce__prefetch_chunk {
     struct tierce_prefetch *prefetch;
-    size_t rung;
+    size_t level;
     enum tierce__prefetch_state state; /* READING and SETTLED under the lock */
     int outcome;                       /* of the reading; under the lock */
     uint64_t bytes;                    /* of the object */
@@ -30,7 +30,7 @@ struct tierce__prefetch_chunk {
     struct tierce__fetch_seat seat;
 };
 
-/* This prefetch's state for one rung. */
+/* This prefetch's state for one level. */
 struct tierce__prefetch_share {
     bool searched, told;
     size_t end;             /* behind its last chunk */
@@ -59,12 +59,12 @@ struct tierce_prefetch {
     size_t plan_end; /* chunks from here on are not delivered, whatever is found */
     size_t claimed;  /* chunks up to here have room, or need none */
     size_t gathered; /* chunks up to here are handed on */
-    size_t rung, round_start;
-    size_t asked_rung; /* does not change while a lookup is under way */
+    size_t level, round_start;
+    size_t asked_level; /* does not change while a lookup is under way */
     bool search_over, asking, waiting;
-    uint32_t late_rungs; /* that had not said all in time, and are to be asked once more */
-    bool patient;        /* the rung is queried once more, because its answer was late */
-    size_t piece_end;    /* end of the piece whose memory is waited for */
+    uint32_t late_levels; /* that had not said all in time, and are to be asked once more */
+    bool patient;         /* the level is queried once more, because its answer was late */
+    size_t piece_end;     /* end of the piece whose memory is waited for */
     struct tierce__prefetch_share shares[TIERCE__TIERS_MAX];
     struct tierce__store_req lookup;
     struct tierce__semaphore_waiter waiter;

@@ -24,8 +24,8 @@ static struct tierce__backfill *backfill_of(struct tierce_engine *engine)
 
 struct run {
     struct tierce_engine *engine;
-    size_t disk;       /* rung */
-    uint32_t remotes;  /* a bit for each rung */
+    size_t disk;       /* level */
+    uint32_t remotes;  /* a bit for each level */
     uint32_t failures; /* in a row */
     uint64_t failed;   /* chunks lost to failures of the disk or a store */
     uint64_t era;      /* in which the chunk at hand was read (operate.h) */
@@ -47,20 +47,20 @@ static void add(_Atomic uint64_t *counter, uint64_t by)
 /* Whether a store holds chunk `index`. A query answers for all chunks up to the first that the
  * store lacks, so its batch doubles while the store holds all of it. Returns a negative status if
  * the store could not be queried. */
-static int store_holds(struct run *run, size_t rung, size_t index)
+static int store_holds(struct run *run, size_t level, size_t index)
 {
     struct tierce__unasked unasked;
     size_t left = run->count - index;
-    if (index < run->stores[rung].held)
+    if (index < run->stores[level].held)
         return 1;
-    size_t batch = run->stores[rung].batch;
+    size_t batch = run->stores[level].batch;
     batch = batch == 0 ? 1 : batch < left ? batch : left;
     size_t found =
-        tierce__storage_search(run->engine, 1u << rung, &run->keys[index], batch, NULL, &unasked);
+        tierce__storage_search(run->engine, 1u << level, &run->keys[index], batch, NULL, &unasked);
     if (found == 0 && unasked.status < 0)
         return unasked.status;
-    run->stores[rung].held = index + found;
-    run->stores[rung].batch = found == batch ? 2 * batch : 1;
+    run->stores[level].held = index + found;
+    run->stores[level].batch = found == batch ? 2 * batch : 1;
     return found > 0;
 }
 
@@ -68,14 +68,14 @@ static int store_holds(struct run *run, size_t rung, size_t index)
 static bool find_lacking(struct run *run, size_t index, uint32_t *lacking)
 {
     *lacking = 0;
-    for (size_t rung = 0; rung < run->engine->rung_count; rung++) {
-        if ((run->remotes >> rung & 1) == 0)
+    for (size_t level = 0; level < run->engine->level_count; level++) {
+        if ((run->remotes >> level & 1) == 0)
             continue;
-        int holds = store_holds(run, rung, index);
+        int holds = store_holds(run, level, index);
         if (holds < 0)
             return false;
         if (holds == 0)
-            *lacking |= 1u << rung;
+            *lacking |= 1u << level;
         else
             add(&backfill_of(run->engine)->there, 1);
     }
@@ -118,10 +118,10 @@ static bool put(struct run *run, const struct tierce__storage_chunk *chunk, stru
 {
     struct tierce__backfill *b = backfill_of(run->engine);
     bool good = true;
-    for (size_t rung = 0; rung < run->engine->rung_count; rung++) {
-        if ((lacking >> rung & 1) == 0)
+    for (size_t level = 0; level < run->engine->level_count; level++) {
+        if ((lacking >> level & 1) == 0)
             continue;
-        int rc = tierce__storage_put(run->engine, rung, run->era, chunk, buf);
+        int rc = tierce__storage_put(run->engine, level, run->era, chunk, buf);
         if (rc == 0) {
             add(&b->sent, 1);
             add(&b->sent_bytes, chunk->object_bytes);
@@ -196,14 +196,14 @@ static bool go_on(const struct run *run, const char **reason)
 
 static const char *run_all(struct run *run)
 {
-    struct tierce__tier *disk = run->engine->rungs[run->disk].tier;
+    struct tierce__tier *disk = run->engine->levels[run->disk].tier;
     const char *reason = "";
     uint32_t cursor = 0;
     bool more = true;
     while (more) {
         run->count = 0;
-        for (size_t rung = 0; rung < TIERCE__TIERS_MAX; rung++)
-            run->stores[rung].held = 0;
+        for (size_t level = 0; level < TIERCE__TIERS_MAX; level++)
+            run->stores[level].held = 0;
         more = disk->ops->scan(disk, &cursor, SCAN_PLACES, take, run);
         for (size_t i = 0; i < run->count; i++) {
             if (!go_on(run, &reason))
@@ -264,7 +264,7 @@ static int launch(struct tierce_engine *engine, struct run *run)
 {
     struct tierce__backfill *b = backfill_of(engine);
     struct tierce__tier_stats stats;
-    struct tierce__tier *disk = engine->rungs[run->disk].tier;
+    struct tierce__tier *disk = engine->levels[run->disk].tier;
     disk->ops->stats(disk, &stats);
     pthread_t thread;
     tierce__lock_take(&engine->lock);
@@ -288,11 +288,11 @@ int tierce__backfill_start(struct tierce_engine *engine, uint64_t bytes_per_s)
     if (run == NULL)
         return -ENOMEM;
     run->engine = engine;
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        if (engine->rungs[rung].origin == TIERCE_ORIGIN_DISK)
-            run->disk = rung;
+    for (size_t level = 1; level < engine->level_count; level++) {
+        if (engine->levels[level].origin == TIERCE_ORIGIN_DISK)
+            run->disk = level;
         else
-            run->remotes |= 1u << rung;
+            run->remotes |= 1u << level;
     }
     int rc = run->disk == 0 || run->remotes == 0 ? TIERCE_E_UNSUPPORTED : 0;
     if (rc == 0 && tierce__engine_mode(engine) != TIERCE_MODE_NORMAL)

@@ -37,9 +37,9 @@ struct tierce__reservation {
     struct tierce_engine *engine;
     struct tierce_view *view; /* until begin has returned */
     uint64_t session;
-    uint32_t rungs; /* that keep the chunks: a bit for each */
-    uint32_t local; /* rungs except remote stores */
-    uint64_t era;   /* operate.h */
+    uint32_t levels; /* that keep the chunks: a bit for each */
+    uint32_t local;  /* levels except remote stores */
+    uint64_t era;    /* operate.h */
     bool given_up;
     size_t count;
     struct chunk *chunks;
@@ -72,17 +72,17 @@ static bool is_tail(const struct tierce__reservation *r, size_t index)
 
 /* The number of leading keys that local tiers hold. A store must not wait for a network, so remote
  * stores are not queried; each write to one checks first (store/remote/remote_write.c). */
-static size_t search(const struct tierce__reservation *r, uint32_t rungs,
+static size_t search(const struct tierce__reservation *r, uint32_t levels,
                      const struct tierce__key *keys, size_t count)
 {
     struct tierce__unasked unasked;
-    return tierce__storage_search(r->engine, rungs & r->local, keys, count, NULL, &unasked);
+    return tierce__storage_search(r->engine, levels & r->local, keys, count, NULL, &unasked);
 }
 
 /* The tiers that spare chunk `index` from being stored if one of them has it. */
 static uint32_t sparing(const struct tierce__reservation *r, size_t index)
 {
-    return index < r->promised ? r->rungs : r->rungs & 1u;
+    return index < r->promised ? r->levels : r->levels & 1u;
 }
 
 /*
@@ -92,7 +92,7 @@ static uint32_t sparing(const struct tierce__reservation *r, size_t index)
  */
 static void lease_held(const struct tierce__reservation *r)
 {
-    if (r->rungs != 1)
+    if (r->levels != 1)
         return;
     for (size_t i = 0; i < r->keys.count; i++)
         r->leases[i] = tierce__storage_lease(r->engine, &r->keys.keys[i]);
@@ -161,9 +161,9 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
         }
         /* An island, whose prefix was evicted and is stored again; or it has just been stored. */
         bool island = search(r, sparing(r, i), key, 1) == 1 ||
-                      (is_tail(r, i) && (r->rungs & 1u) != 0 &&
+                      (is_tail(r, i) && (r->levels & 1u) != 0 &&
                        tierce__tail_is_held(r->view, chain, &r->keys));
-        chunk->held = !island && search(r, r->rungs & ~sparing(r, i), key, 1) == 1;
+        chunk->held = !island && search(r, r->levels & ~sparing(r, i), key, 1) == 1;
         chunk->has_other = other != NULL;
         if (other != NULL)
             chunk->other = *other;
@@ -213,7 +213,7 @@ static size_t find_held(struct tierce__reservation *r)
 {
     const struct tierce__key *keys = r->keys.keys;
     r->era = tierce__era_now(r->engine);
-    size_t held = search(r, r->rungs, keys, r->keys.count), sure = r->promised;
+    size_t held = search(r, r->levels, keys, r->keys.count), sure = r->promised;
     return held > sure ? sure + search(r, sparing(r, sure), keys + sure, held - sure) : held;
 }
 
@@ -258,7 +258,7 @@ static void use_held(const struct tierce__reservation *r)
     struct tierce_engine *engine = r->engine;
     const struct tierce__keys *keys = &r->keys;
     size_t used = tierce__session_use(r->view, r->session, keys, keys->count);
-    tierce__storage_touch(engine, 0, engine->rung_count, keys->keys, keys->count, used);
+    tierce__storage_touch(engine, 0, engine->level_count, keys->keys, keys->count, used);
 }
 
 static int prepare(struct tierce__reservation *r, const struct tierce__reserve_what *what)
@@ -273,7 +273,7 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
         (struct tierce__access_what){.count = r->keys.block_count, .request = r->session});
     tierce__access_tag(&r->line, what->tag);
     size_t missing = r->keys.count - held;
-    bool refused = tierce__engine_mode(r->engine) != TIERCE_MODE_NORMAL || r->rungs == 0;
+    bool refused = tierce__engine_mode(r->engine) != TIERCE_MODE_NORMAL || r->levels == 0;
     if (refused)
         tierce__count(r->engine, TIERCE__STAT_stores_refused, (int64_t)missing);
     if (missing == 0 || refused) {
@@ -316,8 +316,8 @@ static void free_reservation(struct tierce__reservation *r)
 static void end_line(struct tierce__reservation *r)
 {
     struct tierce_engine *engine = r->engine;
-    size_t first = r->rungs != 0 ? (size_t)__builtin_ctz(r->rungs) : 0;
-    struct tierce__access_tier tier = {.name = engine->rungs[first].tier->ops->name,
+    size_t first = r->levels != 0 ? (size_t)__builtin_ctz(r->levels) : 0;
+    struct tierce__access_tier tier = {.name = engine->levels[first].tier->ops->name,
                                        .blocks = (uint64_t)r->blocks};
     tierce__access_end(engine->access_log, &r->line, &tier, 1);
 }
@@ -332,9 +332,9 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
     r->engine = view->engine;
     r->view = view;
     r->session = what->session;
-    r->rungs = tierce__rungs_of(view->engine, what->tiers);
-    r->local = tierce__rungs_local(view->engine);
-    r->promised = (r->rungs & 1u) != 0 ? tierce__session_promised(view, what->session) : SIZE_MAX;
+    r->levels = tierce__levels_of(view->engine, what->tiers);
+    r->local = tierce__levels_local(view->engine);
+    r->promised = (r->levels & 1u) != 0 ? tierce__session_promised(view, what->session) : SIZE_MAX;
     int rc = prepare(r, what);
     if (rc < 0 || r->count == 0) {
         if (rc == 0)
@@ -362,7 +362,7 @@ static bool publish(struct tierce__reservation *r, struct chunk *chunk)
 {
     struct tierce_engine *engine = r->engine;
     int rc = 0;
-    if ((r->rungs & 1u) != 0)
+    if ((r->levels & 1u) != 0)
         rc = tierce__storage_publish(engine, &chunk->record, chunk->buf);
     if (rc < 0) {
         for (size_t rest = r->published; rest < r->count; rest++)
@@ -370,9 +370,9 @@ static bool publish(struct tierce__reservation *r, struct chunk *chunk)
         return false;
     }
     if (rc > 0) /* another request was faster, and this one uses its chunks */
-        tierce__storage_touch(engine, 0, engine->rung_count, &chunk->record.key, 1, 0);
+        tierce__storage_touch(engine, 0, engine->level_count, &chunk->record.key, 1, 0);
     if (!chunk->held)
-        tierce__storage_write(engine, r->rungs, &r->writes, &chunk->record, chunk->buf);
+        tierce__storage_write(engine, r->levels, &r->writes, &chunk->record, chunk->buf);
     r->blocks += chunk->record.block_count;
     tierce__count(engine, TIERCE__STAT_chunks_stored, 1);
     tierce__count(engine, TIERCE__STAT_bytes_stored, (int64_t)chunk->payload_bytes);
@@ -392,7 +392,7 @@ static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct 
         if (chunk->has_other) {
             if (tierce__claim_park(&engine->storing, &chunk->other, &r->parked))
                 return false;
-            if (search(r, r->rungs, &chunk->other, 1) == 0)
+            if (search(r, r->levels, &chunk->other, 1) == 0)
                 break;
         }
         if (!publish(r, chunk))

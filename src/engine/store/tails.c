@@ -14,18 +14,18 @@ bool tierce__tail_is_held(struct tierce_view *view, const struct tierce_chain *c
     struct tierce__sibling_want want;
     struct tierce__sibling_hit hit;
     tierce__sibling_aim(&want, view, chain, keys->full_count, 0, keys->block_count);
-    want.rungs =
+    want.levels =
         1u; /* memory only: other tiers' headers must be read, and a store does not block */
     tierce__sibling_find(view, &hit, &want);
     tierce__buf_release(hit.buf);
     return hit.blocks >= keys->tail_blocks;
 }
 
-bool tierce__tails_may_end(const struct tierce_engine *engine, size_t rung,
+bool tierce__tails_may_end(const struct tierce_engine *engine, size_t level,
                            const struct tierce__storage_chunk *chunk)
 {
     return engine->settings.siblings && chunk->block_count > 1 &&
-           (engine->rungs[rung].tier->ops->caps & TIERCE__TIER_KEEPS) == 0;
+           (engine->levels[level].tier->ops->caps & TIERCE__TIER_KEEPS) == 0;
 }
 
 /* Makes `tail` the key of the tail with so many of the chunk's blocks. */
@@ -46,13 +46,13 @@ static void end_in_memory(struct tierce_engine *engine, const struct tierce__key
     }
 }
 
-/* Searches a slower rung for each tail that a new chunk may begin with, one after the other. It
+/* Searches a slower level for each tail that a new chunk may begin with, one after the other. It
  * runs in the background: the disk's own thread reports that a chunk is on disk, and must not
  * block. */
 struct search {
     struct tierce__store_req req;
     struct tierce_engine *engine;
-    size_t rung;
+    size_t level;
     struct tierce__key tail;  /* being searched */
     struct tierce__buf *held; /* the chunk */
     const uint8_t *hashes;    /* of its blocks, in held */
@@ -70,7 +70,7 @@ static void answered(struct tierce__store_req *req)
         go_on(s);
 }
 
-/* Searches for the next tail. Returns false if there is none or the rung is out of service. */
+/* Searches for the next tail. Returns false if there is none or the level is out of service. */
 static bool ask(struct search *s)
 {
     if (++s->blocks >= s->block_count)
@@ -85,16 +85,16 @@ static bool ask(struct search *s)
                                         .key_count = 1,
                                         .recall = TIERCE__RECALL_OLD};
     atomic_store_explicit(&s->is_answered, false, memory_order_relaxed);
-    return tierce__storage_submit(s->engine, s->rung, &s->req);
+    return tierce__storage_submit(s->engine, s->level, &s->req);
 }
 
 /* Continues from an answer until an answer does not arrive at once. */
 static void go_on(struct search *s)
 {
     do {
-        tierce__storage_note(s->engine, s->rung, &s->req);
+        tierce__storage_note(s->engine, s->level, &s->req);
         if (s->req.found == 1)
-            tierce__storage_drop(s->engine, s->rung, &s->tail, TIERCE__LEFT_SUPERSEDED);
+            tierce__storage_drop(s->engine, s->level, &s->tail, TIERCE__LEFT_SUPERSEDED);
         if (!ask(s)) {
             tierce__buf_release(s->held);
             tierce__free(s);
@@ -103,15 +103,15 @@ static void go_on(struct search *s)
     } while (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel));
 }
 
-void tierce__tails_end(struct tierce_engine *engine, size_t rung,
+void tierce__tails_end(struct tierce_engine *engine, size_t level,
                        const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     struct tierce__chunk_info got;
-    if (!tierce__tails_may_end(engine, rung, chunk) ||
+    if (!tierce__tails_may_end(engine, level, chunk) ||
         tierce__chunk_parse(&got, buf->data, chunk->object_bytes) < 0)
         return;
     const uint8_t *hashes = tierce__chunk_block_hashes(buf->data, got.geometry.layer_count);
-    if (rung == 0) {
+    if (level == 0) {
         end_in_memory(engine, &chunk->key, hashes, got.geometry.block_count);
         return;
     }
@@ -119,7 +119,7 @@ void tierce__tails_end(struct tierce_engine *engine, size_t rung,
     if (s == NULL)
         return; /* the tails stay, which costs only their space */
     s->engine = engine;
-    s->rung = rung;
+    s->level = level;
     s->tail = chunk->key;
     s->held = buf;
     s->hashes = hashes;

@@ -68,17 +68,17 @@ enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
     return TIERCE_MISS_DELETED;
 }
 
-static void note(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+static void note(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                  enum tierce_miss_reason reason, int status)
 {
     struct tierce__departure departure = {.when_s = (uint32_t)tierce__wall_s(),
                                           .status = (int16_t)status,
-                                          .rung = (uint8_t)rung,
+                                          .level = (uint8_t)level,
                                           .reason = (uint8_t)reason};
     tierce__departures_note(engine->departures, tierce__key_spread(key), &departure);
 }
 
-void tierce__why_note(struct tierce_engine *engine, size_t rung,
+void tierce__why_note(struct tierce_engine *engine, size_t level,
                       const struct tierce__tier_event *event)
 {
     /* A tail that a longer chunk has replaced is not missing while that chunk exists, and a tail
@@ -86,16 +86,16 @@ void tierce__why_note(struct tierce_engine *engine, size_t rung,
     if (event->admitted || event->left == TIERCE__LEFT_SUPERSEDED)
         tierce__departures_forget(engine->departures, tierce__key_spread(event->key));
     else
-        note(engine, rung, event->key, tierce__why_left(event->left), 0);
+        note(engine, level, event->key, tierce__why_left(event->left), 0);
 }
 
-void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+void tierce__why_refused(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                          int status)
 {
     if (status == TIERCE_E_CLOSED)
         return;
     bool cleared = status == TIERCE_E_CANCELLED;
-    note(engine, rung, key, cleared ? TIERCE_MISS_CLEARED : TIERCE_MISS_NOT_WRITTEN,
+    note(engine, level, key, cleared ? TIERCE_MISS_CLEARED : TIERCE_MISS_NOT_WRITTEN,
          cleared ? 0 : status);
 }
 
@@ -109,13 +109,13 @@ void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierc
 static void tell_departure(struct tierce_engine *engine, const struct tierce__departure *departure,
                            struct tierce_miss *out)
 {
-    const struct tierce__rung *rung = &engine->rungs[departure->rung];
+    const struct tierce__level *level = &engine->levels[departure->level];
     out->reason = departure->reason;
-    out->tier = rung->tier->ops->name;
+    out->tier = level->tier->ops->name;
     out->when_s = departure->when_s;
     out->status = departure->status;
     if (out->reason == TIERCE_MISS_EVICTED || out->reason == TIERCE_MISS_EXPIRED)
-        out->policy = rung->policy;
+        out->policy = level->policy;
 }
 
 bool tierce__why_departed(struct tierce_engine *engine, const uint8_t *hash,
@@ -166,10 +166,10 @@ static void tell_reason(struct tierce_engine *engine, const struct tierce__key *
     struct tierce__departure last;
     uint32_t ns;
     bool left = tierce__departures_find(engine->departures, tierce__key_spread(key), &last);
-    if (unasked->status < 0 && !(left && last.rung == unasked->rung)) {
+    if (unasked->status < 0 && !(left && last.level == unasked->level)) {
         bool late = unasked->status == TIERCE_E_DEADLINE;
         out->reason = late ? TIERCE_MISS_DEADLINE : TIERCE_MISS_TIER_DOWN;
-        out->tier = engine->rungs[unasked->rung].tier->ops->name;
+        out->tier = engine->levels[unasked->level].tier->ops->name;
         out->status = unasked->status;
     } else if (left) {
         tell_departure(engine, &last, out);
@@ -215,7 +215,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     uint8_t *places = tierce__alloc(count);
     if (places == NULL)
         return -ENOMEM;
-    size_t there = tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0),
+    size_t there = tierce__storage_search(view->engine, tierce__levels_of(view->engine, 0),
                                           keys->keys + first, count, places, &unasked);
     size_t worth = with_cost ? tierce__cost_limit(view, places, there) : there;
     tierce__free(places);
@@ -277,7 +277,7 @@ int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint6
     *out = (struct tierce_miss){.size = sizeof(*out)};
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (view->engine->rung_count == 0)
+    if (view->engine->level_count == 0)
         return TIERCE_E_UNSUPPORTED;
     struct tierce__why_what what = {from_block, to_block, true};
     return tierce__why_chain(view, chain, &what, out);

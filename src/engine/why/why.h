@@ -14,7 +14,7 @@
  */
 
 /* Notes an event of a tier's watcher. */
-void tierce__why_note(struct tierce_engine *engine, size_t rung,
+void tierce__why_note(struct tierce_engine *engine, size_t level,
                       const struct tierce__tier_event *event);
 
 /* Prefetches the remembered event of a chunk that will be queried soon. */
@@ -23,8 +23,8 @@ void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierc
 /* The reason of a miss for a tier's reason. */
 enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
 
-/* Notes that a rung did not take a chunk that was put. */
-void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+/* Notes that a level did not take a chunk that was put. */
+void tierce__why_refused(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                          int status);
 
 /* tierce_why, on a zeroed *out. */

@@ -116,8 +116,8 @@ int tierce__why_chunk(struct tierce__line *json, struct tierce_engine *engine,
     struct tierce__sightings *found = tierce__calloc(1, sizeof(*found));
     if (found == NULL)
         return -ENOMEM;
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        struct tierce__tier *tier = engine->rungs[rung].tier;
+    for (size_t level = 0; level < engine->level_count; level++) {
+        struct tierce__tier *tier = engine->levels[level].tier;
         struct scan scan = {.prefix = prefix, .tier = tier->ops->name, .out = found};
         uint32_t cursor = 0;
         while (tier->ops->scan(tier, &cursor, SCAN_PLACES, take, &scan))

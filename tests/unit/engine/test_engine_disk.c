@@ -33,12 +33,12 @@ static bool all_from(const uint8_t *origins, size_t blocks, uint8_t origin)
 }
 
 /* Puts the fault wrapper between the engine and one of its tiers. */
-static struct tierce__tier *wrap(size_t rung)
+static struct tierce__tier *wrap(size_t level)
 {
     struct tierce__tier *wrapped;
-    ck_assert_uint_eq(fx.engine->rung_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[rung].tier), 0);
-    fx.engine->rungs[rung].tier = wrapped;
+    ck_assert_uint_eq(fx.engine->level_count, 2);
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[level].tier), 0);
+    fx.engine->levels[level].tier = wrapped;
     return wrapped;
 }
 
@@ -487,7 +487,7 @@ static bool write_one(const struct tierce__keys *keys, size_t index)
     tierce__buf_release(buf);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier_stats s;
-    fx.engine->rungs[1].tier->ops->stats(fx.engine->rungs[1].tier, &s);
+    fx.engine->levels[1].tier->ops->stats(fx.engine->levels[1].tier, &s);
     return s.chunks == index + 1;
 }
 

@@ -68,9 +68,9 @@ static void wait_for_the_last_sync(void)
 static struct tierce__tier *wrap_disk(void)
 {
     struct tierce__tier *wrapped;
-    ck_assert_uint_eq(fx.engine->rung_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = wrapped;
+    ck_assert_uint_eq(fx.engine->level_count, 2);
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = wrapped;
     return wrapped;
 }
 

@@ -72,9 +72,9 @@ static void ignore(struct tierce__store_req *req)
     (void)req;
 }
 
-static bool rung_has(size_t rung, const struct tierce__key *key)
+static bool level_has(size_t level, const struct tierce__key *key)
 {
-    struct tierce__tier *tier = fx.engine->rungs[rung].tier;
+    struct tierce__tier *tier = fx.engine->levels[level].tier;
     struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
                                     .deadline_ns = TIERCE__DEADLINE_NEVER,
                                     .done = ignore,
@@ -88,7 +88,7 @@ static bool rung_has(size_t rung, const struct tierce__key *key)
 
 static void evict_one(void)
 {
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     ck_assert_uint_gt(memory->ops->evict(memory, 1), 0);
 }
 
@@ -111,12 +111,12 @@ START_TEST(a_request_in_many_steps_is_one_use)
     store_chunks(&twice, 1, 5);
     /* Chunk 0 was used by 2 and 3, those behind it by 3 and 2, the other prompt by 1, 4 and 5. */
     for (uint32_t left = 4; left > 0; left--) {
-        ck_assert(rung_has(0, &twice.keys.keys[0]));
+        ck_assert(level_has(0, &twice.keys.keys[0]));
         evict_one();
     }
     for (uint32_t i = 0; i < 4; i++)
-        ck_assert(!rung_has(0, &often.keys.keys[i]));
-    ck_assert(rung_has(0, &twice.keys.keys[0]));
+        ck_assert(!level_has(0, &often.keys.keys[i]));
+    ck_assert(level_has(0, &twice.keys.keys[0]));
     end_prompt(&often);
     end_prompt(&twice);
     fx_close(&fx);
@@ -137,8 +137,8 @@ START_TEST(requests_without_a_name_count_each)
     load_chunks(&named, 1, 1);
     store_chunks(&named, 1, 1);
     evict_one();
-    ck_assert(rung_has(0, &unnamed.keys.keys[0]));
-    ck_assert(!rung_has(0, &named.keys.keys[0]));
+    ck_assert(level_has(0, &unnamed.keys.keys[0]));
+    ck_assert(!level_has(0, &named.keys.keys[0]));
     end_prompt(&named);
     end_prompt(&unnamed);
     fx_close(&fx);
@@ -187,10 +187,10 @@ static void note_lookup(void *arg, const struct tierce__recorded *request, const
     (void)there;
 }
 
-static void compare(const struct simulated *sim, size_t rung, const char *policy, uint32_t request)
+static void compare(const struct simulated *sim, size_t level, const char *policy, uint32_t request)
 {
     for (uint32_t i = 0; i < sim->known; i++)
-        ck_assert_msg(rung_has(rung, &sim->keys[i]) == sim->held[i],
+        ck_assert_msg(level_has(level, &sim->keys[i]) == sim->held[i],
                       "%s: after request %u chunk %u is %sheld by the simulator only", policy,
                       request, i, sim->held[i] ? "" : "not ");
 }
@@ -200,7 +200,7 @@ static bool any_behind(const struct prompt *p, uint32_t found)
 {
     bool any = false;
     for (uint32_t i = found; i < p->count; i++)
-        any = any || rung_has(0, &p->keys.keys[i]);
+        any = any || level_has(0, &p->keys.keys[i]);
     return any;
 }
 
@@ -359,7 +359,7 @@ static void disk_request(struct disk_sim *sim, uint32_t number, const char *poli
         load_chunks(&p, found, number);
     store_chunks(&p, end, number);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     (void)memory->ops->evict(memory, UINT64_MAX);
 
     sim->flat.now++;
@@ -385,7 +385,7 @@ START_TEST(disk_holds_what_the_simulator_holds)
         fx.folder[0] = '\0';
         fx_open(&fx, true, sets);
         const struct tierce__disk *disk =
-            (const struct tierce__disk *)(const void *)fx.engine->rungs[1].tier;
+            (const struct tierce__disk *)(const void *)fx.engine->levels[1].tier;
         static struct disk_sim sim;
         sim = (struct disk_sim){.silent = *policy, .all.known = TREE};
         sim.silent.expect = NULL;
@@ -418,7 +418,7 @@ START_TEST(on_disk_a_prefix_outlives_its_suffix)
     make_prompt(&first, (uint64_t[]){1, 2, 3, 4, 5, 6, 7, 8}, 8);
     store_chunks(&first, 8, 1);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    for (uint64_t i = 0; rung_has(1, &first.keys.keys[7]); i++) {
+    for (uint64_t i = 0; level_has(1, &first.keys.keys[7]); i++) {
         ids[0] = 1000 + i;
         ck_assert_uint_lt(i, 1000);
         make_prompt(&next, ids, 1);
@@ -427,7 +427,7 @@ START_TEST(on_disk_a_prefix_outlives_its_suffix)
         end_prompt(&next);
     }
     for (uint32_t i = 0; i < 7; i++)
-        ck_assert(rung_has(1, &first.keys.keys[i]));
+        ck_assert(level_has(1, &first.keys.keys[i]));
     end_prompt(&first);
     fx_close(&fx);
     fx_remove(&fx);

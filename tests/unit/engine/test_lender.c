@@ -38,7 +38,7 @@ static const struct tierce__lender *lender_with(const char *name, const char *va
     struct tierce_engine *engine = NULL;
     ck_assert_int_eq(tierce_engine_open(&engine, config, why), 0);
     const struct tierce__lender *lender = engine->lender;
-    ck_assert_uint_eq(engine->rung_count > 0, lender == &tierce__own_tiers);
+    ck_assert_uint_eq(engine->level_count > 0, lender == &tierce__own_tiers);
     tierce_engine_close(engine);
     tierce_config_destroy(config);
     return lender;

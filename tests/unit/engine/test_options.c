@@ -128,9 +128,9 @@ START_TEST(what_left_memory_is_read_only_where_it_is_wished)
     open_engine(true, NULL);
     ck_assert_int_eq(store(0), BLOCKS);
     flush();
-    struct tierce__tier *memory, *inner = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory, *inner = fx.engine->levels[0].tier;
     ck_assert_int_eq(tierce__fault_create(&memory, inner), 0);
-    fx.engine->rungs[0].tier = memory;
+    fx.engine->levels[0].tier = memory;
     forget(memory);
     ck_assert_int_eq(load(MEMORY, origins), 0);
     ck_assert_int_eq(fx_stats(&fx).blocks_loaded_disk, 0);

@@ -231,7 +231,7 @@ END_TEST
 START_TEST(test_a_disk_out_of_service_is_told)
 {
     char why[TIERCE__NODE_DISK_BYTES];
-    struct tierce__health *health = &h.node->engine->rungs[1].health;
+    struct tierce__health *health = &h.node->engine->levels[1].health;
     ck_assert_msg(tierce__node_has_disk(h.node, why), "%s", why);
     while (tierce__health_serves(health)) {
         struct tierce__store_req req = {.op = TIERCE__STORE_PUT, .status = -EIO};

@@ -245,7 +245,7 @@ static void hold_reads(struct tierce__tier *tier, struct tierce__store_req *req)
 
 static void begin_holding(void)
 {
-    struct tierce__tier *tier = fx.engine->rungs[DISK].tier;
+    struct tierce__tier *tier = fx.engine->levels[DISK].tier;
     atomic_store(&held_count, 0);
     atomic_store(&holds, true);
     real = tier->ops;
@@ -261,7 +261,7 @@ static void end_holding(void)
     ck_assert_uint_gt(count, 0);
     atomic_store(&holds, false);
     for (size_t i = 0; i < count; i++)
-        real->submit(fx.engine->rungs[DISK].tier, held[i]);
+        real->submit(fx.engine->levels[DISK].tier, held[i]);
 }
 
 static void tell(struct native_client *c, enum tierce__native_op op,

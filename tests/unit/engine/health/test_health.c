@@ -324,8 +324,8 @@ static struct fixture fx;
 static struct tierce__tier *wrap_disk(void)
 {
     struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = wrapped;
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = wrapped;
     return wrapped;
 }
 
@@ -349,7 +349,7 @@ START_TEST(a_slow_disk_is_not_promised)
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), 4);
     /* Out of memory, so that it is the disk again that is asked. */
-    fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+    fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, UINT64_MAX);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
     ck_assert_int_eq(fx_stats(&fx).blocks_not_worth, 4);
     ck_assert_int_eq(fx_stats(&fx).misses_not_worth_loading, 1);
@@ -376,11 +376,11 @@ static uint64_t reads_of(struct tierce__tier *tier)
 /* Makes the numbers of the disk as old as they must be to be measured anew. */
 static void grow_old(void)
 {
-    struct tierce__rung *rung = &fx.engine->rungs[1];
-    tierce__lock_take(&rung->health.lock);
-    rung->health.measured_ns -= 11 * 1000 * TIERCE__MS_NS;
-    tierce__lock_drop(&rung->health.lock);
-    atomic_store(&rung->measure_tried_ns, 0);
+    struct tierce__level *level = &fx.engine->levels[1];
+    tierce__lock_take(&level->health.lock);
+    level->health.measured_ns -= 11 * 1000 * TIERCE__MS_NS;
+    tierce__lock_drop(&level->health.lock);
+    atomic_store(&level->measure_tried_ns, 0);
 }
 
 /* Chunks that are not worth loading are read for measurement, and no request waits for that. */
@@ -390,7 +390,7 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 1500});
@@ -426,7 +426,7 @@ START_TEST(what_the_configuration_says_is_taken)
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4); /* memory is always worth it */
-    fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+    fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, UINT64_MAX);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), _i == 0 ? 0 : 4);
     tierce_chain_destroy(chain);
     fx_close(&fx);
@@ -439,7 +439,7 @@ START_TEST(what_is_sooner_computed_is_put_into_memory_again)
 {
     const char *slow[] = {"cost.read", "1KB", "cost.prefill", "1000000", NULL};
     fx_open(&fx, true, slow);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0), *start = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);

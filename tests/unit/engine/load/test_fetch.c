@@ -40,9 +40,9 @@ static void open_wide(uint32_t cell)
 
 static void wrap_disk(void)
 {
-    ck_assert_uint_eq(fx.engine->rung_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = disk;
+    ck_assert_uint_eq(fx.engine->level_count, 2);
+    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = disk;
 }
 
 static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)

@@ -58,7 +58,7 @@ static void expect(const struct tierce_chain *chain, size_t from, size_t to, siz
 static void empty_memory(void)
 {
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    while (fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1) > 0)
+    while (fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, 1) > 0)
         ;
     uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
@@ -202,7 +202,7 @@ START_TEST(a_sibling_is_pinned)
     ck_assert_uint_eq(fx_found(&fx, b, 8, TIERCE_LOOKUP_PIN, 5, &memory), shared);
     ck_assert_uint_eq(memory, shared);
     ck_assert_int_gt(fx_stats(&fx).pinned_bytes_now, 0);
-    fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+    fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, UINT64_MAX);
     /* More siblings than a tier names, all newer. */
     for (uint32_t n = 10; n < 24; n++) {
         struct tierce_chain *other = prompt(n, 8, shared - 1);
@@ -228,10 +228,10 @@ START_TEST(a_pinned_sibling_is_loaded_though_the_chunk_has_come)
     ck_assert_uint_eq(memory, 2);
     ck_assert_int_eq(fx_store(&fx, b, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *tier = fx.engine->rungs[0].tier, *disk;
+    struct tierce__tier *tier = fx.engine->levels[0].tier, *disk;
     tier->ops->evict(tier, UINT64_MAX); /* all but what is pinned */
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = disk;
+    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = disk;
     tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     fx_wipe(&fx);
@@ -318,7 +318,7 @@ START_TEST(evicted_between_lookup_and_load)
     struct tierce_chain *a = prompt(1, 8, 6), *b = prompt(2, 8, 6);
     ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 6);
-    fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+    fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, UINT64_MAX);
     expect(b, 0, 6, 0, TIERCE_ORIGIN_MEMORY, 0);
     end(a, b);
 }
@@ -433,8 +433,8 @@ END_TEST
 static struct tierce__tier *wrap_disk(void)
 {
     struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = wrapped;
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = wrapped;
     return wrapped;
 }
 
@@ -558,7 +558,7 @@ static void *hammer(void *arg)
         if (i % 2 == 0)
             ck_assert_int_ge(fx_store(&fx, chain, 12, ids, i % 4 == 0), 0);
         if (i % 16 == 15)
-            fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+            fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, UINT64_MAX);
         tierce_chain_destroy(chain);
     }
     return NULL;

@@ -32,8 +32,8 @@ static struct tierce__tier *start(uint64_t bytes)
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
     ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
     ox_empty_memory(&fx);
-    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = fault;
+    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = fault;
     real = fault->ops;
     counting = *real;
     counting.submit = submit_and_count;
@@ -43,7 +43,7 @@ static struct tierce__tier *start(uint64_t bytes)
 
 static void end(void)
 {
-    fx.engine->rungs[1].tier->ops = real;
+    fx.engine->levels[1].tier->ops = real;
     tierce__objects_close(space);
     fx_close(&fx);
     fx_remove(&fx);

@@ -20,10 +20,10 @@ static struct tierce__tier *faults[3];
 static char remote[48];
 static const uint64_t sizes[] = {SMALL, LARGE};
 
-static void wrap(size_t rung)
+static void wrap(size_t level)
 {
-    ck_assert_int_eq(tierce__fault_create(&faults[rung], fx.engine->rungs[rung].tier), 0);
-    fx.engine->rungs[rung].tier = faults[rung];
+    ck_assert_int_eq(tierce__fault_create(&faults[level], fx.engine->levels[level].tier), 0);
+    fx.engine->levels[level].tier = faults[level];
 }
 
 static void open_with_remote(void)
@@ -34,7 +34,7 @@ static void open_with_remote(void)
     snprintf(url, sizeof(url), "file://%s/store", remote);
     fx_open(&fx, true, (const char *const[]){"remote.urls", url, "breaker.retry", "10ms", NULL});
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
-    ck_assert_uint_eq(fx.engine->rung_count, 3);
+    ck_assert_uint_eq(fx.engine->level_count, 3);
     wrap(DISK);
     wrap(REMOTE);
 }
@@ -55,13 +55,13 @@ static void end(void)
     ck_assert(remote[0] == '\0' || system(command) == 0);
 }
 
-static void break_tier(size_t rung, bool broken)
+static void break_tier(size_t level, bool broken)
 {
     static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_GET,
                                                 TIERCE__STORE_DELETE, TIERCE__STORE_FLUSH};
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
-        tierce__fault_set(faults[rung], ops[i], broken ? &rule : NULL);
+        tierce__fault_set(faults[level], ops[i], broken ? &rule : NULL);
 }
 
 /* The disk can neither be read nor made to forget, while memory has been emptied. */
@@ -111,7 +111,7 @@ static bool remote_has(void)
 {
     struct tierce__key key = tierce__object_key(&space->space, "x", 1);
     struct tierce__search search = {
-        .rungs = 1u << REMOTE, .deadline_ns = tierce__deadline_in_ms(60000), .asks_anew = true};
+        .levels = 1u << REMOTE, .deadline_ns = tierce__deadline_in_ms(60000), .asks_anew = true};
     return tierce__storage_search_until(fx.engine, &search, &key, 1) == 1;
 }
 
@@ -337,7 +337,7 @@ static size_t greedy_count;
 /* All of memory goes to others between the removal of the old value and the new one. */
 static void submit_greedily(struct tierce__tier *tier, struct tierce__store_req *req)
 {
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     if (req->op == TIERCE__STORE_DELETE && greedy_count == 0) {
         while (memory->ops->evict(memory, 1) > 0)
             continue;
@@ -351,7 +351,7 @@ START_TEST(a_small_value_that_loses_its_place_is_stored_as_a_large_one)
     open_with_disk();
     ck_assert_int_eq(ox_put(space, "x", 1, SMALL), 0);
     ox_empty_memory(&fx);
-    struct tierce__tier *disk = fx.engine->rungs[DISK].tier;
+    struct tierce__tier *disk = fx.engine->levels[DISK].tier;
     real = disk->ops;
     greedy = *real;
     greedy.submit = submit_greedily;

@@ -50,8 +50,8 @@ static void reopen(void)
 static struct tierce__tier *wrap_disk(void)
 {
     struct tierce__tier *fault;
-    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = fault;
+    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = fault;
     return fault;
 }
 

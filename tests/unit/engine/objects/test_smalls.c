@@ -419,7 +419,7 @@ static void ignore(void *arg, const struct tierce__object_what *what,
 static void *disturb(void *arg)
 {
     struct tierce__key other = key_of(0, 2), of = key_of(0, 1);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     (void)arg;
     for (uint32_t round = 0; !atomic_load(&is_over); round++) {
         struct tierce__buf *buf = tierce__storage_alloc(fx.engine, (1 + round % 5) << 20);

@@ -70,7 +70,7 @@ START_TEST(what_comes_and_what_leaves_is_told)
     struct tierce_subscription *s = subscribe(0, 1);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     wait_for(&diary, 6);
     unsigned told[2][2][2] = {{{0}}}; /* kind, tier, chunk */
@@ -119,7 +119,7 @@ START_TEST(a_full_batch_goes_at_once)
     ck_assert_uint_eq(diary.batches, 2);
     ck_assert_uint_eq(diary.largest, 5);
     tierce_events_unsubscribe(s);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     ck_assert_uint_eq(diary.count, 10);
     /* There was no subscriber meanwhile, so no event was numbered. */
@@ -305,7 +305,7 @@ static void *work(void *arg)
     for (unsigned i = 0; i < STEPS; i++) {
         struct tierce_chain *chain = chains[test_random_below(&random, CHAINS)];
         uint32_t dice = test_random_below(&random, 100);
-        struct tierce__tier *memory = fx.engine->rungs[0].tier;
+        struct tierce__tier *memory = fx.engine->levels[0].tier;
         if (dice < 60) {
             size_t to = (1 + test_random_below(&random, CHUNKS)) * FX_CHUNK_BLOCKS;
             struct tierce_transfer_opts what = fx_what(&fx, chain, 0, to, fx_ids);
@@ -322,7 +322,7 @@ static void *work(void *arg)
                                        TIERCE_E_CHECKSUM);
         } else {
             struct tierce__store_req req = {.op = TIERCE__STORE_CLEAR, .done = done_nothing};
-            struct tierce__tier *tier = fx.engine->rungs[test_random_below(&random, TIERS)].tier;
+            struct tierce__tier *tier = fx.engine->levels[test_random_below(&random, TIERS)].tier;
             tier->ops->submit(tier, &req);
         }
     }
@@ -337,10 +337,10 @@ static void be_silent(void *arg, enum tierce_log_level level, const char *event,
     (void)detail;
 }
 
-static uint64_t tier_chunks(size_t rung)
+static uint64_t tier_chunks(size_t level)
 {
     struct tierce__tier_stats stats;
-    struct tierce__tier *tier = fx.engine->rungs[rung].tier;
+    struct tierce__tier *tier = fx.engine->levels[level].tier;
     tier->ops->stats(tier, &stats);
     return stats.chunks;
 }

@@ -230,12 +230,12 @@ START_TEST(a_namespace_is_cleared)
 }
 END_TEST
 
-/* Wraps a rung. */
-static struct tierce__tier *wrap(size_t rung)
+/* Wraps a level. */
+static struct tierce__tier *wrap(size_t level)
 {
     struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[rung].tier), 0);
-    fx.engine->rungs[rung].tier = wrapped;
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[level].tier), 0);
+    fx.engine->levels[level].tier = wrapped;
     return wrapped;
 }
 
@@ -329,7 +329,7 @@ START_TEST(a_read_that_begins_during_a_clear_is_not_promoted)
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS);
     flush();
     clear(1u << TIERCE_ORIGIN_MEMORY, CHUNKS);
-    struct tierce__tier *disk = fx.engine->rungs[1].tier;
+    struct tierce__tier *disk = fx.engine->levels[1].tier;
     disk_ops = disk->ops;
     late = *disk_ops;
     late.submit = submit_late;

@@ -34,9 +34,9 @@ static void be_silent(void *arg, enum tierce_log_level level, const char *event,
 
 static void wrap_disk(void)
 {
-    ck_assert_uint_eq(fx.engine->rung_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = disk;
+    ck_assert_uint_eq(fx.engine->level_count, 2);
+    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
+    fx.engine->levels[1].tier = disk;
 }
 
 /* An engine whose disk has a prompt of so many blocks and whose memory is empty. */
@@ -187,7 +187,7 @@ START_TEST(the_tiers_are_told_who_reads_ahead)
 {
     open_default();
     struct tierce_prefetch_opts opts = pinned();
-    struct tierce__tier *tier = fx.engine->rungs[1].tier;
+    struct tierce__tier *tier = fx.engine->levels[1].tier;
     const struct tierce__tier_ops *own = tier->ops;
     before = *own;
     struct tierce__tier_ops spying = before;

@@ -30,8 +30,8 @@ static void open_engine(void)
     fx_open(&fx, true,
             (const char *const[]){"remote.urls", url, "memory.size", "64MiB", "remote.queue",
                                   "32MiB", NULL});
-    ck_assert_uint_eq(fx.engine->rung_count, 3);
-    struct tierce__tier *tier = fx.engine->rungs[REMOTE].tier;
+    ck_assert_uint_eq(fx.engine->level_count, 3);
+    struct tierce__tier *tier = fx.engine->levels[REMOTE].tier;
     real = tier->ops;
     counting = *real;
     counting.submit = submit_and_count;
@@ -40,7 +40,7 @@ static void open_engine(void)
 
 static void close_engine(void)
 {
-    fx.engine->rungs[REMOTE].tier->ops = real;
+    fx.engine->levels[REMOTE].tier->ops = real;
     fx_close(&fx);
 }
 
@@ -181,7 +181,7 @@ static void start_with_empty_store(void (*submit)(struct tierce__tier *,
     start();
     snprintf(command, sizeof(command), "find %s/store -type f -size +3k | xargs rm", remote);
     ck_assert_int_eq(system(command), 0);
-    struct tierce__tier *disk = fx.engine->rungs[DISK].tier;
+    struct tierce__tier *disk = fx.engine->levels[DISK].tier;
     disk_ops = disk->ops;
     clearing = *disk_ops;
     clearing.submit = submit;
@@ -192,7 +192,7 @@ START_TEST(nothing_is_sent_during_a_clear)
 {
     start_with_empty_store(backfill_and_clear);
     ck_assert_int_eq(tierce_engine_clear(fx.engine, ALL, NULL), CHUNKS);
-    fx.engine->rungs[DISK].tier->ops = disk_ops;
+    fx.engine->levels[DISK].tier->ops = disk_ops;
     ck_assert_uint_eq(objects(), 0);
     end();
 }
@@ -204,7 +204,7 @@ START_TEST(nothing_returns_after_a_clear)
     start_with_empty_store(read_and_clear);
     struct tierce__backfill_report report = backfill();
     ck_assert(has_cleared);
-    fx.engine->rungs[DISK].tier->ops = disk_ops;
+    fx.engine->levels[DISK].tier->ops = disk_ops;
     ck_assert_uint_eq(report.sent, 0);
     ck_assert_uint_eq(report.refused, 0);
     ck_assert_uint_eq(objects(), 0);

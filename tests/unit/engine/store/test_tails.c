@@ -146,7 +146,7 @@ START_TEST(a_tail_that_was_replaced_is_no_miss)
     struct tierce_chain *a = prompt(1, 7, 7), *b = prompt(2, 8, 7);
     ck_assert_int_eq(fx_store(&fx, a, 7, fx_ids, true), 7);
     ck_assert_int_eq(fx_store(&fx, b, 8, fx_ids, true), 4);
-    while (fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1) > 0)
+    while (fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, 1) > 0)
         ;
     ck_assert_int_eq(fx_store(&fx, b, 4, fx_ids, true), 4);
     ck_assert_uint_eq(fx_found(&fx, a, 7, 0, 0, NULL), 4);
@@ -161,8 +161,8 @@ START_TEST(a_chunk_that_memory_rejects_leaves_the_tail)
     struct tierce_chain *a = prompt(1, 7, 7), *b = prompt(2, 8, 7);
     ck_assert_int_eq(fx_store(&fx, a, 7, fx_ids, true), 7);
     struct tierce__tier *memory;
-    ck_assert_int_eq(tierce__fault_create(&memory, fx.engine->rungs[0].tier), 0);
-    fx.engine->rungs[0].tier = memory;
+    ck_assert_int_eq(tierce__fault_create(&memory, fx.engine->levels[0].tier), 0);
+    fx.engine->levels[0].tier = memory;
     tierce__fault_set(
         memory, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_FULL});

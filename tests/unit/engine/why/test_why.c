@@ -61,12 +61,12 @@ static void end(struct tierce_chain *chain)
     fx_remove(&fx);
 }
 
-/* The fault wrapper around a rung. */
-static struct tierce__tier *wrap(size_t rung)
+/* The fault wrapper around a level. */
+static struct tierce__tier *wrap(size_t level)
 {
     struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[rung].tier), 0);
-    fx.engine->rungs[rung].tier = wrapped;
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[level].tier), 0);
+    fx.engine->levels[level].tier = wrapped;
     return wrapped;
 }
 
@@ -110,7 +110,7 @@ START_TEST(a_tail_that_was_never_stored_is_not_missing)
     check(chain, 10, TIERCE_MISS_NONE, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 10, fx_ids, true), 2);
     check(chain, 10, TIERCE_MISS_NONE, 0);
-    ck_assert_uint_gt(fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1), 0);
+    ck_assert_uint_gt(fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, 1), 0);
     struct tierce_miss miss = why(chain, 10);
     ck_assert_int_eq(miss.reason, TIERCE_MISS_EVICTED);
     ck_assert_uint_eq(miss.block, 8);
@@ -125,7 +125,7 @@ START_TEST(what_was_evicted)
     struct tierce_chain *chain = fx_chain(&fx, 1, 20, 0);
     uint64_t start_s = tierce__wall_s();
     ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     struct tierce_miss miss = check(chain, 20, TIERCE_MISS_EVICTED, 0);
     ck_assert_str_eq(miss.tier, "memory");
@@ -145,7 +145,7 @@ START_TEST(the_last_tier_that_let_it_go_counts)
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     check(chain, 8, TIERCE_MISS_NONE, 0);
     tierce__storage_quarantine(fx.engine, 1, &(struct tierce__key){0}, TIERCE_E_CHECKSUM);
@@ -183,7 +183,7 @@ START_TEST(what_was_cleared)
     fx_open(&fx, false, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     struct tierce__store_req req = {.op = TIERCE__STORE_CLEAR, .done = note_done};
     memory->ops->submit(memory, &req);
     ck_assert_uint_eq(req.found, 2);
@@ -232,7 +232,7 @@ START_TEST(what_the_disk_did_not_take)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     struct tierce_miss miss = check(chain, 8, TIERCE_MISS_NOT_WRITTEN, 0);
     ck_assert_str_eq(miss.tier, "disk");
@@ -301,7 +301,7 @@ START_TEST(what_may_be_in_a_tier_that_does_not_answer)
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier, *disk = wrap(1);
+    struct tierce__tier *memory = fx.engine->levels[0].tier, *disk = wrap(1);
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__STORE_LOOKUP,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_HANG, .times = 1});
@@ -332,7 +332,7 @@ START_TEST(what_is_computed_sooner)
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     check(chain, 12, TIERCE_MISS_NEVER_STORED, 8);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     check(chain, 12, TIERCE_MISS_NOT_WORTH_LOADING, 0);
     end(chain);
@@ -345,7 +345,7 @@ START_TEST(nothing_is_remembered_if_nothing_shall_be)
     fx_open(&fx, false, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce__tier *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     check(chain, 8, TIERCE_MISS_NEVER_STORED, 0);
     end(chain);
@@ -373,10 +373,11 @@ START_TEST(the_table_remembers_the_last)
         unsigned k = test_random_below(&random, KEYS);
         struct tierce__departure d = {.when_s = i,
                                       .status = -7,
-                                      .rung = (uint8_t)test_random_below(&random, 3),
+                                      .level = (uint8_t)test_random_below(&random, 3),
                                       .reason = (uint8_t)(1 + test_random_below(&random, 12))};
         unsigned dice = test_random_below(&random, 10);
-        bool refused_below = model[k].reason == TIERCE_MISS_NOT_WRITTEN && d.rung < model[k].rung &&
+        bool refused_below = model[k].reason == TIERCE_MISS_NOT_WRITTEN &&
+                             d.level < model[k].level &&
                              (d.reason == TIERCE_MISS_EVICTED || d.reason == TIERCE_MISS_EXPIRED);
         if (dice < 4) {
             struct tierce__departure kept;
