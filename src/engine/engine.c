@@ -24,7 +24,7 @@
 #include "engine/engine.h"
 #include "engine/lender.h"
 #include "engine/observe/engine_events.h"
-#include "engine/store/joint.h"
+#include "engine/store/shared_write.h"
 #include "engine/observe/operate.h"
 #include "engine/node_client/shared.h"
 #include "net/control/control.h"
@@ -149,7 +149,7 @@ static bool close_parts(struct tierce_engine *engine)
         tierce__lock_drop(&engine->lock);
         pthread_join(engine->keeper, NULL);
     }
-    tierce__joints_fini(&engine->joints);
+    tierce__shared_writes_fini(&engine->shared_writes);
     tierce__sessions_expire(engine, NULL, true);
     while (atomic_load(&engine->calling) > 0)
         sched_yield();
@@ -201,7 +201,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     tierce__fetches_init(&engine->fetches);
     tierce__asks_init(&engine->asks);
     tierce__storing_init(&engine->storing);
-    tierce__joints_init(&engine->joints);
+    tierce__shared_writes_init(&engine->shared_writes);
     tierce__object_names_init(&engine->object_names);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);

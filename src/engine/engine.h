@@ -16,7 +16,7 @@
 #include "engine/sessions.h"
 #include "engine/waterfall.h"
 #include "engine/store/backfill.h"
-#include "engine/store/joint.h"
+#include "engine/store/shared_write.h"
 #include "engine/store/storing.h"
 #include "store/disk/disk.h"
 
@@ -100,7 +100,7 @@ struct tierce_engine {
     struct tierce__fetches fetches;
     struct tierce__asks asks;
     struct tierce__storing storing;
-    struct tierce__joints joints;
+    struct tierce__shared_writes shared_writes;
     struct tierce__object_names object_names;
     struct tierce__tombstones *_Atomic tombstones; /* NULL until the first space is opened */
     _Atomic uint32_t purges;       /* values with a tombstone that are being deleted */

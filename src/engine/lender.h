@@ -6,7 +6,7 @@
 #include <tierce/prefetch.h>
 
 #include "engine/load/loan.h"
-#include "engine/store/joint.h"
+#include "engine/store/shared_write.h"
 
 /* Space for the chunks of a store. */
 struct tierce__space {

@@ -20,7 +20,7 @@
 #include "engine/observe/operate.h"
 #include "engine/remotes.h"
 #include "engine/store/backfill.h"
-#include "engine/store/joint.h"
+#include "engine/store/shared_write.h"
 #include "engine/why/why.h"
 #include "engine/objects/smalls.h"
 #include "engine/objects/tombstones.h"
@@ -198,7 +198,7 @@ static void *run_keeper(void *arg)
         if (look)
             tierce__sessions_expire(engine, NULL, false);
         tierce__stores_expire(engine);
-        tierce__joints_expire(engine);
+        tierce__shared_writes_expire(engine);
         tierce__prefetches_expire(engine);
         if (!closing) {
             tierce__storage_probe(engine);

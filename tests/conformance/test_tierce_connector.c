@@ -28,7 +28,7 @@ static void write_tokens(const char *path)
     fclose(file);
 }
 
-struct wish {
+struct opts {
     bool tokens, tls, client_ca;
     const char *user, *host, *params; /* of the URL; %s stands for the folder */
 };
@@ -36,31 +36,31 @@ struct wish {
 static bool start(char *url, size_t room, void *ctx)
 {
     static char texts[5][128];
-    const struct wish *wish = ctx;
+    const struct opts *opts = ctx;
     char *argv[5], params[512];
     int argc = 0;
     snprintf(folder, sizeof(folder), "/tmp/tierce-node-XXXXXX");
     if (mkdtemp(folder) == NULL || !tls_make_certificates(folder))
         return false;
     snprintf(texts[argc++], sizeof(texts[0]), "--memory.size=256MiB");
-    if (wish->tokens) {
+    if (opts->tokens) {
         snprintf(texts[argc++], sizeof(texts[0]), "--auth.token_file=%s/tokens", folder);
         write_tokens(strchr(texts[argc - 1], '=') + 1);
     }
-    if (wish->tls) {
+    if (opts->tls) {
         snprintf(texts[argc++], sizeof(texts[0]), "--tls.certificate=%s/s.pem", folder);
         snprintf(texts[argc++], sizeof(texts[0]), "--tls.key=%s/s.key", folder);
     }
-    if (wish->client_ca)
+    if (opts->client_ca)
         snprintf(texts[argc++], sizeof(texts[0]), "--tls.client_ca=%s/ca.pem", folder);
     for (int i = 0; i < argc; i++)
         argv[i] = texts[i];
     harness_start(&node, argc, argv);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(params, sizeof(params), wish->params, folder, folder, folder);
+    snprintf(params, sizeof(params), opts->params, folder, folder, folder);
 #pragma GCC diagnostic pop
-    snprintf(url, room, "tierce://%s%s:%u%s", wish->user, wish->host, (unsigned)node.ports.resp,
+    snprintf(url, room, "tierce://%s%s:%u%s", opts->user, opts->host, (unsigned)node.ports.resp,
              params);
     return true;
 }
@@ -74,7 +74,7 @@ static void stop(void *ctx)
 
 #define MUTUAL "?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/s.key&timeout_ms=60000"
 
-static struct wish plain = {.user = "", .host = "127.0.0.1", .params = "?timeout_ms=60000"},
+static struct opts plain = {.user = "", .host = "127.0.0.1", .params = "?timeout_ms=60000"},
                    tokens = {.tokens = true,
                              .user = "s3cret%2F%40%20token@",
                              .host = "localhost",

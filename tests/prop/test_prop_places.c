@@ -107,7 +107,7 @@ static void begin_take(void)
     tierce__places_stats(places, &before);
     int rc = tierce__places_take(
         places,
-        &(struct tierce__place_wish){.storage = &storages[storage],
+        &(struct tierce__place_opts){.storage = &storages[storage],
                                      .spec = spec,
                                      .bytes = (uint64_t)specs[spec].size,
                                      .count = o->count,

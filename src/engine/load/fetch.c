@@ -26,7 +26,7 @@ struct tierce__fetch {
     struct tierce__key key;
     size_t level;
     struct tierce__buf *buf;
-    struct tierce__list seats;
+    struct tierce__list waiters;
     struct tierce__cond changed;
     size_t reading;               /* requests that are not answered */
     _Atomic uint64_t bytes_asked; /* of these; relaxed, a measure */
@@ -93,7 +93,7 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t lev
     fetch->level = level;
     fetch->segment_count = count;
     tierce__list_init(&fetch->node);
-    tierce__list_init(&fetch->seats);
+    tierce__list_init(&fetch->waiters);
     tierce__cond_init(&fetch->changed);
     uint64_t start = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -123,13 +123,13 @@ static void free_fetch(struct tierce__fetch *fetch)
  * after dropping the lock. Under the lock. */
 static bool is_over(struct tierce__fetch *fetch)
 {
-    if (fetch->reading > 0 || !tierce__list_empty(&fetch->seats))
+    if (fetch->reading > 0 || !tierce__list_empty(&fetch->waiters))
         return false;
     tierce__list_remove(&fetch->node);
     return true;
 }
 
-/* ---- seats ---- */
+/* ---- waiters ---- */
 
 static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const struct tierce__key *key)
 {
@@ -154,8 +154,8 @@ static bool is_banned(struct tierce_engine *engine, size_t level, const struct t
 
 /* Joins the existing fetch of the key, or else `fresh`, which can then be found; NULL: joins only
  * an existing fetch. */
-static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *seat,
-                      const struct tierce__key *key, struct tierce__fetch *fresh)
+static bool waiter_with(struct tierce_engine *engine, struct tierce__fetch_waiter *waiter,
+                        const struct tierce__key *key, struct tierce__fetch *fresh)
 {
     tierce__lock_take(&engine->fetches.lock);
     struct tierce__fetch *fetch = find_fetch(engine, key);
@@ -167,48 +167,48 @@ static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *s
         tierce__list_push_back(&engine->fetches.bins[bin_of(key)], &fetch->node);
     }
     if (fetch != NULL) {
-        seat->fetch = fetch;
-        seat->buf = fetch->buf;
-        seat->level = fetch->level;
-        tierce__list_push_back(&fetch->seats, &seat->node);
+        waiter->fetch = fetch;
+        waiter->buf = fetch->buf;
+        waiter->level = fetch->level;
+        tierce__list_push_back(&fetch->waiters, &waiter->node);
     }
     tierce__lock_drop(&engine->fetches.lock);
     return fetch != NULL;
 }
 
-bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat *seat, size_t level,
-                        const struct tierce__storage_chunk *chunk,
+bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_waiter *waiter,
+                        size_t level, const struct tierce__storage_chunk *chunk,
                         const struct tierce__shape *shape, struct tierce__buf **lent)
 {
     const struct tierce__key *key = &chunk->key;
-    TIERCE_ASSERT(seat->fetch == NULL);
+    TIERCE_ASSERT(waiter->fetch == NULL);
     *lent = NULL;
-    if (seat_with(engine, seat, key, NULL))
+    if (waiter_with(engine, waiter, key, NULL))
         return true;
     /* One that was promoted before it was forgotten is in memory now. */
     *lent = tierce__storage_lease(engine, key);
     if (*lent != NULL)
         return false;
-    struct tierce__fetch *fresh = make_fetch(engine, level, chunk, shape, seat->before);
+    struct tierce__fetch *fresh = make_fetch(engine, level, chunk, shape, waiter->before);
     if (fresh == NULL)
         return false;
-    seat_with(engine, seat, key, fresh);
-    if (seat->fetch != fresh)
+    waiter_with(engine, waiter, key, fresh);
+    if (waiter->fetch != fresh)
         free_fetch(fresh);
     return true;
 }
 
-bool tierce__fetch_leave(struct tierce__fetch_seat *seat)
+bool tierce__fetch_leave(struct tierce__fetch_waiter *waiter)
 {
-    struct tierce__fetch *fetch = seat->fetch;
+    struct tierce__fetch *fetch = waiter->fetch;
     if (fetch == NULL)
         return true;
     struct tierce__lock *lock = lock_of(fetch);
     tierce__lock_take(lock);
-    tierce__list_remove(&seat->node);
-    bool called = seat->called;
-    seat->fetch = NULL;
-    seat->buf = NULL;
+    tierce__list_remove(&waiter->node);
+    bool called = waiter->called;
+    waiter->fetch = NULL;
+    waiter->buf = NULL;
     bool over = is_over(fetch);
     tierce__lock_drop(lock);
     if (over)
@@ -221,10 +221,10 @@ bool tierce__fetch_leave(struct tierce__fetch_seat *seat)
 static uint64_t latest_deadline(const struct tierce__fetch *fetch)
 {
     uint64_t latest = 0;
-    TIERCE__LIST_FOR_EACH (it, &fetch->seats) {
-        const struct tierce__fetch_seat *seat =
-            TIERCE__CONTAINER_OF(it, struct tierce__fetch_seat, node);
-        latest = seat->deadline_ns > latest ? seat->deadline_ns : latest;
+    TIERCE__LIST_FOR_EACH (it, &fetch->waiters) {
+        const struct tierce__fetch_waiter *waiter =
+            TIERCE__CONTAINER_OF(it, struct tierce__fetch_waiter, node);
+        latest = waiter->deadline_ns > latest ? waiter->deadline_ns : latest;
     }
     return latest;
 }
@@ -255,8 +255,8 @@ static void fail(struct tierce__fetch *fetch, int status)
 }
 
 /*
- * Moves the seats that wait for the end of the reading to `told`, if it has ended for them: all
- * segments have been read, the fetch has failed, or a segment is late and no seat has a later
+ * Moves the waiters that wait for the end of the reading to `told`, if it has ended for them: all
+ * segments have been read, the fetch has failed, or a segment is late and no waiter has a later
  * deadline. Returns the status to report to them. Under the lock.
  */
 static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
@@ -267,24 +267,25 @@ static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
     tierce__list_init(told);
     if (fetch->status == 0 && !late && fetch->here < fetch->segment_count)
         return 0;
-    TIERCE__LIST_FOR_EACH (it, &fetch->seats) {
-        struct tierce__fetch_seat *seat = TIERCE__CONTAINER_OF(it, struct tierce__fetch_seat, node);
-        if (seat->settled == NULL || seat->called)
+    TIERCE__LIST_FOR_EACH (it, &fetch->waiters) {
+        struct tierce__fetch_waiter *waiter =
+            TIERCE__CONTAINER_OF(it, struct tierce__fetch_waiter, node);
+        if (waiter->settled == NULL || waiter->called)
             continue;
-        seat->called = true;
-        tierce__list_push_back(told, &seat->told);
+        waiter->called = true;
+        tierce__list_push_back(told, &waiter->told);
     }
     return fetch->status == 0 && late ? TIERCE_E_DEADLINE : fetch->status;
 }
 
-/* A seat's memory is its owner's again when it has been called. */
+/* A waiter's memory is its owner's again when it has been called. */
 static void tell(struct tierce__list *told, int status)
 {
     while (!tierce__list_empty(told)) {
-        struct tierce__fetch_seat *seat =
-            TIERCE__CONTAINER_OF(told->next, struct tierce__fetch_seat, told);
-        tierce__list_remove(&seat->told);
-        seat->settled(seat->arg, status);
+        struct tierce__fetch_waiter *waiter =
+            TIERCE__CONTAINER_OF(told->next, struct tierce__fetch_waiter, told);
+        tierce__list_remove(&waiter->told);
+        waiter->settled(waiter->arg, status);
     }
 }
 
@@ -364,9 +365,9 @@ static void ask_from(struct tierce__fetch *fetch, uint32_t index, uint64_t read_
         ask(fetch, index, false);
 }
 
-void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
+void tierce__fetch_ask(struct tierce__fetch_waiter *waiter, uint32_t index)
 {
-    struct tierce__fetch *fetch = seat->fetch;
+    struct tierce__fetch *fetch = waiter->fetch;
     TIERCE_ASSERT(index < fetch->segment_count);
     const struct tierce__tier *tier = fetch->engine->levels[fetch->level].tier;
     if ((tier->ops->caps & TIERCE__TIER_WHOLE) != 0)
@@ -375,16 +376,16 @@ void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
         ask_from(fetch, index, tier->ops->read_bytes);
 }
 
-void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
+void tierce__fetch_read_all(struct tierce__fetch_waiter *waiter, tierce__fetch_settled_fn *settled,
                             void *arg)
 {
-    struct tierce__fetch *fetch = seat->fetch;
-    TIERCE_ASSERT(seat->settled == NULL);
+    struct tierce__fetch *fetch = waiter->fetch;
+    TIERCE_ASSERT(waiter->settled == NULL);
     ask_all(fetch, true);
     struct tierce__list told;
     tierce__lock_take(lock_of(fetch));
-    seat->settled = settled;
-    seat->arg = arg;
+    waiter->settled = settled;
+    waiter->arg = arg;
     int outcome = settle(fetch, &told); /* perhaps all was answered already */
     tierce__lock_drop(lock_of(fetch));
     tell(&told, outcome);
@@ -396,33 +397,33 @@ static bool is_here(const struct tierce__fetch *fetch, const struct segment *seg
            atomic_load_explicit(&fetch->status, memory_order_relaxed) == 0;
 }
 
-bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t index)
+bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t index)
 {
-    struct tierce__fetch *fetch = seat->fetch;
+    struct tierce__fetch *fetch = waiter->fetch;
     TIERCE_ASSERT(index < fetch->segment_count);
     struct segment *segment = &fetch->segments[index];
     if (is_here(fetch, segment))
         return true;
-    tierce__fetch_ask(seat, index);
+    tierce__fetch_ask(waiter, index);
     tierce__lock_take(lock_of(fetch));
     bool in_time = true;
     while (fetch->status == 0 && segment->state == SEGMENT_READING && in_time)
-        in_time = tierce__cond_wait(&fetch->changed, lock_of(fetch), seat->deadline_ns);
+        in_time = tierce__cond_wait(&fetch->changed, lock_of(fetch), waiter->deadline_ns);
     bool here = is_here(fetch, segment);
     tierce__lock_drop(lock_of(fetch));
     return here;
 }
 
-uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat)
+uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_waiter *waiter)
 {
-    return atomic_load_explicit(&seat->fetch->bytes_asked, memory_order_relaxed);
+    return atomic_load_explicit(&waiter->fetch->bytes_asked, memory_order_relaxed);
 }
 
 /* ---- what the readers find ---- */
 
-void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
+void tierce__fetch_refuse(struct tierce__fetch_waiter *waiter, int why)
 {
-    struct tierce__fetch *fetch = seat->fetch;
+    struct tierce__fetch *fetch = waiter->fetch;
     tierce__lock_take(lock_of(fetch));
     bool first = fetch->status == 0;
     fail(fetch, why);
@@ -467,9 +468,9 @@ void tierce__fetches_abandon(struct tierce_engine *engine, size_t level)
 
 /* The fetch can be found until its ban has begun, so that the chunk is not read again in
  * between. */
-void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
+void tierce__fetch_spoil(struct tierce__fetch_waiter *waiter)
 {
-    struct tierce__fetch *fetch = seat->fetch;
+    struct tierce__fetch *fetch = waiter->fetch;
     tierce__lock_take(lock_of(fetch));
     bool first = !fetch->spoiled;
     fetch->spoiled = true;
@@ -507,10 +508,10 @@ void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ba
     tierce__lock_drop(&engine->fetches.lock);
 }
 
-void tierce__fetch_promote(struct tierce__fetch_seat *seat,
+void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
                            const struct tierce__storage_chunk *record)
 {
-    struct tierce__fetch *fetch = seat->fetch;
+    struct tierce__fetch *fetch = waiter->fetch;
     tierce__lock_take(lock_of(fetch));
     bool mine = fetch->promotion == PROMOTION_NONE && fetch->status == 0 && !fetch->spoiled &&
                 fetch->here == fetch->segment_count;

@@ -14,13 +14,13 @@
  * A fetch reads one chunk from one slower tier into one pool buffer, segment by segment. All
  * concurrent requests for the chunk share it: each segment is read once.
  *
- *     struct tierce__fetch_seat seat = {.deadline_ns = deadline};
- *     if (tierce__fetch_join(engine, &seat, level, &record, shape, &lent)) {
- *         tierce__fetch_ask(&seat, 0);
- *         if (tierce__fetch_wait(&seat, 0))
- *             ... seat.buf->data holds the bytes of segment 0, not verified ...
- *         tierce__fetch_promote(&seat, &record);
- *         tierce__fetch_leave(&seat);
+ *     struct tierce__fetch_waiter waiter = {.deadline_ns = deadline};
+ *     if (tierce__fetch_join(engine, &waiter, level, &record, shape, &lent)) {
+ *         tierce__fetch_ask(&waiter, 0);
+ *         if (tierce__fetch_wait(&waiter, 0))
+ *             ... waiter.buf->data holds the bytes of segment 0, not verified ...
+ *         tierce__fetch_promote(&waiter, &record);
+ *         tierce__fetch_leave(&waiter);
  *     }
  *
  *     a segment:  IDLE -> READING -> HERE
@@ -29,13 +29,13 @@
  *                                   fails, for all who have joined it
  *
  * A fetch is found by its key from its beginning until it has been promoted, has failed or has
- * proved wrong. It lives until its last seat has been left and its last request been answered,
+ * proved wrong. It lives until its last waiter has been left and its last request been answered,
  * which can be long after that: the device may write into the buffer until then.
  *
  * A segment that is requested again may be written twice, with the same bytes; if a device returns
  * other bytes, the cells fail verification at the load.
  *
- * Thread: any; a seat belongs to one thread at a time. Only wait blocks. No lock is held around a
+ * Thread: any; a waiter belongs to one thread at a time. Only wait blocks. No lock is held around a
  * call of a tier.
  */
 
@@ -65,13 +65,13 @@ struct tierce__fetch_ban {
 typedef void tierce__fetch_settled_fn(void *arg, int status);
 
 /* A waiter for the chunk. */
-struct tierce__fetch_seat {
+struct tierce__fetch_waiter {
     uint64_t deadline_ns;             /* [in] of its own */
     const struct tierce__buf *before; /* [in] of the chunk before, or NULL; for join */
-    struct tierce__fetch *fetch;      /* NULL: not seated */
-    struct tierce__buf *buf;          /* [borrow while seated] */
+    struct tierce__fetch *fetch;      /* NULL: not waiting */
+    struct tierce__buf *buf;          /* [borrow while it waits] */
     size_t level;                     /* where the bytes come from */
-    struct tierce__list node;         /* among the seats */
+    struct tierce__list node;         /* among the waiters */
 
     /* Used by read_all; the owner must not touch it. */
     tierce__fetch_settled_fn *settled;
@@ -85,39 +85,39 @@ void tierce__fetches_init(struct tierce__fetches *fetches);
 void tierce__fetches_fini(struct tierce__fetches *fetches);
 
 /*
- * Takes a seat in the fetch of a chunk that is under way, or begins one from `level`, for which
- * memory is evicted. Asks for nothing yet. False, and the seat is not taken: memory has the chunk
+ * Takes a waiter in the fetch of a chunk that is under way, or begins one from `level`, for which
+ * memory is evicted. Asks for nothing yet. False, and the waiter is not taken: memory has the chunk
  * by now, then *lent has a reference that is the caller's; or no memory can be had, then *lent is
  * NULL.
  */
 TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
-                                       struct tierce__fetch_seat *seat, size_t level,
+                                       struct tierce__fetch_waiter *waiter, size_t level,
                                        const struct tierce__storage_chunk *chunk,
                                        const struct tierce__shape *shape,
                                        struct tierce__buf **lent);
 
 /* Requests a segment (of the shape), unless that has been done, with the latest deadline of all
  * waiters. */
-void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t segment);
+void tierce__fetch_ask(struct tierce__fetch_waiter *waiter, uint32_t segment);
 
 /*
  * Asks for all segments. `settled` is called once, perhaps before this returns: when all segments
  * have arrived, when the fetch has failed, or when a segment is too late for all waiters. Once for
- * a seat.
+ * a waiter.
  */
-void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
+void tierce__fetch_read_all(struct tierce__fetch_waiter *waiter, tierce__fetch_settled_fn *settled,
                             void *arg);
 
-/* Whether a segment is there, asking for it if need be and waiting for it up to the seat's
+/* Whether a segment is there, asking for it if need be and waiting for it up to the waiter's
  * deadline. False too if the fetch has failed in another place, or the tier goes out of service. */
-bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t segment);
+bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t segment);
 
 /* Bytes that were asked for and have not come. Does not lock. */
-uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat);
+uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_waiter *waiter);
 
 /* The header is not that of the chunk: takes the chunk out of service and fails the fetch. Only the
  * first of several calls has an effect. */
-void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why);
+void tierce__fetch_refuse(struct tierce__fetch_waiter *waiter, int why);
 
 /* A level has gone out of service: fails the fetches that wait for it, so that a load whose read
  * hangs does not wait for its deadline. Fetches that have been read are not affected. Called under
@@ -126,11 +126,11 @@ void tierce__fetches_abandon(struct tierce_engine *engine, size_t level);
 
 /* A cell does not verify: takes the chunk out of service, of memory too if it was promoted. The
  * other cells are not affected, so the fetch continues. */
-void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
+void tierce__fetch_spoil(struct tierce__fetch_waiter *waiter);
 
 /* Keeps the chunk in memory if all its segments have been read without a fault. Only the first of
  * several calls has an effect. */
-void tierce__fetch_promote(struct tierce__fetch_seat *seat,
+void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
                            const struct tierce__storage_chunk *record);
 
 /* From now until the end of the ban, bytes of the chunk that were read from this level are not kept
@@ -141,10 +141,10 @@ void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_
 void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban);
 
 /*
- * Leaves the fetch; an unused seat is accepted. The last one to leave ends the fetch, as soon as
+ * Leaves the fetch; an unused waiter is accepted. The last one to leave ends the fetch, as soon as
  * the device has released the buffer. False: `settled` of read_all has been or is about to be
- * called, and the seat's memory must stay until it has been. True: it will not be.
+ * called, and the waiter's memory must stay until it has been. True: it will not be.
  */
-bool tierce__fetch_leave(struct tierce__fetch_seat *seat);
+bool tierce__fetch_leave(struct tierce__fetch_waiter *waiter);
 
 #endif

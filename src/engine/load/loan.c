@@ -43,10 +43,11 @@ struct own_loan {
     uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
     bool passes;           /* counted in engine->passing */
     size_t from_block, block_count;
-    struct tierce__buf **bufs;        /* [count] NULL: the chunk has failed, waits or is through */
-    struct chunk *chunks;             /* [count]; base.lent, bufs and chunks are one allocation */
-    struct tierce__fetch_seat *seats; /* [count] of what is read, or NULL as long as nothing is */
-    uint8_t *own_hashes;              /* base.hashes, or NULL: they are the chain's */
+    struct tierce__buf **bufs; /* [count] NULL: the chunk has failed, waits or is through */
+    struct chunk *chunks;      /* [count]; base.lent, bufs and chunks are one allocation */
+    struct tierce__fetch_waiter
+        *waiters;        /* [count] of what is read, or NULL as long as nothing is */
+    uint8_t *own_hashes; /* base.hashes, or NULL: they are the chain's */
     struct tierce__shape tail_shape;
     struct tierce__shape sibling_shape;
     struct tierce__key sibling_key;
@@ -79,10 +80,10 @@ static const struct tierce__key *key_of(const struct own_loan *loan, size_t i)
 }
 
 /* NULL: the chunk is not read from a slower tier. */
-static struct tierce__fetch_seat *seat_of(const struct own_loan *loan, size_t i)
+static struct tierce__fetch_waiter *waiter_of(const struct own_loan *loan, size_t i)
 {
-    bool is_taken = loan->seats != NULL && loan->seats[i].fetch != NULL;
-    return is_taken ? &loan->seats[i] : NULL;
+    bool is_taken = loan->waiters != NULL && loan->waiters[i].fetch != NULL;
+    return is_taken ? &loan->waiters[i] : NULL;
 }
 
 static void describe(const struct own_loan *loan, size_t i, struct tierce__storage_chunk *record)
@@ -98,7 +99,7 @@ static inline void show(struct own_loan *loan, size_t i)
     const struct tierce__buf *buf = loan->bufs[i];
     size_t level = loan->chunks[i].level;
     loan->base.lent[i].object = buf != NULL ? buf->data : NULL;
-    loan->base.lent[i].here = buf != NULL && seat_of(loan, i) == NULL;
+    loan->base.lent[i].here = buf != NULL && waiter_of(loan, i) == NULL;
     loan->base.lent[i].origin = level < loan->engine->level_count
                                     ? loan->engine->levels[level].origin
                                     : TIERCE_ORIGIN_FAILED;
@@ -108,8 +109,8 @@ static void let_go(struct own_loan *loan, size_t i)
 {
     tierce__buf_release(loan->bufs[i]);
     loan->bufs[i] = NULL;
-    if (loan->seats != NULL)
-        tierce__fetch_leave(&loan->seats[i]);
+    if (loan->waiters != NULL)
+        tierce__fetch_leave(&loan->waiters[i]);
     loan->base.lent[i].object = NULL;
     loan->base.lent[i].here = false;
 }
@@ -134,11 +135,11 @@ static void free_loan(struct own_loan *loan)
 {
     if (loan->bufs != NULL)
         tierce__bufs_release(loan->bufs, loan->base.count);
-    for (size_t i = 0; loan->seats != NULL && i < loan->base.count; i++)
-        tierce__fetch_leave(&loan->seats[i]);
+    for (size_t i = 0; loan->waiters != NULL && i < loan->base.count; i++)
+        tierce__fetch_leave(&loan->waiters[i]);
     pass(loan, false);
     tierce__free(loan->base.lent);
-    tierce__free(loan->seats);
+    tierce__free(loan->waiters);
     tierce__free(loan->own_hashes);
     tierce__shape_fini(&loan->tail_shape);
     tierce__shape_fini(&loan->sibling_shape);
@@ -149,7 +150,7 @@ static void free_loan(struct own_loan *loan)
 /* Whether the chunk's bytes come from a slower tier and may be needed still. */
 static bool is_fetched(const struct own_loan *loan, size_t i)
 {
-    return seat_of(loan, i) != NULL && !loan->base.lent[i].failed;
+    return waiter_of(loan, i) != NULL && !loan->base.lent[i].failed;
 }
 
 static void fail(struct own_loan *loan, size_t i)
@@ -164,7 +165,7 @@ static uint64_t bytes_asked(const struct own_loan *loan)
     uint64_t bytes = 0;
     for (size_t i = 0; i < loan->base.count; i++) {
         if (is_fetched(loan, i))
-            bytes += tierce__fetch_bytes_asked(&loan->seats[i]);
+            bytes += tierce__fetch_bytes_asked(&loan->waiters[i]);
     }
     return bytes;
 }
@@ -202,7 +203,7 @@ void tierce__loan_ahead(struct tierce__loan *base, uint32_t layer)
         layer < last
             ? turn_of(full, &loan->part, layer + AHEAD_LAYERS < last ? layer + AHEAD_LAYERS : last)
             : full->segment_count - 1;
-    if (loan->seats == NULL)
+    if (loan->waiters == NULL)
         return;
     while (loan->next_turn < full->segment_count &&
            (loan->next_turn <= must || bytes_asked(loan) < AHEAD_BYTES)) {
@@ -211,7 +212,7 @@ void tierce__loan_ahead(struct tierce__loan *base, uint32_t layer)
             const struct tierce__shape *shape = shape_of(loan, i);
             /* The layers of a smaller chunk are, so that its segments hold more of them. */
             if (is_fetched(loan, i) && turn < shape->segment_count)
-                tierce__fetch_ask(&loan->seats[i], segment_at(shape, &loan->part, turn));
+                tierce__fetch_ask(&loan->waiters[i], segment_at(shape, &loan->part, turn));
         }
     }
 }
@@ -247,19 +248,19 @@ static void join_fetch(struct own_loan *loan, size_t i)
 {
     struct chunk *chunk = &loan->chunks[i];
     struct tierce__storage_chunk record;
-    if (loan->seats == NULL)
-        loan->seats = tierce__calloc(loan->base.count, sizeof(*loan->seats));
-    if (loan->seats == NULL)
+    if (loan->waiters == NULL)
+        loan->waiters = tierce__calloc(loan->base.count, sizeof(*loan->waiters));
+    if (loan->waiters == NULL)
         return;
-    struct tierce__fetch_seat *seat = &loan->seats[i];
+    struct tierce__fetch_waiter *waiter = &loan->waiters[i];
     describe(loan, i, &record);
-    seat->deadline_ns = loan->deadline_ns;
-    seat->before = i > 0 ? loan->bufs[i - 1] : NULL;
-    if (tierce__fetch_join(loan->engine, seat, chunk->level, &record, shape_of(loan, i),
+    waiter->deadline_ns = loan->deadline_ns;
+    waiter->before = i > 0 ? loan->bufs[i - 1] : NULL;
+    if (tierce__fetch_join(loan->engine, waiter, chunk->level, &record, shape_of(loan, i),
                            &loan->bufs[i])) {
-        loan->bufs[i] = seat->buf;
-        chunk->level = (uint32_t)seat->level;
-        tierce__buf_acquire(seat->buf);
+        loan->bufs[i] = waiter->buf;
+        chunk->level = (uint32_t)waiter->level;
+        tierce__buf_acquire(waiter->buf);
     } else {
         chunk->level = loan->bufs[i] != NULL ? 0 : chunk->level;
     }
@@ -520,23 +521,23 @@ int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
 static bool wait_for(struct own_loan *loan, size_t i, uint32_t layer)
 {
     const struct tierce__shape *shape = shape_of(loan, i);
-    struct tierce__fetch_seat *seat = &loan->seats[i];
+    struct tierce__fetch_waiter *waiter = &loan->waiters[i];
     uint32_t first = loan->part.first_layer, last = shape->layer_segment[layer];
-    if (!tierce__fetch_wait(seat, last))
+    if (!tierce__fetch_wait(waiter, last))
         return false;
     if (layer > first)
         return true;
     /* The segments of earlier layers contain the header and the beginning of this layer. */
     uint32_t before = first > 0 ? shape->layer_segment[first - 1] : 0;
-    return (last == 0 || tierce__fetch_wait(seat, 0)) &&
-           (before == 0 || before == last || tierce__fetch_wait(seat, before));
+    return (last == 0 || tierce__fetch_wait(waiter, 0)) &&
+           (before == 0 || before == last || tierce__fetch_wait(waiter, before));
 }
 
 bool tierce__loan_wait(struct tierce__loan *base, size_t i, uint32_t layer)
 {
     struct own_loan *loan = own(base);
     bool there = !loan->base.lent[i].failed && loan->bufs[i] != NULL;
-    if (there && seat_of(loan, i) != NULL)
+    if (there && waiter_of(loan, i) != NULL)
         there = wait_for(loan, i, layer);
     if (!there)
         fail(loan, i);
@@ -562,10 +563,10 @@ uint32_t tierce__loan_ready(struct tierce__loan *base, uint32_t layer)
 static void refuse(struct tierce__loan *base, size_t i, int why)
 {
     struct own_loan *loan = own(base);
-    struct tierce__fetch_seat *seat = seat_of(loan, i);
+    struct tierce__fetch_waiter *waiter = waiter_of(loan, i);
     fail(loan, i);
-    if (seat != NULL)
-        tierce__fetch_refuse(seat, why);
+    if (waiter != NULL)
+        tierce__fetch_refuse(waiter, why);
     else
         tierce__storage_quarantine(loan->engine, 0, key_of(loan, i), why);
 }
@@ -574,13 +575,13 @@ static void refuse(struct tierce__loan *base, size_t i, int why)
 static void spoil(struct tierce__loan *base, size_t i)
 {
     struct own_loan *loan = own(base);
-    struct tierce__fetch_seat *seat = seat_of(loan, i);
+    struct tierce__fetch_waiter *waiter = waiter_of(loan, i);
     const struct tierce__key *key = key_of(loan, i);
     if (loan->chunks[i].spoiled)
         return;
     loan->chunks[i].spoiled = true;
-    if (seat != NULL) {
-        tierce__fetch_spoil(seat);
+    if (waiter != NULL) {
+        tierce__fetch_spoil(waiter);
         return;
     }
     if (loan->bufs[i]->source > 0) /* first: from there it would come again */
@@ -629,7 +630,7 @@ static void promote(struct own_loan *loan, size_t i)
         return;
     struct tierce__storage_chunk record;
     describe(loan, i, &record);
-    tierce__fetch_promote(&loan->seats[i], &record);
+    tierce__fetch_promote(&loan->waiters[i], &record);
 }
 
 /* ---- more than fits into memory ---- */
@@ -671,7 +672,7 @@ static bool wait_for_memory(struct own_loan *loan, size_t i)
 static void ask_all(struct own_loan *loan, size_t i)
 {
     for (uint32_t s = 0; is_fetched(loan, i) && s < shape_of(loan, i)->segment_count; s++)
-        tierce__fetch_ask(&loan->seats[i], s);
+        tierce__fetch_ask(&loan->waiters[i], s);
 }
 
 /* The next one is read meanwhile, if there is memory for both. */

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "net/control/guests.h"
+#include "net/control/socket_users.h"
 #include "net/control/socket.h"
 #include "engine/node_client/client_socket.h"
 #include "net/stream.h"

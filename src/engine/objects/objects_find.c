@@ -50,7 +50,7 @@ enum find_state {
     FIND_ANSWERED, /* before its call returned */
 };
 
-struct seat {
+struct waiter {
     struct tierce__list node;
     struct tierce__objects *space;
     struct tierce__key key;
@@ -58,18 +58,18 @@ struct seat {
     enum find_state state; /* under the lock of the names */
 };
 
-_Static_assert(sizeof(struct seat) <= sizeof(((struct tierce__object_find *)0)->scratch),
+_Static_assert(sizeof(struct waiter) <= sizeof(((struct tierce__object_find *)0)->scratch),
                "a waiter fits into a find");
 
-static struct seat *seat_of(struct tierce__object_find *find)
+static struct waiter *waiter_of(struct tierce__object_find *find)
 {
-    return (struct seat *)(void *)find->scratch;
+    return (struct waiter *)(void *)find->scratch;
 }
 
 static struct tierce__object_find *find_of(struct tierce__list *node)
 {
-    struct seat *seat = TIERCE__CONTAINER_OF(node, struct seat, node);
-    return TIERCE__CONTAINER_OF(seat, struct tierce__object_find, scratch);
+    struct waiter *waiter = TIERCE__CONTAINER_OF(node, struct waiter, node);
+    return TIERCE__CONTAINER_OF(waiter, struct tierce__object_find, scratch);
 }
 
 /* ---- answers ---- */
@@ -83,15 +83,15 @@ static void count_answer(struct tierce_engine *engine, int status)
 /* The find is its owner's again when this returns. */
 static void answer(struct tierce__object_find *find, int status, struct tierce__object *object)
 {
-    struct seat *seat = seat_of(find);
-    struct tierce_engine *engine = seat->space->engine;
+    struct waiter *waiter = waiter_of(find);
+    struct tierce_engine *engine = waiter->space->engine;
     struct tierce__lock *lock = &engine->object_names.lock;
     find->status = status;
     find->object = object;
     count_answer(engine, status);
     tierce__lock_take(lock);
-    bool call = seat->state == FIND_WAITS;
-    seat->state = FIND_ANSWERED;
+    bool call = waiter->state == FIND_WAITS;
+    waiter->state = FIND_ANSWERED;
     tierce__lock_drop(lock);
     if (call)
         find->done(find);
@@ -100,20 +100,20 @@ static void answer(struct tierce__object_find *find, int status, struct tierce__
 /* Opens a find's value from memory; NULL: it is not there, or there is no memory for a handle. */
 static struct tierce__object *open_from_memory(struct tierce__object_find *find)
 {
-    struct seat *seat = seat_of(find);
-    struct tierce_engine *engine = seat->space->engine;
+    struct waiter *waiter = waiter_of(find);
+    struct tierce_engine *engine = waiter->space->engine;
     struct tierce__object_form form;
     struct tierce__object *small =
-        tierce__object_open_small(seat->space, &seat->key, find->name, find->name_bytes);
+        tierce__object_open_small(waiter->space, &waiter->key, find->name, find->name_bytes);
     if (small != NULL)
         return small;
     struct tierce__buf *buf =
-        tierce__objects_accept(seat->space, &form, tierce__storage_lend(engine, &seat->key),
-                               &seat->key, find->name, find->name_bytes);
+        tierce__objects_accept(waiter->space, &form, tierce__storage_lend(engine, &waiter->key),
+                               &waiter->key, find->name, find->name_bytes);
     if (buf == NULL)
         return NULL;
-    tierce__storage_touch(engine, 1, engine->level_count, &seat->key, 1, 0);
-    return tierce__object_open(seat->space, &seat->key, buf, &form);
+    tierce__storage_touch(engine, 1, engine->level_count, &waiter->key, 1, 0);
+    return tierce__object_open(waiter->space, &waiter->key, buf, &form);
 }
 
 static void answer_value(struct tierce__object_reading *r, struct tierce__object_find *find)
@@ -142,7 +142,7 @@ static void start_again(struct tierce__object_find *find)
     struct tierce__object *object = open_from_memory(find);
     if (object != NULL)
         answer(find, 0, object);
-    else if (++seat_of(find)->tries >= TRIES_MAX)
+    else if (++waiter_of(find)->tries >= TRIES_MAX)
         answer(find, TIERCE_E_MISS, NULL);
     else
         start(find);
@@ -398,12 +398,12 @@ static void ask_levels(struct tierce__object_reading *r)
     finish(r, r->status);
 }
 
-/* Seats the find with the reading that is under way, if it ends in time for it, or with `fresh`;
+/* Waiters the find with the reading that is under way, if it ends in time for it, or with `fresh`;
  * whether it is the latter, which the caller begins then. */
-static bool take_seat(struct tierce__object_reading *fresh, struct tierce__object_find *find)
+static bool add_waiter(struct tierce__object_reading *fresh, struct tierce__object_find *find)
 {
     struct tierce__object_name *name = fresh->name;
-    struct seat *seat = seat_of(find);
+    struct waiter *waiter = waiter_of(find);
     tierce__lock_take(&name->names->lock);
     struct tierce__object_reading *r = name->reading;
     bool joins = r != NULL && r->deadline_ns <= find->deadline_ns;
@@ -413,24 +413,24 @@ static bool take_seat(struct tierce__object_reading *fresh, struct tierce__objec
             name->reading = fresh;
         r = fresh;
     }
-    tierce__list_push_back(&r->finds, &seat->node);
+    tierce__list_push_back(&r->finds, &waiter->node);
     tierce__lock_drop(&name->names->lock);
     return !joins;
 }
 
 static void start(struct tierce__object_find *find)
 {
-    struct seat *seat = seat_of(find);
-    struct tierce_engine *engine = seat->space->engine;
+    struct waiter *waiter = waiter_of(find);
+    struct tierce_engine *engine = waiter->space->engine;
     struct tierce__object_reading *r = tierce__calloc(1, sizeof(*r));
     struct tierce__object_name *name =
-        r != NULL ? tierce__object_name_take(&engine->object_names, &seat->key) : NULL;
+        r != NULL ? tierce__object_name_take(&engine->object_names, &waiter->key) : NULL;
     if (name == NULL) {
         tierce__free(r);
         answer(find, TIERCE_E_MISS, NULL);
         return;
     }
-    r->space = seat->space;
+    r->space = waiter->space;
     r->engine = engine;
     r->name = name;
     r->era = tierce__era_of_read(engine);
@@ -438,7 +438,7 @@ static void start(struct tierce__object_find *find)
     r->level = 1;
     r->status = TIERCE_E_MISS;
     tierce__list_init(&r->finds);
-    if (take_seat(r, find)) {
+    if (add_waiter(r, find)) {
         ask_levels(r);
         return;
     }
@@ -451,13 +451,13 @@ int tierce__object_find(struct tierce__objects *space, struct tierce__object_fin
 {
     TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
     struct tierce_engine *engine = space->engine;
-    struct seat *seat = seat_of(find);
+    struct waiter *waiter = waiter_of(find);
     find->object = NULL;
     find->status = TIERCE_E_MISS;
     if (tierce__engine_inherited(engine) || tierce__engine_mode(engine) == TIERCE_MODE_BYPASS)
         return TIERCE_E_MISS;
-    *seat = (struct seat){.space = space,
-                          .key = tierce__object_key(&space->space, find->name, find->name_bytes)};
+    *waiter = (struct waiter){
+        .space = space, .key = tierce__object_key(&space->space, find->name, find->name_bytes)};
     find->object = open_from_memory(find);
     if (find->object != NULL || engine->level_count == 1) {
         find->status = find->object != NULL ? 0 : TIERCE_E_MISS;
@@ -466,9 +466,9 @@ int tierce__object_find(struct tierce__objects *space, struct tierce__object_fin
     }
     start(find);
     tierce__lock_take(&engine->object_names.lock);
-    bool is_answered = seat->state == FIND_ANSWERED;
+    bool is_answered = waiter->state == FIND_ANSWERED;
     if (!is_answered)
-        seat->state = FIND_WAITS;
+        waiter->state = FIND_WAITS;
     tierce__lock_drop(&engine->object_names.lock);
     return is_answered ? find->status : -EINPROGRESS;
 }

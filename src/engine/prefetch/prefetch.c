@@ -71,8 +71,8 @@ static void give_room(struct tierce_prefetch *p, struct tierce__prefetch_chunk *
 /* Ends what a chunk holds. */
 static void let_go(struct tierce_prefetch *p, struct tierce__prefetch_chunk *chunk)
 {
-    bool seated = chunk->seat.fetch != NULL;
-    if (seated && tierce__fetch_leave(&chunk->seat)) {
+    bool waiting = chunk->waiter.fetch != NULL;
+    if (waiting && tierce__fetch_leave(&chunk->waiter)) {
         /* It was not settled and will not be. */
         tierce__lock_take(tierce__prefetch_lock(p));
         p->refs--;
@@ -378,13 +378,13 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
     const struct tierce__prefetch_chunk *before = index > 0 ? chunk - 1 : NULL;
     struct tierce__storage_chunk record;
     describe(p, index, &record);
-    chunk->seat.deadline_ns = p->deadline_ns;
+    chunk->waiter.deadline_ns = p->deadline_ns;
     if (before != NULL)
-        chunk->seat.before = before->buf != NULL ? before->buf : before->seat.buf;
-    bool seated = tierce__fetch_join(p->engine, &chunk->seat, chunk->level, &record,
-                                     shape_of(p, index), &chunk->buf);
+        chunk->waiter.before = before->buf != NULL ? before->buf : before->waiter.buf;
+    bool waiting = tierce__fetch_join(p->engine, &chunk->waiter, chunk->level, &record,
+                                      shape_of(p, index), &chunk->buf);
     tierce__lock_take(tierce__prefetch_lock(p));
-    if (seated) {
+    if (waiting) {
         chunk->state = TIERCE__PREFETCH_READING;
         p->shares[chunk->level].bytes_reading += chunk->bytes;
         p->refs++;
@@ -396,8 +396,8 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
         chunk->outcome = TIERCE_E_FULL;
     }
     tierce__lock_drop(tierce__prefetch_lock(p));
-    if (seated)
-        tierce__fetch_read_all(&chunk->seat, chunk_settled, chunk);
+    if (waiting)
+        tierce__fetch_read_all(&chunk->waiter, chunk_settled, chunk);
 }
 
 /* Whether the level's window has room for so many bytes; a chunk that is larger goes alone. */
@@ -434,15 +434,15 @@ static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
 {
     struct tierce__prefetch_chunk *chunk = &p->chunks[index];
     const struct tierce__shape *shape = shape_of(p, index);
-    int rc =
-        tierce__view_check_header(p->view, shape, index, p->hashes, p->root, chunk->seat.buf->data);
+    int rc = tierce__view_check_header(p->view, shape, index, p->hashes, p->root,
+                                       chunk->waiter.buf->data);
     if (rc < 0) {
-        tierce__fetch_refuse(&chunk->seat, rc);
+        tierce__fetch_refuse(&chunk->waiter, rc);
         return NULL;
     }
     struct tierce__storage_chunk record;
     describe(p, index, &record);
-    tierce__fetch_promote(&chunk->seat, &record);
+    tierce__fetch_promote(&chunk->waiter, &record);
     return tierce__storage_lease(p->engine, &record.key);
 }
 

@@ -14,7 +14,7 @@ enum tierce__prefetch_state {
     TIERCE__PREFETCH_HELD,    /* buf is a lease */
     TIERCE__PREFETCH_FOUND,   /* in a slower tier */
     TIERCE__PREFETCH_ROOM,    /* and memory for it is ours */
-    TIERCE__PREFETCH_READING, /* seated with its fetch */
+    TIERCE__PREFETCH_READING, /* waiting with its fetch */
     TIERCE__PREFETCH_SETTLED, /* the same, and the outcome is known */
     TIERCE__PREFETCH_GONE,    /* published, or dropped */
 };
@@ -27,7 +27,7 @@ struct tierce__prefetch_chunk {
     uint64_t bytes;                    /* of the object */
     bool room;                         /* as many of prefetch.memory are ours */
     struct tierce__buf *buf;           /* HELD */
-    struct tierce__fetch_seat seat;
+    struct tierce__fetch_waiter waiter;
 };
 
 /* This prefetch's state for one level. */

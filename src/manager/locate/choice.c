@@ -55,7 +55,7 @@ int tierce__locator_set_quotas(struct tierce__locator *locator,
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 struct choosing {
-    const struct tierce__storage_wish *wish;
+    const struct tierce__storage_choice_opts *opts;
     bool saw_available;
     const char *limit, *limited; /* the limit that stopped the last try, and the storage */
 };
@@ -64,17 +64,17 @@ struct choosing {
 static int try_storage(struct choosing *c, const struct tierce__storage *storage, size_t *fit)
 {
     struct tierce__quota_limits limits;
-    struct tierce__locator *locator = c->wish->live->locator;
+    struct tierce__locator *locator = c->opts->live->locator;
     struct tierce__quota_at at =
-        tierce__live_quota_at(c->wish->live, (uint8_t)storage->type, storage->number);
+        tierce__live_quota_at(c->opts->live, (uint8_t)storage->type, storage->number);
     if (!tierce__storages_is_available(locator->opts.storages, storage))
         return 0;
     c->saw_available = true;
-    tierce__choose_limits(&limits, c->wish->group, storage);
-    int rc = tierce__quota_share(locator->quota, c->wish->group->name,
-                                 c->wish->group->global_quota_group_name);
+    tierce__choose_limits(&limits, c->opts->group, storage);
+    int rc = tierce__quota_share(locator->quota, c->opts->group->name,
+                                 c->opts->group->global_quota_group_name);
     if (rc == 0)
-        rc = tierce__quota_reserve(locator->quota, &at, &limits, c->wish->bytes, c->wish->count,
+        rc = tierce__quota_reserve(locator->quota, &at, &limits, c->opts->bytes, c->opts->count,
                                    fit, &c->limit);
     c->limited = storage->name;
     return rc < 0 ? rc : *fit > 0;
@@ -85,9 +85,9 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
 static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bool other,
                           const struct tierce__storage **out, size_t *fit)
 {
-    for (size_t i = 0; i < c->wish->group->storage_candidate_count; i++) {
+    for (size_t i = 0; i < c->opts->group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
-            tierce__catalog_storage(c->wish->catalog, c->wish->group->storage_candidates[i]);
+            tierce__catalog_storage(c->opts->catalog, c->opts->group->storage_candidates[i]);
         bool fits =
             storage != NULL && (kind == TIERCE__STORAGE_NONE || (storage->type == kind) != other);
         int rc = fits ? try_storage(c, storage, fit) : 0;
@@ -99,29 +99,29 @@ static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bo
     return 0;
 }
 
-int tierce__choose_storage(const struct tierce__storage_wish *wish,
+int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
                            const struct tierce__storage **out, size_t *fit,
                            char why[TIERCE__WHY_BYTES])
 {
     bool only;
-    enum tierce__storage_type kind = preferred_type(wish->group->prefer_strategy, &only);
-    struct choosing c = {.wish = wish};
+    enum tierce__storage_type kind = preferred_type(opts->group->prefer_strategy, &only);
+    struct choosing c = {.opts = opts};
     int rc = try_candidates(&c, kind, false, out, fit);
     if (rc == 0 && kind != TIERCE__STORAGE_NONE && !only)
         rc = try_candidates(&c, kind, true, out, fit);
     if (rc < 0)
         return tierce__why(why, rc, "no memory");
-    tierce__live_count_limited(wish->live, c.limit, wish->count - (rc > 0 ? *fit : 0));
+    tierce__live_count_limited(opts->live, c.limit, opts->count - (rc > 0 ? *fit : 0));
     if (rc > 0)
         return 0;
     if (!c.saw_available) {
-        tierce__live_count_rejected(wish->live, TIERCE__REJECTED_NO_STORAGE, wish->count);
+        tierce__live_count_rejected(opts->live, TIERCE__REJECTED_NO_STORAGE, opts->count);
         return tierce__why(why, TIERCE_E_DOWN, "no writable storage of group %.64s is available",
-                           wish->group->name);
+                           opts->group->name);
     }
     return tierce__why(why, TIERCE_E_FULL,
                        "the quota by %s leaves no room for a block in group %.64s, storage %.64s",
-                       c.limit, wish->group->name, c.limited);
+                       c.limit, opts->group->name, c.limited);
 }
 
 /* ---- to read --------------------------------------------------------------------------------- */

@@ -283,7 +283,7 @@ int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us
 /* ---- choice.c -------------------------------------------------------------------------------- */
 
 /* A request to store `count` keys of the given sizes. */
-struct tierce__storage_wish {
+struct tierce__storage_choice_opts {
     struct tierce__live *live; /* counts rejected keys */
     const struct tierce__catalog *catalog;
     const struct tierce__group *group;
@@ -294,7 +294,7 @@ struct tierce__storage_wish {
 /* Selects the first of the group's candidates that its strategy allows, that is available and has
  * room. Reserves the *fit leading keys that fit, at least one. Errors: TIERCE_E_FULL,
  * TIERCE_E_DOWN. */
-TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_wish *wish,
+TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
                                           const struct tierce__storage **out, size_t *fit,
                                           char why[TIERCE__WHY_BYTES]);
 

@@ -384,12 +384,12 @@ static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
         return -ENOMEM;
     for (size_t i = 0; i < session->count; i++)
         bytes[i] = key_bytes(s, s->positions[i]);
-    struct tierce__storage_wish wish = {.live = s->live,
-                                        .catalog = s->catalog,
-                                        .group = s->group,
-                                        .bytes = bytes,
-                                        .count = session->count};
-    rc = tierce__choose_storage(&wish, &s->storage, &fit, why);
+    struct tierce__storage_choice_opts opts = {.live = s->live,
+                                               .catalog = s->catalog,
+                                               .group = s->group,
+                                               .bytes = bytes,
+                                               .count = session->count};
+    rc = tierce__choose_storage(&opts, &s->storage, &fit, why);
     if (rc < 0)
         return rc;
     unclaim_from(s, fit);
@@ -425,7 +425,7 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
         return 0;
     return tierce__places_take(
         s->live->places,
-        &(struct tierce__place_wish){.storage = s->storage,
+        &(struct tierce__place_opts){.storage = s->storage,
                                      .spec = spec,
                                      .bytes = (uint64_t)instance->specs[spec].size,
                                      .count = wanted,

@@ -85,7 +85,7 @@ static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__
     struct tierce__victims_stats stats = {0};
     if (need->bytes == 0 && need->keys == 0)
         return 0;
-    tierce__victims_take(&(struct tierce__victims_wish){.locator = reclaimer->opts.locator,
+    tierce__victims_take(&(struct tierce__victims_opts){.locator = reclaimer->opts.locator,
                                                         .catalog = catalog,
                                                         .need = need,
                                                         .sample_keys = reclaimer->opts.sample_keys,

@@ -45,7 +45,7 @@ struct candidate {
 };
 
 struct taking {
-    const struct tierce__victims_wish *wish;
+    const struct tierce__victims_opts *opts;
     struct tierce__victims_stats *stats;
     struct member *members;
     size_t member_count, member_room;
@@ -66,10 +66,10 @@ struct taking {
 static void add_member(void *arg, struct tierce__live *live)
 {
     struct taking *t = arg;
-    const struct tierce__need *need = t->wish->need;
+    const struct tierce__need *need = t->opts->need;
     struct tierce__meta_index_stats stats;
     const struct tierce__group *group =
-        tierce__catalog_group(t->wish->catalog, live->instance.group_name);
+        tierce__catalog_group(t->opts->catalog, live->instance.group_name);
     if (group == NULL || (need->instance != 0 && need->instance != live->instance.number) ||
         (need->group != NULL && strcmp(group->name, need->group) != 0) ||
         (need->shared != NULL && strcmp(group->global_quota_group_name, need->shared) != 0))
@@ -95,7 +95,7 @@ static const struct tierce__policy_ops *policy_of(const struct taking *t,
 {
     /* Ranks of different policies are not comparable, so several groups together are ranked by last
      * use. */
-    bool compares = t->wish->need->group != NULL;
+    bool compares = t->opts->need->group != NULL;
     switch (member->group->reclaim_policy) {
     case TIERCE__RECLAIM_LFU:
         return tierce__policy_find(compares ? "lfu" : "lru");
@@ -139,7 +139,7 @@ static void add_candidate(struct taking *t, uint32_t member,
                           const struct tierce__policy_ops *policy, int64_t key,
                           const struct tierce__record *record)
 {
-    const struct tierce__need *need = t->wish->need;
+    const struct tierce__need *need = t->opts->need;
     size_t wanted = 0;
     if (t->count == t->room || find_candidate(t, member, key) != NONE)
         return;
@@ -177,7 +177,7 @@ static int draw_from(struct taking *t, uint32_t member, size_t wanted)
     size_t drawn = 0;
     if (keys == NULL || found == NULL || records == NULL)
         return -ENOMEM;
-    int rc = space->ops->sample(space, t->wish->random, wanted, keys, &drawn);
+    int rc = space->ops->sample(space, t->opts->random, wanted, keys, &drawn);
     if (rc == 0 && drawn > 0)
         rc = space->ops->get(space, keys, drawn, &t->arena, records, found);
     if (rc < 0)
@@ -202,7 +202,7 @@ static int make_table(struct taking *t)
 
 static int draw(struct taking *t)
 {
-    uint64_t sample = t->wish->sample_keys;
+    uint64_t sample = t->opts->sample_keys;
     t->is_exact = t->keys <= sample;
     t->count = 0;
     t->room = 0;
@@ -362,7 +362,7 @@ static void submit(struct taking *t, const struct member *member, struct candida
 {
     struct tierce__removed removed = {0};
     struct leaving leaving = {
-        .need = t->wish->need, .taking = t, .chosen = chosen, .removed = &removed};
+        .need = t->opts->need, .taking = t, .chosen = chosen, .removed = &removed};
     int32_t delay_ms = member->group->delay_before_delete_ms;
     int64_t delay_us = (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000;
     int64_t *keys = tierce__arena_alloc(&t->arena, (count + 1) * sizeof(*keys));
@@ -393,8 +393,8 @@ static void submit(struct taking *t, const struct member *member, struct candida
                                  removed.keys < leaving.idle_count ? (size_t)removed.keys
                                                                    : leaving.idle_count);
     size_t told = removed.locations < leaving.gone_count ? removed.locations : leaving.gone_count;
-    if (told > 0 && t->wish->submitted != NULL)
-        t->wish->submitted(t->wish->arg, member->live->instance.id, leaving.gone, told, delay_us);
+    if (told > 0 && t->opts->submitted != NULL)
+        t->opts->submitted(t->opts->arg, member->live->instance.id, leaving.gone, told, delay_us);
 }
 
 /* Returns whether no block that follows it would remain. */
@@ -477,15 +477,15 @@ static uint64_t pass(struct taking *t)
     return t->stats->blocks - before;
 }
 
-void tierce__victims_take(const struct tierce__victims_wish *wish,
+void tierce__victims_take(const struct tierce__victims_opts *opts,
                           struct tierce__victims_stats *stats)
 {
-    struct taking t = {.wish = wish,
+    struct taking t = {.opts = opts,
                        .stats = stats,
-                       .bytes_left = wish->need->bytes,
-                       .keys_left = wish->need->keys,
-                       .now_us = tierce__locator_now_us(wish->locator)};
-    tierce__locator_each(wish->locator, add_member, &t);
+                       .bytes_left = opts->need->bytes,
+                       .keys_left = opts->need->keys,
+                       .now_us = tierce__locator_now_us(opts->locator)};
+    tierce__locator_each(opts->locator, add_member, &t);
     for (int i = 0; i < PASSES_MAX && t.keys > 0 && (t.bytes_left > 0 || t.keys_left > 0); i++) {
         if (pass(&t) == 0 && (t.leafless == 0 || t.leafless > LEAFLESS_MAX))
             break;

@@ -25,7 +25,7 @@ struct tierce__need {
     uint16_t storage; /* only locations in this storage; 0: in any */
 };
 
-struct tierce__victims_wish {
+struct tierce__victims_opts {
     struct tierce__locator *locator;
     const struct tierce__catalog *catalog;
     const struct tierce__need *need;
@@ -42,7 +42,7 @@ struct tierce__victims_stats {
 };
 
 /* Evicts as much as the need requires, or as much as possible. Errors are logged. */
-void tierce__victims_take(const struct tierce__victims_wish *wish,
+void tierce__victims_take(const struct tierce__victims_opts *opts,
                           struct tierce__victims_stats *stats);
 
 #endif

@@ -459,16 +459,16 @@ static void end_take(struct tierce__places *places, const struct tierce__spec_pl
     tierce__cond_broadcast(&places->ended);
 }
 
-int tierce__places_take(struct tierce__places *places, const struct tierce__place_wish *wish,
+int tierce__places_take(struct tierce__places *places, const struct tierce__place_opts *opts,
                         struct tierce__spec_place *taken, const struct tierce__place_notes *notes)
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
-    int32_t slots = wish->storage->key_count_per_file;
+    int32_t slots = opts->storage->key_count_per_file;
     TIERCE_ASSERT(slots <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
     struct take take = {.places = places,
                         /* Blocks of unknown size have no slots, but files of their own. */
-                        .slots = wish->bytes > 0 && slots > 1 ? (uint32_t)slots : 1,
-                        .count = wish->count,
+                        .slots = opts->bytes > 0 && slots > 1 ? (uint32_t)slots : 1,
+                        .count = opts->count,
                         .taken = taken,
                         .notes = notes->notes,
                         .note_count = *notes->count,
@@ -477,8 +477,8 @@ int tierce__places_take(struct tierce__places *places, const struct tierce__plac
     tierce__lock_take(&places->lock);
     int rc = load(places);
     if (rc == 0) {
-        take.shelf = make_shelf(places, wish->storage->number, wish->spec, wish->bytes);
-        rc = take.shelf != NULL ? take_all(&take, wish->now_us) : -ENOMEM;
+        take.shelf = make_shelf(places, opts->storage->number, opts->spec, opts->bytes);
+        rc = take.shelf != NULL ? take_all(&take, opts->now_us) : -ENOMEM;
     }
     if (rc == 0)
         *notes->count = take.note_count;

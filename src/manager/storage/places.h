@@ -56,7 +56,7 @@ struct tierce__place_notes {
 };
 
 /* A request for `count` slots of `bytes` each, for a spec in a storage. */
-struct tierce__place_wish {
+struct tierce__place_opts {
     const struct tierce__storage *storage;
     uint16_t spec;
     uint64_t bytes;
@@ -70,7 +70,7 @@ struct tierce__place_wish {
  * (of notes), those of the store. Rarely blocks on the store, to reserve new numbers.
  */
 TIERCE_MUSTUSE int tierce__places_take(struct tierce__places *places,
-                                       const struct tierce__place_wish *wish,
+                                       const struct tierce__place_opts *opts,
                                        struct tierce__spec_place *taken,
                                        const struct tierce__place_notes *notes);
 

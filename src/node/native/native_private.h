@@ -8,8 +8,8 @@
 
 #include "base/list.h"
 #include "base/lock.h"
-#include "net/control/guests.h"
-#include "engine/store/joint.h"
+#include "net/control/socket_users.h"
+#include "engine/store/shared_write.h"
 #include "engine/load/loan.h"
 #include "engine/node_client/shared.h"
 #include "node/native/native_server.h"
@@ -27,7 +27,7 @@ struct tierce__native {
     struct tierce__engine_memory memory;
     const char *path;
     uint64_t boot;
-    struct tierce__guests guests;
+    struct tierce__socket_users allowed;
     int fd, wake_fd;
     pthread_t thread;
     _Atomic bool is_draining, is_ending; /* relaxed */

@@ -239,7 +239,7 @@ static void let_in(struct tierce__native *native, int fd)
 {
     struct ucred peer = {0};
     (void)tierce__control_peer(fd, &peer);
-    bool may_come = tierce__guests_let_in(&native->guests, fd);
+    bool may_come = tierce__socket_users_admit(&native->allowed, fd);
     struct tierce__native_connection *c = may_come ? tierce__calloc(1, sizeof(*c)) : NULL;
     if (!may_come)
         refuse(native, fd, &peer);
@@ -323,7 +323,8 @@ static int open_socket(struct tierce__native *native, char why[256])
 {
     const struct tierce__node_config *config = native->node->config;
     char what[256];
-    int rc = tierce__guests_init(&native->guests, config->native_users, config->native_group, what);
+    int rc = tierce__socket_users_init(&native->allowed, config->native_users, config->native_group,
+                                       what);
     if (rc == 0)
         rc = check_folder(native->path, why);
     else
@@ -333,7 +334,7 @@ static int open_socket(struct tierce__native *native, char why[256])
     rc = tierce__control_listen(&native->fd, native->path, why);
     if (rc < 0)
         return rc;
-    rc = tierce__guests_open(&native->guests, native->path, what);
+    rc = tierce__socket_users_open(&native->allowed, native->path, what);
     if (rc < 0) {
         snprintf(why, 256, "listen.native_group: %.200s", what);
         unlink(native->path);

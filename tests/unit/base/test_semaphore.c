@@ -8,25 +8,25 @@
 
 static struct tierce__semaphore semaphore;
 
-struct guest {
+struct client {
     struct tierce__semaphore_waiter waiter;
     bool granted;
 };
 
 static void note_granted(void *arg)
 {
-    ((struct guest *)arg)->granted = true;
+    ((struct client *)arg)->granted = true;
 }
 
-static bool come(struct guest *guest, uint64_t units)
+static bool come(struct client *client, uint64_t units)
 {
-    *guest = (struct guest){.waiter = {.units = units, .granted = note_granted, .arg = guest}};
-    return tierce__semaphore_take(&semaphore, &guest->waiter);
+    *client = (struct client){.waiter = {.units = units, .granted = note_granted, .arg = client}};
+    return tierce__semaphore_take(&semaphore, &client->waiter);
 }
 
 START_TEST(units_are_served_in_the_order_of_coming)
 {
-    struct guest g[4];
+    struct client g[4];
     tierce__semaphore_init(&semaphore, 10);
     ck_assert(come(&g[0], 6));
     ck_assert(!come(&g[1], 5));
@@ -47,7 +47,7 @@ END_TEST
 
 START_TEST(who_leaves_the_queue_lets_the_next_ones_pass)
 {
-    struct guest g[3];
+    struct client g[3];
     tierce__semaphore_init(&semaphore, 10);
     ck_assert(come(&g[0], 6));
     ck_assert(!come(&g[1], 10));
@@ -62,14 +62,14 @@ END_TEST
 
 START_TEST(none_and_all)
 {
-    struct guest g;
+    struct client g;
     tierce__semaphore_init(&semaphore, 0);
     ck_assert(come(&g, 0));
     tierce__semaphore_give(&semaphore, 0);
     tierce__semaphore_fini(&semaphore);
     tierce__semaphore_init(&semaphore, UINT64_MAX);
     ck_assert(come(&g, UINT64_MAX));
-    struct guest next;
+    struct client next;
     ck_assert(!come(&next, 1));
     tierce__semaphore_give(&semaphore, UINT64_MAX);
     ck_assert(next.granted);

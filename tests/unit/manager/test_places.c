@@ -62,7 +62,7 @@ static int take_at(struct tierce__spec_place *out, size_t count, int64_t now_us)
 {
     return tierce__places_take(
         places,
-        &(struct tierce__place_wish){
+        &(struct tierce__place_opts){
             .storage = &storage, .spec = 0, .bytes = 100, .count = count, .now_us = now_us},
         out, &(struct tierce__place_notes){notes, &note_count, COUNT_MAX, &arena});
 }
@@ -279,7 +279,7 @@ START_TEST(test_limits)
 {
     ck_assert_int_eq(tierce__places_take(
                          places,
-                         &(struct tierce__place_wish){
+                         &(struct tierce__place_opts){
                              .storage = &storage, .spec = 0, .bytes = 100, .count = 1, .now_us = 0},
                          taken, &(struct tierce__place_notes){notes, &note_count, 0, &arena}),
                      TIERCE_E_LIMIT);

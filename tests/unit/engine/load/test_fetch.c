@@ -143,11 +143,11 @@ static void put(uint32_t n)
     put_as(record_of(n), n);
 }
 
-static bool segment_right(const struct tierce__fetch_seat *seat, uint32_t n, uint32_t segment)
+static bool segment_right(const struct tierce__fetch_waiter *waiter, uint32_t n, uint32_t segment)
 {
     uint8_t want = byte_of(n, segment);
     for (uint64_t at = start_of(segment); at < wide->full.segment_end[segment]; at++) {
-        if (seat->buf->data[at] != want)
+        if (waiter->buf->data[at] != want)
             return false;
     }
     return true;
@@ -160,20 +160,20 @@ static uint64_t gets(void)
     return stats.get_chunks;
 }
 
-static bool take_seat(struct tierce__fetch_seat *seat, uint32_t n, uint32_t timeout_ms)
+static bool add_waiter(struct tierce__fetch_waiter *waiter, uint32_t n, uint32_t timeout_ms)
 {
     struct tierce__storage_chunk record = record_of(n);
     struct tierce__buf *lent;
-    *seat = (struct tierce__fetch_seat){.deadline_ns = tierce__deadline_in_ms(timeout_ms)};
-    bool seated = tierce__fetch_join(fx.engine, seat, 1, &record, &wide->full, &lent);
+    *waiter = (struct tierce__fetch_waiter){.deadline_ns = tierce__deadline_in_ms(timeout_ms)};
+    bool seated = tierce__fetch_join(fx.engine, waiter, 1, &record, &wide->full, &lent);
     tierce__buf_release(lent);
     return seated;
 }
 
-static void promote(struct tierce__fetch_seat *seat, uint32_t n)
+static void promote(struct tierce__fetch_waiter *waiter, uint32_t n)
 {
     struct tierce__storage_chunk record = record_of(n);
-    tierce__fetch_promote(seat, &record);
+    tierce__fetch_promote(waiter, &record);
 }
 
 static bool in_memory(uint32_t n)
@@ -248,17 +248,17 @@ END_TEST
 static void *read_whole(void *arg)
 {
     (void)arg;
-    struct tierce__fetch_seat seat;
-    if (!take_seat(&seat, 1, LONG_MS))
+    struct tierce__fetch_waiter waiter;
+    if (!add_waiter(&waiter, 1, LONG_MS))
         return NULL; /* it came into memory meanwhile */
     for (uint32_t s = 0; s < SEGMENTS; s++)
-        tierce__fetch_ask(&seat, s);
+        tierce__fetch_ask(&waiter, s);
     for (uint32_t s = 0; s < SEGMENTS; s++) {
-        ck_assert(tierce__fetch_wait(&seat, s));
-        ck_assert(segment_right(&seat, 1, s));
+        ck_assert(tierce__fetch_wait(&waiter, s));
+        ck_assert(segment_right(&waiter, 1, s));
     }
-    promote(&seat, 1);
-    tierce__fetch_leave(&seat);
+    promote(&waiter, 1);
+    tierce__fetch_leave(&waiter);
     return NULL;
 }
 
@@ -336,14 +336,14 @@ START_TEST(segments_that_a_tier_reads_together_are_asked_together)
     fault(TIERCE__FAULT_HANG, 0, 0);
     for (uint32_t last = 0; last < SEGMENTS; last++) {
         for (uint32_t less = 0; less < 2; less++) {
-            struct tierce__fetch_seat seat;
+            struct tierce__fetch_waiter waiter;
             uint32_t wanted = less == 1 && last > 0 ? last - 1 : last; /* the first one always */
             ops.read_bytes = wide->full.segment_end[last] - less;
             disk->ops = &ops;
-            ck_assert(take_seat(&seat, 1, UINT32_MAX));
-            tierce__fetch_ask(&seat, 0);
-            ck_assert_uint_eq(tierce__fetch_bytes_asked(&seat), wide->full.segment_end[wanted]);
-            tierce__fetch_leave(&seat);
+            ck_assert(add_waiter(&waiter, 1, UINT32_MAX));
+            tierce__fetch_ask(&waiter, 0);
+            ck_assert_uint_eq(tierce__fetch_bytes_asked(&waiter), wide->full.segment_end[wanted]);
+            tierce__fetch_leave(&waiter);
             disk->ops = saved;
             restart();
             fault(TIERCE__FAULT_HANG, 0, 0);
@@ -358,13 +358,13 @@ END_TEST
 
 START_TEST(who_leaves_in_the_middle_takes_nothing_away)
 {
-    struct tierce__fetch_seat first, second;
+    struct tierce__fetch_waiter first, second;
     put(1);
     fault(TIERCE__FAULT_DELAY, 0, 0);
-    ck_assert(take_seat(&first, 1, LONG_MS));
+    ck_assert(add_waiter(&first, 1, LONG_MS));
     tierce__fetch_ask(&first, 0);
     tierce__fetch_ask(&first, 1);
-    ck_assert(take_seat(&second, 1, LONG_MS));
+    ck_assert(add_waiter(&second, 1, LONG_MS));
     ck_assert_ptr_eq(first.fetch, second.fetch);
     ck_assert_uint_gt(tierce__fetch_bytes_asked(&second), 0);
     tierce__fetch_leave(&first);
@@ -381,31 +381,31 @@ END_TEST
 
 START_TEST(what_the_device_still_reads_outlives_all_and_can_be_joined)
 {
-    struct tierce__fetch_seat seat;
+    struct tierce__fetch_waiter waiter;
     put(1);
     fault(TIERCE__FAULT_DELAY, 0, 0);
-    ck_assert(take_seat(&seat, 1, LONG_MS));
-    const struct tierce__fetch *fetch = seat.fetch;
-    tierce__fetch_ask(&seat, 0);
-    tierce__fetch_leave(&seat);
+    ck_assert(add_waiter(&waiter, 1, LONG_MS));
+    const struct tierce__fetch *fetch = waiter.fetch;
+    tierce__fetch_ask(&waiter, 0);
+    tierce__fetch_leave(&waiter);
     ck_assert_int_gt(fx_stats(&fx).memory_bytes_now, 0);
-    ck_assert(take_seat(&seat, 1, LONG_MS));
-    if (seat.fetch == fetch) /* unless this thread slept for a tenth of a second */
+    ck_assert(add_waiter(&waiter, 1, LONG_MS));
+    if (waiter.fetch == fetch) /* unless this thread slept for a tenth of a second */
         ck_assert_int_eq(fx_stats(&fx).fetches_shared, 1);
-    ck_assert(tierce__fetch_wait(&seat, 0) && segment_right(&seat, 1, 0));
-    tierce__fetch_leave(&seat);
+    ck_assert(tierce__fetch_wait(&waiter, 0) && segment_right(&waiter, 1, 0));
+    tierce__fetch_leave(&waiter);
     await_no_memory_used();
 }
 END_TEST
 
 START_TEST(closing_ends_what_hangs)
 {
-    struct tierce__fetch_seat seat;
+    struct tierce__fetch_waiter waiter;
     put(1);
     fault(TIERCE__FAULT_HANG, 0, 0);
-    ck_assert(take_seat(&seat, 1, UINT32_MAX));
-    tierce__fetch_ask(&seat, 0);
-    tierce__fetch_leave(&seat);
+    ck_assert(add_waiter(&waiter, 1, UINT32_MAX));
+    tierce__fetch_ask(&waiter, 0);
+    tierce__fetch_leave(&waiter);
 }
 END_TEST
 
@@ -413,15 +413,15 @@ END_TEST
 
 START_TEST(who_has_more_time_is_served_after_the_others_deadline)
 {
-    struct tierce__fetch_seat early, patient;
+    struct tierce__fetch_waiter early, patient;
     put(1);
     fault(TIERCE__FAULT_HANG, 0, 1);
-    ck_assert(take_seat(&early, 1, 50));
+    ck_assert(add_waiter(&early, 1, 50));
     tierce__fetch_ask(&early, 0);
     fault(TIERCE__FAULT_DELAY, 0,
           1); /* what is read after the deadline comes a tenth of a second on */
     uint64_t not_before_ns = tierce__deadline_in_ms(100);
-    ck_assert(take_seat(&patient, 1, LONG_MS));
+    ck_assert(add_waiter(&patient, 1, LONG_MS));
     bool came = tierce__fetch_wait(&early, 0);
     ck_assert(!came || tierce__now_ns() >= not_before_ns); /* unless this thread slept so long */
     ck_assert(tierce__fetch_wait(&patient, 0) && segment_right(&patient, 1, 0));
@@ -434,15 +434,15 @@ END_TEST
 
 START_TEST(who_comes_after_the_deadline_asks_again)
 {
-    struct tierce__fetch_seat early, patient;
+    struct tierce__fetch_waiter early, patient;
     put(1);
     fault(TIERCE__FAULT_HANG, 0, 1);
-    ck_assert(take_seat(&early, 1, 50));
+    ck_assert(add_waiter(&early, 1, 50));
     ck_assert(!tierce__fetch_wait(&early, 0));
     await_late(1);
     ck_assert(!tierce__fetch_wait(&early, 0)); /* does not ask twice with one deadline */
     ck_assert_uint_eq(gets(), 0);
-    ck_assert(take_seat(&patient, 1, LONG_MS));
+    ck_assert(add_waiter(&patient, 1, LONG_MS));
     ck_assert_ptr_eq(patient.fetch, early.fetch);
     ck_assert(tierce__fetch_wait(&patient, 0) && segment_right(&patient, 1, 0));
     ck_assert_uint_eq(gets(), 1);
@@ -453,17 +453,17 @@ END_TEST
 
 START_TEST(a_tier_that_is_always_late_is_asked_once_for_each_deadline)
 {
-    struct tierce__fetch_seat seats[3];
+    struct tierce__fetch_waiter waiters[3];
     put(1);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_DEADLINE};
     tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     for (uint32_t i = 0; i < 3; i++) {
-        ck_assert(take_seat(&seats[i], 1, 10000 + 1000 * i));
-        ck_assert(!tierce__fetch_wait(&seats[i], 0));
+        ck_assert(add_waiter(&waiters[i], 1, 10000 + 1000 * i));
+        ck_assert(!tierce__fetch_wait(&waiters[i], 0));
     }
     ck_assert_int_eq(fx_stats(&fx).deadline_failures, 3);
     for (uint32_t i = 0; i < 3; i++)
-        tierce__fetch_leave(&seats[i]);
+        tierce__fetch_leave(&waiters[i]);
 }
 END_TEST
 
@@ -471,18 +471,18 @@ END_TEST
 
 START_TEST(a_lost_segment_fails_all_who_joined_and_no_later_one)
 {
-    struct tierce__fetch_seat a, b, c;
+    struct tierce__fetch_waiter a, b, c;
     put(1);
     fault(TIERCE__FAULT_ERROR, 1, 1);
-    ck_assert(take_seat(&a, 1, LONG_MS));
-    ck_assert(take_seat(&b, 1, LONG_MS));
+    ck_assert(add_waiter(&a, 1, LONG_MS));
+    ck_assert(add_waiter(&b, 1, LONG_MS));
     ck_assert(tierce__fetch_wait(&a, 0));
     ck_assert(!tierce__fetch_wait(&a, 1));
     ck_assert(!tierce__fetch_wait(&b, 0));
     ck_assert(!tierce__fetch_wait(&b, 2));
     promote(&b, 1);
     ck_assert(!in_memory(1));
-    ck_assert(take_seat(&c, 1, LONG_MS));
+    ck_assert(add_waiter(&c, 1, LONG_MS));
     ck_assert_ptr_ne(c.fetch, a.fetch);
     ck_assert(tierce__fetch_wait(&c, 1) && segment_right(&c, 1, 1));
     tierce__fetch_leave(&a);
@@ -499,22 +499,22 @@ static void note_settled(void *arg, int status)
 /* A read that hangs waits for its deadline, unless its tier goes out of service. */
 START_TEST(reads_that_hang_end_when_the_tier_is_lost)
 {
-    struct tierce__fetch_seat hung, prefetched, whole, lost;
+    struct tierce__fetch_waiter hung, prefetched, whole, lost;
     int settled = 1;
     for (uint32_t n = 1; n <= 4; n++)
         put(n);
-    ck_assert(take_seat(&whole, 1, UINT32_MAX));
+    ck_assert(add_waiter(&whole, 1, UINT32_MAX));
     for (uint32_t s = 0; s < SEGMENTS; s++)
         ck_assert(tierce__fetch_wait(&whole, s));
     fault(TIERCE__FAULT_HANG, 0, 0);
-    ck_assert(take_seat(&hung, 2, UINT32_MAX));
+    ck_assert(add_waiter(&hung, 2, UINT32_MAX));
     tierce__fetch_ask(&hung, 0);
-    ck_assert(take_seat(&prefetched, 3, UINT32_MAX));
+    ck_assert(add_waiter(&prefetched, 3, UINT32_MAX));
     tierce__fetch_read_all(&prefetched, note_settled, &settled);
     ck_assert_int_eq(settled, 1);
     fault(TIERCE__FAULT_ERROR, 0, 0);
     for (uint32_t i = 0; i < 3; i++) {
-        ck_assert(take_seat(&lost, 4, UINT32_MAX));
+        ck_assert(add_waiter(&lost, 4, UINT32_MAX));
         ck_assert(!tierce__fetch_wait(&lost, 0));
         tierce__fetch_leave(&lost);
     }
@@ -531,10 +531,10 @@ END_TEST
 
 START_TEST(a_wrong_header_is_refused_for_all_and_counted_once)
 {
-    struct tierce__fetch_seat a, b;
+    struct tierce__fetch_waiter a, b;
     put(1);
-    ck_assert(take_seat(&a, 1, LONG_MS));
-    ck_assert(take_seat(&b, 1, LONG_MS));
+    ck_assert(add_waiter(&a, 1, LONG_MS));
+    ck_assert(add_waiter(&b, 1, LONG_MS));
     ck_assert(tierce__fetch_wait(&a, 0));
     tierce__fetch_refuse(&a, TIERCE_E_IDENTITY);
     ck_assert(!tierce__fetch_wait(&b, 0));
@@ -548,10 +548,10 @@ END_TEST
 
 START_TEST(a_wrong_cell_keeps_the_chunk_out_of_memory)
 {
-    struct tierce__fetch_seat a, b;
+    struct tierce__fetch_waiter a, b;
     put(1);
-    ck_assert(take_seat(&a, 1, LONG_MS));
-    ck_assert(take_seat(&b, 1, LONG_MS));
+    ck_assert(add_waiter(&a, 1, LONG_MS));
+    ck_assert(add_waiter(&b, 1, LONG_MS));
     for (uint32_t s = 0; s < SEGMENTS; s++)
         ck_assert(tierce__fetch_wait(&a, s));
     tierce__fetch_spoil(&a);
@@ -568,10 +568,10 @@ END_TEST
 
 START_TEST(a_wrong_cell_takes_the_promoted_chunk_out_of_memory_too)
 {
-    struct tierce__fetch_seat a, b;
+    struct tierce__fetch_waiter a, b;
     put(1);
-    ck_assert(take_seat(&a, 1, LONG_MS));
-    ck_assert(take_seat(&b, 1, LONG_MS));
+    ck_assert(add_waiter(&a, 1, LONG_MS));
+    ck_assert(add_waiter(&b, 1, LONG_MS));
     for (uint32_t s = 0; s < SEGMENTS; s++)
         ck_assert(tierce__fetch_wait(&a, s));
     promote(&a, 1);
@@ -586,12 +586,12 @@ END_TEST
 
 static void promote_whole(uint32_t n)
 {
-    struct tierce__fetch_seat seat;
-    ck_assert(take_seat(&seat, n, LONG_MS));
+    struct tierce__fetch_waiter waiter;
+    ck_assert(add_waiter(&waiter, n, LONG_MS));
     for (uint32_t s = 0; s < SEGMENTS; s++)
-        ck_assert(tierce__fetch_wait(&seat, s));
-    promote(&seat, n);
-    tierce__fetch_leave(&seat);
+        ck_assert(tierce__fetch_wait(&waiter, s));
+    promote(&waiter, n);
+    tierce__fetch_leave(&waiter);
 }
 
 /* Concurrent readers of other cells do not see the fault. */
@@ -619,16 +619,16 @@ END_TEST
 
 START_TEST(a_chunk_that_proves_wrong_while_it_is_read_is_not_promoted)
 {
-    struct tierce__fetch_seat seat;
+    struct tierce__fetch_waiter waiter;
     struct tierce__key key = key_of(1);
     put(1);
-    ck_assert(take_seat(&seat, 1, LONG_MS));
+    ck_assert(add_waiter(&waiter, 1, LONG_MS));
     for (uint32_t s = 0; s < SEGMENTS; s++)
-        ck_assert(tierce__fetch_wait(&seat, s));
+        ck_assert(tierce__fetch_wait(&waiter, s));
     tierce__storage_quarantine(fx.engine, 1, &key, TIERCE_E_CHECKSUM);
-    promote(&seat, 1);
+    promote(&waiter, 1);
     ck_assert(!in_memory(1));
-    tierce__fetch_leave(&seat);
+    tierce__fetch_leave(&waiter);
     put(1); /* its ban has ended */
     promote_whole(1);
     ck_assert(in_memory(1));
@@ -672,16 +672,16 @@ END_TEST
 
 START_TEST(without_memory_there_is_no_seat)
 {
-    struct tierce__fetch_seat seat;
+    struct tierce__fetch_waiter waiter;
     put(1);
     for (uint64_t nth = 1; nth <= 2; nth++) {
         tierce__alloc_fail_nth(nth);
-        bool seated = take_seat(&seat, 1, LONG_MS);
+        bool seated = add_waiter(&waiter, 1, LONG_MS);
         tierce__alloc_fail_nth(0);
         if (seated)
-            tierce__fetch_leave(&seat);
+            tierce__fetch_leave(&waiter);
         else
-            ck_assert_ptr_null(seat.fetch);
+            ck_assert_ptr_null(waiter.fetch);
     }
     struct tierce__buf *all[64];
     struct tierce__storage_chunk wide_one = record_of(2);
@@ -689,7 +689,7 @@ START_TEST(without_memory_there_is_no_seat)
     size_t held = 0;
     while ((all[held] = tierce__storage_reserve(fx.engine, &wide_one, NULL)) != NULL)
         held++;
-    ck_assert(!take_seat(&seat, 1, LONG_MS));
+    ck_assert(!add_waiter(&waiter, 1, LONG_MS));
     while (held > 0)
         tierce__buf_release(all[--held]);
     await_no_memory_used();
@@ -709,24 +709,24 @@ struct player {
 static void play(struct player *player)
 {
     struct test_random *random = &player->random;
-    struct tierce__fetch_seat seat;
+    struct tierce__fetch_waiter waiter;
     uint32_t n = test_random_below(random, CHUNKS);
-    if (!take_seat(&seat, n, test_random_below(random, 30)))
+    if (!add_waiter(&waiter, n, test_random_below(random, 30)))
         return;
     uint32_t served = 0;
     for (uint32_t i = 0; i < SEGMENTS; i++) {
         uint32_t s = test_random_below(random, SEGMENTS);
-        tierce__fetch_ask(&seat, s);
+        tierce__fetch_ask(&waiter, s);
         if (test_random_below(random, 4) == 0)
             break;
-        if (tierce__fetch_wait(&seat, s)) {
-            ck_assert(segment_right(&seat, n, s));
+        if (tierce__fetch_wait(&waiter, s)) {
+            ck_assert(segment_right(&waiter, n, s));
             served++;
         }
     }
     if (test_random_below(random, 8) == 0)
-        promote(&seat, n);
-    tierce__fetch_leave(&seat);
+        promote(&waiter, n);
+    tierce__fetch_leave(&waiter);
     player->served += served;
 }
 

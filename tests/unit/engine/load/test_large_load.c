@@ -82,7 +82,7 @@ static void expect_baseline(void)
 }
 
 /* An engine of its own that asks the same node, with paged memory of its own. */
-struct guest {
+struct reader {
     struct fixture fx;
     struct tierce_engine *engine;
     const struct tierce_chain *chain;
@@ -92,74 +92,74 @@ struct guest {
     uint32_t wrong;
 };
 
-static void guest_open(struct guest *guest, const char *path, const char *lookup,
-                       const struct tierce_chain *chain)
+static void reader_open(struct reader *reader, const char *path, const char *lookup,
+                        const struct tierce_chain *chain)
 {
     struct tierce_config *config;
     char why[TIERCE_CONFIG_ERROR_BYTES];
-    *guest = (struct guest){.chain = chain};
+    *reader = (struct reader){.chain = chain};
     NATIVE_ASSERT(tierce_config_create(&config) == 0);
     NATIVE_ASSERT(tierce_config_set(config, "node.socket", path, why) == 0);
     NATIVE_ASSERT(tierce_config_set(config, "timeout.lookup", lookup, why) == 0);
-    NATIVE_ASSERT(tierce_engine_open(&guest->engine, config, why) == 0);
+    NATIVE_ASSERT(tierce_engine_open(&reader->engine, config, why) == 0);
     tierce_config_destroy(config);
     struct tierce_namespace ns = fx_namespace();
-    NATIVE_ASSERT(tierce_view_open(&guest->fx.view, guest->engine, &ns,
+    NATIVE_ASSERT(tierce_view_open(&reader->fx.view, reader->engine, &ns,
                                    &(struct tierce_shard){0, 1, 0, 1}) == 0);
     for (uint32_t l = 0; l < FX_LAYERS; l++)
-        guest->fx.layers[l] =
+        reader->fx.layers[l] =
             (struct tierce_paged_layer){calloc(FX_BLOCKS, 1024), 1024, fx_cells[l]};
-    guest->fx.paged =
-        (struct tierce_paged){sizeof(guest->fx.paged), guest->fx.layers, FX_LAYERS, FX_BLOCKS};
+    reader->fx.paged =
+        (struct tierce_paged){sizeof(reader->fx.paged), reader->fx.layers, FX_LAYERS, FX_BLOCKS};
 }
 
-static void guest_close(struct guest *guest)
+static void reader_close(struct reader *reader)
 {
-    tierce_view_close(guest->fx.view);
-    tierce_engine_close(guest->engine);
+    tierce_view_close(reader->fx.view);
+    tierce_engine_close(reader->engine);
     for (uint32_t l = 0; l < FX_LAYERS; l++)
-        free(guest->fx.layers[l].base);
+        free(reader->fx.layers[l].base);
 }
 
 /* Whatever is said to have been loaded is right. */
-static int64_t guest_load(struct guest *guest)
+static int64_t reader_load(struct reader *reader)
 {
     uint8_t origins[BLOCKS];
-    struct tierce_transfer_opts what = fx_what(&guest->fx, guest->chain, 0, BLOCKS, ids);
-    fx_wipe(&guest->fx);
-    int64_t loaded = tierce_load(guest->fx.view, &what, origins);
+    struct tierce_transfer_opts what = fx_what(&reader->fx, reader->chain, 0, BLOCKS, ids);
+    fx_wipe(&reader->fx);
+    int64_t loaded = tierce_load(reader->fx.view, &what, origins);
     for (size_t b = 0; b < BLOCKS; b++)
-        guest->wrong +=
-            origins[b] != TIERCE_ORIGIN_FAILED && !fx_right(&guest->fx, guest->chain, b, ids[b]);
+        reader->wrong +=
+            origins[b] != TIERCE_ORIGIN_FAILED && !fx_right(&reader->fx, reader->chain, b, ids[b]);
     return loaded;
 }
 
-static void *run_guest(void *arg)
+static void *run_reader(void *arg)
 {
-    struct guest *guest = arg;
-    for (int i = 0; i < guest->rounds; i++)
-        guest->loaded += guest_load(guest);
+    struct reader *reader = arg;
+    for (int i = 0; i < reader->rounds; i++)
+        reader->loaded += reader_load(reader);
     return NULL;
 }
 
 START_TEST(two_at_once_are_both_loaded_whole)
 {
-    static struct guest guests[3];
+    static struct reader readers[3];
     char path[80];
     open_node("120s");
     socket_path(path);
     struct tierce_chain *chains[] = {stored(1), stored(2)};
     const char *const lookups[] = {"6s", "7s", "8s"};
     for (size_t i = 0; i < 3; i++) {
-        guest_open(&guests[i], path, lookups[i], chains[i % 2]);
-        guests[i].rounds = 4;
-        ck_assert_int_eq(pthread_create(&guests[i].thread, NULL, run_guest, &guests[i]), 0);
+        reader_open(&readers[i], path, lookups[i], chains[i % 2]);
+        readers[i].rounds = 4;
+        ck_assert_int_eq(pthread_create(&readers[i].thread, NULL, run_reader, &readers[i]), 0);
     }
     for (size_t i = 0; i < 3; i++) {
-        pthread_join(guests[i].thread, NULL);
-        ck_assert_int_eq(guests[i].loaded, 4 * (int64_t)BLOCKS);
-        ck_assert_uint_eq(guests[i].wrong, 0);
-        guest_close(&guests[i]);
+        pthread_join(readers[i].thread, NULL);
+        ck_assert_int_eq(readers[i].loaded, 4 * (int64_t)BLOCKS);
+        ck_assert_uint_eq(readers[i].wrong, 0);
+        reader_close(&readers[i]);
     }
     ck_assert_int_le(fx_stats(&fx).memory_bytes_now, fx_stats(&fx).memory_cap_bytes);
     expect_baseline();
@@ -214,24 +214,24 @@ bool __wrap_tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t dead
 /* It passes through memory later, so the other one waits for it. */
 START_TEST(one_that_begins_has_all_memory)
 {
-    static struct guest first, second;
+    static struct reader first, second;
     char path[80];
     open_node("120s");
     socket_path(path);
     struct tierce_chain *chains[] = {stored(1), stored(2)};
-    guest_open(&first, path, "60s", chains[0]);
-    guest_open(&second, path, "61s", chains[1]);
+    reader_open(&first, path, "60s", chains[0]);
+    reader_open(&second, path, "61s", chains[1]);
     first.rounds = 1;
     atomic_store(&stopped.armed, true);
-    ck_assert_int_eq(pthread_create(&first.thread, NULL, run_guest, &first), 0);
+    ck_assert_int_eq(pthread_create(&first.thread, NULL, run_reader, &first), 0);
     wait_until(&stopped.has_taken_all);
-    ck_assert_int_eq(guest_load(&second), BLOCKS);
+    ck_assert_int_eq(reader_load(&second), BLOCKS);
     atomic_store(&stopped.goes_on, true);
     pthread_join(first.thread, NULL);
     ck_assert_int_eq(first.loaded, BLOCKS);
     ck_assert_uint_eq(first.wrong + second.wrong, 0);
-    guest_close(&first);
-    guest_close(&second);
+    reader_close(&first);
+    reader_close(&second);
     expect_baseline();
     tierce_chain_destroy(chains[0]);
     tierce_chain_destroy(chains[1]);
@@ -370,23 +370,23 @@ END_TEST
 /* A client that holds all memory and stalls costs others no more than their deadline. */
 START_TEST(one_that_stops_costs_others_a_deadline)
 {
-    static struct guest guest;
+    static struct reader reader;
     char path[80];
     open_node("400ms");
     socket_path(path);
     struct tierce_chain *chain = stored(1), *other = stored(2);
     native_open(&bare, path);
     uint64_t load = begin(chain);
-    guest_open(&guest, path, "6s", other);
+    reader_open(&reader, path, "6s", other);
     uint64_t before = tierce__now_ns();
-    int64_t loaded = guest_load(&guest);
+    int64_t loaded = reader_load(&reader);
     ck_assert_int_lt(loaded, BLOCKS);
-    ck_assert_uint_eq(guest.wrong, 0);
+    ck_assert_uint_eq(reader.wrong, 0);
     ck_assert_uint_lt(tierce__now_ns() - before, 20000 * TIERCE__MS_NS);
     union tierce__native_request ask = {.load_end = {.load = load}};
     ck_assert_int_eq(native_ask(&bare, TIERCE__NATIVE_LOAD_END, &ask, NULL, NULL), 0);
     native_close(&bare, true);
-    guest_close(&guest);
+    reader_close(&reader);
     expect_baseline();
     tierce_chain_destroy(chain);
     tierce_chain_destroy(other);
@@ -412,17 +412,17 @@ static void reap(pid_t child)
 /* Until it is killed: loads with an engine of its own what the other process has stored. */
 static void be_guest(int go)
 {
-    static struct guest guest;
+    static struct reader reader;
     char path[80];
     native_is_mortal = true;
     if (read(go, path, sizeof(path)) != (ssize_t)sizeof(path))
         _exit(1);
-    guest_open(&guest, path, "6s", NULL);
-    struct tierce_chain *chain = fx_chain(&guest.fx, 1, BLOCKS, 0);
-    guest.chain = chain;
+    reader_open(&reader, path, "6s", NULL);
+    struct tierce_chain *chain = fx_chain(&reader.fx, 1, BLOCKS, 0);
+    reader.chain = chain;
     for (;;) {
-        (void)guest_load(&guest);
-        if (guest.wrong > 0)
+        (void)reader_load(&reader);
+        if (reader.wrong > 0)
             _exit(2);
     }
 }
@@ -460,11 +460,11 @@ START_TEST(clients_that_are_killed)
         close(pipes[i][0]);
         close(pipes[i][1]);
     }
-    static struct guest guest;
-    guest_open(&guest, path, "6s", chain);
-    ck_assert_int_eq(guest_load(&guest), BLOCKS);
-    ck_assert_uint_eq(guest.wrong, 0);
-    guest_close(&guest);
+    static struct reader reader;
+    reader_open(&reader, path, "6s", chain);
+    ck_assert_int_eq(reader_load(&reader), BLOCKS);
+    ck_assert_uint_eq(reader.wrong, 0);
+    reader_close(&reader);
     tierce_chain_destroy(chain);
     close_node();
 }
@@ -486,7 +486,7 @@ static void be_node(int told)
 
 START_TEST(a_node_that_is_killed)
 {
-    static struct guest guest;
+    static struct reader reader;
     struct test_random random = test_random_start("large_load");
     for (int round = 0; round < 4; round++) {
         int told[2];
@@ -501,28 +501,28 @@ START_TEST(a_node_that_is_killed)
         ck_assert_int_eq(read(told[0], path, sizeof(path)), sizeof(path));
         ck_assert_int_eq(read(told[0], folder, sizeof(folder)), sizeof(folder));
         close(told[0]);
-        guest_open(&guest, path, "10s", NULL);
-        struct tierce_chain *chain = fx_chain(&guest.fx, 1, BLOCKS, 0);
-        guest.chain = chain;
-        ck_assert_int_eq(guest_load(&guest), BLOCKS);
+        reader_open(&reader, path, "10s", NULL);
+        struct tierce_chain *chain = fx_chain(&reader.fx, 1, BLOCKS, 0);
+        reader.chain = chain;
+        ck_assert_int_eq(reader_load(&reader), BLOCKS);
         native_open(&bare, path);
         uint64_t load = begin(chain);
         for (uint32_t i = 0; i < 3; i++)
             ck_assert_int_eq(next(load, i, TIERCE__NATIVE_GOOD), 0);
-        guest.rounds = 5;
-        guest.loaded = 0;
-        ck_assert_int_eq(pthread_create(&guest.thread, NULL, run_guest, &guest), 0);
+        reader.rounds = 5;
+        reader.loaded = 0;
+        ck_assert_int_eq(pthread_create(&reader.thread, NULL, run_reader, &reader), 0);
         pause_ms(test_random_below(&random, 60));
         reap(child);
-        pthread_join(guest.thread, NULL);
-        ck_assert_int_lt(guest.loaded, 5 * (int64_t)BLOCKS + 1);
-        ck_assert_uint_eq(guest.wrong, 0);
+        pthread_join(reader.thread, NULL);
+        ck_assert_int_lt(reader.loaded, 5 * (int64_t)BLOCKS + 1);
+        ck_assert_uint_eq(reader.wrong, 0);
         expect_chunk(chain, 2); /* the mapping is ours */
         ck_assert_int_eq(next(load, 3, TIERCE__NATIVE_GOOD), NATIVE_GONE);
-        ck_assert_int_eq(guest_load(&guest), 0);
+        ck_assert_int_eq(reader_load(&reader), 0);
         native_close(&bare, true);
         tierce_chain_destroy(chain);
-        guest_close(&guest);
+        reader_close(&reader);
         snprintf(command, sizeof(command), "rm -rf %s $(dirname %s)", folder, path);
         ck_assert_int_eq(system(command), 0);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_ENGINE_JOINT_H
-#define TIERCE_ENGINE_JOINT_H
+#ifndef TIERCE_ENGINE_SHARED_WRITE_H
+#define TIERCE_ENGINE_SHARED_WRITE_H
 
 #include "base/list.h"
 #include "base/lock.h"
@@ -17,22 +17,22 @@
  * Joining an aborted or empty write yields an empty write. A store of the only part is a
  * reservation of its own.
  *
- * Thread: any; a share belongs to one thread at a time, except for give_up. Locks: JOINT, around
- * the list and the states; nothing is reserved or published under it.
+ * Thread: any; a share belongs to one thread at a time, except for give_up. Locks: SHARED_WRITE,
+ * around the list and the states; nothing is reserved or published under it.
  */
 
-struct tierce__joint;
+struct tierce__shared_write;
 
 /* The shared writes of an engine. */
-struct tierce__joints {
-    struct tierce__lock lock; /* JOINT */
+struct tierce__shared_writes {
+    struct tierce__lock lock; /* SHARED_WRITE */
     struct tierce__cond changed;
     struct tierce__list list;
 };
 
 /* One part's share of a shared write. */
 struct tierce__share {
-    struct tierce__joint *joint; /* NULL: a store of one part */
+    struct tierce__shared_write *shared_write; /* NULL: a store of one part */
     struct tierce__reservation *reservation;
 };
 
@@ -49,11 +49,11 @@ void tierce__share_give_up(const struct tierce__share *share);
 /* Returns the blocks published now. */
 int64_t tierce__share_end(struct tierce__share *share, bool complete);
 
-void tierce__joints_init(struct tierce__joints *joints);
+void tierce__shared_writes_init(struct tierce__shared_writes *shared_writes);
 /* Frees the remaining shared writes that lack parts; no share may exist. */
-void tierce__joints_fini(struct tierce__joints *joints);
+void tierce__shared_writes_fini(struct tierce__shared_writes *shared_writes);
 
 /* Aborts those whose deadline has passed. */
-void tierce__joints_expire(struct tierce_engine *engine);
+void tierce__shared_writes_expire(struct tierce_engine *engine);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/control/guests.h"
+#include "net/control/socket_users.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -68,7 +68,8 @@ bool tierce__user_is(uid_t user, const char *name)
 }
 
 /* Returns the name in the `bytes` at `at`, without surrounding spaces. */
-static int add_user(struct tierce__guests *guests, const char *at, size_t bytes, char why[256])
+static int add_user(struct tierce__socket_users *allowed, const char *at, size_t bytes,
+                    char why[256])
 {
     char name[NAME_BYTES];
     while (bytes > 0 && *at == ' ') {
@@ -77,23 +78,23 @@ static int add_user(struct tierce__guests *guests, const char *at, size_t bytes,
     }
     while (bytes > 0 && at[bytes - 1] == ' ')
         bytes--;
-    if (guests->user_count == TIERCE__GUESTS_MAX) {
-        snprintf(why, 256, "there are more than %u users", TIERCE__GUESTS_MAX);
+    if (allowed->user_count == TIERCE__SOCKET_USERS_MAX) {
+        snprintf(why, 256, "there are more than %u users", TIERCE__SOCKET_USERS_MAX);
         return TIERCE_E_ARGUMENT;
     }
     snprintf(name, sizeof(name), "%.*s", (int)(bytes < NAME_BYTES ? bytes : NAME_BYTES), at);
-    if (bytes < NAME_BYTES && find_user(&guests->users[guests->user_count], name)) {
-        guests->user_count++;
+    if (bytes < NAME_BYTES && find_user(&allowed->users[allowed->user_count], name)) {
+        allowed->user_count++;
         return 0;
     }
     snprintf(why, 256, "there is no user \"%s\"", name);
     return TIERCE_E_ARGUMENT;
 }
 
-int tierce__guests_init(struct tierce__guests *out, const char *users, const char *group,
-                        char why[256])
+int tierce__socket_users_init(struct tierce__socket_users *out, const char *users,
+                              const char *group, char why[256])
 {
-    *out = (struct tierce__guests){.has_group = group[0] != '\0'};
+    *out = (struct tierce__socket_users){.has_group = group[0] != '\0'};
     int rc = 0;
     for (const char *at = users; *at != '\0' && rc == 0;) {
         size_t bytes = strcspn(at, ",");
@@ -108,13 +109,14 @@ int tierce__guests_init(struct tierce__guests *out, const char *users, const cha
 
 /* ---- the file ---- */
 
-int tierce__guests_open(const struct tierce__guests *guests, const char *path, char why[256])
+int tierce__socket_users_open(const struct tierce__socket_users *allowed, const char *path,
+                              char why[256])
 {
-    mode_t mode = guests->user_count > 0 ? 0666 : guests->has_group ? 0660 : 0600;
+    mode_t mode = allowed->user_count > 0 ? 0666 : allowed->has_group ? 0660 : 0600;
     if (mode == 0600)
         return 0;
     int rc = 0;
-    if (guests->has_group && lchown(path, (uid_t)-1, guests->group) < 0)
+    if (allowed->has_group && lchown(path, (uid_t)-1, allowed->group) < 0)
         rc = -errno;
     if (rc == 0 && chmod(path, mode) < 0)
         rc = -errno;
@@ -122,7 +124,7 @@ int tierce__guests_open(const struct tierce__guests *guests, const char *path, c
         snprintf(
             why, 256,
             "this user is not a member of the group %lu, so it cannot give a socket to that group",
-            (unsigned long)guests->group);
+            (unsigned long)allowed->group);
     else if (rc < 0)
         snprintf(why, 256, "%.160s: %s", path, tierce_strerror(rc));
     return rc;
@@ -148,16 +150,16 @@ static bool is_member(int fd, const struct ucred *peer, gid_t group)
     return found;
 }
 
-bool tierce__guests_let_in(const struct tierce__guests *guests, int fd)
+bool tierce__socket_users_admit(const struct tierce__socket_users *allowed, int fd)
 {
     struct ucred peer;
     if (tierce__control_peer_is_ours(fd))
         return true;
     if (!tierce__control_peer(fd, &peer))
         return false;
-    for (size_t i = 0; i < guests->user_count; i++) {
-        if (guests->users[i] == peer.uid)
+    for (size_t i = 0; i < allowed->user_count; i++) {
+        if (allowed->users[i] == peer.uid)
             return true;
     }
-    return guests->has_group && is_member(fd, &peer, guests->group);
+    return allowed->has_group && is_member(fd, &peer, allowed->group);
 }

@@ -73,11 +73,11 @@ static void start_node(uid_t user, gid_t group, const char *users, const char *g
     node_pid = fork();
     if (node_pid == 0) {
         struct node_harness node;
-        char listen[128], guests[128], group_flag[128];
-        char *argv[] = {listen, guests, group_flag, (char *)"--listen.resp=false",
+        char listen[128], allowed[128], group_flag[128];
+        char *argv[] = {listen, allowed, group_flag, (char *)"--listen.resp=false",
                         (char *)"--listen.lm=false"};
         snprintf(listen, sizeof(listen), "--listen.native=%s", path);
-        snprintf(guests, sizeof(guests), "--listen.native_users=%s", users);
+        snprintf(allowed, sizeof(allowed), "--listen.native_users=%s", users);
         snprintf(group_flag, sizeof(group_flag), "--listen.native_group=%s", groups);
         become(user, group);
         umask(0077);
@@ -293,7 +293,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("node_guests");
-    TCase *t = tcase_create("guests");
+    TCase *t = tcase_create("allowed");
     tcase_set_timeout(t, 120);
     if (geteuid() == 0) { /* who may be another user */
         tcase_add_test(t, nobody_else_by_default);
