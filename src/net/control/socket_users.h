@@ -13,8 +13,8 @@
  * a group, by the peer credentials from the kernel.
  *
  *     rc = tierce__socket_users_init(&allowed, "alice,1007", "engines", why);
- *     rc = tierce__socket_users_open(&allowed, path, why);   // after bind: the file's group and
- * mode if (!tierce__socket_users_admit(&allowed, fd))        // after accept
+ *     rc = tierce__socket_users_open(&allowed, path, why); // after bind: the file's group, mode
+ *     if (!tierce__socket_users_admit(&allowed, fd))       // after accept
  *         ...
  *
  * Thread: any, once it is made.
