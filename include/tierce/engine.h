@@ -65,11 +65,14 @@ struct tierce_view;
  * Opens the engine of a configuration; within a process, equal configurations share one engine,
  * counted by reference. If the store folder cannot be used (held by another process, not writable,
  * of a newer format), the engine runs on memory only: it logs one error event, tierce_engine_stats
- * reports the error (disk_open_status), and the call succeeds.
+ * reports the error (disk_open_status), and the call succeeds, unless the parameter `strict` is
+ * set.
  *
  * [borrow] config for the call. `why` gets a sentence on failure.
  * Errors, *out untouched: -ENOMEM; negative errno (a thread cannot be started); TIERCE_E_CONFIG (a
- * second engine on the same folder with another configuration).
+ * second engine on the same folder with another configuration; an invalid URL in remote.urls;
+ * node.socket together with a parameter that belongs to the node). With `strict` also: the error of
+ * the store folder, or TIERCE_E_DOWN if no node answers.
  * Thread: any. Blocks for up to disk.lock_wait and then while it reads the store's index; while
  * another thread opens the same engine; and while an engine with equal settings or on the same
  * folder is being closed, until that engine's timeout.close ends.
@@ -122,9 +125,9 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
  */
 struct tierce_part {
     uint32_t first_layer;
-    uint32_t layer_count; /* >= 1; those that are stored are all of the chunk's, each in one part */
-    uint32_t index;       /* of the part, below count */
-    uint32_t count;       /* of parts, at most the layers of the chunk */
+    uint32_t layer_count; /* >= 1. The parts together store every layer of the chunk exactly once */
+    uint32_t index;       /* number of this part, below count */
+    uint32_t count;       /* number of parts, at most the layers of the chunk */
 };
 
 /*

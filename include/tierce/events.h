@@ -49,36 +49,40 @@ enum tierce_event_kind {
 struct tierce_event {
     uint64_t sequence; /* from 1; 0 in a snapshot */
     enum tierce_event_kind kind;
-    enum tierce_miss_reason reason; /* EVICT: why it left */
-    const char *tier;               /* [borrow while subscribed], as the namespace */
-    const char *ns_text;            /* canonical text of the namespace; NULL if it is not known */
-    const uint8_t *ns_digest;       /* its digest, 32 bytes */
-    struct tierce_shard shard;
-    bool has_parent;                        /* false: the first chunk of a sequence */
-    uint8_t hash[TIERCE_HASH_BYTES];        /* hash of the chunk, which is that of its last block */
-    uint8_t parent[TIERCE_HASH_BYTES];      /* of the chunk before */
+    enum tierce_miss_reason reason;    /* EVICT: why it was removed; else TIERCE_MISS_NONE */
+    const char *tier;                  /* its name; [borrow while subscribed] */
+    const char *ns_text;               /* canonical text of the namespace; NULL if it is not known;
+                                          [borrow while subscribed] */
+    const uint8_t *ns_digest;          /* its digest, 32 bytes; [borrow while subscribed] */
+    struct tierce_shard shard;         /* the ranks of the chunk's owner */
+    bool has_parent;                   /* false: the first chunk of a sequence */
+    uint8_t hash[TIERCE_HASH_BYTES];   /* of the chunk: that of its last block */
+    uint8_t parent[TIERCE_HASH_BYTES]; /* of the previous chunk; zeroes without one */
     uint8_t first_block[TIERCE_HASH_BYTES]; /* of its first block */
-    uint64_t token_start;
-    uint32_t block_count;
-    uint64_t object_bytes;
+    uint64_t token_start;                   /* index of its first token in the sequence */
+    uint32_t block_count;                   /* of the engine's blocks */
+    uint64_t object_bytes;                  /* of the stored chunk, header included */
 };
 
 struct tierce_event_batch {
     const struct tierce_event *events; /* [borrow for the call] */
     size_t count;                      /* at least 1 */
-    bool gap; /* events before the first one were lost; the first batch is not a gap */
+    bool gap; /* events since the last batch, or since the subscription, were lost */
 };
 
-/* May block, which makes a gap more likely. May call any function of the engine except
- * unsubscribe. */
+/*
+ * Receives a batch. May block, which makes a gap more likely. May call any function of the engine
+ * except tierce_events_unsubscribe. To keep an event, copy it.
+ */
 typedef void tierce_events_fn(void *arg, const struct tierce_event_batch *batch);
 
 struct tierce_events_opts {
-    size_t size; /* sizeof(struct tierce_events_opts) */
-    tierce_events_fn *fn;
-    void *arg;
+    size_t size;          /* sizeof(struct tierce_events_opts) */
+    tierce_events_fn *fn; /* must not be NULL */
+    void *arg;            /* [borrow until unsubscribe returns] */
     uint32_t batch_max;   /* events of a batch, at most 4096; 0: 256 */
-    uint32_t interval_ms; /* how long the first of a batch waits for more; 0: 100 */
+    uint32_t interval_ms; /* how long an event may wait for others of its batch; a full batch is
+                             delivered at once; 0: 100 */
 };
 
 struct tierce_subscription;
@@ -86,8 +90,10 @@ struct tierce_subscription;
 /*
  * Calls `fn` with batches of events from now on, one at a time, on a thread of the subscription.
  * Use a snapshot for chunks that the tiers already hold. Keeps the engine open. [borrow] opts for
- * the call. Errors, *out untouched: TIERCE_E_ARGUMENT, TIERCE_E_CLOSED (the engine of another
- * process), -ENOMEM, negative errno (a thread cannot be started). Thread: any. Does not block.
+ * the call. [transfer] *out to the caller, who unsubscribes. Errors, *out untouched:
+ * TIERCE_E_ARGUMENT, TIERCE_E_CLOSED (the engine of another process), TIERCE_E_UNSUPPORTED (the
+ * engine is a client of a node), -ENOMEM, negative errno (a thread cannot be started).
+ * Thread: any. Does not block.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_events_subscribe(struct tierce_subscription **out,
                                                       struct tierce_engine *engine,
@@ -99,7 +105,8 @@ TIERCE_API void tierce_events_unsubscribe(struct tierce_subscription *subscripti
 
 /*
  * Calls `fn` with batches of ADMIT events for all chunks in the tiers, on this thread, before it
- * returns. [out] *sequence: the number that the snapshot covers.
+ * returns. A chunk in several tiers has an event for each. [out] *sequence: the number that the
+ * snapshot covers.
  * Errors, *sequence untouched: TIERCE_E_CLOSED, -ENOMEM. Thread: any, that of the subscription too.
  * Does not block on a device.
  */

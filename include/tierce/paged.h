@@ -8,7 +8,7 @@
 #include <tierce/status.h>
 
 /*
- * An engine's paged KV memory, described as data.
+ * The paged KV memory of an inference engine, described as data.
  *
  * The engine keeps, per layer, an array of token blocks of equal size. Tierce moves whole blocks as
  * opaque bytes. It never interprets them; their axis order and packing are part of the namespace's
@@ -20,23 +20,32 @@
  *     struct tierce_paged paged = {.size = sizeof(paged), .layers = layers, .layer_count = 2,
  *                                  .block_count = 4096};
  *
+ * Layers may lie in one allocation: if the blocks of all layers are interleaved, every layer has
+ * the same large block_stride and a base of its own. The last byte of block block_count - 1 must be
+ * an address of the process; Tierce touches only blocks whose ids a call names.
+ *
  * Caveats: the memory belongs to the engine. Tierce reads it only inside a store call and writes it
- * only inside a load call, on the calling thread; no transfer continues after the call returns.
+ * only inside a load call, on the calling thread; no transfer continues after the call returns. The
+ * memory must be readable and writable by the processor: KV in GPU memory is not supported. Tierce
+ * orders nothing between the engine's own kernels and its copies; the caller finishes a layer
+ * before it stores the layer.
  */
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* One layer. A call with an invalid description returns TIERCE_E_ARGUMENT and moves nothing. */
 struct tierce_paged_layer {
-    void *base;            /* block 0 */
+    void *base;            /* block 0; any alignment */
     uint64_t block_stride; /* bytes from a block to the next one, >= block_bytes */
     uint32_t block_bytes;  /* bytes that are moved; the namespace's cell_bytes of this layer */
 };
 
+/* All layers that a view moves, in the order of its namespace's cell_bytes. */
 struct tierce_paged {
     size_t size;                             /* sizeof(struct tierce_paged) */
-    const struct tierce_paged_layer *layers; /* [layer_count] */
+    const struct tierce_paged_layer *layers; /* [layer_count] [borrow as this struct] */
     uint32_t layer_count;
     uint32_t block_count; /* block ids must be below it; every call checks them */
 };

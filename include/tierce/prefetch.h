@@ -54,12 +54,13 @@ struct tierce_prefetch_tier {
 struct tierce_prefetch_result {
     size_t size;     /* [in] sizeof(struct tierce_prefetch_result) */
     uint64_t blocks; /* leading blocks that some tier reported, including those before from_block */
-    uint64_t memory_blocks; /* leading blocks that are in memory (PIN: and pinned), likewise */
+    uint64_t memory_blocks; /* leading blocks that are in memory (with PIN: and pinned), including
+                               those before from_block */
     bool final;             /* the result no longer changes */
     bool cancelled;         /* the caller ended it before it was complete */
     bool late;              /* its deadline ended it */
-    bool short_of_memory;   /* memory was too short for more blocks */
-    size_t tier_count;
+    bool short_of_memory;   /* there was no memory for further blocks */
+    size_t tier_count;      /* entries of `tiers`: every tier of the engine */
     struct tierce_prefetch_tier tiers[TIERCE_PREFETCH_TIERS_MAX]; /* the fastest first */
 };
 
@@ -83,7 +84,7 @@ struct tierce_prefetch_opts {
     uint32_t timeout_ms; /* 0: timeout.prefetch */
     tierce_prefetch_tier_fn on_tier; /* or NULL */
     tierce_prefetch_done_fn on_done; /* or NULL */
-    void *arg;
+    void *arg;                       /* for both callbacks; [borrow until end returns] */
 };
 
 /*

@@ -12,8 +12,21 @@
  *     int rc = tierce_engine_open(&engine, config, why);
  *     if (rc < 0)
  *         fprintf(stderr, "cannot open the store: %s\n", tierce_strerror(rc));
+ *
+ * A call that fails leaves its outputs untouched unless its comment says otherwise. A failing tier
+ * is not an error of lookup, store and load: it shows as fewer blocks found, stored or loaded.
+ *
+ * Words that the comments of all headers use:
+ *
+ *     [in], [out]        direction of a pointer, where the name does not show it
+ *     [borrow for X]     the pointer must stay valid for that time, and belongs to its owner
+ *     [transfer]         the receiver owns the object from then on
+ *     Thread: any        may be called from any thread, by several at once
+ *     Does not block     waits for no device, network or other process; it may take short locks
  */
 
+/* TIERCE_API: exported by the library. TIERCE_MUSTUSE: the compiler warns if the result is unused.
+ */
 #if defined(__GNUC__)
 #define TIERCE_API     __attribute__((visibility("default")))
 #define TIERCE_MUSTUSE __attribute__((warn_unused_result))

@@ -2,7 +2,22 @@
 #ifndef TIERCE_H
 #define TIERCE_H
 
-/* The whole public interface of libtierce: one header per concept. */
+/*
+ * The whole public interface of libtierce.
+ *
+ *     cc app.c $(pkg-config --cflags --libs tierce)
+ *
+ * A first program reads status.h, config.h, key.h, paged.h and engine.h, in this order: it makes a
+ * configuration, opens an engine and a view, and stores and loads KV. The other headers are for
+ * special needs:
+ *
+ * - prefetch.h: read chunks into memory before they are loaded
+ * - operate.h:  modes, clearing tiers, and copies between tiers
+ * - why.h:      the reason why a prompt is not found
+ * - events.h:   a directory of the chunks in an engine
+ * - log.h:      the program's own receiver of log events
+ * - plugin.h:   a remote store of your own (not included here; a plug-in includes it)
+ */
 
 #include <tierce/config.h>
 #include <tierce/engine.h>
