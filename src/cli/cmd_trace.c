@@ -20,7 +20,7 @@ const char *const tierce__cli_trace_help[] = {
     "  convert FILE --to FORMAT        writes it in another format, and lists lost information\n"
     "  sample FILE --rate R --by WHAT  writes a share R of it: whole sessions (session), or all\n"
     "                                  that begins with the same block (prefix-tree)\n\n"
-    "  --format FORMAT   takes FILE for that format\n"
+    "  --format FORMAT   reads FILE in this format\n"
     "  --to FORMAT       access, csv, kvcm-schema or mooncake (sample: by default FILE's, or else\n"
     "                    access)\n"
     "  --renumber        writes blocks as numbers from 0, different in each instance\n"

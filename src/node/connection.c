@@ -253,7 +253,7 @@ static size_t send_some(struct tierce__connection *c, struct iovec *iov, int par
 
 static void close_unverified(struct tierce__connection *c)
 {
-    close_noted(c, "a value does not verify while it is being sent");
+    close_noted(c, "a value failed its checksum while it was sent");
 }
 
 static void send_plain(struct tierce__connection *c)

@@ -117,7 +117,8 @@ int tierce__follow_start(struct tierce__follow *f)
         tierce__lock_take(&f->lock);
         f->open_count--;
         tierce__lock_drop(&f->lock);
-        return tierce__cli_fail(COMMAND, "no thread for %.300s: %s", one->url, tierce_strerror(rc));
+        return tierce__cli_fail(COMMAND, "no thread can be started for %.300s: %s", one->url,
+                                tierce_strerror(rc));
     }
     return TIERCE__CLI_OK;
 }

@@ -204,7 +204,7 @@ static void print_lines(FILE *file, const struct tierce__economy *e,
         fprintf(file, "  %s%s\n", l->is_exact ? "exact" : "of those above",
                 l->is_last && l->is_exact ? ", everything is kept"
                 : l->is_last              ? ", the largest"
-                : l->capacity == 0        ? ": none pays"
+                : l->capacity == 0        ? ": no capacity pays"
                                           : "");
     }
 }

@@ -43,7 +43,7 @@ static int read_pair(const struct source *source, struct fy_node *mapping,
             tierce__yaml_scalar(&other, fy_node_pair_key(before)) == 0 && strcmp(other, *key) == 0;
         tierce__free(other);
         if (same) {
-            int status = wrong(source, *line, *key, "is there twice");
+            int status = wrong(source, *line, *key, "is given twice");
             tierce__free(*key);
             return status;
         }

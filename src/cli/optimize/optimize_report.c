@@ -100,7 +100,7 @@ static int run_extras(struct extras *out, const struct tierce__optimize *request
     if (rc == 0)
         rc = run_timeline(out, request, sweep, recording);
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "the page cannot be made: %s", tierce_strerror(rc));
+        return tierce__cli_fail(COMMAND, "the page cannot be created: %s", tierce_strerror(rc));
     return run_tiers(out, request, recording);
 }
 

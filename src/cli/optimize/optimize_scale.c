@@ -64,11 +64,11 @@ static void print_part(FILE *file, const struct tierce__optimize *request,
 
 static void print_summary(FILE *file, const struct tierce__scaled *s)
 {
-    fprintf(file,
-            "%" PRIu64 " of %" PRIu64
-            " requests were replayed, with %.2f%% of the blocks, in caches "
-            "smaller by as much; the error of lru is %.2f points on average and %.2f at most\n",
-            s->requests, s->requests_all, 100 * s->share, 100 * s->error_mean, 100 * s->error_max);
+    fprintf(
+        file,
+        "%" PRIu64 " of %" PRIu64 " requests were replayed, with %.2f%% of the blocks, in caches "
+        "scaled by the same share; the error of lru is %.2f points on average and %.2f at most\n",
+        s->requests, s->requests_all, 100 * s->share, 100 * s->error_mean, 100 * s->error_max);
 }
 
 int tierce__optimize_run_scaled(const struct tierce__optimize *request,

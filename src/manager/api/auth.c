@@ -73,7 +73,7 @@ int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opt
     tierce__lock_init(&auth->lock, TIERCE__LOCK_AUTH);
     int rc = 0;
     if (getrandom(auth->key, sizeof(auth->key), 0) != (ssize_t)sizeof(auth->key)) {
-        snprintf(why, 256, "no random numbers");
+        snprintf(why, 256, "no random numbers are available");
         rc = -EIO;
     }
     if (rc == 0)

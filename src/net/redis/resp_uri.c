@@ -184,7 +184,7 @@ static const char *take_cluster(struct tierce__resp_uri *uri)
     if (text == NULL)
         return NULL;
     if (!tierce__parse_bool(&is_cluster, text))
-        return "cluster is neither true nor false";
+        return "cluster must be true or false";
     uri->is_cluster = uri->is_cluster || is_cluster;
     return NULL;
 }
@@ -196,9 +196,9 @@ static const char *check_cluster(const struct tierce__resp_uri *uri)
                    ? "wait_replicas is for a cluster, or a master that sentinels know"
                    : NULL;
     if (uri->is_sentinel)
-        return "sentinels are of a master, not of a cluster";
+        return "sentinels cannot be used with a cluster";
     if (uri->node_count == 0)
-        return "a cluster is not reached by a socket";
+        return "a cluster cannot be reached through a Unix socket";
     return uri->opts.database != 0 ? "a cluster has no databases" : NULL;
 }
 
@@ -210,7 +210,7 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
     if (rc != 0)
         return rc;
     const struct scheme *scheme = find_scheme(uri.url.scheme);
-    const char *wrong = "it begins with none of redis://, rediss://, redis+cluster://, "
+    const char *wrong = "it must begin with one of redis://, rediss://, redis+cluster://, "
                         "redis+sentinel://, redis+unix://, tierce://";
     if (scheme != NULL) {
         uri.opts.tls = scheme->tls;

@@ -45,11 +45,11 @@ static int make_folders(const struct report *r)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof(path), "%s/", r->folder) >= (int)sizeof(path))
-        return fail(r, -ENAMETOOLONG, "the folder cannot be made", r->folder);
+        return fail(r, -ENAMETOOLONG, "the folder cannot be created", r->folder);
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(path, 0777) < 0 && errno != EEXIST)
-            return fail(r, -errno, "the folder cannot be made", path);
+            return fail(r, -errno, "the folder cannot be created", path);
         *slash = '/';
     }
     return 0;
@@ -62,7 +62,7 @@ static int check_names(const struct report *r)
                     r->folder);
     for (uint32_t i = 0; i < r->layout->instance_count; i++) {
         if (strchr(r->names[i], '/') != NULL || strlen(r->names[i]) > NAME_MAX_BYTES)
-            return fail(r, TIERCE_E_ARGUMENT, "the instance cannot be the name of a file",
+            return fail(r, TIERCE_E_ARGUMENT, "the name of the instance cannot be a file name",
                         r->names[i]);
     }
     return 0;
@@ -185,7 +185,7 @@ int tierce__kvcm_report(struct tierce__kvcm_total *totals,
                                       });
     r.kvcm = kvcm;
     if (rc < 0)
-        fail(&r, rc, "the cache cannot be made", "kvcm");
+        fail(&r, rc, "the cache cannot be created", "kvcm");
     else
         rc = close_files(&r, replay(&r, kvcm, recording));
     tierce__kvcm_destroy(kvcm);

@@ -75,7 +75,7 @@ int tierce__connector_open(struct tierce__connector **out, const char *url,
         rc = tierce__links_open(out, scheme->client, &source, why);
     if (rc == -EAGAIN && why[0] == '\0')
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
-                 "no thread can be made (ulimit -u, pids.max, memory): %s", tierce_strerror(rc));
+                 "no thread can be started (ulimit -u, pids.max, memory): %s", tierce_strerror(rc));
     else if (rc != 0 && why[0] == '\0')
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", tierce_strerror(rc));
     tierce__url_clear(&parsed);

@@ -122,7 +122,7 @@ static int check_folder(const char *path, char why[256])
 {
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
         int rc = -errno;
-        snprintf(why, 256, "cannot make %.150s: %s", path, tierce_strerror(rc));
+        snprintf(why, 256, "cannot create %.150s: %s", path, tierce_strerror(rc));
         return rc;
     }
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -77,7 +77,7 @@ static int ready(struct file_link *link)
         return fail(link, TIERCE__FILE_STORE " is not the marker file of a store of this version",
                     rc);
     if (rc == -ENOENT && atomic_load_explicit(&link->store->was_open, memory_order_relaxed))
-        return fail(link, TIERCE__FILE_STORE " has gone; is its file system mounted?", rc);
+        return fail(link, TIERCE__FILE_STORE " is missing; is its file system mounted?", rc);
     return rc == 0 ? 0 : fail(link, "opening the store", rc);
 }
 

@@ -432,7 +432,7 @@ static bool correct_clock(struct tierce__s3_transfer *transfer)
     s3->skew_s = transfer->date_s - (int64_t)tierce__wall_s();
     tierce__s3_set_why(s3,
                        "the clock of this machine is %" PRId64 " s %s the store's; requests are "
-                       "signed by the store's from now on",
+                       "now signed with the store's time",
                        (int64_t)llabs(s3->skew_s), s3->skew_s > 0 ? "behind" : "ahead of");
     return true;
 }
