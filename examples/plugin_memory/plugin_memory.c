@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store in the memory of the process, as a plug-in of Tierce: what every plug-in has, and nothing
- * that would be in the way of reading it. It needs <tierce/plugin.h> alone.
+ * A store in the memory of the process, as a plug-in of Tierce. It has only the parts that every
+ * plug-in has, and requires only <tierce/plugin.h>.
  *
  *     cc -O2 -shared -fPIC -o plugin_memory.so plugin_memory.c
  *     remote.urls: "plugin:///absolute/path/plugin_memory.so?bytes=1073741824"
  *
- * All who open it in one process share one store, which ends with the last of them.
+ * All engines of a process share one store, which is freed when the last of them closes it.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <tierce/plugin.h>
@@ -29,8 +29,8 @@ struct object {
     char text[]; /* the name, then the bytes */
 };
 
-/* Everything is under the mutex. A client of a network has an address here, and its connection in
- * a struct link. */
+/* The mutex protects everything. A network client would keep an address here, and its connection
+ * in a struct link. */
 static struct {
     pthread_mutex_t mutex;
     unsigned opens;
@@ -44,7 +44,7 @@ struct link {
 
 /* ---- objects; under the mutex ---------------------------------------------------------------- */
 
-/* Where a name's object hangs, or would hang. */
+/* The pointer to a name's object, or to the NULL at which the object would be added. */
 static struct object **find(const struct tierce_plugin_name *name)
 {
     uint64_t hash = 14695981039346656037u; /* FNV-1a */
