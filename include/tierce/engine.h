@@ -183,8 +183,8 @@ struct tierce_lookup_opts {
     unsigned flags;
     uint64_t session;    /* the caller's name for the request; for PIN, and not 0 then, because a
                             load with session 0 uses no pins */
-    uint64_t from_block; /* the engine holds the blocks before it itself: chunks that end there or
-                            earlier are not searched, and count as found */
+    uint64_t from_block; /* the inference engine holds the blocks below this index: chunks that end
+                            at or before it are not searched, and count as found */
     uint32_t tiers;      /* 1u << enum tierce_origin of each tier to be searched; 0: all. A bit
                             whose tier this engine lacks finds nothing. */
     uint32_t pin_ms;  /* PIN: how long the pins last, at most TIERCE_PIN_MS_MAX; 0: timeout.pin */

@@ -78,8 +78,8 @@ struct tierce_prefetch_opts {
     size_t size; /* sizeof(struct tierce_prefetch_opts) */
     unsigned flags;
     uint64_t session;    /* for PIN, where it must not be 0; replaces earlier pins of the session */
-    uint64_t from_block; /* the engine holds the blocks before it itself: chunks that end there or
-                            earlier are not searched, and count as found */
+    uint64_t from_block; /* the inference engine holds the blocks below this index: chunks that end
+                            at or before it are not searched, and count as found */
     uint32_t tiers;      /* 1u << enum tierce_origin of each tier to be searched; 0: all */
     uint32_t timeout_ms; /* 0: timeout.prefetch */
     tierce_prefetch_tier_fn on_tier; /* or NULL */

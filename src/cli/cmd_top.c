@@ -241,7 +241,7 @@ static int read_options(struct options *options, int argc, char **argv)
         } else if (argv[i][0] == '-') {
             rc = tierce__cli_unknown_option("top", argv[i], known);
         } else if (options->who != NULL) {
-            rc = tierce__cli_usage("top", "one process, or none for all");
+            rc = tierce__cli_usage("top", "takes at most one process");
         } else {
             options->who = argv[i];
         }

@@ -21,7 +21,7 @@ static void print_intervals(FILE *file, const struct tierce__optimize *request,
             " sessions lie (seed %" PRIu64 "):\n",
             trust->rounds, trust->sessions, trust->seed);
     if (trust->clusters < trust->sessions)
-        fprintf(file, "sessions are sampled %" PRIu32 " at a time, always the same together\n",
+        fprintf(file, "sessions are sampled in fixed groups of %" PRIu32 "\n",
                 trust->sessions / trust->clusters);
     bool has_internal = sweep->row_count > 0 && sweep->rows[0].internal_blocks > 0;
     fprintf(file, "%s;\nsamples reuse their recorded hits%s\n%-24s%12s%10s%20s\n",
