@@ -203,7 +203,7 @@ struct tierce_found {
 
 /*
  * How many leading blocks of chain[0, to_block) could be loaded: from whole chunks, and from the
- * unfull tail that ends exactly where the chain ends, if it was stored. Where the next chunk is
+ * unfull tail that ends exactly where the chain ends, if it was stored. If the next chunk is
  * missing, the leading blocks that another chunk shares with it count too (chunk.siblings). The
  * last chunk may reach beyond to_block; give the chain all its blocks. The result counts only
  * chunks that a tier reported; a chunk on disk or in a remote store may still fail to load. If a
