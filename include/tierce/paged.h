@@ -27,8 +27,8 @@
  * Caveats: the memory belongs to the engine. Tierce reads it only inside a store call and writes it
  * only inside a load call, on the calling thread; no transfer continues after the call returns. The
  * memory must be readable and writable by the processor: KV in GPU memory is not supported. Tierce
- * orders nothing between the engine's own kernels and its copies; the caller finishes a layer
- * before it stores the layer.
+ * does not synchronise with the engine's kernels: store a layer only after the engine has computed
+ * it.
  */
 
 #ifdef __cplusplus

@@ -50,7 +50,7 @@ static void print_part(FILE *file, const struct tierce__optimize *request,
                        const struct tierce__scaled *s)
 {
     tierce__optimize_print_table(file, request, totals, &s->sweep);
-    fputs("\nthese are rates of a sample; its error, measured with lru:\n", file);
+    fputs("\nthese rates are from a sample; the error of sampling, measured with lru:\n", file);
     for (size_t m = 0; m < s->match_count; m++) {
         char match[TIERCE__MATCH_TEXT_BYTES];
         tierce__match_print(&request->matches[m], match);

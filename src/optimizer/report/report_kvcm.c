@@ -62,7 +62,7 @@ static int check_names(const struct report *r)
                     r->folder);
     for (uint32_t i = 0; i < r->layout->instance_count; i++) {
         if (strchr(r->names[i], '/') != NULL || strlen(r->names[i]) > NAME_MAX_BYTES)
-            return fail(r, TIERCE_E_ARGUMENT, "the name of the instance cannot be a file name",
+            return fail(r, TIERCE_E_ARGUMENT, "the instance cannot be the name of a file",
                         r->names[i]);
     }
     return 0;
@@ -86,7 +86,7 @@ static int close_files(struct report *r, int rc)
     for (uint32_t i = 0; i < r->layout->instance_count; i++) {
         int closed = tierce__new_file_close(&r->files[i], rc == 0);
         if (closed < 0 && rc == 0)
-            rc = fail(r, closed, "its file cannot be written to the end", name_of(r, i));
+            rc = fail(r, closed, "its file cannot be written completely", name_of(r, i));
     }
     return rc;
 }

@@ -32,7 +32,8 @@ enum loss {
 static const char *const loss_texts[LOSSES] = {
     [LOSS_WRITES] = "# writes were omitted: a line is a lookup that stores its missing blocks",
     [LOSS_DROPS] = "# removals were omitted",
-    [LOSS_TAILS] = "of # turns that store more blocks than they look up, the others were omitted",
+    [LOSS_TAILS] =
+        "# turns store more blocks than they look up; the additional blocks were omitted",
     [LOSS_QUERIES] = "# lookups that matched any block or a window are now lookups of prefixes",
     [LOSS_INTERNAL] = "# requests lost the information which blocks the engine held itself",
     [LOSS_BYTES] = "# requests lost the sizes of blocks",
