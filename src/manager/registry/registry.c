@@ -287,10 +287,11 @@ static int check_version(const struct tierce__group *old, const struct tierce__g
 {
     if (old->version == current_version && group->version > old->version)
         return 0;
-    snprintf(
-        why, 256,
-        "instance group %.100s is of version %lld; the request has %lld and the new version %lld",
-        old->name, (long long)old->version, (long long)current_version, (long long)group->version);
+    snprintf(why, 256,
+             "instance group %.100s has version %lld; current_version is %lld and must be equal, "
+             "the new version is %lld and must be larger",
+             old->name, (long long)old->version, (long long)current_version,
+             (long long)group->version);
     return -ESTALE;
 }
 
@@ -312,7 +313,8 @@ static int replace(const struct tierce__catalog *catalog, const struct edit *edi
         if (((const struct tierce__group *)edit->entry)->ttl_s == 0)
             entry->group.ttl_s = old->group.ttl_s;
     } else if (old->storage.type != entry->storage.type) {
-        snprintf(why, 256, "a storage keeps its type: remove %.100s and add another", name);
+        snprintf(why, 256, "the type of a storage cannot be changed: remove %.100s and add another",
+                 name);
         rc = TIERCE_E_ARGUMENT;
     }
     return rc;
