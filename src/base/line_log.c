@@ -101,14 +101,15 @@ static int rotate(struct tierce__line_log *log)
         (void)rename(from, to); /* there may be fewer */
     }
     snprintf(to, sizeof(to), "%s.1", log->path);
-    if (rename(log->path, to) != 0)
+    if (rename(log->path, to) != 0 && errno != ENOENT) /* moved by somebody: a new file */
         return -errno;
     close(log->fd);
     log->fd = -1;
     return open_file(log);
 }
 
-/* Writes all of the batch, or truncates the part that was written. */
+/* Writes all of the batch, or truncates the part that was written, unless another process may write
+ * to the file too. */
 static int write_whole(struct tierce__line_log *log)
 {
     const struct batch *batch = &log->batch;
@@ -118,7 +119,8 @@ static int write_whole(struct tierce__line_log *log)
             continue;
         if (n <= 0) {
             int rc = n < 0 ? -errno : -EIO;
-            return done > 0 && ftruncate(log->fd, (off_t)log->file_bytes) != 0 ? -errno : rc;
+            bool cuts = done > 0 && log->opts.is_alone;
+            return cuts && ftruncate(log->fd, (off_t)log->file_bytes) != 0 ? -errno : rc;
         }
         done += (size_t)n;
     }

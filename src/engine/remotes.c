@@ -157,6 +157,25 @@ static void name_tier(char *name, size_t room, const struct tierce_engine *engin
         snprintf(name, room, "%s%u", scheme, same);
 }
 
+/* The number of a store in tombstones (docs/inside/format/tombstones.md); 0: the URL is invalid. */
+static uint64_t number_store(const char *text)
+{
+    static const char *const places[] = {"prefix", "db", "endpoint"};
+    char name[TIERCE__URL_BYTES_MAX], why[TIERCE__URL_WHY_BYTES];
+    struct tierce__url url;
+    if (tierce__url_parse(&url, text, why) < 0)
+        return 0;
+    tierce__url_store_name(name, sizeof(name), text);
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        const char *value = tierce__url_param(&url, places[i]);
+        size_t used = strlen(name);
+        if (value != NULL)
+            snprintf(name + used, sizeof(name) - used, "?%s=%s", places[i], value);
+    }
+    tierce__url_clear(&url);
+    return XXH3_64bits(name, strlen(name));
+}
+
 static int open_remote(struct tierce_engine *engine, const struct tierce_config *config, char *url,
                        char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
@@ -175,7 +194,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     if (rc < 0)
         return rc;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_REMOTE_QUEUE);
-    char name[32], store[TIERCE__URL_BYTES_MAX];
+    char name[32];
     name_tier(name, sizeof(name), engine, connector->ops->scheme);
     struct tierce__tier *tier;
     rc = tierce__remote_open(
@@ -197,8 +216,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     }
     tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_REMOTE, "",
                              tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
-    tierce__url_store_name(store, sizeof(store), url);
-    engine->levels[engine->level_count - 1].store = XXH3_64bits(store, strlen(store));
+    engine->levels[engine->level_count - 1].store = number_store(url);
     return 0;
 }
 

@@ -72,7 +72,12 @@ static bool has_tombstone(struct tierce_engine *engine, size_t level, const stru
 bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key)
 {
-    return !engine->levels[level].health.shared || !has_tombstone(engine, level, key);
+    if (!engine->levels[level].health.shared)
+        return true;
+    /* The folder may have tombstones, and could not be used. */
+    if (engine->settings.has_disk && atomic_load(&engine->tombstones) == NULL)
+        return false;
+    return !has_tombstone(engine, level, key);
 }
 
 bool tierce__objects_level_has(struct tierce_engine *engine, size_t level,
@@ -372,7 +377,9 @@ void tierce__objects_purge(struct tierce_engine *engine)
         return;
     for (size_t level = 1; level < engine->level_count; level++) {
         const struct tierce__level *r = &engine->levels[level];
-        if (!r->health.shared || !may_delete(r))
+        /* A store that keeps what it has would only hide it from this process. */
+        bool keeps = (r->tier->ops->caps & TIERCE__TIER_KEEPS) != 0;
+        if (!r->health.shared || keeps || !may_delete(r))
             continue;
         size_t count = tierce__tombstones_list(tombs, r->store, keys, PURGES_MAX);
         for (size_t i = 0; i < count; i++)

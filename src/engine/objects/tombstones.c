@@ -257,6 +257,22 @@ static int read_file(struct tierce__tombstones *tombs)
     return read_pages(tombs, (uint64_t)length);
 }
 
+/* The file stays as it is. */
+static void destroy(struct tierce__tombstones *tombs)
+{
+    TIERCE_ASSERT(!tombs->writing);
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &tombs->order)
+        discard(tombs, TIERCE__CONTAINER_OF(it, struct tombstone, order));
+    if (tombs->file != NULL)
+        tombs->vfs->ops->close(tombs->vfs, tombs->file);
+    tombs->vfs->ops->destroy(tombs->vfs);
+    tierce__cond_fini(&tombs->changed);
+    tierce__lock_fini(&tombs->lock);
+    tierce__map_fini(&tombs->map);
+    tierce__free(tombs->queue);
+    tierce__free(tombs);
+}
+
 int tierce__tombstones_open(struct tierce__tombstones **out, struct tierce__vfs *vfs,
                             struct tierce__namespaces *namespaces)
 {
@@ -272,7 +288,7 @@ int tierce__tombstones_open(struct tierce__tombstones **out, struct tierce__vfs 
     tierce__list_init(&tombs->order);
     int rc = read_file(tombs);
     if (rc < 0)
-        tierce__tombstones_close(tombs);
+        destroy(tombs);
     else
         *out = tombs;
     return rc;
@@ -283,17 +299,7 @@ void tierce__tombstones_close(struct tierce__tombstones *tombs)
     if (tombs == NULL)
         return;
     tierce__tombstones_flush(tombs);
-    TIERCE_ASSERT(!tombs->writing);
-    TIERCE__LIST_FOR_EACH_SAFE (it, after, &tombs->order)
-        discard(tombs, TIERCE__CONTAINER_OF(it, struct tombstone, order));
-    if (tombs->file != NULL)
-        tombs->vfs->ops->close(tombs->vfs, tombs->file);
-    tombs->vfs->ops->destroy(tombs->vfs);
-    tierce__cond_fini(&tombs->changed);
-    tierce__lock_fini(&tombs->lock);
-    tierce__map_fini(&tombs->map);
-    tierce__free(tombs->queue);
-    tierce__free(tombs);
+    destroy(tombs);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -447,9 +453,12 @@ int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
         else
             rc = write_some(tombs);
     }
-    if (rc < 0 && is_new && tomb != NULL) {
+    tomb = find(tombs, store, key); /* another thread may have lifted it meanwhile */
+    if (rc < 0 && is_new && tomb != NULL && tomb->number == number) {
         (void)push(tombs, LIFTED, store, key);
         discard(tombs, tomb);
+    } else if (rc == 0 && tomb == NULL) {
+        rc = TIERCE_E_CANCELLED;
     }
     tierce__lock_drop(&tombs->lock);
     return rc;

@@ -24,8 +24,9 @@
  * crash. A lifted tombstone can reappear after a crash; the store is then asked again to delete the
  * name.
  *
- * A store is a number that names it across restarts: a hash of its URL without credentials and
- * parameters. Tombstones of a store that is not configured any more are kept.
+ * A store is a number that names it across restarts: a hash of its URL without credentials, with
+ * only those parameters that name a place (prefix, db, endpoint). Tombstones of a store that is not
+ * configured any more are kept.
  *
  * Thread: any; one lock of class TOMBSTONES inside. Only add and flush write to the device, add for
  * several threads at once. The functions accept NULL, as an engine without a store folder has it:
@@ -49,7 +50,8 @@ TIERCE_MUSTUSE int tierce__tombstones_open(struct tierce__tombstones **out, stru
 void tierce__tombstones_close(struct tierce__tombstones *tombs);
 
 /* Blocks until the tombstone is on the device. Errors, without a new tombstone: TIERCE_E_FULL
- * (there are TIERCE__TOMBSTONES_MAX), TIERCE_E_UNSUPPORTED (NULL), -ENOMEM, a negative errno. */
+ * (there are TIERCE__TOMBSTONES_MAX), TIERCE_E_UNSUPPORTED (NULL), TIERCE_E_CANCELLED (another
+ * thread lifted it, or could not write it, meanwhile), -ENOMEM, a negative errno. */
 TIERCE_MUSTUSE int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
                                           const struct tierce__key *key);
 

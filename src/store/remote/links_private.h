@@ -23,7 +23,7 @@ struct tierce__links_call {
     size_t name_count, name_room, prefix_bytes;
     char *text; /* of the names */
     size_t text_room;
-    /* EXISTS: leading names, those of the requests before and those of the one under way. The
+    /* LOOKUP: leading names, those of the requests before and those of the one under way. The
      * thread writes them, the first only after the second is 0 again (release); the clock reads
      * them in their order (acquire), and so never more than is certain. */
     _Atomic size_t found, found_now;
@@ -47,7 +47,7 @@ bool tierce__links_is_status(const struct tierce__client *client, int rc);
 /* A GET as one of several. [borrow until the call is freed or prepared again] */
 struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call);
 
-/* EXISTS: the leading names that are known to be there by now. Thread: any, while it is under
+/* LOOKUP: the leading names that are known to be there by now. Thread: any, while it is under
  * way. */
 size_t tierce__links_found(struct tierce__links_call *call);
 

@@ -634,7 +634,7 @@ int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_o
                                             .close = close_remote};
     if ((opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
         remote->ops.caps |= TIERCE__TIER_WHOLE;
-    if ((opts->connector->caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
+    if ((opts->connector->caps & TIERCE__CONNECTOR_NO_DELETE) != 0 || opts->read_only)
         remote->ops.caps |= TIERCE__TIER_KEEPS;
     remote->ops.read_bytes = opts->connector->read_bytes;
     remote->base.ops = &remote->ops;

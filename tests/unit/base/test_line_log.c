@@ -119,6 +119,26 @@ START_TEST(files_are_rotated_before_they_are_too_large)
 }
 END_TEST
 
+/* An operator has moved the file: the next rotation begins a new one. */
+START_TEST(a_file_that_was_moved_is_made_again)
+{
+    char moved[112];
+    snprintf(moved, sizeof(moved), "%s.moved", path);
+    ck_assert_int_eq(open_log((struct tierce__line_log_opts){.path = path, .file_bytes_max = 16}),
+                     0);
+    add("first");
+    uint64_t give_up = tierce__deadline_in_ms(30000);
+    struct stat st;
+    while ((stat(path, &st) != 0 || st.st_size == 0) && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_int_eq(rename(path, moved), 0);
+    add("0123456789abcdef");
+    close_log();
+    ck_assert_str_eq(content(""), "0123456789abcdef\n");
+    ck_assert_str_eq(content(".moved"), "first\n");
+}
+END_TEST
+
 START_TEST(lines_are_written_together)
 {
     ck_assert_int_eq(open_log((struct tierce__line_log_opts){
@@ -135,24 +155,28 @@ START_TEST(lines_are_written_together)
 }
 END_TEST
 
-/* The file is gone, so that it cannot be rotated. */
+/* A folder has the name of the rotated file, so that the file cannot be rotated. */
 START_TEST(what_cannot_be_written_is_counted)
 {
+    char rotated[112];
+    snprintf(rotated, sizeof(rotated), "%s.1", path);
     ck_assert_int_eq(
         open_log((struct tierce__line_log_opts){.path = path, .file_bytes_max = 6, .files = 1}), 0);
     add("12345");
     WAIT_FOR(FILE_HOLDS("", "12345\n"));
-    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkdir(rotated, 0700), 0);
     add("6");
     WAIT_FOR(dropped() == 1);
     add("7");
     WAIT_FOR(dropped() == 2);
     ck_assert_uint_eq(failures, 1);
-    close(open(path, O_CREAT | O_WRONLY, 0600));
+    ck_assert_int_eq(rmdir(rotated), 0);
     add("8");
     WAIT_FOR(FILE_HOLDS("", "8\n"));
+    ck_assert(FILE_HOLDS(".1", "12345\n"));
     ck_assert_uint_eq(dropped(), 2);
-    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(unlink(rotated), 0);
+    ck_assert_int_eq(mkdir(rotated, 0700), 0);
     add("12345");
     WAIT_FOR(dropped() == 3);
     ck_assert_uint_eq(failures, 2);
@@ -264,6 +288,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, files_are_rotated_before_they_are_too_large);
     tcase_add_test(tcase, lines_are_written_together);
+    tcase_add_test(tcase, a_file_that_was_moved_is_made_again);
     tcase_add_test(tcase, what_cannot_be_written_is_counted);
     tcase_add_test(tcase, what_does_not_fit_is_counted);
     tcase_add_test(tcase, a_file_of_one_log_alone);

@@ -115,14 +115,19 @@ static bool remote_has(void)
     return tierce__storage_search_until(fx.engine, &search, &key, 1) == 1;
 }
 
-static void reopen(void)
+static void reopen_with_remote(void)
 {
     char url[80];
-    tierce__objects_close(space);
-    fx_close(&fx);
     snprintf(url, sizeof(url), "file://%s/store", remote);
     fx_open(&fx, true, (const char *const[]){"remote.urls", url, "breaker.retry", "10ms", NULL});
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+}
+
+static void reopen(void)
+{
+    tierce__objects_close(space);
+    fx_close(&fx);
+    reopen_with_remote();
 }
 
 /* A remote store cannot delete the old value: the new one is stored all the same, and the old one
@@ -210,6 +215,56 @@ START_TEST(a_name_with_a_tombstone_is_kept_from_the_store)
     await_purges();
     ck_assert(!remote_has());
     end();
+}
+END_TEST
+
+/* The folder with the tombstone cannot be used after a restart: the store may hold an old value of
+ * any name, and is not asked. */
+START_TEST(tombstones_that_cannot_be_read_keep_the_store_from_being_asked)
+{
+    char command[256];
+    bool was;
+    open_with_remote();
+    ck_assert_int_eq(ox_put(space, "x", 1, sizes[_i]), 0);
+    ox_empty_memory(&fx);
+    break_tier(REMOTE, true);
+    ck_assert_int_eq(tierce__object_remove(space, "x", 1, &was), 0);
+    tierce__objects_close(space);
+    fx_close(&fx);
+    snprintf(command, sizeof(command), "cd %s && mv journal mine && echo somebody >journal",
+             fx.folder);
+    ck_assert_int_eq(system(command), 0);
+    reopen_with_remote();
+    ck_assert_uint_eq(fx.engine->level_count, 2);
+    ck_assert_int_eq(ox_get(space, "x", NULL), 0);
+    tierce__objects_close(space);
+    fx_close(&fx);
+    snprintf(command, sizeof(command), "cd %s && mv mine journal", fx.folder);
+    ck_assert_int_eq(system(command), 0);
+    reopen_with_remote();
+    ck_assert_uint_eq(fx.engine->level_count, 3);
+    await_purges();
+    ck_assert(!remote_has());
+    end();
+}
+END_TEST
+
+/* The number that tombstones give a store names a place, however it is used. */
+START_TEST(stores_have_numbers_of_their_own)
+{
+    static const char urls[] =
+        "redis://127.0.0.1:1/0 redis://:secret@127.0.0.1:1/0?ttl=1h redis://127.0.0.1:1/0?prefix=a "
+        "redis://127.0.0.1:1/0?db=1 redis://127.0.0.1:1/1";
+    fx_open(&fx, false, (const char *const[]){"remote.urls", urls, NULL});
+    const struct tierce__level *levels = fx.engine->levels;
+    ck_assert_uint_eq(fx.engine->level_count, 6);
+    ck_assert_uint_eq(levels[1].store, levels[2].store);
+    for (size_t i = 2; i < 6; i++) {
+        for (size_t j = i + 1; j < 6; j++)
+            ck_assert_uint_ne(levels[i].store, levels[j].store);
+    }
+    fx_close(&fx);
+    fx_remove(&fx);
 }
 END_TEST
 
@@ -469,6 +524,8 @@ int main(void)
     tcase_add_loop_test(tc, a_disk_that_fails_leaves_the_old_value, 0, 2);
     tcase_add_loop_test(tc, a_remote_store_that_fails_does_not_stop_replacing, 0, 2);
     tcase_add_loop_test(tc, a_tombstone_survives_a_restart, 0, 2);
+    tcase_add_loop_test(tc, tombstones_that_cannot_be_read_keep_the_store_from_being_asked, 0, 2);
+    tcase_add_test(tc, stores_have_numbers_of_their_own);
     tcase_add_loop_test(tc, a_name_with_a_tombstone_is_kept_from_the_store, 0, 2);
     tcase_add_loop_test(tc, without_a_disk_a_remote_store_that_fails_keeps_the_old_value, 0, 2);
     tcase_add_loop_test(tc, a_removal_that_is_not_durable_leaves_one_of_both, 0, 2);
