@@ -178,7 +178,9 @@ static int mooncake_remove(void *opened, const struct tierce_plugin_name *name,
 static int mooncake_ping(void *opened, uint64_t deadline_ns)
 {
     struct mooncake_link *link = opened;
-    static const struct tierce_plugin_name name = {.text = "ping", .bytes = 4};
+    char text[PREFIX_BYTES_MAX + sizeof("ping")];
+    int bytes = snprintf(text, sizeof(text), "%sping", link->mooncake->prefix);
+    struct tierce_plugin_name name = {.text = text, .bytes = (size_t)bytes};
     size_t found;
     return mooncake_exists(link, &name, 1, &found, deadline_ns);
 }
