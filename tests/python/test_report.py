@@ -333,7 +333,7 @@ def test_what_it_points_to_is_there(browser, report):
     text = page.run("[...document.querySelectorAll('details.what')].map(d => d.textContent).join()")
     named = set(re.findall("docs/using/optimizer.md, \u201c(.*?)\u201d", text))
     assert len(named) >= 4
-    document = (ROOT / "docs" / "optimizer.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "using" / "optimizer.md").read_text(encoding="utf-8")
     assert named <= set(re.findall("^## (.*)$", document, re.MULTILINE))
 
 

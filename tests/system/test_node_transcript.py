@@ -330,7 +330,7 @@ def test_a_tenant_sees_and_clears_its_own(tmp_path):
 
 
 def test_the_documentation_names_each_command(node):
-    text = (Path(__file__).parents[2] / "docs" / "node.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "using" / "node.md").read_text()
     server = Server(node.resp, 2)
     names = server.reply("COMMAND", "LIST").split(b"\r\n")[2::2]
     assert len(names) > 50 and [name for name in names if f"`{name.decode().upper()}" not in text] == []
