@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/locator_private.h"
+#include "base/assert.h"
 
 #include <string.h>
 
@@ -76,6 +77,7 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     if (rc == 0)
         rc = tierce__quota_reserve(locator->quota, &at, &limits, c->opts->bytes, c->opts->count,
                                    fit, &c->limit);
+    TIERCE_ASSERT(rc < 0 || *fit <= c->opts->count);
     c->limited = storage->name;
     return rc < 0 ? rc : *fit > 0;
 }
@@ -103,6 +105,7 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
                            const struct tierce__storage **out, size_t *fit,
                            char why[TIERCE__WHY_BYTES])
 {
+    TIERCE_ASSERT(opts->count > 0);
     bool only;
     enum tierce__storage_type kind = preferred_type(opts->group->prefer_strategy, &only);
     struct choosing c = {.opts = opts};
@@ -111,6 +114,7 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
         rc = try_candidates(&c, kind, true, out, fit);
     if (rc < 0)
         return tierce__why(why, rc, "no memory");
+    TIERCE_ASSERT(rc == 0 || (*fit > 0 && *fit <= opts->count));
     tierce__live_count_limited(opts->live, c.limit, opts->count - (rc > 0 ? *fit : 0));
     if (rc > 0)
         return 0;
@@ -204,6 +208,7 @@ static size_t count_parts(const struct tierce__chooser *chooser,
     for (size_t spec = 0; spec < chooser->spec_count; spec++)
         count +=
             (chooser->specs == NULL || chooser->specs[spec]) && find_part(location, spec) != NULL;
+    TIERCE_DASSERT(count <= location->place_count && count <= chooser->spec_count);
     return count;
 }
 
@@ -225,6 +230,7 @@ static const struct tierce__location *choose_location(struct tierce__chooser *ch
             continue;
         all = parts > most ? weight : all + weight;
         most = parts;
+        TIERCE_ASSERT(all >= weight);
         /* Reservoir sampling: each location so far is kept with a probability proportional to its
          * weight. */
         if (chosen == NULL || tierce__locator_random(chooser->locator) % all < weight)
@@ -239,6 +245,7 @@ static const struct tierce__spec_place *find_available(struct tierce__chooser *c
                                                        size_t spec,
                                                        const struct tierce__location **location)
 {
+    TIERCE_DASSERT(spec < chooser->spec_count);
     for (size_t i = 0; i < record->location_count; i++) {
         const struct tierce__spec_place *place = find_part(&record->locations[i], spec);
         if (place == NULL || weigh(chooser, &record->locations[i]) == 0)
@@ -261,12 +268,14 @@ const struct tierce__location *tierce__choose_parts(struct tierce__chooser *choo
             parts[spec].place = find_available(chooser, record, spec, &parts[spec].location);
         *count += parts[spec].place != NULL;
     }
+    TIERCE_DASSERT(*count <= chooser->spec_count);
     return first;
 }
 
 bool tierce__record_has_part(struct tierce__chooser *chooser, const struct tierce__record *record,
                              size_t spec)
 {
+    TIERCE_DASSERT(spec < chooser->spec_count);
     const struct tierce__location *location;
     return find_available(chooser, record, spec, &location) != NULL;
 }

@@ -94,6 +94,7 @@ static int take_places(struct tierce__location *out, struct tierce__text list,
         if (rc < 0)
             return rc;
         size_t spec = find_spec(instance, name);
+        TIERCE_ASSERT(spec <= instance->spec_count);
         if (spec == instance->spec_count)
             continue;
         TIERCE_ASSERT(out->place_count < count);
@@ -138,6 +139,7 @@ int tierce__location_to_json(struct tierce__json_write *json, const char *name,
                              const struct tierce__instance *instance,
                              const struct tierce__storage *storage, struct tierce__arena *arena)
 {
+    TIERCE_ASSERT(status <= TIERCE__LOCATION_DELETING);
     char id[TIERCE__LOCATION_ID_BYTES + 1] = {0};
     memcpy(id, location->id, TIERCE__LOCATION_ID_BYTES);
     tierce__json_write_open(json, name, '{');

@@ -127,6 +127,8 @@ void tierce__locator_close(struct tierce__locator *locator)
         return;
     if (locator->deleter != NULL)
         tierce__locator_drop(locator);
+    TIERCE_ASSERT(tierce__list_empty(&locator->instances));
+    TIERCE_ASSERT(tierce__list_empty(&locator->stores) && tierce__list_empty(&locator->counters));
     tierce__deleter_destroy(locator->deleter);
     tierce__quota_destroy(locator->quota);
     tierce__cond_fini(&locator->idle);
@@ -168,11 +170,13 @@ int tierce__live_acquire(struct tierce__live **out, struct tierce__locator *loca
 
 void tierce__live_hold(struct tierce__live *live)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) < UINT32_MAX);
     atomic_fetch_add_explicit(&live->users, 1, memory_order_relaxed);
 }
 
 void tierce__live_release(struct tierce__live *live)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     struct tierce__locator *locator = live->locator;
     /* Pairs with the acquire of the thread that waits for the last user. */
     if (atomic_fetch_sub_explicit(&live->users, 1, memory_order_release) > 1)
@@ -254,6 +258,7 @@ static void destroy_live(struct tierce__live *live)
     if (live == NULL)
         return;
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_acquire) == 0);
+    TIERCE_ASSERT(tierce__list_empty(&live->node));
     TIERCE__MAP_FOR_EACH (node, &live->sessions)
         tierce__session_destroy(TIERCE__CONTAINER_OF(node, struct tierce__session, node));
     tierce__places_close(live->places);
@@ -280,6 +285,7 @@ static uint32_t shard_count(const struct tierce__group *group)
     int64_t wanted = group->mutex_shard_count > 0 ? group->mutex_shard_count : SHARDS_USUAL;
     while (shards < wanted && shards < SHARDS_MAX)
         shards *= 2;
+    TIERCE_ASSERT((shards & (shards - 1)) == 0 && shards <= SHARDS_MAX);
     return shards;
 }
 
@@ -361,6 +367,7 @@ struct taking_up {
 static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_t type,
                      uint16_t storage, uint64_t bytes)
 {
+    TIERCE_ASSERT(state < TIERCE__QUOTA_STATES);
     t->by_type[state][tierce__meta_type_slot(type)] += bytes;
     t->by_storage[state][tierce__meta_storage_slot(storage)] += bytes;
 }
@@ -378,6 +385,7 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
         t->unreadable++;
         return 0;
     }
+    TIERCE_ASSERT(session->note == note->number && session->count > 0);
     tierce__lock_take(&live->lock);
     rc = tierce__live_put_session(live, session);
     for (size_t i = 0; rc == 0 && i < session->count; i++) {
@@ -411,6 +419,7 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
         t->unreadable++;
         return 0;
     }
+    TIERCE_ASSERT(t->list_count < t->list_room);
     t->list[t->list_count++] = deletion;
     for (size_t i = 0; i < deletion->count && !deletion->is_sweep; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
@@ -485,6 +494,7 @@ static int add_live(struct tierce__locator *locator, const struct tierce__catalo
     }
     tierce__live_hold(live); /* the list's reference, until unlist */
     tierce__lock_take(&locator->lock);
+    TIERCE_DASSERT(find_live(locator, instance->id) == NULL && !live->is_going);
     tierce__list_push_back(&locator->instances, &live->node);
     tierce__lock_drop(&locator->lock);
     return 0;
@@ -496,6 +506,7 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
     size_t count;
     int rc = 0;
     TIERCE_ASSERT(!locator->is_open);
+    TIERCE_ASSERT(tierce__list_empty(&locator->instances));
     take_wall_clock(locator);
     locator->fence = fence;
     const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
@@ -517,6 +528,9 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
  * waiting. */
 static void unlist(struct tierce__live *live)
 {
+    tierce__lock_assert_held(&live->locator->lock);
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
+    TIERCE_ASSERT(!tierce__list_empty(&live->node));
     atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed); /* the list's */
     while (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
         (void)tierce__cond_wait(&live->locator->idle, &live->locator->lock, TIERCE__DEADLINE_NEVER);
@@ -530,6 +544,9 @@ static void unlist_dropped(struct tierce__live *live)
 {
     enum { LOOK_MS = 10 };
     struct tierce__locator *locator = live->locator;
+    tierce__lock_assert_held(&locator->lock);
+    TIERCE_ASSERT(!locator->is_open);
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed);
     while (atomic_load_explicit(&live->users, memory_order_acquire) > 0) {
         tierce__lock_drop(&locator->lock);
@@ -545,6 +562,7 @@ static void unlist_dropped(struct tierce__live *live)
 /* CHANGING held. */
 static void drop(struct tierce__locator *locator)
 {
+    tierce__lock_assert_held(&locator->changing);
     tierce__lock_take(&locator->lock);
     locator->is_open = false;
     tierce__locator_reset_counters(locator);
@@ -627,6 +645,8 @@ static int empty_live(struct tierce__live *live, uint64_t deadline_ns, char why[
 static int take_out(struct tierce__locator *locator, const char *id, uint32_t number, int error,
                     char why[TIERCE__WHY_BYTES])
 {
+    tierce__lock_assert_held(&locator->changing);
+    TIERCE_ASSERT(error <= 0);
     tierce__lock_take(&locator->lock);
     struct tierce__live *live = locator->is_open ? find_live(locator, id) : NULL;
     bool is_it = live != NULL && live->instance.number == number;
@@ -684,6 +704,8 @@ void tierce__locator_each(struct tierce__locator *locator,
         tierce__lock_drop(&locator->lock);
         each(arg, live);
         tierce__lock_take(&locator->lock);
+        TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
+        TIERCE_ASSERT(!tierce__list_empty(&live->node));
         it = live->node.next;
         if (atomic_fetch_sub_explicit(&live->users, 1, memory_order_release) == 1)
             tierce__cond_broadcast(&locator->idle);
@@ -727,5 +749,6 @@ int64_t tierce__locator_next_expiry(struct tierce__locator *locator)
 {
     uint64_t due = INT64_MAX;
     tierce__locator_each(locator, earliest, &due);
+    TIERCE_ASSERT(due <= INT64_MAX);
     return (int64_t)due;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/locator_private.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -100,6 +101,7 @@ static int mark_written(struct ending *e, const char *const *uris, size_t count,
             return tierce__why(why, TIERCE_E_ARGUMENT,
                                "%.180s is not a location of the session, or has an invalid size",
                                uris[i]);
+        TIERCE_ASSERT(found->key < session->count);
         session->written[found->key] = true;
     }
     return 0;
@@ -128,6 +130,7 @@ static int measure(struct ending *e)
             return -ENOMEM;
         keys[n++] = i;
     }
+    TIERCE_ASSERT(n <= count);
     if (n == 0 || tierce__storages_measure(e->live->locator->opts.storages, e->storage, paths, n,
                                            bytes, status) < 0)
         return 0;
@@ -155,6 +158,7 @@ static int reserve(struct ending *e, const struct tierce__group *group, size_t *
     tierce__choose_limits(&limits, group, e->storage);
     int rc = tierce__quota_reserve(e->live->locator->quota, &at, &limits, e->bytes, session->count,
                                    &fit, limit);
+    TIERCE_ASSERT(rc < 0 || fit <= session->count);
     tierce__lock_take(&e->live->lock);
     for (size_t i = 0; rc == 0 && i < fit; i++) {
         struct tierce__spec_place *place =
@@ -178,6 +182,7 @@ static int end_entries(struct ending *e, const char *const *uris, size_t count,
                        char why[TIERCE__WHY_BYTES])
 {
     struct tierce__session *session = e->session;
+    TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     const struct tierce__group *group =
         tierce__catalog_group(e->catalog, e->live->instance.group_name);
     const char *limit = NULL;
@@ -196,6 +201,7 @@ static int end_entries(struct ending *e, const char *const *uris, size_t count,
         tierce__live_unfinish(e->live, session);
         return rc;
     }
+    TIERCE_ASSERT(dropped <= all);
     tierce__live_count_limited(e->live, limit, dropped);
     rc = tierce__live_finish(e->live, session);
     if (rc == 0 && dropped > 0)

@@ -28,6 +28,7 @@ struct finishing {
 static struct tierce__location location_of(const struct tierce__session *session,
                                            const struct tierce__session_key *key)
 {
+    TIERCE_DASSERT(key >= session->keys && key < session->keys + session->count);
     struct tierce__location location = {.storage = session->storage,
                                         .type = session->type,
                                         .place_count = key->place_count,
@@ -42,6 +43,7 @@ static struct tierce__location location_of(const struct tierce__session *session
  * client did not write it. */
 static bool is_left_out(const struct finishing *f, size_t i)
 {
+    TIERCE_DASSERT(i < f->session->count);
     const struct tierce__session_key *keys = f->session->keys;
     return i > 0 && keys[i - 1].claim.key == keys[i].parent &&
            !atomic_load_explicit(&keys[i - 1].claim.is_removed, memory_order_relaxed);
@@ -55,6 +57,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     struct finishing *f = arg;
     (void)key;
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
+    TIERCE_ASSERT(f->session->written[f->served[i]] && key == written->claim.key);
     if (atomic_load_explicit(&written->claim.is_removed, memory_order_relaxed)) {
         f->session->written[f->served[i]] = false;
         return TIERCE__META_SKIP;
@@ -97,6 +100,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
 static int make_deletion(struct finishing *f)
 {
     const struct tierce__session *session = f->session;
+    TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     for (size_t i = 0; i < session->count; i++) {
         if (session->written[i])
             continue;
@@ -111,6 +115,7 @@ static int make_deletion(struct finishing *f)
     }
     if (f->deletion == NULL)
         return 0;
+    TIERCE_ASSERT(f->deletion->count > 0 && f->deletion->count <= session->count);
     f->deletion->note = session->note;
     f->deletion->due_us = f->now_us;
     /* A client that timed out may still be writing; a client that reported a failure is not. */
@@ -133,6 +138,7 @@ static int note_files(struct finishing *f, size_t count, size_t notes_max)
         for (size_t p = 0; p < session->keys[i].place_count; p++)
             all[n++] = session->keys[i].places[p];
     }
+    TIERCE_ASSERT(n == count);
     return tierce__places_note(f->live->places, all, n, f->notes, &f->note_count, notes_max,
                                &f->arena);
 }
@@ -140,6 +146,7 @@ static int note_files(struct finishing *f, size_t count, size_t notes_max)
 /* Deletes the session's note and adds the deletion's note. */
 static int prepare_notes(struct finishing *f)
 {
+    TIERCE_ASSERT(f->note_count == 0);
     enum { OWN = 2 };
     size_t places = 0;
     for (size_t i = 0; i < f->session->count && f->session->is_unsure; i++)
@@ -155,6 +162,7 @@ static int prepare_notes(struct finishing *f)
         rc = make_deletion(f);
     if (rc == 0 && f->deletion != NULL)
         rc = tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
+    TIERCE_ASSERT(f->note_count <= notes_max);
     return rc;
 }
 
@@ -170,6 +178,7 @@ static void move_served(struct finishing *f, enum tierce__quota_state from,
 /* The bytes count as serving before other calls can see and remove the records. */
 static int begin_batch(struct finishing *f)
 {
+    TIERCE_ASSERT(!f->is_tried);
     struct tierce__session *session = f->session;
     int rc = prepare_notes(f);
     if (rc < 0)
@@ -187,6 +196,7 @@ static int begin_batch(struct finishing *f)
 static int attach_notes(void *arg, const size_t *indices, size_t count,
                         struct tierce__meta_batch *batch, struct tierce__arena *arena)
 {
+    TIERCE_ASSERT(((struct finishing *)arg)->outside_count <= count);
     struct finishing *f = arg;
     (void)indices, (void)count, (void)arena;
     int rc = f->error < 0 ? f->error : begin_batch(f);
@@ -207,6 +217,7 @@ static uint32_t count_followers(void *arg, int64_t key)
  * blocks. */
 static void note_lost(void *arg, int64_t parent, uint32_t children)
 {
+    TIERCE_ASSERT(children > 0);
     struct finishing *f = arg;
     struct tierce__gone hole = {.key = parent, .children = children};
     for (size_t i = 0; i < f->outside_count; i++) {
@@ -237,6 +248,7 @@ static int write_batch(struct finishing *f)
         f->served[count] = i;
         keys[count++] = session->keys[i].claim.key;
     }
+    TIERCE_ASSERT(count <= session->count);
     if (count > 0)
         return tierce__meta_index_modify(f->live->index, keys, count,
                                          &(struct tierce__meta_change){.modify = put_location,
@@ -256,6 +268,8 @@ static int write_batch(struct finishing *f)
  * and the block is checked soon. SESSIONS held. */
 static void enter_expiry(struct finishing *f, size_t i)
 {
+    tierce__lock_assert_held(&f->live->lock);
+    TIERCE_ASSERT(i < f->session->count && f->session->written[i]);
     struct tierce__live *live = f->live;
     int64_t key = f->session->keys[i].claim.key;
     struct tierce__record record = {.used_us = f->now_us, .stored_us = f->now_us};
@@ -270,6 +284,7 @@ static void enter_expiry(struct finishing *f, size_t i)
  * that no key is ever neither claimed nor indexed while it is written. */
 static void settle(struct finishing *f)
 {
+    TIERCE_ASSERT(f->session->is_busy && !f->session->is_doubtful);
     struct tierce__live *live = f->live;
     struct tierce__session *session = f->session;
     struct tierce__quota_at at = tierce__live_quota_at(live, session->type, session->storage);
@@ -297,6 +312,7 @@ static void settle(struct finishing *f)
  * it is known. */
 static void leave_session(struct finishing *f, bool is_doubtful)
 {
+    TIERCE_ASSERT(f->session->is_busy && !f->session->is_doubtful);
     enum { AGAIN_US = 1000000 };
     struct tierce__live *live = f->live;
     struct tierce__session *session = f->session;
@@ -330,6 +346,7 @@ static int was_written(struct finishing *f)
 /* Settles or restores a session after its batch was tried; 0: the session has ended. */
 static int end_session(struct finishing *f, int rc)
 {
+    TIERCE_ASSERT(rc <= 0);
     bool is_doubtful = false;
     if (rc < 0 && f->is_tried && tierce__meta_may_be_written(rc)) {
         int known = was_written(f);
@@ -351,6 +368,7 @@ static int end_session(struct finishing *f, int rc)
 
 int tierce__live_finish(struct tierce__live *live, struct tierce__session *session)
 {
+    TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     struct finishing f = {
         .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
     return end_session(&f, session->count == 0 ? 0 : write_batch(&f));
@@ -359,6 +377,7 @@ int tierce__live_finish(struct tierce__live *live, struct tierce__session *sessi
 /* The same for a doubtful session; -EAGAIN: its batch was not written. */
 static int finish_doubtful(struct tierce__live *live, struct tierce__session *session)
 {
+    TIERCE_ASSERT(session->is_busy && session->count > 0);
     struct finishing f = {.live = live,
                           .session = session,
                           .now_us = tierce__locator_now_us(live->locator),
@@ -391,6 +410,7 @@ int tierce__live_begin_finish(struct tierce__live *live, const char *id,
         rc = tierce__why(why, -ESRCH, "no write session %.40s; it may have timed out", id);
         goto out;
     }
+    TIERCE_ASSERT(!session->is_doubtful);
     rc = mask != NULL ? check_mask(session, mask, why) : 0;
     if (rc < 0)
         goto out;
@@ -406,6 +426,7 @@ out:
 
 void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session)
 {
+    TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     tierce__lock_take(&live->lock);
     session->is_busy = false;
     tierce__lock_drop(&live->lock);
@@ -463,6 +484,7 @@ static struct tierce__session *take_due(struct tierce__live *live, int64_t now_u
     if (session != NULL && session->is_busy && !session->is_doubtful)
         session = NULL;
     if (session != NULL) {
+        TIERCE_ASSERT(session->is_busy == session->is_doubtful);
         *was_doubtful = session->is_doubtful;
         session->is_doubtful = false;
         session->is_busy = true;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/locator_private.h"
+#include "base/assert.h"
 #include "manager/api/spans.h"
 
 #include <errno.h>
@@ -32,6 +33,7 @@ static int turn_to(struct getting *g, const struct tierce__storage *storage)
 
 static bool is_asked_for(const struct getting *g, size_t spec)
 {
+    TIERCE_DASSERT(spec < g->chooser.spec_count);
     return g->chooser.specs == NULL || g->chooser.specs[spec];
 }
 
@@ -46,6 +48,8 @@ static int show_part(struct getting *g, const struct tierce__part *part, struct 
     const char *uri = tierce__place_uris_make(&g->uris, part->place);
     if (uri == NULL)
         return -ENOMEM;
+    TIERCE_ASSERT(part->place->spec < g->live->instance.spec_count);
+    TIERCE_ASSERT(out->spec_count < out->spec_count_all);
     specs[out->spec_count++] = (struct tierce__found_spec){
         .name = g->live->instance.specs[part->place->spec].name, .uri = uri};
     return 0;
@@ -83,6 +87,7 @@ static int show(struct getting *g, const struct tierce__record *record, struct t
         if (g->parts[spec].place != NULL && is_asked_for(g, spec))
             rc = show_part(g, &g->parts[spec], out, specs);
     }
+    TIERCE_DASSERT(out->spec_count <= count && count <= spec_count);
     return rc == TIERCE_E_DOWN ? 0 : rc < 0 ? rc : 1;
 }
 
@@ -91,6 +96,7 @@ static int show(struct getting *g, const struct tierce__record *record, struct t
 /* Returns whether the record belongs to this key: the index has only 64 bits of a string key. */
 static bool is_same_key(const struct getting *g, size_t i, const struct tierce__record *record)
 {
+    TIERCE_DASSERT(i < g->count);
     if (g->texts == NULL)
         return record->key_text == NULL;
     return record->key_text != NULL && strlen(g->texts[i]) == record->key_text_bytes &&
@@ -112,6 +118,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
         return -ENOMEM;
     int64_t length =
         tierce__meta_index_prefix(g->live->index, g->keys, g->count, serves, g, g->arena, records);
+    TIERCE_ASSERT(length <= (int64_t)g->count);
     for (size_t i = 0; (int64_t)i < length; i++) {
         int shown = is_same_key(g, i, &records[i]) ? show(g, &records[i], &out->found[i]) : 0;
         if (shown < 0)
@@ -120,6 +127,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
             break;
         out->count++;
     }
+    TIERCE_DASSERT(length < 0 || out->count <= (uint64_t)length);
     out->hits = out->count;
     return length < 0 ? (int)length : 0;
 }
@@ -143,6 +151,7 @@ static int read_all(struct getting *g, struct tierce__record **records, bool **f
 static int show_range(struct getting *g, const struct tierce__record *records, const bool *found,
                       size_t first, size_t end, struct tierce__got *out)
 {
+    TIERCE_ASSERT(first <= end && end <= g->count);
     out->found = tierce__arena_calloc(g->arena, g->count, sizeof(*out->found));
     if (out->found == NULL)
         return -ENOMEM;
@@ -157,6 +166,7 @@ static int show_range(struct getting *g, const struct tierce__record *records, c
         if (rc < 0)
             return rc;
     }
+    TIERCE_DASSERT(out->hits <= end - first);
     return 0;
 }
 
@@ -174,6 +184,7 @@ static int match_batch(struct getting *g, struct tierce__got *out)
  */
 static size_t find_window(const bool *found, size_t count, size_t window)
 {
+    TIERCE_ASSERT(window > 0 && window <= count);
     size_t base = count - window;
     for (;;) {
         size_t served = 0;
@@ -196,6 +207,7 @@ static int match_window(struct getting *g, struct tierce__got *out)
     if (rc < 0)
         return rc;
     size_t base = find_window(found, g->count, window);
+    TIERCE_DASSERT(base == SIZE_MAX || base + window <= g->count);
     return base == SIZE_MAX ? show_range(g, records, found, 0, 0, out)
                             : show_range(g, records, found, base, base + window, out);
 }
@@ -258,6 +270,7 @@ static int choose_specs(struct getting *g, char why[TIERCE__WHY_BYTES])
                                "%zu specs, of which the first is %.64s",
                                request->spec_names[i], instance->id, instance->spec_count,
                                instance->spec_count > 0 ? instance->specs[0].name : "");
+        TIERCE_DASSERT((size_t)(spec - instance->specs) < instance->spec_count);
         specs[spec - instance->specs] = true;
     }
     g->chooser.specs = request->spec_name_count > 0 ? specs : NULL;
@@ -284,6 +297,7 @@ static int choose_keys(struct getting *g)
         keys[g->count] = request->keys[i];
         texts[g->count++] = request->key_texts != NULL ? request->key_texts[i] : NULL;
     }
+    TIERCE_ASSERT(g->count <= request->count);
     g->keys = keys;
     g->texts = request->key_texts != NULL ? texts : NULL;
     return 0;
@@ -291,6 +305,7 @@ static int choose_keys(struct getting *g)
 
 static void count_keys(struct getting *g, const struct tierce__got *got)
 {
+    TIERCE_ASSERT(got->hits <= got->count && got->count <= g->count);
     size_t asked =
         g->request->query == TIERCE__QUERY_WINDOW ? (size_t)g->request->window : g->count;
     atomic_fetch_add_explicit(&g->live->asked_keys, asked, memory_order_relaxed);
@@ -306,6 +321,7 @@ static size_t list_prefix(const struct getting *g, const struct tierce__got *got
         used[count++] = g->request->keys[i];
         hits += !tierce__mask_has(&g->request->mask, i);
     }
+    TIERCE_DASSERT(hits <= got->count && count <= g->request->count);
     return count;
 }
 
@@ -321,6 +337,7 @@ static void refresh(struct getting *g, const struct tierce__got *got)
         if (got->found[i].type != 0)
             used[count++] = g->keys[i];
     }
+    TIERCE_ASSERT(count <= g->request->count);
     if (count > 0)
         tierce__meta_index_touch(g->live->index, used, count,
                                  tierce__locator_now_us(g->live->locator));

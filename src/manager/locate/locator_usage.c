@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "manager/locate/locator_private.h"
 
 #include <errno.h>
@@ -23,12 +24,14 @@ static const struct {
 
 const char *tierce__rejection_name(enum tierce__rejection reason)
 {
+    TIERCE_ASSERT(reason < TIERCE__REJECTIONS);
     return rejections[reason].name;
 }
 
 void tierce__live_count_rejected(struct tierce__live *live, enum tierce__rejection reason,
                                  size_t keys)
 {
+    TIERCE_ASSERT(reason < TIERCE__REJECTIONS);
     atomic_fetch_add_explicit(&live->rejected_keys[reason], keys, memory_order_relaxed);
 }
 
@@ -161,6 +164,7 @@ int tierce__locator_add_counters(struct tierce__locator *locator,
 
 void tierce__live_keep_counters(struct tierce__live *live)
 {
+    tierce__lock_assert_held(&live->locator->lock);
     struct tierce__locator *locator = live->locator;
     struct group_counters *counters = find_counters(locator, live->instance.group_name);
     struct tierce__meta_index_stats stats;
@@ -172,6 +176,8 @@ void tierce__live_keep_counters(struct tierce__live *live)
 
 void tierce__locator_reset_counters(struct tierce__locator *locator)
 {
+    tierce__lock_assert_held(&locator->lock);
+    TIERCE_ASSERT(!locator->is_open);
     drop_counters(locator, NULL);
     locator->departures++;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/notes.h"
 
+#include "base/assert.h"
 #include "base/bytes.h"
 
 #include <errno.h>
@@ -27,6 +28,7 @@ static unsigned char *room_for(struct tierce__note_writer *w, size_t count)
         w->room = room;
     }
     w->used += count;
+    TIERCE_ASSERT(w->used <= w->room);
     return w->bytes + w->used - count;
 }
 
@@ -97,6 +99,7 @@ void tierce__note_put_places(struct tierce__note_writer *w, const struct tierce_
 
 int tierce__note_finish(struct tierce__note_writer *w, const void **out, size_t *bytes)
 {
+    TIERCE_ASSERT(w->error <= 0 && w->used <= w->room);
     if (w->error < 0)
         return w->error;
     *out = w->bytes;
@@ -108,11 +111,13 @@ int tierce__note_finish(struct tierce__note_writer *w, const void **out, size_t 
 
 void tierce__note_refuse(struct tierce__note_reader *r, int error)
 {
+    TIERCE_ASSERT(error < 0);
     r->error = r->error < 0 ? r->error : error;
 }
 
 static const unsigned char *take(struct tierce__note_reader *r, size_t count)
 {
+    TIERCE_DASSERT(r->error <= 0);
     if (r->error == 0 && count > r->left)
         r->error = TIERCE_E_FORMAT;
     if (r->error < 0)

@@ -31,6 +31,7 @@ void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *cla
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
+    TIERCE_ASSERT(live->claims.count > 0);
     tierce__map_remove(&live->claims, &claim->node);
 }
 
@@ -71,6 +72,7 @@ static uint64_t session_hash(const char *id)
 int tierce__live_put_session(struct tierce__live *live, struct tierce__session *session)
 {
     tierce__lock_assert_held(&live->lock);
+    TIERCE_ASSERT(session->deadline.place == 0);
     int rc =
         tierce__deadline_set(&live->deadlines, &session->deadline, tierce__due(session->due_us));
     if (rc < 0)
@@ -95,6 +97,7 @@ struct tierce__session *tierce__live_session(const struct tierce__live *live, co
 void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session)
 {
     tierce__lock_assert_held(&live->lock);
+    TIERCE_ASSERT(live->sessions.count > 0 && session->deadline.place != 0);
     tierce__map_remove(&live->sessions, &session->node);
     tierce__deadline_unset(&live->deadlines, &session->deadline);
     uint64_t *writing = &live->writing_by_slot[tierce__meta_type_slot(session->type)];
@@ -126,6 +129,7 @@ static void write_key(struct tierce__note_writer *w, const struct tierce__sessio
 int tierce__session_write(const struct tierce__session *session, struct tierce__arena *arena,
                           const void **out, size_t *bytes)
 {
+    TIERCE_ASSERT(session->count > 0 && session->count <= UINT32_MAX);
     struct tierce__note_writer w = {.arena = arena};
     tierce__note_put8(&w, TIERCE__NOTE_VERSION);
     tierce__note_put_bytes(&w, session->id, TIERCE__SESSION_ID_BYTES);
