@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
@@ -106,12 +107,14 @@ static struct item *take_item(struct cache_shard *shard, uint64_t mixed)
         return NULL;
     struct item *item = item_of(entry);
     tierce__list_remove(&item->uses);
+    TIERCE_DASSERT(shard->bytes >= item_bytes(item));
     shard->bytes -= item_bytes(item);
     return item;
 }
 
 static void drop_oldest(struct cache_shard *shard)
 {
+    TIERCE_DASSERT(!tierce__list_empty(&shard->uses));
     struct item *oldest = TIERCE__CONTAINER_OF(shard->uses.prev, struct item, uses);
     tierce__free(take_item(shard, entry_of(oldest)->number));
 }
@@ -124,6 +127,7 @@ void tierce__meta_cache_destroy(struct tierce__meta_cache *cache)
         struct cache_shard *shard = &cache->shards[i];
         while (!tierce__list_empty(&shard->uses))
             drop_oldest(shard);
+        TIERCE_ASSERT(shard->bytes == 0 && shard->table.count == 0);
         tierce__table_fini(&shard->table);
         tierce__lock_fini(&shard->latch);
     }
@@ -250,6 +254,7 @@ void tierce__meta_cache_stats(struct tierce__meta_cache *cache,
         out->hits += shard->hits;
         out->misses += shard->misses;
         out->bytes += shard->bytes + shard->table.memory;
+        TIERCE_DASSERT((shard->bytes == 0) == tierce__list_empty(&shard->uses));
         tierce__lock_drop(&shard->latch);
     }
 }

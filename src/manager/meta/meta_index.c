@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "manager/meta/meta_cache.h"
 #include "manager/meta/meta_index_private.h"
 #include "manager/api/spans.h"
@@ -40,6 +41,7 @@ static int make_shards(struct tierce__meta_index *index)
 int tierce__meta_index_open(struct tierce__meta_index **out, struct tierce__meta_space *space,
                             const struct tierce__meta_index_opts *opts)
 {
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
     uint32_t shards = opts->shards;
     if (shards == 0 || shards > SHARDS_MAX || (shards & (shards - 1)) != 0)
         return TIERCE_E_ARGUMENT;
@@ -124,6 +126,7 @@ static int get_cached(struct tierce__meta_index *index, const int64_t *keys, siz
             continue;
         if (rc < 0)
             return rc;
+        TIERCE_DASSERT(misses.count <= i);
         misses.keys[misses.count] = keys[i];
         misses.tickets[misses.count] = tierce__meta_cache_ticket(index->cache, keys[i]);
         misses.at[misses.count++] = i;
@@ -165,6 +168,7 @@ int64_t tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_
     size_t step = STEP_MIN;
     for (size_t done = 0; done < count;) {
         size_t n = count - done < step ? count - done : step;
+        TIERCE_ASSERT(n > 0 && n <= STEP_MAX);
         int rc = tierce__meta_index_get(index, keys + done, n, arena, records + done, found);
         if (rc < 0)
             return rc;

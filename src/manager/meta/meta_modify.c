@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "manager/meta/meta_cache.h"
 #include "manager/meta/meta_index_private.h"
@@ -120,12 +121,14 @@ static size_t step_end(const struct call *call, size_t from)
         while (to < call->count && call->places[to].shard == shard)
             to++;
     }
+    TIERCE_ASSERT(to > from && to <= call->count);
     return to;
 }
 
 /* Returns the first occurrence of a key at or after `from`, or NULL. */
 static struct place *find_place(const struct call *call, size_t from, uint64_t mixed)
 {
+    TIERCE_DASSERT(from <= call->count);
     struct place wanted = {shard_of(call->index, mixed), mixed, 0};
     size_t low = from, high = call->count;
     while (low < high) {
@@ -148,6 +151,7 @@ static int compare_questions(const void *a, const void *b)
 
 static int plan_step(struct step *step)
 {
+    TIERCE_ASSERT(step->from < step->to && step->to <= step->call->count);
     struct call *call = step->call;
     size_t count = step->to - step->from;
     step->works = scratch(step, count, sizeof(*step->works));
@@ -164,6 +168,8 @@ static int plan_step(struct step *step)
             step->keys_locks[step->keys_lock_count++] = &call->index->shards[place->shard].keys;
         step->questions[i] = (struct question){place->index, &step->works[step->work_count - 1]};
     }
+    TIERCE_ASSERT(step->work_count > 0 && step->work_count <= count);
+    TIERCE_ASSERT(step->keys_lock_count > 0 && step->keys_lock_count <= step->work_count);
     qsort(step->questions, count, sizeof(*step->questions), compare_questions);
     return 0;
 }
@@ -172,11 +178,13 @@ static int plan_step(struct step *step)
 
 static uint32_t version_of(const struct tierce__meta_index *index, uint32_t shard)
 {
+    TIERCE_DASSERT(shard < index->shard_count);
     return atomic_load_explicit(&index->shards[shard].version, memory_order_acquire);
 }
 
 static int read_works(struct step *step)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     struct tierce__meta_index *index = step->call->index;
     int64_t *keys = scratch(step, step->work_count, sizeof(*keys));
     struct tierce__record *records = scratch(step, step->work_count, sizeof(*records));
@@ -211,11 +219,13 @@ static bool claim_key(struct tierce__meta_index *index)
 
 static void unclaim_keys(struct tierce__meta_index *index, int64_t count)
 {
+    TIERCE_ASSERT(count > 0);
     atomic_fetch_sub_explicit(&index->keys_claimed, count, memory_order_relaxed);
 }
 
 static int decide_put(struct call *call, struct work *work, const struct tierce__record *record)
 {
+    TIERCE_ASSERT(!work->is_claimed || !work->was_there);
     if (!work->is_there && !work->was_there) {
         if (!claim_key(call->index))
             return TIERCE_E_LIMIT;
@@ -228,6 +238,7 @@ static int decide_put(struct call *call, struct work *work, const struct tierce_
 
 static void decide_delete(struct call *call, struct work *work)
 {
+    TIERCE_ASSERT(!work->is_claimed || !work->was_there);
     if (work->is_claimed)
         unclaim_keys(call->index, 1);
     work->is_claimed = false;
@@ -238,6 +249,7 @@ static void decide_delete(struct call *call, struct work *work)
 
 static int decide_one(struct call *call, const struct question *question)
 {
+    TIERCE_DASSERT(question->index < call->count);
     struct work *work = question->work;
     struct tierce__record record = work->now;
     switch (call->change->modify(call->change->arg, question->index, call->keys[question->index],
@@ -257,6 +269,7 @@ static int decide_one(struct call *call, const struct question *question)
 
 static int decide(struct step *step)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     struct call *call = step->call;
     size_t count = step->to - step->from;
     for (size_t i = 0; i < count; i++)
@@ -300,6 +313,8 @@ static struct work *find_work(struct step *step, const struct delta *delta)
 /* Changes a parent's count: in its own work if this step has one, else in a delta. */
 static void add_delta(struct step *step, int64_t parent, int64_t change)
 {
+    TIERCE_ASSERT(step->delta_count < 2 * step->work_count);
+    TIERCE_DASSERT(change == 1 || change == -1);
     uint64_t mixed = tierce__meta_mix(parent);
     struct delta delta = {parent, mixed, shard_of(step->call->index, mixed), change};
     struct work *work = find_work(step, &delta);
@@ -330,6 +345,7 @@ static void merge_deltas(struct step *step)
         if (sum.change != 0)
             deltas[count++] = sum;
     }
+    TIERCE_ASSERT(count <= step->delta_count);
     step->delta_count = count;
 }
 
@@ -367,6 +383,7 @@ static int compare_shards(const void *a, const void *b)
 
 static int take_children_locks(struct step *step)
 {
+    TIERCE_ASSERT(step->children_lock_count == 0);
     size_t limit = step->work_count + step->delta_count, count = 0;
     uint32_t *shards = scratch(step, limit, sizeof(*shards));
     step->children_locks = scratch(step, limit, sizeof(struct tierce__lock *));
@@ -377,6 +394,7 @@ static int take_children_locks(struct step *step)
             shards[count++] = step->works[i].place->shard;
     for (size_t i = 0; i < step->delta_count; i++)
         shards[count++] = step->deltas[i].shard;
+    TIERCE_ASSERT(count <= limit);
     qsort(shards, count, sizeof(*shards), compare_shards);
     for (size_t i = 0; i < count; i++)
         if (i == 0 || shards[i] != shards[i - 1])
@@ -408,6 +426,7 @@ static int read_counts(struct step *step)
         works[count] = work;
         keys[count++] = tierce__meta_unmix(work->place->mixed);
     }
+    TIERCE_ASSERT(count >= step->delta_count && count <= limit);
     if (count == 0)
         return 0;
     int rc =
@@ -444,6 +463,7 @@ static uint32_t children_before(const struct call *call, const struct work *work
 
 static int fill_batch(struct step *step)
 {
+    TIERCE_ASSERT(step->batch.put_count + step->batch.delete_count == 0);
     struct tierce__meta_batch *batch = &step->batch;
     step->puts = scratch(step, step->work_count + step->delta_count, sizeof(*step->puts));
     step->deletes = scratch(step, step->work_count, sizeof(*step->deletes));
@@ -466,6 +486,8 @@ static int fill_batch(struct step *step)
         parent.children = add_children(parent.children, step->deltas[i].change);
         step->puts[batch->put_count++] = (struct tierce__meta_put){step->deltas[i].key, parent};
     }
+    TIERCE_ASSERT(batch->put_count <= step->work_count + step->delta_count);
+    TIERCE_ASSERT(batch->delete_count <= step->work_count);
     batch->puts = step->puts;
     batch->deletes = step->deletes;
     return 0;
@@ -533,6 +555,7 @@ static void leave_pending(struct step *step)
         if (step->parents_found[i] || step->deltas[i].change < 0)
             continue;
         struct place *place = find_place(step->call, step->to, step->deltas[i].mixed);
+        TIERCE_DASSERT(step->deltas[i].change > 0);
         if (place != NULL)
             step->call->pending[place - step->call->places] += step->deltas[i].change;
         else if (change->lost != NULL)
@@ -561,6 +584,7 @@ static int write_step(struct step *step)
 /* Releases claims of keys that were not stored, and of keys that were removed. */
 static void settle_claims(struct step *step, bool is_written)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     int64_t gone = 0;
     for (size_t i = 0; i < step->work_count; i++) {
         const struct work *work = &step->works[i];
@@ -616,6 +640,7 @@ int tierce__meta_index_settle(struct tierce__meta_index *index)
 
 static void fail_from(struct call *call, size_t from, int rc)
 {
+    TIERCE_ASSERT(rc < 0 && from <= call->count);
     for (size_t i = from; i < call->count; i++)
         call->status[call->places[i].index] = rc;
 }

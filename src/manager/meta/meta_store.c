@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/map.h"
 #include "base/mix.h"
 #include "manager/meta/meta_store_private.h"
@@ -84,6 +85,7 @@ static int sample_by_draws(uint64_t *random, size_t count, int64_t *out, size_t 
     tierce__numbers_fini(&drawn);
     if (rc < 0)
         return rc;
+    TIERCE_ASSERT(n <= count);
     *found = n;
     return 0;
 }
@@ -99,6 +101,7 @@ static int sample_by_scan(struct tierce__meta_space *space, size_t limit, uint64
     size_t n = 0;
     int rc = space->ops->scan(space, &cursor, limit, all, &n);
     if (rc == 0) {
+        TIERCE_ASSERT(n <= limit);
         for (*found = 0; *found < count && *found < n; ++*found) {
             size_t other = *found + (size_t)(tierce__random_next(random) % (n - *found));
             out[*found] = all[other];

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/map.h"
@@ -46,8 +47,10 @@ static bool add(struct part *part, uint64_t hash, const struct tierce__touch *to
 {
     uint32_t n = part->table.count;
     tierce__lock_assert_held(&part->lock);
+    TIERCE_ASSERT(n <= PART_ENTRIES_MAX);
     TIERCE__NUMBERS_FOR_EACH (it, &part->table, (uint32_t)hash) {
         struct tierce__touch *entry = &part->entries[it.number];
+        TIERCE_DASSERT(it.number < n);
         if (entry->space != touch->space || entry->key != touch->key)
             continue;
         entry->uses += entry->uses < UINT32_MAX;
@@ -95,6 +98,7 @@ static void hand_on(struct tierce__touches *touches)
         tierce__lock_take(&part->lock);
         struct tierce__touch *entries = part->entries;
         size_t count = part->table.count;
+        TIERCE_ASSERT(count <= PART_ENTRIES_MAX);
         part->entries = touches->taken;
         touches->taken = entries;
         if (count > 0)
@@ -170,6 +174,7 @@ void tierce__touches_stop(struct tierce__touches *touches)
     if (touches == NULL)
         return;
     tierce__lock_take(&touches->lock);
+    TIERCE_ASSERT(!touches->is_stopping);
     touches->is_stopping = true;
     tierce__cond_signal(&touches->wake);
     tierce__lock_drop(&touches->lock);

@@ -61,12 +61,14 @@ static const uint8_t *take_bytes(struct reader *reader, uint64_t bytes)
     }
     const uint8_t *taken = reader->at;
     reader->at += bytes;
+    TIERCE_DASSERT(reader->at <= reader->end);
     return taken;
 }
 
 /* Accepts only the shortest form, so that equal records have equal bytes. */
 static uint64_t take_varint(struct reader *reader, uint64_t max)
 {
+    TIERCE_DASSERT(reader->at <= reader->end);
     uint64_t value = 0;
     for (unsigned i = 0; i < VARINT_BYTES_MAX && reader->at < reader->end; i++) {
         uint64_t byte = *reader->at++;
@@ -102,6 +104,7 @@ static size_t location_size(const struct tierce__location *location)
                    varint_size(location->place_count);
     for (uint16_t i = 0; i < location->place_count; i++)
         bytes += place_size(&location->places[i]);
+    TIERCE_DASSERT(bytes >= LOCATION_BYTES_MIN);
     return bytes;
 }
 
@@ -170,6 +173,7 @@ void tierce__record_write(const struct tierce__record *record, void *out)
         at = write_text(at, record->key_text, record->key_text_bytes);
     for (uint16_t i = 0; i < record->location_count; i++)
         at = write_location(at, &record->locations[i]);
+    TIERCE_DASSERT((size_t)(at - bytes) == tierce__record_size(record));
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */

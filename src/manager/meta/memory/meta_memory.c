@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/lock.h"
 #include "manager/meta/meta_store_private.h"
 #include "manager/meta/memory/meta_table.h"
@@ -61,6 +62,7 @@ static struct shard *shard_of(struct memory_space *space, uint64_t mixed)
 
 static struct shard *notes_of(struct memory_space *space, uint8_t kind)
 {
+    TIERCE_ASSERT(kind < TIERCE__NOTE_KINDS);
     return &space->shards[SHARDS + kind];
 }
 
@@ -205,6 +207,7 @@ struct group {
 
 static void group_keys(struct group *group, const int64_t *keys, size_t count)
 {
+    TIERCE_DASSERT(count > 0 && count <= GROUP_KEYS);
     uint16_t ends[SHARDS] = {0}, at = 0;
     group->run_count = 0;
     if (count == 1) { /* calls with few keys skip the loop over all shards */
@@ -243,6 +246,7 @@ static void prefetch_run(const struct tierce__table *table, const struct group *
 static int get_run(struct shard *shard, const struct group *group, unsigned from, unsigned to,
                    struct tierce__arena *arena, struct tierce__record *records, bool *found)
 {
+    TIERCE_DASSERT(from < to && to <= GROUP_KEYS);
     int rc = 0;
     tierce__lock_take(&shard->latch);
     prefetch_run(&shard->table, group, from, to);
@@ -279,6 +283,7 @@ static int memory_get(struct tierce__meta_space *base, const int64_t *keys, size
 static void touch_run(struct shard *shard, const struct group *group, unsigned from, unsigned to,
                       int64_t now_us)
 {
+    TIERCE_DASSERT(from < to && to <= GROUP_KEYS);
     tierce__lock_take(&shard->latch);
     prefetch_run(&shard->table, group, from, to);
     for (unsigned i = from; i < to; i++) {
@@ -324,6 +329,7 @@ static void take_entry(struct shard *shard, uint64_t number)
 {
     tierce__lock_take(&shard->latch);
     struct tierce__table_entry *taken = tierce__table_take(&shard->table, number);
+    TIERCE_DASSERT(shard->memory >= memory_of(taken));
     shard->memory -= memory_of(taken);
     tierce__lock_drop(&shard->latch);
     tierce__free(taken);
@@ -411,6 +417,7 @@ static int memory_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t
         tierce__lock_take(&shard->latch);
         n += tierce__table_scan(&shard->table, from > first ? from : first, limit - n,
                                 (uint64_t *)keys + n);
+        TIERCE_ASSERT(n <= limit);
         tierce__lock_drop(&shard->latch);
     }
     *cursor = n == limit && n > 0 ? (uint64_t)keys[n - 1] + 1 : 0;

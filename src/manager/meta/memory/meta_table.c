@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 enum {
     BITS_MIN = 3,
@@ -17,6 +18,7 @@ enum {
 
 static size_t bucket_index(const struct tierce__table *table, unsigned bits, uint64_t number)
 {
+    TIERCE_DASSERT(bits >= BITS_MIN && table->skip_bits + bits < 64);
     return (size_t)((number << table->skip_bits) >> (64 - bits));
 }
 
@@ -50,6 +52,7 @@ static bool make_buckets(struct tierce__table_buckets *out, unsigned bits)
 
 int tierce__table_init(struct tierce__table *table, unsigned skip_bits)
 {
+    TIERCE_ASSERT(skip_bits + BITS_MAX < 64);
     *table = (struct tierce__table){.skip_bits = skip_bits};
     if (!make_buckets(&table->now, BITS_MIN))
         return -ENOMEM;
@@ -77,6 +80,7 @@ void tierce__table_fini(struct tierce__table *table)
 
 static void move_bucket(struct tierce__table *table)
 {
+    TIERCE_DASSERT(table->moved < (size_t)1 << table->old.bits);
     struct tierce__table_entry **old = &table->old.heads[table->moved], *next;
     for (struct tierce__table_entry *entry = *old; entry != NULL; entry = next) {
         struct tierce__table_entry **head =
@@ -92,6 +96,7 @@ static void move_bucket(struct tierce__table *table)
 /* Running out of memory for buckets is not a failure: chains get longer, or memory stays in use. */
 static void begin_move(struct tierce__table *table, unsigned bits)
 {
+    TIERCE_ASSERT(bits >= BITS_MIN && bits <= BITS_MAX);
     struct tierce__table_buckets buckets;
     if (!make_buckets(&buckets, bits))
         return;
@@ -117,6 +122,7 @@ static void advance(struct tierce__table *table)
         move_bucket(table);
     if (table->moved < end)
         return;
+    TIERCE_DASSERT(table->memory >= memory_of((void *)table->old.heads));
     table->memory -= memory_of((void *)table->old.heads);
     tierce__free((void *)table->old.heads);
     table->old = (struct tierce__table_buckets){0};
@@ -182,6 +188,7 @@ struct tierce__table_entry *tierce__table_take(struct tierce__table *table, uint
     struct tierce__table_entry *entry = *at;
     if (entry == NULL)
         return NULL;
+    TIERCE_ASSERT(table->count > 0);
     *at = entry->next;
     entry->next = NULL;
     table->count--;
@@ -203,6 +210,7 @@ static uint64_t run_end(const struct tierce__table *table, uint64_t number)
 
 static size_t insert_sorted(uint64_t *numbers, size_t count, size_t limit, uint64_t number)
 {
+    TIERCE_DASSERT(count <= limit);
     size_t at = count;
     while (at > 0 && numbers[at - 1] > number)
         at--;
@@ -235,6 +243,7 @@ size_t tierce__table_scan(const struct tierce__table *table, uint64_t from, size
             break;
         from = end + 1;
     }
+    TIERCE_ASSERT(count <= limit);
     return count;
 }
 
