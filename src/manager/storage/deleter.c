@@ -48,6 +48,7 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion)
 {
     if (deletion == NULL)
         return;
+    TIERCE_ASSERT(deletion->deadline.place == 0); /* it is in no queue */
     struct tierce__live *live = deletion->live;
     struct tierce__arena arena = deletion->arena; /* it lies in it */
     tierce__arena_clear(&arena);
@@ -57,6 +58,7 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion)
 /* A record may have several locations, so there may be more items than keys. */
 static int make_room(struct tierce__deletion *deletion)
 {
+    TIERCE_ASSERT(deletion->count <= deletion->room);
     if (deletion->count < deletion->room)
         return 0;
     size_t room = deletion->room * 2 + 1;
@@ -77,6 +79,7 @@ int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
     int rc = make_room(deletion);
     if (rc < 0)
         return rc;
+    TIERCE_ASSERT(deletion->count < deletion->room);
     struct tierce__deletion_item *item = &deletion->items[deletion->count];
     struct tierce__spec_place *places =
         tierce__arena_calloc(&deletion->arena, (size_t)location->place_count + 1, sizeof(*places));
@@ -98,6 +101,7 @@ int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
 
 int tierce__deletion_write(struct tierce__deletion *deletion, struct tierce__meta_note *note)
 {
+    TIERCE_ASSERT(deletion->count <= UINT32_MAX);
     struct tierce__note_writer w = {.arena = &deletion->arena};
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
     tierce__note_put8(&w, TIERCE__NOTE_VERSION);
@@ -144,6 +148,7 @@ int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *li
     struct tierce__deletion *deletion = tierce__deletion_create(live, count);
     if (deletion == NULL)
         return -ENOMEM;
+    TIERCE_ASSERT(count <= deletion->room);
     deletion->note = note->number;
     deletion->due_us = due_us;
     deletion->reusable_us = reusable_us;
@@ -249,6 +254,7 @@ static struct part *part_of(struct doing *d, const struct tierce__location *loca
         if (part->number == location->storage && part->storage == storage)
             return part;
     }
+    TIERCE_ASSERT(d->part_count < d->deletion->count);
     d->parts[d->part_count] =
         (struct part){.number = location->storage, .type = location->type, .storage = storage};
     return &d->parts[d->part_count++];
@@ -283,6 +289,7 @@ static int make_parts(struct doing *d)
     for (size_t i = 0; i < deletion->count; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
         for (size_t p = 0; p < location->place_count; p++) {
+            TIERCE_DASSERT(of[i]->count < of[i]->room);
             places[of[i]->first + of[i]->count++] = location->places[p];
             of[i]->bytes += location->places[p].bytes;
         }
@@ -294,6 +301,7 @@ static int make_parts(struct doing *d)
  * which a late writer may have created again. */
 static int find_empty(struct doing *d, struct part *part, bool *is_empty)
 {
+    TIERCE_ASSERT(part->count == part->room && !part->is_given);
     if (!d->deletion->is_sweep) {
         int rc = tierce__places_give(
             d->deletion->live->places,
@@ -336,6 +344,7 @@ static int delete_part(struct doing *d, struct part *part)
         else
             count++;
     }
+    TIERCE_ASSERT(count <= part->count);
     if (rc < 0 || count == 0)
         return rc;
     rc = tierce__storages_delete(live->locator->opts.storages, part->storage, paths, count, status);
@@ -354,6 +363,7 @@ static int delete_part(struct doing *d, struct part *part)
 /* Drops the note, or rewrites it for the second deletion; frees the slots in the same batch. */
 static int write_end(struct doing *d)
 {
+    TIERCE_ASSERT(d->note_count > 0 && d->note_count <= d->notes_max);
     struct tierce__deletion *deletion = d->deletion;
     bool again = deletion->sweep_us != 0 && !deletion->is_sweep;
     d->notes[0] =
@@ -388,6 +398,7 @@ static void settle(struct doing *d, bool is_done)
 /* Looks for the note of a batch with an unknown outcome. -ENOENT: it was not written. */
 static int end_doubt(struct doing *d)
 {
+    TIERCE_ASSERT(d->deletion->is_doubtful && !d->deletion->is_sweep);
     struct tierce__deletion *deletion = d->deletion;
     struct tierce__live *live = deletion->live;
     struct tierce__meta_space *space = live->space;
@@ -431,6 +442,7 @@ static int was_ended(struct doing *d)
 /* Settles an end with an unknown outcome. 1: it was written; 0: it was not, and is repeated. */
 static int end_again(struct doing *d)
 {
+    TIERCE_ASSERT(d->deletion->is_end_doubtful);
     int ended = was_ended(d);
     if (ended < 0)
         return ended;
@@ -445,6 +457,7 @@ static int end_again(struct doing *d)
 
 static int delete_parts(struct doing *d)
 {
+    TIERCE_ASSERT(!d->deletion->is_doubtful && !d->deletion->is_end_doubtful);
     int rc = 0;
     for (size_t i = 0; i < d->part_count && rc == 0; i++)
         rc = delete_part(d, &d->parts[i]);
@@ -489,6 +502,7 @@ static int64_t back_off_us(uint32_t tries)
 
 static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
 {
+    tierce__lock_assert_held(&deleter->lock);
     struct tierce__deadline *first = tierce__deadlines_first(&deleter->waiting);
     if (first == NULL || first->at > tierce__due(tierce__locator_now_us(deleter->locator)))
         return NULL;
@@ -502,6 +516,8 @@ static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
 static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion *deletion,
                        int64_t due_us)
 {
+    tierce__lock_assert_held(&deleter->lock);
+    TIERCE_ASSERT(deletion->deadline.place == 0);
     int rc = tierce__deadline_set(&deleter->waiting, &deletion->deadline, tierce__due(due_us));
     if (rc < 0)
         tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off", "no memory for the queue");
@@ -522,6 +538,8 @@ static void forget_keys(struct tierce__deletion *deletion)
  * queued. */
 static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *deletion, int rc)
 {
+    tierce__lock_assert_held(&deleter->lock);
+    TIERCE_ASSERT(deleter->executing > 0);
     deleter->executing--;
     if (rc < 0) {
         deleter->stats.failed_tries++;
@@ -553,6 +571,7 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
                     "instance=%s locations=%zu error=%s; it will be retried",
                     deletion->live->instance.id, deletion->count, tierce_error_name(rc));
     tierce__lock_take(&deleter->lock);
+    TIERCE_ASSERT(deleter->executing > 0);
     deleter->stats.orphaned_locations += orphans;
     if (never_was)
         deleter->executing--;
@@ -716,6 +735,7 @@ void tierce__deleter_destroy(struct tierce__deleter *deleter)
         return;
     end_threads(deleter);
     tierce__deleter_drop(deleter);
+    TIERCE_ASSERT(deleter->executing == 0 && deleter->waiting.count == 0);
     tierce__deadlines_fini(&deleter->waiting);
     tierce__cond_fini(&deleter->idle);
     tierce__cond_fini(&deleter->wake);

@@ -83,6 +83,7 @@ static struct job *make_job(const char *const *paths, size_t count, bool measure
 static void drop_reference(struct tierce__storage_worker *worker)
 {
     tierce__lock_assert_held(&worker->lock);
+    TIERCE_ASSERT(worker->references > 0);
     bool is_last = --worker->references == 0;
     tierce__lock_drop(&worker->lock);
     if (!is_last)
@@ -99,6 +100,8 @@ static void drop_reference(struct tierce__storage_worker *worker)
  * see the start time. */
 static void begin(struct tierce__storage_worker *worker)
 {
+    tierce__lock_assert_held(&worker->lock);
+    TIERCE_ASSERT(worker->busy_ns == 0);
     worker->busy_ns = tierce__now_ns();
     tierce__lock_drop(&worker->lock);
 }
@@ -106,12 +109,15 @@ static void begin(struct tierce__storage_worker *worker)
 static void got_on(struct tierce__storage_worker *worker)
 {
     tierce__lock_take(&worker->lock);
+    TIERCE_ASSERT(worker->busy_ns != 0);
     worker->busy_ns = 0;
     tierce__cond_broadcast(&worker->got_on);
 }
 
 static void do_job(struct tierce__storage_worker *worker)
 {
+    tierce__lock_assert_held(&worker->lock);
+    TIERCE_ASSERT(!tierce__list_empty(&worker->jobs));
     struct job *job = TIERCE__CONTAINER_OF(worker->jobs.next, struct job, node);
     TIERCE_ASSERT(worker->current == NULL);
     tierce__list_remove(&job->node);
@@ -125,6 +131,7 @@ static void do_job(struct tierce__storage_worker *worker)
         got_on(worker);
         job->status[job->done++] = rc;
     }
+    TIERCE_ASSERT(worker->current == job && job->done <= job->count);
     worker->current = NULL;
     if (job->is_left)
         free_job(job);
@@ -132,6 +139,8 @@ static void do_job(struct tierce__storage_worker *worker)
 
 static void do_probe(struct tierce__storage_worker *worker)
 {
+    tierce__lock_assert_held(&worker->lock);
+    TIERCE_ASSERT(!worker->report.is_probing);
     struct tierce__storage_report *report = &worker->report;
     char why[128] = "";
     double used_share = -1;
@@ -168,6 +177,7 @@ static void *run(void *arg)
         else if (!worker->wants_probe)
             (void)tierce__cond_wait(&worker->wanted, &worker->lock, TIERCE__DEADLINE_NEVER);
     }
+    TIERCE_ASSERT(worker->is_ending && tierce__list_empty(&worker->jobs));
     worker->has_ended = true;
     tierce__cond_broadcast(&worker->got_on);
     drop_reference(worker);
@@ -222,12 +232,14 @@ void tierce__storage_worker_end(struct tierce__storage_worker *worker)
 /* Returns whether the current driver call takes longer than the time limit. */
 static bool hangs(const struct tierce__storage_worker *worker)
 {
+    tierce__lock_assert_held(&worker->lock);
     return worker->busy_ns != 0 && tierce__now_ns() - worker->busy_ns >= worker->timeout_ns;
 }
 
 /* Waits for progress of the thread; returns false if it hangs. */
 static bool wait_for_it(struct tierce__storage_worker *worker)
 {
+    tierce__lock_assert_held(&worker->lock);
     uint64_t from_ns = worker->busy_ns != 0 ? worker->busy_ns : tierce__now_ns();
     return tierce__cond_wait(&worker->got_on, &worker->lock, from_ns + worker->timeout_ns) ||
            !hangs(worker);
@@ -266,6 +278,7 @@ void tierce__storage_worker_hold(struct tierce__storage_worker *worker)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
+    TIERCE_ASSERT(worker->references > 0);
     worker->references++;
     tierce__lock_drop(&worker->lock);
 }
@@ -287,6 +300,7 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
     }
     while (is_asked && job->done < count && wait_for_it(worker))
         continue;
+    TIERCE_ASSERT(job->done <= count);
     bool is_current = worker->current == job;
     for (size_t i = 0; i < count; i++)
         status[i] = i < job->done ? job->status[i] : TIERCE_E_DOWN;

@@ -96,6 +96,7 @@ static int make_unit(struct unit **out, const struct tierce__storages *storages,
 
 static struct unit **find_unit(struct tierce__storages *storages, uint16_t number)
 {
+    tierce__lock_assert_held(&storages->lock);
     struct unit **at = &storages->units;
     while (*at != NULL && (*at)->number != number)
         at = &(*at)->next;
@@ -110,6 +111,7 @@ static void set_unwell(struct tierce__storages *storages, uint16_t number, bool 
 /* Removes a unit from the list and ends its worker. */
 static void retire(struct tierce__storages *storages, struct unit **at)
 {
+    tierce__lock_assert_held(&storages->lock);
     struct unit *unit = *at;
     *at = unit->next;
     unit->next = storages->retired;
@@ -121,6 +123,7 @@ static void retire(struct tierce__storages *storages, struct unit **at)
 /* Joins the units that have ended; with `all`, detaches those that hang. */
 static void reap(struct tierce__storages *storages, bool all)
 {
+    tierce__lock_assert_held(&storages->lock);
     for (struct unit **at = &storages->retired; *at != NULL;) {
         struct unit *unit = *at;
         if (!tierce__storage_worker_has_ended(unit->worker, all) && !all) {
@@ -138,6 +141,7 @@ static void reap(struct tierce__storages *storages, bool all)
 static int take_unit(struct unit **out, struct tierce__storages *storages,
                      const struct tierce__storage *storage, bool is_current, char why[128])
 {
+    tierce__lock_assert_held(&storages->lock);
     struct unit **at = find_unit(storages, storage->number), *unit = NULL;
     if (*at != NULL && is_current) {
         char *config = config_of(storage);
@@ -157,6 +161,7 @@ static int take_unit(struct unit **out, struct tierce__storages *storages,
         set_unwell(storages, unit->number, false);
         at = &storages->units;
     }
+    TIERCE_ASSERT((*at)->number == storage->number);
     *out = *at;
     return 0;
 }
@@ -181,6 +186,7 @@ static void say_unmade(struct tierce__storages *storages, const struct tierce__s
 /* Updates the units from the registry. If memory runs out, the rest follows later. */
 static void refresh(struct tierce__storages *storages)
 {
+    tierce__lock_assert_held(&storages->lock);
     uint64_t version = tierce__registry_version(storages->opts.registry);
     if (version == storages->version)
         return;
@@ -223,6 +229,7 @@ struct change {
 /* Requests a probe if it is due, and reads the last result; true if the health has changed. */
 static bool look_after(struct tierce__storages *storages, struct unit *unit, struct change *out)
 {
+    tierce__lock_assert_held(&storages->lock);
     struct tierce__storage_report report;
     uint64_t interval_ns = storages->opts.probe_interval_ms * TIERCE__MS_NS;
     if (!unit->ops->is_reached)
@@ -256,6 +263,7 @@ static void tell(const struct tierce__storages *storages, const struct change *c
 /* Returns the n-th unit, or NULL. The list may change while the lock is not held. */
 static struct unit *unit_at(struct tierce__storages *storages, size_t n)
 {
+    tierce__lock_assert_held(&storages->lock);
     struct unit *unit = storages->units;
     while (unit != NULL && n-- > 0)
         unit = unit->next;
@@ -267,6 +275,7 @@ static uint32_t tick_ms(const struct tierce__storages_opts *opts)
     uint32_t tick = (opts->probe_interval_ms < opts->probe_timeout_ms ? opts->probe_interval_ms
                                                                       : opts->probe_timeout_ms) /
                     4;
+    TIERCE_ASSERT(opts->probe_interval_ms > 0 && opts->probe_timeout_ms > 0);
     return tick < TICK_MS_MIN ? TICK_MS_MIN : tick > TICK_MS_MAX ? TICK_MS_MAX : tick;
 }
 
