@@ -91,6 +91,7 @@ int tierce__calendar_add(struct tierce__calendar *calendar, int64_t key, int64_t
         second->entries = grown;
         second->room = room;
     }
+    TIERCE_ASSERT(second->count < second->room);
     second->entries[second->count++] = (struct tierce__calendar_entry){key, stored_us};
     calendar->entries++;
     return 0;
@@ -104,8 +105,10 @@ size_t tierce__calendar_take(struct tierce__calendar *calendar, int64_t now_us,
         return 0;
     struct tierce__calendar_second *second =
         TIERCE__CONTAINER_OF(first, struct tierce__calendar_second, deadline);
+    TIERCE_ASSERT(second->count > 0 && most > 0);
     size_t count = second->count < most ? second->count : most;
     memcpy(out, second->entries + (second->count - count), count * sizeof(*out));
+    TIERCE_ASSERT(calendar->entries >= count);
     second->count -= count;
     calendar->entries -= count;
     if (second->count == 0)
@@ -136,6 +139,7 @@ int64_t tierce__group_ttl_us(const struct tierce__group *group)
 {
     int64_t usual_s = group->reclaim_policy == TIERCE__RECLAIM_TTL ? TTL_USUAL_S : 0;
     int64_t ttl_s = group->ttl_s > 0 ? group->ttl_s : usual_s;
+    TIERCE_ASSERT(ttl_s >= 0);
     return (ttl_s < TIERCE__TTL_S_MAX ? ttl_s : TIERCE__TTL_S_MAX) * SECOND_US;
 }
 
@@ -239,6 +243,7 @@ static void enter_again(struct tierce__live *live, int64_t key, int64_t at_us)
 static bool has_expired(void *arg, size_t i, int64_t key, const struct tierce__record *record)
 {
     struct looking *l = arg;
+    TIERCE_ASSERT(l->gone_count <= l->gone_max && l->again_count <= l->count);
     (void)i;
     if (tierce__record_due_us(record, l->how->ttl_us) > l->now_us) {
         if (l->again_count < l->count)
@@ -256,10 +261,12 @@ static bool has_expired(void *arg, size_t i, int64_t key, const struct tierce__r
 
 static void remove_expired(struct looking *l)
 {
+    TIERCE_ASSERT(l->count > 0);
     struct tierce__removed removed = {0};
     struct tierce__removal how = {
         .due_us = l->now_us + l->how->delay_us, .wanted = has_expired, .wanted_arg = l};
     int rc = tierce__live_remove(l->live, l->keys, l->count, &how, &removed);
+    TIERCE_ASSERT(l->gone_count <= l->gone_max && l->again_count <= l->count);
     l->expired->blocks += removed.keys;
     l->expired->locations += removed.locations;
     l->expired->bytes += removed.bytes;
@@ -300,6 +307,7 @@ static int look_at_entries(struct looking *l, struct tierce__calendar_entry *ent
         entries[n] = entries[i];
         keys[n++] = entries[i].key;
     }
+    TIERCE_ASSERT(n > 0 && n <= count);
     int rc = space->ops->get(space, keys, n, &l->arena, records, found);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         int64_t stored_us = entries[i].stored_us;
@@ -343,6 +351,7 @@ static bool begin_calendar(struct tierce__live *live, int64_t ttl_us)
 /* Scans some more keys of the instance. */
 static int scan_keys(struct looking *l)
 {
+    TIERCE_ASSERT(l->live->is_scanning);
     struct tierce__live *live = l->live;
     struct tierce__meta_space *space = tierce__meta_index_space(live->index);
     int64_t keys[AT_ONCE];
@@ -353,6 +362,7 @@ static int scan_keys(struct looking *l)
     if (records == NULL)
         return -ENOMEM;
     int rc = space->ops->scan(space, &cursor, AT_ONCE, keys, &count);
+    TIERCE_ASSERT(count <= AT_ONCE);
     if (rc == 0 && count > 0)
         rc = space->ops->get(space, keys, count, &l->arena, records, found);
     for (size_t i = 0; rc == 0 && i < count; i++) {
@@ -386,6 +396,7 @@ void tierce__live_expire_blocks(struct tierce__live *live, const struct tierce__
         tierce__lock_take(&live->lock);
         count = tierce__calendar_take(&live->calendar, l.now_us, entries, AT_ONCE);
         tierce__lock_drop(&live->lock);
+        TIERCE_ASSERT(count <= AT_ONCE);
         if (count == 0)
             break;
         rc = look_at_entries(&l, entries, count);

@@ -43,6 +43,7 @@ static struct tierce__hole *find(const struct tierce__holes *holes, int64_t key)
 
 static int put(struct tierce__holes *holes, int64_t key, uint32_t children, uint64_t note)
 {
+    tierce__lock_assert_held(&holes->lock);
     struct tierce__hole *hole = find(holes, key);
     TIERCE_ASSERT(children != 0);
     if (hole == NULL) {
@@ -61,6 +62,7 @@ static void take_out(struct tierce__holes *holes, struct tierce__hole *hole)
 {
     if (hole == NULL)
         return;
+    TIERCE_ASSERT(holes->map.count > 0);
     tierce__map_remove(&holes->map, &hole->node);
     tierce__free(hole);
 }
@@ -84,6 +86,7 @@ static void lose_child(struct tierce__holes *holes, int64_t parent)
 
 static int add_note(struct tierce__holes *holes, uint64_t number)
 {
+    tierce__lock_assert_held(&holes->lock);
     if (holes->note_count == holes->note_room) {
         size_t room = holes->note_room == 0 ? ROOM_FIRST : holes->note_room * 2;
         uint64_t *grown = tierce__realloc(holes->notes, room * sizeof(*grown));
@@ -92,6 +95,7 @@ static int add_note(struct tierce__holes *holes, uint64_t number)
         holes->notes = grown;
         holes->note_room = room;
     }
+    TIERCE_ASSERT(holes->note_count < holes->note_room);
     holes->notes[holes->note_count++] = number;
     return 0;
 }
@@ -116,6 +120,7 @@ int tierce__gone_write(const struct tierce__gone *gone, size_t count, uint64_t n
     uint32_t holes = 0;
     for (size_t i = 0; i < count; i++)
         holes += gone[i].children > 0;
+    TIERCE_ASSERT(holes > 0 && holes <= count);
     *out = (struct tierce__meta_note){.kind = TIERCE__NOTE_HOLES, .number = number};
     tierce__note_put8(&w, TIERCE__NOTE_VERSION);
     tierce__note_put32(&w, holes);
@@ -203,6 +208,7 @@ int tierce__live_find_holes(struct tierce__live *live)
 
 static bool is_needed(const struct tierce__holes *holes, uint64_t note)
 {
+    tierce__lock_assert_held(&holes->lock);
     TIERCE__MAP_FOR_EACH (node, &holes->map) {
         if (hole_of(node)->note == note)
             return true;
@@ -229,6 +235,7 @@ int tierce__live_drop_hole_notes(struct tierce__live *live)
                 notes[count++] =
                     (struct tierce__meta_note){.kind = TIERCE__NOTE_HOLES, .number = number};
         }
+        TIERCE_ASSERT(kept + count == holes->note_count);
         holes->note_count = kept;
         tierce__lock_drop(&holes->lock);
         if (count > 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
@@ -47,6 +48,7 @@ static void answer(struct waiting *waiting)
 /* LATER held. Returns a reply that is due, or whose caller is gone. */
 static struct waiting *take_due(struct tierce__later *later)
 {
+    tierce__lock_assert_held(&later->lock);
     uint64_t now_ns = tierce__now_ns();
     TIERCE__LIST_FOR_EACH (it, &later->waiting) {
         struct waiting *waiting = TIERCE__CONTAINER_OF(it, struct waiting, node);
@@ -113,6 +115,7 @@ void tierce__later_destroy(struct tierce__later *later)
 {
     if (later == NULL)
         return;
+    TIERCE_ASSERT(tierce__list_empty(&later->waiting));
     tierce__cond_fini(&later->wake);
     tierce__lock_fini(&later->lock);
     tierce__free(later);

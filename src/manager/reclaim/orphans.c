@@ -2,6 +2,7 @@
 #include "manager/reclaim/orphans.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/log.h"
 #include "manager/locate/locator_private.h"
 
@@ -50,6 +51,7 @@ static int find_open(struct tierce__live *live, int64_t *keys, size_t *count,
             keys[open++] = keys[i];
     }
     tierce__lock_drop(&live->lock);
+    TIERCE_ASSERT(open <= *count);
     *count = open;
     return 0;
 }
@@ -74,6 +76,7 @@ static int add_link(struct tierce__orphan_sweep *sweep, int64_t key, int64_t par
         sweep->links = grown;
         sweep->link_room = room;
     }
+    TIERCE_ASSERT(sweep->link_count < sweep->link_room);
     sweep->links[sweep->link_count++] = (struct tierce__orphan_link){key, parent};
     return 0;
 }
@@ -81,6 +84,7 @@ static int add_link(struct tierce__orphan_sweep *sweep, int64_t key, int64_t par
 static int scan_page(struct tierce__live *live, struct tierce__arena *arena)
 {
     struct tierce__orphan_sweep *sweep = &live->sweep;
+    TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_SCAN);
     int64_t keys[AT_ONCE];
     bool found[AT_ONCE];
     size_t count = 0;
@@ -90,6 +94,7 @@ static int scan_page(struct tierce__live *live, struct tierce__arena *arena)
     if (records == NULL)
         return -ENOMEM;
     int rc = live->space->ops->scan(live->space, &cursor, AT_ONCE, keys, &count);
+    TIERCE_ASSERT(count <= AT_ONCE);
     if (rc == 0 && count > 0)
         rc = live->space->ops->get(live->space, keys, count, arena, records, found);
     for (size_t i = 0; rc == 0 && i < count; i++) {
@@ -125,6 +130,7 @@ static size_t first_link(const struct tierce__orphan_sweep *sweep, int64_t paren
         else
             high = middle;
     }
+    TIERCE_DASSERT(low <= sweep->link_count);
     return low;
 }
 
@@ -134,6 +140,7 @@ static void take_children(struct tierce__orphan_sweep *sweep, int64_t parent, bo
     for (size_t i = first_link(sweep, parent);
          i < sweep->link_count && sweep->links[i].parent == parent && !is_taken[i]; i++) {
         is_taken[i] = true;
+        TIERCE_ASSERT(sweep->victim_count < sweep->link_count);
         sweep->victims[sweep->victim_count++] = sweep->links[i].key;
     }
 }
@@ -142,6 +149,7 @@ static void take_children(struct tierce__orphan_sweep *sweep, int64_t parent, bo
 static int find_victims(struct tierce__live *live, struct tierce__arena *arena)
 {
     struct tierce__orphan_sweep *sweep = &live->sweep;
+    TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_FIND);
     int64_t *holes;
     size_t count;
     tierce__arena_reset(arena);
@@ -182,6 +190,7 @@ struct removing {
 static bool is_orphan(void *arg, size_t i, int64_t key, const struct tierce__record *record)
 {
     struct removing *r = arg;
+    TIERCE_ASSERT(r->gone_count <= r->gone_max);
     (void)i;
     bool goes = record->has_parent && record->stored_us <= r->sweep->began_us;
     for (size_t l = 0; goes && l < record->location_count && r->gone_count < r->gone_max; l++) {
@@ -198,6 +207,7 @@ static int remove_some(struct tierce__live *live, const struct tierce__orphan_sw
 {
     enum { LOCATIONS_MAX = 4 }; /* locations per block, on average, that are reported */
     struct tierce__orphan_sweep *sweep = &live->sweep;
+    TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_REMOVE && sweep->victim_count > 0);
     size_t count = sweep->victim_count < AT_ONCE ? sweep->victim_count : AT_ONCE;
     struct removing removing = {.sweep = sweep, .gone_max = count * LOCATIONS_MAX};
     struct tierce__removed removed = {0};
@@ -228,6 +238,7 @@ static int remove_some(struct tierce__live *live, const struct tierce__orphan_sw
 static int end_sweep(struct tierce__live *live, int64_t now_us)
 {
     struct tierce__orphan_sweep *sweep = &live->sweep;
+    TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_REMOVE && sweep->victim_count == 0);
     for (size_t i = 0; i < sweep->hole_count; i++)
         tierce__holes_close(&live->holes, sweep->holes[i]);
     int64_t pause_us = (now_us - sweep->began_us) * PAUSE_SHARE;
@@ -242,6 +253,7 @@ static int end_sweep(struct tierce__live *live, int64_t now_us)
 static int begin_sweep(struct tierce__live *live, struct tierce__arena *arena, int64_t now_us)
 {
     struct tierce__orphan_sweep *sweep = &live->sweep;
+    TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_IDLE);
     int64_t *holes;
     size_t count;
     int rc = list_open(live, arena, &holes, &count);

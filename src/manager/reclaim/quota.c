@@ -180,9 +180,11 @@ struct sums {
 static int find_sums(struct sums *out, struct tierce__quota *quota,
                      const struct tierce__quota_at *at)
 {
+    tierce__lock_assert_held(&quota->lock);
     enum tierce__storage_type type =
         tierce__storage_type_quota((enum tierce__storage_type)at->type);
     out->slot = tierce__meta_type_slot((uint8_t)type);
+    TIERCE_ASSERT(out->slot < 16);
     out->group = make_account(&quota->groups, at->group);
     out->shared = out->group != NULL ? out->group->shared : NULL;
     out->storage = &quota->storages[tierce__meta_storage_slot(at->storage)];
@@ -194,6 +196,7 @@ static int find_sums(struct sums *out, struct tierce__quota *quota,
  * may be damaged. The sum then becomes 0, and the difference is logged. */
 static void count(struct sums *sums, enum tierce__quota_state state, uint64_t bytes, bool add)
 {
+    TIERCE_ASSERT(state < TIERCE__QUOTA_STATES);
     uint64_t lacking = 0;
     uint64_t *all[] = {
         &sums->group->use.by_state[state],
@@ -236,6 +239,7 @@ static void want(struct sums *sums, size_t limit, uint64_t most, uint64_t bytes)
         sums->shared != NULL ? &sums->shared->use.wanted : NULL,
         &sums->storage->wanted,
     };
+    TIERCE_ASSERT(limit < sizeof(places) / sizeof(places[0]));
     if (places[limit] != NULL && bytes <= most && *places[limit] < bytes)
         *places[limit] = bytes;
 }
@@ -270,6 +274,7 @@ int tierce__quota_reserve(struct tierce__quota *quota, const struct tierce__quot
     size_t n = 0;
     while (n < amounts && bytes[n] <= room[least] - all)
         all += bytes[n++];
+    TIERCE_ASSERT(all <= room[least] && n <= amounts);
     count(&sums, TIERCE__QUOTA_WRITING, all, true);
     *reserved = n;
     *limit = n < amounts ? names[least] : NULL;
@@ -283,6 +288,7 @@ out:
 /* Maps the index's type slot to the quota's type slot. */
 static uint32_t quota_slot(uint32_t slot)
 {
+    TIERCE_ASSERT(slot < 16);
     return slot == tierce__meta_type_slot(TIERCE__STORAGE_VCNS_3FS)
                ? tierce__meta_type_slot(
                      (uint8_t)tierce__storage_type_quota(TIERCE__STORAGE_VCNS_3FS))
@@ -293,6 +299,7 @@ int tierce__quota_add(struct tierce__quota *quota, const char *group,
                       enum tierce__quota_state state, const uint64_t by_type[16],
                       const uint64_t by_storage[TIERCE__META_STORAGE_SLOTS])
 {
+    TIERCE_ASSERT(state < TIERCE__QUOTA_STATES);
     struct sums sums;
     struct tierce__quota_at at = {.group = group};
     tierce__lock_take(&quota->lock);
@@ -312,6 +319,7 @@ int tierce__quota_add(struct tierce__quota *quota, const char *group,
 void tierce__quota_move(struct tierce__quota *quota, const struct tierce__quota_at *at,
                         enum tierce__quota_state from, enum tierce__quota_state to, uint64_t bytes)
 {
+    TIERCE_ASSERT(from < TIERCE__QUOTA_STATES && to <= TIERCE__QUOTA_STATES && from != to);
     struct sums sums;
     tierce__lock_take(&quota->lock);
     int rc = find_sums(&sums, quota, at);

@@ -76,6 +76,7 @@ double tierce__reclaimer_watermark_bytes(const struct tierce__group *group)
     double limit = capacity_of(group) * tierce__reclaimer_watermark_share(group);
     if (group->trigger_used_bytes > 0 && (double)group->trigger_used_bytes < limit)
         limit = (double)group->trigger_used_bytes;
+    TIERCE_ASSERT(limit >= 0);
     return limit;
 }
 
@@ -357,10 +358,12 @@ static void *run(void *arg)
     while (!reclaimer->is_ending) {
         size_t removed = 0;
         if (!reclaimer->is_paused) {
+            TIERCE_ASSERT(!reclaimer->is_working);
             reclaimer->is_working = true;
             tierce__lock_drop(&reclaimer->lock);
             removed = work(reclaimer, false);
             tierce__lock_take(&reclaimer->lock);
+            TIERCE_ASSERT(reclaimer->is_working);
             reclaimer->is_working = false;
             tierce__cond_broadcast(&reclaimer->idle);
         }

@@ -2,6 +2,7 @@
 #include "manager/reclaim/victims.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mix.h"
@@ -85,6 +86,7 @@ static void add_member(void *arg, struct tierce__live *live)
         t->members = grown;
         t->member_room = room;
     }
+    TIERCE_ASSERT(t->member_count < t->member_room);
     tierce__live_hold(live);
     t->members[t->member_count++] = (struct member){live, group, stats.keys};
     t->keys += stats.keys;
@@ -128,6 +130,7 @@ static uint32_t hash_of(uint32_t member, int64_t key)
 static uint32_t find_candidate(const struct taking *t, uint32_t member, int64_t key)
 {
     TIERCE__NUMBERS_FOR_EACH (it, &t->table, hash_of(member, key)) {
+        TIERCE_DASSERT(it.number < t->count);
         const struct candidate *c = &t->candidates[it.number];
         if (c->key == key && c->member == member)
             return it.number;
@@ -139,6 +142,7 @@ static void add_candidate(struct taking *t, uint32_t member,
                           const struct tierce__policy_ops *policy, int64_t key,
                           const struct tierce__record *record)
 {
+    TIERCE_ASSERT(member < t->member_count && t->count <= t->room);
     const struct tierce__need *need = t->opts->need;
     size_t wanted = 0;
     if (t->count == t->room || find_candidate(t, member, key) != NONE)
@@ -156,6 +160,7 @@ static void add_candidate(struct taking *t, uint32_t member,
         wanted++;
         c->bytes += tierce__location_bytes(&record->locations[l]);
     }
+    TIERCE_ASSERT(wanted <= record->location_count);
     c->is_whole = wanted == record->location_count;
     /* Blocks that follow it are checked in choose, for every policy. */
     struct tierce__policy_history history = {.stored = tierce__due(record->stored_us),
@@ -169,6 +174,7 @@ static void add_candidate(struct taking *t, uint32_t member,
 /* Samples keys of a member; all keys if they fit. */
 static int draw_from(struct taking *t, uint32_t member, size_t wanted)
 {
+    TIERCE_ASSERT(member < t->member_count && wanted > 0);
     struct member *m = &t->members[member];
     struct tierce__meta_space *space = tierce__meta_index_space(m->live->index);
     int64_t *keys = tierce__arena_alloc(&t->arena, wanted * sizeof(*keys));
@@ -182,6 +188,7 @@ static int draw_from(struct taking *t, uint32_t member, size_t wanted)
         rc = space->ops->get(space, keys, drawn, &t->arena, records, found);
     if (rc < 0)
         return rc;
+    TIERCE_ASSERT(drawn <= wanted);
     t->stats->sampled_keys += drawn;
     const struct tierce__policy_ops *policy = policy_of(t, m);
     for (size_t i = 0; i < drawn; i++) {
@@ -229,6 +236,7 @@ static int draw(struct taking *t)
  * can be evicted together. */
 static int climb_member(struct taking *t, uint32_t member, size_t from, size_t end, bool leaves)
 {
+    TIERCE_ASSERT(member < t->member_count && from < end && end <= t->count);
     struct member *m = &t->members[member];
     struct tierce__meta_space *space = tierce__meta_index_space(m->live->index);
     int64_t *keys = tierce__arena_alloc(&t->arena, (end - from) * sizeof(*keys));
@@ -243,6 +251,7 @@ static int climb_member(struct taking *t, uint32_t member, size_t from, size_t e
             (!leaves || c->followers == 0) && find_candidate(t, member, c->record->parent) == NONE)
             keys[count++] = c->record->parent;
     }
+    TIERCE_ASSERT(count <= end - from);
     int rc = count > 0 ? space->ops->get(space, keys, count, &t->arena, records, found) : 0;
     const struct tierce__policy_ops *policy = policy_of(t, m);
     for (size_t i = 0; rc == 0 && i < count; i++) {
@@ -302,6 +311,7 @@ static void push(struct heap *heap, struct candidate *c)
 
 static struct candidate *pop(struct heap *heap)
 {
+    TIERCE_ASSERT(heap->count > 0);
     struct candidate *top = heap->items[0], *last = heap->items[--heap->count];
     size_t at = 0;
     for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
@@ -334,6 +344,7 @@ struct leaving {
 static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__record *record)
 {
     struct leaving *l = arg;
+    TIERCE_ASSERT(l->gone_count <= l->gone_max);
     const struct candidate *c = l->chosen[l->removed->offset + i];
     const struct tierce__record *drawn = c->record;
     bool unused = !c->is_held && record->used_us <= drawn->used_us && record->uses <= drawn->uses &&
@@ -379,6 +390,7 @@ static void submit(struct taking *t, const struct member *member, struct candida
                                   .wanted_location = is_wanted,
                                   .wanted_arg = &leaving};
     int rc = tierce__live_remove(member->live, keys, count, &how, &removed);
+    TIERCE_ASSERT(leaving.gone_count <= leaving.gone_max && leaving.idle_count <= count);
     if (rc < 0)
         tierce__log(TIERCE_LOG_WARN, "manager.reclaim_failed", "instance=%s error=%s",
                     member->live->instance.id, tierce_error_name(rc));
@@ -423,6 +435,7 @@ static size_t choose(const struct taking *t, struct candidate **out, struct cand
             push(&heap, c);
     }
     size_t most = t->is_exact ? t->count : (could + SLICE - 1) / SLICE;
+    TIERCE_ASSERT(heap.count <= t->count);
     while (heap.count > 0 && n < most && (bytes < t->bytes_left || n < t->keys_left)) {
         struct candidate *c = pop(&heap);
         struct candidate *parent =
@@ -434,6 +447,7 @@ static size_t choose(const struct taking *t, struct candidate **out, struct cand
         if (--parent->followers == 0 && parent->is_whole)
             push(&heap, parent);
     }
+    TIERCE_ASSERT(n <= t->count);
     return n;
 }
 
@@ -449,6 +463,7 @@ static bool any_may_leave(const struct taking *t)
 /* Processes one sample; returns the number of evicted blocks. */
 static uint64_t pass(struct taking *t)
 {
+    TIERCE_ASSERT(t->keys > 0 && t->member_count > 0);
     uint64_t before = t->stats->blocks;
     tierce__arena_reset(&t->arena);
     if (draw(t) < 0)
