@@ -92,12 +92,20 @@ bool tierce__elector_leads(const struct tierce__elector *elector)
 static void set_leads(struct tierce__elector *elector, bool leads)
 {
     tierce__lock_assert_held(&elector->lock);
+    TIERCE_ASSERT(!leads || elector->has_lease);
+    TIERCE_ASSERT(!leads || elector->state == PROMOTING || elector->state == LEADING);
     atomic_store_explicit(&elector->leads_until_ns, leads ? elector->lease_until_ns : 0,
                           memory_order_release);
 }
 
 static void move_to(struct tierce__elector *elector, enum state state)
 {
+    tierce__lock_assert_held(&elector->lock);
+    TIERCE_ASSERT(state != PROMOTING || elector->state == FOLLOWING);
+    TIERCE_ASSERT(state != LEADING || elector->state == PROMOTING);
+    TIERCE_ASSERT(state != DEMOTING || elector->state == PROMOTING || elector->state == LEADING);
+    TIERCE_ASSERT(state != RESIGNING || elector->state == PROMOTING || elector->state == DEMOTING);
+    TIERCE_ASSERT(state != FOLLOWING || elector->state == RESIGNING);
     elector->state = state;
     tierce__cond_broadcast(&elector->changed);
 }
@@ -105,6 +113,7 @@ static void move_to(struct tierce__elector *elector, enum state state)
 /* Returns whether this node holds the lease and may act as the leader. */
 static bool may_lead(const struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     return elector->has_lease && !elector->is_resigning && !elector->is_stopping &&
            boot_ns() < elector->lease_until_ns;
 }
@@ -114,13 +123,16 @@ static bool may_lead(const struct tierce__elector *elector)
 /* The lease is counted from before the call that acquired or renewed it. */
 static void note_lease(struct tierce__elector *elector, uint64_t from_ns)
 {
+    tierce__lock_assert_held(&elector->lock);
     elector->has_lease = true;
     elector->lease_until_ns = from_ns + ms_ns(elector, 1) - ms_ns(elector, MARGIN);
     elector->renew_ns = from_ns + ms_ns(elector, RENEWALS);
+    TIERCE_ASSERT(elector->renew_ns <= elector->lease_until_ns);
 }
 
 static void campaign(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(elector->state == FOLLOWING && !elector->has_lease);
     char other[TIERCE__LEASE_HOLDER_BYTES] = "";
     uint64_t token = 0, from_ns = boot_ns();
     tierce__lock_drop(&elector->lock);
@@ -147,6 +159,7 @@ static void campaign(struct tierce__elector *elector)
 
 static void look(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(elector->state == FOLLOWING && !elector->has_lease);
     char holder[TIERCE__LEASE_HOLDER_BYTES] = "";
     elector->look_ns = boot_ns() + LOOK_MS * TIERCE__MS_NS;
     tierce__lock_drop(&elector->lock);
@@ -157,6 +170,7 @@ static void look(struct tierce__elector *elector)
 
 static void renew(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(elector->has_lease && elector->state != FOLLOWING && elector->state != RESIGNING);
     uint64_t from_ns = boot_ns();
     tierce__lock_drop(&elector->lock);
     int rc = elector->lease->ops->renew(elector->lease, elector->lease_ms);
@@ -172,6 +186,7 @@ static void renew(struct tierce__elector *elector)
  * the holder. */
 static void give(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     elector->has_lease = false;
     tierce__lock_drop(&elector->lock);
     elector->lease->ops->give(elector->lease);
@@ -181,6 +196,7 @@ static void give(struct tierce__elector *elector)
 /* Other nodes may campaign before this node does so again. */
 static void put_off(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     int64_t delay_ms = atomic_load_explicit(&elector->campaign_delay_ms, memory_order_relaxed);
     delay_ms = delay_ms < DELAY_MS_MAX ? delay_ms : DELAY_MS_MAX;
     int64_t least_ms = elector->has_failed ? elector->lease_ms : 2 * elector->interval_ms;
@@ -190,6 +206,7 @@ static void put_off(struct tierce__elector *elector)
 
 static void resign(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(elector->state == RESIGNING);
     bool was_lost = !elector->has_lease;
     give(elector);
     if (!was_lost)
@@ -202,6 +219,7 @@ static void resign(struct tierce__elector *elector)
 /* One iteration of the keeper, by the state. */
 static void turn(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     if (elector->has_lease && elector->state != RESIGNING && boot_ns() >= elector->renew_ns)
         renew(elector);
     if (elector->state == LEADING) {
@@ -231,6 +249,7 @@ static void *keep(void *arg)
             (void)tierce__cond_wait(&elector->changed, &elector->lock,
                                     tierce__deadline_in_ms(elector->interval_ms));
     }
+    TIERCE_ASSERT(elector->state == FOLLOWING && !elector->has_lease);
     tierce__cond_broadcast(&elector->changed);
     tierce__lock_drop(&elector->lock);
     return NULL;
@@ -240,6 +259,7 @@ static void *keep(void *arg)
 
 static void call_promote(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(elector->state == PROMOTING);
     uint64_t fence = elector->fence;
     if (!may_lead(elector)) {
         move_to(elector, RESIGNING);
@@ -253,6 +273,7 @@ static void call_promote(struct tierce__elector *elector)
     else
         tierce__log(TIERCE_LOG_INFO, "leadership_begins", "fence=%llu", (unsigned long long)fence);
     tierce__lock_take(&elector->lock);
+    TIERCE_ASSERT(elector->state == PROMOTING);
     elector->has_failed = rc < 0;
     if (rc < 0) {
         move_to(elector, RESIGNING);
@@ -266,6 +287,7 @@ static void call_promote(struct tierce__elector *elector)
 
 static void call_demote(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(elector->state == DEMOTING);
     uint64_t fence = elector->fence;
     bool was_lost = !elector->has_lease;
     tierce__lock_drop(&elector->lock);
@@ -273,6 +295,7 @@ static void call_demote(struct tierce__elector *elector)
                 "fence=%llu lost=%d", (unsigned long long)fence, was_lost);
     elector->demote(elector->arg);
     tierce__lock_take(&elector->lock);
+    TIERCE_ASSERT(elector->state == DEMOTING);
     move_to(elector, RESIGNING);
 }
 
@@ -327,6 +350,7 @@ static void end_threads(struct tierce__elector *elector)
     tierce__lock_drop(&elector->lock);
     pthread_join(elector->keeper, NULL);
     pthread_join(elector->caller, NULL);
+    TIERCE_ASSERT(elector->state == FOLLOWING && !elector->has_lease);
 }
 
 static int start_threads(struct tierce__elector *elector)

@@ -86,6 +86,7 @@ static void bytes_of(char *out, size_t size, struct tierce__text json, const cha
 static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, const char *body,
                    struct tierce__json_doc *out)
 {
+    TIERCE_ASSERT(endpoint < lease->endpoint_count);
     char url[URL_BYTES], why[256];
     struct tierce__curl_answer answer = {0};
     snprintf(url, sizeof(url), "%s://%s/v3/%s", lease->protocol, lease->endpoints[endpoint], path);
@@ -260,6 +261,7 @@ static void etcd_give(struct tierce__lease *base)
 static int create(struct etcd_lease *lease, const struct seen *seen, uint64_t token,
                   char other[TIERCE__LEASE_HOLDER_BYTES])
 {
+    TIERCE_ASSERT(lease->id[0] != '\0');
     struct request request;
     struct tierce__json_doc reply = {0};
     char text[ID_BYTES], id[ID_BYTES];
@@ -321,6 +323,7 @@ static int etcd_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
 
 static int keep_alive(struct etcd_lease *lease)
 {
+    TIERCE_ASSERT(lease->id[0] != '\0');
     char left[ID_BYTES];
     int rc = ask(lease, "lease/keepalive", "ID", lease->id, "result.TTL", left);
     return rc != 0 ? rc : left[0] == '\0' || strcmp(left, "0") == 0 ? TIERCE_E_REFUSED : 0;
@@ -397,6 +400,7 @@ static int parse(struct etcd_lease *lease, const char *rest, char why[256])
 /* The endpoints share the time. */
 static int make_client(struct etcd_lease *lease, uint32_t timeout_ms)
 {
+    TIERCE_ASSERT(lease->endpoint_count > 0 && lease->endpoint_count <= ENDPOINTS_MAX);
     uint32_t each_ms = timeout_ms / (uint32_t)lease->endpoint_count;
     return tierce__curl_create(
         &lease->client, &(struct tierce__curl_opts){.timeout_ms = each_ms > 0 ? each_ms : 1});

@@ -74,6 +74,7 @@ static void init_cells(void)
 /* NULL: no memory. */
 static struct cell *find_cell(const char *name)
 {
+    tierce__lock_assert_held(&cells_lock);
     struct cell *cell = cells;
     while (cell != NULL && strcmp(cell->name, name) != 0)
         cell = cell->next;
@@ -121,6 +122,7 @@ static void memory_close(struct tierce__lease *lease)
 
 static bool is_held(const struct cell *cell)
 {
+    tierce__lock_assert_held(&cells_lock);
     return cell->until_ns > tierce__now_ns();
 }
 
