@@ -49,6 +49,7 @@ static const struct tierce__fields catalog_fields = {
 /* The key of a kind's list in the JSON. */
 static const char *key_of(enum tierce__registry_kind kind)
 {
+    TIERCE_DASSERT(kind < TIERCE__KINDS);
     return catalog_rows[CATALOG_ROWS - TIERCE__KINDS + kind].path;
 }
 
@@ -67,6 +68,7 @@ void *tierce__catalog_entry(const struct tierce__catalog *catalog, enum tierce__
 
 const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kind)
 {
+    TIERCE_DASSERT(kind < TIERCE__KINDS);
     return *(char *const *)(const void *)((const char *)entry + kinds[kind]->name);
 }
 
@@ -98,6 +100,8 @@ int tierce__catalog_copy(struct tierce__catalog **out, const struct tierce__cata
 
 void tierce__catalog_put(struct tierce__catalog *catalog)
 {
+    TIERCE_ASSERT(catalog == NULL ||
+                  atomic_load_explicit(&catalog->references, memory_order_relaxed) > 0);
     /* acq_rel: the thread that frees the catalog sees that all other readers have finished. */
     if (catalog == NULL ||
         atomic_fetch_sub_explicit(&catalog->references, 1, memory_order_acq_rel) != 1)
@@ -127,6 +131,7 @@ static size_t position_of(const struct tierce__catalog *catalog, enum tierce__re
         else
             to = middle;
     }
+    TIERCE_DASSERT(from <= catalog->lists[kind].count);
     return from;
 }
 
@@ -170,6 +175,7 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
         return;
     char *at = tierce__catalog_entry(catalog, kind, i);
     tierce__model_clear(at, kinds[kind]);
+    TIERCE_ASSERT(list->count > i);
     list->count--;
     memmove(at, at + size, (list->count - i) * size);
 }
@@ -218,6 +224,7 @@ static uint64_t number_of(const struct tierce__catalog *catalog, enum tierce__re
 static bool has_number(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                        size_t before, uint64_t number)
 {
+    TIERCE_DASSERT(before <= catalog->lists[kind].count);
     for (size_t i = 0; i < before; i++)
         if (number_of(catalog, kind, i) == number)
             return true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/registry/model.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "manager/meta/meta_store.h"
 
 #include <errno.h>
@@ -93,6 +94,7 @@ char *tierce__storage_root(const struct tierce__storage *storage)
         if (root[used - 1] != '/')
             root[used++] = '/';
     }
+    TIERCE_ASSERT(used < size);
     root[used] = '\0';
     return root;
 }

@@ -299,6 +299,7 @@ static int own(void *object, const struct tierce__fields *fields, int rc);
 /* Replaces the list of a shallow copy by a copy; by an empty one if rc is an error. */
 static int own_list(void *object, const struct tierce__field *field, int rc)
 {
+    TIERCE_DASSERT(tierce__field_is_list(field));
     char **list = tierce__field_at(object, field);
     size_t size = field->items->size, count = *tierce__field_count(object, field);
     const char *in = *list;
@@ -370,6 +371,7 @@ void tierce__model_clear(void *object, const struct tierce__fields *fields)
 
 static bool is_same_list(const void *a, const void *b, const struct tierce__field *field)
 {
+    TIERCE_DASSERT(tierce__field_is_list(field));
     size_t count = *tierce__field_count(a, field);
     if (*tierce__field_count(b, field) != count)
         return false;
@@ -437,6 +439,7 @@ static int check(const void *object, const struct tierce__fields *fields,
 static int check_list(const void *object, const struct tierce__field *field,
                       const struct subject *outer)
 {
+    TIERCE_DASSERT(tierce__field_is_list(field));
     char list[64];
     struct subject subject = *outer;
     snprintf(list, sizeof(list), "%s.",

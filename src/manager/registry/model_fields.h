@@ -8,6 +8,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+#include "base/assert.h"
 #include "base/json_value.h"
 
 /*
@@ -85,11 +86,13 @@ static inline void *tierce__field_at(const void *object, const struct tierce__fi
 
 static inline char **tierce__field_text(const void *object, const struct tierce__field *field)
 {
+    TIERCE_DASSERT(field->kind == TIERCE__FIELD_TEXT);
     return tierce__field_at(object, field);
 }
 
 static inline size_t *tierce__field_count(const void *object, const struct tierce__field *field)
 {
+    TIERCE_DASSERT(tierce__field_is_list(field));
     return (size_t *)(void *)((char *)(uintptr_t)object + field->count_offset);
 }
 
@@ -97,6 +100,7 @@ static inline size_t *tierce__field_count(const void *object, const struct tierc
 static inline void *tierce__field_item(const void *object, const struct tierce__field *field,
                                        size_t i)
 {
+    TIERCE_DASSERT(i < *tierce__field_count(object, field));
     return *(char **)tierce__field_at(object, field) + i * field->items->size;
 }
 

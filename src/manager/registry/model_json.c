@@ -86,6 +86,7 @@ static int take_number(struct reader *r, const struct tierce__field *field,
         field->bytes == sizeof(int64_t) ? INT64_MAX : INT64_C(1) << (8 * field->bytes - is_signed);
     int64_t min = is_closed ? field->low : is_signed ? -max - (max == INT64_MAX) : 0;
     max = is_closed ? field->high : max - (max < INT64_MAX);
+    TIERCE_DASSERT(min <= max);
     if (number < min || number > max)
         return complain(r->why, field->path, "in its range");
     tierce__field_set_integer(r->object, field, number);
@@ -297,6 +298,7 @@ static void put_double(struct tierce__json_write *json, const char *key, const v
 static void put_list(struct tierce__json_write *json, const char *key, const void *object,
                      const struct tierce__field *field, enum tierce__json_form form)
 {
+    TIERCE_DASSERT(tierce__field_is_list(field));
     tierce__json_write_open(json, key, '[');
     for (size_t i = 0; i < *tierce__field_count(object, field); i++) {
         const void *item = tierce__field_item(object, field, i);

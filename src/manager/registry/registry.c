@@ -33,6 +33,7 @@ struct tierce__registry {
 /* Adds a reference to a catalog that is already held: relaxed is enough. */
 static struct tierce__catalog *share(struct tierce__catalog *catalog)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) > 0);
     atomic_fetch_add_explicit(&catalog->references, 1, memory_order_relaxed);
     return catalog;
 }
@@ -68,6 +69,7 @@ uint64_t tierce__registry_version(const struct tierce__registry *registry)
 static void publish(struct tierce__registry *registry, struct tierce__catalog *catalog)
 {
     tierce__lock_assert_held(&registry->changes);
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) > 0);
     tierce__lock_take(&registry->current_lock);
     struct tierce__catalog *old = registry->current;
     registry->current = catalog;
@@ -215,6 +217,7 @@ static int change(struct tierce__registry *registry, edit_fn *edit, const void *
 
 static int say_missing(enum tierce__registry_kind kind, const char *name, char why[256])
 {
+    TIERCE_ASSERT(kind < TIERCE__KINDS);
     snprintf(why, 256, "there is no %s %.200s", tierce__catalog_fields(kind)->noun, name);
     return -ENOENT;
 }
@@ -285,6 +288,7 @@ static int check_new(const struct tierce__catalog *catalog, enum tierce__registr
 static int check_version(const struct tierce__group *old, const struct tierce__group *group,
                          int64_t current_version, char why[256])
 {
+    TIERCE_ASSERT(strcmp(old->name, group->name) == 0);
     if (old->version == current_version && group->version > old->version)
         return 0;
     snprintf(why, 256,

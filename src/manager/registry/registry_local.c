@@ -4,6 +4,7 @@
  * It is replaced whole: written beside, synced, renamed, the folder synced.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/vfs/vfs.h"
 #include "base/file_lock.h"
 #include "manager/registry/registry_store.h"
@@ -135,6 +136,7 @@ static int take_lock(struct local *local, uint64_t fence, char why[256])
 
 static void drop_lock(const struct local *local, int fd)
 {
+    TIERCE_ASSERT(fd >= 0);
     if (fd != local->held)
         close(fd);
 }
@@ -239,6 +241,7 @@ static int write_beside(const struct local *local, const char *body, size_t byte
     char head[HEAD_BYTES_MAX];
     int n = snprintf(head, sizeof(head), "tierce-registry %d %" PRIu64 " %zu %016" PRIx64 "\n",
                      FORMAT, fence, bytes, sum_of(body, bytes, fence));
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(head));
     int rc =
         ops->open(local->vfs, &file, local->temporary, TIERCE__VFS_CREATE | TIERCE__VFS_TRUNCATE);
     if (rc != 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/registry/registry_rules.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "manager/storage/places.h"
 
 #include <errno.h>
@@ -236,6 +237,7 @@ static int check_account(void *entry, char why[256])
 
 int tierce__entry_check(enum tierce__registry_kind kind, void *entry, char why[256])
 {
+    TIERCE_ASSERT(kind < TIERCE__KINDS);
     static int (*const rules[TIERCE__KINDS])(void *entry, char why[256]) = {
         [TIERCE__KIND_STORAGE] = check_storage,
         [TIERCE__KIND_GROUP] = check_group,
