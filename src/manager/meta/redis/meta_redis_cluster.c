@@ -41,6 +41,7 @@ enum {
 static void add_redo(struct tierce__resp_pipeline *batch, struct tierce__redis_space *space,
                      const struct tierce__redis_redo *redo, size_t i, const char *era, bool raises)
 {
+    TIERCE_DASSERT(i < redo->count && redo->put_count <= redo->count);
     const char *keys[2];
     keys[0] = tierce__resp_pipeline_textf(batch, "%s%" PRId64, space->keys->data, redo->keys[i]);
     keys[1] = tierce__resp_pipeline_textf(
@@ -135,6 +136,7 @@ static int begin_era(struct tierce__redis_space *space, struct settling *settlin
 /* Writes the records of all entries. */
 static int redo_journal(struct tierce__redis_space *space, struct settling *settling)
 {
+    tierce__lock_assert_held(&space->ledger.lock);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < settling->count; i++) {
         struct tierce__redis_redo redo;
@@ -158,6 +160,7 @@ static int redo_journal(struct tierce__redis_space *space, struct settling *sett
 
 static int empty_journal(struct tierce__redis_space *space, const struct settling *settling)
 {
+    tierce__lock_assert_held(&space->ledger.lock);
     struct tierce__resp_pipeline batch;
     if (settling->count == 0)
         return 0;
@@ -172,6 +175,7 @@ static int empty_journal(struct tierce__redis_space *space, const struct settlin
 /* Batches that home has lost include their keys and counters; their records still exist. */
 static void look_for_loss(struct tierce__redis_space *space, const struct settling *settling)
 {
+    tierce__lock_assert_held(&space->ledger.lock);
     struct tierce__redis_ledger *ledger = &space->ledger;
     if (settling->last >= ledger->last)
         return;
@@ -184,6 +188,7 @@ static void look_for_loss(struct tierce__redis_space *space, const struct settli
 /* The ledger's lock is held, so that no commit runs. */
 static int work_off(struct tierce__redis_space *space)
 {
+    tierce__lock_assert_held(&space->ledger.lock);
     struct tierce__redis_ledger *ledger = &space->ledger;
     struct tierce__arena arena = {0};
     struct settling settling = {.arena = &arena};
@@ -282,6 +287,7 @@ static void note_commit(struct tierce__redis_space *space, const struct commit *
         if (!is_gone)
             ledger->finished[kept++] = ledger->finished[i];
     }
+    TIERCE_ASSERT(kept <= ledger->finished_count);
     ledger->finished_count = kept;
     if (commit->number <= commit->last) /* home has lost batches that it acknowledged */
         unsettle(space);
@@ -292,6 +298,7 @@ static void note_commit(struct tierce__redis_space *space, const struct commit *
 
 static void finish(struct tierce__redis_space *space, uint64_t number)
 {
+    TIERCE_ASSERT(number > 0);
     struct tierce__redis_ledger *ledger = &space->ledger;
     tierce__lock_take(&ledger->lock);
     if (ledger->finished_count < TIERCE__REDIS_FINISHED_MAX)
@@ -350,6 +357,8 @@ static int send_commit(struct tierce__redis_space *space, struct commit *commit,
                        const struct tierce__meta_batch *batch,
                        const struct tierce__redis_redo *redo)
 {
+    TIERCE_ASSERT(commit->finished_count <= TIERCE__REDIS_FINISHED_MAX);
+    TIERCE_ASSERT(redo->put_count <= redo->count);
     const char *entry = "";
     size_t entry_bytes = 0;
     struct tierce__resp_pipeline command;

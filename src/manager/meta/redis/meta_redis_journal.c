@@ -21,6 +21,7 @@ enum { PUT_BYTES_MIN = KEY_BYTES + TIERCE__REDIS_FIELDS * LENGTH_BYTES };
 
 static int make_room(struct tierce__redis_redo *redo, struct tierce__arena *arena)
 {
+    TIERCE_DASSERT(redo->put_count <= redo->count);
     size_t texts = redo->put_count * TIERCE__REDIS_FIELDS;
     redo->keys = tierce__arena_calloc(arena, redo->count + 1, sizeof(*redo->keys));
     redo->texts = tierce__arena_calloc(arena, texts + 1, sizeof(char *));
@@ -82,6 +83,7 @@ int tierce__redis_redo_print(const struct tierce__redis_redo *redo, struct tierc
             at += LENGTH_BYTES + n;
         }
     }
+    TIERCE_ASSERT(at == text + size);
     tierce__store_le64(text, XXH3_64bits(text + SUM_BYTES, size - SUM_BYTES));
     *out = text;
     *bytes = size;

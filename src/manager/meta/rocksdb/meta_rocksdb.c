@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log_repeat.h"
 #include "manager/meta/rocksdb/meta_rocksdb_private.h"
@@ -67,6 +68,7 @@ static int told(char *error, const char *doing)
 
 static void append_be64(struct key *key, uint64_t value)
 {
+    TIERCE_DASSERT(key->length + sizeof(value) <= sizeof(key->bytes));
     value = __builtin_bswap64(value);
     tierce__store_le64(key->bytes + key->length, value);
     key->length += sizeof(value);
@@ -89,6 +91,7 @@ static struct key record_key(uint32_t space, uint64_t mixed)
 
 static struct key note_key(uint32_t space, uint8_t kind, uint64_t number)
 {
+    TIERCE_DASSERT(kind < TIERCE__NOTE_KINDS);
     struct key key = key_of(space, TIERCE__ROCKS_NOTE);
     key.bytes[key.length++] = (char)kind;
     append_be64(&key, number);
@@ -97,6 +100,7 @@ static struct key note_key(uint32_t space, uint8_t kind, uint64_t number)
 
 static struct key counter_key(uint32_t space, unsigned counter)
 {
+    TIERCE_DASSERT(counter < TIERCE__META_COUNTERS);
     struct key key = key_of(space, TIERCE__ROCKS_COUNTER);
     key.bytes[key.length++] = (char)counter;
     return key;
@@ -329,6 +333,7 @@ static int begin_reading(struct reading *reading, size_t count)
 
 static void set_key(struct reading *reading, size_t i, struct key key)
 {
+    TIERCE_DASSERT(i < reading->count && key.length <= sizeof(key.bytes));
     reading->bytes[i] = key;
     reading->keys[i] = reading->bytes[i].bytes;
     reading->lengths[i] = key.length;
@@ -556,6 +561,7 @@ static int raise_records(rocksdb_writebatch_t *batch, const struct reading *read
 static int flush_stripe(struct tierce__rocks *rocks, unsigned stripe,
                         const struct tierce__touch *const *touches, size_t count)
 {
+    TIERCE_ASSERT(stripe < TIERCE__ROCKS_STRIPES && count > 0);
     struct reading reading;
     int rc = tierce__rocks_admit_write(rocks);
     if (rc < 0)
@@ -607,6 +613,7 @@ void tierce__rocks_flush_touches(void *arg, const struct tierce__touch *touches,
     for (unsigned s = 0; rc == 0 && s < TIERCE__ROCKS_STRIPES; from = ends[s++])
         if (ends[s] > from)
             rc = flush_stripe(rocks, s, sorted + from, ends[s] - from);
+    TIERCE_ASSERT(rc < 0 || from == count);
     tierce__free((void *)sorted);
 }
 
@@ -660,6 +667,7 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
         keys[n++] = tierce__meta_unmix(mixed);
         next = mixed + 1;
     }
+    TIERCE_ASSERT(n <= limit);
     rc = end_range(&range);
     if (rc < 0)
         return rc;
@@ -709,6 +717,7 @@ static int rocks_sample(struct tierce__meta_space *base, uint64_t *random, size_
     int failed = end_range(&draws.range);
     if (rc < 0 || failed < 0)
         return rc < 0 ? rc : failed;
+    TIERCE_ASSERT(n <= count);
     *found = n;
     return 0;
 }

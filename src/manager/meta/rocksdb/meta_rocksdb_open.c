@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "manager/meta/rocksdb/meta_rocksdb_private.h"
@@ -585,6 +586,7 @@ int tierce__rocks_open(struct tierce__rocks **out, const char *path,
 void tierce__rocks_close(struct tierce__rocks *rocks)
 {
     tierce__lock_take(&databases_lock);
+    TIERCE_ASSERT(rocks->users > 0);
     if (--rocks->users == 0) {
         struct tierce__rocks **at = &databases;
         while (*at != rocks)
