@@ -2,6 +2,7 @@
 #include "manager/manager.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/config/config_parse.h"
 #include "base/file.h"
@@ -79,6 +80,7 @@ static void write_log(void *arg, enum tierce_log_level level, const char *event,
     char stamp[TIERCE__LOG_STAMP_BYTES];
     tierce__line_put(&line, tierce__log_stamp(stamp));
     tierce__line_put(&line, " ");
+    TIERCE_ASSERT((size_t)level < sizeof(names) / sizeof(names[0]));
     tierce__line_put(&line, names[level]);
     tierce__line_put(&line, " ");
     tierce__line_put(&line, event);
@@ -232,6 +234,8 @@ static int promote(void *arg, uint64_t fence)
     struct tierce__manager *manager = &whole->manager;
     char why[256] = "";
     wait_for_elector(whole);
+    TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
+                  TIERCE__MANAGER_FOLLOWS);
     set_state(manager, TIERCE__MANAGER_LOADS);
     int rc = tierce__registry_load(manager->registry, fence, why);
     if (rc >= 0)
@@ -256,6 +260,8 @@ static int promote(void *arg, uint64_t fence)
     tierce__registry_release(manager->registry, catalog);
     tierce__reclaimer_resume(manager->reclaimer);
     set_trouble(manager, "");
+    TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
+                  TIERCE__MANAGER_LOADS);
     set_state(manager, TIERCE__MANAGER_LEADS);
     tierce__log(TIERCE_LOG_INFO, "manager.leads", "fence=%llu", (unsigned long long)fence);
     tierce__events_other(manager->events, tierce__manager_now_us(manager), manager->node_id,
@@ -267,6 +273,8 @@ static void demote(void *arg)
 {
     struct whole *whole = arg;
     struct tierce__manager *manager = &whole->manager;
+    TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
+                  TIERCE__MANAGER_LEADS);
     set_state(manager, TIERCE__MANAGER_FOLLOWS);
     tierce__reclaimer_pause(manager->reclaimer);
     tierce__locator_drop(manager->locator);
@@ -355,12 +363,14 @@ static size_t add_listener(struct whole *whole, const struct tierce__manager_con
                            const char *name, enum tierce__serve_protocol protocol, uint16_t port,
                            unsigned ports)
 {
+    TIERCE_ASSERT(whole->listener_count < LISTENERS_MAX);
     size_t index = whole->listener_count++;
     struct tierce__route *routes = whole->routes[index];
     size_t count = tierce__api_routes(&whole->manager, protocol, ports, routes);
     if (protocol == TIERCE__SERVE_HTTP) /* no two kinds of calls may share a port */
         count += tierce__admin_http_routes(
             &whole->manager, (enum tierce__rpc_port)__builtin_ctz(ports), routes + count);
+    TIERCE_ASSERT(count <= ROUTES_MAX);
     whole->listeners[index] = (struct tierce__listener){
         .protocol = protocol,
         .host = config->host,

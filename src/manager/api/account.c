@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/api/account.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 
 #include <errno.h>
@@ -27,6 +28,7 @@ struct hash {
 /* Computes hash->bytes from the other fields. */
 static int derive(struct hash *hash, const char *password)
 {
+    TIERCE_ASSERT(hash->log2_n >= 1 && hash->log2_n <= 16 && hash->r <= R);
     const uint64_t memory_max = 64u << 20;
     int ok = EVP_PBE_scrypt(password, strlen(password), hash->salt, sizeof(hash->salt),
                             1ull << hash->log2_n, hash->r, hash->p, memory_max, hash->bytes,

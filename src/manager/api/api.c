@@ -55,6 +55,7 @@ static void find_fields(void)
 
 const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id)
 {
+    TIERCE_ASSERT(id < TIERCE__RPC_COUNT);
     pthread_once(&fields_once, find_fields);
     return &all_fields[id];
 }
@@ -155,6 +156,7 @@ static void escape(char *out, size_t size, const char *text)
             out[n++] = '\\';
         out[n++] = *text;
     }
+    TIERCE_ASSERT(n < size);
     out[n] = '\0';
 }
 
@@ -183,6 +185,7 @@ static void say_not_leader(struct tierce__api_call *api)
 
 void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
 {
+    TIERCE_ASSERT(rc < 0);
     char why[TIERCE__WHY_BYTES * 2];
     const char *text = api->why[0] != '\0' ? api->why : tierce_strerror(rc);
     if (rc == -ENOENT)
@@ -319,6 +322,7 @@ static bool has_layout(const ProtobufCMessageDescriptor *a, const ProtobufCMessa
 
 int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
 {
+    TIERCE_ASSERT(meta < TIERCE__RPC_COUNT);
     TIERCE_ASSERT(has_layout(api->request->descriptor, tierce__rpcs[meta].request));
     TIERCE_ASSERT(has_layout(api->reply->descriptor, tierce__rpcs[meta].reply));
     tierce__api_meta_rows[meta].run(api);
@@ -331,6 +335,7 @@ int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id me
 
 const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id)
 {
+    TIERCE_ASSERT(id < TIERCE__RPC_COUNT);
     static const struct tierce__api_row *const tables[] = {
         tierce__api_meta_rows, tierce__api_admin_rows, tierce__api_cluster_rows,
         tierce__api_kv_rows, tierce__api_debug_rows};

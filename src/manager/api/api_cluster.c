@@ -3,6 +3,7 @@
 #include "manager/api/manager_metrics.h"
 #include "proto/kvcm/admin_service.pb-c.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -24,6 +25,7 @@ struct listing {
 
 static bool make_room(struct listing *l)
 {
+    TIERCE_ASSERT(l->reply->n_metrics <= l->room);
     if (l->reply->n_metrics < l->room)
         return true;
     size_t room = l->room == 0 ? 64 : l->room * 2;

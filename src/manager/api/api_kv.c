@@ -4,6 +4,7 @@
 #include "proto/kvcm/kv_meta_service.pb-c.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <string.h>
@@ -171,6 +172,7 @@ static void put_start(struct tierce__api_call *api)
         tierce__api_fail(api, rc, "start put");
         return;
     }
+    TIERCE_ASSERT(started.count <= request->n_keys);
     memcpy(session, started.session, sizeof(started.session));
     reply->write_session_id = session;
     reply->n_locations = started.count;
@@ -191,6 +193,7 @@ static void put_finish(struct tierce__api_call *api)
         for (size_t s = 0; s < request->locations[i]->n_location_specs; s++)
             uris[n++] = request->locations[i]->location_specs[s]->uri;
     }
+    TIERCE_ASSERT(uris == NULL || n == count);
     int rc = uris != NULL
                  ? tierce__locator_finish_entries(api->manager->locator, request->instance_id,
                                                   request->write_session_id, uris, count, api->why)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/json_write.h"
 #include "manager/api/api_model.h"
 #include "manager/locate/block_keys.h"
@@ -61,6 +62,7 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
         tierce__api_fail(api, -ENOMEM, "make keys");
         return false;
     }
+    TIERCE_ASSERT(block_size > 0);
     *out = (struct keys){.keys = made,
                          .count = tierce__block_keys(made, tokens, token_count, block_size)};
     return true;
@@ -204,6 +206,7 @@ static void get_cache_location(struct tierce__api_call *api)
         tierce__api_fail(api, rc, "get cache location");
         return;
     }
+    TIERCE_ASSERT(got.hits <= got.count && got.count <= keys.count);
     tierce__events_get(api->manager->events, tierce__manager_now_us(api->manager), &get,
                        request->token_ids, request->n_token_ids, &got);
     tierce__api_say(api, OK, "Cache locations retrieved successfully");
@@ -236,6 +239,7 @@ static void get_cache_meta(struct tierce__api_call *api)
     if (rc == 0 && (found == NULL || texts == NULL || reply->metas == NULL))
         rc = -ENOMEM;
     for (size_t i = 0; rc == 0 && i < count; i++) {
+        TIERCE_ASSERT((size_t)looked[i].state < sizeof(states) / sizeof(states[0]));
         found[i] = looked[i].found;
         snprintf(texts[i], META_BYTES, "{\"id\":\"%s\",\"status\":\"%s\"}", looked[i].id,
                  states[looked[i].state]);
@@ -256,6 +260,7 @@ static void get_cache_meta(struct tierce__api_call *api)
 static bool show_mask(struct tierce__api_call *api, const struct tierce__mask *mask,
                       Meta__BlockMask **out)
 {
+    TIERCE_ASSERT(mask->is_values || (mask->offset >= 0 && mask->offset <= INT32_MAX));
     Meta__BlockMask *message = tierce__api_alloc(api, 1, sizeof(*message));
     if (message == NULL)
         return false;
@@ -322,6 +327,7 @@ static void start_write_cache(struct tierce__api_call *api)
         tierce__api_fail(api, rc, "start write cache");
         return;
     }
+    TIERCE_ASSERT(started.count <= keys.count);
     memcpy(session, started.session, sizeof(started.session));
     reply->write_session_id = session;
     reply->n_locations = started.count;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "manager/api/api_private.h"
 #include "proto/kvcm/proto_json.h"
@@ -87,6 +88,7 @@ static bool is_allowed(const struct tierce__api_target *target, struct tierce__c
 
 static void count_call(struct tierce__api_call *api, uint64_t took_ns)
 {
+    TIERCE_ASSERT(api->id < TIERCE__RPC_COUNT);
     struct tierce__rpc_stats *stats = &api->manager->rpcs[api->id];
     atomic_fetch_add_explicit(&stats->calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&stats->errors, api->code != META__ERROR_CODE__OK,

@@ -164,6 +164,7 @@ static bool decode_basic(const char *shown, char out[CREDENTIAL_BYTES_MAX])
     int decoded = EVP_DecodeBlock((unsigned char *)out, (const unsigned char *)shown, (int)bytes);
     if (decoded < 0)
         return false;
+    TIERCE_ASSERT((size_t)decoded < CREDENTIAL_BYTES_MAX);
     size_t padding = (size_t)(shown[bytes - 1] == '=') + (size_t)(shown[bytes - 2] == '=');
     out[(size_t)decoded - padding] = '\0';
     return strlen(out) == (size_t)decoded - padding && strchr(out, ':') != NULL;
@@ -179,6 +180,7 @@ static bool make_digest(uint8_t out[DIGEST_BYTES], const struct tierce__auth *au
     size_t shown_bytes = strlen(shown) + 1, hash_bytes = strlen(hash);
     if (hash_bytes >= HASH_BYTES_MAX)
         return false;
+    TIERCE_ASSERT(shown_bytes <= CREDENTIAL_BYTES_MAX);
     memcpy(text, shown, shown_bytes);
     memcpy(text + shown_bytes, hash, hash_bytes);
     bool done = HMAC(EVP_sha256(), auth->key, sizeof(auth->key), (const unsigned char *)text,

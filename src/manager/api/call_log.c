@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/json_write.h"
 #include "manager/api/api_private.h"
 #include "base/line_log.h"
@@ -68,6 +69,7 @@ static void put_message(struct tierce__json_write *json, const char *name,
 void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
                               const struct tierce__call *call, const char *name, uint64_t took_us)
 {
+    TIERCE_ASSERT(api->id < TIERCE__RPC_COUNT);
     struct tierce__line line = {0};
     if (!tierce__line_log_is_read(log))
         return;

@@ -2,6 +2,7 @@
 #include "manager/api/faults.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/lock.h"
 #include "proto/kvcm/rpcs.h"
 
@@ -49,9 +50,11 @@ static int find_rpc(const char *api_name)
 /* Replaces a fault; returns whether there was one. */
 static bool put(struct tierce__faults *faults, int rpc, const struct tierce__fault *fault)
 {
+    TIERCE_ASSERT(rpc >= 0 && rpc < TIERCE__RPC_COUNT);
     tierce__lock_take(&faults->lock);
     struct tierce__fault *at = &faults->faults[rpc];
     bool was = at->kind != TIERCE__FAULT_NONE, is = fault->kind != TIERCE__FAULT_NONE;
+    TIERCE_ASSERT(!was || atomic_load_explicit(&faults->count, memory_order_relaxed) > 0);
     *at = *fault;
     if (is && !was)
         atomic_fetch_add_explicit(&faults->count, 1, memory_order_relaxed);

@@ -60,6 +60,7 @@ int tierce__history_add(struct tierce__history *history,
     uint64_t sequence = ++history->last;
     struct slot *slot = &history->slots[sequence % history->samples_max];
     struct tierce__history_group *old = slot->groups;
+    TIERCE_ASSERT(slot->sample.sequence < sequence);
     slot->groups = groups;
     slot->sample = *sample;
     slot->sample.sequence = sequence;
@@ -79,6 +80,7 @@ uint64_t tierce__history_each(struct tierce__history *history, uint64_t after,
     uint64_t oldest = last > history->samples_max ? last - history->samples_max + 1 : 1;
     for (uint64_t n = after >= oldest ? after + 1 : oldest; after < last && n <= last; n++)
         each(arg, &history->slots[n % history->samples_max].sample);
+    TIERCE_ASSERT(last == 0 || history->slots[last % history->samples_max].sample.sequence == last);
     tierce__lock_drop(&history->lock);
     return last;
 }

@@ -25,6 +25,7 @@ int tierce__span_open(const char *name)
         spans->left_out++;
         return -1;
     }
+    TIERCE_ASSERT(spans->open < spans->count && spans->count < TIERCE__SPANS_MAX);
     int span = spans->count++;
     spans->spans[span] =
         (struct tierce__span){.name = name, .parent = spans->open, .began_ns = tierce__now_ns()};
@@ -38,6 +39,7 @@ void tierce__span_close(int span)
     if (spans == NULL || span < 0)
         return;
     TIERCE_ASSERT(spans->open == span);
+    TIERCE_ASSERT(span < spans->count);
     spans->spans[span].took_ns = tierce__now_ns() - spans->spans[span].began_ns;
     spans->open = spans->spans[span].parent;
 }
@@ -55,6 +57,7 @@ static void close_spans(struct tierce__json_write *json, const struct tierce__sp
                         int span, int above)
 {
     for (; span != above; span = spans->spans[span].parent) {
+        TIERCE_DASSERT(span >= 0 && span < spans->count);
         tierce__json_write_close(json, ']');
         tierce__json_write_close(json, '}');
     }
@@ -66,6 +69,7 @@ static void put_spans(const struct tierce__spans *spans, struct tierce__json_wri
     int above = -1; /* the span whose list is open */
     for (int i = 0; i < spans->count; i++) {
         const struct tierce__span *span = &spans->spans[i];
+        TIERCE_DASSERT(span->parent < i);
         close_spans(json, spans, above, span->parent);
         open_span(json, span->took_ns, span->name);
         above = i;
