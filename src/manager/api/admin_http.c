@@ -2,6 +2,7 @@
 #include "manager/api/admin_http.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/json_write.h"
 #include "manager/api/manager_metrics.h"
@@ -202,6 +203,7 @@ struct schemas {
 
 static void put_schema(struct schemas *s, const ProtobufCMessageDescriptor *message)
 {
+    TIERCE_ASSERT(s->count <= sizeof(s->seen) / sizeof(s->seen[0]));
     for (size_t i = 0; i < s->count; i++) {
         if (s->seen[i] == message)
             return;
@@ -290,6 +292,7 @@ size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__r
         [TIERCE__RPC_PORT_ADMIN] = serve_admin_openapi,
         [TIERCE__RPC_PORT_DEBUG] = serve_debug_openapi,
     };
+    TIERCE_ASSERT(port < sizeof(openapi) / sizeof(openapi[0]));
     size_t count = 0;
     out[count++] = (struct tierce__route){"/livez", "GET", serve_livez, manager};
     out[count++] = (struct tierce__route){"/readyz", "GET", serve_readyz, manager};

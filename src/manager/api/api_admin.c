@@ -79,6 +79,7 @@ static int list(struct tierce__api_call *api, enum tierce__registry_kind kind, v
         messages[*shown] = show(api, kind, entry);
         if (messages[*shown] == NULL)
             return -ENOMEM;
+        TIERCE_ASSERT(*shown < count);
         ++*shown;
     }
     return 0;

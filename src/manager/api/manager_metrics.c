@@ -2,6 +2,7 @@
 #include "manager/api/manager_metrics.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
 
@@ -33,6 +34,7 @@ enum rpc_metric { QUERY_COUNTER, ERROR_COUNTER, ERROR_CODE, QUERY_RT, RPC_METRIC
 
 static double rpc_value(const struct tierce__rpc_stats *stats, enum rpc_metric metric)
 {
+    TIERCE_ASSERT(metric < RPC_METRICS);
     uint64_t calls = atomic_load_explicit(&stats->calls, memory_order_relaxed);
     switch (metric) {
     case QUERY_COUNTER:
@@ -197,6 +199,7 @@ static void tell_all_of_instances(const struct telling *t, const struct tierce__
         count += tierce__locator_instance_usage(t->manager->locator, instances[i].id,
                                                 &numbers[count].usage) == 0;
     }
+    TIERCE_ASSERT(count <= all);
     tell_instances(t, numbers, count);
     tell_rejected(t, numbers, count);
     tierce__free(numbers);
@@ -223,6 +226,7 @@ static bool kind_value(double *out, const struct tierce__group *group,
 {
     const struct tierce__type_quota *quota = tierce__group_type_quota(group, kind);
     uint32_t slot = tierce__meta_type_slot((uint8_t)kind);
+    TIERCE_ASSERT(metric < QUOTA_METRICS && slot < 16);
     double used = used_bytes(usage->serving_by_type[slot], usage->writing_by_type[slot],
                              usage->deleting_by_type[slot]);
     double limit = quota != NULL ? limit_bytes(quota->capacity_bytes) : 0;

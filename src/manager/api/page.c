@@ -2,6 +2,7 @@
 #include "manager/api/page.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/json_write.h"
 #include "manager/api/admin_http.h"
 #include "manager/storage/deleter.h"
@@ -61,6 +62,7 @@ static void put_node(struct tierce__json_write *json, struct tierce__manager *ma
     static const char *const states[] = {"starts", "follows", "loads", "leads"};
     struct tierce__elector_state elector = {0};
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
+    TIERCE_ASSERT(state >= 0 && (size_t)state < sizeof(states) / sizeof(states[0]));
     /* Before that the elector and the name may not exist yet. */
     if (state != TIERCE__MANAGER_STARTS)
         tierce__elector_state(manager->elector, &elector);
@@ -81,6 +83,7 @@ static void put_kinds(struct tierce__json_write *json, const struct tierce__grou
     enum tierce__storage_type kind;
     for (size_t i = 0; (kind = tierce__storage_quota_kind(i)) != TIERCE__STORAGE_NONE; i++) {
         uint32_t slot = tierce__meta_type_slot((uint8_t)kind);
+        TIERCE_ASSERT(slot < 16);
         const struct tierce__type_quota *quota = tierce__group_type_quota(group, kind);
         uint64_t serving = usage->serving_by_type[slot], writing = usage->writing_by_type[slot],
                  deleting = usage->deleting_by_type[slot];
@@ -235,6 +238,7 @@ static void put_background(struct tierce__json_write *json, struct tierce__manag
  * unbounded bucket its lower bound. */
 static double percentile_us(const struct tierce__latency *latency, double share)
 {
+    TIERCE_ASSERT(share >= 0 && share <= 1);
     enum { BOUNDED = TIERCE__LATENCY_BUCKETS - 1 };
     uint64_t counts[TIERCE__LATENCY_BUCKETS], sum = 0;
     for (size_t i = 0; i <= BOUNDED; i++) {
@@ -308,6 +312,7 @@ static void sample_groups(struct tierce__manager *manager, struct tierce__histor
                                            .writing_bytes = usage.writing_bytes,
                                            .deleting_bytes = usage.deleting_bytes};
     }
+    TIERCE_ASSERT(out->group_count <= GROUPS_MAX);
     tierce__registry_release(manager->registry, catalog);
 }
 

@@ -270,6 +270,7 @@ int tierce__holes_list(struct tierce__holes *holes, struct tierce__arena *arena,
         if (rc == 0)
             (*out)[(*count)++] = hole_of(node)->key;
     }
+    TIERCE_ASSERT(rc < 0 || *count == holes->map.count);
     tierce__lock_drop(&holes->lock);
     return rc;
 }

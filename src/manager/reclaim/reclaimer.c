@@ -413,6 +413,7 @@ void tierce__reclaimer_stop(struct tierce__reclaimer *reclaimer)
     tierce__lock_drop(&reclaimer->lock);
     if (reclaimer->has_thread)
         pthread_join(reclaimer->thread, NULL);
+    TIERCE_ASSERT(!reclaimer->is_working);
     if (reclaimer->seen != NULL)
         tierce__registry_release(reclaimer->opts.registry, reclaimer->seen);
     tierce__cond_fini(&reclaimer->idle);

@@ -422,6 +422,7 @@ static int end_doubt(struct doing *d)
  * error. */
 static int was_ended(struct doing *d)
 {
+    TIERCE_ASSERT(d->deletion->is_end_doubtful);
     struct tierce__deletion *deletion = d->deletion, *now;
     struct tierce__meta_space *space = deletion->live->space;
     struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
@@ -560,6 +561,7 @@ static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *del
 /* Processes a batch that is due and counted as executing. */
 static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
 {
+    TIERCE_ASSERT(deletion->deadline.place == 0);
     uint64_t orphans = 0;
     bool is_doubtful = deletion->is_doubtful, waits = false;
     int rc = do_deletion(deletion, &orphans);
@@ -589,6 +591,7 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
 
 void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
 {
+    TIERCE_ASSERT(deletion->deadline.place == 0 && deletion->count <= deletion->room);
     if (!deletion->is_sweep) {
         tierce__lock_take(&deletion->live->lock);
         note_deleting(&deletion->live->deleting, deletion);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/arena.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "core/key/sha256.h"
 #include "manager/storage/places.h"
@@ -63,6 +64,7 @@ static char *escape_folder(char *to, const char *name)
     *end++ = '~';
     *end++ = '~';
     memcpy(end, hex, DIGEST_HEX_BYTES);
+    TIERCE_ASSERT(end + DIGEST_HEX_BYTES - to == FILE_NAME_BYTES_MAX);
     return end + DIGEST_HEX_BYTES;
 }
 
@@ -114,6 +116,7 @@ static char *append_decimal(char *to, uint64_t value)
         digits[n++] = (char)('0' + value % 10);
         value /= 10;
     } while (value > 0);
+    TIERCE_DASSERT(n <= sizeof(digits));
     while (n > 0)
         *to++ = digits[--n];
     return to;
@@ -161,6 +164,7 @@ static char *prefix_of(const struct tierce__place_uris *uris, uint16_t spec, siz
     if (prefix != NULL)
         *bytes = (size_t)snprintf(prefix, size, "%s://%s%s%s", type, storage->name,
                                   is_key ? "/?key=" : "", folder + is_key);
+    TIERCE_ASSERT(prefix == NULL || *bytes < size);
     return prefix;
 }
 
@@ -200,6 +204,7 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
         to = append_decimal(append(to, "size=", 5), place->bytes);
     }
     *to = '\0';
+    TIERCE_ASSERT((size_t)(to - uri) < prefix->bytes + NUMBERS_BYTES);
     return uri;
 }
 

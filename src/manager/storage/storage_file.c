@@ -4,6 +4,7 @@
  * opened relative to its folder without following links, so no path can leave the root.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "manager/storage/storage.h"
 
@@ -166,6 +167,7 @@ static int measure_at(void *arg, int folder, const char *name)
  * are empty are removed as well. -ENOENT: the file does not exist. */
 static int visit_below(int folder, unsigned depth, const char *path, visit_fn visit, void *arg)
 {
+    TIERCE_ASSERT(depth <= DEPTH_MAX);
     char name[NAME_BYTES_MAX + 1];
     const char *end = next_name(path, name);
     if (end == NULL)

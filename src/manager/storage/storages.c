@@ -177,6 +177,7 @@ static bool is_in(const struct tierce__catalog *catalog, const struct unit *unit
 static void say_unmade(struct tierce__storages *storages, const struct tierce__storage *storage,
                        int rc, const char *why)
 {
+    tierce__lock_assert_held(&storages->lock);
     if (atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0)
         tierce__log(TIERCE_LOG_WARN, "storage_unusable", "storage=%s why=\"%s\"", storage->name,
                     *why != '\0' ? why : tierce_strerror(rc));

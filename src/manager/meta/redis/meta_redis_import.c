@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "manager/meta/redis/meta_redis_private.h"
@@ -88,6 +89,7 @@ static int add_keys(struct import *import, const int64_t *keys, size_t count,
         tierce__resp_pipeline_addf(&batch, "%016" PRIx64, tierce__meta_mix(keys[i]));
         added++;
     }
+    TIERCE_ASSERT(added <= count);
     int rc = added > 0 ? tierce__redis_run(&batch) : 0;
     for (size_t i = 0, n = 0; rc == 0 && added > 0 && i < count; i++) {
         const struct tierce__resp_value *value = &batch.values[n];

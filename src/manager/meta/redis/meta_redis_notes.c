@@ -16,6 +16,7 @@ static int read_notes(struct tierce__redis_space *space, uint8_t kind, const uin
 {
     struct tierce__resp_pipeline batch;
     TIERCE_DASSERT(count > 0);
+    TIERCE_DASSERT(count <= NOTES && kind < TIERCE__NOTE_KINDS);
     tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HMGET");
     tierce__resp_pipeline_addf(&batch, "%s%u", space->keys->notes, kind);

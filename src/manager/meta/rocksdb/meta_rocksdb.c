@@ -257,6 +257,7 @@ static void take_stripes(struct tierce__rocks *rocks, struct held *held, uint64_
     for (unsigned i = 0; i < TIERCE__ROCKS_STRIPES; i++)
         if ((mask >> i & 1) != 0)
             held->locks[held->count++] = &rocks->stripes[i];
+    TIERCE_DASSERT(held->count <= TIERCE__ROCKS_STRIPES);
     tierce__lock_take_all(held->locks, held->count);
 }
 
