@@ -269,6 +269,13 @@ void tierce__field_set_integer(void *object, const struct tierce__field *field, 
     TIERCE_DASSERT(tierce__field_integer(object, field) == value);
 }
 
+size_t tierce__field_list_max(const struct tierce__field *field)
+{
+    TIERCE_DASSERT(tierce__field_is_list(field));
+    TIERCE_DASSERT(field->high >= 0);
+    return field->high > 0 ? (size_t)field->high : UINT16_MAX;
+}
+
 uint32_t tierce__model_types(const void *object, const struct tierce__fields *fields)
 {
     TIERCE_DASSERT(!fields->is_of_a_type || fields->rows[0].kind == TIERCE__FIELD_TYPE);
@@ -433,6 +440,17 @@ static int complain_unreadable(const struct subject *subject)
     return TIERCE_E_ARGUMENT;
 }
 
+/* Such a list could not be read back either. */
+static int complain_long(const struct subject *subject, const struct tierce__field *field,
+                         size_t count)
+{
+    TIERCE_DASSERT(count > tierce__field_list_max(field));
+    snprintf(subject->why, 256, "%s%s of %s %.60s has %zu entries; accepted are up to %zu",
+             subject->list, field->path, subject->noun, subject->name, count,
+             tierce__field_list_max(field));
+    return TIERCE_E_ARGUMENT;
+}
+
 static int check(const void *object, const struct tierce__fields *fields,
                  const struct subject *outer);
 
@@ -442,10 +460,13 @@ static int check_list(const void *object, const struct tierce__field *field,
     TIERCE_DASSERT(tierce__field_is_list(field));
     char list[64];
     struct subject subject = *outer;
+    size_t count = *tierce__field_count(object, field);
+    if (count > tierce__field_list_max(field))
+        return complain_long(outer, field, count);
     snprintf(list, sizeof(list), "%s.",
              strrchr(field->path, '.') != NULL ? strrchr(field->path, '.') + 1 : field->path);
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < *tierce__field_count(object, field); i++) {
+    for (size_t i = 0; rc == 0 && i < count; i++) {
         const void *item = tierce__field_item(object, field, i);
         if (field->items->noun == NULL) {
             subject.list = list;

@@ -43,10 +43,10 @@ struct tierce__field {
     const char *path;                   /* in KVCM's JSON: keys joined by dots */
     const char *message;                /* in messages; NULL: the same path; "": in none */
     const struct tierce__fields *items; /* of NAMES and LIST */
-    int64_t low, high;                  /* accepted integers, or entries of a list; 0, 0: any */
-    int64_t initial;                    /* of an integer that is missing in JSON */
-    const char *label;                  /* in messages about limits; NULL: the path from `head` */
-    uint8_t kind, flags, head, bytes;   /* bytes: of the member */
+    int64_t low, high;                /* accepted integers; 0, 0: any. Entries of a list: `high` */
+    int64_t initial;                  /* of an integer that is missing in JSON */
+    const char *label;                /* in messages about limits; NULL: the path from `head` */
+    uint8_t kind, flags, head, bytes; /* bytes: of the member */
     uint16_t offset, count_offset;
     uint32_t types; /* bits (1 << slot) of the types of storages that have the field; 0: all */
 };
@@ -95,6 +95,9 @@ static inline size_t *tierce__field_count(const void *object, const struct tierc
     TIERCE_DASSERT(tierce__field_is_list(field));
     return (size_t *)(void *)((char *)(uintptr_t)object + field->count_offset);
 }
+
+/* The most entries that a list may have: `high`; 0: 65535. */
+size_t tierce__field_list_max(const struct tierce__field *field);
 
 /* Entry i of a list. */
 static inline void *tierce__field_item(const void *object, const struct tierce__field *field,

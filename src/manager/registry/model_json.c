@@ -11,10 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    PATH_BYTES_MAX = 128,
-    LIST_MAX = 65535, /* entries of a list without limits of its own */
-};
+enum { PATH_BYTES_MAX = 128 };
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
@@ -117,11 +114,12 @@ static int take_type(struct reader *r, const struct tierce__field *field, struct
 static int take_list(struct reader *r, const struct tierce__field *field, struct tierce__text value)
 {
     size_t count = tierce__json_count(value);
-    TIERCE_DASSERT(tierce__field_is_list(field));
+    char limit[40];
     if (tierce__json_value_kind(value) != '[')
         return complain(r->why, field->path, "a list");
-    if (count > (field->high > 0 ? (size_t)field->high : LIST_MAX))
-        return complain(r->why, field->path, "of at most 65535 entries");
+    snprintf(limit, sizeof(limit), "of at most %zu entries", tierce__field_list_max(field));
+    if (count > tierce__field_list_max(field))
+        return complain(r->why, field->path, limit);
     tierce__model_clear_list(r->object, field); /* of a key that comes twice */
     char **list = tierce__field_at(r->object, field);
     *list = tierce__calloc(count, field->items->size);

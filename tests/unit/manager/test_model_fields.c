@@ -336,6 +336,35 @@ START_TEST(test_texts_that_cannot_be_read_back)
 }
 END_TEST
 
+/* Lists that could not be read back are rejected too. */
+START_TEST(test_lists_that_are_too_long)
+{
+    enum { MOST = 65535 };
+    struct tierce__group group;
+    struct tierce__arena arena = {0};
+    char **names = tierce__arena_calloc(&arena, MOST + 1, sizeof(*names)), *json = NULL;
+    for (size_t i = 0; i <= MOST; i++)
+        names[i] = (char *)"a";
+    tierce__model_start(&group, &tierce__group_fields);
+    group.name = (char *)"g";
+    group.storage_candidates = names;
+    group.storage_candidate_count = MOST;
+    ck_assert_int_eq(tierce__model_check(&group, &tierce__group_fields, why), 0);
+    group.storage_candidate_count++;
+    ck_assert_int_eq(tierce__model_check(&group, &tierce__group_fields, why), TIERCE_E_ARGUMENT);
+    ck_assert_str_eq(why, "storage_candidates of instance group g has 65536 entries; accepted are "
+                          "up to 65535");
+    ck_assert_int_eq(
+        tierce__model_to_json(&json, &group, &tierce__group_fields, TIERCE__JSON_STORED), 0);
+    ck_assert_int_eq(
+        tierce__model_from_json(&group, &tierce__group_fields, json, strlen(json), why),
+        TIERCE_E_FORMAT);
+    ck_assert_str_eq(why, "storage_candidates: not of at most 65535 entries");
+    tierce__free(json);
+    tierce__arena_clear(&arena);
+}
+END_TEST
+
 START_TEST(test_copies)
 {
     for (size_t t = 0; t < TABLES; t++) {
@@ -428,6 +457,7 @@ int main(void)
     tcase_add_test(tcase, test_uri_of_a_storage);
     tcase_add_test(tcase, test_limits);
     tcase_add_test(tcase, test_texts_that_cannot_be_read_back);
+    tcase_add_test(tcase, test_lists_that_are_too_long);
     tcase_add_test(tcase, test_copies);
     tcase_add_test(tcase, test_fields_that_requests_lack);
     suite_add_tcase(suite, tcase);
