@@ -176,7 +176,9 @@ static int check_specs(const struct tierce__instance *instance, const char **nam
             return rc;
         if (instance->specs[i].size > left)
             return complain(why, what, "have a total size of more than 2^47 bytes");
-        left -= instance->specs[i].size;
+        if (instance->specs[i].size > 0) /* limits are checked later */
+            left -= instance->specs[i].size;
+        TIERCE_DASSERT(left >= 0);
         names[i] = instance->specs[i].name;
     }
     qsort(names, instance->spec_count, sizeof(*names), compare_names);

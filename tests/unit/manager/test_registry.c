@@ -301,6 +301,21 @@ START_TEST(test_spec_groups_in_any_order)
 }
 END_TEST
 
+START_TEST(test_sizes_of_specs)
+{
+    struct tierce__spec_info specs[] = {{"a", INT64_MIN}, {"b", INT64_MAX}};
+    struct tierce__instance instance = instance_of("i", "g");
+    instance.specs = specs;
+    instance.spec_count = 1;
+    ck_assert_int_eq(add_group("g", "a"), 0);
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &instance, why), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(why, "is -9223372036854775808; accepted are"));
+    instance.spec_count = 2;
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &instance, why), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(why, "total size"));
+}
+END_TEST
+
 static bool is_password(const char *name, const char *password, enum tierce__role *role)
 {
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
@@ -706,6 +721,7 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, test_groups);
     tcase_add_test(tcase, test_instances);
     tcase_add_test(tcase, test_spec_groups_in_any_order);
+    tcase_add_test(tcase, test_sizes_of_specs);
     tcase_add_test(tcase, test_accounts);
     tcase_add_test(tcase, test_all_of_it_comes_back);
     tcase_add_test(tcase, test_not_loaded);
