@@ -258,8 +258,9 @@ int64_t tierce__field_integer(const void *object, const struct tierce__field *fi
     TIERCE_DASSERT(field->kind != TIERCE__FIELD_DOUBLE);
     int64_t value = 0;
     memcpy(&value, tierce__field_at(object, field), field->bytes);
-    return field->kind == TIERCE__FIELD_INT && field->bytes == sizeof(int32_t) ? (int32_t)value
-                                                                               : value;
+    /* A type too, because a client may send a negative number. */
+    bool is_signed = field->kind == TIERCE__FIELD_INT || field->kind == TIERCE__FIELD_TYPE;
+    return is_signed && field->bytes == sizeof(int32_t) ? (int32_t)value : value;
 }
 
 void tierce__field_set_integer(void *object, const struct tierce__field *field, int64_t value)

@@ -336,6 +336,25 @@ START_TEST(test_texts_that_cannot_be_read_back)
 }
 END_TEST
 
+/* Clients may send any number; checks name it as it was sent. */
+START_TEST(test_a_negative_type)
+{
+    Admin__QuotaConfig quota = ADMIN__QUOTA_CONFIG__INIT;
+    struct tierce__arena arena = {0};
+    const struct tierce__fields *quotas = NULL;
+    struct tierce__type_quota read;
+    for (size_t i = 0; i < tierce__group_fields.count; i++)
+        if (strcmp(tierce__group_fields.rows[i].path, "quota.quota_config") == 0)
+            quotas = tierce__group_fields.rows[i].items;
+    quota.storage_type = (Admin__StorageType)-1;
+    tierce__model_start(&read, quotas);
+    ck_assert_int_eq(tierce__model_from_message(&read, quotas, "", &quota.base, &arena), 0);
+    ck_assert_int_eq((int)read.type, -1);
+    ck_assert_int_eq(tierce__field_integer(&read, &quotas->rows[0]), -1);
+    tierce__arena_clear(&arena);
+}
+END_TEST
+
 /* Lists that could not be read back are rejected too. */
 START_TEST(test_lists_that_are_too_long)
 {
@@ -457,6 +476,7 @@ int main(void)
     tcase_add_test(tcase, test_uri_of_a_storage);
     tcase_add_test(tcase, test_limits);
     tcase_add_test(tcase, test_texts_that_cannot_be_read_back);
+    tcase_add_test(tcase, test_a_negative_type);
     tcase_add_test(tcase, test_lists_that_are_too_long);
     tcase_add_test(tcase, test_copies);
     tcase_add_test(tcase, test_fields_that_requests_lack);
