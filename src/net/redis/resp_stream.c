@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/redis/resp_private.h"
+#include "base/assert.h"
 #include "net/stream.h"
 
 #include <errno.h>
@@ -56,8 +57,9 @@ int tierce__resp_stream_connect(struct tierce__resp_stream *stream,
     int fd = -1;
     int rc = tierce__stream_connect(&fd, opts->host, opts->port, deadline_ns, why,
                                     TIERCE__RESP_WHY_BYTES);
-    if (rc != 0)
-        return rc;
+    if (rc != 0) /* -ENOENT is no error above: there are fewer servers, or no value */
+        return rc == -ENOENT ? -ECONNREFUSED : rc;
+    TIERCE_DASSERT(fd >= 0);
     stream->fd = fd;
     stream->low = opts->host[0] != '/' ? 1 : 0; /* Unix sockets know no such mark */
     if (stream->context != NULL)

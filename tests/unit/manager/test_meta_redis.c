@@ -523,6 +523,9 @@ START_TEST(what_cannot_be_opened_is_told)
     none = NULL;
     snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u", (unsigned)server_free_port());
     ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), -ECONNREFUSED);
+    ck_assert_int_eq(tierce__meta_redis.open(&none, "redis+unix:///run/tierce-missing.sock", why),
+                     -ECONNREFUSED);
+    ck_assert_ptr_nonnull(strstr(why, "tierce-missing.sock"));
     ck_assert_ptr_null(none);
     SAY("HSET", "kvcache:instance_x:metadata", "tierce:version", "2");
     struct tierce__meta_space *newer = NULL;
