@@ -157,8 +157,9 @@ static double redis_used_share(struct tierce__storage_driver *base)
     double most = -1;
     tierce__resp_pipeline_begin(&batch, ((struct redis_driver *)base)->pool);
     TIERCE__RESP_COMMAND(&batch, "INFO", "memory");
-    for (size_t i = 0; tierce__resp_pipeline_run_at(&batch, i) == 0; i++) {
-        if (batch.values[0].type != TIERCE__RESP_STRING)
+    /* After an error reply of one server the others are still asked. */
+    for (size_t i = 0; tierce__resp_pipeline_run_at(&batch, i) == 0 || batch.error != NULL; i++) {
+        if (batch.error != NULL || batch.values[0].type != TIERCE__RESP_STRING)
             continue;
         double max = info_of(batch.values[0].text, "\nmaxmemory:");
         double share = max > 0 ? info_of(batch.values[0].text, "\nused_memory:") / max : -1;

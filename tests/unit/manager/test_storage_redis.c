@@ -60,6 +60,16 @@ static void use(const char *uri, const uint16_t *ports, size_t count)
                              i + 1 < count ? "100gb" : "100mb"));
     double share = driver->ops->used_share(driver);
     ck_assert_msg(share > 0.001 && share < 1, "%f", share);
+    /* An error of one server hides no other. */
+    for (size_t i = 0; count > 1 && i < count; i++) {
+        ck_assert(redis_tell(ports[i], answer, sizeof(answer), "ACL SETUSER default -info"));
+        ck_assert(redis_tell(ports[i], answer, sizeof(answer), "CONFIG SET maxmemory 100gb"));
+        size_t next = (i + 1) % count;
+        ck_assert(redis_tell(ports[next], answer, sizeof(answer), "CONFIG SET maxmemory 100mb"));
+        share = driver->ops->used_share(driver);
+        ck_assert_msg(share > 0.001 && share < 1, "%f", share);
+        ck_assert(redis_tell(ports[i], answer, sizeof(answer), "ACL SETUSER default +info"));
+    }
     driver->ops->close(driver);
 }
 
