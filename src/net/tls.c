@@ -89,6 +89,8 @@ static int use_own(SSL_CTX *ssl, const struct tierce__tls *files, char why[256])
     /* Also fails if the key does not match the certificate. */
     if (key != NULL && SSL_CTX_use_PrivateKey_file(ssl, key, SSL_FILETYPE_PEM) != 1)
         return complain(why, "TLS key", key);
+    if ((certificate != NULL || key != NULL) && SSL_CTX_check_private_key(ssl) != 1)
+        return complain(why, "TLS key", key != NULL ? key : "(none)");
     return 0;
 }
 
@@ -118,6 +120,7 @@ int tierce__tls_server_context(struct tierce__tls_context **out, const struct ti
                                char why[256])
 {
     struct tierce__tls_context *context = NULL;
+    TIERCE_DASSERT(files->certificate != NULL);
     int rc = make_context(&context, TLS_server_method(), files->is_bare, why);
     if (rc != 0)
         return rc;
@@ -127,8 +130,6 @@ int tierce__tls_server_context(struct tierce__tls_context **out, const struct ti
     SSL_CTX_set_session_cache_mode(context->ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_options(context->ssl, SSL_OP_NO_TICKET);
     rc = use_own(context->ssl, files, why);
-    if (rc == 0 && SSL_CTX_check_private_key(context->ssl) != 1)
-        rc = complain(why, "TLS key", files->key != NULL ? files->key : "(none)");
     if (rc == 0 && files->client_ca != NULL)
         rc = demand_clients(context->ssl, files->client_ca, why);
     return end_context(out, context, rc);

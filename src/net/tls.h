@@ -24,8 +24,8 @@ struct tierce__tls {
 struct tierce__tls_context; /* certificates, for many sessions; Thread: any */
 struct tierce__tls_session; /* one connection; Thread: one at a time */
 
-/* Errors: TIERCE_E_CONFIG (a file cannot be read, key and certificate do not fit), -ENOMEM; `why`
- * in words. */
+/* Errors: TIERCE_E_CONFIG (a file cannot be read, key or certificate is missing, they do not fit),
+ * -ENOMEM; `why` in words. */
 TIERCE_MUSTUSE int tierce__tls_server_context(struct tierce__tls_context **out,
                                               const struct tierce__tls *files, char why[256]);
 

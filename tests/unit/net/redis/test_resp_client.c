@@ -464,12 +464,16 @@ START_TEST(test_tls_refused)
     opts.ca_file = in_dir("ca.pem");
     opts.client_key = in_dir("nothing.key");
     ck_assert_int_eq(tierce__resp_open(&resp, &opts, why), TIERCE_E_CONFIG);
+    opts.client_key = NULL;
+    opts.client_certificate = in_dir("s.pem"); /* without its key */
+    ck_assert_int_eq(tierce__resp_open(&resp, &opts, why), TIERCE_E_CONFIG);
+    ck_assert_msg(strstr(why, "TLS key") != NULL, "%s", why);
+    opts.client_certificate = NULL;
     /* TLS where the server does not speak it, and the other way round. */
     struct tierce__resp_opts plain = tcp_opts();
     ck_assert_int_lt(tierce__resp_open(&resp, &plain, why), 0);
     redis_kill(&server);
     ck_assert(redis_run(&server, false, NULL));
-    opts.client_key = NULL;
     opts.connect_timeout_ms = 200;
     ck_assert_int_lt(tierce__resp_open(&resp, &opts, why), 0);
 }
