@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/server/poll_door.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log_repeat.h"
 #include "net/listen.h"
 
@@ -8,7 +9,24 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define ACCEPTED_AT_ONCE 64
+enum { ACCEPTED_AT_ONCE = 64, PAUSE_MS = 100 };
+
+static void end_pause(struct tierce__deadline *deadline)
+{
+    struct tierce__poll_door *door =
+        TIERCE__CONTAINER_OF(deadline, struct tierce__poll_door, pause);
+    tierce__poll_again(door->loop, &door->source);
+}
+
+/* After an error connections may still wait, of which epoll, being edge triggered, does not report
+ * anything. */
+static void pause_accepting(struct tierce__poll_door *door)
+{
+    TIERCE_ASSERT(tierce__loop_is_here(&door->loop->base));
+    if (tierce__deadline_set(&door->loop->base.deadlines, &door->pause,
+                             tierce__deadline_in_ms(PAUSE_MS)) != 0)
+        tierce__poll_again(door->loop, &door->source);
+}
 
 static void on_ready(struct tierce__poll_source *source, uint32_t events)
 {
@@ -16,13 +34,20 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
     struct tierce__poll_door *door = TIERCE__CONTAINER_OF(source, struct tierce__poll_door, source);
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
         struct sockaddr_storage peer;
+        bool has_spare = door->spare_fd >= 0;
         int fd = tierce__listen_accept(source->fd, &door->spare_fd, &peer);
-        if (fd >= 0)
-            door->accepted(door, fd, &peer);
-        else if (fd == -EMFILE)
-            tierce__log_repeated(TIERCE_LOG_WARN, door->shortage, "port=%u", door->port);
-        else
+        if (fd == -EAGAIN)
             return; /* edge triggered: epoll reports the next connection */
+        if (fd >= 0) {
+            door->accepted(door, fd, &peer);
+            continue;
+        }
+        tierce__log_repeated(TIERCE_LOG_WARN, door->shortage, "port=%u err=\"%s\"", door->port,
+                             tierce_strerror(fd));
+        if (fd != -EMFILE || !has_spare) {
+            pause_accepting(door);
+            return;
+        }
     }
     tierce__poll_again(door->loop, source);
 }
@@ -35,7 +60,9 @@ static void watch(void *arg)
 
 static void stop_watching(void *arg)
 {
-    tierce__poll_close(&((struct tierce__poll_door *)arg)->source);
+    struct tierce__poll_door *door = arg;
+    tierce__deadline_unset(&door->loop->base.deadlines, &door->pause);
+    tierce__poll_close(&door->source);
 }
 
 int tierce__poll_door_open(struct tierce__poll_door *door, const char *host, char why[256])
@@ -43,6 +70,7 @@ int tierce__poll_door_open(struct tierce__poll_door *door, const char *host, cha
     TIERCE_ASSERT(door->loop != NULL);
     TIERCE_ASSERT(door->accepted != NULL);
     door->source = (struct tierce__poll_source){.fd = -1, .ready = on_ready};
+    door->pause = (struct tierce__deadline){.expired = end_pause};
     int rc = tierce__listen_tcp(&door->source.fd, &door->port, host, why);
     if (rc < 0)
         return rc;

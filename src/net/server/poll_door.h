@@ -13,10 +13,11 @@
 
 struct tierce__poll_door {
     struct tierce__poll_source source;
+    struct tierce__deadline pause; /* after an error; then it accepts again */
     struct tierce__poll_loop *loop;
     /* On the loop. [transfer] fd, non-blocking */
     void (*accepted)(struct tierce__poll_door *door, int fd, const struct sockaddr_storage *peer);
-    const char *shortage; /* event that is logged while no descriptor is left */
+    const char *shortage; /* event that is logged while connections cannot be accepted */
     uint16_t port;
     int spare_fd, watch_rc;
 };

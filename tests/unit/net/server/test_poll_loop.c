@@ -7,9 +7,12 @@
 #include "net/stream.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* One end of a socket pair on the loop; the test has the other. */
@@ -236,6 +239,65 @@ START_TEST(a_door_passes_connections_on_until_it_is_closed)
 }
 END_TEST
 
+static atomic_int accept_error, accept_calls;
+
+/* libc's, and it can fail. */
+int accept4(int fd, __SOCKADDR_ARG address, socklen_t *restrict bytes, int flags)
+{
+    atomic_fetch_add(&accept_calls, 1);
+    errno = atomic_load(&accept_error);
+    return errno != 0 ? -1 : (int)syscall(SYS_accept4, fd, address.__sockaddr__, bytes, flags);
+}
+
+/* Connects to a door that cannot accept. It tries again, but not all the time. */
+static void expect_pauses(struct tierce__poll_door *door, int client, int calls_of_a_try)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons(door->port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int tries = 3 * calls_of_a_try;
+    uint64_t from_ns = tierce__now_ns();
+    atomic_store(&accept_calls, 0);
+    ck_assert_int_eq(connect(client, (struct sockaddr *)&address, sizeof(address)), 0);
+    while (atomic_load(&accept_calls) < tries)
+        usleep(1000);
+    ck_assert_uint_ge(tierce__now_ns() - from_ns, 200 * TIERCE__MS_NS);
+    ck_assert_int_eq(atomic_load(&accepted), 0);
+}
+
+START_TEST(a_door_that_cannot_accept_tries_again_later)
+{
+    static const int errors[] = {ENOMEM, ENOBUFS, EPROTO, ENETDOWN, 0};
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        struct tierce__poll_loop *loop;
+        struct rlimit before, none = {0};
+        char why[256];
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        ck_assert_int_eq(tierce__poll_loop_start(&loop), 0);
+        struct tierce__poll_door door = {
+            .loop = loop, .accepted = count_and_close, .shortage = "no_descriptor"};
+        ck_assert_int_eq(tierce__poll_door_open(&door, "127.0.0.1", why), 0);
+        atomic_store(&accepted, 0);
+        atomic_store(&accept_error, errors[i]);
+        ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+        if (errors[i] == 0) { /* no descriptor is left, not even the spare one */
+            close(door.spare_fd);
+            door.spare_fd = -1;
+            none.rlim_max = before.rlim_max;
+            ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+        }
+        expect_pauses(&door, client, errors[i] == 0 ? 2 : 1);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+        atomic_store(&accept_error, i == 1 ? ENOMEM : 0); /* one closes while it pauses */
+        while (i != 1 && atomic_load(&accepted) == 0)
+            usleep(1000);
+        tierce__poll_door_close(&door);
+        close(client);
+        tierce__poll_loop_stop(loop);
+    }
+}
+END_TEST
+
 START_TEST(the_emptiest_loop_is_the_one_with_the_fewest_members)
 {
     struct tierce__poll_loop *loops[3];
@@ -270,5 +332,6 @@ int main(void)
         a_source_that_repeats_lets_others_have_their_turn,
         a_source_that_was_closed_in_the_round_is_not_called,
         a_loop_without_events_keeps_its_deadlines, a_door_passes_connections_on_until_it_is_closed,
+        a_door_that_cannot_accept_tries_again_later,
         the_emptiest_loop_is_the_one_with_the_fewest_members, without_memory_nothing_is_left);
 }
