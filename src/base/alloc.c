@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -45,11 +46,13 @@ void *tierce__realloc(void *ptr, size_t size)
         return tierce__alloc(size);
     if (fails_now())
         return NULL;
+    TIERCE_DASSERT(atomic_load_explicit(&live, memory_order_relaxed) > 0);
     return realloc(ptr, size > 0 ? size : 1);
 }
 
 void *tierce__alloc_aligned(size_t align, size_t size)
 {
+    TIERCE_DASSERT(align >= sizeof(void *) && (align & (align - 1)) == 0);
     if (fails_now())
         return NULL;
     void *ptr = NULL;
@@ -80,6 +83,7 @@ void tierce__free(void *ptr)
     if (ptr == NULL)
         return;
     int saved = errno;
+    TIERCE_DASSERT(atomic_load_explicit(&live, memory_order_relaxed) > 0);
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
     free(ptr);
     errno = saved;

@@ -2,6 +2,7 @@
 #include "base/arena.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -48,12 +49,14 @@ static int add_block(struct tierce__arena *arena, size_t wanted)
     arena->blocks = block;
     arena->used = 0;
     arena->capacity = block->bytes;
+    TIERCE_DASSERT(arena->capacity >= wanted);
     return 0;
 }
 
 void *tierce__arena_alloc(struct tierce__arena *arena, size_t bytes)
 {
     const size_t align = _Alignof(max_align_t);
+    TIERCE_DASSERT(arena->used <= arena->capacity);
     size_t limit = arena->limit > 0 ? arena->limit : SIZE_MAX / 2;
     if (arena->status == 0 && (bytes > limit || arena->taken > limit - bytes))
         arena->status = TIERCE_E_LIMIT;
@@ -64,6 +67,7 @@ void *tierce__arena_alloc(struct tierce__arena *arena, size_t bytes)
         arena->status = add_block(arena, bytes);
     if (arena->status < 0)
         return NULL;
+    TIERCE_DASSERT(bytes <= arena->capacity - arena->used);
     void *memory = arena->blocks->memory + arena->used;
     arena->used += bytes;
     arena->taken += bytes;
@@ -115,6 +119,7 @@ void tierce__arena_reset(struct tierce__arena *arena)
         oldest = oldest->older;
         tierce__free(newer);
     }
+    TIERCE_DASSERT(oldest == NULL || arena->start <= oldest->bytes);
     *arena = (struct tierce__arena){.blocks = oldest,
                                     .used = arena->start,
                                     .capacity = oldest != NULL ? oldest->bytes : 0,
@@ -130,6 +135,7 @@ struct tierce__arena *tierce__arena_create(size_t bytes, size_t limit)
     if (block == NULL)
         return NULL;
     struct tierce__arena *arena = (struct tierce__arena *)(void *)block->memory;
+    TIERCE_DASSERT(block->bytes >= sizeof(*arena));
     *arena = (struct tierce__arena){.blocks = block,
                                     .used = sizeof(*arena),
                                     .capacity = block->bytes,

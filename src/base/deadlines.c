@@ -14,6 +14,7 @@ void tierce__deadlines_fini(struct tierce__deadlines *heap)
 
 static void put(struct tierce__deadlines *heap, size_t index, struct tierce__deadline *deadline)
 {
+    TIERCE_DASSERT(index < heap->count);
     heap->items[index] = deadline;
     deadline->place = index + 1;
 }
@@ -59,8 +60,10 @@ int tierce__deadline_set(struct tierce__deadlines *heap, struct tierce__deadline
         heap->items = items;
         heap->capacity = capacity;
     }
+    TIERCE_DASSERT(heap->count < heap->capacity);
     deadline->at = at;
     sift_up(heap, heap->count++, deadline);
+    TIERCE_DASSERT(deadline->place > 0 && deadline->place <= heap->count);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/file.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +27,7 @@ static ssize_t read_up_to(int fd, char *buf, size_t size)
             return -errno;
         used += (size_t)n;
     }
+    TIERCE_DASSERT(used <= size);
     return (ssize_t)used;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
+#include "base/assert.h"
 
 #include <string.h>
 
@@ -66,6 +67,7 @@ static inline bool next_item(struct tierce__json *json, char open, char close)
 {
     if (json->why != NULL)
         return false;
+    TIERCE_DASSERT(json->depth > 0 && json->at > json->start);
     bool first = json->at[-1] == open;
     if (take(json, close)) {
         json->depth--;
@@ -123,6 +125,7 @@ bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bo
         /* All further characters, except the line end, are part of the text. */
         at += at + 1 < json->end ? 2 : 1;
     }
+    TIERCE_DASSERT(json->at <= at && at < json->end);
     *out = (struct tierce__text){json->at, (size_t)(at - json->at)};
     json->at = at + 1;
     return true;
@@ -151,6 +154,7 @@ static int32_t hex4(const char *at, const char *end)
 
 static size_t put_utf8(char out[4], uint32_t code)
 {
+    TIERCE_DASSERT(code <= 0x10ffff);
     if (code < 0x80) {
         out[0] = (char)code;
         return 1;
@@ -232,6 +236,7 @@ static ptrdiff_t unescape(char *out, size_t size, struct tierce__text text)
         memcpy(out + used, bytes, n);
         used += n;
     }
+    TIERCE_DASSERT(size == 0 || used <= size);
     return (ptrdiff_t)used;
 }
 
@@ -282,6 +287,7 @@ bool tierce__json_text(struct tierce__json *json, char *out, size_t size, size_t
 {
     struct tierce__text raw;
     bool escaped;
+    TIERCE_DASSERT(size > 0);
     if (!tierce__json_quoted(json, &raw, &escaped))
         return false;
     ptrdiff_t used = unescape(out, size - 1, raw);

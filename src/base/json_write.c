@@ -158,6 +158,7 @@ static void put_integer(struct tierce__json_write *json, const char *name, uint6
     } while (value > 0);
     if (is_negative)
         digits[--at] = '-';
+    TIERCE_DASSERT(at < sizeof(digits));
     tierce__json_write_name(json, name);
     put_bytes(json, digits + at, sizeof(digits) - at);
 }

@@ -27,6 +27,7 @@ void tierce__line_put_grown(struct tierce__line *line, const char *text, size_t 
     line->room = room;
     memcpy(line->text + line->bytes, text, bytes);
     line->bytes += bytes;
+    TIERCE_DASSERT(line->bytes <= line->room);
 }
 
 void tierce__line_put(struct tierce__line *line, const char *text)
@@ -38,6 +39,7 @@ void tierce__line_put_int(struct tierce__line *line, int64_t value)
 {
     char text[24];
     int bytes = snprintf(text, sizeof(text), "%" PRId64, value);
+    TIERCE_DASSERT(bytes > 0 && (size_t)bytes < sizeof(text));
     tierce__line_put_bytes(line, text, (size_t)bytes);
 }
 
@@ -45,6 +47,7 @@ void tierce__line_put_double(struct tierce__line *line, double value)
 {
     char text[32];
     int bytes = snprintf(text, sizeof(text), "%.6g", value);
+    TIERCE_DASSERT(bytes > 0 && (size_t)bytes < sizeof(text));
     char *comma = strchr(text, ','); /* the process's locale is not ours to choose */
     if (comma != NULL)
         *comma = '.';

@@ -95,6 +95,7 @@ static int open_file(struct tierce__line_log *log)
 static int rotate(struct tierce__line_log *log)
 {
     char from[PATH_MAX], to[PATH_MAX];
+    TIERCE_DASSERT(log->opts.files > 0);
     for (uint32_t i = log->opts.files; i > 1; i--) {
         snprintf(from, sizeof(from), "%s.%" PRIu32, log->path, i - 1);
         snprintf(to, sizeof(to), "%s.%" PRIu32, log->path, i);
@@ -113,6 +114,7 @@ static int rotate(struct tierce__line_log *log)
 static int write_whole(struct tierce__line_log *log)
 {
     const struct batch *batch = &log->batch;
+    TIERCE_DASSERT(log->fd >= 0);
     for (size_t done = 0; done < batch->bytes;) {
         ssize_t n = write(log->fd, batch->text + done, batch->bytes - done);
         if (n < 0 && errno == EINTR)
@@ -155,6 +157,7 @@ static void tell_subscribers(struct tierce__line_log *log, const char *lines, si
         struct subscriber *subscriber = TIERCE__CONTAINER_OF(it, struct subscriber, node);
         if (subscriber->each(subscriber->arg, lines, bytes))
             continue;
+        TIERCE_DASSERT(atomic_load_explicit(&log->readers, memory_order_relaxed) > 0);
         tierce__list_remove(&subscriber->node);
         tierce__free(subscriber);
         atomic_fetch_sub_explicit(&log->readers, 1, memory_order_relaxed);
@@ -176,6 +179,7 @@ static void end_subscribers(struct tierce__line_log *log)
         struct subscriber *subscriber =
             TIERCE__CONTAINER_OF(log->subscribers.next, struct subscriber, node);
         tierce__list_remove(&subscriber->node);
+        TIERCE_DASSERT(atomic_load_explicit(&log->readers, memory_order_relaxed) > 0);
         (void)subscriber->each(subscriber->arg, NULL, 0); /* the log has ended */
         tierce__free(subscriber);
         atomic_fetch_sub_explicit(&log->readers, 1, memory_order_relaxed);
@@ -186,7 +190,9 @@ static void end_subscribers(struct tierce__line_log *log)
  * to detect those that are gone. The lock is held, but not meanwhile. */
 static void hand_on(struct tierce__line_log *log)
 {
+    tierce__lock_assert_held(&log->lock);
     struct batch full = log->queue;
+    TIERCE_DASSERT(full.bytes <= log->opts.queue_bytes_max);
     log->queue = (struct batch){.text = log->batch.text};
     log->batch = full;
     bool ends = log->ends_subscribers;
@@ -232,6 +238,7 @@ static void free_log(struct tierce__line_log *log)
 
 static int open_parts(struct tierce__line_log *log, const char *path)
 {
+    TIERCE_DASSERT(log->fd < 0);
     enum { SUFFIX_BYTES = 12 };
     log->queue.text = tierce__alloc(log->opts.queue_bytes_max);
     log->batch.text = tierce__alloc(log->opts.queue_bytes_max);
@@ -347,6 +354,7 @@ int tierce__line_log_subscribe(struct tierce__line_log *log, tierce__line_log_fn
         return -ENOMEM;
     *subscriber = (struct subscriber){.each = each, .arg = arg};
     tierce__lock_take(&log->lock);
+    TIERCE_DASSERT(!log->is_ending);
     tierce__list_push_back(&log->coming, &subscriber->node);
     atomic_fetch_add_explicit(&log->readers, 1, memory_order_relaxed);
     tierce__lock_drop(&log->lock);
@@ -369,6 +377,7 @@ void tierce__line_log_counts(struct tierce__line_log *log, uint64_t *lines, uint
     if (log == NULL)
         return;
     tierce__lock_take(&log->lock);
+    TIERCE_DASSERT(log->dropped <= log->lines);
     *lines = log->lines;
     *dropped = log->dropped;
     tierce__lock_drop(&log->lock);

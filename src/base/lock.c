@@ -15,6 +15,7 @@ _Static_assert(TIERCE__LOCK_COUNT <= 128, "the classes fit a bit mask");
 
 void tierce__lock_init(struct tierce__lock *lock, enum tierce__lock_class class_)
 {
+    TIERCE_ASSERT(class_ < TIERCE__LOCK_COUNT);
     *lock = (struct tierce__lock){.class_ = class_};
     int rc = pthread_mutex_init(&lock->mutex, NULL);
     TIERCE_ASSERT(rc == 0);
@@ -30,6 +31,7 @@ static void note_taken(struct tierce__lock *lock)
 {
 #ifdef TIERCE_CHECKED
     /* Only classes of earlier rows may be held. */
+    TIERCE_ASSERT(!lock->held);
     TIERCE_ASSERT((held_classes >> lock->class_) == 0);
     held_classes |= (lock_classes)1 << lock->class_;
     lock->owner = pthread_self();
@@ -54,6 +56,7 @@ static void note_dropped(struct tierce__lock *lock)
 static void note_another(struct tierce__lock *lock)
 {
 #ifdef TIERCE_CHECKED
+    TIERCE_ASSERT(!lock->held && (held_classes >> lock->class_) == 1);
     lock->owner = pthread_self();
     lock->held = true;
 #else

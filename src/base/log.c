@@ -37,6 +37,7 @@ static void write_to_stderr(void *arg, enum tierce_log_level level, const char *
     static const char *const names[] = {"debug", "info", "warn", "error"};
     char stamp[TIERCE__LOG_STAMP_BYTES];
     (void)arg;
+    TIERCE_DASSERT((size_t)level < sizeof(names) / sizeof(*names));
     fprintf(stderr, "%s tierce level=%s event=%s %s\n", tierce__log_stamp(stamp), names[level],
             event, detail);
 }
@@ -48,6 +49,7 @@ const char *tierce__log_stamp(char stamp[TIERCE__LOG_STAMP_BYTES])
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &parts);
     size_t bytes = strftime(stamp, TIERCE__LOG_STAMP_BYTES, "%Y-%m-%dT%H:%M:%S", &parts);
+    TIERCE_DASSERT(bytes > 0 && bytes < TIERCE__LOG_STAMP_BYTES);
     snprintf(stamp + bytes, TIERCE__LOG_STAMP_BYTES - bytes, ".%03ldZ", now.tv_nsec / 1000000);
     return stamp;
 }
@@ -97,6 +99,7 @@ static bool admit(const char *event, uint32_t *dropped)
         *dropped = b->dropped;
         *b = (struct burst){.second = second};
     }
+    TIERCE_DASSERT(b->emitted <= BURST_PER_SECOND);
     if (b->emitted >= BURST_PER_SECOND) {
         b->dropped++;
         return false;

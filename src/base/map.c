@@ -18,6 +18,7 @@ static size_t bin_count(const struct tierce__map *map)
 
 static size_t bin_index(const struct tierce__map *map, uint64_t hash)
 {
+    TIERCE_DASSERT(map->bins == NULL || (map->bits > 0 && map->bits < 64));
     return map->bins != NULL ? (size_t)(hash >> (64 - map->bits)) : 0;
 }
 
@@ -40,6 +41,7 @@ int tierce__map_reserve(struct tierce__map *map, size_t count)
     struct tierce__map grown = {.bits = BITS_MIN};
     while ((size_t)1 << grown.bits < count)
         grown.bits++;
+    TIERCE_DASSERT(grown.bits < 64);
     if (map->bins != NULL && grown.bits <= map->bits)
         return 0;
     grown.bins = tierce__calloc((size_t)1 << grown.bits, sizeof(*grown.bins));
@@ -100,6 +102,7 @@ struct tierce__map_node *tierce__map_find_next(const struct tierce__map_node *no
 struct tierce__map_node *tierce__map_after(const struct tierce__map *map,
                                            const struct tierce__map_node *node)
 {
+    TIERCE_DASSERT(node == NULL || map->count > 0);
     if (node != NULL && node->next != NULL)
         return node->next;
     if (map->bins == NULL)
@@ -126,6 +129,7 @@ static uint64_t cell_count(const struct tierce__numbers *numbers)
 /* Puts a cell at the first empty place from its home on. */
 static void put_cell(struct tierce__numbers *numbers, uint64_t cell)
 {
+    TIERCE_DASSERT(numbers->count <= numbers->mask);
     uint64_t p = tierce__numbers_home(numbers, (uint32_t)(cell >> 32));
     while (numbers->cells[p] != 0)
         p = (p + 1) & numbers->mask;
@@ -141,6 +145,7 @@ static int resize(struct tierce__numbers *numbers, uint64_t wanted)
         bits++;
     if (bits > 32)
         return TIERCE_E_LIMIT;
+    TIERCE_DASSERT(numbers->count < 1ULL << bits);
     struct tierce__numbers grown = {.mask = (1ULL << bits) - 1, .shift = 32 - bits};
     grown.cells = tierce__calloc((size_t)1 << bits, sizeof(*grown.cells));
     if (grown.cells == NULL)
@@ -194,6 +199,7 @@ void tierce__numbers_put(struct tierce__numbers *numbers, uint32_t hash, uint32_
 /* The place of a cell, or of the empty one at the end of its run. */
 static uint64_t place_of(const struct tierce__numbers *numbers, uint64_t cell)
 {
+    TIERCE_DASSERT(numbers->count <= numbers->mask);
     uint64_t p = tierce__numbers_home(numbers, (uint32_t)(cell >> 32));
     while (numbers->cells[p] != 0 && numbers->cells[p] != cell)
         p = (p + 1) & numbers->mask;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/nearest.h"
+#include "base/assert.h"
 
 #include <string.h>
 
@@ -42,6 +43,7 @@ size_t tierce__edit_distance(const char *a, const char *b)
         above = row;
         row = oldest;
     }
+    TIERCE_DASSERT(above[b_len] <= (a_len > b_len ? a_len : b_len));
     return above[b_len];
 }
 

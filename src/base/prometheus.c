@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/prometheus.h"
+#include "base/assert.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +66,7 @@ static void put_tags(struct tierce__line *line, const struct tierce__metric *met
 void tierce__prometheus_put(struct tierce__prometheus *text, const struct tierce__metric *metric)
 {
     struct tierce__line *line = &text->line;
+    TIERCE_DASSERT(!metric->is_counter || metric->value >= 0);
     put_help(text, metric, metric->is_counter ? "counter" : "gauge");
     put_name(line, metric);
     put_tags(line, metric, NULL);

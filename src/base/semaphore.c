@@ -26,6 +26,8 @@ static struct tierce__semaphore_waiter *waiter_of(struct tierce__list *node)
  * Under the lock. */
 static void serve(struct tierce__semaphore *semaphore, struct tierce__list *served)
 {
+    tierce__lock_assert_held(&semaphore->lock);
+    TIERCE_DASSERT(semaphore->used <= semaphore->capacity);
     while (!tierce__list_empty(&semaphore->waiters)) {
         struct tierce__semaphore_waiter *first = waiter_of(semaphore->waiters.next);
         if (first->units > semaphore->capacity - semaphore->used)
@@ -52,6 +54,7 @@ bool tierce__semaphore_take(struct tierce__semaphore *semaphore,
 {
     TIERCE_ASSERT(waiter->units <= semaphore->capacity);
     tierce__lock_take(&semaphore->lock);
+    TIERCE_DASSERT(semaphore->used <= semaphore->capacity);
     bool taken = tierce__list_empty(&semaphore->waiters) &&
                  waiter->units <= semaphore->capacity - semaphore->used;
     if (taken) {
@@ -97,6 +100,7 @@ uint64_t tierce__semaphore_used(struct tierce__semaphore *semaphore)
 {
     tierce__lock_take(&semaphore->lock);
     uint64_t used = semaphore->used;
+    TIERCE_DASSERT(used <= semaphore->capacity);
     tierce__lock_drop(&semaphore->lock);
     return used;
 }

@@ -81,6 +81,7 @@ static void *work(void *arg)
         struct tierce__task *task =
             TIERCE__CONTAINER_OF(workers->queue.next, struct tierce__task, node);
         tierce__list_remove(&task->node);
+        TIERCE_DASSERT(workers->waiting > 0);
         workers->waiting--;
         tierce__lock_drop(&workers->lock);
         task->run(task);
@@ -130,6 +131,7 @@ bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task
     TIERCE_DASSERT(task->run != NULL);
     tierce__lock_take(&workers->lock);
     bool is_taken = workers->waiting < workers->queue_max && !workers->is_ending;
+    TIERCE_DASSERT(workers->waiting <= workers->queue_max);
     if (is_taken) {
         tierce__list_push_back(&workers->queue, &task->node);
         workers->waiting++;
@@ -144,6 +146,7 @@ uint32_t tierce__workers_waiting(struct tierce__workers *workers)
 {
     tierce__lock_take(&workers->lock);
     uint32_t waiting = workers->waiting;
+    TIERCE_DASSERT(waiting <= workers->queue_max);
     tierce__lock_drop(&workers->lock);
     return waiting;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/utf8.h"
+#include "base/assert.h"
 
 #include <string.h>
 
@@ -34,6 +35,7 @@ static inline size_t decode(uint32_t *out_code, const uint8_t *p, size_t left)
 
 size_t tierce__utf8_length(const uint8_t *p, size_t left)
 {
+    TIERCE_DASSERT(left > 0);
     uint32_t code;
     return decode(&code, p, left);
 }
@@ -64,11 +66,13 @@ bool tierce__is_utf8(const char *text, size_t bytes)
             return false;
         i += n;
     }
+    TIERCE_DASSERT(i == bytes);
     return true;
 }
 
 bool tierce__is_control(const uint8_t *p, size_t n)
 {
+    TIERCE_DASSERT(n > 0);
     if (n == 1)
         return p[0] < 0x20 || p[0] == 0x7f;
     if (n == 2)

@@ -38,6 +38,7 @@ struct tierce__config {
 /* The form of a value of the type, for messages. */
 static const char *type_help(enum tierce__param_type type)
 {
+    TIERCE_DASSERT(type <= TIERCE__PARAM_CHOICE);
     static const char *const help[] = {
         [TIERCE__PARAM_SIZE] = "a size in bytes such as 512MiB, 1.5GiB, 1GB or 4096",
         [TIERCE__PARAM_COUNT] = "a whole number such as 16",
@@ -121,6 +122,7 @@ static int check_number(uint64_t *out, const struct tierce__param *param, const 
                                    shown, type_help(param->type));
     uint64_t min = tierce__config_bound(param, param->min);
     uint64_t max = tierce__config_bound(param, param->max);
+    TIERCE_DASSERT(!tierce__config_is_bounded(param) || min <= max);
     if (tierce__config_is_bounded(param) && (number < min || number > max)) {
         char low[32], high[32];
         tierce__config_format_number(low, sizeof(low), param->type, min);
@@ -137,6 +139,7 @@ static int check_number(uint64_t *out, const struct tierce__param *param, const 
 static int assign(struct tierce__config *config, size_t row, const char *value, const char *source,
                   const char *where, struct tierce__config_error *error)
 {
+    TIERCE_DASSERT(row < config->count);
     const struct tierce__param *param = &config->table[row];
     struct value next = {0};
     char number[32];
@@ -223,6 +226,7 @@ size_t tierce__config_find(const struct tierce__config *config, const char *name
 
 static const char *nearest_name(const struct tierce__config *config, const char *name)
 {
+    TIERCE_DASSERT(config->count > 0);
     const char *best = "";
     size_t best_distance = SIZE_MAX;
     for (size_t row = 0; row < config->count; row++) {
@@ -409,6 +413,7 @@ static const char *node_kind(struct fy_node *node)
 /* One parameter with its value. */
 static int load_value(struct load *load, size_t row, struct fy_node *value, int line)
 {
+    TIERCE_DASSERT(row < load->config->count);
     const struct tierce__param *param = &load->config->table[row];
     char where[sizeof(load->shown) + 16];
     char *text = NULL, *source = NULL;
@@ -471,6 +476,7 @@ static int load_mapping(struct load *load, struct fy_node *mapping, const char *
 static int load_section(struct load *load, size_t section, const char *name, struct fy_node *value,
                         int line)
 {
+    TIERCE_DASSERT(section < load->config->count);
     if (load->section_lines[section] != 0)
         return tierce__config_fail(load->error, TIERCE_E_CONFIG,
                                    "%s:%d: \"%s\" is set twice, first in line %d", load->shown,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/config/config_parse.h"
+#include "base/assert.h"
 #include "base/utf8.h"
 #include "base/bytes.h"
 
@@ -75,6 +76,7 @@ static bool read_decimal(struct decimal *out, const char **p)
             d.fraction = d.fraction * 10 + (uint64_t)(*at - '0');
         }
     }
+    TIERCE_DASSERT(d.fraction_digits <= FRACTION_DIGITS_MAX);
     *out = d;
     *p = at;
     return true;
@@ -86,6 +88,7 @@ static bool scale(uint64_t *out, bool *exact, const struct decimal *d, uint64_t 
     uint64_t power = 1;
     for (unsigned i = 0; i < d->fraction_digits; i++)
         power *= 10;
+    TIERCE_DASSERT(d->fraction < power && factor > 0 && factor <= 1ULL << 50);
     /* fraction < power <= 10^9 and factor <= 2^50: split the factor so that no product passes
      * 2^64, since fraction * (factor / power) + fraction * (factor % power) / power is the same. */
     uint64_t rest = d->fraction * (factor % power);

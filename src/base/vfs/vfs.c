@@ -168,6 +168,7 @@ int tierce__files_write(struct tierce__vfs *vfs, struct tierce__vfs_file *file, 
 {
     (void)vfs;
     const uint8_t *at = data;
+    TIERCE_DASSERT(length <= INT64_MAX && offset <= (uint64_t)INT64_MAX - length);
     while (length > 0) {
         ssize_t n = pwrite(file->fd, at, length, (off_t)offset);
         if (n < 0 && errno == EINTR)
@@ -199,6 +200,7 @@ int64_t tierce__files_length(struct tierce__vfs *vfs, struct tierce__vfs_file *f
 int tierce__files_truncate(struct tierce__vfs *vfs, struct tierce__vfs_file *file, uint64_t length)
 {
     (void)vfs;
+    TIERCE_DASSERT(length <= INT64_MAX);
     return ftruncate(file->fd, (off_t)length) == 0 ? 0 : -errno;
 }
 

@@ -78,6 +78,7 @@ static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
 {
     struct threads *t = (struct threads *)vfs;
     struct task *task = task_of(io);
+    TIERCE_DASSERT(io->length > 0);
     if (!t->started)
         start(t);
     *task = (struct task){.base.run = transfer, .owner = t};

@@ -89,6 +89,7 @@ static int slice_of(struct uring *u, const uint8_t *data, uint64_t length)
     if (at >= u->memory_bytes || length > u->memory_bytes - at)
         return -1;
     uint64_t slice = at / SLICE_BYTES;
+    TIERCE_DASSERT(slice < u->slice_count);
     if (slice != (at + length - 1) / SLICE_BYTES)
         return -1;
     if (u->slices[slice] == SLICE_UNTRIED) {
@@ -131,6 +132,7 @@ static void arm_wake(struct uring *u)
 static bool push(struct uring *u, struct tierce__vfs_io *io)
 {
     uint64_t moved = pending_of(io)->moved;
+    TIERCE_DASSERT(moved < io->length && u->in_flight < u->depth);
     uint8_t *data = io->data + moved;
     unsigned length = (unsigned)(io->length - moved);
     int slice = slice_of(u, data, length);
@@ -176,9 +178,11 @@ static void start_waiting(struct uring *u)
 static unsigned finish(struct uring *u, struct tierce__vfs_io *io, int res)
 {
     struct pending *p = pending_of(io);
+    TIERCE_DASSERT(u->in_flight > 0);
     u->in_flight--;
     if (res > 0)
         p->moved += (uint64_t)res;
+    TIERCE_DASSERT(p->moved <= io->length);
     /* O_DIRECT ends in the middle of a sector only at the end of the file. */
     bool at_end = res == 0 || (res > 0 && io->file->direct && res % 512 != 0);
     bool again = res == -EINTR || res == -EAGAIN || (res > 0 && !at_end);
@@ -206,6 +210,7 @@ static unsigned reap(struct uring *u)
         int res = cqe->res;
         io_uring_cqe_seen(&u->ring, cqe);
         if (data == u) {
+            TIERCE_DASSERT(u->wake_armed);
             u->wake_armed = false;
             u->woken = true;
         } else {
