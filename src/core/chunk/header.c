@@ -85,6 +85,7 @@ int tierce__chunk_extent(struct tierce__extent *out, const struct tierce__geomet
     uint64_t header = header_size(geometry->layer_count, geometry->block_count);
     uint64_t payload = cells * geometry->block_count; /* < 2^42 * 2^16: fits */
     uint64_t object = header + tierce__round_up(payload, TIERCE__CHUNK_ALIGN);
+    TIERCE_DASSERT(header % TIERCE__CHUNK_ALIGN == 0 && object >= header + payload);
     if (header > HEADER_BYTES_MAX || object > TIERCE__CHUNK_BYTES_MAX)
         return TIERCE_E_LIMIT;
     *out = (struct tierce__extent){header, payload, object};
@@ -127,6 +128,7 @@ void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_in
                                   const uint8_t *block_hashes)
 {
     const struct tierce__geometry *g = &info->geometry;
+    TIERCE_DASSERT(counts_in_bounds(g->layer_count, g->block_count, g->block_tokens));
     TIERCE_ASSERT(info->extent.header_bytes == header_size(g->layer_count, g->block_count));
 
     memset(object, 0, summed_bytes(g->layer_count, g->block_count));
@@ -157,6 +159,7 @@ void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
     const struct tierce__geometry *g = &info->geometry;
     uint64_t tables = summed_bytes(g->layer_count, g->block_count);
     uint64_t end = info->extent.header_bytes + info->extent.payload_bytes;
+    TIERCE_ASSERT(tables <= info->extent.header_bytes && end <= info->extent.object_bytes);
     tierce__chunk_begin_unpadded(object, info, block_hashes);
     memset(object + tables, 0, info->extent.header_bytes - tables);
     memset(object + end, 0, info->extent.object_bytes - end);
@@ -201,6 +204,7 @@ static bool all_zero(const uint8_t *p, size_t n)
 
 uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
 {
+    TIERCE_DASSERT(layer < LAYERS_MAX);
     return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
 }
 
@@ -295,6 +299,8 @@ uint64_t tierce__chunk_header_bytes(const uint8_t *object)
 
 bool tierce__chunk_same(const uint8_t *a, const uint8_t *b, const struct tierce__geometry *geometry)
 {
+    TIERCE_DASSERT(
+        counts_in_bounds(geometry->layer_count, geometry->block_count, geometry->block_tokens));
     uint64_t tables = tables_end(geometry->layer_count, geometry->block_count);
     return memcmp(a, b, AT_HEADER_SUM) == 0 &&
            memcmp(a + AT_NS_DIGEST, b + AT_NS_DIGEST, AT_CREATED - AT_NS_DIGEST) == 0 &&
@@ -303,6 +309,7 @@ bool tierce__chunk_same(const uint8_t *a, const uint8_t *b, const struct tierce_
 
 const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count)
 {
+    TIERCE_DASSERT(layer_count >= 1 && layer_count <= LAYERS_MAX);
     return object + hashes_offset(layer_count);
 }
 
@@ -355,6 +362,7 @@ uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_
            memcmp(have + (size_t)same * TIERCE_HASH_BYTES,
                   block_hashes + (size_t)same * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES) == 0)
         same++;
+    TIERCE_DASSERT(same <= count);
     return same;
 }
 

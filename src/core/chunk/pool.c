@@ -87,6 +87,7 @@ static uint8_t *reserve_addresses(uint64_t bytes)
     if (before > 0)
         (void)munmap(start, before);
     (void)munmap(start + before + bytes, HUGE_PAGE - before);
+    TIERCE_DASSERT((uintptr_t)(start + before) % HUGE_PAGE == 0);
     return start + before;
 }
 
@@ -162,6 +163,7 @@ static void *touch_pages(void *arg)
 
 static void destroy_parts(struct tierce__pool *pool)
 {
+    TIERCE_DASSERT(pool->live == 0 && !pool->toucher_runs);
     pool->magic = 0;
     if (pool->base != NULL)
         (void)munmap(pool->base, (size_t)pool->cap_bytes);
@@ -186,6 +188,7 @@ static uint32_t buf_count_for(const struct tierce__pool_opts *opts)
 
 static int reserve_parts(struct tierce__pool *pool, const struct tierce__pool_opts *opts)
 {
+    TIERCE_DASSERT(pool->buf_count > 0 && pool->buf_count < NO_BUF);
     pool->bufs = tierce__alloc_aligned(_Alignof(struct tierce__buf),
                                        (size_t)pool->buf_count * sizeof(*pool->bufs));
     if (pool->bufs == NULL)
@@ -242,6 +245,7 @@ static void wait_for_releases(struct tierce__pool *pool)
 /* It may just be about to wait for idle time, which may never come. */
 static void end_toucher(struct tierce__pool *pool)
 {
+    TIERCE_DASSERT(pool->toucher_runs);
     struct timespec until;
     atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
     do {
@@ -276,6 +280,8 @@ void tierce__pool_destroy(struct tierce__pool *pool)
 static struct tierce__buf *find_unused(struct tierce__pool *pool)
 {
     tierce__lock_assert_held(&pool->lock);
+    TIERCE_DASSERT(pool->fresh <= pool->buf_count);
+    TIERCE_DASSERT(pool->free_first == NO_BUF || pool->free_first < pool->fresh);
     if (pool->free_first != NO_BUF)
         return &pool->bufs[pool->free_first];
     if (pool->fresh == pool->buf_count)
@@ -299,12 +305,14 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     int rc = buf == NULL ? TIERCE_E_FULL : tierce__space_take(pool->space, &offset, bytes);
     if (rc == 0) {
         TIERCE_CHECK_MAGIC(buf, BUF_FREE);
+        TIERCE_DASSERT(pool->live < pool->buf_count);
         pool->free_first = buf->next_free;
         pool->live++;
     }
     tierce__lock_drop(&pool->lock);
     if (rc < 0)
         return rc;
+    TIERCE_ASSERT(offset <= pool->cap_bytes - bytes);
     buf->magic = BUF_LIVE;
     buf->data = pool->base + offset;
     buf->bytes = bytes;
@@ -320,6 +328,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
 /* Under the lock. */
 static void note_room(struct tierce__pool *pool)
 {
+    tierce__lock_assert_held(&pool->lock);
     if (tierce__list_empty(&pool->turns))
         return;
     const struct tierce__pool_turn *first =
@@ -334,8 +343,11 @@ static void free_buf(struct tierce__pool *pool, struct tierce__buf *buf)
 {
     TIERCE_ASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == 0);
     uint64_t offset = (uint64_t)(buf->data - pool->base);
+    TIERCE_DASSERT(offset < pool->cap_bytes &&
+                   atomic_load_explicit(&buf->refs, memory_order_relaxed) == 0);
     buf->magic = BUF_FREE;
     tierce__lock_take(&pool->lock);
+    TIERCE_DASSERT(pool->live > 0 && (size_t)(buf - pool->bufs) < pool->fresh);
     tierce__space_give(pool->space, offset, buf->bytes);
     buf->next_free = pool->free_first;
     pool->free_first = (uint32_t)(buf - pool->bufs);
@@ -373,6 +385,7 @@ static bool drop_reference(struct tierce__pool *pool, struct tierce__buf *buf)
 
 static void release_batch(struct tierce__pool *pool, struct tierce__buf *const *bufs, size_t count)
 {
+    TIERCE_DASSERT(count <= IDLE_BATCH);
     struct tierce__buf *awaited[IDLE_BATCH];
     size_t awaited_count = 0;
     for (size_t i = 0; i < count; i++)
@@ -396,6 +409,7 @@ void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count)
     atomic_fetch_add(&pool->releasing, 1);
     for (size_t at = 0; at < count; at += IDLE_BATCH)
         release_batch(pool, bufs + at, count - at < IDLE_BATCH ? count - at : IDLE_BATCH);
+    TIERCE_DASSERT(atomic_load(&pool->releasing) > 0);
     atomic_fetch_sub(&pool->releasing, 1);
 }
 
@@ -441,6 +455,7 @@ void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn
 
 static bool may_try(const struct tierce__pool_turn *turn)
 {
+    tierce__lock_assert_held(&turn->pool->lock);
     return turn->pool->turns.next == &turn->node && turn->seen != turn->pool->changes;
 }
 
@@ -461,6 +476,7 @@ void tierce__pool_turn_end(struct tierce__pool_turn *turn)
 {
     struct tierce__pool *pool = turn->pool;
     tierce__lock_take(&pool->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&turn->node) && atomic_load(&pool->waiting) > 0);
     tierce__list_remove(&turn->node);
     tierce__cond_broadcast(&pool->room);
     tierce__lock_drop(&pool->lock);
@@ -493,6 +509,7 @@ void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *ou
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     tierce__lock_take(&pool->lock);
+    TIERCE_DASSERT(pool->live <= pool->buf_count);
     *out = (struct tierce__pool_stats){
         .cap_bytes = pool->cap_bytes,
         .used_bytes = tierce__space_used(pool->space),

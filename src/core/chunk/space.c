@@ -59,6 +59,7 @@ static int reserve_nodes(struct tierce__space *space, uint64_t count)
         return -ENOMEM;
     space->nodes = nodes;
     space->node_count = (uint32_t)want;
+    TIERCE_DASSERT(space->node_count >= count);
     return 0;
 }
 
@@ -89,6 +90,7 @@ static uint32_t new_node(struct tierce__space *space, uint64_t start, uint64_t b
 
 static void free_node(struct tierce__space *space, uint32_t node)
 {
+    TIERCE_DASSERT(node != NIL && node < space->node_fresh);
     space->nodes[node].child[0][0] = space->node_free;
     space->node_free = node;
 }
@@ -143,6 +145,7 @@ static void merge_trees(struct tierce__space *space, enum tree tree, uint32_t a,
 
 static void tree_insert(struct tierce__space *space, enum tree tree, uint32_t node)
 {
+    TIERCE_DASSERT(node != NIL && node < space->node_fresh);
     struct extent *extent = &space->nodes[node];
     uint32_t *link = &space->root[tree];
     while (*link != NIL && space->nodes[*link].priority >= extent->priority) {
@@ -204,6 +207,7 @@ static uint32_t tree_last(const struct tierce__space *space, enum tree tree)
 
 static void add_extent(struct tierce__space *space, uint64_t start, uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0 && start % PAGE == 0 && start <= space->bytes - bytes);
     uint32_t node = new_node(space, start, bytes);
     tree_insert(space, BY_ADDRESS, node);
     tree_insert(space, BY_LENGTH, node);
@@ -213,6 +217,7 @@ static void add_extent(struct tierce__space *space, uint64_t start, uint64_t byt
 static void change_extent(struct tierce__space *space, uint32_t node, uint64_t start,
                           uint64_t bytes)
 {
+    TIERCE_DASSERT(node != NIL && bytes > 0 && start <= space->bytes - bytes);
     tree_remove(space, BY_LENGTH, node);
     space->nodes[node].start = start;
     space->nodes[node].bytes = bytes;
@@ -221,6 +226,7 @@ static void change_extent(struct tierce__space *space, uint32_t node, uint64_t s
 
 static void drop_extent(struct tierce__space *space, uint32_t node)
 {
+    TIERCE_DASSERT(node != NIL);
     tree_remove(space, BY_ADDRESS, node);
     tree_remove(space, BY_LENGTH, node);
     free_node(space, node);
@@ -268,6 +274,7 @@ static void carve(struct tierce__space *space, uint32_t node, uint64_t start, ui
 {
     struct extent free = space->nodes[node];
     uint64_t before = start - free.start;
+    TIERCE_ASSERT(start >= free.start && before + rounded <= free.bytes);
     uint64_t after = free.bytes - before - rounded;
     if (before > 0)
         change_extent(space, node, free.start, before);
@@ -335,6 +342,7 @@ void tierce__space_give(struct tierce__space *space, uint64_t offset, uint64_t b
     space->live--;
     space->asked -= bytes;
     space->used -= rounded;
+    TIERCE_DASSERT(space->asked <= space->used);
 }
 
 int tierce__space_claim(struct tierce__space *space, uint64_t offset, uint64_t bytes)
@@ -362,12 +370,14 @@ int tierce__space_claim(struct tierce__space *space, uint64_t offset, uint64_t b
 uint64_t tierce__space_used(const struct tierce__space *space)
 {
     TIERCE_CHECK_MAGIC(space, SPACE_MAGIC);
+    TIERCE_DASSERT(space->used <= space->bytes);
     return space->used;
 }
 
 uint64_t tierce__space_asked(const struct tierce__space *space)
 {
     TIERCE_CHECK_MAGIC(space, SPACE_MAGIC);
+    TIERCE_DASSERT(space->asked <= space->used);
     return space->asked;
 }
 

@@ -274,7 +274,8 @@ const int32_t *tierce__chain_tokens(const struct tierce_chain *chain)
 static int reserve_tokens(struct tierce_chain *chain, size_t more)
 {
     if (!chain->keeps_tokens || more <= chain->token_room - chain->token_count)
-        return 0;
+        TIERCE_DASSERT(chain->token_count <= chain->token_room);
+    return 0;
     size_t room = 2 * chain->token_room + more;
     int32_t *grown = tierce__realloc(chain->tokens, room * sizeof(*grown));
     if (grown == NULL)
@@ -290,6 +291,7 @@ static void keep_tokens(struct tierce_chain *chain, const int32_t *tokens, size_
     chain->has_extras = chain->has_extras || (extras != NULL && extras->count > 0);
     if (!chain->keeps_tokens || count == 0)
         return;
+    TIERCE_DASSERT(chain->token_count + count <= chain->token_room);
     memcpy(chain->tokens + chain->token_count, tokens, count * sizeof(*tokens));
     chain->token_count += count;
 }
@@ -314,6 +316,7 @@ static int reserve_hashes(struct tierce_chain *chain, size_t more)
         return -ENOMEM;
     chain->hashes = grown;
     chain->hash_room = room;
+    TIERCE_DASSERT(need <= chain->hash_room);
     return 0;
 }
 
@@ -335,6 +338,7 @@ static bool extras_ok(const struct tierce_chain_extras *extras)
 
 static void fold_own(struct tierce_chain *chain, uint8_t *hashes, size_t count)
 {
+    TIERCE_DASSERT(count > 0);
     memcpy(chain->last_unfolded, hashes + (count - 1) * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
     for (size_t i = 0; i < count; i++, hashes += TIERCE_HASH_BYTES)
         fold(hashes, chain, hashes);
@@ -344,6 +348,7 @@ static void fold_own(struct tierce_chain *chain, uint8_t *hashes, size_t count)
 static void append_run(struct tierce_chain *chain, const int32_t *tokens, size_t count,
                        const struct tierce_chain_extra *extra)
 {
+    TIERCE_DASSERT(count > 0 && chain->block_count + count <= chain->hash_room);
     uint8_t *hashes = chain->hashes + chain->block_count * TIERCE_HASH_BYTES;
     const uint8_t *parent = chain->first_parent;
     if (chain->block_count > 0)
@@ -378,6 +383,7 @@ static void append_blocks(struct tierce_chain *chain, const int32_t *tokens, siz
         else if (extra != NULL && extra->block - chain->block_count < count)
             run = (size_t)(extra->block - chain->block_count);
         bool own = extra != NULL && extra->block == chain->block_count;
+        TIERCE_DASSERT(run > 0 && run <= count);
         append_run(chain, tokens, run, own ? extra : NULL);
         tokens += run * chain->block_tokens;
         count -= run;
@@ -390,6 +396,7 @@ int64_t tierce_chain_append(struct tierce_chain *chain, const int32_t *tokens, s
     TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
     if (chain->feed == FEED_HASHES || (tokens == NULL && count > 0) || !extras_ok(extras))
         return TIERCE_E_ARGUMENT;
+    TIERCE_DASSERT(chain->waiting_count < chain->block_tokens);
     size_t missing = chain->block_tokens - chain->waiting_count;
     size_t new_blocks = count < missing ? 0 : 1 + (count - missing) / chain->block_tokens;
     int rc = reserve_hashes(chain, new_blocks);
@@ -417,6 +424,8 @@ int64_t tierce_chain_append(struct tierce_chain *chain, const int32_t *tokens, s
         memcpy(chain->waiting + chain->waiting_count, tokens + new_blocks * chain->block_tokens,
                rest * sizeof(int32_t));
     chain->waiting_count += (uint32_t)rest;
+    TIERCE_DASSERT(chain->waiting_count < chain->block_tokens &&
+                   chain->block_count <= chain->hash_room);
     return (int64_t)chain->block_count;
 }
 
@@ -439,5 +448,6 @@ int64_t tierce_chain_append_hashes(struct tierce_chain *chain, const uint8_t *ha
         memcpy(out, hashes, count * TIERCE_HASH_BYTES);
     }
     chain->block_count += count;
+    TIERCE_DASSERT(chain->block_count <= chain->hash_room);
     return (int64_t)chain->block_count;
 }

@@ -91,6 +91,7 @@ static size_t finish_block(const struct sha_plan *plan, struct sha_block *block,
     uint8_t tail[2 * TIERCE__SHA256_BLOCK];
     size_t head_bytes = plan->head_parts * TIERCE__SHA256_BLOCK;
     size_t rest = plan->block_bytes - head_bytes;
+    TIERCE_DASSERT(rest + SUFFIX_BYTES + 9 <= plan->tail_parts * TIERCE__SHA256_BLOCK);
     memcpy(tail, plan->tokens + block->index * plan->block_bytes + head_bytes, rest);
     put_suffix(tail + rest, parent, plan->block_tokens, 0);
     tierce__sha256_pad(tail, rest + SUFFIX_BYTES, plan->block_bytes + SUFFIX_BYTES);
@@ -98,6 +99,7 @@ static size_t finish_block(const struct sha_plan *plan, struct sha_block *block,
     size_t beside = 0;
     if (later != NULL)
         beside = plan->head_parts < plan->tail_parts ? plan->head_parts : plan->tail_parts;
+    TIERCE_DASSERT(beside <= plan->tail_parts);
     for (size_t part = 0; part < beside; part++)
         plan->impl->compress_two(block->state, tail + part * TIERCE__SHA256_BLOCK, later->state,
                                  head_part(plan, later->index, part));
@@ -141,6 +143,7 @@ static void run_sha256_pairs(const struct sha_plan *plan, const struct tierce__b
 
 static void run_sha256_extra(const struct tierce__block_run *run)
 {
+    TIERCE_DASSERT(run->block_count == 1);
     uint8_t suffix[SUFFIX_BYTES];
     struct tierce__sha256 sha;
     put_tokens(run->scratch, run->tokens, run->block_tokens);
@@ -204,6 +207,7 @@ static inline void put_xxh3(uint8_t hash[TIERCE_HASH_BYTES], XXH128_hash_t value
 
 static void run_xxh3_extra(const struct tierce__block_run *run)
 {
+    TIERCE_DASSERT(run->block_count == 1);
     uint8_t suffix[SUFFIX_BYTES];
     XXH3_state_t state;
     put_tokens(run->scratch, run->tokens, run->block_tokens);
@@ -256,6 +260,7 @@ void tierce__chain_vllm_none_hash(uint8_t hash[TIERCE_HASH_BYTES])
     uint8_t *p = tierce__cbor_put_head(item, TIERCE__CBOR_TEXT, sizeof(seed) - 1);
     memcpy(p, seed, sizeof(seed) - 1);
     p += sizeof(seed) - 1;
+    TIERCE_DASSERT((size_t)(p - item) <= sizeof(item));
     tierce__sha256(hash, item, (size_t)(p - item));
 }
 
@@ -280,6 +285,8 @@ void tierce__chain_run_vllm(const struct tierce__block_run *run)
     if (run->extra_bytes > 0) {
         TIERCE_ASSERT(run->block_count == 1);
         uint8_t *end = put_vllm_block(run->scratch, parent, run->tokens, run->block_tokens);
+        TIERCE_DASSERT((size_t)(end - run->scratch) <
+                       tierce__chain_scratch_bytes(run->block_tokens));
         struct tierce__sha256 sha;
         tierce__sha256_init(&sha);
         tierce__sha256_update(&sha, run->scratch, (size_t)(end - run->scratch));
@@ -291,6 +298,8 @@ void tierce__chain_run_vllm(const struct tierce__block_run *run)
         const int32_t *tokens = run->tokens + i * run->block_tokens;
         uint8_t *end = put_vllm_block(run->scratch, parent, tokens, run->block_tokens);
         *end++ = TIERCE__CBOR_NULL;
+        TIERCE_DASSERT((size_t)(end - run->scratch) <=
+                       tierce__chain_scratch_bytes(run->block_tokens));
         tierce__sha256(hash, run->scratch, (size_t)(end - run->scratch));
         parent = hash;
         hash += TIERCE_HASH_BYTES;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/key/fingerprint.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -83,6 +84,7 @@ static int add_file(struct model *model, const char *name)
         model->files = files;
         model->file_room = room;
     }
+    TIERCE_DASSERT(model->file_count < model->file_room);
     char *copy = tierce__strdup(name);
     if (copy == NULL)
         return -ENOMEM;
@@ -151,6 +153,7 @@ static int list_model(struct model *model)
 static void report_progress(struct model *model, uint64_t bytes)
 {
     model->done_bytes += bytes;
+    TIERCE_DASSERT(model->done_bytes <= model->total_bytes);
     if (model->opts == NULL || model->opts->progress == NULL)
         return;
     uint64_t now = tierce__now_ns();
@@ -189,6 +192,7 @@ static int hash_content(struct model *model, int fd, uint64_t size,
         left -= (uint64_t)n;
         report_progress(model, (uint64_t)n);
     }
+    TIERCE_DASSERT(left == 0);
     tierce__sha256_final(&sha, digest);
     return 0;
 }

@@ -49,6 +49,7 @@ static void add_bytes(struct text *text, const char *bytes, size_t size)
         text->bytes = grown;
         text->room = room;
     }
+    TIERCE_DASSERT(text->used + size < text->room);
     memcpy(text->bytes + text->used, bytes, size);
     text->used += size;
     text->bytes[text->used] = '\0';
@@ -63,6 +64,7 @@ static void add_number(struct text *text, uint32_t number)
 {
     char digits[16];
     int n = snprintf(digits, sizeof(digits), "%" PRIu32, number);
+    TIERCE_DASSERT(n > 0 && (size_t)n < sizeof(digits));
     add_bytes(text, digits, (size_t)n);
 }
 

@@ -68,6 +68,7 @@ static uint32_t find_id(const struct tierce__namespaces *table, const uint8_t *d
 
 static int grow_entries(struct tierce__namespaces *table)
 {
+    tierce__lock_assert_held(&table->lock);
     if (table->entry_count < table->entry_room)
         return 0;
     uint32_t room = table->entry_room > 0 ? 2 * table->entry_room : ENTRIES_FIRST;
@@ -76,11 +77,13 @@ static int grow_entries(struct tierce__namespaces *table)
         return -ENOMEM;
     table->entries = entries;
     table->entry_room = room;
+    TIERCE_DASSERT(table->entry_count < table->entry_room);
     return 0;
 }
 
 static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest)
 {
+    tierce__lock_assert_held(&table->lock);
     if (table->entry_count == NAMESPACES_MAX)
         return TIERCE_E_LIMIT;
     if (tierce__numbers_reserve(&table->ids, table->entry_count + 1) < 0 || grow_entries(table) < 0)
@@ -90,6 +93,7 @@ static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest
         return -ENOMEM;
     memcpy(entry->digest, digest, TIERCE_HASH_BYTES);
     uint32_t id = table->entry_count++;
+    TIERCE_DASSERT(id < table->entry_room);
     table->entries[id] = entry;
     tierce__numbers_put(&table->ids, tierce__load_le32(digest), id);
     return id;

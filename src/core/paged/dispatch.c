@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/paged/paged_private.h"
+#include "base/assert.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -27,6 +28,7 @@ static const struct tierce__kernel *choose_kernel(void)
     unsigned i = 0;
     while (i < KERNEL_COUNT - 1 && !kernels[i]->usable())
         i++;
+    TIERCE_DASSERT(kernels[i]->usable());
     return kernels[i];
 }
 

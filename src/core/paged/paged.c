@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/paged/paged.h"
+#include "base/assert.h"
 
 #include <limits.h>
 
@@ -131,6 +132,7 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
             bad++;
         }
     }
+    TIERCE_DASSERT(bad >= 0 && (size_t)bad <= n);
     if (row == NULL)
         tierce__copy_fence(kernel, hint);
     return bad;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/assert.h"
 #include "base/bytes.h"
 
 #define PRIME32_2       0x85EBCA77U
@@ -56,6 +57,7 @@ static uint64_t fold_product(uint64_t a, uint64_t b)
 /* The last stripe, the fold of the lanes and the avalanche. n > SHORT_BYTES_MAX. */
 static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *last, size_t n)
 {
+    TIERCE_DASSERT(n > SHORT_BYTES_MAX);
     for (unsigned i = 0; i < TIERCE__LANES; i++) {
         uint64_t word = tierce__load_le64(last + 8 * i);
         uint64_t keyed = word ^ tierce__load_le64(tierce__secret + LAST_KEY + 8 * i);
@@ -81,10 +83,12 @@ static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *last, siz
 static size_t stream_stripes(const struct tierce__kernel *kernel, uint64_t acc[TIERCE__LANES],
                              uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *next)
 {
+    TIERCE_DASSERT(n >= STREAM_BYTES_MIN);
     struct tierce__stream s = {.dst = dst, .src = src, .bytes = n, .next = next};
     s.shift = -(uintptr_t)dst % TIERCE__STRIPE_BYTES;
     s.end = (n - 1 - s.shift) / TIERCE__STRIPE_BYTES;
     s.copy_end = (n - s.shift) / TIERCE__STRIPE_BYTES;
+    TIERCE_DASSERT(s.end <= s.copy_end && s.shift < TIERCE__STRIPE_BYTES);
     memcpy(dst, src, s.shift);
     kernel->stream(acc, &s);
     return s.end;
@@ -116,6 +120,7 @@ uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *ds
     /* The last stripe is never a part of the row, also where n is a multiple of 64. */
     size_t stripes = (n - 1) / TIERCE__STRIPE_BYTES, tail = stripes * TIERCE__STRIPE_BYTES;
     size_t done = streams ? stream_stripes(kernel, acc, to, from, n, next) : 0;
+    TIERCE_DASSERT(done <= stripes);
     kernel->run(acc, to, from, done, stripes);
     /* A streamed copy between aligned ends is whole already. */
     if (!streams || n % TIERCE__STRIPE_BYTES != 0 || (uintptr_t)to % TIERCE__STRIPE_BYTES != 0)
@@ -188,6 +193,7 @@ uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void 
     static const uint8_t zeroes[TIERCE__STRIPE_BYTES];
     const struct tierce__kernel *kernel = tierce__kernel();
     const uint8_t *from = src;
+    TIERCE_DASSERT(n <= total && total % TIERCE__STRIPE_BYTES == 0);
     size_t stripes = total / TIERCE__STRIPE_BYTES - 1, full = n / TIERCE__STRIPE_BYTES;
     uint64_t acc[TIERCE__LANES];
     memcpy(acc, start_lanes, sizeof(acc));

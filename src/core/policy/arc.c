@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "core/policy/flat.h"
 #include "core/policy/ghost.h"
 #include "core/policy/order.h"
@@ -82,6 +83,7 @@ static uint64_t bytes_of(const struct arc *arc, const struct tierce__policy_entr
 /* A key came back from a ghost, which still counts it. */
 static void shift_share(struct arc *arc, uint64_t bytes, uint32_t from)
 {
+    TIERCE_DASSERT(from == ONCE || from == AGAIN);
     double own = (double)arc->ghost.bytes[from], other = (double)arc->ghost.bytes[!from];
     double step = (double)bytes * (other > own && own > 0 ? other / own : 1);
     arc->once_share += from == ONCE ? step : -step;
@@ -89,6 +91,7 @@ static void shift_share(struct arc *arc, uint64_t bytes, uint32_t from)
         arc->once_share = (double)arc->capacity;
     if (arc->once_share < 0)
         arc->once_share = 0;
+    TIERCE_DASSERT(arc->once_share >= 0 && arc->once_share <= (double)arc->capacity);
 }
 
 static void arc_expect(struct tierce__policy *policy, const struct tierce__policy_entry *entry)
@@ -141,6 +144,7 @@ static void arc_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now
     (void)now;
     TIERCE_ASSERT(tierce__order_has(order, slot));
     if (tierce__order_list_of(order, slot) == ONCE) {
+        TIERCE_DASSERT(arc->bytes[ONCE] >= arc->entries[slot].bytes);
         arc->bytes[ONCE] -= arc->entries[slot].bytes;
         arc->bytes[AGAIN] += arc->entries[slot].bytes;
     }
@@ -153,6 +157,7 @@ static void arc_remove(struct tierce__policy *policy, uint32_t slot, bool evicte
     TIERCE_ASSERT(tierce__order_has(&arc->ordered.order, slot));
     uint32_t list = tierce__order_list_of(&arc->ordered.order, slot);
     tierce__order_remove(&arc->ordered.order, slot);
+    TIERCE_DASSERT(arc->bytes[list] >= arc->entries[slot].bytes);
     arc->bytes[list] -= arc->entries[slot].bytes;
     if (evicted)
         tierce__ghost_push(&arc->ghost, list, arc->entries[slot].key, arc->entries[slot].bytes);
@@ -182,6 +187,7 @@ static bool arc_victim(struct tierce__policy *policy, uint64_t now, uint32_t *sl
     if (!tierce__order_first(order, from_once ? ONCE : AGAIN, slot) &&
         !tierce__order_first(order, from_once ? AGAIN : ONCE, slot))
         return false;
+    TIERCE_DASSERT(tierce__order_is_evictable(order, *slot));
     tierce__ghost_fetch_next(&arc->ghost, arc->entries, order, *slot);
     return true;
 }

@@ -85,6 +85,7 @@ static void enter_key(struct tierce__ghost *ghost, uint32_t node)
 static void drop_node(struct tierce__ghost *ghost, uint32_t at)
 {
     struct tierce__ghost_node *node = &ghost->nodes[at];
+    TIERCE_DASSERT(at < ghost->node_count && ghost->bytes[node->list] >= node->bytes);
     erase_key(ghost, at);
     ghost->nodes[node->newer].older = node->older;
     ghost->nodes[node->older].newer = node->newer;
@@ -95,6 +96,7 @@ static void drop_node(struct tierce__ghost *ghost, uint32_t at)
 
 static uint32_t make_node(struct tierce__ghost *ghost, uint32_t list)
 {
+    TIERCE_DASSERT(list < TIERCE__GHOST_LISTS);
     uint32_t at = ghost->nodes_free;
     if (at == ghost->node_count && ghost->nodes_used < ghost->node_count)
         return ghost->nodes_used++;
@@ -129,6 +131,7 @@ bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *lis
 
 bool tierce__ghost_drop_oldest(struct tierce__ghost *ghost, uint32_t list)
 {
+    TIERCE_DASSERT(list < TIERCE__GHOST_LISTS);
     uint32_t head = ghost->node_count + list, oldest = ghost->nodes[head].newer;
     if (oldest == head)
         return false;
@@ -143,6 +146,7 @@ bool tierce__ghost_drop_oldest(struct tierce__ghost *ghost, uint32_t list)
 
 void tierce__ghost_push(struct tierce__ghost *ghost, uint32_t list, uint64_t key, uint64_t bytes)
 {
+    TIERCE_DASSERT(list < TIERCE__GHOST_LISTS);
     uint32_t known;
     tierce__ghost_take(ghost, key, &known);
     uint32_t at = make_node(ghost, list), head = ghost->node_count + list;

@@ -29,6 +29,7 @@ static bool is_before(const struct tierce__rank *a, const struct tierce__rank *b
 
 static void put(struct tierce__heap *heap, uint32_t place, struct tierce__heap_item item)
 {
+    TIERCE_DASSERT(place < heap->count);
     heap->items[place] = item;
     heap->places[item.slot] = place;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "core/policy/order.h"
 #include "core/policy/policy_private.h"
 
@@ -63,6 +64,7 @@ static int leaf_create(struct tierce__policy **out, const struct tierce__policy_
 
 static void update_evictable(struct leaf_lru *leaf, uint32_t slot)
 {
+    TIERCE_DASSERT(tierce__order_has(&leaf->ordered.order, slot));
     tierce__order_set_evictable(&leaf->ordered.order, slot,
                                 !leaf->pinned[slot] && leaf->families[slot].children == 0);
 }
@@ -79,6 +81,7 @@ static void leaf_insert(struct tierce__policy *policy, uint32_t slot,
     leaf->families[slot].parent = parent;
     if (parent == TIERCE__NO_SLOT)
         return;
+    TIERCE_DASSERT(parent != slot);
     leaf->families[slot].parent_life = leaf->families[parent].life;
     if (leaf->families[parent].children++ == 0)
         update_evictable(leaf, parent);
@@ -101,6 +104,9 @@ static void leaf_remove(struct tierce__policy *policy, uint32_t slot, bool evict
     family->life++;
     family->children = 0;
     uint32_t parent = family->parent;
+    TIERCE_DASSERT(parent == TIERCE__NO_SLOT ||
+                   leaf->families[parent].life != family->parent_life ||
+                   leaf->families[parent].children > 0);
     if (parent != TIERCE__NO_SLOT && leaf->families[parent].life == family->parent_life &&
         --leaf->families[parent].children == 0)
         update_evictable(leaf, parent);

@@ -86,6 +86,7 @@ static uint32_t find_group(struct lfu *lfu, uint64_t uses, uint32_t lower)
 static void free_group(struct lfu *lfu, uint32_t group)
 {
     struct lfu_group *g = &lfu->groups[group];
+    TIERCE_DASSERT(g->members == 0);
     if (g->higher != NONE)
         lfu->groups[g->higher].lower = g->lower;
     if (g->lower != NONE)
@@ -100,6 +101,7 @@ static void link_newest(struct lfu *lfu, uint32_t slot, uint32_t group)
 {
     struct lfu_group *g = &lfu->groups[group];
     struct lfu_node *node = &lfu->nodes[slot];
+    TIERCE_DASSERT((node->flags & SLOT_IN) != 0 && group < lfu->groups_used);
     node->group = group;
     node->newer = NONE;
     node->older = g->newest;
@@ -116,6 +118,7 @@ static void unlink_slot(struct lfu *lfu, uint32_t slot)
 {
     const struct lfu_node *node = &lfu->nodes[slot];
     struct lfu_group *g = &lfu->groups[node->group];
+    TIERCE_DASSERT((node->flags & SLOT_PARKED) == 0);
     if (node->newer != NONE)
         lfu->nodes[node->newer].older = node->older;
     else
@@ -138,6 +141,7 @@ static void detach_slot(struct lfu *lfu, uint32_t slot)
 
 static void leave_group(struct lfu *lfu, uint32_t group)
 {
+    TIERCE_DASSERT(lfu->groups[group].members > 0);
     if (--lfu->groups[group].members == 0)
         free_group(lfu, group);
 }
@@ -237,6 +241,7 @@ static void lfu_remove(struct tierce__policy *policy, uint32_t slot, bool evicte
 static void park_slot(struct lfu *lfu, uint32_t slot)
 {
     struct lfu_node *node = &lfu->nodes[slot];
+    TIERCE_DASSERT((node->flags & SLOT_EVICTABLE) == 0);
     unlink_slot(lfu, slot);
     node->flags |= SLOT_PARKED;
     node->newer = (uint32_t)(lfu->parkings >> 32);
@@ -266,6 +271,7 @@ static bool lfu_victim(struct tierce__policy *policy, uint64_t now, uint32_t *sl
         }
         uint32_t first = first_listed(lfu, group);
         if (first != NONE) {
+            TIERCE_DASSERT((lfu->nodes[first].flags & SLOT_EVICTABLE) != 0);
             *slot = first;
             return true;
         }

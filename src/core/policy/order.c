@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/policy/order.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "core/policy/policy_private.h"
 
 #include <errno.h>
@@ -35,6 +36,7 @@ void tierce__order_fini(struct tierce__order *order)
 
 void tierce__order_unpark(struct tierce__order *order, uint32_t slot)
 {
+    TIERCE_DASSERT((order->nodes[slot].state & TIERCE__ORDER_PARKED) != 0);
     if (tierce__order_is_evictable(order, slot))
         tierce__heap_remove(&order->heaps[tierce__order_list_of(order, slot)], slot);
 }
@@ -42,6 +44,7 @@ void tierce__order_unpark(struct tierce__order *order, uint32_t slot)
 /* Ranks are unique, because each move has a number of its own. */
 static struct tierce__rank rank_of(const struct tierce__order *order, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < order->slot_count);
     uint64_t stamp = order->nodes[slot].state >> TIERCE__ORDER_STAMP_SHIFT;
     return (struct tierce__rank){.major = order->newest_first ? UINT64_MAX - stamp : stamp};
 }
@@ -65,6 +68,7 @@ void tierce__order_set_evictable(struct tierce__order *order, uint32_t slot, boo
 /* The first evictable slot that is in the list, or the list's head. Parks the entries before it. */
 static uint32_t first_listed(struct tierce__order *order, uint32_t list)
 {
+    TIERCE_DASSERT(list < order->list_count);
     struct tierce__order_node *nodes = order->nodes;
     uint32_t head = order->slot_count + list;
     for (;;) {
@@ -85,6 +89,7 @@ bool tierce__order_search(struct tierce__order *order, uint32_t list, uint32_t *
         first = heap->items[0].slot;
     if (first == head)
         return false;
+    TIERCE_DASSERT(tierce__order_is_evictable(order, first));
     *slot = first;
     return true;
 }

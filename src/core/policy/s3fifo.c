@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "core/policy/flat.h"
 #include "core/policy/ghost.h"
 #include "core/policy/order.h"
@@ -147,6 +148,7 @@ static void remember(struct s3fifo *s, const struct tierce__ghost_entry *entry)
     tierce__ghost_push(&s->ghost, 0, entry->key, entry->bytes);
     while (s->ghost.bytes[0] > s->ghost_share)
         tierce__ghost_drop_oldest(&s->ghost, 0);
+    TIERCE_DASSERT(s->ghost.bytes[0] <= s->ghost_share);
 }
 
 static void s3fifo_remove(struct tierce__policy *policy, uint32_t slot, bool evicted)
@@ -154,6 +156,7 @@ static void s3fifo_remove(struct tierce__policy *policy, uint32_t slot, bool evi
     struct s3fifo *s = s3fifo_of(policy);
     uint32_t list = tierce__order_list_of(&s->ordered.order, slot);
     tierce__order_remove(&s->ordered.order, slot);
+    TIERCE_DASSERT(s->bytes[list] >= s->entries[slot].bytes);
     s->bytes[list] -= s->entries[slot].bytes;
     if (evicted && list == SMALL)
         remember(s, &s->entries[slot]);
@@ -169,6 +172,7 @@ static bool victim_of_small(struct s3fifo *s, uint32_t *slot)
         if (s->uses[*slot] < USES_FOR_MAIN)
             return true;
         s->uses[*slot] = 0;
+        TIERCE_DASSERT(s->bytes[SMALL] >= s->entries[*slot].bytes);
         s->bytes[SMALL] -= s->entries[*slot].bytes;
         s->bytes[MAIN] += s->entries[*slot].bytes;
         tierce__order_move(&s->ordered.order, *slot, MAIN);
@@ -180,6 +184,7 @@ static bool victim_of_small(struct s3fifo *s, uint32_t *slot)
 static bool victim_of_main(struct s3fifo *s, uint32_t *slot)
 {
     while (tierce__order_first(&s->ordered.order, MAIN, slot)) {
+        TIERCE_DASSERT(s->uses[*slot] <= USES_MAX);
         if (s->uses[*slot] == 0)
             return true;
         s->uses[*slot]--;
@@ -208,6 +213,7 @@ static bool s3fifo_victim(struct tierce__policy *policy, uint64_t now, uint32_t 
     if (s->victim == TIERCE__NO_SLOT)
         return false;
     *slot = s->victim;
+    TIERCE_DASSERT(tierce__order_is_evictable(&s->ordered.order, *slot));
     return true;
 }
 

@@ -54,6 +54,7 @@ static bool is_evictable(const struct sampled *s, uint32_t slot)
 
 static void set_bit(struct sampled *s, uint32_t slot)
 {
+    TIERCE_DASSERT(!is_evictable(s, slot) && s->evictable_count < s->slot_count);
     s->bits[slot / 64] |= 1ULL << (slot % 64);
     s->summary[slot / 4096] |= 1ULL << (slot / 64 % 64);
     s->evictable_count++;
@@ -62,6 +63,7 @@ static void set_bit(struct sampled *s, uint32_t slot)
 
 static void clear_bit(struct sampled *s, uint32_t slot)
 {
+    TIERCE_DASSERT(is_evictable(s, slot) && s->evictable_count > 0);
     s->bits[slot / 64] &= ~(1ULL << (slot % 64));
     if (s->bits[slot / 64] == 0)
         s->summary[slot / 4096] &= ~(1ULL << (slot / 64 % 64));
@@ -155,6 +157,7 @@ static void sampled_remove(struct tierce__policy *policy, uint32_t slot, bool ev
 /* The index of the first bit that is set at `from` or beyond, around the end; one is set. */
 static uint32_t next_bit(const uint64_t *words, uint32_t count, uint32_t from)
 {
+    TIERCE_DASSERT(from / 64 < count);
     uint32_t at = from / 64;
     uint64_t word = words[at] & (UINT64_MAX << (from % 64));
     while (word == 0) {
@@ -166,6 +169,7 @@ static uint32_t next_bit(const uint64_t *words, uint32_t count, uint32_t from)
 
 static uint32_t draw_slot(struct sampled *s)
 {
+    TIERCE_DASSERT(s->evictable_count > 0);
     uint32_t slot = 0;
     for (uint32_t i = 0; i < TRIES; i++) {
         slot = (uint32_t)((tierce__random_next(&s->random) >> 32) * s->slot_count >> 32);
@@ -182,6 +186,7 @@ static uint32_t draw_slot(struct sampled *s)
 
 static uint32_t oldest_of_sample(struct sampled *s)
 {
+    TIERCE_DASSERT(s->samples <= SAMPLES_MAX);
     uint32_t slots[SAMPLES_MAX], oldest = draw_slot(s);
     for (uint32_t i = 1; i < s->samples; i++) {
         slots[i] = draw_slot(s);
@@ -203,6 +208,7 @@ static bool sampled_victim(struct tierce__policy *policy, uint64_t now, uint32_t
     if (s->victim == TIERCE__NO_SLOT)
         s->victim = oldest_of_sample(s);
     *slot = s->victim;
+    TIERCE_DASSERT(is_evictable(s, *slot));
     return true;
 }
 

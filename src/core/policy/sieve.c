@@ -49,6 +49,7 @@ static struct sieve *sieve_of(struct tierce__policy *policy)
 /* Links a slot right behind another (or behind the circle's end: as the newest). */
 static void link_behind(struct sieve *sieve, uint32_t slot, uint32_t newer)
 {
+    TIERCE_DASSERT(slot < sieve->slot_count && newer <= sieve->slot_count);
     uint32_t older = sieve->links[newer].older;
     sieve->links[slot] = (struct sieve_link){.newer = newer, .older = older};
     sieve->links[older].newer = slot;
@@ -57,6 +58,7 @@ static void link_behind(struct sieve *sieve, uint32_t slot, uint32_t newer)
 
 static void unlink_slot(struct sieve *sieve, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < sieve->slot_count && (sieve->flags[slot] & SLOT_ASIDE) == 0);
     struct sieve_link link = sieve->links[slot];
     sieve->links[link.newer].older = link.older;
     sieve->links[link.older].newer = link.newer;
@@ -155,6 +157,8 @@ static bool aside_victim(struct sieve *sieve, uint32_t *slot)
 {
     while (sieve->aside.count > 0) {
         uint32_t top = sieve->aside.items[0].slot;
+        TIERCE_DASSERT((sieve->flags[top] & SLOT_ASIDE) != 0 &&
+                       (sieve->flags[top] & SLOT_EVICTABLE) != 0);
         if ((sieve->flags[top] & SLOT_USED) == 0) {
             *slot = top;
             return true;
@@ -168,6 +172,7 @@ static bool aside_victim(struct sieve *sieve, uint32_t *slot)
 
 static void put_aside(struct sieve *sieve, uint32_t slot)
 {
+    TIERCE_DASSERT((sieve->flags[slot] & SLOT_EVICTABLE) == 0);
     unlink_slot(sieve, slot);
     sieve->flags[slot] |= SLOT_ASIDE;
     sieve->asides[slot] = sieve->aside_next++;
@@ -188,6 +193,7 @@ static bool sieve_victim(struct tierce__policy *policy, uint64_t now, uint32_t *
         }
         if (at == sieve->slot_count)
             return false;
+        TIERCE_DASSERT(at < sieve->slot_count && (sieve->flags[at] & SLOT_ASIDE) == 0);
         sieve->hand = at;
         if ((sieve->flags[at] & SLOT_USED) != 0) {
             sieve->flags[at] &= (uint8_t)~SLOT_USED;
