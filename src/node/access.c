@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/access.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/lock.h"
 
 #include <errno.h>
@@ -74,6 +75,7 @@ static void close_spaces(const struct tenant *tenant)
 
 static int append_tenant(struct tierce__access *access, const struct tenant *tenant)
 {
+    TIERCE_DASSERT(find_tenant(access, tenant->name) == NULL);
     tierce__lock_take(&access->lock);
     struct tenant *tenants =
         tierce__realloc(access->tenants, (access->tenant_count + 1) * sizeof(*tenants));
@@ -89,6 +91,7 @@ static int add_tenant(struct tierce__access *access, const char *name)
 {
     struct tenant tenant = {.name = ""};
     int rc = 0;
+    TIERCE_ASSERT(strlen(name) < sizeof(tenant.name));
     if (find_tenant(access, name) != NULL)
         return 0;
     snprintf(tenant.name, sizeof(tenant.name), "%s", name);
@@ -110,6 +113,7 @@ static int add_tenants(struct tierce__access *access, const struct tierce__token
         rc = add_tenant(access, tierce__tokens_at(tokens, i)->tenant);
     if (rc < 0)
         snprintf(why, 256, "the values of the tenants: %s", tierce_strerror(rc));
+    TIERCE_ASSERT(rc < 0 || access->tenants[0].name[0] == '\0');
     return rc;
 }
 
@@ -194,6 +198,8 @@ bool tierce__access_nobody(struct tierce__access *access, enum tierce__space_kin
 static void identify(const struct tierce__access *access, enum tierce__space_kind kind,
                      const struct tierce__token *token, struct tierce__identity *out)
 {
+    tierce__lock_assert_held(&access->lock);
+    TIERCE_DASSERT(kind < TIERCE__SPACE_KINDS);
     *out = (struct tierce__identity){
         .scopes = token->rights,
         .space = find_tenant(access, token->tenant)->spaces[kind],
@@ -205,6 +211,7 @@ bool tierce__access_token(struct tierce__access *access, enum tierce__space_kind
                           const char *name, size_t name_bytes, const char *token,
                           size_t token_bytes, struct tierce__identity *out)
 {
+    TIERCE_ASSERT(kind < TIERCE__SPACE_KINDS);
     tierce__lock_take(&access->lock);
     const struct tierce__token *found = tierce__tokens_find(access->tokens, token, token_bytes);
     if (found != NULL && name != NULL &&
@@ -220,6 +227,7 @@ bool tierce__access_still(struct tierce__access *access, enum tierce__space_kind
                           struct tierce__identity *who)
 {
     struct tierce__identity now = {0};
+    TIERCE_DASSERT(kind < TIERCE__SPACE_KINDS);
     if (access->token_file[0] == '\0' ||
         atomic_load_explicit(&access->generation, memory_order_acquire) == who->generation)
         return true;
@@ -238,6 +246,7 @@ struct tierce__objects *tierce__access_space(struct tierce__access *access,
                                              enum tierce__space_kind kind)
 {
     tierce__lock_take(&access->lock);
+    TIERCE_ASSERT(kind < TIERCE__SPACE_KINDS && access->tenant_count > 0);
     struct tierce__objects *space = access->tenants[0].spaces[kind];
     tierce__lock_drop(&access->lock);
     return space;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/json_write.h"
 #include "engine/observe/engine_metrics.h"
@@ -95,6 +96,7 @@ static const struct {
 static void put_gauge(struct tierce__prometheus *text, const char *name, const char *help,
                       double value)
 {
+    TIERCE_ASSERT(value >= 0);
     tierce__prometheus_put(text,
                            &(struct tierce__metric){.name = name, .help = help, .value = value});
 }
@@ -186,6 +188,7 @@ static void serve_status(void *arg, struct tierce__call *call)
     struct tierce__node *node = arg;
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line};
+    TIERCE_ASSERT(node->started_ns <= tierce__now_ns());
     tierce__json_write_open(&json, NULL, '{');
     tierce__json_write_open(&json, "node", '{');
     tierce__json_write_count(&json, "uptime_s",

@@ -38,6 +38,7 @@ static void free_connection(struct tierce__task *task)
 {
     struct tierce__connection *c = TIERCE__CONTAINER_OF(task, struct tierce__connection, task);
     struct tierce__poll_loop *loop = c->loop;
+    TIERCE_ASSERT(c->is_closing && !c->is_busy);
     if (c->gone != NULL)
         c->gone(c);
     tierce__list_remove(&c->member);
@@ -53,6 +54,7 @@ static void free_connection(struct tierce__task *task)
  * name it. */
 static void bury(struct tierce__connection *c)
 {
+    TIERCE_ASSERT(c->is_closing && !c->is_busy);
     c->protocol->close(c->session);
     c->task.run = free_connection;
     tierce__loop_post(&c->loop->base, &c->task);
@@ -98,6 +100,7 @@ static void drop_arrived(struct tierce__connection *c)
 
 static bool has_output(const struct tierce__connection *c)
 {
+    TIERCE_DASSERT(c->text_at <= c->text_bytes && c->text_bytes <= c->text_room);
     return c->text_at < c->text_bytes || c->value != NULL || c->tail_bytes > 0 || c->cipher != NULL;
 }
 
@@ -110,6 +113,7 @@ bool tierce__connection_is_waiting(const struct tierce__connection *c)
 
 static bool make_text_room(struct tierce__connection *c, size_t count)
 {
+    TIERCE_DASSERT(c->text_at <= c->text_bytes && c->text_bytes <= c->text_room);
     if (c->text_at == c->text_bytes)
         c->text_at = c->text_bytes = 0;
     if (count <= c->text_room - c->text_bytes)
@@ -122,6 +126,7 @@ static bool make_text_room(struct tierce__connection *c, size_t count)
         return false;
     c->text = text;
     c->text_room = room;
+    TIERCE_ASSERT(count <= c->text_room - c->text_bytes);
     return true;
 }
 
@@ -134,6 +139,7 @@ void tierce__connection_put(struct tierce__connection *c, const void *bytes, siz
         c->failure = -ENOMEM;
         return;
     }
+    TIERCE_ASSERT(c->text_bytes + count <= c->text_room);
     memcpy(c->text + c->text_bytes, bytes, count);
     c->text_bytes += count;
 }
@@ -170,6 +176,7 @@ void tierce__connection_acknowledge(struct tierce__connection *c)
  * its reader does not wait for more to be verified. */
 static uint64_t next_value_end(const struct tierce__connection *c)
 {
+    TIERCE_DASSERT(c->value_at <= c->value_end);
     uint64_t bytes = c->value_at < TIERCE__OBJECT_PIECE ? TIERCE__OBJECT_PIECE : SEND_BYTES;
     uint64_t to = (c->value_at + bytes) / TIERCE__OBJECT_PIECE * TIERCE__OBJECT_PIECE;
     return to < c->value_end ? to : c->value_end;
@@ -184,6 +191,7 @@ static int gather(struct tierce__connection *c, struct iovec iov[3])
         iov[count++] = (struct iovec){c->text + c->text_at, c->text_bytes - c->text_at};
     if (c->value != NULL && c->value_at < end) {
         uint64_t to = next_value_end(c);
+        TIERCE_ASSERT(to > c->value_at && to <= c->value->what.value_bytes);
         if (!tierce__object_verified(c->value, to))
             return TIERCE_E_CHECKSUM;
         iov[count++] = (struct iovec){c->value->value + c->value_at, (size_t)(to - c->value_at)};
@@ -192,11 +200,13 @@ static int gather(struct tierce__connection *c, struct iovec iov[3])
     }
     if (c->tail_bytes > 0)
         iov[count++] = (struct iovec){(void *)(uintptr_t)c->tail, c->tail_bytes};
+    TIERCE_DASSERT(count <= 3);
     return count;
 }
 
 static void let_text_go(struct tierce__connection *c)
 {
+    TIERCE_DASSERT(c->text_at == c->text_bytes);
     c->text_at = c->text_bytes = 0;
     if (c->text_room <= TEXT_BYTES_KEPT)
         return;
@@ -218,6 +228,7 @@ static void advance(struct tierce__connection *c, size_t count)
         uint64_t left = c->value_end - c->value_at;
         n = left < count ? (size_t)left : count;
         c->value_at += n;
+        TIERCE_ASSERT(c->value_at <= c->value_end);
         count -= n;
         if (c->value_at == c->value_end) {
             tierce__object_release(c->value);
@@ -226,6 +237,7 @@ static void advance(struct tierce__connection *c, size_t count)
     }
     if (count > 0) {
         TIERCE_ASSERT(count <= c->tail_bytes);
+        TIERCE_ASSERT(c->text_bytes == 0 && c->value == NULL);
         c->tail += count;
         c->tail_bytes -= count;
     }
@@ -235,6 +247,7 @@ static void advance(struct tierce__connection *c, size_t count)
  * closed. */
 static size_t send_some(struct tierce__connection *c, struct iovec *iov, int parts)
 {
+    TIERCE_DASSERT(parts > 0 && parts <= 3 && !c->is_closing);
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)parts};
     ssize_t n;
     do
@@ -290,6 +303,7 @@ static bool take_cipher(struct tierce__connection *c)
 {
     uint8_t *scratch = c->loop->scratch;
     size_t count = tierce__tls_take(c->tls, scratch, sizeof(c->loop->scratch));
+    TIERCE_ASSERT(count <= sizeof(c->loop->scratch));
     if (count == 0)
         return false;
     c->cipher = tierce__alloc(count);
@@ -305,8 +319,10 @@ static bool take_cipher(struct tierce__connection *c)
 
 static void send_cipher(struct tierce__connection *c)
 {
+    TIERCE_ASSERT(c->cipher_at < c->cipher_bytes);
     struct iovec iov = {c->cipher + c->cipher_at, c->cipher_bytes - c->cipher_at};
     c->cipher_at += send_some(c, &iov, 1);
+    TIERCE_ASSERT(c->cipher_at <= c->cipher_bytes);
     if (c->is_closing || c->cipher_at < c->cipher_bytes)
         return;
     tierce__free(c->cipher);
@@ -351,6 +367,7 @@ static bool flush(struct tierce__connection *c)
 
 static void keep(struct tierce__connection *c, const uint8_t *bytes, size_t count)
 {
+    TIERCE_ASSERT(count > 0 && c->kept == NULL);
     c->kept = tierce__alloc(count);
     if (c->kept == NULL) {
         c->failure = -ENOMEM;
@@ -379,6 +396,7 @@ static void feed_kept(struct tierce__connection *c)
     c->goes_on = false;
     int rc = c->protocol->feed(c->session, c->kept + c->kept_at, c->kept_bytes - c->kept_at, &used);
     c->kept_at += used;
+    TIERCE_ASSERT(c->kept_at <= c->kept_bytes);
     if (rc < 0)
         c->is_ending = true;
     if (rc == 0 && c->kept_at < c->kept_bytes)
@@ -408,6 +426,7 @@ static void read_plain(struct tierce__connection *c)
     size_t capacity = room != NULL ? room_bytes : sizeof(c->loop->plain);
     ssize_t n = tierce__tls_read(c->tls, room != NULL ? room : plain,
                                  capacity < TIERCE__OBJECT_PIECE ? capacity : TIERCE__OBJECT_PIECE);
+    TIERCE_ASSERT(n < 0 || (size_t)n <= capacity);
     if (n < 0) {
         if (room != NULL)
             c->protocol->filled(c->session, 0);
@@ -451,6 +470,7 @@ static bool read_some(struct tierce__connection *c)
     }
     wanted = c->protocol->wanted(c->session);
     wanted = wanted < sizeof(c->loop->scratch) ? wanted : sizeof(c->loop->scratch);
+    TIERCE_DASSERT(room_bytes + wanted > 0);
     iov[parts++] = (struct iovec){c->loop->scratch, wanted};
     ssize_t n = readv(c->source.fd, iov, parts);
     if (n <= 0) {
@@ -472,6 +492,7 @@ static bool read_some(struct tierce__connection *c)
 /* One thing that there is to do. False: nothing until something happens. */
 static bool step(struct tierce__connection *c)
 {
+    TIERCE_DASSERT(!c->is_busy && !c->is_closing && !c->is_ending);
     if (c->kept != NULL)
         feed_kept(c);
     else if (c->goes_on)
@@ -510,6 +531,7 @@ static void out_of_patience(struct tierce__deadline *deadline)
         [TIERCE__PATIENCE_ANSWER] = "it did not read its answer in time",
     };
     enum tierce__patience kind = c->patience;
+    TIERCE_ASSERT(kind != TIERCE__PATIENCE_NONE && !c->is_closing);
     c->patience = TIERCE__PATIENCE_NONE;
     if (c->is_busy) /* it waits for us; set again when it goes on */
         return;
@@ -522,6 +544,7 @@ static void out_of_patience(struct tierce__deadline *deadline)
  * request. */
 static void be_patient(struct tierce__connection *c)
 {
+    TIERCE_ASSERT(!c->is_closing);
     enum tierce__patience kind = kind_of(c);
     bool moved = c->progress_bytes >= PROGRESS_BYTES || (c->has_taken && c->is_open) ||
                  (kind == TIERCE__PATIENCE_IDLE && c->progress_bytes > 0);
@@ -558,6 +581,7 @@ static void set_low_water(struct tierce__connection *c)
         c->protocol->filled(c->session, 0);
     if (has_room && room_bytes >= LOW_WATER_BYTES_MIN)
         bytes = (int)(room_bytes < LOW_WATER_BYTES ? room_bytes : LOW_WATER_BYTES);
+    TIERCE_ASSERT(bytes > 0 && bytes <= (int)LOW_WATER_BYTES);
     if (bytes == c->low_water)
         return;
     c->low_water = bytes;
@@ -621,6 +645,7 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
 static void on_answer(struct tierce__task *task)
 {
     struct tierce__connection *c = TIERCE__CONTAINER_OF(task, struct tierce__connection, task);
+    TIERCE_ASSERT(c->is_busy);
     c->is_busy = false;
     if (c->is_closing) {
         if (c->find.object != NULL)
@@ -737,6 +762,7 @@ void tierce__connections_end(struct tierce__poll_loop *loop, bool at_once)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &loop->members) {
         struct tierce__connection *c = TIERCE__CONTAINER_OF(it, struct tierce__connection, member);
+        TIERCE_ASSERT(c->loop == loop);
         bool is_within = !c->is_closing && (c->is_busy || has_output(c) || c->kept != NULL ||
                                             c->goes_on || c->protocol->is_within(c->session));
         if (at_once || !is_within)

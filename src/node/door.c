@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/door.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/log_repeat.h"
 #include "node/node_private.h"
 #include "net/listen.h"
@@ -27,6 +28,7 @@ struct arrival {
 
 static void count_out(struct tierce__node *node, const struct tierce__address *address)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&node->connections_now, memory_order_relaxed) > 0);
     if (node->addresses != NULL)
         tierce__addresses_leave(node->addresses, address);
     atomic_fetch_sub_explicit(&node->connections_now, 1, memory_order_relaxed);
@@ -34,6 +36,7 @@ static void count_out(struct tierce__node *node, const struct tierce__address *a
 
 static void gone(struct tierce__connection *connection)
 {
+    TIERCE_ASSERT(connection->is_closing && !connection->is_busy);
     count_out(connection->node, &connection->address);
 }
 
@@ -57,6 +60,7 @@ static void arrive(struct tierce__task *task)
     struct arrival *arrival = TIERCE__CONTAINER_OF(task, struct arrival, task);
     struct tierce__poll_loop *loop = arrival->opts.loop;
     struct tierce__node *node = arrival->opts.node;
+    TIERCE_ASSERT(atomic_load_explicit(&loop->member_count, memory_order_relaxed) > 0);
     arrival->opts.peer = arrival->peer;
     int rc = tierce__connection_open(&arrival->opts);
     if (rc < 0) {
@@ -107,6 +111,7 @@ int tierce__door_open(struct tierce__door **out, struct tierce__node *node,
                       const struct tierce__protocol *protocol, const char *host, uint16_t *port,
                       char why[256])
 {
+    TIERCE_ASSERT(node->loop_count > 0);
     struct tierce__door *door = tierce__calloc(1, sizeof(*door));
     snprintf(why, 256, "no memory");
     if (door == NULL)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/grace.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
@@ -38,14 +39,17 @@ int tierce__grace_create(struct tierce__grace **out, uint32_t ms, uint64_t bytes
 static void take_out(struct tierce__grace *grace, struct tierce__list *out, uint64_t bytes,
                      uint64_t now_ns)
 {
+    tierce__lock_assert_held(&grace->lock);
     while (!tierce__list_empty(&grace->kept)) {
         struct kept *oldest = TIERCE__CONTAINER_OF(grace->kept.next, struct kept, node);
         if (oldest->until_ns > now_ns && grace->bytes + bytes <= grace->bytes_max)
             break;
+        TIERCE_ASSERT(grace->bytes >= oldest->bytes);
         grace->bytes -= oldest->bytes;
         tierce__list_remove(&oldest->node);
         tierce__list_push_back(out, &oldest->node);
     }
+    TIERCE_ASSERT(!tierce__list_empty(&grace->kept) || grace->bytes == 0);
 }
 
 static void release_all(struct tierce__list *list)
@@ -83,6 +87,7 @@ void tierce__grace_keep(struct tierce__grace *grace, struct tierce__object *obje
     take_out(grace, &gone, bytes, now_ns);
     grace->bytes += bytes;
     tierce__list_push_back(&grace->kept, &kept->node);
+    TIERCE_ASSERT(grace->bytes <= grace->bytes_max);
     tierce__lock_drop(&grace->lock);
     release_all(&gone);
 }
@@ -101,6 +106,7 @@ uint64_t tierce__grace_bytes(struct tierce__grace *grace)
 {
     tierce__lock_take(&grace->lock);
     uint64_t bytes = grace->bytes;
+    TIERCE_ASSERT(bytes <= grace->bytes_max);
     tierce__lock_drop(&grace->lock);
     return bytes;
 }

@@ -168,6 +168,7 @@ static void add_remotes(struct tierce__node *node, char why[256])
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     tierce_engine_stats(node->engine, &stats);
     size_t used = strlen(why);
+    TIERCE_ASSERT(used < 256);
     if (stats.remotes_in_service_now < stats.remotes_now)
         snprintf(why + used, 256 - used,
                  "; remote stores out of service: %" PRId64 " of %" PRId64
@@ -192,6 +193,7 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256])
          * tombstone. */
         int bytes = snprintf(name, sizeof(name), "probe %ld %llu", (long)getpid(),
                              (unsigned long long)(atomic_fetch_add(&probes, 1) % PROBE_NAMES));
+        TIERCE_ASSERT(bytes > 0 && (size_t)bytes < sizeof(name));
         rc = probe(node, name, (size_t)bytes, sizes[i].bytes);
         if (rc != 0)
             snprintf(why, 256, "a probe of the data path with %s failed: %s", sizes[i].text,
@@ -225,6 +227,7 @@ bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK
 static void tick(struct tierce__deadline *deadline)
 {
     struct whole *whole = TIERCE__CONTAINER_OF(deadline, struct whole, grace_tick);
+    TIERCE_ASSERT(whole->node.loop_count > 0);
     tierce__grace_expire(whole->node.grace, tierce__now_ns());
     if (tierce__deadline_set(&whole->node.loops[0]->base.deadlines, deadline,
                              tierce__deadline_in_ms(GRACE_TICK_MS)) != 0)
@@ -247,6 +250,7 @@ static int start_loops(struct whole *whole)
     size_t count = node->config->loops > 0 ? node->config->loops
                    : processors > 0        ? (size_t)processors
                                            : 1;
+    TIERCE_ASSERT(node->loop_count == 0);
     node->loops = tierce__calloc(count, sizeof(struct tierce__poll_loop *));
     if (node->loops == NULL)
         return -ENOMEM;
@@ -256,6 +260,7 @@ static int start_loops(struct whole *whole)
             return rc;
         node->loop_count++;
     }
+    TIERCE_ASSERT(node->loop_count == count);
     whole->begin_ticking.run = begin_ticking;
     tierce__loop_post(&node->loops[0]->base, &whole->begin_ticking);
     return 0;
@@ -335,6 +340,7 @@ static int listen_to(struct whole *whole, const struct tierce__node_config *conf
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce__node *node = &whole->node;
+    TIERCE_ASSERT(node->loop_count > 0);
     int rc = 0;
     whole->ports.resp = config->resp_port;
     whole->ports.lm = config->lm_port;
@@ -458,6 +464,7 @@ void tierce__node_stop(struct tierce__node *node)
     tierce__door_close(whole->lm);
     tierce__native_stop(node->native);
     drain(node);
+    TIERCE_ASSERT(atomic_load_explicit(&node->connections_now, memory_order_relaxed) == 0);
     if (whole->server != NULL)
         tierce__server_stop(whole->server, node->config->drain_ms);
     for (size_t i = 0; i < node->loop_count; i++)

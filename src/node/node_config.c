@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/node_config.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "net/loopback.h"
 
 #include <errno.h>
@@ -159,6 +160,7 @@ struct request {
 /* "--config FILE" and "--config=FILE"; *i is moved over it. */
 static bool is_config_flag(int *i, int argc, char *const *argv, const char **value)
 {
+    TIERCE_ASSERT(*i < argc);
     const char *arg = argv[*i];
     if (strncmp(arg, "--config=", 9) == 0) {
         *value = arg + 9;
@@ -204,6 +206,7 @@ static int apply_flags(struct tierce__config *values, int argc, char *const *arg
         const char *value, *equals;
         if (is_config_flag(&i, argc, argv, &value) || (equals = strchr(argv[i], '=')) == NULL)
             continue;
+        TIERCE_ASSERT(equals - argv[i] >= 2);
         snprintf(name, sizeof(name), "%.*s", (int)(equals - argv[i] - 2), argv[i] + 2);
         snprintf(source, sizeof(source), "--%s", name);
         rc = tierce__config_set(values, name, equals + 1, source, error);

@@ -2,6 +2,7 @@
 #include "node/upload.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/clock.h"
 
 #include <errno.h>
@@ -23,6 +24,7 @@ void tierce__uploads_init(struct tierce__uploads *uploads, uint64_t bytes_max)
 void tierce__uploads_fini(struct tierce__uploads *uploads)
 {
     TIERCE_ASSERT(tierce__list_empty(&uploads->running));
+    TIERCE_ASSERT(uploads->small_bytes == 0 && uploads->large_bytes == 0);
     tierce__lock_fini(&uploads->lock);
 }
 
@@ -43,6 +45,7 @@ static bool is_small(uint64_t bytes)
 
 static uint64_t *account_of(struct tierce__uploads *uploads, uint64_t bytes)
 {
+    tierce__lock_assert_held(&uploads->lock);
     return is_small(bytes) ? &uploads->small_bytes : &uploads->large_bytes;
 }
 
@@ -51,12 +54,15 @@ static bool fits(struct tierce__uploads *uploads, uint64_t bytes)
 {
     uint64_t limit = is_small(bytes) ? uploads->bytes_max / 4 : uploads->bytes_max;
     uint64_t taken = *account_of(uploads, bytes);
+    TIERCE_ASSERT(uploads->large_bytes <= uploads->bytes_max);
     return bytes <= uploads->bytes_max &&
            (taken + bytes <= limit || (is_small(bytes) && taken == 0));
 }
 
 static bool is_stalled(const struct tierce__upload *upload, uint64_t now_ns)
 {
+    tierce__lock_assert_held(&upload->uploads->lock);
+    TIERCE_DASSERT(now_ns >= upload->moved_ns);
     return !upload->is_held &&
            now_ns - upload->moved_ns >= upload->uploads->stalled_ns[upload->filled > 0];
 }
@@ -71,6 +77,7 @@ static struct tierce__object *give_up_one(struct tierce__uploads *uploads, uint6
         if (!is_stalled(upload, now_ns) ||
             (bytes > 0 && is_small(bytes) != is_small(upload->bytes)))
             continue;
+        TIERCE_ASSERT(!upload->is_held && *account_of(uploads, upload->bytes) >= upload->bytes);
         struct tierce__object *object = upload->object;
         upload->object = NULL;
         tierce__list_remove(&upload->node);
@@ -83,6 +90,7 @@ static struct tierce__object *give_up_one(struct tierce__uploads *uploads, uint6
 
 static void note_moved(struct tierce__upload *upload)
 {
+    tierce__lock_assert_held(&upload->uploads->lock);
     upload->moved_ns = tierce__now_ns();
     tierce__list_remove(&upload->node);
     tierce__list_push_back(&upload->uploads->running, &upload->node);
@@ -112,6 +120,7 @@ static int enter(struct tierce__uploads *uploads, uint64_t bytes)
 static void leave(struct tierce__uploads *uploads, uint64_t bytes)
 {
     tierce__lock_take(&uploads->lock);
+    TIERCE_ASSERT(*account_of(uploads, bytes) >= bytes);
     *account_of(uploads, bytes) -= bytes;
     tierce__lock_drop(&uploads->lock);
 }
@@ -172,6 +181,7 @@ void tierce__upload_let_go(struct tierce__upload *upload, uint64_t filled)
     if (!upload->is_held)
         return;
     tierce__lock_take(&upload->uploads->lock);
+    TIERCE_ASSERT(filled <= upload->bytes);
     if (filled > upload->filled)
         note_moved(upload);
     upload->filled = filled;
@@ -187,6 +197,7 @@ struct tierce__object *tierce__upload_end(struct tierce__upload *upload)
     tierce__lock_take(&uploads->lock);
     struct tierce__object *object = upload->object;
     if (object != NULL) {
+        TIERCE_ASSERT(*account_of(uploads, upload->bytes) >= upload->bytes);
         tierce__list_remove(&upload->node);
         *account_of(uploads, upload->bytes) -= upload->bytes;
     }

@@ -37,6 +37,7 @@ static uint8_t *make_rows(struct call *call, struct tierce__native_rows *rows, s
 {
     struct tierce__native_connection *c = call->connection;
     size_t bytes = count * row_bytes;
+    TIERCE_ASSERT(row_bytes > 0 && count <= UINT32_MAX);
     if (bytes > c->rows_room || c->rows == NULL) {
         size_t room = bytes + 4096;
         uint8_t *grown = tierce__realloc(c->rows, room);
@@ -45,6 +46,7 @@ static uint8_t *make_rows(struct call *call, struct tierce__native_rows *rows, s
         c->rows = grown;
         c->rows_room = room;
     }
+    TIERCE_ASSERT(bytes <= c->rows_room);
     *rows = (struct tierce__native_rows){.bytes = c->rows, .count = (uint32_t)count};
     return c->rows;
 }
@@ -193,6 +195,7 @@ static int look_up(struct call *call, const struct about *about)
         return TIERCE_E_LIMIT;
     struct tierce_view *view = about->view->shared->view;
     int rc = tierce_lookup(view, about->chain->chain, ask->to_block, &opts, &found);
+    TIERCE_DASSERT(rc < 0 || found.blocks <= ask->to_block);
     if ((ask->flags & TIERCE_LOOKUP_PIN) != 0 && !tierce__view_has_pins(view, ask->session))
         (void)tierce__native_unpin(call->client, about->view, ask->session);
     call->say.lookup = (struct tierce__native_found){
@@ -264,6 +267,9 @@ static int tell_loan(struct call *call, const struct tierce__native_held_load *l
     for (size_t i = 0; i < count; i++, row += TIERCE__NATIVE_LENT_BYTES) {
         bool is_there = lent[i].object != NULL && !lent[i].failed;
         bool waits = lent[i].object == NULL && !lent[i].failed;
+        TIERCE_ASSERT(!is_there ||
+                      (uint64_t)(lent[i].object - call->native->memory.base) + lent[i].bytes <=
+                          call->native->memory.bytes);
         struct tierce__native_lent out = {
             .offset = is_there ? (uint64_t)(lent[i].object - call->native->memory.base) : 0,
             .bytes = lent[i].bytes,
@@ -406,6 +412,7 @@ static bool take_chunk(struct tierce__native_client *client, struct tierce__nati
                        size_t i)
 {
     const struct tierce_part *part = &load->view->part;
+    TIERCE_ASSERT(i < load->loan->count);
     bool there = tierce__loan_take(load->loan, i);
     there = tierce__native_rehold(client, &load->bytes, lent_bytes(load->loan)) && there;
     for (uint32_t l = 0; l < part->layer_count && there; l++)
@@ -434,6 +441,8 @@ static int lend_next(struct call *call, struct tierce__native_held_load *load)
     if (!take_chunk(call->client, load, ask->chunk))
         return 0;
     lent += ask->chunk;
+    TIERCE_ASSERT((uint64_t)(lent->object - call->native->memory.base) + lent->bytes <=
+                  call->native->memory.bytes);
     call->say.load_next = (struct tierce__native_passed){
         .offset = (uint64_t)(lent->object - call->native->memory.base),
         .state = TIERCE__NATIVE_HERE,
@@ -499,6 +508,8 @@ static int tell_rooms(struct call *call, struct tierce__native_held_store *store
     if (row == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++, row += TIERCE__NATIVE_RESERVED_BYTES) {
+        TIERCE_ASSERT((uint64_t)(rooms[i].object - call->native->memory.base) + rooms[i].bytes <=
+                      call->native->memory.bytes);
         store->bytes += rooms[i].bytes;
         tierce__native_put_reserved(
             row, &(struct tierce__native_reserved){
@@ -567,6 +578,7 @@ static int answer_store_end(struct call *call)
     bool later; /* no store is busy */
     struct tierce__native_open *open =
         tierce__native_take(call->client, TIERCE__NATIVE_STORES, ask->store, &later);
+    TIERCE_ASSERT(!later);
     if (open == NULL)
         return TIERCE__NATIVE_UNKNOWN;
     struct tierce__native_held_store *store =
@@ -755,6 +767,7 @@ void tierce__native_end_unheard(struct tierce__native_connection *connection)
 {
     struct call call = {
         .connection = connection, .client = connection->client, .native = connection->native};
+    TIERCE_ASSERT(connection->begun_by != 0 && connection->begun != 0);
     if (connection->begun_by == TIERCE__NATIVE_LOAD_BEGIN) {
         call.ask.load_end = (struct tierce__native_load_end){.load = connection->begun};
         (void)answer_load_end(&call);
@@ -779,6 +792,7 @@ int tierce__native_answer(struct tierce__native_connection *connection, uint32_t
     int rc = tierce__native_unpack_request(&call.ask, op, body, body_bytes);
     if (rc < 0)
         return rc;
+    TIERCE_ASSERT(op < TIERCE__NATIVE_OPS);
     if ((connection->client == NULL) != (op == TIERCE__NATIVE_HELLO))
         return TIERCE_E_FORMAT;
     tierce__node_count(connection->native->node, TIERCE__NODE_native_questions, 1);

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mix.h"
@@ -32,6 +33,7 @@ static int open_shared(struct tierce__native_client *client, struct tierce__nati
     struct tierce__native_shared *made = tierce__calloc(1, sizeof(*made)), *found = NULL;
     if (made == NULL)
         return -ENOMEM;
+    TIERCE_ASSERT(strlen(engine) < sizeof(made->engine));
     memcpy(made->engine, engine, strlen(engine));
     made->client = engine[0] == '\0' && !is_part ? client : NULL;
     int rc = tierce_view_open(&made->view, native->engine, ns, shard);
@@ -47,6 +49,7 @@ static int open_shared(struct tierce__native_client *client, struct tierce__nati
         if (share_sessions(shared, made))
             found = shared;
     }
+    TIERCE_ASSERT(found == NULL || found->refs > 0);
     if (found != NULL)
         found->refs++;
     else
@@ -63,6 +66,7 @@ static int open_shared(struct tierce__native_client *client, struct tierce__nati
 static void close_shared(struct tierce__native *native, struct tierce__native_shared *shared)
 {
     tierce__lock_take(&native->lock);
+    TIERCE_ASSERT(shared->refs > 0);
     bool is_last = --shared->refs == 0;
     if (is_last)
         tierce__list_remove(&shared->node);
@@ -80,6 +84,7 @@ uint64_t tierce__native_add(struct tierce__native_client *client, enum tierce__n
 {
     uint64_t number = 0;
     tierce__lock_take(&client->lock);
+    TIERCE_ASSERT(client->counts[list] <= client->native->node->config->native_open_max);
     bool fits = client->counts[list] < client->native->node->config->native_open_max;
     if (fits) {
         number = open->number = ++client->last_number;
@@ -94,6 +99,7 @@ uint64_t tierce__native_add(struct tierce__native_client *client, enum tierce__n
 static struct tierce__native_open *find(struct tierce__native_client *client,
                                         enum tierce__native_list list, uint64_t number)
 {
+    tierce__lock_assert_held(&client->lock);
     TIERCE__LIST_FOR_EACH (it, &client->lists[list]) {
         struct tierce__native_open *open =
             TIERCE__CONTAINER_OF(it, struct tierce__native_open, node);
@@ -109,6 +115,7 @@ struct tierce__native_open *tierce__native_get(struct tierce__native_client *cli
     tierce__lock_take(&client->lock);
     struct tierce__native_open *open = find(client, list, number);
     bool is_free = open != NULL && !open->busy;
+    TIERCE_ASSERT(open == NULL || !open->over);
     if (is_free)
         open->busy = true;
     tierce__lock_drop(&client->lock);
@@ -118,6 +125,7 @@ struct tierce__native_open *tierce__native_get(struct tierce__native_client *cli
 bool tierce__native_put(struct tierce__native_client *client, struct tierce__native_open *open)
 {
     tierce__lock_take(&client->lock);
+    TIERCE_ASSERT(open->busy);
     open->busy = false;
     bool over = open->over;
     tierce__lock_drop(&client->lock);
@@ -132,6 +140,7 @@ struct tierce__native_open *tierce__native_take(struct tierce__native_client *cl
     struct tierce__native_open *open = find(client, list, number);
     *later = open != NULL && open->busy;
     if (open != NULL) {
+        TIERCE_ASSERT(client->counts[list] > 0 && !open->over);
         tierce__list_remove(&open->node);
         client->counts[list]--;
         open->over = *later;
@@ -156,8 +165,10 @@ bool tierce__native_hold(struct tierce__native_client *client, uint64_t bytes)
 void tierce__native_unhold(struct tierce__native_client *client, uint64_t bytes)
 {
     tierce__lock_take(&client->lock);
+    TIERCE_ASSERT(client->held_bytes >= bytes);
     client->held_bytes -= bytes;
     tierce__lock_drop(&client->lock);
+    TIERCE_ASSERT(atomic_load_explicit(&client->native->transfers, memory_order_relaxed) > 0);
     atomic_fetch_sub_explicit(&client->native->transfers, 1, memory_order_relaxed);
 }
 
@@ -165,6 +176,7 @@ bool tierce__native_rehold(struct tierce__native_client *client, uint64_t *bytes
 {
     uint64_t max = client->native->node->config->native_memory_max;
     tierce__lock_take(&client->lock);
+    TIERCE_ASSERT(client->held_bytes >= *bytes);
     uint64_t others = client->held_bytes - *bytes;
     bool fits = now <= *bytes || (others <= max && now <= max - others);
     if (fits) {
@@ -211,6 +223,7 @@ struct tierce__native_held_view *tierce__native_view_get(struct tierce__native_c
     struct tierce__native_open *open = find(client, TIERCE__NATIVE_VIEWS, number);
     struct tierce__native_held_view *view =
         open != NULL ? TIERCE__CONTAINER_OF(open, struct tierce__native_held_view, open) : NULL;
+    TIERCE_ASSERT(view == NULL || view->refs > 0);
     if (view != NULL)
         view->refs++;
     tierce__lock_drop(&client->lock);
@@ -221,6 +234,7 @@ void tierce__native_view_put(struct tierce__native_client *client,
                              struct tierce__native_held_view *view)
 {
     tierce__lock_take(&client->lock);
+    TIERCE_ASSERT(view->refs > 0);
     bool is_last = --view->refs == 0;
     tierce__lock_drop(&client->lock);
     if (!is_last)
@@ -233,6 +247,7 @@ void tierce__native_view_put(struct tierce__native_client *client,
 
 static struct tierce__list *pin_bin(struct tierce__native_client *client, uint64_t session)
 {
+    tierce__lock_assert_held(&client->lock);
     return &client->pins[(tierce__spread(session) >> 32) % TIERCE__NATIVE_PIN_BINS];
 }
 
@@ -241,6 +256,7 @@ static struct tierce__native_pin *find_pin(struct tierce__native_client *client,
                                            const struct tierce__native_held_view *view,
                                            uint64_t session)
 {
+    tierce__lock_assert_held(&client->lock);
     TIERCE__LIST_FOR_EACH (it, pin_bin(client, session)) {
         struct tierce__native_pin *pin =
             TIERCE__CONTAINER_OF(it, struct tierce__native_pin, open.node);
@@ -258,6 +274,7 @@ bool tierce__native_pin(struct tierce__native_client *client, struct tierce__nat
     if (made == NULL)
         return false;
     tierce__lock_take(&client->lock);
+    TIERCE_ASSERT(client->pin_count <= config->native_open_max);
     struct tierce__native_pin *pin = find_pin(client, view, session);
     if (pin == NULL && client->pin_count < config->native_open_max) {
         pin = made;
@@ -278,6 +295,8 @@ bool tierce__native_pin(struct tierce__native_client *client, struct tierce__nat
 /* Under the lock. */
 static void unlink_pin(struct tierce__native_client *client, struct tierce__native_pin *pin)
 {
+    tierce__lock_assert_held(&client->lock);
+    TIERCE_ASSERT(client->pin_count > 0);
     tierce__list_remove(&pin->open.node);
     client->pin_count--;
 }
@@ -338,6 +357,7 @@ bool tierce__native_view_close(struct tierce__native_client *client, uint64_t nu
     bool later; /* no view is busy */
     struct tierce__native_open *open =
         tierce__native_take(client, TIERCE__NATIVE_VIEWS, number, &later);
+    TIERCE_ASSERT(!later);
     if (open == NULL)
         return false;
     struct tierce__native_held_view *view =
@@ -353,8 +373,11 @@ bool tierce__native_view_close(struct tierce__native_client *client, uint64_t nu
 static void release_chain(struct tierce__native_client *client,
                           struct tierce__native_held_chain *chain)
 {
+    tierce__lock_assert_held(&client->lock);
+    TIERCE_ASSERT(chain->refs > 0);
     if (--chain->refs > 0)
         return;
+    TIERCE_ASSERT(client->chain_bytes >= chain->bytes);
     client->chain_bytes -= chain->bytes;
     tierce_chain_destroy(chain->chain);
     tierce__free(chain);
@@ -364,6 +387,8 @@ static void release_chain(struct tierce__native_client *client,
 static void forget_chain(struct tierce__native_client *client,
                          struct tierce__native_held_chain *chain)
 {
+    tierce__lock_assert_held(&client->lock);
+    TIERCE_ASSERT(!tierce__list_empty(&chain->node));
     tierce__list_remove(&chain->node);
     release_chain(client, chain);
 }
@@ -373,6 +398,7 @@ static struct tierce__native_held_chain *new_chain(struct tierce__native_client 
                                                    const struct tierce__native_held_view *view,
                                                    uint64_t number, const uint8_t *root)
 {
+    tierce__lock_assert_held(&client->lock);
     const struct tierce_view *v = view->shared->view;
     struct tierce__native_held_chain *chain = tierce__calloc(1, sizeof(*chain));
     if (chain == NULL)
@@ -392,6 +418,7 @@ static struct tierce__native_held_chain *new_chain(struct tierce__native_client 
 static struct tierce__native_held_chain *find_chain(struct tierce__native_client *client,
                                                     uint64_t number)
 {
+    tierce__lock_assert_held(&client->lock);
     TIERCE__LIST_FOR_EACH (it, &client->chains) {
         struct tierce__native_held_chain *chain =
             TIERCE__CONTAINER_OF(it, struct tierce__native_held_chain, node);
@@ -406,6 +433,7 @@ static bool continues(const struct tierce__native_held_chain *chain,
                       const struct tierce__native_held_view *view,
                       const struct tierce__native_chain *asked)
 {
+    TIERCE_ASSERT(asked->first > 0);
     const struct tierce_view *v = view->shared->view;
     return tierce__chain_fits(chain->chain, tierce__view_algo(v), tierce__view_block_tokens(v)) &&
            tierce_chain_blocks(chain->chain) >= asked->first &&
@@ -417,6 +445,8 @@ static bool continues(const struct tierce__native_held_chain *chain,
 static int extend(struct tierce__native_client *client, struct tierce__native_held_chain *chain,
                   const struct tierce__native_chain *asked)
 {
+    tierce__lock_assert_held(&client->lock);
+    TIERCE_ASSERT(chain->refs == 1 && asked->first <= tierce_chain_blocks(chain->chain));
     uint64_t max = client->native->node->config->native_chains_max;
     if (((uint64_t)asked->first + asked->hashes.count) * TIERCE_HASH_BYTES > max)
         return TIERCE_E_LIMIT;
@@ -430,6 +460,7 @@ static int extend(struct tierce__native_client *client, struct tierce__native_he
         client->chain_bytes += bytes - chain->bytes;
         chain->bytes = bytes;
     }
+    TIERCE_ASSERT(chain->bytes <= client->chain_bytes);
     return 0;
 }
 
@@ -440,6 +471,8 @@ static struct tierce__native_held_chain *split(struct tierce__native_client *cli
                                                struct tierce__native_held_chain *chain,
                                                uint32_t first)
 {
+    tierce__lock_assert_held(&client->lock);
+    TIERCE_ASSERT(chain->refs > 1);
     struct tierce__native_held_chain *copy =
         new_chain(client, view, chain->number, tierce_chain_root_hash(chain->chain));
     if (copy == NULL)
@@ -456,6 +489,7 @@ static struct tierce__native_held_chain *split(struct tierce__native_client *cli
 
 static void evict_chains(struct tierce__native_client *client)
 {
+    tierce__lock_assert_held(&client->lock);
     uint64_t max = client->native->node->config->native_chains_max;
     while (client->chain_bytes > max && client->chains.prev != client->chains.next)
         forget_chain(client, TIERCE__CONTAINER_OF(client->chains.prev,
@@ -467,6 +501,7 @@ static int get_chain(struct tierce__native_client *client, struct tierce__native
                      const struct tierce__native_held_view *view,
                      const struct tierce__native_chain *asked)
 {
+    tierce__lock_assert_held(&client->lock);
     struct tierce__native_held_chain *chain = find_chain(client, asked->number);
     if (asked->first > 0 && (chain == NULL || !continues(chain, view, asked)))
         return TIERCE__NATIVE_UNKNOWN_CHAIN;
@@ -489,6 +524,7 @@ static int get_chain(struct tierce__native_client *client, struct tierce__native
     tierce__list_remove(&chain->node);
     tierce__list_push_front(&client->chains, &chain->node);
     evict_chains(client);
+    TIERCE_ASSERT(client->chain_bytes >= chain->bytes);
     /* Chains of loads in progress stay, whatever their total size. */
     if (client->chain_bytes - chain->bytes > client->native->node->config->native_chains_max) {
         forget_chain(client, chain);
@@ -562,6 +598,7 @@ static struct tierce__native_held_load *take_late_load(struct tierce__native_cli
             late = TIERCE__CONTAINER_OF(open, struct tierce__native_held_load, open);
     }
     if (late != NULL) {
+        TIERCE_ASSERT(client->counts[TIERCE__NATIVE_LOADS] > 0);
         tierce__list_remove(&late->open.node);
         client->counts[TIERCE__NATIVE_LOADS]--;
     }
@@ -650,6 +687,7 @@ int tierce__native_join(struct tierce__native_connection *connection,
         if (memcmp(other->id, hello->client, sizeof(none)) == 0)
             client = other;
     }
+    TIERCE_ASSERT(client == NULL || client->connections > 0);
     if (client != NULL)
         client->connections++;
     tierce__lock_drop(&native->lock);
@@ -674,6 +712,7 @@ static struct tierce__native_open *take_any(struct tierce__native_client *client
 static void end_client(struct tierce__native_client *client)
 {
     struct tierce__native_open *open;
+    TIERCE_ASSERT(client->connections == 0);
     uint32_t loads = client->counts[TIERCE__NATIVE_LOADS];
     uint32_t stores = client->counts[TIERCE__NATIVE_STORES];
     if (loads + stores > 0) {
@@ -690,15 +729,18 @@ static void end_client(struct tierce__native_client *client)
     while ((open = take_any(client, TIERCE__NATIVE_PREFETCHES)) != NULL)
         tierce__native_end_prefetch(
             client, TIERCE__CONTAINER_OF(open, struct tierce__native_held_prefetch, open));
+    TIERCE_ASSERT(client->held_bytes == 0);
     drop_pins(client, NULL, UINT64_MAX);
     while ((open = take_any(client, TIERCE__NATIVE_VIEWS)) != NULL)
         tierce__native_view_put(client,
                                 TIERCE__CONTAINER_OF(open, struct tierce__native_held_view, open));
+    TIERCE_ASSERT(client->pin_count == 0);
     tierce__lock_take(&client->lock);
     while (!tierce__list_empty(&client->chains))
         forget_chain(client, TIERCE__CONTAINER_OF(client->chains.next,
                                                   struct tierce__native_held_chain, node));
     tierce__lock_drop(&client->lock);
+    TIERCE_ASSERT(client->chain_bytes == 0);
     tierce__lock_fini(&client->lock);
     tierce__free(client);
 }
@@ -708,6 +750,7 @@ static void leave_client(struct tierce__native_client *client)
 {
     struct tierce__native *native = client->native;
     tierce__lock_take(&native->lock);
+    TIERCE_ASSERT(client->connections > 0);
     bool is_last = --client->connections == 0;
     if (is_last)
         tierce__list_remove(&client->node);
@@ -732,6 +775,7 @@ static struct tierce__native_client *next_client(struct tierce__native *native, 
         if (found == NULL && index-- == 0)
             found = TIERCE__CONTAINER_OF(it, struct tierce__native_client, node);
     }
+    TIERCE_ASSERT(found == NULL || found->connections > 0);
     if (found != NULL)
         found->connections++;
     tierce__lock_drop(&native->lock);

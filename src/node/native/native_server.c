@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/native/native_server.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -27,6 +28,7 @@ enum { TICK_MS = 250, DRAIN_TICK_MS = 20, FIRST_ROOM = 4096, ROOM_KEPT = 1 << 20
 
 static bool grow_input(struct tierce__native_connection *c, size_t need)
 {
+    TIERCE_ASSERT(c->in_used <= c->in_room);
     /* Announced lengths are not trusted: a frame gets memory only as it arrives. */
     if (c->in_used < c->in_room)
         return true;
@@ -37,6 +39,7 @@ static bool grow_input(struct tierce__native_connection *c, size_t need)
         return false;
     c->in = grown;
     c->in_room = room;
+    TIERCE_ASSERT(c->in_used < c->in_room);
     return true;
 }
 
@@ -89,11 +92,13 @@ static int receive(struct tierce__native_connection *c, uint32_t *op, uint32_t *
         if (rc < 0)
             return rc;
     }
+    TIERCE_ASSERT(c->in_used >= need);
     return 0;
 }
 
 static void drop_input(struct tierce__native_connection *c, size_t bytes)
 {
+    TIERCE_ASSERT(bytes <= c->in_used);
     c->in_used -= bytes;
     memmove(c->in, c->in + bytes, c->in_used);
     if (c->in_room > ROOM_KEPT && c->in_used == 0) {
@@ -181,6 +186,7 @@ static void *run_connection(void *arg)
     tierce__lock_drop(&native->lock);
     free_connection(c);
     tierce__lock_take(&native->lock);
+    TIERCE_ASSERT(native->connection_count > 0);
     native->connection_count--;
     tierce__cond_broadcast(&native->changed); /* the last access to memory that stop frees */
     tierce__lock_drop(&native->lock);
@@ -217,6 +223,7 @@ static bool count_in(struct tierce__native *native, struct tierce__native_connec
 static void count_out(struct tierce__native *native, struct tierce__native_connection *c)
 {
     tierce__lock_take(&native->lock);
+    TIERCE_ASSERT(native->connection_count > 0);
     tierce__list_remove(&c->node);
     native->connection_count--;
     tierce__lock_drop(&native->lock);
