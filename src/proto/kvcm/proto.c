@@ -74,6 +74,7 @@ struct wire {
 
 static bool take_varint(struct wire *wire, unsigned bytes_max, uint64_t *out)
 {
+    TIERCE_DASSERT(bytes_max <= 10 && wire->at <= wire->end);
     uint64_t value = 0;
     for (unsigned i = 0; i < bytes_max && wire->at < wire->end; i++) {
         uint8_t byte = *wire->at++;
@@ -88,6 +89,7 @@ static bool take_varint(struct wire *wire, unsigned bytes_max, uint64_t *out)
 
 static bool take_bytes(struct wire *wire, uint64_t bytes)
 {
+    TIERCE_DASSERT(wire->at <= wire->end);
     if (bytes > (uint64_t)(wire->end - wire->at))
         return false;
     wire->at += bytes;
@@ -196,6 +198,7 @@ static bool texts_are_utf8(const ProtobufCMessage *message);
 
 static bool value_is_utf8(const ProtobufCFieldDescriptor *field, const void *value)
 {
+    TIERCE_DASSERT(field->type == PROTOBUF_C_TYPE_MESSAGE || field->type == PROTOBUF_C_TYPE_STRING);
     if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
         const ProtobufCMessage *inner = *(const ProtobufCMessage *const *)value;
         return inner == NULL || texts_are_utf8(inner);

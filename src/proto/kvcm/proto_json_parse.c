@@ -79,6 +79,7 @@ static bool take_string(struct parser *parser, char **out, size_t *length)
     if (!tierce__json_quoted(&parser->json, &raw, &escaped))
         return false;
     char *text = parser->text + (raw.at - parser->json.start);
+    TIERCE_ASSERT(raw.at >= parser->json.start && raw.at + raw.length < parser->json.end);
     *length = raw.length;
     if (escaped && !tierce__json_unescape(&parser->json, text, length, raw))
         return false;
@@ -175,6 +176,7 @@ static void note_unknown(struct parser *parser, const ProtobufCEnumDescriptor *d
         return;
     for (; shown < length && shown < SHOWN_MAX && next > 0; shown += next)
         next = tierce__utf8_length((const uint8_t *)text + shown, length - shown);
+    TIERCE_DASSERT(shown <= length);
     int bytes =
         snprintf(parser->unknown, ROOM, "%s: \"%.*s\" is none of", parser->field, (int)shown, text);
     for (unsigned i = 0; i < descriptor->n_values && bytes < ROOM; i++)
@@ -270,6 +272,7 @@ static bool take_value(struct parser *parser, const ProtobufCFieldDescriptor *fi
 /* Doubles the capacity of an array. */
 static bool grow(struct parser *parser, char **items, size_t *size, size_t bytes)
 {
+    TIERCE_DASSERT(bytes == 4 || bytes == 8);
     size_t wanted = *size > 0 ? 2 * *size : 16;
     char *grown = tierce__arena_alloc(parser->arena, wanted * bytes);
     if (grown == NULL)
@@ -298,6 +301,7 @@ static bool take_repeated(struct parser *parser, const ProtobufCFieldDescriptor 
             continue;
         if (count == size && !grow(parser, &items, &size, bytes))
             return false;
+        TIERCE_ASSERT(count < size);
         memcpy(items + count++ * bytes, &value, bytes);
     }
     memcpy((char *)message + field->offset, &items, sizeof(items));

@@ -154,6 +154,7 @@ static const struct {
 /* Room for `bytes` more, or NULL. */
 static uint8_t *grow(struct tierce__native_frame *frame, uint64_t bytes)
 {
+    TIERCE_DASSERT(frame->used <= frame->room);
     uint64_t need = frame->used + bytes;
     frame->status = TIERCE_E_LIMIT;
     if (need > TIERCE__NATIVE_BODY_MAX + TIERCE__NATIVE_HEAD)
@@ -169,6 +170,7 @@ static uint8_t *grow(struct tierce__native_frame *frame, uint64_t bytes)
         frame->bytes = grown;
         frame->room = room;
     }
+    TIERCE_ASSERT(need <= frame->room);
     uint8_t *at = frame->bytes + frame->used;
     frame->used = (size_t)need;
     frame->status = 0;
@@ -255,12 +257,14 @@ static int pack(struct tierce__native_frame *frame, uint32_t word, const struct 
 int tierce__native_pack_request(struct tierce__native_frame *frame, enum tierce__native_op op,
                                 const union tierce__native_request *message)
 {
+    TIERCE_DASSERT(op < TIERCE__NATIVE_OPS);
     return pack(frame, (uint32_t)op, messages[op].request, message);
 }
 
 int tierce__native_pack_answer(struct tierce__native_frame *frame, enum tierce__native_op op,
                                int32_t status, const union tierce__native_answer *message)
 {
+    TIERCE_DASSERT(op < TIERCE__NATIVE_OPS);
     return pack(frame, (uint32_t)status, status == 0 ? messages[op].answer : nothing, message);
 }
 
@@ -279,6 +283,7 @@ struct reader {
 /* The next bytes, or NULL. */
 static const uint8_t *take(struct reader *reader, uint64_t bytes)
 {
+    TIERCE_DASSERT(reader->at <= reader->end);
     if (bytes > (uint64_t)(reader->end - reader->at))
         return NULL;
     const uint8_t *at = reader->at;
@@ -324,6 +329,7 @@ static bool take_text(struct reader *reader, const char **out)
 
 static bool take_rows(struct reader *reader, struct tierce__native_rows *out, uint8_t row)
 {
+    TIERCE_DASSERT(row > 0);
     if (!take_u32(reader, &out->count))
         return false;
     out->bytes = take(reader, (uint64_t)out->count * row);
@@ -368,6 +374,7 @@ static int unpack(void *out, const struct field *fields, const uint8_t *body, si
 {
     struct reader reader = {.at = body, .end = body + body_bytes};
     bool ok = take_fields(&reader, fields, out) && reader.at == reader.end;
+    TIERCE_DASSERT(reader.at <= reader.end);
     return ok ? 0 : TIERCE_E_FORMAT;
 }
 

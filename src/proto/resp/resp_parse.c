@@ -126,6 +126,7 @@ static int keep_line(struct tierce__resp_parser *parser, const char *text, size_
 static int begin_bulk(struct tierce__resp_parser *parser, int64_t length,
                       struct tierce__resp_value *out)
 {
+    TIERCE_DASSERT(!parser->in_bulk);
     out->type = TIERCE__RESP_NIL;
     if (length == -1)
         return WHOLE;
@@ -207,6 +208,7 @@ static int add_item(struct tierce__resp_parser *parser, struct level *level,
         level->items = items;
         level->size = size;
     }
+    TIERCE_DASSERT(level->count < level->size);
     level->items[level->count++] = *value;
     return 0;
 }
@@ -216,6 +218,7 @@ static int put_value(struct tierce__resp_parser *parser, struct tierce__resp_val
 {
     while (parser->depth > 0) {
         struct level *level = &parser->levels[parser->depth - 1];
+        TIERCE_DASSERT(level->count < level->wanted);
         int rc = add_item(parser, level, value);
         if (rc != 0)
             return rc;
@@ -234,6 +237,7 @@ static int put_value(struct tierce__resp_parser *parser, struct tierce__resp_val
 static int take_bulk(struct tierce__resp_parser *parser, const char *bytes, size_t count,
                      size_t *used, struct tierce__resp_value *out)
 {
+    TIERCE_DASSERT(parser->in_bulk && parser->bulk_filled <= parser->bulk_bytes);
     size_t left = parser->bulk_bytes - parser->bulk_filled;
     size_t n = count < left ? count : left;
     size_t kept_left =
@@ -286,6 +290,7 @@ int tierce__resp_parser_feed(struct tierce__resp_parser *parser, const char *byt
         int rc = take_step(parser, bytes + *used, count - *used, &step, &value);
         if (rc < 0)
             return rc;
+        TIERCE_DASSERT(step <= count - *used);
         *used += step;
         if (rc == WHOLE) {
             rc = put_value(parser, &value);

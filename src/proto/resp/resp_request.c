@@ -92,6 +92,7 @@ const char *tierce__resp_request_error(const struct tierce__resp_request_parser 
 
 static int broken(struct tierce__resp_request_parser *parser, int rc, const char *error)
 {
+    TIERCE_DASSERT(rc < 0);
     parser->state = BROKEN;
     parser->error = error;
     return rc;
@@ -104,6 +105,7 @@ static int no_memory(struct tierce__resp_request_parser *parser)
 
 static void forget_request(struct tierce__resp_request_parser *parser)
 {
+    TIERCE_DASSERT(!parser->awaits_into);
     if (parser->text_room > TEXT_BYTES_KEPT) {
         tierce__free(parser->text);
         parser->text = NULL;
@@ -125,6 +127,7 @@ static void forget_request(struct tierce__resp_request_parser *parser)
 
 static bool make_text_room(struct tierce__resp_request_parser *parser, size_t bytes)
 {
+    TIERCE_DASSERT(parser->text_bytes <= parser->text_room);
     size_t wanted = parser->text_bytes + bytes;
     size_t room = parser->text_room > 0 ? parser->text_room : TEXT_BYTES_FIRST;
     if (wanted <= parser->text_room)
@@ -143,6 +146,7 @@ static int keep(struct tierce__resp_request_parser *parser, const char *bytes, s
 {
     if (!make_text_room(parser, count))
         return no_memory(parser);
+    TIERCE_DASSERT(count <= parser->text_room - parser->text_bytes);
     if (count > 0)
         memcpy(parser->text + parser->text_bytes, bytes, count);
     parser->text_bytes += count;
@@ -164,6 +168,7 @@ static int add_span(struct tierce__resp_request_parser *parser, size_t bytes, bo
         parser->args = args;
         parser->room = room;
     }
+    TIERCE_DASSERT(parser->count < parser->room);
     parser->spans[parser->count++] =
         (struct span){.at = parser->text_bytes, .bytes = bytes, .is_large = is_large};
     return 0;
@@ -171,6 +176,7 @@ static int add_span(struct tierce__resp_request_parser *parser, size_t bytes, bo
 
 static void tell(struct tierce__resp_request_parser *parser, struct tierce__resp_request *out)
 {
+    TIERCE_DASSERT(parser->count <= parser->room);
     for (size_t i = 0; i < parser->count; i++) {
         const struct span *span = &parser->spans[i];
         parser->args[i] = (struct tierce__resp_arg){
@@ -181,6 +187,7 @@ static void tell(struct tierce__resp_request_parser *parser, struct tierce__resp
 
 static int end_request(struct tierce__resp_request_parser *parser, struct tierce__resp_request *out)
 {
+    TIERCE_DASSERT(parser->count > 0 && !parser->has_ended);
     tell(parser, out);
     parser->has_ended = true;
     parser->state = BEGIN;
@@ -209,6 +216,7 @@ static bool to_integer(int64_t *out, const char *text, size_t bytes)
 static int take_line(struct tierce__resp_request_parser *parser, const char *bytes, size_t count,
                      size_t *used)
 {
+    TIERCE_DASSERT(parser->head_bytes <= HEAD_BYTES_MAX);
     const char *end = memchr(bytes, '\n', count);
     size_t n = end != NULL ? (size_t)(end - bytes) : count;
     if (n > HEAD_BYTES_MAX - parser->head_bytes)
@@ -228,6 +236,7 @@ static int take_line(struct tierce__resp_request_parser *parser, const char *byt
 
 static int take_count(struct tierce__resp_request_parser *parser)
 {
+    TIERCE_DASSERT(parser->head_bytes > 0 && parser->head[0] == '*');
     int64_t count;
     if (!to_integer(&count, parser->head + 1, parser->head_bytes - 1))
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: invalid multibulk length");
@@ -241,6 +250,7 @@ static int take_count(struct tierce__resp_request_parser *parser)
 static int begin_large(struct tierce__resp_request_parser *parser, uint64_t bytes,
                        struct tierce__resp_request *out)
 {
+    TIERCE_DASSERT(!parser->has_large);
     if (bytes > parser->limits.large_bytes_max)
         return broken(parser, TIERCE_E_LIMIT, "Protocol error: invalid bulk length");
     tell(parser, out);
@@ -277,6 +287,7 @@ static int take_length(struct tierce__resp_request_parser *parser, struct tierce
 static int take_bulk(struct tierce__resp_request_parser *parser, const char *bytes, size_t count,
                      size_t *used)
 {
+    TIERCE_DASSERT(parser->state == BULK || parser->state == LARGE);
     size_t n = count < parser->left ? count : (size_t)parser->left;
     *used = n;
     if (parser->state == LARGE && parser->into != NULL) {
@@ -297,6 +308,7 @@ static int take_bulk(struct tierce__resp_request_parser *parser, const char *byt
 static int take_bulk_end(struct tierce__resp_request_parser *parser, char byte,
                          struct tierce__resp_request *out)
 {
+    TIERCE_DASSERT(parser->end_bytes < 2);
     if (byte != "\r\n"[parser->end_bytes])
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: expected a line end");
     if (++parser->end_bytes < 2)
@@ -351,6 +363,7 @@ static ptrdiff_t take_word(const char **at, const char *end, char *to)
             *to++ = *p++;
         }
     }
+    TIERCE_DASSERT(to <= p);
     *at = p;
     return quote == '\0' ? to - begin : -1;
 }
@@ -461,6 +474,7 @@ int tierce__resp_request_feed(struct tierce__resp_request_parser *parser, const 
     while (*used < count && rc == TIERCE__RESP_REQUEST_MORE) {
         size_t step;
         rc = take_step(parser, bytes + *used, count - *used, &step, out);
+        TIERCE_DASSERT(step <= count - *used);
         *used += step;
     }
     return rc;
@@ -477,6 +491,7 @@ void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void 
 {
     TIERCE_CHECK_MAGIC(parser, PARSER_MAGIC);
     TIERCE_ASSERT(parser->awaits_into);
+    TIERCE_DASSERT(parser->state == LARGE);
     parser->awaits_into = false;
     parser->into = memory;
     if (parser->left == 0)
@@ -512,6 +527,7 @@ void tierce__resp_request_filled(struct tierce__resp_request_parser *parser, siz
 
 uint64_t tierce__resp_request_large_filled(const struct tierce__resp_request_parser *parser)
 {
+    TIERCE_DASSERT(parser->state != LARGE || parser->left <= parser->large_bytes);
     return parser->state == LARGE ? parser->large_bytes - parser->left : parser->large_bytes;
 }
 
