@@ -76,6 +76,7 @@ static size_t collect(struct tierce__curl *client, const char *bytes, size_t cou
     }
     if (client->rc != 0)
         return CURL_WRITEFUNC_ERROR;
+    TIERCE_ASSERT(wanted <= client->room);
     memcpy(answer->body + answer->bytes, bytes, count);
     answer->bytes += count;
     memset(answer->body + answer->bytes, 0, TIERCE__JSON_SLACK);

@@ -29,6 +29,7 @@ static int poll_timeout(uint64_t deadline_ns)
 
 int tierce__stream_wait(int fd, short events, short *got, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(fd >= 0);
     for (;;) {
         struct pollfd poll_fd = {.fd = fd, .events = events};
         int n = poll(&poll_fd, 1, poll_timeout(deadline_ns));
@@ -126,6 +127,7 @@ static void skip(struct iovec **pieces, int *count, size_t bytes)
         bytes -= (*pieces)->iov_len;
         (*pieces)++;
         (*count)--;
+        TIERCE_DASSERT(*count > 0 || bytes == 0);
     }
     if (*count == 0)
         return;
@@ -196,6 +198,7 @@ static ssize_t receive_some(const struct origin *from, struct iovec *pieces, int
         char room[CMSG_SPACE(4 * sizeof(int))];
     } control;
     int on = 1;
+    TIERCE_DASSERT(count > 0);
     if (from->passed == NULL || *from->passed >= 0) {
         ssize_t n = readv(from->fd, pieces, count);
         if (n > 0 && from->is_tcp)
@@ -259,6 +262,7 @@ int tierce__stream_receive_passed(int fd, struct iovec piece, int *passed, uint6
 
 int tierce__stream_look(int fd)
 {
+    TIERCE_DASSERT(fd >= 0);
     char byte;
     ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (n < 0)

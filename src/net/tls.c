@@ -166,6 +166,7 @@ void tierce__tls_context_destroy(struct tierce__tls_context *context)
 void tierce__tls_context_exchange(struct tierce__tls_context *context,
                                   struct tierce__tls_context *by)
 {
+    TIERCE_DASSERT(context != by && context->is_bare == by->is_bare);
     tierce__lock_take(&context->lock);
     SSL_CTX *before = context->ssl;
     context->ssl = by->ssl;
@@ -224,6 +225,7 @@ static void make_socket_method(void)
 
 static BIO *new_socket_bio(int fd)
 {
+    TIERCE_DASSERT(fd >= 0);
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_socket_method);
     BIO *bio = socket_method != NULL ? BIO_new(socket_method) : NULL;
@@ -316,6 +318,7 @@ static void read_peer_name(struct tierce__tls_session *session)
 /* 1: complete; 0: waits for the peer. */
 static int shake_hands(struct tierce__tls_session *session)
 {
+    TIERCE_DASSERT(!session->is_ready);
     int rc = SSL_do_handshake(session->ssl);
     if (rc != 1) {
         int error = SSL_get_error(session->ssl, rc);
@@ -340,6 +343,7 @@ ssize_t tierce__tls_read(struct tierce__tls_session *session, void *bytes, size_
     if (capacity == 0)
         return 0;
     int n = SSL_read(session->ssl, bytes, (int)capacity);
+    TIERCE_DASSERT(n <= (int)capacity);
     if (n > 0)
         return n;
     int error = SSL_get_error(session->ssl, n);
@@ -370,6 +374,7 @@ size_t tierce__tls_take(struct tierce__tls_session *session, void *bytes, size_t
     if (capacity > INT_MAX)
         capacity = INT_MAX;
     int n = BIO_read(session->out, bytes, (int)capacity);
+    TIERCE_DASSERT(n <= (int)capacity);
     return n > 0 ? (size_t)n : 0;
 }
 
@@ -439,6 +444,7 @@ int tierce__tls_session_connect(struct tierce__tls_session **out,
 int tierce__tls_socket_read(struct tierce__tls_session *session, void *bytes, size_t count,
                             size_t *done, short *wants)
 {
+    TIERCE_DASSERT(count > 0);
     clear_errors(session);
     int n = SSL_read_ex(session->ssl, bytes, count, done);
     return n == 1 ? 0 : socket_status(session, n, wants);
@@ -447,6 +453,7 @@ int tierce__tls_socket_read(struct tierce__tls_session *session, void *bytes, si
 int tierce__tls_socket_write(struct tierce__tls_session *session, const void *bytes, size_t count,
                              size_t *done, short *wants)
 {
+    TIERCE_DASSERT(count > 0);
     clear_errors(session);
     int n = SSL_write_ex(session->ssl, bytes, count, done);
     return n == 1 ? 0 : socket_status(session, n, wants);

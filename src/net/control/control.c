@@ -50,6 +50,7 @@ static enum MHD_Result look_at_arg(void *arg, enum MHD_ValueKind kind, const cha
     (void)kind;
     while (only->names[i] != NULL && strcmp(only->names[i], name) != 0)
         i++;
+    TIERCE_ASSERT(i < 32);
     only->good =
         only->names[i] != NULL && value != NULL && value[0] != '\0' && (only->seen & 1u << i) == 0;
     only->seen |= 1u << i;
@@ -173,6 +174,7 @@ static enum MHD_Result on_call(void *arg, struct MHD_Connection *connection, con
     if (*bytes > 0) {
         /* No public page accepts a body, because every user of the machine could send one. */
         const struct door *door = arg;
+        TIERCE_ASSERT(call->body.bytes <= BODY_BYTES_MAX);
         size_t most = door->is_public ? 0 : BODY_BYTES_MAX - call->body.bytes;
         call->too_large = call->too_large || *bytes > most;
         if (!call->too_large)
@@ -204,6 +206,7 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **ke
 /* libmicrohttpd owns `fd` afterwards; on failure it is closed. */
 static int open_door(struct door *door, int fd)
 {
+    TIERCE_ASSERT(fd >= 0);
     /* clang-format off */
     door->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, on_call, door,

@@ -213,6 +213,7 @@ bool tierce__resp_is_connected(const struct tierce__resp *resp)
 bool tierce__resp_is_ready(struct tierce__resp *resp)
 {
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
+    TIERCE_DASSERT(resp->in_at <= resp->in_end);
     return is_connected(resp) && resp->awaited == 0 && resp->in_at == resp->in_end &&
            tierce__resp_stream_is_quiet(&resp->stream);
 }
@@ -247,6 +248,7 @@ static int grow(void **array, size_t *size, size_t wanted, size_t first, size_t 
         return -ENOMEM;
     *array = grown;
     *size = next;
+    TIERCE_DASSERT(*size >= wanted);
     return 0;
 }
 
@@ -278,6 +280,7 @@ static int add_bytes(struct tierce__resp *resp, const void *bytes, size_t count)
         rc = add_piece(resp, (struct piece){.at = resp->out_used, .bytes = count});
     if (rc != 0)
         return rc;
+    TIERCE_DASSERT(resp->out_used + count <= resp->out_size);
     if (count > 0)
         memcpy(resp->out + resp->out_used, bytes, count);
     resp->out_used += count;
@@ -288,6 +291,7 @@ static int add_head(struct tierce__resp *resp, char kind, size_t number)
 {
     char head[32];
     int length = snprintf(head, sizeof(head), "%c%zu\r\n", kind, number);
+    TIERCE_DASSERT(length > 0 && (size_t)length < sizeof(head));
     return add_bytes(resp, head, (size_t)length);
 }
 
@@ -385,6 +389,7 @@ static int receive(struct tierce__resp *resp)
 static int gather(const struct tierce__resp *resp, size_t first, size_t skip,
                   struct iovec pieces[PIECES_AT_ONCE])
 {
+    TIERCE_DASSERT(first < resp->piece_count);
     int count = 0;
     for (size_t i = first; i < resp->piece_count && count < PIECES_AT_ONCE; i++, skip = 0) {
         const struct piece *piece = &resp->pieces[i];
@@ -398,6 +403,7 @@ static int gather(const struct tierce__resp *resp, size_t first, size_t skip,
  * it has written cannot stop us. */
 static int wait_to_send(struct tierce__resp *resp, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(resp->in_at <= resp->in_end);
     short got = 0;
     bool takes = resp->in_end - resp->in_at < resp->opts.answer_bytes_max;
     short events = (short)(resp->stream.wants | (takes ? POLLIN : 0));
@@ -425,6 +431,7 @@ int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns)
         if (rc != 0)
             return fail(resp, rc, "sending");
         for (done += skip, skip = 0; done > 0;) {
+            TIERCE_DASSERT(at < resp->piece_count);
             if (done < resp->pieces[at].bytes) {
                 skip = done;
                 break;
@@ -462,6 +469,7 @@ int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
         int rc = tierce__resp_parser_feed(resp->parser, resp->in + resp->in_at,
                                           resp->in_end - resp->in_at, &used, out);
         resp->in_at += used;
+        TIERCE_DASSERT(resp->in_at <= resp->in_end && resp->awaited > 0);
         if (rc == 1) {
             resp->awaited--;
             out->repeats_password = repeats_password(resp, out);
@@ -504,6 +512,7 @@ int tierce__resp_call(struct tierce__resp *resp, const char *const *arguments, c
 
 static void forget(struct tierce__resp *resp)
 {
+    TIERCE_DASSERT(resp->in_at <= resp->in_end);
     tierce__resp_parser_reset(resp->parser);
     resp->appended = resp->piece_count = resp->out_used = 0;
     if (resp->out_size > BYTES_KEPT) {
@@ -527,6 +536,7 @@ static int append_texts(struct tierce__resp *resp, const char *a, const char *b,
     size_t bytes[3] = {0}, count = 0;
     for (; count < 3 && arguments[count] != NULL; count++)
         bytes[count] = strlen(arguments[count]);
+    TIERCE_DASSERT(count > 0);
     return tierce__resp_append(resp, arguments, bytes, count);
 }
 
@@ -582,6 +592,7 @@ static int greet(struct tierce__resp *resp, uint64_t deadline_ns)
 
 static int reconnect(struct tierce__resp *resp)
 {
+    TIERCE_DASSERT(!is_connected(resp));
     uint64_t now = tierce__now_ns();
     resp->repeats = now < resp->retry_ns;
     if (resp->repeats)

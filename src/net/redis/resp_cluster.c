@@ -154,6 +154,7 @@ static int find_node(struct tierce__resp_cluster *cluster, const char *host, siz
         return -ENOMEM;
     memcpy(copy, host, host_bytes);
     copy[host_bytes] = '\0';
+    TIERCE_DASSERT(cluster->node_count < cluster->node_size);
     cluster->nodes[cluster->node_count] = (struct node){.host = copy, .port = port};
     return (int)cluster->node_count++;
 }
@@ -215,6 +216,7 @@ static int learn_entry(struct tierce__resp_cluster *cluster, const struct tierce
                       : find_node(cluster, asked, strlen(asked), port);
     if (found < 0)
         return found;
+    TIERCE_DASSERT((size_t)found < cluster->node_count);
     for (int64_t slot = first->integer; slot <= last->integer; slot++)
         cluster->slots[slot] = (uint16_t)found;
     return 0;
@@ -411,6 +413,7 @@ static int append(struct tierce__resp_cluster *cluster, size_t key, const char *
     }
     if (!ok)
         return -ENOMEM;
+    TIERCE_DASSERT(cluster->count < cluster->size);
     cluster->commands[cluster->count++] =
         (struct command){.arguments = texts,
                          .bytes = lengths,
@@ -495,6 +498,7 @@ static void assign(struct tierce__resp_cluster *cluster)
             cluster->is_stale = true;
             continue;
         }
+        TIERCE_DASSERT(where < cluster->node_count);
         struct node *node = &cluster->nodes[where];
         command->next = NONE;
         if (node->is_used)
@@ -541,6 +545,7 @@ static int read_command(struct tierce__resp *resp, const struct command *command
  * are queried again. */
 static int send_node(struct tierce__resp_cluster *cluster, struct node *node, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(node->is_used);
     int rc = begin_node(cluster, node);
     if (rc != 0) {
         for (size_t i = node->first; i != NONE; i = cluster->commands[i].next)
@@ -568,6 +573,7 @@ static int send_node(struct tierce__resp_cluster *cluster, struct node *node, ui
 static int redirected_to(struct tierce__resp_cluster *cluster,
                          const struct tierce__resp_value *value, size_t from)
 {
+    TIERCE_DASSERT(from < cluster->node_count);
     const char *place = strrchr(value->text, ' ');
     const char *colon = place != NULL ? strrchr(place, ':') : NULL;
     uint64_t port;
@@ -591,6 +597,7 @@ static int judge(struct tierce__resp_cluster *cluster, struct command *command,
         int found = redirected_to(cluster, value, from);
         if (found < 0)
             return fail(cluster, found, tierce__resp_words(value));
+        TIERCE_DASSERT((size_t)found < cluster->node_count);
         if (asks)
             command->asked = (uint16_t)found;
         else
@@ -608,6 +615,7 @@ static int judge(struct tierce__resp_cluster *cluster, struct command *command,
 
 static int read_node(struct tierce__resp_cluster *cluster, size_t index, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(index < cluster->node_count && cluster->nodes[index].is_used);
     struct tierce__resp *resp = cluster->nodes[index].resp;
     bool wrote = false;
     size_t next;
@@ -649,6 +657,7 @@ static int run_round(struct tierce__resp_cluster *cluster, uint64_t deadline_ns,
     *left = 0;
     for (size_t i = 0; i < cluster->count; i++)
         *left += !cluster->commands[i].is_answered;
+    TIERCE_DASSERT(*left <= cluster->count);
     return rc;
 }
 

@@ -245,6 +245,7 @@ int tierce__resp_link_read_into(struct tierce__resp_link *link, void *memory, si
 static int read_server(struct tierce__resp_link *link, struct tierce__resp_value *out,
                        uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(link->read < link->appended);
     struct tierce__resp_value replicas;
     bool is_last = link->read + 1 == link->appended;
     int rc = tierce__resp_link_read_into(link, is_last ? link->into : NULL, link->into_bytes, out,

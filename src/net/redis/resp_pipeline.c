@@ -42,6 +42,7 @@ void tierce__resp_pipeline_end(struct tierce__resp_pipeline *batch)
 /* Moves an array to memory of twice its size; NULL: no memory. */
 static void *grow(struct tierce__arena *arena, const void *old, size_t count, size_t size)
 {
+    TIERCE_DASSERT(count > 0);
     void *grown = tierce__arena_alloc(arena, count * 2 * size);
     if (grown != NULL && old != NULL)
         memcpy(grown, old, count * size);
@@ -202,6 +203,7 @@ static size_t use_texts(struct tierce__resp_pipeline *batch,
             command->script == NULL || !tierce__resp_is_error(&values[i], "NOSCRIPT");
         if (command->is_answered)
             continue;
+        TIERCE_DASSERT(command->count >= 2);
         batch->words[command->first] = "EVAL";
         batch->lengths[command->first] = sizeof("EVAL") - 1;
         batch->words[command->first + 1] = command->script->text;

@@ -71,6 +71,7 @@ int tierce__resp_pool_take(struct tierce__resp_pool *pool, struct tierce__resp_l
         deadline_ns = tierce__deadline_in_ms(pool->call_timeout_ms);
     bool in_time = true;
     tierce__lock_take(&pool->lock);
+    TIERCE_DASSERT(pool->idle <= pool->count);
     while (pool->idle == 0 && in_time)
         in_time = tierce__cond_wait(&pool->given, &pool->lock, deadline_ns);
     int rc = pool->idle > 0 ? 0 : TIERCE_E_DEADLINE;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/redis/resp_sentinel.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "net/redis/resp_private.h"
 
@@ -42,6 +43,7 @@ static const char *copy_text(struct tierce__resp_sentinel *sentinel, const char 
 int tierce__resp_sentinel_create(struct tierce__resp_sentinel **out,
                                  const struct tierce__resp_uri *uri)
 {
+    TIERCE_DASSERT(uri->node_count > 0 && uri->node_count <= TIERCE__RESP_URI_NODES);
     struct tierce__resp_sentinel *sentinel = tierce__calloc(1, sizeof(*sentinel));
     if (sentinel == NULL)
         return -ENOMEM;

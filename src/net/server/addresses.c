@@ -108,6 +108,7 @@ bool tierce__addresses_enter(struct tierce__addresses *addresses, struct tierce_
         }
     }
     bool entered = entry != NULL && entry->count < addresses->max;
+    TIERCE_ASSERT(entry == NULL || entry->count <= addresses->max);
     if (entered)
         entry->count++;
     tierce__lock_drop(&addresses->lock);

@@ -21,6 +21,7 @@ bool tierce__shared_hold(struct tierce__shared *shared, size_t bytes)
 
 void tierce__shared_give_back(struct tierce__shared *shared, size_t bytes)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&shared->held_bytes, memory_order_relaxed) >= bytes);
     atomic_fetch_sub_explicit(&shared->held_bytes, bytes, memory_order_relaxed);
 }
 
@@ -53,6 +54,7 @@ static int grow(struct tierce__texts *texts, size_t wanted)
         memcpy(data, texts->small, texts->used);
     texts->data = data;
     texts->capacity = capacity;
+    TIERCE_ASSERT(texts->capacity >= wanted);
     return 0;
 }
 
@@ -63,6 +65,7 @@ _Static_assert(TIERCE__HEADER_BYTES_MAX <= UINT16_MAX, "lengths fit");
 
 static void add_text(struct tierce__texts *texts, const char *text, size_t bytes)
 {
+    TIERCE_ASSERT(texts->used + bytes < texts->capacity);
     if (bytes > 0)
         memcpy(texts->data + texts->used, text, bytes);
     texts->used += bytes;
@@ -135,6 +138,7 @@ int tierce__call_set_peer(struct tierce__call *call, const char *peer, const cha
 void tierce__call_drop(struct tierce__call *call)
 {
     TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
+    TIERCE_ASSERT(atomic_load_explicit(&call->holders, memory_order_relaxed) > 0);
     if (atomic_fetch_sub_explicit(&call->holders, 1, memory_order_acq_rel) > 1)
         return;
     void *state = tierce__call_take_state(call);
@@ -148,6 +152,7 @@ void tierce__call_drop(struct tierce__call *call)
 void tierce__call_dispatch(struct tierce__call *call)
 {
     TIERCE_ASSERT(call->route != NULL);
+    TIERCE_ASSERT(atomic_load_explicit(&call->holders, memory_order_relaxed) > 0);
     atomic_fetch_add_explicit(&call->holders, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&call->shared->handlers, 1, memory_order_relaxed);
     call->route->serve(call->route->arg, call);
@@ -156,6 +161,7 @@ void tierce__call_dispatch(struct tierce__call *call)
 void tierce__call_handler_is_done(struct tierce__call *call)
 {
     struct tierce__shared *shared = call->shared;
+    TIERCE_ASSERT(atomic_load_explicit(&shared->handlers, memory_order_relaxed) > 0);
     tierce__call_drop(call);
     atomic_fetch_sub_explicit(&shared->handlers, 1, memory_order_release);
 }
@@ -165,6 +171,7 @@ static void refuse(struct tierce__call *call, uint32_t grpc, uint32_t http, cons
 {
     char text[128];
     int n = snprintf(text, sizeof(text), "{\"error\":\"%s\"}", why);
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     struct tierce__reply reply = {.status = grpc, .message = why};
     if (call->info.protocol == TIERCE__SERVE_HTTP)
         reply = (struct tierce__reply){.status = http, .body = text, .bytes = (size_t)n};
@@ -174,6 +181,7 @@ static void refuse(struct tierce__call *call, uint32_t grpc, uint32_t http, cons
 static void run_deferred(struct tierce__task *task)
 {
     struct tierce__call *call = TIERCE__CONTAINER_OF(task, struct tierce__call, work);
+    TIERCE_ASSERT(call->was_deferred || call->was_aside);
     if (tierce__call_is_over(call)) {
         bool late = tierce__now_ns() >= call->info.deadline_ns;
         refuse(call, late ? TIERCE__GRPC_DEADLINE_EXCEEDED : TIERCE__GRPC_CANCELLED,

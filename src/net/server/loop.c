@@ -23,6 +23,7 @@ void tierce__loop_fini(struct tierce__loop *loop)
 
 void tierce__loop_enter(struct tierce__loop *loop)
 {
+    TIERCE_ASSERT(here == NULL || loop == NULL);
     here = loop;
 }
 

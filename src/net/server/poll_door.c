@@ -32,6 +32,7 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
 {
     (void)events;
     struct tierce__poll_door *door = TIERCE__CONTAINER_OF(source, struct tierce__poll_door, source);
+    TIERCE_ASSERT(tierce__loop_is_here(&door->loop->base));
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
         struct sockaddr_storage peer;
         bool has_spare = door->spare_fd >= 0;

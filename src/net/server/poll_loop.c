@@ -24,6 +24,7 @@ static void wake(struct tierce__loop *base)
  * closed source's memory stays until the round is over (tierce__loop_post). */
 static void take_events(struct tierce__poll_loop *loop, int timeout_ms)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(&loop->base));
     struct epoll_event events[EVENTS_AT_ONCE];
     int count = epoll_wait(loop->epoll_fd, events, EVENTS_AT_ONCE, timeout_ms);
     for (int i = 0; i < count; i++) {
@@ -38,6 +39,7 @@ static void take_events(struct tierce__poll_loop *loop, int timeout_ms)
 
 static void run_again(struct tierce__poll_loop *loop)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(&loop->base));
     struct tierce__list now;
     tierce__list_init(&now);
     while (!tierce__list_empty(&loop->again)) { /* sources added meanwhile wait */
@@ -142,6 +144,7 @@ int tierce__poll_watch(struct tierce__poll_loop *loop, struct tierce__poll_sourc
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                                 .data.ptr = source};
     TIERCE_ASSERT(tierce__loop_is_here(&loop->base));
+    TIERCE_ASSERT(source->fd >= 0);
     tierce__list_init(&source->again);
     return epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, source->fd, &event) == 0 ? 0 : -errno;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/server/routes.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -41,6 +42,7 @@ int tierce__routes_init(struct tierce__routes *routes, const struct tierce__rout
         else
             routes->whole[routes->whole_count++] = &list[i];
     }
+    TIERCE_ASSERT(routes->prefix_count + routes->whole_count == count);
     qsort(routes->whole, routes->whole_count, sizeof(struct tierce__route *), by_path);
     qsort(routes->prefix, routes->prefix_count, sizeof(struct tierce__route *), longest_first);
     return 0;
@@ -72,6 +74,7 @@ static size_t lower_bound(const struct tierce__routes *routes, const char *path)
         else
             high = middle;
     }
+    TIERCE_ASSERT(low <= routes->whole_count);
     return low;
 }
 

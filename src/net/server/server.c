@@ -63,6 +63,7 @@ static void share(struct tierce__shared *shared, const struct tierce__server_opt
 
 static int start_loops(struct tierce__server *server, uint32_t count)
 {
+    TIERCE_ASSERT(server->loop_count == 0 && count > 0);
     server->loops = tierce__calloc(count, sizeof(*server->loops));
     if (server->loops == NULL)
         return -ENOMEM;
@@ -72,12 +73,14 @@ static int start_loops(struct tierce__server *server, uint32_t count)
             return rc;
         server->loop_count++;
     }
+    TIERCE_ASSERT(server->loop_count == count);
     return 0;
 }
 
 static int open_entrance(struct tierce__server *server, const struct tierce__listener *listener,
                          const struct tierce__server_opts *opts, char why[256])
 {
+    TIERCE_ASSERT(server->entrance_count < opts->listener_count);
     struct entrance *entrance = &server->entrances[server->entrance_count++];
     entrance->tls = listener->tls;
     if (opts->connections_per_address > 0 &&

@@ -51,6 +51,7 @@ static int read_tokens(struct tierce__tokens *tokens, const struct tierce__token
         if (end != NULL)
             *end = '\0';
         number++;
+        TIERCE_ASSERT(tokens->count < lines);
         line += strspn(line, " \t\r");
         if (*line != '\0' && *line != '#' &&
             !read_token(&tokens->entries[tokens->count++], opts, line)) {

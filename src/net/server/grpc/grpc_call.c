@@ -25,6 +25,8 @@ static const struct tierce__call_ops ops = {.reply = tierce__grpc_call_reply, .d
 /* The deadline has passed: the client gets an error regardless of the handler. */
 static void expired(struct tierce__deadline *deadline)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(
+        TIERCE__CONTAINER_OF(deadline, struct tierce__grpc_call, deadline)->loop));
     struct tierce__grpc_call *call =
         TIERCE__CONTAINER_OF(deadline, struct tierce__grpc_call, deadline);
     struct tierce__grpc_connection *connection = call->connection;
@@ -193,6 +195,7 @@ static void answer_talk(struct tierce__grpc_call *call, struct tierce__grpc_mess
     uint8_t *out = call->body;
     size_t bytes = call->body_bytes, capacity = call->body_capacity;
     int rc = call->talk->answer(call->base.shared, message, &out, &bytes, &capacity);
+    TIERCE_ASSERT(rc < 0 || (bytes >= call->sent && bytes <= capacity));
     call->body = out;
     call->body_bytes = bytes;
     call->body_capacity = capacity;
@@ -238,6 +241,7 @@ void tierce__grpc_call_data(struct tierce__grpc_call *call, const uint8_t *data,
 
 void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
 {
+    TIERCE_ASSERT(!call->request_ended);
     call->request_ended = true;
     if (call->phase != TIERCE__GRPC_RECEIVING && call->phase != TIERCE__GRPC_TALKING)
         return;

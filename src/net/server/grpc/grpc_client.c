@@ -71,6 +71,7 @@ void tierce__grpc_client_close(struct tierce__grpc_client *client)
     TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &client->links)
         tierce__grpc_link_close(as_link(node), false);
+    TIERCE_ASSERT(client->in_flight == 0);
     tierce__deadlines_fini(&client->deadlines);
     tierce__tls_context_destroy(client->tls);
     tierce__free(client->polled);
@@ -168,6 +169,7 @@ static bool wait_and_read(struct tierce__grpc_client *client, uint64_t until_ns)
         short events = tierce__grpc_link_wants_write(link) ? POLLIN | POLLOUT : POLLIN;
         client->polled[n++] = (struct pollfd){.fd = link->fd, .events = events};
     }
+    TIERCE_ASSERT(n <= client->polled_capacity);
     int ready = poll(client->polled, n, wait_ms(client, until_ns));
     if (ready <= 0)
         return false;

@@ -21,6 +21,7 @@
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
 {
     struct tierce__grpc_connection *connection = arg;
+    TIERCE_ASSERT(connection->is_feeding);
     if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
     struct tierce__grpc_call *call = tierce__grpc_call_begin(connection, frame->hd.stream_id);
@@ -70,6 +71,7 @@ static void send_last_goaway(struct tierce__grpc_connection *connection)
 static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
 {
     struct tierce__grpc_connection *connection = arg;
+    TIERCE_ASSERT(connection->is_feeding);
     if (frame->hd.type == NGHTTP2_SETTINGS)
         connection->is_open = true;
     if (frame->hd.type == NGHTTP2_PING && (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 &&
@@ -193,6 +195,7 @@ void tierce__grpc_connection_destroy(struct tierce__grpc_connection *connection)
 int tierce__grpc_connection_feed(struct tierce__grpc_connection *connection, const void *bytes,
                                  size_t count)
 {
+    TIERCE_ASSERT(!connection->is_feeding);
     connection->is_feeding = true;
     ssize_t n = nghttp2_session_mem_recv(connection->session, bytes, count);
     connection->is_feeding = false;
@@ -217,6 +220,7 @@ size_t tierce__grpc_connection_take(struct tierce__grpc_connection *connection, 
         }
         size_t n =
             capacity - taken < connection->rest_bytes ? capacity - taken : connection->rest_bytes;
+        TIERCE_ASSERT(n <= capacity - taken);
         memcpy(out + taken, connection->rest, n);
         connection->rest += n;
         connection->rest_bytes -= n;

@@ -35,6 +35,7 @@ void tierce__grpc_reader_fini(struct tierce__grpc_reader *reader)
 
 static size_t announced(const struct tierce__grpc_reader *reader)
 {
+    TIERCE_ASSERT(reader->prefix_bytes == TIERCE__GRPC_PREFIX_BYTES);
     const uint8_t *p = reader->prefix;
     return (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
 }
@@ -42,6 +43,7 @@ static size_t announced(const struct tierce__grpc_reader *reader)
 /* Makes room for `wanted` bytes: doubles the memory, but not beyond the announced length. */
 static int reserve(struct tierce__grpc_reader *reader, size_t wanted)
 {
+    TIERCE_ASSERT(wanted <= announced(reader));
     if (wanted <= reader->capacity)
         return 0;
     size_t capacity = 2 * reader->capacity;
@@ -62,11 +64,13 @@ static int reserve(struct tierce__grpc_reader *reader, size_t wanted)
     }
     reader->body = body;
     reader->capacity = capacity;
+    TIERCE_ASSERT(wanted <= reader->capacity);
     return 0;
 }
 
 static void hand_over(struct tierce__grpc_reader *reader, struct tierce__grpc_message *out)
 {
+    TIERCE_ASSERT(reader->bytes <= reader->capacity);
     *out = (struct tierce__grpc_message){.shared = reader->shared,
                                          .body = reader->body,
                                          .bytes = reader->bytes,
@@ -92,6 +96,7 @@ int tierce__grpc_reader_feed(struct tierce__grpc_reader *reader, struct tierce__
     size_t length = announced(reader);
     if (length > reader->bytes_max)
         return TIERCE_E_LIMIT;
+    TIERCE_ASSERT(reader->bytes <= length);
     size_t n = length - reader->bytes;
     if (n > *count)
         n = *count;
@@ -99,6 +104,7 @@ int tierce__grpc_reader_feed(struct tierce__grpc_reader *reader, struct tierce__
         int rc = reserve(reader, reader->bytes + n);
         if (rc != 0)
             return rc;
+        TIERCE_ASSERT(n <= reader->capacity - reader->bytes);
         memcpy(reader->body + reader->bytes, *data, n);
         reader->bytes += n;
         *data += n;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "net/server/call_private.h"
 #include "net/server/grpc/grpc_frame.h"
 
@@ -38,6 +39,7 @@ static int output_grow(struct output *out, size_t bytes_max)
     }
     out->body = body;
     out->capacity = capacity;
+    TIERCE_ASSERT(out->bytes < out->capacity && out->capacity <= bytes_max);
     return 0;
 }
 
@@ -59,6 +61,7 @@ static int inflate_all(z_stream *stream, struct output *out, size_t bytes_max)
         if (full && made > 0)
             return TIERCE_E_LIMIT;
         out->bytes += made;
+        TIERCE_ASSERT(out->bytes <= out->capacity);
         if (rc == Z_STREAM_END)
             return stream->avail_in == 0 ? 0 : TIERCE_E_FORMAT;
         if (rc == Z_MEM_ERROR)

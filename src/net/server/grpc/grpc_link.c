@@ -81,6 +81,7 @@ void tierce__grpc_link_close(struct tierce__grpc_link *link, bool tell)
 /* Fills an empty buffer. */
 static void refill(struct tierce__grpc_link *link)
 {
+    TIERCE_ASSERT(link->out_begin == link->out_end);
     link->out_begin = link->out_end = 0;
     if (link->tls != NULL) {
         link->out_end = tierce__tls_take(link->tls, link->out, sizeof(link->out));
@@ -100,6 +101,7 @@ static void refill(struct tierce__grpc_link *link)
         memcpy(to + count, bytes, (size_t)n);
         count += (size_t)n;
     }
+    TIERCE_ASSERT(count <= TIERCE__CLIENT_BUFFER);
     if (link->tls == NULL) {
         link->out_end = count;
         return;
@@ -129,6 +131,7 @@ void tierce__grpc_link_write(struct tierce__grpc_link *link)
 
 bool tierce__grpc_link_wants_write(const struct tierce__grpc_link *link)
 {
+    TIERCE_ASSERT(link->out_begin <= link->out_end);
     return link->out_begin < link->out_end;
 }
 

@@ -19,6 +19,7 @@
 
 static void take_off(struct tierce__grpc_client_call *call)
 {
+    TIERCE_ASSERT(call->link->in_flight > 0 && call->link->client->in_flight > 0);
     tierce__list_remove(&call->node);
     tierce__deadline_unset(&call->link->client->deadlines, &call->deadline);
     call->link->in_flight--;
@@ -236,6 +237,7 @@ static ssize_t read_request(nghttp2_session *session, int32_t stream, uint8_t *o
         out[count++] = call->prefix[call->sent++];
     if (call->sent >= sizeof(call->prefix)) {
         size_t done = call->sent - sizeof(call->prefix);
+        TIERCE_ASSERT(done <= call->bytes);
         size_t n = call->bytes - done < capacity - count ? call->bytes - done : capacity - count;
         if (n > 0)
             memcpy(out + count, call->body + done, n);
@@ -270,6 +272,7 @@ static int submit(struct tierce__grpc_client_call *call, const struct tierce__gr
     }
     if (request->header_name != NULL)
         nv[count++] = header(request->header_name, request->header_value);
+    TIERCE_ASSERT(count <= sizeof(nv) / sizeof(*nv));
     nghttp2_data_provider provider = {.read_callback = read_request};
     call->stream = nghttp2_submit_request(call->link->session, NULL, nv, count, &provider, call);
     return call->stream >= 0 ? 0 : -ENOMEM;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/log_repeat.h"
 #include "net/server/grpc/grpc_socket_private.h"
 #include "net/listen.h"
@@ -71,6 +72,7 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
 {
     const struct tierce__listener *config = opts->listener;
     struct tierce__grpc_listener *listener = tierce__calloc(1, sizeof(*listener));
+    TIERCE_ASSERT(opts->loop_count > 0);
     int rc = -ENOMEM;
     snprintf(why, 256, "no memory");
     if (listener == NULL)
@@ -118,6 +120,7 @@ void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener)
 {
     if (listener == NULL)
         return;
+    TIERCE_ASSERT(atomic_load_explicit(&listener->origin.sockets, memory_order_relaxed) == 0);
     tierce__tls_context_destroy(listener->origin.tls);
     tierce__routes_fini(&listener->routes);
     tierce__free(listener);

@@ -69,6 +69,7 @@ static void submit_trailers_only(struct tierce__grpc_call *call, uint32_t status
     nghttp2_nv nv[ANSWER_HEADERS + 2];
     char digits[12];
     memcpy(nv, answer_headers, sizeof(answer_headers));
+    TIERCE_ASSERT(call->phase != TIERCE__GRPC_ANSWERED && !call->has_headers);
     size_t count = add_status(nv, ANSWER_HEADERS, digits, status, message);
     call->phase = TIERCE__GRPC_ANSWERED;
     if (nghttp2_submit_response(call->connection->session, call->stream, nv, count, NULL) != 0)
@@ -99,6 +100,7 @@ static ssize_t read_body(nghttp2_session *session, int32_t stream, uint8_t *out,
         out[count++] = call->prefix[call->sent++];
     if (call->sent >= sizeof(call->prefix)) {
         size_t done = call->sent - sizeof(call->prefix);
+        TIERCE_ASSERT(done <= call->body_bytes);
         size_t n = call->body_bytes - done;
         if (n > capacity - count)
             n = capacity - count;
@@ -223,6 +225,7 @@ static ssize_t read_talk(nghttp2_session *session, int32_t stream, uint8_t *out,
     (void)stream;
     (void)arg;
     struct tierce__grpc_call *call = source->ptr;
+    TIERCE_ASSERT(call->sent <= call->body_bytes);
     size_t n = call->body_bytes - call->sent;
     if (n > capacity)
         n = capacity;
@@ -244,6 +247,7 @@ static ssize_t read_talk(nghttp2_session *session, int32_t stream, uint8_t *out,
 
 void tierce__grpc_call_say(struct tierce__grpc_call *call)
 {
+    TIERCE_ASSERT(call->phase != TIERCE__GRPC_ANSWERED);
     nghttp2_data_provider provider = {.source = {.ptr = call}, .read_callback = read_talk};
     nghttp2_session *session = call->connection->session;
     call->phase = TIERCE__GRPC_TALKING;

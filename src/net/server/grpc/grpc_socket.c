@@ -47,6 +47,7 @@ static bool is_closing(const struct socket *socket)
 static void mark_dirty(void *arg)
 {
     struct socket *socket = arg;
+    TIERCE_ASSERT(tierce__loop_is_here(&socket->loop->base));
     if (!is_closing(socket))
         tierce__poll_again(socket->loop, &socket->source);
 }
@@ -55,6 +56,7 @@ static void mark_dirty(void *arg)
 static void leave(struct tierce__poll_loop *loop, struct tierce__grpc_origin *origin,
                   const struct tierce__address *address)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&origin->sockets, memory_order_relaxed) > 0);
     if (origin->addresses != NULL)
         tierce__addresses_leave(origin->addresses, address);
     atomic_fetch_sub_explicit(&origin->sockets, 1, memory_order_relaxed);
@@ -72,6 +74,7 @@ static void free_socket(struct tierce__task *task)
 
 static void close_socket(struct socket *socket)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(&socket->loop->base));
     if (is_closing(socket))
         return;
     tierce__poll_close(&socket->source);
@@ -99,6 +102,7 @@ static void took_too_long(struct tierce__deadline *deadline)
 
 static void be_patient(struct socket *socket, uint32_t ms)
 {
+    TIERCE_ASSERT(!is_closing(socket));
     if (tierce__deadline_set(&socket->loop->base.deadlines, &socket->patience,
                              tierce__deadline_in_ms(ms)) != 0)
         close_socket(socket);
@@ -132,6 +136,7 @@ static size_t take(struct socket *socket, uint8_t *out, size_t capacity)
 /* The number of bytes that the socket accepted; 0 if it was closed, too. */
 static size_t send_some(struct socket *socket, const uint8_t *bytes, size_t count)
 {
+    TIERCE_ASSERT(count > 0 && !is_closing(socket));
     ssize_t n;
     do
         n = send(socket->source.fd, bytes, count, MSG_NOSIGNAL);
@@ -143,6 +148,7 @@ static size_t send_some(struct socket *socket, const uint8_t *bytes, size_t coun
 
 static void keep_unsent(struct socket *socket, const uint8_t *bytes, size_t count)
 {
+    TIERCE_ASSERT(count > 0);
     TIERCE_ASSERT(socket->unsent == NULL);
     socket->unsent = tierce__alloc(count);
     /* A client that reads very slowly would otherwise hold its answers forever. */
@@ -249,6 +255,7 @@ static void fail(struct socket *socket)
 
 static void read_some(struct socket *socket)
 {
+    TIERCE_ASSERT(!is_closing(socket) && !socket->has_failed);
     uint8_t *in = socket->loop->scratch;
     size_t room = sizeof(socket->loop->scratch);
     ssize_t n = recv(socket->source.fd, in, room, 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/server/grpc/grpc_text.h"
+#include "base/assert.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -68,6 +69,7 @@ size_t tierce__grpc_message_encode(char *out, size_t capacity, const char *text)
             out[length++] = digits[*at & 15];
         }
     }
+    TIERCE_ASSERT(length < capacity);
     out[length] = '\0';
     return length;
 }
@@ -93,6 +95,7 @@ size_t tierce__grpc_message_decode(char *out, size_t capacity, const char *text,
         out[length++] = (char)(high * 16 + low);
         i += 2;
     }
+    TIERCE_ASSERT(length < capacity);
     out[length] = '\0';
     return length;
 }

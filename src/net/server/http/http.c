@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/clock.h"
 #include "base/log_repeat.h"
 #include "net/server/http/http_private.h"
@@ -23,6 +24,8 @@
 static void retire(struct tierce__http *http, struct tierce__http_call *call, unsigned status,
                    const char *why)
 {
+    tierce__lock_assert_held(&http->lock);
+    TIERCE_ASSERT(!tierce__list_empty(&call->node));
     tierce__list_remove(&call->node);
     tierce__list_push_back(&http->late, &call->node);
     call->taken_by_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
@@ -38,12 +41,15 @@ static void retire(struct tierce__http *http, struct tierce__http_call *call, un
 
 static void retire_first(struct tierce__http *http, unsigned status, const char *why)
 {
+    TIERCE_ASSERT(!tierce__list_empty(&http->calls));
     retire(http, TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node), status,
            why);
 }
 
 static void cut_first_late(struct tierce__http *http)
 {
+    tierce__lock_assert_held(&http->lock);
+    TIERCE_ASSERT(!tierce__list_empty(&http->late));
     struct tierce__http_call *call =
         TIERCE__CONTAINER_OF(http->late.next, struct tierce__http_call, node);
     tierce__list_remove(&call->node);
@@ -54,6 +60,8 @@ static void cut_first_late(struct tierce__http *http)
 
 static void cut_first_idle(struct tierce__http *http)
 {
+    tierce__lock_assert_held(&http->lock);
+    TIERCE_ASSERT(!tierce__list_empty(&http->idle));
     struct tierce__http_connection *c =
         TIERCE__CONTAINER_OF(http->idle.next, struct tierce__http_connection, node);
     tierce__list_remove(&c->node);
@@ -63,6 +71,7 @@ static void cut_first_idle(struct tierce__http *http)
 /* Returns the first call with an incomplete request, or NULL. */
 static struct tierce__http_call *first_unheard(const struct tierce__http *http)
 {
+    tierce__lock_assert_held(&http->lock);
     TIERCE__LIST_FOR_EACH (node, &http->calls) {
         struct tierce__http_call *call = TIERCE__CONTAINER_OF(node, struct tierce__http_call, node);
         if (!call->was_dispatched)
@@ -76,6 +85,8 @@ static struct tierce__http_call *first_unheard(const struct tierce__http *http)
  * is closed. */
 static void make_room(struct tierce__http *http)
 {
+    tierce__lock_assert_held(&http->lock);
+    TIERCE_ASSERT(http->excess > 0);
     http->excess--;
     struct tierce__http_call *call = first_unheard(http);
     const struct tierce__http_connection *idle =
@@ -98,6 +109,7 @@ static void make_room(struct tierce__http *http)
  * answered. */
 static void tell_of_those_that_left(struct tierce__http *http)
 {
+    tierce__lock_assert_held(&http->lock);
     TIERCE__LIST_FOR_EACH (node, &http->calls) {
         const struct tierce__http_call *call =
             TIERCE__CONTAINER_OF(node, struct tierce__http_call, node);
@@ -121,6 +133,7 @@ struct due {
 
 static struct due find_due(const struct tierce__http *http)
 {
+    tierce__lock_assert_held(&http->lock);
     struct due due = {TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER,
                       TIERCE__DEADLINE_NEVER};
     if (!tierce__list_empty(&http->calls))
@@ -180,6 +193,7 @@ static size_t tls_options(struct tierce__http *http, struct MHD_OptionItem *opti
     }
     if (http->client_ca != NULL)
         options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_TRUST, 0, http->client_ca};
+    TIERCE_ASSERT(n <= 4);
     options[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
     return n;
 }

@@ -47,6 +47,7 @@ struct MHD_Response *tierce__http_error(const char *why)
 {
     char text[160];
     int n = snprintf(text, sizeof(text), "{\"error\":\"%s\"}", why);
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     struct MHD_Response *response =
         MHD_create_response_from_buffer((size_t)n, text, MHD_RESPMEM_MUST_COPY);
     if (response != NULL)
@@ -165,6 +166,7 @@ void tierce__http_call_completed(void *arg, struct MHD_Connection *connection, v
     tierce__lock_take(&http->lock);
     tierce__http_connection_had_request(http, connection);
     if (!call->came_too_late) {
+        TIERCE_ASSERT(http->call_count > 0);
         tierce__list_remove(&call->node);
         http->call_count--;
     }
@@ -275,6 +277,7 @@ static int reserve(struct tierce__http_call *call, size_t more)
     }
     call->body = body;
     call->capacity = capacity;
+    TIERCE_ASSERT(more <= call->capacity - call->bytes);
     return 0;
 }
 
@@ -288,6 +291,7 @@ static enum MHD_Result take_body(struct tierce__http_call *call, const char *dat
     if (!is_answered(call)) {
         int rc = reserve(call, count);
         if (rc == 0) {
+            TIERCE_ASSERT(count <= call->capacity - call->bytes);
             memcpy(call->body + call->bytes, data, count);
             call->bytes += count;
             return MHD_YES;
@@ -312,6 +316,7 @@ static enum MHD_Result queue_answer(struct tierce__http_call *call)
 static bool may_dispatch(struct tierce__http_call *call)
 {
     tierce__lock_take(&call->http->lock); /* read when the call is retired */
+    TIERCE_ASSERT(!call->was_dispatched);
     bool may = !is_answered(call);
     call->was_dispatched = may;
     tierce__lock_drop(&call->http->lock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/clock.h"
 #include "base/log_repeat.h"
 #include "net/server/http/http_private.h"
@@ -23,6 +24,8 @@ static struct tierce__http_connection *connection_of(struct MHD_Connection *conn
 /* Under the lock. */
 static void wait_for_request(struct tierce__http *http, struct tierce__http_connection *c)
 {
+    tierce__lock_assert_held(&http->lock);
+    TIERCE_ASSERT(tierce__list_empty(&c->node));
     c->deadline_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
     if (tierce__list_empty(&http->idle))
         tierce__cond_signal(&http->changed);
@@ -76,6 +79,7 @@ static void end(struct tierce__http *http, struct tierce__http_connection *c)
     if (c == NULL)
         return;
     tierce__lock_take(&http->lock);
+    TIERCE_ASSERT(http->connection_count > 0);
     tierce__list_remove(&c->node);
     http->connection_count--;
     tierce__lock_drop(&http->lock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/lock.h"
 #include "net/server/http/http_private.h"
 
 #include <string.h>
@@ -29,6 +30,7 @@ struct tierce__stream {
 static void drop(struct tierce__stream *stream)
 {
     tierce__lock_take(&stream->lock);
+    TIERCE_ASSERT(stream->holders > 0);
     bool was_last = --stream->holders == 0;
     tierce__lock_drop(&stream->lock);
     if (!was_last)
@@ -46,6 +48,7 @@ static ssize_t pull(void *arg, uint64_t position, char *out, size_t capacity)
     struct tierce__stream *stream = arg;
     ssize_t result = 0;
     tierce__lock_take(&stream->lock);
+    TIERCE_ASSERT(stream->begin <= stream->end && stream->end <= stream->capacity);
     size_t n = stream->end - stream->begin;
     if (n > capacity)
         n = capacity;
@@ -120,6 +123,7 @@ struct tierce__stream *tierce__call_stream(struct tierce__call *base, const char
 /* Makes room for `count` bytes after the queued ones. */
 static bool reserve(struct tierce__stream *stream, size_t count)
 {
+    tierce__lock_assert_held(&stream->lock);
     size_t waiting = stream->end - stream->begin;
     if (count > stream->bytes_max || waiting > stream->bytes_max - count)
         return false;
@@ -136,18 +140,21 @@ static bool reserve(struct tierce__stream *stream, size_t count)
         return false;
     stream->data = data;
     stream->capacity = capacity;
+    TIERCE_ASSERT(count <= stream->capacity - stream->end);
     return true;
 }
 
 /* While the connection is suspended, only this check detects it. */
 static bool has_left(const struct tierce__stream *stream)
 {
+    tierce__lock_assert_held(&stream->lock);
     return stream->is_suspended && tierce__http_has_left(stream->fd);
 }
 
 /* Called under the lock; returns the connection to resume after unlocking, or NULL. */
 static struct MHD_Connection *awaken(struct tierce__stream *stream)
 {
+    tierce__lock_assert_held(&stream->lock);
     bool was_suspended = stream->is_suspended;
     stream->is_suspended = false;
     return was_suspended ? stream->connection : NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/file.h"
 #include "net/server/http/http_private.h"
 
@@ -147,6 +148,7 @@ void tierce__http_tls_begin(struct tierce__http *http, struct tierce__http_conne
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION)->tls_session;
     tierce__lock_take(&http->lock);
     c->credentials = http->credentials;
+    TIERCE_ASSERT(atomic_load_explicit(&c->credentials->holders, memory_order_relaxed) > 0);
     atomic_fetch_add_explicit(&c->credentials->holders, 1, memory_order_relaxed);
     tierce__lock_drop(&http->lock);
     /* On failure the handshake uses the credentials that the daemon was started with. */
