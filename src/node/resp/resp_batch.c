@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "node/resp/resp_session.h"
 
 #include <errno.h>
@@ -22,6 +23,7 @@ bool tierce__resp_batch_take(struct tierce__resp_session *s)
     if (s->batch == NULL)
         return false;
     size_t at = s->batch->count++;
+    TIERCE_ASSERT(at < TIERCE__RESP_BATCH);
     s->batch->sets[at].object = NULL;
     s->batch->sets[at].rc = tierce__node_create(
         s->node, &s->batch->sets[at].object, s->who.space,
@@ -34,6 +36,7 @@ bool tierce__resp_batch_take(struct tierce__resp_session *s)
 
 static bool publish_one(struct tierce__resp_session *s, size_t at)
 {
+    TIERCE_ASSERT(at < s->batch->count);
     struct tierce__object *object = s->batch->sets[at].object;
     struct tierce__object_name *held;
     bool unsettled = false;
@@ -73,6 +76,7 @@ static void answer_batch(struct tierce__resp_session *s)
         else
             tierce__resp_error_rc(s, rc);
     }
+    TIERCE_ASSERT(stored <= s->batch->count);
     tierce__node_count(s->node, TIERCE__NODE_sets, stored);
     tierce__node_count(s->node, TIERCE__NODE_sets_dropped, s->batch->count - stored);
     tierce__resp_batch_drop(s);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "node/resp/resp_session.h"
@@ -25,6 +26,7 @@ static void note(struct tierce__resp_session *s, char field[64], const char *tex
 
 static void speak(struct tierce__resp_session *s, int protocol)
 {
+    TIERCE_ASSERT(protocol == 2 || protocol == 3);
     s->protocol = protocol;
     atomic_store_explicit(&s->client.protocol, protocol, memory_order_relaxed);
 }
@@ -50,6 +52,7 @@ void tierce__resp_client_enter(struct tierce__resp_session *s)
 void tierce__resp_client_leave(struct tierce__resp_session *s)
 {
     tierce__lock_take(&s->node->clients_lock);
+    TIERCE_ASSERT(!tierce__list_empty(&s->client.member));
     tierce__list_remove(&s->client.member);
     tierce__lock_drop(&s->node->clients_lock);
 }
@@ -224,6 +227,7 @@ static void run_switch(struct tierce__resp_session *s)
 static void put_client(struct tierce__line *line, const struct tierce__resp_session *of,
                        uint64_t now_ns)
 {
+    tierce__lock_assert_held(&of->node->clients_lock);
     const struct tierce__resp_client *client = &of->client;
     const struct tierce__resp_command *command =
         atomic_load_explicit(&client->command, memory_order_relaxed);
@@ -234,6 +238,7 @@ static void put_client(struct tierce__line *line, const struct tierce__resp_sess
     int n = snprintf(text, sizeof(text),
                      "id=%llu addr=%s laddr=", (unsigned long long)of->connection->id,
                      of->connection->peer);
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     tierce__line_put_bytes(line, text, (size_t)n);
     tierce__line_put(line, of->node->config->host); /* as long as its owner likes */
     n = snprintf(
@@ -244,9 +249,11 @@ static void put_client(struct tierce__line *line, const struct tierce__resp_sess
         of->node->resp_port, client->fd, client->name, seconds(now_ns, client->begun_ns),
         seconds(now_ns, active_ns), name, client->user,
         atomic_load_explicit(&client->protocol, memory_order_relaxed));
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     tierce__line_put_bytes(line, text, (size_t)n);
     n = snprintf(text, sizeof(text), " lib-name=%s lib-ver=%s\n", client->lib_name,
                  client->lib_version);
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     tierce__line_put_bytes(line, text, (size_t)n);
 }
 
@@ -302,6 +309,7 @@ static bool check_list(struct tierce__resp_session *s)
 static bool lists_client(const struct tierce__resp_session *s,
                          const struct tierce__resp_session *of)
 {
+    tierce__lock_assert_held(&s->node->clients_lock);
     size_t count = s->request.count;
     int64_t id = 0;
     if (of->client.space != s->who.space)

@@ -30,6 +30,7 @@ void tierce__resp_run_get(struct tierce__resp_session *s)
 
 static void step_mget(struct tierce__resp_session *s)
 {
+    TIERCE_ASSERT(s->at < s->request.count);
     size_t at = s->at++;
     if (s->at == s->request.count)
         s->step = NULL;
@@ -80,6 +81,7 @@ void tierce__resp_run_strlen(struct tierce__resp_session *s)
 /* s->number: 1 for milliseconds, 1000 for seconds; s->number_end: 1 since 1970, 0 from now. */
 static void reply_ttl(struct tierce__resp_session *s, int rc, struct tierce__object *object)
 {
+    TIERCE_ASSERT(s->number == 1 || s->number == 1000);
     int64_t ms = rc != 0 ? -2 : -1;
     if (rc == 0 && object->what.expires_ms != 0) {
         ms = (int64_t)object->what.expires_ms;
@@ -117,12 +119,14 @@ static void count_existing(struct tierce__resp_session *s, int rc, struct tierce
         s->number++;
         tierce__grace_keep(s->node->grace, object);
     }
+    TIERCE_ASSERT(s->number <= (int64_t)s->request.count);
     if (s->at == s->request.count)
         tierce__resp_int(s, s->number);
 }
 
 static void step_exists(struct tierce__resp_session *s)
 {
+    TIERCE_ASSERT(s->at < s->request.count);
     size_t at = s->at++;
     if (s->at == s->request.count)
         s->step = NULL;
@@ -240,6 +244,7 @@ static void after_set(struct tierce__resp_session *s)
 
 void tierce__resp_store(struct tierce__resp_session *s, size_t value)
 {
+    TIERCE_ASSERT(value < s->request.count);
     int rc = make_object(s, &s->set.object, tierce__resp_arg(s, 1), tierce__resp_arg(s, value));
     if (rc == 0) {
         tierce__resp_work(s, set_work, after_set);
@@ -284,6 +289,7 @@ void tierce__resp_run_getset(struct tierce__resp_session *s)
 /* All of them have their room before the first is published. */
 static int make_values(struct tierce__resp_session *s)
 {
+    TIERCE_ASSERT(s->value_count == 0);
     size_t count = s->request.count / 2;
     s->values = tierce__calloc(count, sizeof(*s->values));
     if (s->values == NULL)
@@ -311,6 +317,7 @@ void tierce__resp_mset_drop(struct tierce__resp_session *s)
 static void mset_work(void *session)
 {
     struct tierce__resp_session *s = session;
+    TIERCE_ASSERT(s->value_count == s->request.count / 2);
     bool unsettled = false, one = false;
     for (size_t i = 0; i < s->value_count && s->rc == 0; i++) {
         const struct tierce__resp_arg *name = tierce__resp_arg(s, 1 + 2 * i);
@@ -333,6 +340,7 @@ static void mset_work(void *session)
 static void after_mset(struct tierce__resp_session *s)
 {
     uint64_t count = s->request.count / 2, stored = (uint64_t)s->number;
+    TIERCE_ASSERT(stored <= count);
     tierce__resp_mset_drop(s);
     tierce__node_count(s->node, TIERCE__NODE_sets, stored);
     tierce__node_count(s->node, TIERCE__NODE_sets_dropped, count - stored);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "node/resp/resp_session.h"
 
 #include <errno.h>
@@ -73,6 +74,7 @@ static void add(struct tierce__resp_session *s)
     s->rc = found < 0 ? found : 0;
     if (s->rc == 0 && s->set.wrong == NULL) {
         int n = snprintf(text, sizeof(text), "%lld", (long long)s->number);
+        TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
         s->rc = tierce__resp_write(s, text, (uint64_t)n, expires_ms);
     }
 }
@@ -140,6 +142,7 @@ static bool read_float(long double *out, const char *text, size_t bytes)
 static size_t write_float(char text[FLOAT_TEXT_BYTES], long double value)
 {
     size_t n = (size_t)snprintf(text, FLOAT_TEXT_BYTES, "%.17Lf", value);
+    TIERCE_ASSERT(n > 0 && n < FLOAT_TEXT_BYTES);
     while (text[n - 1] == '0')
         n--;
     n -= text[n - 1] == '.';

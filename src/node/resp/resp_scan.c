@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "node/resp/glob.h"
 #include "node/resp/resp_session.h"
 
@@ -14,6 +15,7 @@
 
 static const struct tierce__resp_arg *argument(const struct tierce__resp_session *s, size_t index)
 {
+    TIERCE_ASSERT(index <= s->request.count);
     return &s->request.args[index];
 }
 
@@ -86,6 +88,7 @@ static uint32_t names_at_once(const struct tierce__resp_session *s)
     int64_t most =
         pattern_bytes > WORK_MAX / NAMES_MAX ? (int64_t)(WORK_MAX / pattern_bytes) : NAMES_MAX;
     return (uint32_t)(s->number < most ? s->number : most);
+    TIERCE_ASSERT(most > 0 && s->number > 0);
 }
 
 static void scan_work(void *session)

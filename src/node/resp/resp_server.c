@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "base/clock.h"
 #include "node/resp/glob.h"
 #include "node/resp/resp_session.h"
@@ -32,6 +33,7 @@ static void put_row(struct tierce__line *line, const char *name, unsigned long l
 {
     char text[80];
     int n = snprintf(text, sizeof(text), "%s:%llu\r\n", name, value);
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     tierce__line_put_bytes(line, text, (size_t)n);
 }
 
@@ -99,6 +101,7 @@ static void put_cpu(const struct tierce__resp_session *s, struct tierce__line *l
     int n = snprintf(text, sizeof(text), "used_cpu_sys:%lld.%06ld\r\nused_cpu_user:%lld.%06ld\r\n",
                      (long long)used.ru_stime.tv_sec, (long)used.ru_stime.tv_usec,
                      (long long)used.ru_utime.tv_sec, (long)used.ru_utime.tv_usec);
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     tierce__line_put_bytes(line, text, (size_t)n);
 }
 
@@ -114,8 +117,10 @@ static void put_keyspace(const struct tierce__resp_session *s, struct tierce__li
     char text[80];
     if (s->number == 0)
         return;
+    TIERCE_ASSERT(s->number > 0);
     int n = snprintf(text, sizeof(text), "db0:keys=%llu,expires=0,avg_ttl=0\r\n",
                      (unsigned long long)s->number);
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     tierce__line_put_bytes(line, text, (size_t)n);
 }
 

@@ -41,6 +41,7 @@ static void put_head(struct tierce__resp_session *s, char kind, int64_t number)
         text[at++] = digits[--n];
     text[at++] = '\r';
     text[at++] = '\n';
+    TIERCE_ASSERT(at <= sizeof(text));
     put(s, text, at);
 }
 
@@ -75,6 +76,7 @@ void tierce__resp_error_arity(struct tierce__resp_session *s, const char *name, 
     char text[64];
     int n = snprintf(text, sizeof(text), "%s%s%s", name, word != NULL ? "|" : "",
                      word != NULL ? word : "");
+    TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(text));
     for (int i = 0; i < n; i++)
         text[i] = (char)tolower((unsigned char)text[i]);
     tierce__resp_error(s, "ERR wrong number of arguments for '%s' command", text);
@@ -89,6 +91,7 @@ static void error_unknown(struct tierce__resp_session *s)
     for (size_t i = 1; i < request->count && n < 128; i++) {
         const char *text = request->args[i].text != NULL ? request->args[i].text : "";
         n += (size_t)snprintf(args + n, sizeof(args) - n, "'%.*s' ", (int)(128 - n), text);
+        TIERCE_ASSERT(n < sizeof(args));
     }
     tierce__resp_error(s, "ERR unknown command '%.128s', with args beginning with: %s",
                        request->args[0].text != NULL ? request->args[0].text : "", args);
@@ -162,6 +165,7 @@ void tierce__resp_map(struct tierce__resp_session *s, size_t pairs)
 void tierce__resp_value(struct tierce__resp_session *s, struct tierce__object *object,
                         uint64_t from, uint64_t to)
 {
+    TIERCE_ASSERT(from <= to && to <= object->what.value_bytes);
     uint64_t piece = (from / TIERCE__OBJECT_PIECE + 1) * TIERCE__OBJECT_PIECE;
     bool is_small = to - from <= LARGE_BYTES;
     if (!tierce__object_verified(object, is_small || to < piece ? to : piece)) {
@@ -388,6 +392,7 @@ static void execute(struct tierce__resp_session *s)
     const struct tierce__resp_command *command = tierce__resp_command_find(&request->args[0]);
     size_t arity =
         command != NULL ? (size_t)(command->arity < 0 ? -command->arity : command->arity) : 0;
+    TIERCE_ASSERT(s->incoming == NULL || s->incoming_rc == 0);
     tierce__node_count(s->node, TIERCE__NODE_resp_commands, 1);
     look_at_token(s);
     s->rc = 0;
@@ -510,6 +515,7 @@ static bool has_batch(const struct tierce__resp_session *s)
 static void take_request(struct tierce__resp_session *s)
 {
     bool has_room = !has_batch(s) || s->batch->count < TIERCE__RESP_BATCH;
+    TIERCE_ASSERT(!has_batch(s) || s->batch->count <= TIERCE__RESP_BATCH);
     look_at_token(s);
     if (s->incoming == NULL && has_room && s->is_known &&
         (s->who.scopes & TIERCE__SCOPE_WRITE) != 0 && tierce__resp_batch_take(s)) {
@@ -536,6 +542,7 @@ static void feed_some(struct tierce__resp_session *s, const uint8_t *bytes, size
         int rc = tierce__resp_request_feed(s->parser, (const char *)bytes + *used, count - *used,
                                            &n, &request);
         *used += n;
+        TIERCE_ASSERT(*used <= count);
         if (rc < 0) {
             s->broken = rc;
             return;
