@@ -108,6 +108,7 @@ static void found(struct session *s, int rc, struct tierce__object *object)
 
 static void begin_put(struct session *s)
 {
+    TIERCE_ASSERT(!s->is_putting);
     uint8_t note[NOTE_BYTES];
     write_note(note, &s->request.shape);
     s->is_putting = true;
@@ -176,6 +177,7 @@ static void after_put(struct session *s)
 
 static void end_put(struct session *s)
 {
+    TIERCE_ASSERT(s->is_putting && s->filled == s->request.value_bytes);
     s->is_putting = false;
     /* No answer carries it, and a client that has not set TCP_NODELAY (LMCache's) would hold its
      * next request back until it has one: 40 ms. */
@@ -220,6 +222,7 @@ static int refuse(struct session *s, const char *why, long long number)
 
 static int begin(struct session *s)
 {
+    TIERCE_ASSERT(s->head_bytes == TIERCE__LM_REQUEST_BYTES);
     int rc = tierce__lm_request_decode(&s->request, s->head);
     s->head_bytes = 0;
     if (rc < 0)
@@ -248,6 +251,7 @@ static int begin(struct session *s)
 /* Of the value, or of the next head. Returns how many it took. */
 static size_t take(struct session *s, const uint8_t *bytes, size_t count)
 {
+    TIERCE_ASSERT(!s->is_putting || s->filled <= s->request.value_bytes);
     size_t left = s->is_putting ? s->request.value_bytes - s->filled
                                 : TIERCE__LM_REQUEST_BYTES - s->head_bytes;
     size_t n = count < left ? count : left;
@@ -315,6 +319,7 @@ static void *room(void *session, size_t *bytes)
 static void filled(void *session, size_t bytes)
 {
     struct session *s = session;
+    TIERCE_ASSERT(s->is_putting && bytes <= s->request.value_bytes - s->filled);
     s->filled += (uint32_t)bytes;
     if (bytes > 0)
         tierce__object_filled(s->upload->object, s->filled);
@@ -325,6 +330,7 @@ static void filled(void *session, size_t bytes)
 static size_t wanted(const void *session)
 {
     const struct session *s = session;
+    TIERCE_DASSERT(s->head_bytes <= TIERCE__LM_REQUEST_BYTES);
     if (s->is_putting && s->upload == NULL)
         return SIZE_MAX;
     return TIERCE__LM_REQUEST_BYTES - s->head_bytes;

@@ -48,6 +48,7 @@ static void foresee(struct tierce__future *f, uint64_t requests, uint32_t *soone
     for (const struct tierce__recorded *r = tierce__recording_last(f->recording); r != NULL;
          r = tierce__recorded_before(r)) {
         const uint32_t *blocks = tierce__recorded_blocks(r);
+        TIERCE_ASSERT(at >= r->count && number > 0);
         number--;
         at -= r->count;
         for (uint32_t i = 0; i < r->count; i++)
@@ -133,6 +134,7 @@ static void sift_down(struct cache *c, size_t at)
 
 static void push(struct cache *c, struct candidate candidate)
 {
+    TIERCE_DASSERT(c->heap_count < c->heap_room);
     size_t at = c->heap_count++;
     while (at > 0 && leaves_before(&candidate, &c->heap[(at - 1) / 2])) {
         c->heap[at] = c->heap[(at - 1) / 2];
@@ -168,6 +170,7 @@ static int make_heap_room(struct cache *c, uint32_t count)
         return -ENOMEM;
     c->heap = heap;
     c->heap_room = room;
+    TIERCE_ASSERT(c->heap_count + count <= c->heap_room);
     return 0;
 }
 

@@ -41,6 +41,7 @@ struct tierce__curve {
 static void tree_add(struct tierce__curve *c, uint32_t group, uint32_t amount)
 {
     uint32_t groups = c->slot_room / GROUP_SLOTS;
+    TIERCE_DASSERT(group < groups);
     for (uint32_t i = group + 1; i <= groups; i += i & -i)
         c->tree[i] += amount; /* may wrap: -1 is added as UINT32_MAX */
 }
@@ -56,6 +57,7 @@ static uint32_t tree_before(const struct tierce__curve *c, uint32_t group)
 /* Held slots that are not behind `slot`, itself included. */
 static uint32_t held_up_to(const struct tierce__curve *c, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < c->slot_room);
     uint32_t group = slot / GROUP_SLOTS, in_group = slot % GROUP_SLOTS;
     const uint64_t *words = c->bits + (size_t)group * GROUP_WORDS;
     uint32_t sum = tree_before(c, group);
@@ -73,6 +75,7 @@ static uint32_t position(const struct tierce__curve *c, uint32_t block)
 
 static void take_slot(struct tierce__curve *c, uint32_t block)
 {
+    TIERCE_DASSERT(c->next < c->slot_room);
     c->last[block] = c->next;
     c->bits[c->next / 64] |= UINT64_C(1) << (c->next % 64);
     c->newest++;
@@ -85,6 +88,7 @@ static void take_slot(struct tierce__curve *c, uint32_t block)
 
 static void leave_slot(struct tierce__curve *c, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < c->next);
     c->bits[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
     if (slot / GROUP_SLOTS == c->next / GROUP_SLOTS)
         c->newest--;
@@ -95,6 +99,7 @@ static void leave_slot(struct tierce__curve *c, uint32_t slot)
 /* Compacts the line: the blocks keep their order and get the first slots. */
 static void close_up(struct tierce__curve *c)
 {
+    TIERCE_DASSERT(c->block_count <= c->slot_room);
     for (uint32_t b = 0; b < c->block_room; b++) {
         if (c->last[b] != NEVER)
             c->last[b] = held_up_to(c, c->last[b]) - 1;
@@ -153,6 +158,7 @@ static int grow_blocks(struct tierce__curve *c, uint32_t block)
     }
     memset(last + c->block_room, 0xff, ((size_t)room - c->block_room) * sizeof(*last));
     c->block_room = (uint32_t)room;
+    TIERCE_ASSERT(block < c->block_room);
     return 0;
 }
 
@@ -186,6 +192,7 @@ static int make_slots(struct tierce__curve *c, uint32_t count)
 
 static int grow_request(struct tierce__curve *c, uint32_t count)
 {
+    TIERCE_ASSERT(count > c->request_room);
     uint32_t *depth = tierce__realloc(c->depth, (size_t)count * sizeof(*depth));
     if (depth == NULL)
         return -ENOMEM;
@@ -232,6 +239,7 @@ static void sum_tokens(struct tierce__curve *c, size_t match, uint32_t count, ui
 static void look_up(struct tierce__curve *c, const uint32_t *blocks, uint32_t count,
                     uint64_t input_tokens)
 {
+    TIERCE_DASSERT(count <= c->request_room);
     for (uint32_t i = 0; i < count; i++) {
         if (i + AHEAD < count && c->last[blocks[i + AHEAD]] != NEVER)
             __builtin_prefetch(c->bits + c->last[blocks[i + AHEAD]] / 64);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/life.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "optimizer/replay/curve.h"
 #include "optimizer/replay/life_nodes.h"
 #include "optimizer/replay/replay.h"
@@ -220,7 +221,9 @@ static void on_left(void *arg, uint32_t block)
 {
     struct watcher *w = arg;
     w->life->left++;
+    TIERCE_DASSERT(w->life->left <= w->life->stored);
     w->life->unused += w->uses[block] == 0;
+    TIERCE_DASSERT(w->uses[block] > 0 || w->unused > 0);
     w->unused -= w->uses[block] == 0;
     tierce__histogram_add(&w->life->stay_us, (uint64_t)(w->now_us - w->stored_us[block]), 1);
     tierce__histogram_add(&w->life->uses_of, w->uses[block], 1);
@@ -261,6 +264,7 @@ int tierce__life_replay(struct tierce__life_cached *out, const struct tierce__re
     tierce__free(w.uses);
     if (rc < 0)
         return rc;
+    TIERCE_ASSERT(life.left <= life.stored);
     life.at_end = life.stored - life.left;
     life.at_end_unused = w.unused;
     *out = life;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/life_nodes.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <string.h>
@@ -51,6 +52,7 @@ static void link_blocks(struct tree *t)
         t->depth[b] = 0;
         if (parent == NONE)
             continue;
+        TIERCE_DASSERT(parent < b);
         t->depth[b] = t->depth[parent] + 1;
         t->children[parent]++;
         if (t->next[parent] == NONE && blocks->uses[b] == blocks->uses[parent])
@@ -77,6 +79,7 @@ static void offer(struct tree *t, uint32_t block, uint32_t nodes_max)
 {
     uint32_t instance = t->blocks->instance[block];
     uint32_t *best = t->best + (size_t)instance * nodes_max, *found = &t->found[instance];
+    TIERCE_DASSERT(*found <= nodes_max);
     if (*found == nodes_max && !is_better(t, block, best[nodes_max - 1]))
         return;
     uint32_t at = *found < nodes_max ? (*found)++ : nodes_max - 1;
@@ -138,6 +141,7 @@ static int list_nodes(struct tierce__life_node **nodes, size_t *node_count, cons
                 list[at].parent = find_node(list, from, at, up);
         }
     }
+    TIERCE_ASSERT(at == count);
     *nodes = list;
     *node_count = count;
     return 0;

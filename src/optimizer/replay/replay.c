@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/replay.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "core/policy/flat.h"
 
 #include <errno.h>
@@ -50,6 +51,7 @@ static void look_up(struct tierce__replay *r, const struct tierce__recorded *req
 {
     const uint32_t *blocks = tierce__recorded_blocks(request), *slot_of = r->flat.slot_of;
     const uint8_t *internal = tierce__recorded_internal(request);
+    TIERCE_DASSERT(request->count <= r->there_room);
     r->result.requests++;
     r->result.blocks += request->read_count;
     for (uint32_t i = 0; internal != NULL && i < request->read_count; i++)
@@ -81,6 +83,7 @@ static void count_uses(struct tierce__replay *r, const uint8_t *internal, uint32
 static uint32_t use_part(struct tierce__replay *r, const struct tierce__recorded *request,
                          uint32_t from, uint32_t to, bool stores)
 {
+    TIERCE_DASSERT(from <= to);
     const uint8_t *internal = r->counts_uses ? tierce__recorded_internal(request) : NULL;
     const uint64_t *bytes = r->opts.in_bytes ? tierce__recorded_bytes(request) : NULL;
     if (from == to)

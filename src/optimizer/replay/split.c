@@ -25,6 +25,7 @@ struct pieces {
 /* Whether the point b lies on or below the line from a to c. */
 static bool is_below(const uint64_t *curve, uint64_t a, uint64_t b, uint64_t c)
 {
+    TIERCE_DASSERT(a < b && b < c);
     __extension__ typedef unsigned __int128 wide;
     return (wide)(curve[b] - curve[a]) * (c - a) <= (wide)(curve[c] - curve[a]) * (b - a);
 }
@@ -33,6 +34,7 @@ static bool is_below(const uint64_t *curve, uint64_t a, uint64_t b, uint64_t c)
  * new point first removes the points below its line. */
 static int add_hull(struct pieces *pieces, size_t group, const uint64_t *curve, uint64_t length)
 {
+    TIERCE_ASSERT(length > 0);
     size_t first = pieces->count;
     for (uint64_t c = 1; c < length; c++) {
         uint64_t from = pieces->count > first ? pieces->list[pieces->count - 1].to : 0;
@@ -155,6 +157,7 @@ static void fill_parts(struct tierce__split *split, const struct group_curves *c
 {
     for (size_t g = 0; g < split->part_count; g++) {
         struct tierce__split_part *part = &split->parts[g];
+        TIERCE_ASSERT(c->lengths[g] > 0);
         uint64_t last = c->lengths[g] - 1;
         part->capacity = c->capacities[g];
         part->hits = c->curves[g][part->capacity < last ? part->capacity : last];

@@ -76,17 +76,20 @@ static bool has(const struct tierce__flat *store, uint32_t block)
 /* The capacity that a cached block occupies. */
 static uint64_t held_cost(const struct tierce__flat *store, uint32_t block)
 {
+    TIERCE_DASSERT(has(store, block));
     return store->bytes_in != NULL ? store->bytes_in[store->slot_of[block]] : 1;
 }
 
 static void touch(struct tierce__flat *store, uint32_t block)
 {
+    TIERCE_DASSERT(has(store, block));
     if (store->policy != NULL)
         store->policy->ops->touch(store->policy, store->slot_of[block], store->now);
 }
 
 static void hold(struct tierce__flat *store, uint32_t block, bool held)
 {
+    TIERCE_DASSERT(has(store, block));
     if (store->policy != NULL)
         store->policy->ops->set_evictable(store->policy, store->slot_of[block], !held);
 }
@@ -145,6 +148,7 @@ static int make_room_for(struct tierce__tiers *t, uint32_t blocks)
 /* A request may repeat a block: it is looked up and read each time, and otherwise counts once. */
 static void find_mentions(struct tierce__tiers *t, const uint32_t *blocks, uint32_t count)
 {
+    TIERCE_ASSERT(count <= t->room);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t *mention = &t->mention_of[blocks[i]];
         if (*mention >= i || blocks[*mention] != blocks[i])
@@ -172,6 +176,7 @@ static uint32_t find(struct tierce__tiers *t, const uint32_t *blocks, uint32_t c
                 t->place[at] = has(&t->stores[0], blocks[at]) ? 0 : (uint8_t)tier;
         }
     } while (t->opts.tier_count > 1 && at > before && at < count);
+    TIERCE_DASSERT(at <= count);
     return at;
 }
 
@@ -199,6 +204,7 @@ static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
         if (t->place[i] != 0 || (internal != NULL && internal[i] != 0) || (*fate & LEASED) != 0)
             continue;
         *fate |= LEASED;
+        TIERCE_DASSERT(held_cost(&t->stores[0], blocks[i]) <= room);
         room -= held_cost(&t->stores[0], blocks[i]);
     }
     for (uint32_t i = 0; i < hits; i++) {
@@ -332,6 +338,7 @@ static void demote(void *arg, uint32_t block)
     const struct place *place = arg;
     struct tierce__tiers *t = place->tiers;
     size_t next = place->tier + 1;
+    TIERCE_ASSERT(next < t->opts.tier_count);
     if (t->expiring || has(&t->stores[next], block) || !put(t, next, block, t->parent_of[block]))
         return;
     t->result.tiers[next].demoted++;
@@ -418,6 +425,7 @@ static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
  */
 static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
+    TIERCE_ASSERT(count <= t->room);
     const struct tierce__flat *store = &t->stores[tier];
     memset(t->act, 0, count);
     uint64_t room = plan_puts(t, tier, blocks, count);

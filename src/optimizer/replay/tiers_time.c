@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/tiers_time.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -77,6 +78,7 @@ int tierce__load_times_add(struct tierce__load_times *times, uint64_t ns)
         times->ns = grown;
         times->room = room;
     }
+    TIERCE_ASSERT(times->count < times->room);
     times->ns[times->count++] = ns;
     times->sorted = false;
     return 0;

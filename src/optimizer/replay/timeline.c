@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/timeline.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "optimizer/replay/replay.h"
 #include "optimizer/replay/jobs.h"
 
@@ -22,6 +23,7 @@ static void fill_slices(struct tierce__timeline_slice *slices, uint32_t from, ui
                         const struct tierce__replay_result *before,
                         const struct tierce__replay_result *now)
 {
+    TIERCE_ASSERT(from <= end);
     if (from == end)
         return;
     slices[from] = (struct tierce__timeline_slice){
@@ -101,6 +103,7 @@ static int run_line(void *arg, size_t index, struct tierce__jobs *workers)
     for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
          rc == 0 && r != NULL; r = tierce__recording_next(work->recording, r)) {
         uint32_t at = (uint32_t)((uint64_t)(r->time_us - out->start_us) / out->slice_us);
+        TIERCE_DASSERT(at < out->slice_count);
         if (at > slice) {
             if (!tierce__jobs_tell(workers, 0))
                 break;

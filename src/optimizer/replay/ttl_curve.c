@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/ttl_curve.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -92,6 +93,7 @@ static void sum_up(const struct scan *s, const uint64_t *ttls, uint64_t *hits)
             size_t last = s->ttl_count;
             while (s->ttls[last - 1] > ttls[t])
                 last--;
+            TIERCE_DASSERT(last > 0);
             hits[m * s->ttl_count + t] = counts[last - 1];
         }
     }

@@ -77,6 +77,7 @@ static inline uint32_t tag_of(uint32_t instance, uint64_t id)
 
 static inline uint64_t *id_of(const struct tierce__intern *intern, uint32_t number)
 {
+    TIERCE_DASSERT(number >> CHUNK_BITS < intern->ids.count);
     return (uint64_t *)intern->ids.at[number >> CHUNK_BITS] + (number & CHUNK_MASK);
 }
 
@@ -111,6 +112,7 @@ static int extend(struct pieces *pieces, uint32_t count, size_t item_bytes)
             return -ENOMEM;
         pieces->at[pieces->count++] = piece;
     }
+    TIERCE_ASSERT(pieces->count >= count);
     return 0;
 }
 
@@ -206,6 +208,7 @@ static inline uint32_t seek(const struct tierce__intern *intern, uint32_t tag, u
 
 static int make_buckets(struct segment *segment)
 {
+    TIERCE_DASSERT(segment->bits <= BITS_MAX);
     size_t bytes = sizeof(struct bucket) << segment->bits;
     size_t align = bytes < HUGE_PAGE ? sizeof(struct bucket) : HUGE_PAGE;
     segment->buckets = tierce__alloc_aligned(align, bytes);
@@ -235,6 +238,7 @@ static int grow(struct segment *segment, uint32_t bits)
                 at = (at + 1) & last;
             grown.buckets[at].tags[taken[at]] = bucket->tags[k];
             grown.buckets[at].numbers[taken[at]++] = bucket->numbers[k];
+            TIERCE_DASSERT(grown.left > 0);
             grown.left--;
         }
     }
@@ -271,6 +275,7 @@ static inline int number_one(struct tierce__intern *intern, uint32_t tag, uint32
         if (rc < 0)
             return rc;
     }
+    TIERCE_DASSERT(segment->left > 0 && place.bucket->tags[place.cell] == 0);
     place.bucket->tags[place.cell] = tag;
     place.bucket->numbers[place.cell] = *out = intern->count;
     segment->left--;

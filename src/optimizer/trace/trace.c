@@ -83,6 +83,7 @@ static void list_formats(char *out, size_t size)
     for (size_t i = 0; i < FORMAT_COUNT && used < size; i++)
         used +=
             (size_t)snprintf(out + used, size - used, "%s%s", i > 0 ? ", " : "", formats[i].name);
+    TIERCE_ASSERT(used < size);
 }
 
 static const struct row *find_format(const char *name)

@@ -84,6 +84,7 @@ static ssize_t read_source(struct tierce__input *input, void *out, size_t size)
         if (n < 0)
             return fail(input, -errno, "cannot be read: %s", strerror(errno));
     }
+    TIERCE_ASSERT(n >= 0 && (size_t)n <= size);
     input->position += (uint64_t)n;
     return n;
 }
@@ -144,6 +145,7 @@ static ssize_t gzip_step(struct tierce__input *input, char *out, size_t size)
     z->avail_out = (uInt)size;
     int rc = inflate(z, Z_NO_FLUSH);
     input->raw_at = input->raw_end - z->avail_in;
+    TIERCE_ASSERT(input->raw_at <= input->raw_end);
     if (rc == Z_STREAM_END)
         input->in_stream = false;
     else if (rc == Z_MEM_ERROR)
@@ -161,6 +163,7 @@ static ssize_t zstd_step(struct tierce__input *input, char *out, size_t size)
     size_t rc = ZSTD_decompressStream(input->zstd, &to, &from);
     size_t left = input->raw_end - from.pos;
     input->raw_at = from.pos;
+    TIERCE_ASSERT(input->raw_at <= input->raw_end);
     if (ZSTD_isError(rc))
         return fail(input, TIERCE_E_FORMAT,
                     "the zstd stream is damaged at byte %llu of the file: %s",
@@ -192,6 +195,7 @@ static ssize_t read_compressed(struct tierce__input *input, char *out, size_t si
 /* Detects the codec by the first bytes, which are in the raw buffer. */
 static int find_codec(struct tierce__input *input)
 {
+    TIERCE_ASSERT(input->codec == CODEC_PLAIN);
     const uint8_t *raw = input->raw;
     uint32_t magic = input->raw_end >= 4 ? tierce__load_le32(raw) : 0;
     if (input->raw_end >= 2 && raw[0] == 0x1f && raw[1] == 0x8b) {
@@ -216,6 +220,7 @@ static int find_codec(struct tierce__input *input)
 /* Makes room for another block after the unconsumed bytes. */
 static int make_room(struct tierce__input *input)
 {
+    TIERCE_ASSERT(input->at <= input->end && input->end <= input->capacity);
     size_t held = input->end - input->at;
     if (input->at > 0) {
         memmove(input->text, input->text + input->at, held);
@@ -230,6 +235,7 @@ static int make_room(struct tierce__input *input)
         return fail(input, -ENOMEM, "no memory");
     input->text = text;
     input->capacity = capacity;
+    TIERCE_ASSERT(input->capacity - held >= BLOCK_BYTES);
     return 0;
 }
 
@@ -253,6 +259,7 @@ static int fill(struct tierce__input *input)
     if (n < 0)
         return (int)n;
     input->end += (size_t)n;
+    TIERCE_ASSERT(input->end <= input->capacity);
     input->ended = n == 0;
     memset(input->text + input->end, '\n', SLACK_BYTES);
     return 0;
@@ -364,6 +371,7 @@ static int read_head(struct tierce__input *input)
         if (n == 0)
             break;
         input->raw_end += (size_t)n;
+        TIERCE_ASSERT(input->raw_end <= BLOCK_BYTES);
     }
     return find_codec(input);
 }
