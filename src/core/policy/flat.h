@@ -82,12 +82,14 @@ void tierce__flat_expire(struct tierce__flat *flat);
 TIERCE__FLAT_INLINE void tierce__flat_let_go(struct tierce__flat *flat,
                                              const struct tierce__policy_ops *ops, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < flat->fresh);
     if (flat->watch != NULL)
         flat->watch->left(flat->watch->arg, flat->key_in[slot]);
     ops->remove(flat->policy, slot, true);
     flat->slot_of[flat->key_in[slot]] = TIERCE__NO_SLOT;
     flat->key_in[slot] = flat->free_slot;
     flat->free_slot = slot;
+    TIERCE_DASSERT(flat->used >= (flat->bytes_in != NULL ? flat->bytes_in[slot] : 1));
     flat->used -= flat->bytes_in != NULL ? flat->bytes_in[slot] : 1;
 }
 
@@ -111,6 +113,7 @@ TIERCE__FLAT_INLINE bool tierce__flat_store(struct tierce__flat *flat,
                                             const struct tierce__policy_ops *ops, uint32_t key,
                                             uint64_t bytes, uint32_t parent)
 {
+    TIERCE_DASSERT(flat->slot_of[key] == TIERCE__NO_SLOT);
     struct tierce__policy_entry entry = {
         .key = key, .bytes = bytes, .now = flat->now, .parent = parent};
     if (ops != NULL) {
@@ -138,6 +141,7 @@ TIERCE__FLAT_INLINE bool tierce__flat_store(struct tierce__flat *flat,
     flat->stored++;
     flat->used += bytes;
     flat->used_max = flat->used > flat->used_max ? flat->used : flat->used_max;
+    TIERCE_DASSERT(ops == NULL || flat->used <= flat->capacity);
     return true;
 }
 

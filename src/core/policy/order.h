@@ -63,11 +63,13 @@ static inline bool tierce__order_has(const struct tierce__order *order, uint32_t
 
 static inline uint32_t tierce__order_list_of(const struct tierce__order *order, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < order->slot_count);
     return (uint32_t)(order->nodes[slot].state >> TIERCE__ORDER_LIST_SHIFT) & 1;
 }
 
 static inline bool tierce__order_is_evictable(const struct tierce__order *order, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < order->slot_count);
     return (order->nodes[slot].state & TIERCE__ORDER_EVICTABLE) != 0;
 }
 
@@ -75,6 +77,7 @@ static inline void tierce__order_link(struct tierce__order *order, uint32_t slot
                                       uint64_t flags)
 {
     struct tierce__order_node *nodes = order->nodes;
+    TIERCE_DASSERT(slot < order->slot_count && list < order->list_count);
     uint32_t head = order->slot_count + list, newest = nodes[head].older;
     nodes[slot] =
         (struct tierce__order_node){.newer = head,
@@ -123,6 +126,7 @@ static inline void tierce__order_remove(struct tierce__order *order, uint32_t sl
 static inline bool tierce__order_first(struct tierce__order *order, uint32_t list, uint32_t *slot)
 {
     const struct tierce__order_node *nodes = order->nodes;
+    TIERCE_DASSERT(list < order->list_count);
     uint32_t head = order->slot_count + list;
     uint32_t first = order->newest_first ? nodes[head].older : nodes[head].newer;
     if (__builtin_expect(order->heaps[list].count > 0 || first == head ||

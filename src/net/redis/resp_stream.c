@@ -11,6 +11,7 @@
 int tierce__resp_stream_wait(const struct tierce__resp_stream *stream, short events, short *got,
                              uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(stream->fd >= 0);
     return tierce__stream_wait(stream->fd, events, got, deadline_ns);
 }
 
@@ -20,6 +21,7 @@ int tierce__resp_stream_wait(const struct tierce__resp_stream *stream, short eve
 
 void tierce__resp_stream_expect(struct tierce__resp_stream *stream, size_t bytes)
 {
+    TIERCE_DASSERT(stream->fd >= 0);
     int low = (int)(bytes < EXPECT_BYTES_MAX ? bytes : EXPECT_BYTES_MAX);
     low = low > 0 ? low : 1;
     if (stream->low == 0 || stream->low == low || stream->tls != NULL)
@@ -54,6 +56,7 @@ int tierce__resp_stream_connect(struct tierce__resp_stream *stream,
                                 const struct tierce__resp_opts *opts, uint64_t deadline_ns,
                                 char why[TIERCE__RESP_WHY_BYTES])
 {
+    TIERCE_DASSERT(stream->fd < 0);
     int fd = -1;
     int rc = tierce__stream_connect(&fd, opts->host, opts->port, deadline_ns, why,
                                     TIERCE__RESP_WHY_BYTES);
@@ -102,6 +105,7 @@ static int plain_status(struct tierce__resp_stream *stream, ssize_t n, short wan
 /* TLS works on one piece, the first that is not empty. */
 static const struct iovec *first_piece(const struct iovec *pieces, int count)
 {
+    TIERCE_DASSERT(count > 0);
     while (count-- > 1 && pieces->iov_len == 0)
         pieces++;
     return pieces;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/redis/resp_uri.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "net/loopback.h"
 
@@ -72,6 +73,7 @@ static void take_user(struct tierce__resp_uri *uri)
 static const char *take_hosts(struct tierce__resp_uri *uri)
 {
     const struct tierce__url *url = &uri->url;
+    TIERCE_DASSERT(url->host_count <= TIERCE__RESP_URI_NODES);
     if (url->host_count > 1 && !uri->is_cluster && !uri->is_sentinel)
         return "several nodes are a cluster's or sentinels: redis+cluster://, redis+sentinel://";
     uri->nodes[0] = (struct tierce__resp_node){.host = "127.0.0.1"};

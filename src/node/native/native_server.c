@@ -351,6 +351,8 @@ static int open_socket(struct tierce__native *native, char why[256])
 
 static void free_native(struct tierce__native *native)
 {
+    TIERCE_ASSERT(native->connection_count == 0);
+    TIERCE_ASSERT(tierce__list_empty(&native->clients) && tierce__list_empty(&native->views));
     if (native->fd >= 0)
         close(native->fd);
     if (native->wake_fd >= 0)
@@ -427,6 +429,7 @@ void tierce__native_stop(struct tierce__native *native)
     (void)eventfd_write(native->wake_fd, 1);
     pthread_join(native->thread, NULL);
     shut_connections(native);
+    TIERCE_ASSERT(atomic_load_explicit(&native->transfers, memory_order_relaxed) == 0);
     free_native(native);
 }
 

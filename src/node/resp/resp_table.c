@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "node/resp/resp_session.h"
 
 #include <string.h>
@@ -102,6 +103,7 @@ size_t tierce__resp_key_of(const struct tierce__resp_command *command, size_t in
 void tierce__resp_dispatch(struct tierce__resp_session *s, const struct tierce__resp_word *words,
                            size_t count)
 {
+    TIERCE_ASSERT(s->request.count >= 2);
     const struct tierce__resp_arg *word = tierce__resp_arg(s, 1);
     for (size_t i = 0; i < count; i++) {
         int arity = words[i].arity;
@@ -125,6 +127,7 @@ static void put_name(struct tierce__resp_session *s, const struct tierce__resp_c
     size_t i = 0;
     for (; command->name[i] != '\0'; i++)
         name[i] = (char)(command->name[i] | 0x20);
+    TIERCE_ASSERT(i < sizeof(name));
     tierce__resp_bulk(s, name, i);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/server/grpc/reflection.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "net/server/grpc/grpc_private.h"
 #include "net/server/grpc/reflection_private.h"
 
@@ -45,6 +46,7 @@ static void put(struct writer *out, const void *bytes, size_t count)
         out->data = data;
         out->capacity = capacity;
     }
+    TIERCE_ASSERT(count <= out->capacity - out->bytes);
     memcpy(out->data + out->bytes, bytes, count);
     out->bytes += count;
 }
@@ -56,6 +58,7 @@ static void put_varint(struct writer *out, uint64_t value)
     for (; value >= 0x80; value >>= 7)
         bytes[n++] = (uint8_t)(value | 0x80);
     bytes[n++] = (uint8_t)value;
+    TIERCE_ASSERT(n <= sizeof(bytes));
     put(out, bytes, n);
 }
 
@@ -102,6 +105,7 @@ static void put_services(struct writer *out, const struct tierce__reflection *re
 static void put_file(struct writer *list, const struct tierce__reflection *reflection, size_t file,
                      bool *done)
 {
+    TIERCE_ASSERT(file < reflection->file_count);
     if (done[file])
         return;
     done[file] = true;

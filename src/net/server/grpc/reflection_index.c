@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "net/server/grpc/reflection.h"
 #include "net/server/grpc/reflection_private.h"
 
@@ -54,6 +55,7 @@ static struct tierce__symbol *add(struct tierce__reflection *reflection, const c
         reflection->symbols = symbols;
         reflection->symbol_capacity = capacity;
     }
+    TIERCE_ASSERT(reflection->symbol_count < reflection->symbol_capacity);
     struct tierce__protobuf_field name = find(in, NAME);
     struct tierce__symbol *symbol = &reflection->symbols[reflection->symbol_count];
     *symbol = (struct tierce__symbol){full_name(scope, &name), kind, file};
@@ -135,6 +137,7 @@ int tierce__reflection_create(struct tierce__reflection **out, const void *descr
     while (rc == 0 && tierce__protobuf_next(&in, &field) > 0) {
         if (field.number != SET_FILE)
             continue;
+        TIERCE_ASSERT(reflection->file_count < count);
         struct tierce__protobuf file = {field.data, field.bytes};
         reflection->files[reflection->file_count++] = file;
         rc = add_file(reflection, file, reflection->file_count - 1);
