@@ -37,7 +37,6 @@ static uint8_t *make_rows(struct call *call, struct tierce__native_rows *rows, s
 {
     struct tierce__native_connection *c = call->connection;
     size_t bytes = count * row_bytes;
-    TIERCE_ASSERT(row_bytes > 0 && count <= UINT32_MAX);
     if (bytes > c->rows_room || c->rows == NULL) {
         size_t room = bytes + 4096;
         uint8_t *grown = tierce__realloc(c->rows, room);
@@ -195,7 +194,6 @@ static int look_up(struct call *call, const struct about *about)
         return TIERCE_E_LIMIT;
     struct tierce_view *view = about->view->shared->view;
     int rc = tierce_lookup(view, about->chain->chain, ask->to_block, &opts, &found);
-    TIERCE_DASSERT(rc < 0 || found.blocks <= ask->to_block);
     if ((ask->flags & TIERCE_LOOKUP_PIN) != 0 && !tierce__view_has_pins(view, ask->session))
         (void)tierce__native_unpin(call->client, about->view, ask->session);
     call->say.lookup = (struct tierce__native_found){
@@ -412,7 +410,6 @@ static bool take_chunk(struct tierce__native_client *client, struct tierce__nati
                        size_t i)
 {
     const struct tierce_part *part = &load->view->part;
-    TIERCE_ASSERT(i < load->loan->count);
     bool there = tierce__loan_take(load->loan, i);
     there = tierce__native_rehold(client, &load->bytes, lent_bytes(load->loan)) && there;
     for (uint32_t l = 0; l < part->layer_count && there; l++)
@@ -578,7 +575,6 @@ static int answer_store_end(struct call *call)
     bool later; /* no store is busy */
     struct tierce__native_open *open =
         tierce__native_take(call->client, TIERCE__NATIVE_STORES, ask->store, &later);
-    TIERCE_ASSERT(!later);
     if (open == NULL)
         return TIERCE__NATIVE_UNKNOWN;
     struct tierce__native_held_store *store =
@@ -767,7 +763,6 @@ void tierce__native_end_unheard(struct tierce__native_connection *connection)
 {
     struct call call = {
         .connection = connection, .client = connection->client, .native = connection->native};
-    TIERCE_ASSERT(connection->begun_by != 0 && connection->begun != 0);
     if (connection->begun_by == TIERCE__NATIVE_LOAD_BEGIN) {
         call.ask.load_end = (struct tierce__native_load_end){.load = connection->begun};
         (void)answer_load_end(&call);
@@ -792,7 +787,6 @@ int tierce__native_answer(struct tierce__native_connection *connection, uint32_t
     int rc = tierce__native_unpack_request(&call.ask, op, body, body_bytes);
     if (rc < 0)
         return rc;
-    TIERCE_ASSERT(op < TIERCE__NATIVE_OPS);
     if ((connection->client == NULL) != (op == TIERCE__NATIVE_HELLO))
         return TIERCE_E_FORMAT;
     tierce__node_count(connection->native->node, TIERCE__NODE_native_questions, 1);
