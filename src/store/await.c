@@ -33,6 +33,7 @@ bool tierce__await_answer(struct tierce__await *await)
     if (!leave(await))
         return false;
     tierce__lock_take(&await->lock);
+    TIERCE_DASSERT(!await->is_answered);
     await->is_answered = true;
     bool is_abandoned = await->is_abandoned;
     tierce__cond_signal(&await->answered);

@@ -68,6 +68,7 @@ int tierce__index_create(struct tierce__index **out, uint32_t slot_count)
     }
     uintptr_t line = sizeof(struct index_key);
     index->keys = (void *)(((uintptr_t)index->keys_memory + line - 1) & ~(line - 1));
+    TIERCE_DASSERT(((uintptr_t)index->keys & (line - 1)) == 0);
     tierce__advise_huge(index->keys, (size_t)slot_count * sizeof(struct index_key));
     *out = index;
     return 0;
@@ -78,6 +79,7 @@ void tierce__index_destroy(struct tierce__index *index)
     if (index == NULL)
         return;
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
+    TIERCE_DASSERT(index->count <= index->fresh && index->fresh <= index->slot_count);
     index->magic = 0;
     tierce__free(index->links);
     tierce__free(index->keys_memory);
@@ -98,6 +100,7 @@ uint32_t tierce__index_find(const struct tierce__index *index, const struct tier
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
     TIERCE__NUMBERS_FOR_EACH (it, &index->table, hash_of(key)) {
+        TIERCE_DASSERT(it.number < index->slot_count);
         if (tierce__key_equal(&index->keys[it.number].key, key))
             return it.number;
     }
@@ -124,12 +127,14 @@ static size_t find_batch(const struct tierce__index *index, uint32_t *slots,
     for (; candidates < count; candidates++) {
         uint32_t slot =
             tierce__numbers_next(&index->table, &places[candidates], hashes[candidates]);
+        TIERCE_DASSERT(slot == TIERCE__INDEX_NONE || slot < index->slot_count);
         if (slot != TIERCE__INDEX_NONE)
             __builtin_prefetch(&index->keys[slot]);
         else if (prefix)
             break;
         slots[candidates] = slot;
     }
+    TIERCE_DASSERT(candidates <= count);
     for (size_t i = 0; i < candidates; i++) {
         slots[i] = confirm(index, places[i], slots[i], hashes[i], &keys[i]);
         if (prefix && slots[i] == TIERCE__INDEX_NONE)
@@ -140,6 +145,7 @@ static size_t find_batch(const struct tierce__index *index, uint32_t *slots,
 
 static size_t batch_of(size_t left)
 {
+    TIERCE_DASSERT(left > 0);
     return left < INDEX_BATCH ? left : INDEX_BATCH;
 }
 
@@ -152,6 +158,7 @@ size_t tierce__index_find_prefix(const struct tierce__index *index, uint32_t *sl
         size_t batch = batch_of(count - found);
         size_t got = find_batch(index, slots + found, keys + found, batch, true);
         found += got;
+        TIERCE_DASSERT(found <= count);
         if (got < batch)
             break;
     }
@@ -177,19 +184,24 @@ static uint32_t take_slot(struct tierce__index *index)
     uint32_t slot;
     if (index->free_link != LINK_END) {
         slot = index->free_link - LINK_FIRST;
+        TIERCE_DASSERT(slot < index->slot_count);
         index->free_link = index->links[slot];
     } else if (index->fresh < index->slot_count) {
         slot = index->fresh++;
     } else {
         return TIERCE__INDEX_NONE;
     }
+    TIERCE_DASSERT(!is_taken(index, slot));
     index->links[slot] = LINK_TAKEN;
     index->count++;
+    TIERCE_DASSERT(index->count <= index->fresh);
     return slot;
 }
 
 static void give_slot(struct tierce__index *index, uint32_t slot)
 {
+    TIERCE_DASSERT(is_taken(index, slot));
+    TIERCE_DASSERT(index->count > 0);
     index->keys[slot].value = NULL;
     index->links[slot] = index->free_link;
     index->free_link = slot + LINK_FIRST;
@@ -213,6 +225,7 @@ void tierce__index_show(struct tierce__index *index, uint32_t slot)
     TIERCE_DASSERT(tierce__index_find(index, key) == TIERCE__INDEX_NONE);
     tierce__numbers_put(&index->table, hash_of(key), slot);
     index->links[slot] = LINK_LIVE;
+    TIERCE_DASSERT(index->table.count <= index->count);
 }
 
 uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__key *key)
@@ -230,6 +243,7 @@ void tierce__index_erase(struct tierce__index *index, uint32_t slot)
     if (index->links[slot] == LINK_LIVE)
         tierce__numbers_erase(&index->table, hash_of(&index->keys[slot].key), slot);
     give_slot(index, slot);
+    TIERCE_DASSERT(index->table.count <= index->count);
 }
 
 const struct tierce__key *tierce__index_key(const struct tierce__index *index, uint32_t slot)
@@ -260,4 +274,5 @@ uint32_t tierce__index_count(const struct tierce__index *index)
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
     return index->count;
+    TIERCE_DASSERT(index->count <= index->slot_count);
 }

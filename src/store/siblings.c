@@ -31,6 +31,7 @@ int tierce__siblings_create(struct tierce__siblings **out, uint32_t slot_count)
     uint32_t heads = 1;
     while (heads < slot_count)
         heads *= 2;
+    TIERCE_DASSERT(heads >= slot_count && (heads & (heads - 1)) == 0);
     struct tierce__siblings *siblings =
         tierce__calloc(1, sizeof(*siblings) + (size_t)slot_count * sizeof(struct place));
     if (siblings == NULL)
@@ -81,6 +82,8 @@ void tierce__siblings_add(struct tierce__siblings *siblings, uint32_t slot,
     uint32_t head = head_of(siblings, spread), next = siblings->heads[head];
     TIERCE_ASSERT(slot < siblings->slot_count);
     TIERCE_ASSERT(siblings->places[slot].prev == 0);
+    TIERCE_DASSERT(next <= siblings->slot_count);
+    TIERCE_DASSERT(next == 0 || siblings->places[next - 1].prev == (HEAD | head));
     siblings->places[slot] =
         (struct place){.tag = tag_of(spread), .next = next, .prev = HEAD | head};
     if (next != 0)
@@ -94,6 +97,9 @@ void tierce__siblings_remove(struct tierce__siblings *siblings, uint32_t slot)
     struct place *place = &siblings->places[slot];
     if (place->prev == 0)
         return;
+    TIERCE_DASSERT(place->next == 0 || siblings->places[place->next - 1].prev == slot + 1);
+    TIERCE_DASSERT((place->prev & HEAD) == 0 || siblings->heads[place->prev & ~HEAD] == slot + 1);
+    TIERCE_DASSERT((place->prev & HEAD) != 0 || siblings->places[place->prev - 1].next == slot + 1);
     if (place->next != 0)
         siblings->places[place->next - 1].prev = place->prev;
     if ((place->prev & HEAD) != 0)
@@ -110,10 +116,13 @@ size_t tierce__siblings_find(const struct tierce__siblings *siblings, uint32_t *
     uint32_t tag = tag_of(spread), at = siblings->heads[head_of(siblings, spread)];
     size_t found = 0;
     for (uint32_t i = 0; at != 0 && found < room && i < LOOKED_AT_MAX; i++) {
+        TIERCE_DASSERT(at <= siblings->slot_count);
         const struct place *place = &siblings->places[at - 1];
+        TIERCE_DASSERT(place->prev != 0);
         if (place->tag == tag)
             slots[found++] = at - 1;
         at = place->next;
     }
+    TIERCE_DASSERT(found <= room);
     return found;
 }

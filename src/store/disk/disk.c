@@ -24,16 +24,19 @@ static struct tierce__disk *disk_of(struct tierce__tier *tier)
 /* A device that does not give transfers back is not given more. */
 static bool is_down(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->abandoned <= 2 * d->io_depth + 2);
     return d->abandoned > 0 && d->abandoned >= (d->io_depth + 1) / 2;
 }
 
 static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
 {
     size_t found = 0;
+    tierce__lock_assert_held(&d->lock);
     while (found < req->key_count) {
         uint32_t slots[64];
         size_t n = req->key_count - found < 64 ? req->key_count - found : 64;
         size_t got = tierce__index_find_prefix(d->table.index, slots, req->keys + found, n);
+        TIERCE_DASSERT(got <= n);
         size_t seen = 0;
         while (seen < got && tierce__disk_is_served(d, slots[seen]) &&
                (!req->durable || d->table.chunks[slots[seen]].state == TIERCE__DISK_DURABLE))
@@ -42,6 +45,7 @@ static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
         if (seen < n)
             break;
     }
+    TIERCE_DASSERT(found <= req->key_count);
     req->found = found;
     return 0;
 }
@@ -50,8 +54,11 @@ static int siblings(const struct tierce__disk *d, struct tierce__store_req *req)
 {
     uint32_t slots[TIERCE__SIBLINGS_MAX];
     size_t got = tierce__siblings_find(d->siblings, slots, TIERCE__SIBLINGS_MAX, &req->keys[0]);
+    TIERCE_DASSERT(req->found == 0);
+    TIERCE_DASSERT(got <= TIERCE__SIBLINGS_MAX);
     for (size_t i = 0; i < got; i++) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
+        TIERCE_DASSERT(tierce__disk_is_served(d, slots[i]));
         struct tierce__key key = *tierce__index_key(d->table.index, slots[i]), first = key;
         memcpy(first.hash, c->first_block, sizeof(first.hash));
         if (tierce__key_equal(&first, &req->keys[0]))
@@ -67,6 +74,7 @@ static bool admit(struct tierce__disk *d, const struct tierce__key *key)
 {
     uint64_t spread = tierce__key_spread(key) | 1; /* 0 is an empty place */
     uint64_t *set = d->admitted + (spread >> 1) % FILTER_SETS * FILTER_WAYS;
+    TIERCE_DASSERT(set + FILTER_WAYS <= d->admitted + (size_t)FILTER_SETS * FILTER_WAYS);
     for (uint32_t i = 0; i < FILTER_WAYS; i++) {
         if (set[i] == spread) {
             set[i] = 0;
@@ -93,6 +101,7 @@ static struct tierce__store_req *put_of(struct tierce__list *by_key)
  * put gets no room. One alone always has. */
 static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
 {
+    TIERCE_DASSERT(tierce__list_empty(&d->puts) == (d->queued_put_bytes == 0));
     return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
 }
 
@@ -128,6 +137,7 @@ static int accept_get(struct tierce__disk *d, struct tierce__store_req *req)
     uint32_t slot = tierce__disk_find(d, req->keys);
     if (slot == TIERCE__INDEX_NONE || !tierce__disk_is_served(d, slot))
         return TIERCE_E_MISS;
+    TIERCE_DASSERT(tierce__list_empty(&req->node));
     tierce__list_push_back(&d->gets, &req->node);
     return queued;
 }
@@ -148,6 +158,8 @@ static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
     /* It is asked again when its turn comes; until then it would take the room of others. */
     if (tierce__disk_lacks_parent(d, req) && !is_queued(d, req->parent))
         return TIERCE_E_REFUSED;
+    TIERCE_DASSERT(tierce__list_empty(&req->node));
+    TIERCE_DASSERT(req->scratch[0] == 0);
     tierce__buf_acquire(req->buf);
     req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
     d->queued_put_bytes += req->object_bytes;
@@ -161,6 +173,7 @@ static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, bin_of(d, key)) {
         struct tierce__store_req *put = put_of(it);
+        TIERCE_DASSERT(put->op == TIERCE__STORE_PUT);
         if (!tierce__key_equal(put->keys, key))
             continue;
         tierce__list_remove(&put->node);
@@ -205,6 +218,7 @@ static int accept_clear(struct tierce__disk *d, struct tierce__store_req *req,
     const struct tierce__key *ns_of = req->key_count > 0 ? &req->keys[0] : NULL;
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &d->puts) {
         struct tierce__store_req *put = tierce__disk_req_of(it);
+        TIERCE_DASSERT(put->op == TIERCE__STORE_PUT);
         if (ns_of != NULL && put->keys[0].ns != ns_of->ns)
             continue;
         tierce__list_remove(it);
@@ -214,6 +228,7 @@ static int accept_clear(struct tierce__disk *d, struct tierce__store_req *req,
     for (uint32_t from = 0; from < d->table.slot_count && !d->closing;) {
         uint32_t left = d->table.slot_count - from;
         uint32_t to = from + (left < CLEAR_PLACES ? left : CLEAR_PLACES);
+        TIERCE_DASSERT(from < to && to <= d->table.slot_count);
         req->found += tierce__disk_clear(d, ns_of, from, to);
         tierce__disk_reap(d);
         from = to;
@@ -229,6 +244,7 @@ static int accept_flush(struct tierce__disk *d, struct tierce__store_req *req)
         d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT && d->journal_error == 0;
     if (!req->removals)
         clean = clean && d->dirty.count == 0 && d->committing.count == 0 && d->unsaid_loss == 0;
+    TIERCE_DASSERT(d->limbo_head <= d->limbo_tail);
     if (clean)
         return 0;
     tierce__list_push_back(&d->flushes, &req->node);
@@ -239,6 +255,7 @@ static int accept_flush(struct tierce__disk *d, struct tierce__store_req *req)
 static int accept_request(struct tierce__disk *d, struct tierce__store_req *req,
                           struct tierce__list *finished)
 {
+    tierce__lock_assert_held(&d->lock);
     if (d->closing)
         return TIERCE_E_CLOSED;
     req->found = 0;
@@ -281,6 +298,7 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     tierce__lock_take(&d->lock);
     int status = accept_request(d, req, &finished);
     bool waits = status == queued;
+    TIERCE_DASSERT(!waits || !tierce__list_empty(&req->node));
     if (waits && req->deadline_ns < d->next_deadline)
         d->next_deadline = req->deadline_ns;
     bool wake = waits && d->polling;
@@ -310,11 +328,13 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
     *out = d->stats;
+    TIERCE_DASSERT(tierce__space_used(d->space) >= tierce__disk_blocked(d));
     out->full = tierce__disk_blocked(d) > 0;
     out->rejects = d->journal_error != 0;
     out->used_bytes = tierce__space_used(d->space) - tierce__disk_blocked(d) + d->journal_bytes +
                       d->text_bytes + TIERCE__JOURNAL_PAGE; /* the mark */
     out->cap_bytes = d->cap_bytes;
+    TIERCE_DASSERT(d->durable_count <= tierce__index_count(d->table.index));
     out->queued_bytes = d->queued_put_bytes + d->active_put_bytes;
     out->durable_chunks = d->durable_count;
     out->written_bytes_today = d->day == tierce__wall_s() / 86400 ? d->day_bytes : 0;
@@ -336,6 +356,7 @@ static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
 {
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
+    TIERCE_DASSERT(*cursor <= d->table.slot_count);
     for (; *cursor < d->table.slot_count && places > 0; places--, (*cursor)++) {
         if (!tierce__index_has(d->table.index, *cursor) || !tierce__disk_is_served(d, *cursor))
             continue;
@@ -358,6 +379,7 @@ static uint64_t with_grace(uint64_t deadline_ns)
 /* Waits until a flag is set, under the lock. */
 static bool wait_for(struct tierce__disk *d, const bool *flag, uint64_t deadline_ns)
 {
+    tierce__lock_assert_held(&d->lock);
     while (!*flag && tierce__cond_wait(&d->ended_cond, &d->lock, deadline_ns))
         ;
     return *flag;
@@ -373,6 +395,7 @@ static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
 {
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
+    TIERCE_DASSERT(!d->closing);
     d->closing = true;
     d->io_idle = false;
     d->vfs->ops->wake(d->vfs);
@@ -391,6 +414,8 @@ static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
     d->io_stop = true;
     d->vfs->ops->wake(d->vfs);
     ended = wait_for(d, &d->io_ended, with_grace(deadline_ns)) && ended;
+    TIERCE_DASSERT(!ended || (tierce__list_empty(&d->puts) && tierce__list_empty(&d->gets)));
+    TIERCE_DASSERT(!ended || d->queued_put_bytes == 0);
     tierce__lock_drop(&d->lock);
     if (!ended) {
         tierce__log(TIERCE_LOG_ERROR, "disk_close_leaked", "path=%s", d->folder);

@@ -35,10 +35,12 @@ static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
                       struct tierce__journal_record *record)
 {
     uint32_t id = record->key.ns;
+    TIERCE_DASSERT(id < TIERCE__DISK_NS_MAX);
     if (d->ns_numbers[id] == 0 && d->ns_count == TIERCE__DISK_NS_MAX)
         return TIERCE_E_LIMIT; /* a compaction renumbers them */
     if (d->ns_numbers[id] == 0)
         d->ns_numbers[id] = ++d->ns_count;
+    TIERCE_DASSERT(d->ns_count <= TIERCE__DISK_NS_MAX);
     if (record->kind == TIERCE__JOURNAL_PUT)
         tierce__disk_publish_text(d, id);
     record->key.ns = d->ns_numbers[id] - 1;
@@ -48,6 +50,7 @@ static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
 static int add_records(struct tierce__disk *d, struct tierce__journal *journal, uint32_t count)
 {
     int rc = 0;
+    TIERCE_DASSERT(count <= TIERCE__DISK_BATCH);
     for (uint32_t i = 0; i < count && rc == 0; i++)
         rc = add_record(d, journal, &d->records[i]);
     return rc;
@@ -57,6 +60,8 @@ static void put_record(const struct tierce__disk *d, struct tierce__journal_reco
                        uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE || c->state == TIERCE__DISK_COMMITTING);
     *out = (struct tierce__journal_record){.kind = TIERCE__JOURNAL_PUT,
                                            .seq = c->seq,
                                            .key = *tierce__index_key(d->table.index, slot),
@@ -83,6 +88,7 @@ static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint
 {
     struct tierce__journal_record day = {.kind = TIERCE__JOURNAL_DAY};
     uint64_t pages = pages_begun(journal) - before + zeroes + 1;
+    TIERCE_DASSERT(pages_begun(journal) >= before);
     tierce__lock_take(&d->lock);
     tierce__disk_count_written(d, pages * TIERCE__JOURNAL_PAGE);
     day.day = d->day;
@@ -98,6 +104,7 @@ void tierce__disk_mark_synced(struct tierce__disk *d)
 {
     struct tierce__journal_mark mark = {.epoch = d->journal.epoch, .pages = d->journal.pages};
     int rc = 0;
+    TIERCE_DASSERT(mark.pages <= d->journal.length);
     if (d->mark_failed)
         return;
     if (d->mark == NULL)
@@ -117,6 +124,7 @@ void tierce__disk_mark_synced(struct tierce__disk *d)
 static int append_removals(struct tierce__disk *d, uint64_t limbo_mark)
 {
     int rc = 0;
+    TIERCE_DASSERT(limbo_mark - d->limbo_head <= d->limbo_room);
     /* Entries before the mark are only freed by this thread, so they may be read unlocked. */
     for (uint64_t i = d->limbo_head; i < limbo_mark && rc == 0; i++) {
         const struct tierce__disk_limbo *l = &d->limbo[i % d->limbo_room];
@@ -142,6 +150,7 @@ static int append_committing(struct tierce__disk *d)
         rc = add_records(d, &d->journal, n);
         tierce__lock_take(&d->lock);
     }
+    TIERCE_DASSERT(d->committing.count == 0 || rc < 0 || slot == TIERCE__NO_SLOT);
     tierce__lock_drop(&d->lock);
     return rc;
 }
@@ -159,6 +168,7 @@ static int append(struct tierce__disk *d, uint64_t limbo_mark)
     if (rc == 0)
         tierce__disk_mark_synced(d);
     tierce__lock_take(&d->lock);
+    TIERCE_DASSERT(before <= d->journal.pages && d->journal.pages <= d->journal.length);
     d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
     return rc;
@@ -184,6 +194,7 @@ static int copy_index(struct tierce__disk *d)
             if (belongs_in_journal(d, slot))
                 put_record(d, &d->records[n++], slot);
         }
+        TIERCE_DASSERT(n <= TIERCE__DISK_BATCH);
         d->journal_bytes = (d->journal.length + d->journal_new.pages + d->journal_new.filled + 1) *
                            TIERCE__JOURNAL_PAGE;
         tierce__lock_drop(&d->lock);
@@ -201,6 +212,7 @@ static void forget_ns_numbers(struct tierce__disk *d)
 /* Swaps the writers; the old file has lost its name. */
 static void adopt_new(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->journal_new.used == 0 && d->journal_new.filled == 0);
     struct tierce__journal old = d->journal;
     d->journal = d->journal_new;
     d->journal_new = old;
@@ -279,6 +291,7 @@ static uint64_t pages_for(uint64_t puts, uint64_t dels)
 /* Whether the journal is mostly garbage, or would outgrow its bound. */
 static bool compaction_is_due(const struct tierce__disk *d, uint64_t dels)
 {
+    tierce__lock_assert_held(&d->lock);
     uint64_t live = pages_for(d->durable_count, 0);
     return (d->journal.pages > 64 && d->journal.pages > 2 * live) ||
            d->journal.pages + pages_for(d->committing.count, dels) > d->journal_pages_max;
@@ -290,6 +303,7 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
 {
     tierce__lock_take(&d->lock);
     bool broken = d->journal_error != 0;
+    TIERCE_DASSERT(limbo_mark >= d->limbo_head);
     bool compact = broken || compaction_is_due(d, limbo_mark - d->limbo_head);
     tierce__lock_drop(&d->lock);
     if (!compact) {
@@ -314,6 +328,7 @@ static bool is_for_puts(struct tierce__list *node)
 /* Flushes that wait are answered by this commit: all, or those that wait for chunks. */
 static void take_flushes(struct tierce__disk *d, bool for_puts)
 {
+    tierce__lock_assert_held(&d->lock);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &d->flushes) {
         if (for_puts && !is_for_puts(node))
             continue;
@@ -324,6 +339,7 @@ static void take_flushes(struct tierce__disk *d, bool for_puts)
 
 static void put_flushes_back(struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     while (!tierce__list_empty(&d->flushing)) {
         struct tierce__list *node = d->flushing.next;
         tierce__list_remove(node);
@@ -335,9 +351,11 @@ static void put_flushes_back(struct tierce__disk *d)
  * even if that flush covers none of the lost chunks. */
 static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished, int status)
 {
+    tierce__lock_assert_held(&d->lock);
     int of_puts = d->unsaid_loss != 0 ? d->unsaid_loss : status;
     while (!tierce__list_empty(&d->flushing)) {
         struct tierce__store_req *req = tierce__disk_req_of(d->flushing.next);
+        TIERCE_DASSERT(req->op == TIERCE__STORE_FLUSH);
         tierce__list_remove(&req->node);
         if (!req->removals)
             d->unsaid_loss = 0;
@@ -363,6 +381,7 @@ static void sync_data(struct tierce__disk *d)
 /* The time of the next background commit. */
 static uint64_t due_time(const struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     if (d->pending_since == 0)
         return TIERCE__DEADLINE_NEVER;
     uint64_t at = d->urgent ? 0 : d->pending_since + d->flush_interval_ms * TIERCE__MS_NS;
@@ -382,6 +401,7 @@ static bool wants_puts(const struct tierce__disk *d)
 static void begin(struct tierce__disk *d)
 {
     bool with_puts = wants_puts(d);
+    TIERCE_DASSERT(d->committing.count == 0);
     take_flushes(d, false);
     if (with_puts)
         tierce__disk_begin_commit(d);
@@ -403,6 +423,8 @@ static bool commit(struct tierce__disk *d)
     uint64_t limbo_mark = d->limbo_tail;
     bool has_data = d->committing.count > 0;
     bool has_work = has_data || limbo_mark > d->limbo_head || d->journal_error != 0;
+    TIERCE_DASSERT(!has_data || d->dirty.count == 0);
+    TIERCE_DASSERT(tierce__list_empty(&finished));
     tierce__lock_drop(&d->lock);
 
     if (has_data)
@@ -426,6 +448,7 @@ static bool commit(struct tierce__disk *d)
         answer_flushes(d, &finished, rc);
     else
         put_flushes_back(d);
+    TIERCE_DASSERT(tierce__list_empty(&d->flushing));
     bool polling = d->polling;
     tierce__lock_drop(&d->lock);
     tierce__disk_wake_io(d, polling);
@@ -447,6 +470,7 @@ static uint64_t commit_time(const struct tierce__disk *d)
 /* After the last commit. Under the lock, which is dropped on the way. */
 static void finish(struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     tierce__lock_drop(&d->lock);
     int rc = d->mark != NULL && !d->mark_failed ? d->vfs->ops->sync(d->vfs, d->mark) : 0;
     (void)rc; /* the mark is true even so; after a power cut it may cover less */
@@ -471,6 +495,7 @@ void *tierce__disk_journal_main(void *arg)
             (void)tierce__cond_wait(&d->journal_cond, &d->lock, at);
         }
     }
+    TIERCE_DASSERT(d->committing.count == 0);
     d->journal_ended = true;
     tierce__cond_broadcast(&d->ended_cond);
     tierce__lock_drop(&d->lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "core/chunk/header.h"
@@ -159,6 +160,7 @@ static bool has_a_right_head(struct tierce__disk *d, uint64_t length, uint8_t *p
             XXH3_64bits(page, PAGE) == c->head_sum)
             return true;
     }
+    TIERCE_DASSERT(*seen <= HEADS_MAX);
     return false;
 }
 

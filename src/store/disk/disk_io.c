@@ -24,12 +24,15 @@ struct tierce__store_req *tierce__disk_req_of(struct tierce__list *node)
 void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__store_req *put)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(put->op == TIERCE__STORE_PUT && !tierce__list_empty(tierce__disk_by_key(put)));
+    TIERCE_DASSERT(d->queued_put_bytes >= put->object_bytes);
     tierce__list_remove(tierce__disk_by_key(put));
     d->queued_put_bytes -= put->object_bytes;
 }
 
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__store_req *req, int status)
 {
+    TIERCE_DASSERT(tierce__list_empty(&req->node));
     req->status = status;
     tierce__list_push_back(finished, &req->node);
 }
@@ -57,6 +60,7 @@ static void xfer_done(struct tierce__vfs_io *io)
 {
     struct tierce__disk *d = io->arg;
     struct tierce__disk_xfer *x = TIERCE__CONTAINER_OF(io, struct tierce__disk_xfer, io);
+    TIERCE_DASSERT(x->op->flying > 0 && tierce__list_empty(&x->node));
     tierce__list_push_back(&d->returned, &x->node);
 }
 
@@ -96,6 +100,10 @@ void tierce__disk_io_fini(struct tierce__disk *d)
 static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
                    struct tierce__list *finished, struct tierce__list *spent)
 {
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(op->flying == 0 && op->issued == op->length);
+    TIERCE_DASSERT(d->get_op != op && d->put_op != op);
+    TIERCE_DASSERT(!op->is_put || d->table.chunks[op->slot].state == TIERCE__DISK_WRITING);
     if (op->is_put && op->status == 0 && op->sync_epoch != d->sync_epoch)
         op->status = -EIO; /* a sync failed while the bytes were on their way */
     if (op->is_put && op->status == 0 && d->table.chunks[op->slot].cancelled)
@@ -105,6 +113,7 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
     if (op->status < 0 && op->status > -5000)
         d->stats.errors++;
     if (op->is_put) {
+        TIERCE_DASSERT(d->active_put_bytes >= op->length);
         d->active_put_bytes -= op->length;
         if (op->status == 0)
             tierce__disk_publish(d, op->slot);
@@ -115,6 +124,7 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
     } else {
         tierce__disk_unhold(d, op->slot);
     }
+    TIERCE_DASSERT(op->req != NULL || d->abandoned > 0);
     if (op->req == NULL)
         d->abandoned--;
     if (op->req != NULL && !op->is_put && op->status == 0) {
@@ -134,6 +144,7 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
 
 static void stop_issuing(struct tierce__disk *d, struct tierce__disk_op *op)
 {
+    TIERCE_DASSERT(op->issued <= op->length);
     if (d->get_op == op)
         d->get_op = NULL;
     if (d->put_op == op)
@@ -148,8 +159,10 @@ static void take_in(struct tierce__disk *d, struct tierce__list *finished,
         struct tierce__disk_xfer *x =
             TIERCE__CONTAINER_OF(d->returned.next, struct tierce__disk_xfer, node);
         struct tierce__disk_op *op = x->op;
+        TIERCE_DASSERT(op->flying > 0 && x->io.is_write == op->is_put);
         tierce__list_remove(&x->node);
         tierce__list_push_back(&d->free_xfers, &x->node);
+        TIERCE_DASSERT(x->io.is_write ? d->writes_flying > 0 : d->reads_flying > 0);
         if (x->io.is_write)
             d->writes_flying--;
         else
@@ -202,6 +215,7 @@ static void abandon(struct tierce__disk *d, struct sweep *s, struct tierce__disk
 {
     op->req = NULL;
     d->abandoned++;
+    TIERCE_DASSERT(d->abandoned <= 2 * d->io_depth + 2);
     if (op->is_put && !s->cancel)
         return;
     if (op->status == 0)
@@ -219,6 +233,7 @@ static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
                       .now = tierce__now_ns(),
                       .next = TIERCE__DEADLINE_NEVER,
                       .cancel = d->cancel};
+    tierce__lock_assert_held(&d->lock);
     if (s.now < d->next_deadline && !s.cancel)
         return;
     expire_list(&s, &d->gets);
@@ -244,6 +259,8 @@ static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__sto
                                       uint32_t slot, uint64_t offset, uint64_t length)
 {
     TIERCE_ASSERT(!tierce__list_empty(&d->free_ops));
+    TIERCE_ASSERT(offset <= req->buf->bytes && length <= req->buf->bytes - offset);
+    TIERCE_ASSERT(offset + length <= d->table.chunks[slot].object_bytes);
     struct tierce__disk_op *op =
         TIERCE__CONTAINER_OF(d->free_ops.next, struct tierce__disk_op, node);
     tierce__list_remove(&op->node);
@@ -265,6 +282,7 @@ static void start_get(struct tierce__disk *d, struct tierce__store_req *req,
 {
     uint32_t slot = tierce__disk_find(d, req->keys);
     uint64_t end;
+    TIERCE_DASSERT(d->get_op == NULL && req->op == TIERCE__STORE_GET);
     if (slot == TIERCE__INDEX_NONE || !tierce__add_ok(&end, req->offset, req->length) ||
         end > d->table.chunks[slot].object_bytes) {
         tierce__disk_finish(finished, req, TIERCE_E_MISS);
@@ -282,6 +300,7 @@ static void start_get(struct tierce__disk *d, struct tierce__store_req *req,
  * writes: 0.88 to 0.91 of the bare loop, 2026-11. */
 static void evict_ahead(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(tierce__space_used(d->space) <= d->data_cap);
     uint64_t left = d->data_cap - tierce__space_used(d->space);
     if (left < tierce__disk_evict_batch(d) / 2 && d->limbo_bytes == 0 && tierce__disk_evict(d, 0))
         tierce__disk_want_commit(d, true);
@@ -313,6 +332,7 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
     if (rc < 0)
         return rc == TIERCE_E_LIMIT ? TIERCE_E_FULL : rc;
     uint64_t end = *offset + bytes;
+    TIERCE_DASSERT(end <= d->data_cap);
     if (end <= d->allocated) {
         if (end + d->grow_bytes / 2 > d->allocated && blocked == 0)
             tierce__disk_want_growth(d, end);
@@ -363,6 +383,7 @@ static int claim_place(struct tierce__disk *d, struct tierce__store_req *req, ui
         tierce__space_give(d->space, offset, req->object_bytes);
         return TIERCE_E_FULL;
     }
+    TIERCE_DASSERT(d->table.chunks[*slot].state == TIERCE__DISK_NONE);
     struct tierce__disk_chunk *c = &d->table.chunks[*slot];
     *c = (struct tierce__disk_chunk){.offset = offset,
                                      .object_bytes = req->object_bytes,
@@ -394,6 +415,7 @@ static struct tierce__disk_op *writer_of(struct tierce__disk *d, uint32_t slot)
 
 bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__store_req *req)
 {
+    tierce__lock_assert_held(&d->lock);
     if (!req->needs_parent || req->parent == NULL)
         return false;
     uint32_t slot = tierce__index_find(d->table.index, req->parent);
@@ -407,6 +429,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     struct tierce__store_req *req = tierce__disk_req_of(d->puts.next);
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
     int rc = d->journal_error;
+    TIERCE_DASSERT(req->op == TIERCE__STORE_PUT && d->put_op == NULL);
     if (slot != TIERCE__INDEX_NONE &&
         (d->table.chunks[slot].doomed || d->table.chunks[slot].cancelled))
         return false; /* the old one has to leave first */
@@ -418,6 +441,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
             return false;
     } else if (slot != TIERCE__INDEX_NONE) {
         struct tierce__disk_op *writer = writer_of(d, slot);
+        TIERCE_DASSERT(writer != NULL || tierce__disk_is_visible(d, slot));
         tierce__list_remove(&req->node);
         tierce__disk_unqueued(d, req);
         if (writer != NULL)
@@ -433,6 +457,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
         tierce__disk_finish(finished, req, rc);
         return true;
     }
+    TIERCE_DASSERT(d->table.chunks[slot].state == TIERCE__DISK_WRITING);
     req->scratch[0] = 0; /* the reference is the op's now */
     d->active_put_bytes += req->object_bytes;
     d->put_op = new_op(d, req, slot, 0, req->object_bytes);
@@ -441,10 +466,12 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 
 static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tierce__list *batch)
 {
+    TIERCE_DASSERT(!tierce__list_empty(&d->free_xfers));
     struct tierce__disk_xfer *x =
         TIERCE__CONTAINER_OF(d->free_xfers.next, struct tierce__disk_xfer, node);
     tierce__list_remove(&x->node);
     uint64_t left = op->length - op->issued;
+    TIERCE_DASSERT(left > 0);
     x->op = op;
     x->io.file = d->data;
     x->io.is_write = op->is_put;
@@ -452,12 +479,15 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
     x->io.offset = op->file_offset + op->issued;
     /* A remainder of a few pages, such as after a header, does not get its own transfer. */
     x->io.length = left < d->io_bytes + d->io_bytes / 8 ? (uint32_t)left : d->io_bytes;
+    TIERCE_DASSERT(x->io.length > 0 && x->io.length <= left);
+    TIERCE_ASSERT(!op->is_put || x->io.offset + x->io.length <= d->data_cap);
     op->issued += x->io.length;
     op->flying++;
     if (op->is_put)
         d->writes_flying++;
     else
         d->reads_flying++;
+    TIERCE_DASSERT(d->reads_flying + d->writes_flying <= d->io_depth);
     d->reads_in_row = op->is_put ? 0 : d->reads_in_row + 1;
     if (op->issued == op->length)
         stop_issuing(d, op);
@@ -468,6 +498,7 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
 static bool may_write(const struct tierce__disk *d)
 {
     bool reads = d->get_op != NULL || d->reads_flying > 0 || !tierce__list_empty(&d->gets);
+    TIERCE_DASSERT(d->writes_flying <= d->io_depth);
     return d->writes_flying < (reads ? (d->io_depth + 1) / 2 : d->io_depth);
 }
 
@@ -503,6 +534,7 @@ static bool plan_write(struct tierce__disk *d, struct tierce__list *finished,
  * transfer is a write. */
 static void plan(struct tierce__disk *d, struct tierce__list *finished, struct tierce__list *batch)
 {
+    tierce__lock_assert_held(&d->lock);
     while (!tierce__list_empty(&d->free_xfers)) {
         bool write_is_due = d->reads_in_row >= READS_IN_ROW;
         bool went_on = write_is_due && plan_write(d, finished, batch);
@@ -518,6 +550,7 @@ static void submit_batch(struct tierce__disk *d, struct tierce__list *batch)
     while (!tierce__list_empty(batch)) {
         struct tierce__disk_xfer *x =
             TIERCE__CONTAINER_OF(batch->next, struct tierce__disk_xfer, node);
+        TIERCE_DASSERT(x->op->flying > 0);
         tierce__list_remove(&x->node);
         d->vfs->ops->submit(d->vfs, &x->io);
     }
@@ -528,6 +561,7 @@ static void free_spent(struct tierce__disk *d, struct tierce__list *spent)
     while (!tierce__list_empty(spent)) {
         struct tierce__disk_op *op =
             TIERCE__CONTAINER_OF(spent->next, struct tierce__disk_op, node);
+        TIERCE_DASSERT(op->flying == 0 && tierce__list_empty(&op->followers));
         tierce__list_remove(&op->node);
         tierce__buf_release(op->buf);
         tierce__list_push_back(&d->free_ops, &op->node);
@@ -557,6 +591,9 @@ void *tierce__disk_io_main(void *arg)
         if (d->io_idle)
             tierce__cond_broadcast(&d->ended_cond);
         bool stop = d->io_stop && d->io_idle;
+        TIERCE_DASSERT(!d->io_idle ||
+                       (d->abandoned == 0 && d->active_put_bytes + d->queued_put_bytes == 0));
+        TIERCE_DASSERT(!d->io_idle || d->reads_flying + d->writes_flying == 0);
         d->polling = true;
         uint64_t deadline = d->next_deadline, room = d->allocated;
         bool tells_full = d->full_is_untold;

@@ -46,6 +46,7 @@ static uint32_t bytes_of(uint16_t kind)
 
 static void decode(struct tierce__journal_record *out, uint16_t kind, const uint8_t *at)
 {
+    TIERCE_DASSERT(bytes_of(kind) > 0);
     memset(out, 0, sizeof(*out));
     out->kind = (enum tierce__journal_kind)kind;
     out->key.ns = tierce__load_le32(at + 4);
@@ -81,6 +82,7 @@ static void decode(struct tierce__journal_record *out, uint16_t kind, const uint
 
 static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_record *record)
 {
+    TIERCE_DASSERT(bytes == bytes_of((uint16_t)record->kind));
     memset(at, 0, bytes);
     tierce__store_le16(at, (uint16_t)record->kind);
     tierce__store_le16(at + 2, (uint16_t)bytes);
@@ -148,6 +150,7 @@ static void read_records(struct tierce__journal_reader *r, const uint8_t *page,
 {
     struct tierce__journal_record record;
     uint32_t used = tierce__load_le32(page + AT_USED);
+    TIERCE_DASSERT(used <= ROOM);
     const uint8_t *at = page + HEAD;
     while (used > 0) {
         uint16_t kind = used >= 4 ? tierce__load_le16(at) : 0;
@@ -179,6 +182,7 @@ void tierce__journal_read(struct tierce__journal_reader *reader, const uint8_t *
             reader->missing_first = reader->end;
         reader->missing += reader->page - reader->end;
         reader->end = reader->page + 1;
+        TIERCE_DASSERT(reader->good + reader->missing == reader->end);
         read_records(reader, page, visit, arg);
     }
 }
@@ -214,6 +218,7 @@ int tierce__journal_probe(struct tierce__vfs *vfs, struct tierce__vfs_file *file
         /* The first page that is good; nearly always the first. */
         uint64_t n = probe.page == 0 ? 1 : last - probe.page;
         n = n < READ_PAGES ? n : READ_PAGES;
+        TIERCE_DASSERT(n > 0 && n <= READ_PAGES);
         rc = vfs->ops->read(vfs, file, pages, (size_t)n * PAGE, probe.page * PAGE);
         for (uint64_t i = 0; rc == 0 && i < n && probe.good == 0; i++)
             tierce__journal_read(&probe, pages + i * PAGE, 1, ignore_record, NULL);
@@ -358,6 +363,7 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
 {
     TIERCE_ASSERT(journal->file == NULL);
     journal->file = file;
+    TIERCE_DASSERT(pages <= INT64_MAX / PAGE);
     journal->epoch = epoch;
     journal->capacity = capacity;
     journal->pages = pages;
@@ -369,6 +375,7 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
 
 static void end_page(struct tierce__journal *j)
 {
+    TIERCE_ASSERT(j->filled < BUFFER_PAGES && j->used <= ROOM);
     uint8_t *page = j->buffer + (size_t)j->filled * PAGE;
     memset(page, 0, HEAD);
     memset(page + HEAD + j->used, 0, ROOM - j->used);
@@ -386,6 +393,7 @@ static void end_page(struct tierce__journal *j)
 
 static int write_pages(struct tierce__journal *j)
 {
+    TIERCE_DASSERT(j->filled <= BUFFER_PAGES);
     int rc =
         j->vfs->ops->write(j->vfs, j->file, j->buffer, (size_t)j->filled * PAGE, j->pages * PAGE);
     if (rc < 0)
@@ -394,11 +402,13 @@ static int write_pages(struct tierce__journal *j)
     j->filled = 0;
     if (j->length < j->pages)
         j->length = j->pages;
+    TIERCE_DASSERT(j->pages <= j->length);
     return 0;
 }
 
 static bool is_named(const struct tierce__journal *j, uint32_t number)
 {
+    TIERCE_DASSERT(j->named_count <= TIERCE__JOURNAL_NAMED_MAX);
     for (uint32_t i = j->named_count; i-- > 0;)
         if (j->named[i] == number)
             return true;
@@ -410,6 +420,7 @@ static void place(struct tierce__journal *j, const struct tierce__journal_record
 {
     uint32_t bytes = bytes_of((uint16_t)record->kind);
     TIERCE_ASSERT(bytes > 0 && j->used + bytes <= ROOM);
+    TIERCE_DASSERT(j->filled < BUFFER_PAGES);
     encode(j->buffer + (size_t)j->filled * PAGE + HEAD + j->used, bytes, record);
     j->used += bytes;
 }
@@ -453,6 +464,7 @@ int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max)
     uint64_t to = from + EXTEND_PAGES < pages_max ? from + EXTEND_PAGES : pages_max;
     if (from <= journal->length || to <= from)
         return 0;
+    TIERCE_DASSERT(to - from <= EXTEND_PAGES);
     int rc = journal->vfs->ops->write(journal->vfs, journal->file, zeroes,
                                       (size_t)(to - from) * PAGE, from * PAGE);
     if (rc < 0)
@@ -467,5 +479,6 @@ int tierce__journal_commit(struct tierce__journal *journal)
     if (journal->used > 0 || (journal->filled == 0 && journal->pages == 0))
         end_page(journal);
     int rc = journal->filled > 0 ? write_pages(journal) : 0;
+    TIERCE_DASSERT(rc < 0 || (journal->filled == 0 && journal->used == 0));
     return rc < 0 ? rc : journal->vfs->ops->sync(journal->vfs, journal->file);
 }

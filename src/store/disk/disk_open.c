@@ -78,6 +78,8 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
         opts->queue_bytes != 0 ? opts->queue_bytes : at_most(cap / 4, 256ULL << 20);
     d->evict_bytes = d->data_cap < EVICT_CAP_MIN ? 0 : at_most(d->data_cap / 64, EVICT_BYTES_MAX);
     d->grow_bytes = at_most(tierce__round_up(d->data_cap / 16, PAGE), GROW_BYTES_MAX);
+    TIERCE_DASSERT(d->data_cap % PAGE == 0 && d->grow_bytes % PAGE == 0);
+    TIERCE_DASSERT(d->data_cap + d->text_bytes_max < d->cap_bytes);
     d->io_depth = opts->io_depth != 0 ? opts->io_depth : 16;
     d->io_bytes = opts->io_bytes != 0 ? opts->io_bytes : 1u << 20;
     d->flush_interval_ms = opts->flush_interval_ms != 0 ? opts->flush_interval_ms : 1000;
@@ -223,6 +225,7 @@ static int claim_space(struct tierce__disk *d, struct replay *r, const uint32_t 
     int rc = 0;
     for (uint32_t i = tierce__index_count(d->table.index); i-- > 0 && rc != -ENOMEM;) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
+        TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE && c->reads == 0);
         bool good = c->offset + c->object_bytes <= file_length;
         if (good && r->reader.missing + r->lost > 0)
             good = head_is_right(d, c, page);
@@ -261,6 +264,7 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
                                                               .parent = parent_slot});
         tierce__siblings_add(d->siblings, slots[i], key, c->first_block);
         d->durable_count++;
+        TIERCE_DASSERT(d->durable_count <= tierce__index_count(d->table.index));
     }
 }
 
@@ -271,6 +275,7 @@ static void evict_surplus(struct tierce__disk *d, struct replay *r)
     while (tierce__index_count(d->table.index) > d->chunk_count_max &&
            d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+        TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE && d->durable_count > 0);
         d->policy->ops->remove(d->policy, slot, true);
         tierce__siblings_remove(d->siblings, slot);
         tierce__space_give(d->space, c->offset, c->object_bytes);
@@ -295,6 +300,7 @@ static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_lengt
         fill_policy(d, slots, count);
         evict_surplus(d, r);
         d->stats.chunks = tierce__index_count(d->table.index);
+        TIERCE_DASSERT(d->durable_count == d->stats.chunks);
     }
     tierce__free(slots);
     return rc;
@@ -318,6 +324,7 @@ static int resume_journal(struct tierce__disk *d, struct replay *r)
     for (uint32_t i = 0; i < TIERCE__DISK_NS_MAX; i++) {
         if (d->table.ns_of[i] == 0)
             continue;
+        TIERCE_DASSERT(d->table.ns_of[i] - 1 < TIERCE__DISK_NS_MAX);
         d->ns_numbers[d->table.ns_of[i] - 1] = i + 1;
         d->ns_count = i + 1;
     }
@@ -359,6 +366,7 @@ static int repair(struct tierce__disk *d, struct replay *r, uint64_t file_length
         file_length = d->data_cap;
     }
     d->allocated = file_length;
+    TIERCE_DASSERT(rc < 0 || d->allocated <= d->data_cap);
     if (rc == 0) {
         d->opening = ".";
         rc = d->vfs->ops->sync_folder(d->vfs, ".");
@@ -515,6 +523,8 @@ static void close_files(struct tierce__disk *d)
 
 void tierce__disk_free(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(tierce__list_empty(&d->gets) && tierce__list_empty(&d->puts));
+    TIERCE_DASSERT(tierce__list_empty(&d->flushes) && tierce__list_empty(&d->flushing));
     close_files(d);
     if (d->vfs != NULL)
         d->vfs->ops->destroy(d->vfs);

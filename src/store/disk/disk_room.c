@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log_repeat.h"
 #include "store/disk/disk_private.h"
@@ -37,6 +38,8 @@ bool tierce__disk_is_full_error(int rc)
 static uint64_t journal_reserve(const struct tierce__disk *d, uint64_t data_bytes)
 {
     uint64_t count = tierce__index_count(d->table.index);
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(tierce__space_used(d->space) >= tierce__disk_blocked(d));
     uint64_t used = tierce__space_used(d->space) - tierce__disk_blocked(d);
     uint64_t mean = count > 0 ? used / count : d->grow_least;
     uint64_t fits = mean > 0 ? data_bytes / mean : 0;
@@ -64,11 +67,13 @@ static uint64_t room_left(const struct tierce__disk *d, uint64_t reserve)
 
 uint64_t tierce__disk_blocked(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->blocked_from <= d->data_cap);
     return d->data_cap - d->blocked_from;
 }
 
 uint64_t tierce__disk_evict_batch(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->allocated <= d->data_cap);
     uint64_t share = d->allocated / 64;
     return d->evict_bytes < share ? d->evict_bytes : share;
 }
@@ -88,6 +93,7 @@ static bool block(struct tierce__disk *d)
 
 void tierce__disk_end_shrinking(struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     if (d->shrinking)
         d->shrinking = !block(d);
 }
@@ -136,6 +142,7 @@ struct growth {
 /* Makes the file longer; g->to is how long it is then. Without the lock. */
 static int allocate(struct tierce__disk *d, struct growth *g, uint64_t room)
 {
+    TIERCE_DASSERT(g->to > g->from);
     int rc = -ENOSPC;
     if (room != ROOM_IS_UNKNOWN && g->to - g->from > room)
         g->to = g->from + room;
@@ -152,6 +159,8 @@ static int allocate(struct tierce__disk *d, struct growth *g, uint64_t room)
  * full, 0: none. */
 static int settle_growth(struct tierce__disk *d, const struct growth *g, int rc)
 {
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(g->from == d->allocated);
     if (rc == 0 || rc == -EOPNOTSUPP) {
         unblock(d);
         /* Where nothing can be reserved, writes extend the file, and a full disk shows at them. */
@@ -176,6 +185,8 @@ void tierce__disk_grow(struct tierce__disk *d)
                        .was_blocked = d->blocked_from < d->data_cap};
     uint64_t reserve = journal_reserve(d, g.to);
     int rc = 0, news = 0;
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(d->grow_target != 0);
     tierce__lock_drop(&d->lock);
     uint64_t room = room_left(d, reserve);
     if (g.to > g.from)
@@ -189,6 +200,7 @@ void tierce__disk_grow(struct tierce__disk *d)
             " err=%s hint=\"the device fails; look for its errors in the kernel's log\"",
             d->folder, tierce_error_name(rc));
     tierce__lock_take(&d->lock);
+    TIERCE_DASSERT(d->grow_target != 0);
     d->grow_target = 0;
     if (g.from == d->allocated)
         news = settle_growth(d, &g, rc);
@@ -222,6 +234,7 @@ void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end)
         end = d->allocated + regrow_step(d);
     d->grow_least = end < d->data_cap ? end : d->data_cap;
     d->grow_target = end + d->grow_bytes < d->data_cap ? end + d->grow_bytes : d->data_cap;
+    TIERCE_DASSERT(d->grow_least <= d->grow_target && d->grow_target <= d->data_cap);
     tierce__cond_signal(&d->journal_cond);
 }
 
@@ -231,6 +244,7 @@ void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end)
 static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted)
 {
     uint64_t end = wanted;
+    tierce__lock_assert_held(&d->lock);
     for (uint32_t slot = 0; slot < d->table.slot_count; slot++) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
         uint64_t last = c->offset + c->object_bytes;
@@ -245,6 +259,7 @@ static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted)
 /* Evicts chunks beyond `end`, as far as limbo has room. Returns the end that came of it. */
 static uint64_t evict_beyond(struct tierce__disk *d, uint64_t end)
 {
+    tierce__lock_assert_held(&d->lock);
     for (uint32_t slot = 0; slot < d->table.slot_count; slot++) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
         uint64_t last = c->offset + c->object_bytes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/file.h"
 #include "store/disk/disk.h"
 #include "store/disk/disk_table.h"
@@ -10,6 +11,7 @@ static void fill_entry(struct tierce__disk_entry *out, const struct tierce__disk
                        uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &table->chunks[slot];
+    TIERCE_DASSERT(tierce__index_has(table->index, slot) && c->state == TIERCE__DISK_DURABLE);
     static const uint8_t none[TIERCE_HASH_BYTES];
     *out = (struct tierce__disk_entry){.key = *tierce__index_key(table->index, slot),
                                        .offset = c->offset,

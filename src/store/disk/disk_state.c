@@ -10,6 +10,8 @@
 static void list_push(struct tierce__disk *d, struct tierce__disk_slots *list, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_DASSERT(slot < d->table.slot_count);
+    TIERCE_DASSERT(c->state == TIERCE__DISK_DIRTY);
     c->next = TIERCE__NO_SLOT;
     c->prev = list->count > 0 ? list->tail : TIERCE__NO_SLOT;
     if (list->count > 0)
@@ -25,6 +27,11 @@ static void list_remove(struct tierce__disk *d, struct tierce__disk_slots *list,
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_ASSERT(list->count > 0);
+    TIERCE_DASSERT(list->bytes >= c->object_bytes);
+    TIERCE_DASSERT(c->prev != TIERCE__NO_SLOT ? d->table.chunks[c->prev].next == slot
+                                              : list->head == slot);
+    TIERCE_DASSERT(c->next != TIERCE__NO_SLOT ? d->table.chunks[c->next].prev == slot
+                                              : list->tail == slot);
     if (c->prev != TIERCE__NO_SLOT)
         d->table.chunks[c->prev].next = c->next;
     else
@@ -35,6 +42,7 @@ static void list_remove(struct tierce__disk *d, struct tierce__disk_slots *list,
         list->tail = c->prev;
     list->count--;
     list->bytes -= c->object_bytes;
+    TIERCE_DASSERT(list->count > 0 || list->bytes == 0);
 }
 
 /* ---- life of a chunk ------------------------------------------------------------------------- */
@@ -42,6 +50,7 @@ static void list_remove(struct tierce__disk *d, struct tierce__disk_slots *list,
 bool tierce__disk_is_visible(const struct tierce__disk *d, uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_DASSERT(slot < d->table.slot_count && c->state != TIERCE__DISK_NONE);
     return c->state != TIERCE__DISK_WRITING && !c->doomed;
 }
 
@@ -63,6 +72,7 @@ struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, ui
 {
     static const uint8_t none[TIERCE_HASH_BYTES];
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_DASSERT(c->state != TIERCE__DISK_NONE && c->state != TIERCE__DISK_WRITING);
     bool has_parent = memcmp(c->parent, none, sizeof(none)) != 0;
     return (struct tierce__tier_event){.admitted = true,
                                        .key = tierce__index_key(d->table.index, slot),
@@ -81,9 +91,11 @@ static void tell(struct tierce__disk *d, uint32_t slot, bool admitted, enum tier
                              d->table.chunks[slot].first_block);
         d->stats.chunks++;
     } else {
+        TIERCE_DASSERT(d->stats.chunks > 0);
         tierce__siblings_remove(d->siblings, slot);
         d->stats.chunks--;
     }
+    TIERCE_DASSERT(d->stats.chunks <= tierce__index_count(d->table.index));
     if (d->watch == NULL || d->closing)
         return;
     struct tierce__tier_event event = tierce__disk_describe(d, slot);
@@ -97,6 +109,7 @@ static void tell(struct tierce__disk *d, uint32_t slot, bool admitted, enum tier
 static void update_evictable(struct tierce__disk *d, uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_DASSERT(c->state != TIERCE__DISK_NONE);
     if (!c->doomed)
         d->policy->ops->set_evictable(d->policy, slot,
                                       c->state == TIERCE__DISK_DURABLE && c->reads == 0);
@@ -105,6 +118,7 @@ static void update_evictable(struct tierce__disk *d, uint32_t slot)
 void tierce__disk_hold(struct tierce__disk *d, uint32_t slot)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(tierce__disk_is_visible(d, slot));
     d->table.chunks[slot].reads++;
     d->reading_count++;
     update_evictable(d, slot);
@@ -113,6 +127,7 @@ void tierce__disk_hold(struct tierce__disk *d, uint32_t slot)
 void tierce__disk_unhold(struct tierce__disk *d, uint32_t slot)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(d->reading_count >= d->table.chunks[slot].reads);
     TIERCE_ASSERT(d->table.chunks[slot].reads > 0);
     d->table.chunks[slot].reads--;
     d->reading_count--;
@@ -124,6 +139,8 @@ void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    TIERCE_DASSERT(!c->doomed && !c->cancelled && c->reads == 0);
+    TIERCE_DASSERT(c->offset + c->object_bytes <= d->data_cap);
     c->state = TIERCE__DISK_DIRTY;
     c->seq = d->next_seq++;
     c->stored_s = tierce__wall_s();
@@ -139,6 +156,7 @@ void tierce__disk_abort(struct tierce__disk *d, uint32_t slot)
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    TIERCE_DASSERT(!c->doomed && c->reads == 0);
     d->policy->ops->remove(d->policy, slot, false);
     tierce__space_give(d->space, c->offset, c->object_bytes);
     tierce__disk_table_erase(&d->table, slot);
@@ -148,17 +166,21 @@ void tierce__disk_begin_commit(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
     TIERCE_ASSERT(d->committing.count == 0);
+    TIERCE_DASSERT(d->committing.bytes == 0);
     d->committing = d->dirty;
     d->dirty = (struct tierce__disk_slots){0};
     uint32_t slot = d->committing.head;
     for (uint32_t i = 0; i < d->committing.count; i++, slot = d->table.chunks[slot].next)
         d->table.chunks[slot].state = TIERCE__DISK_COMMITTING;
+    TIERCE_DASSERT(d->committing.count == 0 || slot == TIERCE__NO_SLOT);
 }
 
 static void set_all(struct tierce__disk *d, enum tierce__disk_state state)
 {
+    TIERCE_DASSERT(state == TIERCE__DISK_DURABLE || state == TIERCE__DISK_DIRTY);
     while (d->committing.count > 0) {
         uint32_t slot = d->committing.head;
+        TIERCE_DASSERT(d->table.chunks[slot].state == TIERCE__DISK_COMMITTING);
         list_remove(d, &d->committing, slot);
         d->table.chunks[slot].state = (uint8_t)state;
         if (state == TIERCE__DISK_DIRTY) {
@@ -172,14 +194,18 @@ static void set_all(struct tierce__disk *d, enum tierce__disk_state state)
 void tierce__disk_settle(struct tierce__disk *d, uint64_t limbo_mark)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(limbo_mark <= d->limbo_tail);
     d->durable_count += d->committing.count;
     set_all(d, TIERCE__DISK_DURABLE);
+    TIERCE_DASSERT(d->durable_count <= tierce__index_count(d->table.index));
     for (; d->limbo_head < limbo_mark; d->limbo_head++) {
         const struct tierce__disk_limbo *l = &d->limbo[d->limbo_head % d->limbo_room];
         if (l->slot != TIERCE__NO_SLOT) {
+            TIERCE_DASSERT(d->table.chunks[l->slot].state == TIERCE__DISK_LEAVING);
             d->table.chunks[l->slot].state = TIERCE__DISK_FORGOTTEN;
             continue;
         }
+        TIERCE_DASSERT(d->limbo_bytes >= l->object_bytes);
         tierce__space_give(d->space, l->offset, l->object_bytes);
         d->limbo_bytes -= l->object_bytes;
     }
@@ -189,6 +215,7 @@ void tierce__disk_retry_later(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
     set_all(d, TIERCE__DISK_DIRTY);
+    TIERCE_DASSERT(d->committing.count == 0);
 }
 
 void tierce__disk_drop_unsynced(struct tierce__disk *d)
@@ -201,12 +228,15 @@ void tierce__disk_drop_unsynced(struct tierce__disk *d)
     for (size_t i = 0; i < 2; i++) {
         while (lists[i]->count > 0) {
             uint32_t slot = lists[i]->head;
+            TIERCE_DASSERT(d->table.chunks[slot].state == TIERCE__DISK_DIRTY ||
+                           d->table.chunks[slot].state == TIERCE__DISK_COMMITTING);
             list_remove(d, lists[i], slot);
             d->table.chunks[slot].state = TIERCE__DISK_FORGOTTEN;
             if (!d->table.chunks[slot].doomed)
                 tierce__disk_doom(d, slot, TIERCE__LEFT_LOST);
         }
     }
+    TIERCE_DASSERT(d->dirty.count == 0 && d->committing.count == 0);
     tierce__disk_reap(d);
 }
 
@@ -216,6 +246,7 @@ void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_
 {
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_DASSERT(slot < d->table.slot_count);
     bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
     TIERCE_ASSERT(tierce__disk_is_visible(d, slot));
     if (!c->hidden)
@@ -229,6 +260,7 @@ void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_
 void tierce__disk_hide(struct tierce__disk *d, uint32_t slot)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(tierce__disk_is_visible(d, slot));
     if (tierce__disk_is_served(d, slot))
         tell(d, slot, false, TIERCE__LEFT_VERSION);
     d->table.chunks[slot].hidden = true;
@@ -238,6 +270,7 @@ size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_o
                           uint32_t to)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(from <= to && to <= d->table.slot_count);
     size_t served = 0;
     for (uint32_t slot = from; slot < to; slot++) {
         struct tierce__disk_chunk *c = &d->table.chunks[slot];
@@ -257,6 +290,8 @@ size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_o
 
 static bool limbo_has_room(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->limbo_head <= d->limbo_tail &&
+                   d->limbo_tail - d->limbo_head <= d->limbo_room);
     return d->limbo_tail - d->limbo_head < d->limbo_room;
 }
 
@@ -268,6 +303,8 @@ static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
     const struct tierce__key *key = tierce__index_key(d->table.index, slot);
     uint32_t place = (uint32_t)(d->limbo_tail % d->limbo_room);
     uint64_t *newest = &d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
+    TIERCE_DASSERT(limbo_has_room(d) && *newest <= d->limbo_tail);
+    TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE ? d->durable_count > 0 : c->recorded);
     d->limbo[place] = (struct tierce__disk_limbo){.key = *key,
                                                   .seq = c->seq,
                                                   .offset = c->offset,
@@ -287,6 +324,7 @@ static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
 static bool try_remove(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_DASSERT(c->doomed && c->state != TIERCE__DISK_WRITING);
     if (c->state == TIERCE__DISK_COMMITTING)
         return false;
     bool recorded = c->state == TIERCE__DISK_DURABLE || c->recorded;
@@ -304,11 +342,13 @@ static bool try_remove(struct tierce__disk *d, uint32_t slot)
     if (c->reads > 0)
         return false;
     if (c->state == TIERCE__DISK_LEAVING) {
+        TIERCE_DASSERT(d->limbo[c->next].slot == slot);
         d->limbo[c->next].slot = TIERCE__NO_SLOT;
         d->limbo_bytes += c->object_bytes;
     } else { /* no journal knows it, so its space is free at once */
         tierce__space_give(d->space, c->offset, c->object_bytes);
     }
+    TIERCE_DASSERT(c->state == TIERCE__DISK_LEAVING || c->state == TIERCE__DISK_FORGOTTEN);
     c->hidden = false;
     c->doomed = false;
     tierce__disk_table_erase(&d->table, slot);
@@ -322,6 +362,7 @@ void tierce__disk_reap(struct tierce__disk *d)
     d->limbo_is_full = false;
     while (*link != TIERCE__NO_SLOT && !d->limbo_is_full) {
         uint32_t slot = *link, next = d->table.chunks[slot].doom_next;
+        TIERCE_DASSERT(slot < d->table.slot_count && d->table.chunks[slot].doomed);
         if (try_remove(d, slot))
             *link = next;
         else
@@ -339,6 +380,7 @@ bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__
     uint64_t next = d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
     while (next > d->limbo_head) {
         const struct tierce__disk_limbo *l = &d->limbo[(next - 1) % d->limbo_room];
+        TIERCE_DASSERT(next <= d->limbo_tail && l->before < next);
         if (tierce__key_equal(&l->key, key))
             return true;
         next = l->before;
@@ -350,10 +392,12 @@ bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
 {
     tierce__lock_assert_held(&d->lock);
     TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
+    TIERCE_DASSERT(d->table.chunks[slot].reads == 0);
     if (!limbo_has_room(d))
         return false;
     d->stats.evicted_chunks++;
     tierce__disk_doom(d, slot, TIERCE__LEFT_EVICTED);
+    TIERCE_DASSERT(d->doomed == slot);
     d->doomed = d->table.chunks[slot].doom_next;
     bool removed = try_remove(d, slot);
     TIERCE_ASSERT(removed);
@@ -370,6 +414,7 @@ bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
     uint32_t slot;
     while (freed < bytes && limbo_has_room(d) &&
            d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
+        TIERCE_DASSERT(slot < d->table.slot_count);
         freed += d->table.chunks[slot].object_bytes;
         bool evicted = tierce__disk_evict_slot(d, slot);
         TIERCE_ASSERT(evicted);
@@ -384,6 +429,7 @@ void tierce__disk_expire(struct tierce__disk *d)
     bool any = false;
     while (d->policy->ops->expired != NULL &&
            tierce__policy_expired(d->policy, tierce__now_ns(), &slot)) {
+        TIERCE_DASSERT(slot < d->table.slot_count);
         d->stats.evicted_chunks++;
         tierce__disk_doom(d, slot, TIERCE__LEFT_EXPIRED);
         any = true;
@@ -394,6 +440,7 @@ void tierce__disk_expire(struct tierce__disk *d)
 
 bool tierce__disk_will_free(const struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     return d->limbo_head < d->limbo_tail || d->dirty.count > 0 || d->committing.count > 0 ||
            d->reading_count > 0;
 }

@@ -73,6 +73,7 @@ static void apply_put(struct tierce__disk_table *t, const struct tierce__journal
         return;
     }
     struct tierce__disk_chunk *c = &t->chunks[slot];
+    TIERCE_DASSERT(slot < t->slot_count);
     *c = (struct tierce__disk_chunk){.seq = record->seq,
                                      .offset = record->offset,
                                      .object_bytes = record->object_bytes,
@@ -136,6 +137,8 @@ void tierce__disk_table_apply(void *arg, const struct tierce__journal_record *re
 
 void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot)
 {
+    TIERCE_DASSERT(table->chunks[slot].state != TIERCE__DISK_NONE &&
+                   table->chunks[slot].reads == 0);
     tierce__index_erase(table->index, slot);
     table->chunks[slot].state = TIERCE__DISK_NONE;
 }
@@ -198,6 +201,7 @@ int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,
         vfs->ops->close(vfs, file);
     }
     if (rc > 0) {
+        TIERCE_DASSERT(rc <= TIERCE__DISK_TEXT_MAX);
         text[rc] = '\0';
         int64_t found = strlen(text) == (size_t)rc
                             ? tierce__namespaces_intern(namespaces, digest, text)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -132,6 +133,7 @@ void tierce__disk_publish_text(struct tierce__disk *d, uint32_t id)
         rc = write_text(d, name, tmp, text);
     if (rc == 0) {
         tierce__lock_take(&d->lock);
+        TIERCE_DASSERT(d->text_bytes + bytes <= d->text_bytes_max);
         d->text_bytes += bytes;
         tierce__disk_count_written(d, bytes);
         tierce__lock_drop(&d->lock);

@@ -78,6 +78,7 @@ static struct memory *enter(struct tierce__tier *tier)
 /* The last access of a call to the tier. */
 static void leave(struct memory *memory)
 {
+    TIERCE_DASSERT(atomic_load(&memory->inside) > 0);
     tierce__lock_drop(&memory->lock);
     atomic_fetch_sub(&memory->inside, 1);
 }
@@ -98,7 +99,9 @@ static struct tierce__buf *buf_of(const struct memory *memory, uint32_t slot)
 /* An entry as one that was admitted. */
 static struct tierce__tier_event describe(const struct memory *memory, uint32_t slot)
 {
+    tierce__lock_assert_held(&memory->lock);
     const struct note *note = &memory->notes[slot];
+    TIERCE_DASSERT(tierce__index_has(memory->index, slot));
     return (struct tierce__tier_event){.admitted = true,
                                        .key = tierce__index_key(memory->index, slot),
                                        .parent = note->has_parent ? note->parent : NULL,
@@ -119,6 +122,7 @@ static void tell_left(const struct memory *memory, uint32_t slot, enum tierce__t
 static void note_entry(struct memory *memory, uint32_t slot, const struct tierce__store_req *req)
 {
     struct note *note = &memory->notes[slot];
+    TIERCE_DASSERT(req->object_bytes <= buf_of(memory, slot)->bytes);
     *note = (struct note){.object_bytes = req->object_bytes,
                           .token_start = req->token_start,
                           .block_count = req->block_count,
@@ -153,12 +157,14 @@ static struct tierce__policy_entry entry_of(const struct memory *memory,
  * reference. */
 static void await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(buf_of(memory, slot) == buf);
     atomic_store(&buf->awaited, true);
     memory->policy->ops->set_evictable(memory->policy, slot, false);
 }
 
 static void end_await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(buf_of(memory, slot) == buf);
     atomic_store(&buf->awaited, false);
     memory->policy->ops->set_evictable(memory->policy, slot, true);
 }
@@ -167,12 +173,15 @@ static void end_await(struct memory *memory, uint32_t slot, struct tierce__buf *
 static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *key,
                              const struct tierce__policy_entry *entry, struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(buf->pool == memory->pool);
+    TIERCE_DASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == 0);
     uint32_t slot = tierce__index_take(memory->index, key);
     TIERCE_ASSERT(slot < memory->slot_count);
     tierce__index_set_value(memory->index, slot, buf);
     memory->fresh[slot] = true;
     atomic_store_explicit(&buf->kept, slot + 1, memory_order_relaxed);
     tierce__buf_acquire(buf);
+    TIERCE_DASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) >= 2);
     memory->policy->ops->insert(memory->policy, slot, entry);
     /* The caller holds a reference too; the hook comes when it goes. */
     await(memory, slot, buf);
@@ -181,9 +190,12 @@ static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *ke
 
 static void show_entry(struct memory *memory, uint32_t slot, const struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(!tierce__index_has(memory->index, slot));
     tierce__index_show(memory->index, slot);
     memory->stats.chunks++;
     memory->stats.used_bytes += cost_of(buf_of(memory, slot));
+    TIERCE_DASSERT(memory->stats.chunks <= tierce__index_count(memory->index));
+    TIERCE_DASSERT(memory->stats.used_bytes <= memory->stats.cap_bytes);
     memory->stats.put_chunks++;
     memory->stats.put_bytes += req->object_bytes;
     note_entry(memory, slot, req);
@@ -197,6 +209,7 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
     struct tierce__buf *buf = buf_of(memory, slot);
     bool reserved = !tierce__index_has(memory->index, slot);
     bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
+    TIERCE_DASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == slot + 1);
     if (!reserved && memory->watch != NULL && !memory->closed)
         tell_left(memory, slot, left);
     memory->policy->ops->remove(memory->policy, slot, evicted);
@@ -205,6 +218,8 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
     atomic_store(&buf->awaited, false);
     if (!reserved) {
+        TIERCE_DASSERT(memory->stats.chunks > 0);
+        TIERCE_DASSERT(memory->stats.used_bytes >= cost_of(buf));
         memory->stats.chunks--;
         memory->stats.used_bytes -= cost_of(buf);
     }
@@ -215,6 +230,7 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
 static bool is_lent(struct memory *memory, uint32_t slot)
 {
     struct tierce__buf *buf = buf_of(memory, slot);
+    TIERCE_DASSERT(atomic_load(&buf->refs) >= 1);
     if (atomic_load(&buf->refs) == 1)
         return false;
     await(memory, slot, buf);
@@ -228,10 +244,12 @@ static bool is_lent(struct memory *memory, uint32_t slot)
 /* Evicts an entry without other references and returns the bytes that it freed. */
 static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__tier_left left)
 {
+    TIERCE_DASSERT(left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED);
     struct tierce__buf *buf = take_entry(memory, slot, left);
     TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
     memory->stats.evicted_chunks++;
     uint64_t freed = cost_of(buf);
+    TIERCE_DASSERT(freed > 0);
     /* Under the lock: it is the last reference, so no hook runs, and POOL comes after MEMORY. */
     tierce__buf_release(buf);
     return freed;
@@ -242,6 +260,7 @@ static uint64_t evict_one(struct memory *memory)
 {
     uint32_t slot;
     while (memory->policy->ops->victim(memory->policy, policy_now(memory), &slot)) {
+        TIERCE_DASSERT(slot < memory->slot_count);
         if (!is_lent(memory, slot))
             return evict_slot(memory, slot, TIERCE__LEFT_EVICTED);
     }
@@ -254,6 +273,7 @@ static void drop_expired(struct memory *memory)
     if (memory->policy->ops->expired == NULL)
         return;
     while (tierce__policy_expired(memory->policy, tierce__now_ns(), &slot)) {
+        TIERCE_DASSERT(slot < memory->slot_count);
         if (!is_lent(memory, slot))
             evict_slot(memory, slot, TIERCE__LEFT_EXPIRED);
     }
@@ -266,6 +286,7 @@ static bool settle_idle(struct memory *memory, struct tierce__buf *buf)
     if (kept == 0 || memory->closed || atomic_load(&buf->refs) != 1)
         return false;
     TIERCE_ASSERT(buf_of(memory, kept - 1) == buf);
+    TIERCE_DASSERT(buf->pool == memory->pool);
     bool shown = tierce__index_has(memory->index, kept - 1);
     if (shown)
         end_await(memory, kept - 1, buf);
@@ -306,18 +327,21 @@ static void lend_slots(struct memory *memory, struct tierce__store_req *req, con
     struct tierce__buf **bufs = req->bufs + req->lent;
     uint64_t before = *room;
     size_t lent = 0;
+    TIERCE_DASSERT(req->lent == req->found && req->lent + count <= req->key_count);
     for (size_t i = 0; i < count; i++) {
         bufs[i] = buf_of(memory, slots[i]);
         __builtin_prefetch(bufs[i], 1);
     }
     for (; lent < count && bufs[lent]->bytes <= *room; lent++)
         *room -= bufs[lent]->bytes;
+    TIERCE_DASSERT(*room <= before);
     lend(memory, bufs, lent, before - *room);
     req->lent += lent;
 }
 
 static void touch_slot(struct memory *memory, uint32_t slot, bool again, uint64_t now)
 {
+    TIERCE_DASSERT(slot < memory->slot_count);
     if (tierce__policy_hears(memory->policy, &memory->fresh[slot], again))
         memory->policy->ops->touch(memory->policy, slot, now);
 }
@@ -331,6 +355,7 @@ static int run_lookup(struct memory *memory, struct tierce__store_req *req)
         size_t left = req->key_count - req->found;
         size_t batch = left < KEY_BATCH ? left : KEY_BATCH;
         size_t got = tierce__index_find_prefix(memory->index, slots, req->keys + req->found, batch);
+        TIERCE_DASSERT(got <= batch);
         if (req->bufs != NULL && req->lent == req->found)
             lend_slots(memory, req, slots, got, &room);
         if (req->touches && req->lent == 1)
@@ -339,6 +364,7 @@ static int run_lookup(struct memory *memory, struct tierce__store_req *req)
         if (got < batch)
             break;
     }
+    TIERCE_DASSERT(req->lent <= req->found && req->found <= req->key_count);
     return 0;
 }
 
@@ -348,6 +374,7 @@ static int run_get(struct memory *memory, struct tierce__store_req *req)
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
     req->buf = buf_of(memory, slot);
+    TIERCE_DASSERT(atomic_load_explicit(&req->buf->kept, memory_order_relaxed) == slot + 1);
     lend(memory, &req->buf, 1, req->buf->bytes);
     await(memory, slot, req->buf);
     return 0;
@@ -379,6 +406,7 @@ static int run_put(struct memory *memory, struct tierce__store_req *req,
             entry.parent = tierce__index_find(memory->index, req->parent);
         slot = reserve_slot(memory, &req->keys[0], &entry, req->buf);
     }
+    TIERCE_DASSERT(buf_of(memory, slot) == req->buf);
     show_entry(memory, slot, req);
     return 0;
 }
@@ -390,6 +418,7 @@ static int run_siblings(const struct memory *memory, struct tierce__store_req *r
         tierce__siblings_find(memory->siblings, slots, TIERCE__SIBLINGS_MAX, &req->keys[0]);
     req->found = 0;
     for (size_t i = 0; i < got; i++) {
+        TIERCE_DASSERT(tierce__index_has(memory->index, slots[i]));
         const struct note *note = &memory->notes[slots[i]];
         struct tierce__key key = *tierce__index_key(memory->index, slots[i]), first = key;
         memcpy(first.hash, note->first_block, sizeof(first.hash));
@@ -397,6 +426,7 @@ static int run_siblings(const struct memory *memory, struct tierce__store_req *r
             req->siblings[req->found++] =
                 (struct tierce__sibling){key, note->object_bytes, note->block_count};
     }
+    TIERCE_DASSERT(req->found <= TIERCE__SIBLINGS_MAX);
     return 0;
 }
 
@@ -417,6 +447,7 @@ static int run_delete(struct memory *memory, struct tierce__store_req *req,
 static bool clear_some(struct memory *memory, struct tierce__store_req *req, uint32_t *cursor)
 {
     uint32_t left = CLEAR_BATCH, places = CLEAR_PLACES;
+    tierce__lock_assert_held(&memory->lock);
     for (; *cursor < memory->slot_count && left > 0 && places > 0; places--, (*cursor)++) {
         if (!tierce__index_has(memory->index, *cursor))
             continue;
@@ -433,6 +464,7 @@ static bool clear_some(struct memory *memory, struct tierce__store_req *req, uin
 static int run_clear(struct memory *memory, struct tierce__store_req *req)
 {
     uint32_t cursor = 0;
+    tierce__lock_assert_held(&memory->lock);
     req->found = 0;
     while (!memory->closed && clear_some(memory, req, &cursor)) {
         tierce__lock_drop(&memory->lock);
@@ -525,6 +557,8 @@ static struct tierce__buf *reserve_buf(struct memory *memory, const struct tierc
             return NULL;
     }
     entry.parent = find_parent(memory, what); /* now, as it may have been evicted */
+    TIERCE_DASSERT(buf->bytes >= what->bytes);
+    TIERCE_DASSERT(entry.parent == TIERCE__NO_SLOT || entry.parent < memory->slot_count);
     reserve_slot(memory, what->key, &entry, buf);
     return buf;
 }
@@ -576,6 +610,7 @@ static bool memory_scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t pl
                         tierce__tier_watch_fn *fn, void *arg)
 {
     struct memory *memory = enter(tier);
+    TIERCE_DASSERT(*cursor <= memory->slot_count);
     for (; *cursor < memory->slot_count && places > 0; places--, (*cursor)++) {
         if (!tierce__index_has(memory->index, *cursor))
             continue;
@@ -591,6 +626,7 @@ static bool memory_scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t pl
 
 static void destroy_parts(struct memory *memory)
 {
+    TIERCE_DASSERT(atomic_load(&memory->inside) == 0);
     memory->magic = 0;
     if (memory->policy != NULL)
         memory->policy->ops->destroy(memory->policy);
@@ -614,6 +650,8 @@ static bool memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
         if (buf_of(memory, slot) != NULL)
             tierce__buf_release(take_entry(memory, slot, TIERCE__LEFT_DELETED));
     }
+    TIERCE_DASSERT(tierce__index_count(memory->index) == 0);
+    TIERCE_DASSERT(memory->stats.chunks == 0 && memory->stats.used_bytes == 0);
     leave(memory);
     tierce__pool_clear_keeper(memory->pool);
     while (atomic_load(&memory->inside) != 0)
