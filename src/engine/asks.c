@@ -51,6 +51,8 @@ static struct ask *ask_of(struct tierce__list *node)
 /* Under the lock. */
 static void release(struct ask *ask)
 {
+    tierce__lock_assert_held(&ask->engine->asks.lock);
+    TIERCE_DASSERT(ask->refs > 0);
     if (--ask->refs == 0)
         tierce__free(ask);
 }
@@ -59,6 +61,7 @@ static void end(struct ask *ask, int status)
 {
     struct tierce__asks *asks = &ask->engine->asks;
     tierce__lock_take(&asks->lock);
+    TIERCE_DASSERT(!ask->is_over && asks->count > 0);
     tierce__list_remove(&ask->node);
     asks->count--;
     ask->is_over = true;
@@ -73,6 +76,7 @@ static void answered(struct tierce__store_req *req);
 /* Queries the keys from `first` on. */
 static void submit(struct ask *ask, size_t first, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(first <= ask->count);
     ask->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
                                           .deadline_ns = deadline_ns,
                                           .done = answered,
@@ -89,6 +93,7 @@ static bool becomes_patient(struct ask *ask)
 {
     struct tierce__asks *asks = &ask->engine->asks;
     tierce__lock_take(&asks->lock);
+    TIERCE_DASSERT(!ask->is_over);
     bool becomes = !ask->is_patient;
     ask->is_patient = true;
     tierce__cond_broadcast(&asks->changed);
@@ -100,6 +105,7 @@ static void answered(struct tierce__store_req *req)
 {
     struct ask *ask = req->arg;
     size_t first = (size_t)(req->keys - ask->keys) + req->found;
+    TIERCE_DASSERT(first <= ask->count);
     tierce__storage_note(ask->engine, ask->level, req);
     if (req->status == TIERCE_E_DEADLINE && becomes_patient(ask))
         submit(ask, first, tierce__ask_patience(ask->engine));
@@ -117,6 +123,7 @@ uint64_t tierce__ask_patience(const struct tierce_engine *engine)
 /* The query in progress that contains this key, or NULL. Under the lock. */
 static struct ask *find_ask(struct tierce__asks *asks, size_t level, const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&asks->lock);
     TIERCE__LIST_FOR_EACH (it, &asks->list) {
         struct ask *ask = ask_of(it);
         for (size_t i = 0; ask->level == level && i < ask->count; i++) {
@@ -145,6 +152,7 @@ static struct ask *join_or_ask(struct tierce_engine *engine, size_t level,
     }
     if (ask != NULL)
         ask->refs++;
+    TIERCE_DASSERT(asks->count <= TIERCE__ASKS_MAX);
     tierce__lock_drop(&asks->lock);
     if (asks_now)
         submit(ask, 0, deadline_ns);
@@ -196,6 +204,7 @@ static bool recall_store(struct search *s, size_t level)
     size_t found = tierce__storage_recall(
         s->engine, level, s->keys + s->at, s->count - s->at,
         s->wanted->believes_old ? TIERCE__RECALL_OLD : TIERCE__RECALL_ONLY, &store->status);
+    TIERCE_DASSERT(found <= s->count - s->at);
     if (store->status == TIERCE_E_DEADLINE && store->failure < 0)
         store->status = store->failure;
     if (s->wanted->places != NULL)
@@ -238,6 +247,7 @@ static bool ask_stores(struct search *s)
 /* Whether a store has answered. Under the lock. */
 static bool any_over(const struct search *s)
 {
+    tierce__lock_assert_held(&s->engine->asks.lock);
     bool any = false;
     for (size_t level = 0; level < s->engine->level_count; level++)
         any |= s->stores[level].ask != NULL && s->stores[level].ask->is_over;
@@ -247,6 +257,7 @@ static bool any_over(const struct search *s)
 /* Whether a store's answer in part is still to come. Under the lock. */
 static bool any_due(const struct search *s)
 {
+    tierce__lock_assert_held(&s->engine->asks.lock);
     bool any = false;
     for (size_t level = 0; level < s->engine->level_count; level++) {
         const struct ask *ask = s->stores[level].ask;
@@ -258,6 +269,7 @@ static bool any_due(const struct search *s)
 /* Releases the references on queries: on completed ones, or on all. Under the lock. */
 static void take_answers(struct search *s, bool all)
 {
+    tierce__lock_assert_held(&s->engine->asks.lock);
     for (size_t level = 0; level < s->engine->level_count; level++) {
         struct store *store = &s->stores[level];
         if (store->ask == NULL || !(all || store->ask->is_over))
@@ -327,6 +339,7 @@ size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *w
         recall(&s);
     }
     end_search(&s);
+    TIERCE_DASSERT(s.at <= count);
     wanted->unasked = judge(&s);
     return s.at;
 }

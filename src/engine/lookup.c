@@ -35,6 +35,7 @@ static void count_lookup(const struct tierce_view *view, uint64_t from_block, ui
 static void end_line(struct tierce_engine *engine, struct tierce__line *line,
                      const struct tierce_found *found)
 {
+    TIERCE_DASSERT(found->memory_blocks <= found->blocks);
     uint64_t beyond_memory = found->blocks - found->memory_blocks;
     struct tierce__access_tier tiers[] = {
         {.name = engine->levels[0].tier->ops->name, .blocks = found->memory_blocks},
@@ -78,10 +79,12 @@ static int pin_prefix(struct lookup *l, const struct tierce__key *keys, size_t c
         size_t found =
             tierce__storage_lease_prefix(view->engine, keys, count, session->bufs,
                                          tierce__session_room(view, id), &session->count);
+        TIERCE_DASSERT(session->count <= found && found <= count);
         if (session->count > 0)
             l->in_memory = tierce__session_hold(session, keys, l->opts->pin_ms);
         else
             tierce__session_free(session);
+        TIERCE_DASSERT(l->in_memory <= found);
         l->refused = found > l->in_memory;
         tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(found - l->in_memory));
     }
@@ -94,6 +97,7 @@ static int pin_prefix(struct lookup *l, const struct tierce__key *keys, size_t c
 static void leave(const struct lookup *l, const uint8_t *places, size_t from, size_t to)
 {
     struct tierce_engine *engine = l->view->engine;
+    TIERCE_DASSERT(from <= to && l->found + to <= l->keys.count);
     tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
     tierce__count(engine, TIERCE__STAT_blocks_not_worth,
                   (int64_t)((to - from) * l->view->chunk_blocks));
@@ -115,6 +119,7 @@ static int find_more(struct lookup *l)
     if (l->levels == 1 && !l->refused)
         return 0; /* memory has been asked */
     size_t count = l->keys.count - l->found;
+    TIERCE_DASSERT(l->found < l->keys.count);
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
@@ -123,8 +128,10 @@ static int find_more(struct lookup *l)
         .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns,
         .places = places};
     size_t there = tierce__storage_search_until(engine, &search, l->keys.keys + l->found, count);
+    TIERCE_DASSERT(there <= count);
     l->unasked = search.unasked;
     size_t worth = tierce__cost_limit(l->view, places, there);
+    TIERCE_DASSERT(worth <= there);
     l->not_worth = worth < there;
     if (l->not_worth)
         leave(l, places, worth, there);
@@ -139,6 +146,7 @@ static int find_more(struct lookup *l)
 static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit)
 {
     bool in_memory = hit->buf != NULL;
+    TIERCE_DASSERT(!in_memory || hit->level == 0);
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) == 0) {
         tierce__buf_release(hit->buf);
     } else if (in_memory && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf,
@@ -161,6 +169,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     if (!tierce__sibling_pays(l->view, &hit, &want))
         return;
     bool in_memory = keep_sibling(l, &hit);
+    TIERCE_DASSERT(hit.blocks > want.from);
     if (!in_memory && only_memory(l))
         return;
     out->blocks = (uint64_t)l->found * l->view->chunk_blocks + hit.blocks;
@@ -173,6 +182,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
 /* In bypass: finds only blocks that the engine holds itself, and pins nothing. */
 static int find_nothing(const struct lookup *l, size_t first, struct tierce_found *out)
 {
+    TIERCE_DASSERT(first <= l->keys.count);
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
         tierce_unpin(l->view, l->opts->session);
     if (first < l->keys.count)
@@ -205,12 +215,14 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         l->in_memory = tierce__storage_find(engine, wanted, asked, 1, NULL);
     l->in_memory += first;
     l->found = l->in_memory;
+    TIERCE_DASSERT(l->in_memory <= l->keys.count);
     if (rc == 0 && !only_memory(l) && l->found < l->keys.count)
         rc = find_more(l);
     if (rc < 0)
         return rc;
     out->blocks = tierce__keys_blocks(&l->keys, l->view, l->found, l->to_block);
     out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
+    TIERCE_DASSERT(out->memory_blocks <= out->blocks);
     if (l->found == l->keys.count || l->not_worth)
         return 0;
     out->pending = l->unasked.pending;

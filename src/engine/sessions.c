@@ -22,6 +22,7 @@ static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
 /* Under the lock. */
 static struct tierce__session *find_session(const struct tierce_view *view, uint64_t id)
 {
+    tierce__lock_assert_held(&view->engine->lock);
     TIERCE__LIST_FOR_EACH (it, bin_of(view->engine, id)) {
         struct tierce__session *s = TIERCE__CONTAINER_OF(it, struct tierce__session, node);
         if (s->id == id && s->view == view)
@@ -42,6 +43,8 @@ bool tierce__view_has_pins(const struct tierce_view *view, uint64_t session)
 /* The bytes that a session may pin after its earlier pins have ended. Under the lock. */
 static uint64_t room_beside(const struct tierce_engine *engine, const struct tierce__session *old)
 {
+    tierce__lock_assert_held(&engine->lock);
+    TIERCE_DASSERT(old == NULL || engine->pinned_bytes >= old->bytes);
     uint64_t max = engine->settings.pin_bytes_max;
     uint64_t others = engine->pinned_bytes - (old != NULL ? old->bytes : 0);
     return others < max ? max - others : 0;
@@ -59,6 +62,9 @@ uint64_t tierce__session_room(struct tierce_view *view, uint64_t id)
 /* Under the lock. */
 static void unlink_session(struct tierce_engine *engine, struct tierce__session *session)
 {
+    tierce__lock_assert_held(&engine->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&session->node));
+    TIERCE_DASSERT(engine->pinned_bytes >= session->bytes && engine->session_count > 0);
     tierce__list_remove(&session->node);
     engine->pinned_bytes -= session->bytes;
     engine->session_count--;
@@ -70,6 +76,7 @@ static void shorten(struct tierce__session *session, uint64_t room)
     size_t count = session->count;
     while (count > 0 && session->bytes > room)
         session->bytes -= session->bufs[--count]->bytes;
+    TIERCE_DASSERT(count > 0 || session->bytes == 0);
     tierce__bufs_release(session->bufs + count, session->count - count);
     session->count = count;
 }
@@ -97,6 +104,7 @@ size_t tierce__session_hold(struct tierce__session *session, const struct tierce
     struct tierce_view *view = session->view;
     struct tierce_engine *engine = view->engine;
     struct tierce__session *old;
+    TIERCE_DASSERT(session->count <= session->count_max && session->bytes == 0);
     memcpy(session->keys, keys, session->count * sizeof(*keys));
     session->deadline_ns = tierce__deadline_in_ms(pin_ms > 0 ? pin_ms : engine->settings.pin_ms);
     for (size_t i = 0; i < session->count; i++)
@@ -127,6 +135,7 @@ size_t tierce__session_hold(struct tierce__session *session, const struct tierce
 /* The session of an id, made if there is none; NULL for no memory. Under the lock. */
 static struct tierce__session *have_session(struct tierce_view *view, uint64_t id)
 {
+    tierce__lock_assert_held(&view->engine->lock);
     struct tierce__session *session = find_session(view, id);
     if (session != NULL)
         return session;
@@ -143,6 +152,7 @@ static struct tierce__session *have_session(struct tierce_view *view, uint64_t i
 /* Room for one more buffer. Under the lock. */
 static bool grow_session(struct tierce__session *session)
 {
+    tierce__lock_assert_held(&session->view->engine->lock);
     if (session->count < session->count_max)
         return true;
     size_t max = session->count_max * 2 + 16;
@@ -155,6 +165,7 @@ static bool grow_session(struct tierce__session *session)
         return false;
     session->bufs = bufs;
     session->count_max = max;
+    TIERCE_DASSERT(session->count < session->count_max);
     return true;
 }
 
@@ -195,6 +206,8 @@ struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t 
 /* Under the lock, so that referenced buffers cannot be freed meanwhile. */
 static bool copy_session(struct tierce__session *copy, const struct tierce__session *of)
 {
+    tierce__lock_assert_held(&of->view->engine->lock);
+    TIERCE_DASSERT(of->count <= of->count_max);
     copy->keys = tierce__calloc(of->count, sizeof(*copy->keys));
     copy->bufs = tierce__calloc(of->count, sizeof(*copy->bufs));
     if (copy->keys == NULL || copy->bufs == NULL)
@@ -226,6 +239,7 @@ void tierce__session_free(struct tierce__session *session)
 {
     if (session == NULL)
         return;
+    TIERCE_DASSERT(session->count <= session->count_max);
     if (session->bufs != NULL)
         tierce__bufs_release(session->bufs, session->count);
     tierce__free(session->bufs);
@@ -269,10 +283,12 @@ static struct tierce__use *have_use(struct tierce_view *view, uint64_t id)
     size_t at = 0;
     while (at + 1 < TIERCE__USE_WAYS && (set[at].id != id || set[at].view != view))
         at++;
+    TIERCE_DASSERT(at < TIERCE__USE_WAYS);
     if (set[at].id == id && set[at].view == view)
         use = set[at];
     memmove(set + 1, set, at * sizeof(*set));
     set[0] = use;
+    TIERCE_DASSERT(set[0].id == id && set[0].view == view);
     return set;
 }
 
@@ -300,6 +316,7 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
     uint64_t now = tierce__keys_blocks(keys, view, count, UINT64_MAX);
     tierce__lock_take(&engine->lock);
     struct tierce__use *use = have_use(view, id);
+    TIERCE_DASSERT(use->id == id);
     uint64_t before = use->blocks;
     use->blocks = now > before ? now : before;
     tierce__lock_drop(&engine->lock);

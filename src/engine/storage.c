@@ -23,6 +23,7 @@ static void apply_change(struct tierce_engine *engine, size_t index,
                          enum tierce__health_change change, int status)
 {
     const struct tierce__level *level = &engine->levels[index];
+    TIERCE_DASSERT(index > 0 && index < TIERCE__TIERS_MAX);
     if (change == TIERCE__HEALTH_LOST) {
         tierce__fetches_abandon(engine, index);
         tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
@@ -48,6 +49,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t level,
                           const struct tierce__store_req *req)
 {
     struct tierce__level *r = &engine->levels[level];
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
     if (level == 0 || is_forgetting(req) || req->recalled)
         return;
     if (tierce__health_is_unanswered(&r->health, req))
@@ -63,6 +65,7 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t level,
                             struct tierce__store_req *req)
 {
     struct tierce__level *r = &engine->levels[level];
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
     /* Memory has no device that could fail, and a deletion does not use one. */
     bool pass = level == 0 || is_forgetting(req) || tierce__health_pass(&r->health, req);
     if (pass)
@@ -139,6 +142,8 @@ struct tierce__written {
  * the order of writing, in which a prefix is older than its suffix. */
 static void leave_written(struct tierce__written *written)
 {
+    TIERCE_DASSERT(written == NULL ||
+                   atomic_load_explicit(&written->left, memory_order_relaxed) > 0);
     /* acq_rel: the last sees what the store wrote. */
     if (written == NULL || atomic_fetch_sub_explicit(&written->left, 1, memory_order_acq_rel) > 1)
         return;
@@ -158,6 +163,7 @@ static void note_put(struct tierce_engine *engine, int status)
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
+    TIERCE_DASSERT((d->held == NULL && d->written == NULL) || d->req.op == TIERCE__STORE_PUT);
     if (d->req.op == TIERCE__STORE_PUT && status < 0)
         tierce__why_refused(engine, d->level, &d->chunk.key, status);
     leave_written(d->written);
@@ -167,6 +173,7 @@ static void free_detached(struct detached *d, int status)
         tierce__buf_release(d->req.buf);
     tierce__buf_release(d->held);
     tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&d->node) && d->number <= engine->unattended_made);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__STORE_PUT)
         note_put(engine, status);
@@ -178,6 +185,7 @@ static void free_detached(struct detached *d, int status)
 static void detached_done(struct tierce__store_req *req)
 {
     struct detached *d = req->arg;
+    TIERCE_DASSERT(req == &d->req);
     tierce__storage_note(d->engine, d->level, req);
     if (d->held != NULL && req->status == 0)
         tierce__tails_end(d->engine, d->level, &d->chunk, d->held);
@@ -187,6 +195,7 @@ static void detached_done(struct tierce__store_req *req)
 static void submit_detached(struct detached *d)
 {
     struct tierce_engine *engine = d->engine;
+    TIERCE_DASSERT(d->level < TIERCE__TIERS_MAX);
     d->req.done = detached_done;
     d->req.arg = d;
     tierce__lock_take(&engine->lock);
@@ -214,6 +223,7 @@ struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t
 void tierce__storage_sample(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key, uint64_t bytes)
 {
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     struct detached *d = tierce__calloc(1, sizeof(*d));
     struct tierce__buf *buf = tierce__storage_alloc(engine, bytes);
     if (d == NULL || buf == NULL) {
@@ -278,6 +288,7 @@ void tierce__storage_probe(struct tierce_engine *engine)
 static size_t ask_prefix(struct tierce_engine *engine, size_t level, const struct tierce__key *keys,
                          size_t count, struct tierce__store_req *with, int *status)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     if (!tierce__health_serves(&engine->levels[level].health)) {
         tierce__storage_try(engine, level, keys);
         *status = TIERCE_E_DOWN;
@@ -321,6 +332,7 @@ static size_t search_level(struct tierce_engine *engine, struct tierce__search *
     struct tierce__store_req with = {.deadline_ns = part->deadline_ns};
     part->unasked = (struct tierce__unasked){.level = level};
     size_t found = ask_prefix(engine, level, keys, count, &with, &part->unasked.status);
+    TIERCE_DASSERT(found <= count);
     if (part->places != NULL)
         memset(part->places, (int)level, found);
     return found;
@@ -332,6 +344,7 @@ static size_t search_part(struct tierce_engine *engine, struct tierce__search *p
                           const struct tierce__key *keys, size_t count)
 {
     size_t first = *level;
+    TIERCE_DASSERT(first < engine->level_count);
     if (!engine->levels[first].health.shared || part->asks_anew) {
         *level = first + 1;
         return search_level(engine, part, first, keys, count);
@@ -366,6 +379,8 @@ size_t tierce__storage_search_until(struct tierce_engine *engine, struct tierce_
             if (part.places != NULL)
                 part.places += at;
             size_t found = search_part(engine, &part, &level, keys + at, count - at);
+            TIERCE_DASSERT(found <= count - at);
+            TIERCE_DASSERT(level <= engine->level_count);
             if (part.unasked.status < 0)
                 search->unasked = part.unasked;
             else if (found > 0)
@@ -380,6 +395,7 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
                             size_t count, size_t level_limit, uint8_t *places)
 {
     struct tierce__unasked unasked;
+    TIERCE_DASSERT(level_limit <= engine->level_count);
     return tierce__storage_search(engine, (1u << level_limit) - 1, keys, count, places, &unasked);
 }
 
@@ -416,6 +432,7 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t level,
                                 struct tierce__sibling *siblings, const struct tierce__key *first,
                                 uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     if (finds_nothing(engine) || !tierce__health_serves(&engine->levels[level].health))
         return 0;
     struct waiter w = {.req = {.op = TIERCE__STORE_SIBLINGS,
@@ -481,6 +498,7 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                             const struct tierce__buf *before)
 {
     struct tierce__tier *memory = engine->levels[0].tier;
+    TIERCE_DASSERT(chunk->object_bytes > 0);
     return memory->ops->reserve(
         memory, &(struct tierce__reserve){.key = &chunk->key,
                                           .parent = chunk->has_parent ? &chunk->parent : NULL,
@@ -491,6 +509,7 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
 void tierce__storage_fill_put(struct tierce__store_req *req,
                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(chunk->object_bytes <= buf->bytes);
     req->op = TIERCE__STORE_PUT;
     req->deadline_ns = TIERCE__DEADLINE_NEVER;
     req->keys = &chunk->key;
@@ -509,6 +528,7 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     struct waiter w = {0};
     tierce__storage_fill_put(&w.req, chunk, buf);
     int rc = ask(engine, 0, &w);
+    TIERCE_DASSERT(w.req.found <= 1);
     if (rc == 0 && w.req.found > 0)
         return 1;
     if (rc == 0)
@@ -529,6 +549,7 @@ int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era
                         const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     struct waiter w = {0};
+    TIERCE_DASSERT(level < engine->level_count);
     tierce__storage_fill_put(&w.req, chunk, buf);
     if (!tierce__era_enter(engine, era))
         return TIERCE_E_CANCELLED;
@@ -591,6 +612,8 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t levels,
             d->held = buf;
         }
         d->written = writes->levels[level];
+        TIERCE_DASSERT(d->written == NULL ||
+                       atomic_load_explicit(&d->written->left, memory_order_relaxed) > 0);
         if (d->written != NULL)
             atomic_fetch_add_explicit(&d->written->left, 1, memory_order_relaxed);
         submit_detached(d);
@@ -602,6 +625,8 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t levels,
 static void drop(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                  enum tierce__store_op op, enum tierce__tier_left left, bool proved_wrong)
 {
+    TIERCE_DASSERT(op == TIERCE__STORE_DELETE || op == TIERCE__STORE_HIDE);
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
     struct detached *d = tierce__calloc(1, sizeof(*d));
     bool ban = proved_wrong && level > 0;
     if (ban)
@@ -631,6 +656,7 @@ void tierce__storage_drop(struct tierce_engine *engine, size_t level, const stru
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
                                 const struct tierce__key *key, int why)
 {
+    TIERCE_DASSERT(why < 0 && level < engine->level_count);
     bool sum = why == TIERCE_E_CHECKSUM;
     tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
     tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
@@ -646,6 +672,8 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
 void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t levels,
                            const struct tierce__key *keys, size_t count, size_t used)
 {
+    TIERCE_DASSERT(first <= levels && levels <= engine->level_count);
+    TIERCE_DASSERT(used <= count);
     for (size_t level = first; level < levels; level++) {
         struct tierce__tier *tier = engine->levels[level].tier;
         tier->ops->touch(tier, keys, count, used);
@@ -667,6 +695,7 @@ void tierce__storage_delete(struct tierce_engine *engine, size_t level,
 
 static int flush(struct tierce_engine *engine, size_t level, uint64_t deadline_ns, bool removals)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     if ((engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
         return 0;
     struct waiter w = {
@@ -719,6 +748,7 @@ int tierce__storage_read_head(struct tierce_engine *engine, size_t level,
                               const struct tierce__key *key, struct tierce__buf *buf,
                               uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     struct waiter w = {.req = {.op = TIERCE__STORE_GET,
                                .deadline_ns = deadline_ns,
                                .keys = key,
@@ -742,10 +772,12 @@ int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
 /* Whether requests up to a number are under way. Under the lock. */
 static bool any_up_to(const struct tierce_engine *engine, uint64_t number)
 {
+    tierce__lock_assert_held(&engine->lock);
     if (tierce__list_empty(&engine->unattended))
         return false;
     const struct detached *oldest =
         TIERCE__CONTAINER_OF(engine->unattended.next, struct detached, node);
+    TIERCE_DASSERT(oldest->number <= engine->unattended_made);
     return oldest->number <= number;
 }
 

@@ -77,6 +77,7 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t lev
                                         const struct tierce__buf *before)
 {
     uint32_t count = shape->segment_count;
+    TIERCE_DASSERT(count > 0 && level > 0 && level < engine->level_count);
     struct tierce__fetch *fetch =
         tierce__calloc(1, sizeof(*fetch) + count * sizeof(fetch->segments[0]));
     if (fetch == NULL)
@@ -98,6 +99,7 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t lev
     uint64_t start = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t end = shape->segment_end[i];
+        TIERCE_DASSERT(end > start);
         fetch->segments[i].fetch = fetch;
         fetch->segments[i].req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
                                                             .done = segment_done,
@@ -109,11 +111,14 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t lev
                                                             .length = end - start};
         start = end;
     }
+    TIERCE_DASSERT(start == fetch->buf->bytes);
     return fetch;
 }
 
 static void free_fetch(struct tierce__fetch *fetch)
 {
+    TIERCE_DASSERT(fetch->reading == 0 && tierce__list_empty(&fetch->waiters));
+    TIERCE_DASSERT(tierce__list_empty(&fetch->node));
     tierce__buf_release(fetch->buf);
     tierce__cond_fini(&fetch->changed);
     tierce__free(fetch);
@@ -123,6 +128,7 @@ static void free_fetch(struct tierce__fetch *fetch)
  * after dropping the lock. Under the lock. */
 static bool is_over(struct tierce__fetch *fetch)
 {
+    tierce__lock_assert_held(lock_of(fetch));
     if (fetch->reading > 0 || !tierce__list_empty(&fetch->waiters))
         return false;
     tierce__list_remove(&fetch->node);
@@ -133,6 +139,7 @@ static bool is_over(struct tierce__fetch *fetch)
 
 static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&engine->fetches.lock);
     TIERCE__LIST_FOR_EACH (it, &engine->fetches.bins[bin_of(key)]) {
         struct tierce__fetch *fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
         if (tierce__key_equal(&fetch->key, key))
@@ -143,6 +150,7 @@ static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const stru
 
 static bool is_banned(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&engine->fetches.lock);
     TIERCE__LIST_FOR_EACH (it, &engine->fetches.bans[bin_of(key)]) {
         const struct tierce__fetch_ban *ban =
             TIERCE__CONTAINER_OF(it, struct tierce__fetch_ban, node);
@@ -159,6 +167,7 @@ static bool waiter_with(struct tierce_engine *engine, struct tierce__fetch_waite
 {
     tierce__lock_take(&engine->fetches.lock);
     struct tierce__fetch *fetch = find_fetch(engine, key);
+    TIERCE_DASSERT(fresh == NULL || tierce__list_empty(&fresh->node));
     if (fetch != NULL) {
         tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
     } else if (fresh != NULL) {
@@ -205,6 +214,7 @@ bool tierce__fetch_leave(struct tierce__fetch_waiter *waiter)
         return true;
     struct tierce__lock *lock = lock_of(fetch);
     tierce__lock_take(lock);
+    TIERCE_DASSERT(!tierce__list_empty(&waiter->node));
     tierce__list_remove(&waiter->node);
     bool called = waiter->called;
     waiter->fetch = NULL;
@@ -221,6 +231,7 @@ bool tierce__fetch_leave(struct tierce__fetch_waiter *waiter)
 static uint64_t latest_deadline(const struct tierce__fetch *fetch)
 {
     uint64_t latest = 0;
+    tierce__lock_assert_held(lock_of(fetch));
     TIERCE__LIST_FOR_EACH (it, &fetch->waiters) {
         const struct tierce__fetch_waiter *waiter =
             TIERCE__CONTAINER_OF(it, struct tierce__fetch_waiter, node);
@@ -234,6 +245,7 @@ static uint64_t latest_deadline(const struct tierce__fetch *fetch)
 static bool claim(struct tierce__fetch *fetch, struct segment *segment)
 {
     uint64_t deadline_ns = latest_deadline(fetch);
+    TIERCE_DASSERT(segment->fetch == fetch);
     bool idle = segment->state == SEGMENT_IDLE;
     bool late = segment->state == SEGMENT_LATE && deadline_ns > segment->req.deadline_ns;
     if (fetch->status < 0 || (!idle && !late))
@@ -241,6 +253,7 @@ static bool claim(struct tierce__fetch *fetch, struct segment *segment)
     segment->state = SEGMENT_READING;
     segment->req.deadline_ns = deadline_ns;
     fetch->reading++;
+    TIERCE_DASSERT(fetch->reading <= fetch->segment_count);
     atomic_fetch_add_explicit(&fetch->bytes_asked, segment->req.length, memory_order_relaxed);
     return true;
 }
@@ -248,6 +261,8 @@ static bool claim(struct tierce__fetch *fetch, struct segment *segment)
 /* Fails the fetch: its bytes are not used, and it cannot be joined. Under the lock. */
 static void fail(struct tierce__fetch *fetch, int status)
 {
+    tierce__lock_assert_held(lock_of(fetch));
+    TIERCE_DASSERT(status < 0);
     tierce__list_remove(&fetch->node);
     if (fetch->status == 0)
         fetch->status = status;
@@ -262,8 +277,10 @@ static void fail(struct tierce__fetch *fetch, int status)
 static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
 {
     bool late = false;
+    tierce__lock_assert_held(lock_of(fetch));
     for (uint32_t i = 0; i < fetch->segment_count; i++)
         late |= fetch->segments[i].state == SEGMENT_LATE;
+    TIERCE_DASSERT(fetch->here + fetch->reading <= fetch->segment_count);
     tierce__list_init(told);
     if (fetch->status == 0 && !late && fetch->here < fetch->segment_count)
         return 0;
@@ -284,6 +301,7 @@ static void tell(struct tierce__list *told, int status)
     while (!tierce__list_empty(told)) {
         struct tierce__fetch_waiter *waiter =
             TIERCE__CONTAINER_OF(told->next, struct tierce__fetch_waiter, told);
+        TIERCE_DASSERT(waiter->called);
         tierce__list_remove(&waiter->told);
         waiter->settled(waiter->arg, status);
     }
@@ -297,10 +315,14 @@ static void answer(struct segment *segment, int status)
     struct tierce_engine *engine = fetch->engine;
     bool again = false;
     tierce__lock_take(lock_of(fetch));
+    TIERCE_DASSERT(segment->state == SEGMENT_READING && fetch->reading > 0);
+    TIERCE_DASSERT(atomic_load_explicit(&fetch->bytes_asked, memory_order_relaxed) >=
+                   segment->req.length);
     fetch->reading--;
     atomic_fetch_sub_explicit(&fetch->bytes_asked, segment->req.length, memory_order_relaxed);
     if (status == 0) {
         fetch->here++;
+        TIERCE_DASSERT(fetch->here <= fetch->segment_count);
         atomic_store_explicit(&segment->state, SEGMENT_HERE, memory_order_release);
     } else {
         segment->state = SEGMENT_LATE;
@@ -340,6 +362,7 @@ static void submit(struct segment *segment)
 
 static void ask(struct tierce__fetch *fetch, uint32_t index, bool ahead)
 {
+    TIERCE_DASSERT(index < fetch->segment_count);
     tierce__lock_take(lock_of(fetch));
     bool mine = claim(fetch, &fetch->segments[index]);
     if (mine)
@@ -358,6 +381,7 @@ static void ask_all(struct tierce__fetch *fetch, bool ahead)
 /* A segment, and the following ones that the tier reads in the same request. */
 static void ask_from(struct tierce__fetch *fetch, uint32_t index, uint64_t read_bytes)
 {
+    TIERCE_DASSERT(index < fetch->segment_count);
     uint64_t bytes = fetch->segments[index].req.length;
     ask(fetch, index, false);
     while (++index < fetch->segment_count &&
@@ -384,6 +408,7 @@ void tierce__fetch_read_all(struct tierce__fetch_waiter *waiter, tierce__fetch_s
     ask_all(fetch, true);
     struct tierce__list told;
     tierce__lock_take(lock_of(fetch));
+    TIERCE_DASSERT(!waiter->called);
     waiter->settled = settled;
     waiter->arg = arg;
     int outcome = settle(fetch, &told); /* perhaps all was answered already */
@@ -424,6 +449,7 @@ uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_waiter *waiter)
 void tierce__fetch_refuse(struct tierce__fetch_waiter *waiter, int why)
 {
     struct tierce__fetch *fetch = waiter->fetch;
+    TIERCE_DASSERT(why < 0);
     tierce__lock_take(lock_of(fetch));
     bool first = fetch->status == 0;
     fail(fetch, why);
@@ -441,6 +467,7 @@ static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, 
     struct tierce__fetch *fetch = NULL;
     struct tierce__list told;
     int outcome = 0;
+    TIERCE_DASSERT(level > 0 && level < TIERCE__TIERS_MAX);
     tierce__lock_take(&engine->fetches.lock);
     TIERCE__LIST_FOR_EACH (it, bin) {
         fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
@@ -489,6 +516,7 @@ void tierce__fetch_spoil(struct tierce__fetch_waiter *waiter)
 void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
                              size_t level, const struct tierce__key *key)
 {
+    TIERCE_DASSERT(level > 0 && level < TIERCE__TIERS_MAX);
     tierce__lock_take(&engine->fetches.lock);
     struct tierce__fetch *fetch = find_fetch(engine, key);
     if (fetch != NULL && fetch->level == level)
@@ -504,6 +532,7 @@ void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_
 void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban)
 {
     tierce__lock_take(&engine->fetches.lock);
+    TIERCE_DASSERT(!tierce__list_empty(&ban->node));
     tierce__list_remove(&ban->node);
     tierce__lock_drop(&engine->fetches.lock);
 }
@@ -527,6 +556,7 @@ void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
     }
     /* Forgotten only now, so that who does not find the fetch finds the chunk in memory. */
     tierce__lock_take(lock_of(fetch));
+    TIERCE_DASSERT(fetch->promotion == PROMOTION_RUNS);
     fetch->promotion = PROMOTION_DONE;
     tierce__list_remove(&fetch->node);
     bool spoiled = fetch->spoiled;

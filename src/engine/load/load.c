@@ -114,6 +114,7 @@ static void fail_if_over(struct tierce_load *load)
 /* Writes all layers of one chunk after the other, so that memory needs to hold few at a time. */
 static void load_through(struct tierce_load *load)
 {
+    TIERCE_DASSERT(load->loan->is_too_large);
     for (size_t i = 0; i < load->loan->count; i++) {
         if (!load->ops->take(load->loan, i)) {
             tierce__scatter_fail(&load->scatter, i);
@@ -133,6 +134,7 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
     if (layer != load->next_layer || layer >= load->view->part.layer_count)
         return TIERCE_E_ARGUMENT;
     load->next_layer++;
+    TIERCE_DASSERT(load->next_layer <= load->view->part.layer_count);
     if (load->loan->is_too_large) {
         if (layer == 0)
             load_through(load);
@@ -151,6 +153,7 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
     const struct tierce__scatter *scatter = &load->scatter;
     size_t blocks = scatter->to_block - scatter->from_block;
+    TIERCE_DASSERT(scatter->from_block <= scatter->to_block);
     bool complete = load->next_layer == load->view->part.layer_count;
     int64_t loaded = 0;
     if (origins != NULL)
@@ -158,6 +161,7 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
     for (size_t i = 0; complete && i < load->loan->count; i++) {
         load->loaded[i] = tierce__scatter_report(scatter, i, origins);
         loaded += load->loaded[i];
+        TIERCE_DASSERT((uint64_t)loaded <= blocks);
     }
     if (!complete)
         tierce__count(load->engine, TIERCE__STAT_blocks_failed, (int64_t)blocks);

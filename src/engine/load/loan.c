@@ -62,6 +62,7 @@ static struct own_loan *own(struct tierce__loan *loan)
 
 static const struct tierce__shape *shape_of(const struct own_loan *loan, size_t i)
 {
+    TIERCE_DASSERT(i < loan->base.count);
     switch (loan->base.lent[i].kind) {
     case TIERCE__LENT_FULL:
         return &loan->base.view->full;
@@ -76,12 +77,14 @@ static const struct tierce__shape *shape_of(const struct own_loan *loan, size_t 
 static const struct tierce__key *key_of(const struct own_loan *loan, size_t i)
 {
     const struct tierce__lent *lent = &loan->base.lent[i];
+    TIERCE_DASSERT(i < loan->base.count && lent->index < loan->keys.count);
     return lent->kind == TIERCE__LENT_SIBLING ? &loan->sibling_key : &loan->keys.keys[lent->index];
 }
 
 /* NULL: the chunk is not read from a slower tier. */
 static struct tierce__fetch_waiter *waiter_of(const struct own_loan *loan, size_t i)
 {
+    TIERCE_DASSERT(i < loan->base.count);
     bool is_taken = loan->waiters != NULL && loan->waiters[i].fetch != NULL;
     return is_taken ? &loan->waiters[i] : NULL;
 }
@@ -98,6 +101,7 @@ static inline void show(struct own_loan *loan, size_t i)
 {
     const struct tierce__buf *buf = loan->bufs[i];
     size_t level = loan->chunks[i].level;
+    TIERCE_DASSERT(buf == NULL || level < loan->engine->level_count);
     loan->base.lent[i].object = buf != NULL ? buf->data : NULL;
     loan->base.lent[i].here = buf != NULL && waiter_of(loan, i) == NULL;
     loan->base.lent[i].origin = level < loan->engine->level_count
@@ -107,6 +111,7 @@ static inline void show(struct own_loan *loan, size_t i)
 
 static void let_go(struct own_loan *loan, size_t i)
 {
+    TIERCE_DASSERT(i < loan->base.count);
     tierce__buf_release(loan->bufs[i]);
     loan->bufs[i] = NULL;
     if (loan->waiters != NULL)
@@ -127,6 +132,7 @@ static void pass(struct own_loan *loan, bool passes)
         atomic_fetch_add(&engine->passing, 1);
         return;
     }
+    TIERCE_DASSERT(atomic_load(&engine->passing) > 0);
     atomic_fetch_sub(&engine->passing, 1);
     tierce__pool_tell_room(engine->pool); /* who waits for the last one that passes looks again */
 }
@@ -155,6 +161,7 @@ static bool is_fetched(const struct own_loan *loan, size_t i)
 
 static void fail(struct own_loan *loan, size_t i)
 {
+    TIERCE_DASSERT(i < loan->base.count);
     loan->base.lent[i].failed = true;
 }
 
@@ -174,6 +181,7 @@ static uint64_t bytes_asked(const struct own_loan *loan)
 static uint32_t first_segment(const struct tierce__shape *shape, const struct tierce_part *part)
 {
     uint32_t first = part->first_layer > 0 ? shape->layer_segment[part->first_layer - 1] : 0;
+    TIERCE_DASSERT(first < shape->segment_count);
     return first > 0 ? first : 1;
 }
 
@@ -182,6 +190,7 @@ static uint32_t first_segment(const struct tierce__shape *shape, const struct ti
 static uint32_t segment_at(const struct tierce__shape *shape, const struct tierce_part *part,
                            uint32_t turn)
 {
+    TIERCE_DASSERT(turn < shape->segment_count);
     uint32_t segment = turn == 0 ? 0 : first_segment(shape, part) + turn - 1;
     return segment < shape->segment_count ? segment : segment - shape->segment_count + 1;
 }
@@ -190,6 +199,7 @@ static uint32_t segment_at(const struct tierce__shape *shape, const struct tierc
 static uint32_t turn_of(const struct tierce__shape *shape, const struct tierce_part *part,
                         uint32_t layer)
 {
+    TIERCE_DASSERT(layer < shape->geometry.layer_count);
     uint32_t segment = shape->layer_segment[layer], first = first_segment(shape, part);
     return segment < first ? 0 : segment - first + 1;
 }
@@ -199,6 +209,7 @@ void tierce__loan_ahead(struct tierce__loan *base, uint32_t layer)
     struct own_loan *loan = own(base);
     const struct tierce__shape *full = &loan->base.view->full;
     uint32_t last = loan->part.first_layer + loan->part.layer_count - 1;
+    TIERCE_DASSERT(layer <= last);
     uint32_t must =
         layer < last
             ? turn_of(full, &loan->part, layer + AHEAD_LAYERS < last ? layer + AHEAD_LAYERS : last)
@@ -224,6 +235,7 @@ void tierce__loan_ahead(struct tierce__loan *base, uint32_t layer)
 static struct tierce__buf *take_pinned(struct tierce__session *session, size_t *next,
                                        const struct tierce__key *key)
 {
+    TIERCE_DASSERT(session == NULL || *next <= session->count);
     for (size_t i = *next; session != NULL && i < session->count; i++) {
         if (!tierce__key_equal(&session->keys[i], key))
             continue;
@@ -247,6 +259,7 @@ static void pass_pinned(const struct tierce__session *session, size_t *next,
 static void join_fetch(struct own_loan *loan, size_t i)
 {
     struct chunk *chunk = &loan->chunks[i];
+    TIERCE_DASSERT(chunk->level > 0 && chunk->level < loan->engine->level_count);
     struct tierce__storage_chunk record;
     if (loan->waiters == NULL)
         loan->waiters = tierce__calloc(loan->base.count, sizeof(*loan->waiters));
@@ -294,6 +307,7 @@ static bool use_sibling(struct own_loan *loan, size_t i, struct tierce__session 
                                         .pinned = session,
                                         .deadline_ns = loan->soon_ns};
     tierce__sibling_find(loan->base.view, &hit, &want);
+    TIERCE_DASSERT(hit.blocks <= lent->to && hit.level < loan->engine->level_count);
     if (hit.blocks < blocks_min ||
         tierce__shape_init(&loan->sibling_shape, loan->base.view, hit.block_count) < 0) {
         tierce__buf_release(hit.buf);
@@ -324,6 +338,7 @@ static size_t take_all_pinned(struct own_loan *loan, struct tierce__session *ses
  * for the others, because a reservation evicts and must not evict wanted chunks. */
 static void lease_chunks(struct own_loan *loan, size_t count, struct tierce__session *session)
 {
+    TIERCE_DASSERT(count <= loan->base.count);
     size_t next = 0;
     for (size_t i = 0; i < count; i++) {
         if (loan->bufs[i] != NULL && session == NULL)
@@ -355,6 +370,7 @@ static void place_chunks(struct own_loan *loan, size_t count, struct tierce__ses
                          const uint8_t *places)
 {
     struct tierce_engine *engine = loan->engine;
+    TIERCE_DASSERT(count <= loan->base.count);
     if (loan->mode == TIERCE_MODE_BYPASS)
         count = take_all_pinned(loan, session);
     lease_chunks(loan, count, session);
@@ -396,8 +412,10 @@ static void list_chunks(struct own_loan *loan, uint64_t to_block)
         lent->bytes = shape->extent.object_bytes;
         lent->from = loan->from_block > first ? (uint32_t)(loan->from_block - first) : 0;
         lent->to = (uint32_t)((end < to_block ? end : (size_t)to_block) - first);
+        TIERCE_DASSERT(lent->from <= lent->to && lent->to <= lent->block_count);
         memcpy(lent->hash, loan->keys.keys[i].hash, TIERCE_HASH_BYTES);
     }
+    TIERCE_DASSERT(loan->base.count <= loan->keys.count);
 }
 
 /* Copies what the loan needs of the caller's chain, so that it may change after begin. */
@@ -536,6 +554,7 @@ static bool wait_for(struct own_loan *loan, size_t i, uint32_t layer)
 bool tierce__loan_wait(struct tierce__loan *base, size_t i, uint32_t layer)
 {
     struct own_loan *loan = own(base);
+    TIERCE_DASSERT(i < loan->base.count);
     bool there = !loan->base.lent[i].failed && loan->bufs[i] != NULL;
     if (there && waiter_of(loan, i) != NULL)
         there = wait_for(loan, i, layer);
@@ -563,6 +582,7 @@ uint32_t tierce__loan_ready(struct tierce__loan *base, uint32_t layer)
 static void refuse(struct tierce__loan *base, size_t i, int why)
 {
     struct own_loan *loan = own(base);
+    TIERCE_DASSERT(why < 0 && i < loan->base.count);
     struct tierce__fetch_waiter *waiter = waiter_of(loan, i);
     fail(loan, i);
     if (waiter != NULL)
@@ -575,6 +595,7 @@ static void refuse(struct tierce__loan *base, size_t i, int why)
 static void spoil(struct tierce__loan *base, size_t i)
 {
     struct own_loan *loan = own(base);
+    TIERCE_DASSERT(i < loan->base.count);
     struct tierce__fetch_waiter *waiter = waiter_of(loan, i);
     const struct tierce__key *key = key_of(loan, i);
     if (loan->chunks[i].spoiled)
@@ -606,6 +627,7 @@ static int check(const struct own_loan *loan, size_t i, struct tierce__chunk_inf
 void tierce__loan_look(struct tierce__loan *base, size_t i, bool cells_are_bad)
 {
     struct own_loan *loan = own(base);
+    TIERCE_DASSERT(i < loan->base.count);
     const struct tierce__lent *lent = &loan->base.lent[i];
     struct tierce__chunk_info got;
     if (lent->failed || lent->object == NULL)
@@ -621,6 +643,7 @@ void tierce__loan_skip(struct tierce__loan *base, size_t i)
 {
     struct own_loan *loan = own(base);
     fail(loan, i);
+    TIERCE_DASSERT(i < loan->base.count);
 }
 
 /* Promotes chunks that arrived completely from a slower tier to memory. */
@@ -640,6 +663,7 @@ static void promote(struct own_loan *loan, size_t i)
 static bool take_memory(struct own_loan *loan, size_t i)
 {
     size_t last = loan->base.count;
+    TIERCE_DASSERT(i < last);
     join_fetch(loan, i);
     while (loan->bufs[i] == NULL && --last > i) {
         struct chunk *other = &loan->chunks[last];
@@ -680,6 +704,7 @@ bool tierce__loan_take(struct tierce__loan *base, size_t i)
 {
     struct own_loan *loan = own(base);
     bool has_next = i + 1 < loan->base.count;
+    TIERCE_DASSERT(i < loan->base.count);
     if (loan->base.lent[i].failed)
         return false;
     if (loan->bufs[i] == NULL && !take_memory(loan, i) && !wait_for_memory(loan, i)) {
@@ -698,6 +723,7 @@ bool tierce__loan_take(struct tierce__loan *base, size_t i)
 void tierce__loan_return(struct tierce__loan *base, size_t i)
 {
     struct own_loan *loan = own(base);
+    TIERCE_DASSERT(i < loan->base.count);
     promote(loan, i);
     let_go(loan, i);
     while (++i < loan->base.count && loan->base.lent[i].failed)
@@ -728,6 +754,7 @@ void tierce__loan_count(const struct tierce_view *view, const struct tierce__len
                                   TIERCE__STAT_tokens_loaded_remote},
     };
     enum tierce_origin origin = lent->origin;
+    TIERCE_DASSERT(origin < sizeof(stats) / sizeof(stats[0]));
     tierce__count(engine, stats[origin].chunks, blocks > 0);
     tierce__count(engine, stats[origin].blocks, (int64_t)blocks);
     tierce__count(engine, stats[origin].bytes, (int64_t)(blocks * block_bytes));

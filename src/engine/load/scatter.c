@@ -33,6 +33,7 @@ static size_t first_block(const struct tierce__scatter *scatter, const struct ti
 static size_t blocks_of(const struct tierce__loan *loan, const struct tierce__lent *lent)
 {
     size_t full = loan->view->chunk_blocks;
+    TIERCE_DASSERT(lent->index * full <= loan->hash_count);
     size_t left = loan->hash_count - lent->index * full;
     switch (lent->kind) {
     case TIERCE__LENT_FULL:
@@ -48,6 +49,7 @@ static size_t blocks_of(const struct tierce__loan *loan, const struct tierce__le
 /* Whether an object has the length of a chunk of its blocks. */
 static bool is_as_long(const struct tierce_view *view, const struct tierce__lent *lent)
 {
+    TIERCE_DASSERT(lent->block_count > 0 && lent->block_count <= view->chunk_blocks);
     struct tierce__geometry geometry = view->full.geometry;
     struct tierce__extent extent = view->full.extent;
     int rc = 0;
@@ -99,6 +101,7 @@ int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_tr
                                         .from_block = (size_t)opts->from_block,
                                         .to_block = (size_t)opts->to_block,
                                         .keeps_headers = loan->over_ns != TIERCE__DEADLINE_NEVER};
+    TIERCE_DASSERT(scatter->from_block <= scatter->to_block);
     size_t blocks = scatter->to_block;
     int rc = 0;
     for (size_t i = 0; i < loan->count && rc == 0; i++)
@@ -138,6 +141,8 @@ void tierce__scatter_fini(struct tierce__scatter *scatter)
 void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
 {
     const struct tierce__lent *lent = &scatter->loan->lent[i];
+    TIERCE_DASSERT(i < scatter->count && lent->from <= lent->to);
+    TIERCE_ASSERT(first_block(scatter, lent) + lent->to <= scatter->to_block);
     scatter->moved[i].failed = true;
     memset(scatter->good + first_block(scatter, lent) + lent->from, 0, lent->to - lent->from);
 }
@@ -148,6 +153,7 @@ static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
     const struct tierce__lent *lent = &scatter->loan->lent[i];
     struct tierce__moved *moved = &scatter->moved[i];
     uint64_t bytes = shape_of(scatter, lent)->extent.header_bytes;
+    TIERCE_DASSERT(bytes <= lent->bytes);
     if (!scatter->keeps_headers)
         return lent->object;
     if (moved->header == NULL)
@@ -161,6 +167,7 @@ int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
 {
     const struct tierce__lent *lent = &scatter->loan->lent[i];
     const struct tierce__shape *shape = shape_of(scatter, lent);
+    TIERCE_DASSERT(i < scatter->count && !scatter->moved[i].failed);
     if (scatter->moved[i].header_good)
         return 0;
     const uint8_t *header = take_header(scatter, i);
@@ -190,6 +197,7 @@ static uint64_t first_cell(const struct tierce__scatter *scatter, const struct t
                            uint32_t of_chunk)
 {
     const struct tierce__shape *shape = shape_of(scatter, lent);
+    TIERCE_DASSERT(of_chunk < shape->geometry.layer_count);
     return shape->layer_offset[of_chunk] +
            (uint64_t)shape->geometry.cell_bytes[of_chunk] * lent->from;
 }
@@ -201,11 +209,17 @@ bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t l
     uint32_t of_chunk = scatter->view->part.first_layer + layer;
     uint64_t blocks = scatter->to_block - scatter->from_block;
     size_t block = first_block(scatter, lent) + lent->from;
+    TIERCE_DASSERT(scatter->moved[i].header_good && !scatter->moved[i].failed);
+    TIERCE_DASSERT(block >= scatter->from_block);
     uint8_t *header = scatter->keeps_headers ? scatter->moved[i].header : lent->object;
     struct tierce__cells cells = {.bytes = lent->object + first_cell(scatter, lent, of_chunk),
                                   .sums = tierce__chunk_sums(header, &shape->geometry, of_chunk) +
                                           lent->from,
                                   .count = lent->to - lent->from};
+    TIERCE_DASSERT(block + cells.count <= scatter->to_block);
+    TIERCE_DASSERT(first_cell(scatter, lent, of_chunk) +
+                       (uint64_t)cells.count * shape->geometry.cell_bytes[of_chunk] <=
+                   lent->bytes);
     struct tierce__row row = {.bytes = blocks * shape->geometry.cell_bytes[of_chunk]};
     if (i + 1 < scatter->count && lent[1].object != NULL)
         row.next = lent[1].object + first_cell(scatter, lent + 1, of_chunk);
@@ -221,6 +235,7 @@ uint32_t tierce__scatter_report(const struct tierce__scatter *scatter, size_t i,
 {
     const struct tierce__lent *lent = &scatter->loan->lent[i];
     uint32_t loaded = 0;
+    TIERCE_DASSERT(first_block(scatter, lent) + lent->to <= scatter->to_block);
     for (uint32_t b = lent->from; b < lent->to; b++) {
         size_t block = first_block(scatter, lent) + b;
         bool good = !scatter->moved[i].failed && scatter->good[block] != 0;
@@ -229,5 +244,6 @@ uint32_t tierce__scatter_report(const struct tierce__scatter *scatter, size_t i,
             origins[block - scatter->from_block] =
                 good ? (uint8_t)lent->origin : (uint8_t)TIERCE_ORIGIN_FAILED;
     }
+    TIERCE_DASSERT(loaded <= lent->to - lent->from);
     return loaded;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/load/sibling.h"
+#include "base/assert.h"
 #include "engine/own_tiers.h"
 
 #include <string.h>
@@ -23,6 +24,7 @@ void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_
         .levels = tierce__levels_of(view->engine, 0),
         .deadline_ns = tierce__deadline_in_ms(view->engine->settings.lookup_ms)};
     want->from = held < want->to ? (uint32_t)held : want->to;
+    TIERCE_DASSERT(want->from <= want->to && want->to <= view->chunk_blocks);
 }
 
 int tierce__sibling_check(const struct tierce_view *view, const struct tierce__shape *shape,
@@ -37,6 +39,7 @@ int tierce__sibling_check(const struct tierce_view *view, const struct tierce__s
     if (rc < 0)
         return rc;
     uint32_t same = tierce__chunk_common(object, &got, hashes, want->to);
+    TIERCE_DASSERT(same <= want->to);
     rc = tierce__chunk_match_first(object, &got, &info, hashes, same);
     if (rc == 0 && same == 0)
         rc = TIERCE_E_IDENTITY; /* a tier reports chunks that begin with the same block */
@@ -64,6 +67,7 @@ static void free_read(struct head_read *r)
 static void head_done(struct tierce__store_req *req)
 {
     struct head_read *r = req->arg;
+    TIERCE_DASSERT(req == &r->req);
     tierce__storage_note(r->engine, r->level, req);
     if (tierce__await_answer(&r->await))
         free_read(r);
@@ -72,6 +76,7 @@ static void head_done(struct tierce__store_req *req)
 static struct head_read *make_read(struct tierce_engine *engine, size_t level,
                                    const struct tierce__key *key, uint64_t bytes)
 {
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     struct head_read *r = tierce__calloc(1, sizeof(*r));
     if (r == NULL)
         return NULL;
@@ -122,6 +127,7 @@ static struct tierce__buf *head_of(struct tierce_view *view, size_t level,
                                    const struct tierce__sibling *candidate,
                                    const struct tierce__shape *shape, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(level < view->engine->level_count);
     if (level > 0)
         return read_head(view->engine, level, &candidate->key, shape->extent.header_bytes,
                          deadline_ns);
@@ -141,6 +147,7 @@ static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *
     struct tierce__shape shape = {.geometry = view->full.geometry};
     shape.geometry.block_count = candidate->block_count;
     uint32_t least = best->blocks > want->from ? best->blocks : want->from;
+    TIERCE_DASSERT(level < view->engine->level_count);
     if (candidate->block_count <= least || candidate->block_count > view->chunk_blocks ||
         tierce__chunk_extent(&shape.extent, &shape.geometry) < 0 ||
         shape.extent.object_bytes != candidate->object_bytes)
@@ -152,6 +159,7 @@ static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *
     if (same < 0)
         tierce__storage_quarantine(view->engine, level, &candidate->key, same);
     if (same > (int)least) {
+        TIERCE_DASSERT(same <= (int)want->to);
         tierce__buf_release(best->buf);
         *best = (struct tierce__sibling_hit){.key = candidate->key,
                                              .level = level,
@@ -180,6 +188,7 @@ static void try_pinned(const struct tierce_view *view, struct tierce__sibling_hi
     int same = tierce__sibling_check(view, &shape, want, key->hash, buf->data);
     if (same <= (int)best->blocks || same <= (int)want->from)
         return;
+    TIERCE_DASSERT(same <= (int)want->to);
     tierce__buf_acquire(buf);
     tierce__buf_release(best->buf);
     *best = (struct tierce__sibling_hit){
@@ -191,6 +200,7 @@ bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling
 {
     uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;
     uint64_t more = hit->blocks - want->from;
+    TIERCE_DASSERT(hit->blocks == 0 || hit->blocks > want->from);
     return hit->blocks > 0 && tierce__cost_pays(view, hit->level, block_bytes * hit->block_count,
                                                 more * view->full.geometry.block_tokens);
 }
@@ -223,6 +233,7 @@ void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *
             continue;
         struct tierce__sibling *list = found[level > 0];
         size_t count = tierce__storage_siblings(engine, level, list, &first, want->deadline_ns);
+        TIERCE_DASSERT(count <= TIERCE__SIBLINGS_MAX);
         if (level == 0)
             in_memory = count;
         for (size_t i = 0; i < count && out->blocks < want->to; i++) {
@@ -231,4 +242,5 @@ void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *
                 try_candidate(view, out, want, level, &list[i]);
         }
     }
+    TIERCE_DASSERT(out->blocks <= want->to);
 }

@@ -20,6 +20,7 @@
 
 static const struct tierce__shape *shape_of(const struct tierce_prefetch *p, size_t index)
 {
+    TIERCE_DASSERT(index < p->keys.count);
     return index < p->keys.full_count ? &p->view->full : &p->tail_shape;
 }
 
@@ -40,12 +41,14 @@ static void describe(const struct tierce_prefetch *p, size_t index,
 /* Chunks up to here are known to be somewhere and will be handed on, as far as one knows. */
 static size_t planned(const struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(p->gathered <= p->found && p->found <= p->keys.count);
     return p->found < p->plan_end ? p->found : p->plan_end;
 }
 
 static void add_ref(struct tierce_prefetch *p)
 {
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(p->refs > 0);
     p->refs++;
     tierce__lock_drop(tierce__prefetch_lock(p));
 }
@@ -71,10 +74,12 @@ static void give_room(struct tierce_prefetch *p, struct tierce__prefetch_chunk *
 /* Ends what a chunk holds. */
 static void let_go(struct tierce_prefetch *p, struct tierce__prefetch_chunk *chunk)
 {
+    TIERCE_DASSERT(chunk->prefetch == p);
     bool waiting = chunk->waiter.fetch != NULL;
     if (waiting && tierce__fetch_leave(&chunk->waiter)) {
         /* It was not settled and will not be. */
         tierce__lock_take(tierce__prefetch_lock(p));
+        TIERCE_DASSERT(p->refs > 1);
         p->refs--;
         tierce__lock_drop(tierce__prefetch_lock(p));
     }
@@ -104,6 +109,7 @@ static void stop_waiting(struct tierce_prefetch *p)
 /* Nothing follows the gathered chunks: a gap, or the end. */
 static void cut(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(p->gathered <= p->found && p->found <= p->keys.count);
     p->plan_end = p->gathered;
     stop_waiting(p);
     for (size_t i = p->gathered; i < p->found; i++)
@@ -134,6 +140,7 @@ static void lookup_done(struct tierce__store_req *req)
     struct tierce_prefetch *p = req->arg;
     tierce__storage_note(p->engine, p->asked_level, req);
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(!p->answered);
     p->answered = true;
     tierce__lock_drop(tierce__prefetch_lock(p));
     tierce__prefetch_go_on(p, true);
@@ -147,6 +154,7 @@ static void lookup_done(struct tierce__store_req *req)
  */
 static bool ask_level(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(!p->asking && p->found < p->keys.count && p->level < p->engine->level_count);
     uint64_t deadline_ns = p->patient ? tierce__ask_patience(p->engine)
                                       : tierce__deadline_in_ms(p->engine->settings.lookup_ms);
     const struct tierce__key *keys = p->keys.keys + p->found;
@@ -170,6 +178,7 @@ static bool ask_level(struct tierce_prefetch *p)
 /* Frozen, it brings nothing to memory, so that it only looks there. */
 static bool is_wanted(const struct tierce_prefetch *p, size_t level)
 {
+    TIERCE_DASSERT(level < p->engine->level_count);
     if (p->mode == TIERCE_MODE_BYPASS || (p->mode == TIERCE_MODE_FREEZE && level > 0))
         return false;
     return p->opts.tiers == 0 || (p->opts.tiers & (1u << p->engine->levels[level].origin)) != 0;
@@ -180,6 +189,7 @@ static bool is_wanted(const struct tierce_prefetch *p, size_t level)
 static bool plan_chunk(struct tierce_prefetch *p, size_t index)
 {
     struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    TIERCE_DASSERT(index < p->keys.count && chunk->state == TIERCE__PREFETCH_UNKNOWN);
     chunk->bytes = shape_of(p, index)->extent.object_bytes;
     if (index < p->plan_end && is_wanted(p, 0))
         chunk->buf = tierce__storage_lease(p->engine, &p->keys.keys[index]);
@@ -198,6 +208,7 @@ static bool plan_chunk(struct tierce_prefetch *p, size_t index)
     if (chunk->level == 0 && chunk->buf == NULL)
         return false; /* evicted since it was found */
     chunk->state = chunk->buf != NULL ? TIERCE__PREFETCH_HELD : TIERCE__PREFETCH_FOUND;
+    TIERCE_DASSERT(p->budget >= cost);
     p->budget -= cost;
     return true;
 }
@@ -209,6 +220,7 @@ static void take_answer(struct tierce_prefetch *p)
     uint64_t promised[TIERCE__TIERS_MAX] = {0};
     for (; p->found < end && plan_chunk(p, p->found); p->found++) {
         size_t level = p->chunks[p->found].level;
+        TIERCE_DASSERT(level < p->engine->level_count);
         promised[level] += blocks_of(p, p->found);
         p->shares[level].end = p->found + 1;
     }
@@ -225,6 +237,7 @@ static bool next_late(struct tierce_prefetch *p)
     if (p->late_levels == 0)
         return false;
     p->level = (size_t)__builtin_ctz(p->late_levels);
+    TIERCE_DASSERT(p->level < p->engine->level_count);
     p->late_levels &= p->late_levels - 1;
     p->patient = true;
     return true;
@@ -284,6 +297,7 @@ static void search(struct tierce_prefetch *p)
  * a later chunk has taken. */
 static void take_piece(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(p->piece_end <= p->found);
     for (; p->claimed < p->piece_end; p->claimed++) {
         struct tierce__prefetch_chunk *chunk = &p->chunks[p->claimed];
         if (chunk->state != TIERCE__PREFETCH_FOUND)
@@ -298,6 +312,7 @@ static void room_granted(void *arg)
 {
     struct tierce_prefetch *p = arg;
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(!p->granted);
     bool over = p->room_over;
     p->granted = !over;
     tierce__lock_drop(tierce__prefetch_lock(p));
@@ -323,12 +338,14 @@ static uint64_t next_piece(struct tierce_prefetch *p)
             break;
         units += chunk->bytes;
     }
+    TIERCE_DASSERT(p->piece_end <= planned(p) && units <= capacity);
     return units;
 }
 
 /* Takes room as far as it goes; false while the piece has to be waited for. */
 static bool claim_piece(struct tierce_prefetch *p, uint64_t units)
 {
+    TIERCE_DASSERT(!p->waiting && units <= p->engine->prefetches.memory.capacity);
     p->waiter =
         (struct tierce__semaphore_waiter){.units = units, .granted = room_granted, .arg = p};
     if (units == 0)
@@ -363,6 +380,7 @@ static void chunk_settled(void *arg, int status)
     struct tierce__prefetch_chunk *chunk = arg;
     struct tierce_prefetch *p = chunk->prefetch;
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(p->refs > 0 && p->shares[chunk->level].bytes_reading >= chunk->bytes);
     if (chunk->state == TIERCE__PREFETCH_READING) {
         chunk->state = TIERCE__PREFETCH_SETTLED;
         chunk->outcome = status;
@@ -375,6 +393,8 @@ static void chunk_settled(void *arg, int status)
 static void read_chunk(struct tierce_prefetch *p, size_t index)
 {
     struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    TIERCE_DASSERT(chunk->state == TIERCE__PREFETCH_ROOM && chunk->room);
+    TIERCE_DASSERT(chunk->level > 0 && chunk->level < p->engine->level_count);
     const struct tierce__prefetch_chunk *before = index > 0 ? chunk - 1 : NULL;
     struct tierce__storage_chunk record;
     describe(p, index, &record);
@@ -403,6 +423,7 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
 /* Whether the level's window has room for so many bytes; a chunk that is larger goes alone. */
 static bool in_window(struct tierce_prefetch *p, size_t level, uint64_t bytes)
 {
+    TIERCE_DASSERT(level > 0 && level < p->engine->level_count);
     tierce__lock_take(tierce__prefetch_lock(p));
     uint64_t reading = p->shares[level].bytes_reading;
     tierce__lock_drop(tierce__prefetch_lock(p));
@@ -415,6 +436,7 @@ static void start_reads(struct tierce_prefetch *p)
 {
     for (size_t level = 1; level < p->engine->level_count; level++) {
         struct tierce__prefetch_share *share = &p->shares[level];
+        TIERCE_DASSERT(share->next <= p->claimed);
         for (; share->next < p->claimed; share->next++) {
             struct tierce__prefetch_chunk *chunk = &p->chunks[share->next];
             if (chunk->state != TIERCE__PREFETCH_ROOM || chunk->level != level)
@@ -433,6 +455,7 @@ static void start_reads(struct tierce_prefetch *p)
 static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
 {
     struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    TIERCE_DASSERT(index == p->gathered && chunk->state == TIERCE__PREFETCH_SETTLED);
     const struct tierce__shape *shape = shape_of(p, index);
     int rc = tierce__view_check_header(p->view, shape, index, p->hashes, p->root,
                                        chunk->waiter.buf->data);
@@ -450,6 +473,7 @@ static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
 static bool take_next(struct tierce_prefetch *p, struct tierce__buf **buf)
 {
     struct tierce__prefetch_chunk *chunk = &p->chunks[p->gathered];
+    TIERCE_DASSERT(p->gathered < planned(p));
     tierce__lock_take(tierce__prefetch_lock(p));
     enum tierce__prefetch_state state = chunk->state;
     int outcome = chunk->outcome;
@@ -484,6 +508,7 @@ static bool hand_on(struct tierce_prefetch *p, size_t index, struct tierce__buf 
 static void count_gathered(struct tierce_prefetch *p, size_t index)
 {
     const struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    TIERCE_DASSERT(chunk->state == TIERCE__PREFETCH_GONE);
     const struct tierce__shape *shape = shape_of(p, index);
     uint64_t blocks = blocks_of(p, index);
     tierce__lock_take(tierce__prefetch_lock(p));
@@ -537,6 +562,7 @@ static void finish(struct tierce_prefetch *p)
     p->pinned = NULL;
     tell_tiers(p, true);
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(!p->result.final);
     p->result.cancelled = p->cancelled;
     p->result.late = p->late;
     p->result.final = true;
@@ -552,6 +578,7 @@ static void finish(struct tierce_prefetch *p)
 void tierce__prefetch_advance(struct tierce_prefetch *p)
 {
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(p->going_on);
     bool over = p->cancelled || p->late;
     tierce__lock_drop(tierce__prefetch_lock(p));
     if (!over) {

@@ -14,6 +14,7 @@
 
 void tierce__prefetch_free(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(tierce__list_empty(&p->node));
     tierce__session_free(p->pinned);
     tierce__free(p->chunks);
     tierce__free(p->hashes);
@@ -28,6 +29,7 @@ void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use)
 {
     struct tierce__lock *lock = tierce__prefetch_lock(p);
     tierce__lock_take(lock);
+    TIERCE_DASSERT(p->refs > 0);
     p->event = true;
     bool mine = !p->going_on && !p->result.final;
     p->going_on |= mine;
@@ -88,6 +90,7 @@ static struct tierce_prefetch *take_due(struct tierce__prefetches *prefetches, u
         struct tierce_prefetch *p = prefetch_of(it);
         if (p->result.final || p->late || now < p->deadline_ns)
             continue;
+        TIERCE_DASSERT(p->refs > 0);
         p->late = true;
         p->refs++;
         due = p;
@@ -183,6 +186,7 @@ int tierce__own_prefetch_begin(struct tierce_prefetch *p, const struct tierce_ch
     p->result.size = sizeof(p->result);
     p->result.blocks = p->result.memory_blocks = tierce__prefetch_blocks(p, first);
     p->result.tier_count = engine->level_count;
+    TIERCE_DASSERT(p->result.tier_count <= TIERCE_PREFETCH_TIERS_MAX);
     for (size_t i = 0; i < engine->level_count; i++)
         p->result.tiers[i].name = engine->levels[i].tier->ops->name;
     tierce__prefetch_enter(p);
@@ -283,6 +287,7 @@ void tierce__own_prefetch_end(struct tierce_prefetch *p)
     while (p->going_on)
         tierce__cond_wait(&p->changed, lock, TIERCE__DEADLINE_NEVER);
     TIERCE_ASSERT(p->result.final);
+    TIERCE_DASSERT(p->refs > 0);
     tierce__list_remove(&p->node);
     bool last = --p->refs == 0;
     tierce__lock_drop(lock);

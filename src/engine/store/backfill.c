@@ -51,15 +51,18 @@ static int store_holds(struct run *run, size_t level, size_t index)
 {
     struct tierce__unasked unasked;
     size_t left = run->count - index;
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX && index < run->count);
     if (index < run->stores[level].held)
         return 1;
     size_t batch = run->stores[level].batch;
     batch = batch == 0 ? 1 : batch < left ? batch : left;
     size_t found =
         tierce__storage_search(run->engine, 1u << level, &run->keys[index], batch, NULL, &unasked);
+    TIERCE_DASSERT(found <= batch && batch <= left);
     if (found == 0 && unasked.status < 0)
         return unasked.status;
     run->stores[level].held = index + found;
+    TIERCE_DASSERT(run->stores[level].held <= run->count);
     run->stores[level].batch = found == batch ? 2 * batch : 1;
     return found > 0;
 }
@@ -79,6 +82,7 @@ static bool find_lacking(struct run *run, size_t index, uint32_t *lacking)
         else
             add(&backfill_of(run->engine)->there, 1);
     }
+    TIERCE_DASSERT((*lacking & ~run->remotes) == 0);
     return true;
 }
 
@@ -118,6 +122,7 @@ static bool put(struct run *run, const struct tierce__storage_chunk *chunk, stru
 {
     struct tierce__backfill *b = backfill_of(run->engine);
     bool good = true;
+    TIERCE_DASSERT((lacking & ~run->remotes) == 0);
     for (size_t level = 0; level < run->engine->level_count; level++) {
         if ((lacking >> level & 1) == 0)
             continue;
@@ -139,6 +144,7 @@ static void send(struct run *run, size_t index)
     const struct tierce__storage_chunk *chunk = &run->chunks[index];
     uint32_t lacking;
     int status = 0;
+    TIERCE_DASSERT(index < run->count);
     bool good = find_lacking(run, index, &lacking);
     run->era = tierce__era_of_read(run->engine);
     if (good && lacking != 0) {
@@ -180,6 +186,7 @@ static bool go_on(const struct run *run, const char **reason)
 {
     struct tierce_engine *engine = run->engine;
     struct tierce__backfill *b = backfill_of(engine);
+    TIERCE_DASSERT(b->bytes_per_s > 0);
     double s = (double)run->read_bytes / (double)b->bytes_per_s;
     tierce__lock_take(&engine->lock);
     uint64_t until_ns = b->began_ns + (uint64_t)(s * 1e9);
@@ -205,6 +212,7 @@ static const char *run_all(struct run *run)
         for (size_t level = 0; level < TIERCE__TIERS_MAX; level++)
             run->stores[level].held = 0;
         more = disk->ops->scan(disk, &cursor, SCAN_PLACES, take, run);
+        TIERCE_DASSERT(run->count <= SCAN_PLACES);
         for (size_t i = 0; i < run->count; i++) {
             if (!go_on(run, &reason))
                 return reason;
@@ -222,6 +230,7 @@ static void *run_backfill(void *arg)
     const char *reason = run_all(run);
     struct tierce__backfill_report report;
     tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(b->is_running);
     b->is_running = false;
     b->has_failed = run->failed > 0 && !b->stops;
     b->reason = b->has_failed && reason[0] == '\0'
@@ -268,6 +277,7 @@ static int launch(struct tierce_engine *engine, struct run *run)
     disk->ops->stats(disk, &stats);
     pthread_t thread;
     tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(b->is_running && !b->has_thread);
     b->chunks = stats.chunks;
     int rc = -pthread_create(&thread, NULL, run_backfill, run);
     if (rc == 0)

@@ -12,6 +12,7 @@ static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
                                             const struct tierce__room *room)
 {
     uint32_t full = gather->view->chunk_blocks;
+    TIERCE_DASSERT(room->block_count <= full);
     return room->block_count == full ? &gather->view->full : &gather->tail_shape;
 }
 
@@ -69,6 +70,7 @@ static size_t first_block(const struct tierce__gather *gather, const struct tier
 static const void *block_at(const struct tierce__gather *gather, uint32_t layer, size_t block)
 {
     const struct tierce_paged_layer *l = &gather->paged->layers[layer];
+    TIERCE_DASSERT(gather->block_ids[block] >= 0);
     return (const uint8_t *)l->base + (uint64_t)gather->block_ids[block] * l->block_stride;
 }
 
@@ -77,6 +79,7 @@ static void gather_room(struct tierce__gather *gather, size_t i, uint32_t layer)
     const struct tierce__room *room = &gather->rooms[i];
     const struct tierce__shape *shape = shape_of(gather, room);
     uint32_t of_chunk = gather->view->part.first_layer + layer;
+    TIERCE_DASSERT(i < gather->count && of_chunk < shape->geometry.layer_count);
     struct tierce__row row = {0};
     if (i + 1 < gather->count)
         row.next = block_at(gather, layer, first_block(gather, room + 1));
@@ -84,6 +87,9 @@ static void gather_room(struct tierce__gather *gather, size_t i, uint32_t layer)
                                   .sums =
                                       tierce__chunk_sums(room->object, &shape->geometry, of_chunk),
                                   .count = room->block_count};
+    TIERCE_DASSERT(shape->layer_offset[of_chunk] +
+                       (uint64_t)shape->geometry.cell_bytes[of_chunk] * room->block_count <=
+                   room->bytes);
     int rc = tierce__paged_gather(gather->paged, layer,
                                   gather->block_ids + first_block(gather, room), &cells, &row);
     TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
@@ -94,6 +100,7 @@ int tierce__gather_layer(struct tierce__gather *gather, uint32_t layer)
     if (layer != gather->next_layer || layer >= gather->view->part.layer_count)
         return TIERCE_E_ARGUMENT;
     gather->next_layer++;
+    TIERCE_DASSERT(gather->next_layer <= gather->view->part.layer_count);
     for (size_t i = 0; i < gather->count; i++)
         gather_room(gather, i, layer);
     tierce__paged_row_end();

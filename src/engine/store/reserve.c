@@ -101,6 +101,7 @@ static void lease_held(const struct tierce__reservation *r)
 /* Gives chunk `index` a buffer with its header; false when no memory can be had. */
 static bool reserve(struct tierce__reservation *r, const struct tierce_chain *chain, size_t index)
 {
+    TIERCE_DASSERT(index < r->keys.count && r->count < r->keys.count);
     struct chunk *chunk = &r->chunks[r->count];
     chunk->tail = is_tail(r, index);
     chunk->index = index;
@@ -110,10 +111,13 @@ static bool reserve(struct tierce__reservation *r, const struct tierce_chain *ch
     chunk->payload_bytes = shape->extent.payload_bytes;
     chunk->header_bytes = shape->extent.header_bytes;
     const struct chunk *last = r->count > 0 ? chunk - 1 : NULL;
+    TIERCE_DASSERT(last == NULL || last->index < index);
     bool follows = last != NULL && last->index + 1 == index;
     chunk->buf = tierce__storage_reserve(r->engine, &chunk->record, follows ? last->buf : NULL);
     if (chunk->buf == NULL)
         return false;
+    TIERCE_DASSERT(chunk->buf->bytes >= chunk->record.object_bytes);
+    TIERCE_DASSERT(chunk->header_bytes + chunk->payload_bytes <= chunk->record.object_bytes);
     struct tierce__chunk_info info;
     tierce__view_chunk_info(&info, r->view, shape, index, hashes, tierce_chain_root_hash(chain));
     info.created_s = tierce__wall_s();
@@ -126,6 +130,7 @@ static bool reserve(struct tierce__reservation *r, const struct tierce_chain *ch
 /* Counts and notes the chunks from `index` on as not stored. */
 static void skip(struct tierce__reservation *r, size_t index, int status)
 {
+    TIERCE_DASSERT(index <= r->keys.count && status < 0);
     tierce__count(r->engine, TIERCE__STAT_stores_skipped, (int64_t)(r->keys.count - index));
     for (size_t i = index; i < r->keys.count; i++)
         tierce__why_refused(r->engine, 0, &r->keys.keys[i], status);
@@ -149,7 +154,9 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
 {
     const struct tierce__key *other = NULL;
     size_t i = held, shared = 0;
+    TIERCE_DASSERT(held <= r->keys.count);
     for (; i < r->keys.count; i++) {
+        TIERCE_DASSERT(r->count + shared <= i - held);
         struct chunk *chunk = &r->chunks[r->count];
         const struct tierce__key *key = &r->keys.keys[i];
         struct tierce__list ready;
@@ -176,6 +183,7 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
         if (!island)
             break;
     }
+    TIERCE_DASSERT(r->count + shared <= r->keys.count - held);
     r->shared = shared;
     return i;
 }
@@ -183,6 +191,7 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
 /* Releases the reserved rooms. True: other stores could continue, and may have released memory. */
 static bool release_reserved(struct tierce__reservation *r)
 {
+    TIERCE_DASSERT(r->published == 0);
     struct tierce__list ready;
     tierce__list_init(&ready);
     for (size_t i = 0; i < r->count; i++)
@@ -199,6 +208,7 @@ static bool release_reserved(struct tierce__reservation *r)
 static size_t try_reserve(struct tierce__reservation *r, const struct tierce_chain *chain,
                           size_t held)
 {
+    TIERCE_DASSERT(r->count == 0);
     lease_held(r);
     size_t index = reserve_missing(r, chain, held);
     for (size_t i = 0; i < r->keys.count; i++) {
@@ -206,6 +216,7 @@ static size_t try_reserve(struct tierce__reservation *r, const struct tierce_cha
         r->leases[i] = NULL;
     }
     return index;
+    TIERCE_DASSERT(index <= r->keys.count);
 }
 
 /* The leading chunks that local tiers hold. A later clear invalidates this. */
@@ -242,6 +253,7 @@ static void reserve_all(struct tierce__reservation *r, const struct tierce_chain
                         size_t held)
 {
     const struct tierce__settings *settings = &r->engine->settings;
+    TIERCE_DASSERT(held <= r->keys.count);
     uint64_t most = (r->keys.count - held) * r->view->full.extent.object_bytes;
     size_t index = try_reserve(r, chain, held);
     if (index < r->keys.count && settings->store_ms > 0 && most <= settings->memory_bytes)
@@ -268,6 +280,7 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
     if (rc < 0)
         return rc;
     size_t held = find_held(r);
+    TIERCE_DASSERT(held <= r->keys.count);
     tierce__view_access(
         r->view, &r->line, "store", what->chain,
         (struct tierce__access_what){.count = r->keys.block_count, .request = r->session});
@@ -317,6 +330,7 @@ static void end_line(struct tierce__reservation *r)
 {
     struct tierce_engine *engine = r->engine;
     size_t first = r->levels != 0 ? (size_t)__builtin_ctz(r->levels) : 0;
+    TIERCE_DASSERT(first < engine->level_count);
     struct tierce__access_tier tier = {.name = engine->levels[first].tier->ops->name,
                                        .blocks = (uint64_t)r->blocks};
     tierce__access_end(engine->access_log, &r->line, &tier, 1);
@@ -351,6 +365,7 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
 const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservation *reservation,
                                                  size_t *count)
 {
+    TIERCE_DASSERT(reservation->count > 0);
     *count = reservation->count;
     return reservation->rooms;
 }
@@ -362,6 +377,7 @@ static bool publish(struct tierce__reservation *r, struct chunk *chunk)
 {
     struct tierce_engine *engine = r->engine;
     int rc = 0;
+    TIERCE_DASSERT(r->published < r->count && chunk == &r->chunks[r->published]);
     if ((r->levels & 1u) != 0)
         rc = tierce__storage_publish(engine, &chunk->record, chunk->buf);
     if (rc < 0) {
@@ -387,6 +403,7 @@ static bool publish(struct tierce__reservation *r, struct chunk *chunk)
 static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct tierce__list *ready)
 {
     struct tierce_engine *engine = r->engine;
+    TIERCE_DASSERT(r->published <= r->count && !r->given_up);
     for (; r->published < r->count; r->published++) {
         struct chunk *chunk = &r->chunks[r->published];
         if (chunk->has_other) {
@@ -407,6 +424,7 @@ static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct 
 static void settle(struct tierce__reservation *r, struct tierce__list *ready)
 {
     struct tierce_engine *engine = r->engine;
+    TIERCE_DASSERT(r->published <= r->count);
     tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(r->count - r->published));
     tierce__storage_touch(engine, 0, 1, r->keys.keys, r->keys.count, r->keys.count);
     tierce__storage_end_writes(engine, &r->writes);
@@ -433,6 +451,7 @@ static int64_t go_on(struct tierce__reservation *r, struct tierce__list *ready)
 
 static struct tierce__reservation *pop(struct tierce__list *reservations)
 {
+    TIERCE_DASSERT(!tierce__list_empty(reservations));
     struct tierce__list *node = reservations->next;
     tierce__list_remove(node);
     return TIERCE__CONTAINER_OF(node, struct tierce__reservation, parked.node);
@@ -479,6 +498,7 @@ static bool seal(struct tierce__reservation *r)
 {
     for (size_t i = 0; i < r->count; i++) {
         uint8_t *object = r->chunks[i].buf->data;
+        TIERCE_DASSERT(r->chunks[i].header_bytes <= r->chunks[i].buf->bytes);
         if (tierce__chunk_header_bytes(object) != r->chunks[i].header_bytes)
             return false;
         tierce__chunk_seal(object, r->chunks[i].header_bytes);
@@ -489,6 +509,7 @@ static bool seal(struct tierce__reservation *r)
 int64_t tierce__reserve_end(struct tierce__reservation *r, bool complete)
 {
     struct tierce_engine *engine = r->engine;
+    TIERCE_DASSERT(r->published == 0 && r->blocks == 0);
     if (!complete || r->given_up || !seal(r)) {
         drop(r);
         return 0;

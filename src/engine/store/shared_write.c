@@ -59,6 +59,10 @@ void tierce__shared_writes_fini(struct tierce__shared_writes *shared_writes)
 static int64_t drop_lock(struct tierce__shared_writes *shared_writes,
                          struct tierce__shared_write *shared_write)
 {
+    tierce__lock_assert_held(&shared_writes->lock);
+    TIERCE_DASSERT(shared_write->ended <= shared_write->joined);
+    TIERCE_DASSERT(shared_write->joined <= shared_write->part_count &&
+                   shared_write->layers_joined <= shared_write->layer_count);
     bool idle = shared_write->ended == shared_write->joined && shared_write->busy == 0;
     bool all = shared_write->joined == shared_write->part_count;
     bool complete =
@@ -81,6 +85,7 @@ static int64_t drop_lock(struct tierce__shared_writes *shared_writes,
 static void give_up(struct tierce__shared_writes *shared_writes,
                     struct tierce__shared_write *shared_write)
 {
+    tierce__lock_assert_held(&shared_writes->lock);
     if (shared_write->given_up)
         return;
     shared_write->given_up = true;
@@ -90,6 +95,7 @@ static void give_up(struct tierce__shared_writes *shared_writes,
     tierce__lock_drop(&shared_writes->lock);
     tierce__reserve_give_up(shared_write->reservation);
     tierce__lock_take(&shared_writes->lock);
+    TIERCE_DASSERT(shared_write->busy > 0);
     shared_write->busy--;
 }
 
@@ -136,6 +142,7 @@ static bool is_same_space(const struct tierce__key *a, const struct tierce__key 
 static struct tierce__shared_write *find(struct tierce__shared_writes *shared_writes,
                                          const struct tierce__key *place, uint64_t write)
 {
+    tierce__lock_assert_held(&shared_writes->lock);
     TIERCE__LIST_FOR_EACH (it, &shared_writes->list) {
         struct tierce__shared_write *shared_write =
             TIERCE__CONTAINER_OF(it, struct tierce__shared_write, node);
@@ -147,11 +154,13 @@ static struct tierce__shared_write *find(struct tierce__shared_writes *shared_wr
 
 static bool has_bit(const uint64_t *words, uint32_t i)
 {
+    TIERCE_DASSERT(i < LAYERS_MAX);
     return (words[i / 64] & UINT64_C(1) << (i % 64)) != 0;
 }
 
 static bool take_bits(uint64_t *words, uint32_t first, uint32_t count)
 {
+    TIERCE_DASSERT(first <= LAYERS_MAX && count <= LAYERS_MAX - first);
     for (uint32_t i = first; i < first + count; i++) {
         if (has_bit(words, i))
             return false;
@@ -170,6 +179,7 @@ static int join(struct tierce__shared_write *shared_write, const struct tierce_p
         shared_write->parts[part->index / 64] &= ~(UINT64_C(1) << (part->index % 64));
         return TIERCE_E_ARGUMENT;
     }
+    TIERCE_DASSERT(shared_write->joined < shared_write->part_count);
     shared_write->joined++;
     shared_write->layers_joined += part->layer_count;
     return 0;
@@ -181,11 +191,13 @@ static int make(struct tierce__shared_writes *shared_writes,
                 const struct tierce__reserve_what *what)
 {
     struct tierce__reservation *reservation;
+    TIERCE_DASSERT(!shared_write->making && shared_write->busy == 0);
     shared_write->making = true;
     shared_write->busy++;
     tierce__lock_drop(&shared_writes->lock);
     int rc = tierce__reserve_begin(&reservation, view, what);
     tierce__lock_take(&shared_writes->lock);
+    TIERCE_DASSERT(shared_write->making && shared_write->busy > 0);
     shared_write->busy--;
     shared_write->making = false;
     shared_write->reservation = reservation;
@@ -228,6 +240,7 @@ static struct tierce__shared_write *create(struct tierce_view *view, const struc
                                            uint64_t write, const struct tierce__reserve_what *what)
 {
     struct tierce__shared_write *shared_write = tierce__calloc(1, sizeof(*shared_write));
+    TIERCE_DASSERT(part->index < part->count && part->count > 1);
     if (shared_write == NULL)
         return NULL;
     shared_write->engine = view->engine;
@@ -276,6 +289,7 @@ static int begin_shared(struct tierce__share *share, struct tierce_view *view,
         tierce__lock_drop(&shared_writes->lock);
         return rc;
     }
+    TIERCE_DASSERT(shared_write->ended < shared_write->joined);
     shared_write->ended++;
     (void)drop_lock(shared_writes, shared_write);
     return rc;
@@ -286,6 +300,7 @@ int tierce__share_begin(struct tierce__share *share, struct tierce_view *view,
                         const struct tierce__reserve_what *what)
 {
     *share = (struct tierce__share){0};
+    TIERCE_DASSERT(part->count > 0);
     if (part->count == 1)
         return tierce__reserve_begin(&share->reservation, view, what);
     if (write == 0)
@@ -317,6 +332,7 @@ int64_t tierce__share_end(struct tierce__share *share, bool complete)
         return tierce__reserve_end(reservation, complete);
     struct tierce__shared_writes *shared_writes = &shared_write->engine->shared_writes;
     tierce__lock_take(&shared_writes->lock);
+    TIERCE_DASSERT(shared_write->ended < shared_write->joined);
     if (!complete)
         give_up(shared_writes, shared_write);
     shared_write->ended++;

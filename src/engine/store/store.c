@@ -35,6 +35,7 @@ static int begin_store(struct tierce_store *store, struct tierce_view *view,
     int rc = store->engine->lender->store_begin(space, view, opts);
     if (rc < 0 || space->rooms == NULL)
         return rc;
+    TIERCE_DASSERT(space->count > 0);
     rc = tierce__gather_init(&store->gather, view, opts, space->rooms, space->count);
     if (rc < 0)
         (void)store->engine->lender->store_end(space, false);

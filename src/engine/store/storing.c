@@ -26,6 +26,7 @@ static struct tierce__list *bin_of(struct tierce__storing *storing, const struct
 static struct tierce__claim *find_claim(struct tierce__storing *storing,
                                         const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&storing->lock);
     TIERCE__LIST_FOR_EACH (it, bin_of(storing, key)) {
         struct tierce__claim *claim = TIERCE__CONTAINER_OF(it, struct tierce__claim, node);
         if (tierce__key_equal(&claim->key, key))
@@ -62,6 +63,7 @@ void tierce__claim_end(struct tierce__storing *storing, struct tierce__claim *cl
     tierce__lock_take(&storing->lock);
     tierce__list_remove(&claim->node);
     move_all(ready, &claim->parked);
+    TIERCE_DASSERT(tierce__list_empty(&claim->parked));
     tierce__lock_drop(&storing->lock);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "core/chunk/header.h"
 #include "engine/load/sibling.h"
@@ -13,6 +14,7 @@ bool tierce__tail_is_held(struct tierce_view *view, const struct tierce_chain *c
 {
     struct tierce__sibling_want want;
     struct tierce__sibling_hit hit;
+    TIERCE_DASSERT(keys->tail_blocks > 0 && keys->full_count < keys->count);
     tierce__sibling_aim(&want, view, chain, keys->full_count, 0, keys->block_count);
     want.levels =
         1u; /* memory only: other tiers' headers must be read, and a store does not block */
@@ -24,6 +26,7 @@ bool tierce__tail_is_held(struct tierce_view *view, const struct tierce_chain *c
 bool tierce__tails_may_end(const struct tierce_engine *engine, size_t level,
                            const struct tierce__storage_chunk *chunk)
 {
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
     return engine->settings.siblings && chunk->block_count > 1 &&
            (engine->levels[level].tier->ops->caps & TIERCE__TIER_KEEPS) == 0;
 }
@@ -31,6 +34,7 @@ bool tierce__tails_may_end(const struct tierce_engine *engine, size_t level,
 /* Makes `tail` the key of the tail with so many of the chunk's blocks. */
 static void set_tail(struct tierce__key *tail, const uint8_t *hashes, uint32_t blocks)
 {
+    TIERCE_DASSERT(blocks > 0);
     memcpy(tail->hash, hashes + (size_t)(blocks - 1) * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
 }
 
@@ -75,6 +79,7 @@ static bool ask(struct search *s)
 {
     if (++s->blocks >= s->block_count)
         return false;
+    TIERCE_DASSERT(s->level > 0 && s->level < TIERCE__TIERS_MAX);
     set_tail(&s->tail, s->hashes, s->blocks);
     s->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
                                         .deadline_ns =
@@ -93,6 +98,7 @@ static void go_on(struct search *s)
 {
     do {
         tierce__storage_note(s->engine, s->level, &s->req);
+        TIERCE_DASSERT(s->req.found <= 1);
         if (s->req.found == 1)
             tierce__storage_drop(s->engine, s->level, &s->tail, TIERCE__LEFT_SUPERSEDED);
         if (!ask(s)) {
@@ -107,6 +113,7 @@ void tierce__tails_end(struct tierce_engine *engine, size_t level,
                        const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     struct tierce__chunk_info got;
+    TIERCE_DASSERT(chunk->object_bytes <= buf->bytes);
     if (!tierce__tails_may_end(engine, level, chunk) ||
         tierce__chunk_parse(&got, buf->data, chunk->object_bytes) < 0)
         return;
