@@ -117,6 +117,7 @@ static struct tierce__store_req *next_req(struct links *links, const struct work
             continue;
         struct tierce__list *node = list->next;
         tierce__list_remove(node);
+        TIERCE_DASSERT(links->waiting_count > 0);
         links->waiting_count--;
         return req_of(node);
     }
@@ -216,6 +217,7 @@ static void put_back(struct links *links, struct worker *worker, size_t first, s
     struct tierce__list cancelled;
     tierce__list_init(&cancelled);
     tierce__lock_take(&links->lock);
+    TIERCE_DASSERT(worker->in_call && first > 0 && first < count && count <= TIERCE__LINKS_GETS);
     for (size_t i = count; i-- > first;) {
         struct slot *slot = &worker->slots[i];
         tierce__links_call_end(&slot->call);
@@ -334,6 +336,7 @@ static void end_store(const struct tierce__client *client, void *store)
 
 static void destroy(struct links *links)
 {
+    TIERCE_DASSERT(links->holders == 0 && links->running == 0);
     for (uint32_t i = 0; i < links->worker_count; i++) {
         struct worker *worker = &links->workers[i];
         if (worker->link != NULL)
@@ -406,6 +409,7 @@ static void *work(void *arg)
         tierce__cond_wait(&worker->wake, &links->lock, TIERCE__DEADLINE_NEVER);
         worker->is_idle = false;
     }
+    TIERCE_DASSERT(links->running > 0);
     links->running--;
     tierce__cond_signal(&links->ended);
     let_go(links);
@@ -450,6 +454,7 @@ static void expire(struct links *links, uint64_t now, struct tierce__list *expir
                 next = least(next, req_of(node)->deadline_ns);
                 continue;
             }
+            TIERCE_DASSERT(links->waiting_count > 0);
             tierce__list_remove(node);
             tierce__list_push_back(expired, node);
             links->waiting_count--;
@@ -498,6 +503,7 @@ static int enqueue(struct links *links, struct tierce__store_req *req)
     }
     tierce__list_push_back(&links->waiting[req->urgency], &req->node);
     links->waiting_count++;
+    TIERCE_DASSERT(links->waiting_count <= links->waiting_max);
     wake_one(links, req->urgency);
     if (req->deadline_ns < links->clock_ns)
         tierce__cond_signal(&links->clock);
@@ -584,6 +590,7 @@ static bool close_links(struct tierce__connector *connector, uint64_t deadline_n
     struct tierce__list cancelled;
     tierce__list_init(&cancelled);
     tierce__lock_take(&links->lock);
+    TIERCE_DASSERT(!links->closing);
     links->closing = true;
     take_waiting(links, &cancelled);
     for (uint32_t i = 0; i < links->worker_count; i++)
@@ -644,6 +651,7 @@ static int start(struct links *links, uint32_t count)
     }
     for (uint32_t i = 0; i < count && rc == 0; i++) {
         struct worker *worker = &links->workers[i];
+        TIERCE_DASSERT(links->worker_count == i);
         worker->owner = links;
         worker->takes_stores = i > 0;
         rc = open_link(links, &worker->link);

@@ -57,6 +57,7 @@ static int copy_names(struct tierce__links_call *call, const struct tierce__stor
         memcpy(at + prefix_bytes, from[i].text, from[i].bytes);
         at += call->names[i].bytes;
     }
+    TIERCE_DASSERT(rc < 0 || at <= call->text + call->text_room);
     return rc;
 }
 
@@ -119,6 +120,7 @@ static void collect(void *arg, const struct tierce_plugin_name *full)
     memcpy(page->bytes + page->used, &length, PAGE_HEAD);
     memcpy(page->bytes + page->used + PAGE_HEAD, name.text, name.bytes);
     page->used = wanted;
+    TIERCE_DASSERT(page->used <= page->size);
 }
 
 static void tell_page(const struct tierce__links_page *page, const struct tierce__store_req *req)
@@ -126,6 +128,7 @@ static void tell_page(const struct tierce__links_page *page, const struct tierce
     for (size_t at = 0; at < page->used;) {
         uint16_t length;
         memcpy(&length, page->bytes + at, PAGE_HEAD);
+        TIERCE_DASSERT(at + PAGE_HEAD + length <= page->used);
         req->each(req->arg, &(struct tierce_plugin_name){.text = page->bytes + at + PAGE_HEAD,
                                                          .bytes = length});
         at += PAGE_HEAD + length;
@@ -201,6 +204,8 @@ static int make_call(const struct tierce__client *client, void *link,
     const struct tierce_plugin_name *name = call->names;
     uint64_t deadline_ns = call->deadline_ns;
     int rc;
+    TIERCE_ASSERT((call->op != TIERCE__STORE_GET && call->op != TIERCE__STORE_PUT) ||
+                  call->length <= call->buf->bytes - call->offset);
     switch (call->op) {
     case TIERCE__STORE_LOOKUP:
         return ask_exists(client, link, call);
@@ -240,6 +245,8 @@ int tierce__links_make_call(const struct tierce__client *client, void *link,
 struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call)
 {
     TIERCE_DASSERT(call->op == TIERCE__STORE_GET && call->name_count == 1);
+    TIERCE_ASSERT(call->offset <= call->buf->bytes &&
+                  call->length <= call->buf->bytes - call->offset);
     return (struct tierce__link_get){.name = call->names,
                                      .memory = call->buf->data + call->offset,
                                      .offset = call->offset,

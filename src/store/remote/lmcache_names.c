@@ -117,6 +117,7 @@ static struct entry *set_of(struct tierce__lmcache_names *names, const uint8_t *
 static struct entry *find(struct tierce__lmcache_names *names, const uint8_t *ns_digest,
                           const struct tierce_shard *shard, const uint8_t *hash)
 {
+    tierce__lock_assert_held(&names->lock);
     struct entry *set = set_of(names, hash);
     for (size_t i = 0; i < WAYS; i++) {
         const struct tierce__lmcache_chunk *chunk = &set[i].chunk;
@@ -132,9 +133,11 @@ static struct entry *find(struct tierce__lmcache_names *names, const uint8_t *ns
 static void insert(struct tierce__lmcache_names *names, const struct tierce__lmcache_chunk *chunk,
                    const uint8_t *block_hashes)
 {
+    tierce__lock_assert_held(&names->lock);
     struct entry *entry = find(names, chunk->form.ns_digest, &chunk->shard, chunk->chunk_hash);
     struct entry *set = set_of(names, chunk->chunk_hash);
     size_t bytes = (size_t)chunk->form.chunk_blocks * TIERCE_HASH_BYTES;
+    TIERCE_DASSERT(chunk->form.chunk_blocks <= TIERCE__LMCACHE_BLOCKS_MAX);
     if (entry == NULL) {
         entry = set;
         for (size_t i = 1; i < WAYS; i++)
@@ -192,6 +195,8 @@ bool tierce__lmcache_names_find(struct tierce__lmcache_names *names,
     tierce__lock_take(&names->lock);
     struct entry *entry = find(names, digest, &shard, hash);
     if (entry != NULL) {
+        TIERCE_DASSERT(entry->used <= names->uses &&
+                       entry->chunk.form.chunk_blocks <= TIERCE__LMCACHE_BLOCKS_MAX);
         entry->used = ++names->uses;
         *out = entry->chunk;
         if (block_hashes != NULL)

@@ -111,6 +111,7 @@ static const char *suffix_of(enum step step)
 static void make_metadata(uint8_t out[METADATA_BYTES], const struct task *task)
 {
     const struct tierce__lmcache_form *form = &task->chunk.form;
+    TIERCE_DASSERT(task->extent.payload_bytes <= INT32_MAX);
     const uint32_t numbers[METADATA_BYTES / 4] = {(uint32_t)task->extent.payload_bytes,
                                                   KV_2LTD,
                                                   (uint32_t)form->dtype_number,
@@ -127,6 +128,7 @@ static void move_cells(const struct task *task, uint8_t *payload, uint8_t *kv, b
 {
     const struct tierce__lmcache_form *form = &task->chunk.form;
     size_t half = form->cell_bytes / 2, cells = (size_t)form->layer_count * form->chunk_blocks;
+    TIERCE_DASSERT(cells * form->cell_bytes == task->extent.payload_bytes);
     for (size_t i = 0; i < 2 * cells; i++) {
         uint8_t *cell = payload + i * half, *plane = kv + (i % 2 * cells + i / 2) * half;
         memcpy(to_kv ? plane : cell, to_kv ? cell : plane, half);
@@ -136,6 +138,7 @@ static void move_cells(const struct task *task, uint8_t *payload, uint8_t *kv, b
 /* A header for a chunk that has none. */
 static void make_header(struct task *task, uint8_t *object)
 {
+    TIERCE_DASSERT(task->is_foreign);
     const struct tierce__lmcache_chunk *chunk = &task->chunk;
     struct tierce__chunk_info info = {.shard = chunk->shard,
                                       .algo = chunk->form.algo,
@@ -188,6 +191,7 @@ static void finish_get(struct task *task)
     uint8_t *object = task->req->buf->data;
     const struct tierce__extent *extent = &task->extent;
     uint64_t end = extent->header_bytes + extent->payload_bytes;
+    TIERCE_DASSERT(end <= extent->object_bytes && extent->object_bytes <= task->req->buf->bytes);
     move_cells(task, object + extent->header_bytes, task->kv->data, false);
     memset(object + end, 0, (size_t)(extent->object_bytes - end));
     if (task->is_foreign)
@@ -254,6 +258,7 @@ static void go_on_delete(struct task *task, int status)
 static void called_back(struct tierce__store_req *call)
 {
     struct task *task = call->arg;
+    TIERCE_DASSERT(call == &task->call);
     if (task->req->op == TIERCE__STORE_GET)
         go_on_get(task, call->status);
     else if (task->req->op == TIERCE__STORE_PUT)
@@ -358,6 +363,7 @@ static void passed(struct tierce__store_req *call)
     struct passing *passing = call->arg;
     struct tierce__store_req *req = passing->req;
     int status = call->status;
+    TIERCE_DASSERT(status != 0 || call->found <= call->name_count);
     req->found = status == 0 ? call->found : 0;
     tierce__free(passing);
     answer(req, status);
@@ -384,6 +390,7 @@ static size_t take_names(struct lmcache_store *store, struct passing *passing)
             (struct tierce_plugin_name){.text = text, .bytes = bytes + sizeof(suffix) - 1};
     }
     return count;
+    TIERCE_DASSERT(count <= req->name_count);
 }
 
 static void look_up(struct lmcache_store *store, struct tierce__store_req *req)

@@ -55,6 +55,7 @@ void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req
 void tierce__remote_push(struct tierce__remote *remote, struct tierce__remote_event *event)
 {
     tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(tierce__list_empty(&event->node));
     tierce__list_push_back(&remote->events, &event->node);
 }
 
@@ -121,6 +122,7 @@ bool tierce__remote_keeps(const struct tierce__remote *remote)
 static struct tierce__remote_hidden *find_hidden(const struct tierce__remote *remote,
                                                  const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&remote->lock);
     uint64_t count =
         remote->hidden_count < TIERCE__REMOTE_HIDDEN ? remote->hidden_count : TIERCE__REMOTE_HIDDEN;
     for (uint64_t i = 0; i < count; i++) {
@@ -199,6 +201,7 @@ static struct passing *passing_of(struct tierce__store_req *req)
 /* Under the lock. */
 static void learn_lookup(const struct passing *passing, struct tierce__store_req *req, int status)
 {
+    tierce__lock_assert_held(&passing->remote->lock);
     size_t first = passing->first, end = first + req->found;
     TIERCE_ASSERT(req->found <= req->name_count && end <= req->key_count);
     for (size_t i = first; i < end; i++)
@@ -237,6 +240,7 @@ static void end_passing(struct tierce__store_req *req)
     struct passing *passing = passing_of(req);
     struct tierce__remote *remote = passing->remote;
     int status = tierce__remote_status(req);
+    TIERCE_DASSERT(req->done == end_passing);
     tierce__lock_take(&remote->lock);
     if (req->op == TIERCE__STORE_LOOKUP) {
         learn_lookup(passing, req, status);
@@ -311,6 +315,7 @@ static bool recall(struct tierce__remote *remote, const struct tierce__store_req
             break;
         ++*known;
     }
+    TIERCE_DASSERT(*known <= count);
     return belief != TIERCE__REMOTE_UNKNOWN;
 }
 
@@ -345,6 +350,7 @@ static void look_up(struct tierce__remote *remote, struct tierce__store_req *req
     tierce__lock_drop(&remote->lock);
     bool only = req->recall == TIERCE__RECALL_ONLY || req->recall == TIERCE__RECALL_OLD;
     req->found = known;
+    TIERCE_DASSERT(known <= count);
     req->recalled = is_known || only;
     if (req->recalled) {
         tierce__remote_answer(remote, req, is_known ? 0 : TIERCE_E_DEADLINE);
@@ -384,6 +390,7 @@ static void has_read_whole(struct tierce__store_req *call)
 {
     struct whole *whole = call->arg;
     struct tierce__remote *remote = whole->remote;
+    TIERCE_DASSERT(call == &whole->call);
     int status = tierce__remote_status(call);
     tierce__lock_take(&remote->lock);
     judge(remote, &first_of(whole)->keys[0], call->status);
@@ -576,6 +583,7 @@ static bool is_idle(const struct tierce__remote *remote)
 
 static void destroy(struct tierce__remote *remote)
 {
+    TIERCE_DASSERT(tierce__list_empty(&remote->waiting) && tierce__list_empty(&remote->writing));
     tierce__cond_fini(&remote->changed);
     tierce__cond_fini(&remote->clock_wake);
     tierce__lock_fini(&remote->lock);
@@ -593,6 +601,7 @@ static bool close_remote(struct tierce__tier *tier, uint64_t deadline_ns)
     uint64_t now_ns = tierce__now_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     uint64_t last_ns = left_ns < 2000 * TIERCE__MS_NS ? left_ns / 2 : 1000 * TIERCE__MS_NS;
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(!remote->closing);
     remote->closing = true;
     bool in_time = true;
     while (remote->requests > 0 && in_time)
@@ -611,6 +620,7 @@ static bool close_remote(struct tierce__tier *tier, uint64_t deadline_ns)
     tierce__lock_take(&remote->lock);
     while (remote->requests > 0 || !is_idle(remote))
         tierce__cond_wait(&remote->changed, &remote->lock, TIERCE__DEADLINE_NEVER);
+    TIERCE_DASSERT(remote->waiting_bytes + remote->writing_bytes == 0 && remote->writes == 0);
     tierce__lock_drop(&remote->lock);
     destroy(remote);
     return true;

@@ -44,6 +44,7 @@ static void finish(struct clear *clear)
     struct tierce__remote *remote = clear->remote;
     struct tierce__store_req *req = clear->req;
     int status = clear->status;
+    TIERCE_DASSERT(clear->deleting == 0);
     tierce__lock_take(&remote->lock);
     tierce__remote_forget(remote);
     tierce__lock_drop(&remote->lock);
@@ -73,6 +74,7 @@ static void take_name(void *arg, const struct tierce_plugin_name *name)
     clear->page[clear->page_bytes] = (uint8_t)name->bytes;
     memcpy(clear->page + clear->page_bytes + 1, name->text, name->bytes);
     clear->page_bytes = need;
+    TIERCE_DASSERT(clear->page_bytes <= clear->page_room);
 }
 
 /* The next name that is a key's. */
@@ -84,6 +86,7 @@ static bool next_name(struct clear *clear, struct tierce_plugin_name *name)
         name->bytes = clear->page[clear->page_at];
         name->text = (const char *)clear->page + clear->page_at + 1;
         clear->page_at += 1 + name->bytes;
+        TIERCE_DASSERT(clear->page_at <= clear->page_bytes);
         if (tierce__key_text_parse(digest, &shard, hash, name->text, name->bytes) == 0)
             return true;
     }
@@ -109,6 +112,7 @@ static void run_deleted(struct tierce__remote_event *event)
 static void has_deleted(struct tierce__store_req *call)
 {
     struct deletion *deletion = call->arg;
+    TIERCE_DASSERT(call == &deletion->call);
     tierce__remote_note(deletion->clear->remote, &deletion->deleted);
 }
 
@@ -128,6 +132,7 @@ static void go_on(struct clear *clear)
         struct deletion *deletion = clear->deletions;
         while (deletion->clear != NULL)
             deletion++;
+        TIERCE_DASSERT(deletion < clear->deletions + DELETIONS);
         *deletion = (struct deletion){.clear = clear,
                                       .deleted = {.run = run_deleted},
                                       .name = name,
@@ -153,6 +158,7 @@ static void go_on(struct clear *clear)
 static void run_listed(struct tierce__remote_event *event)
 {
     struct clear *clear = TIERCE__CONTAINER_OF(event, struct clear, listed);
+    TIERCE_DASSERT(clear->deleting == 0);
     if (clear->status == 0)
         clear->status = tierce__remote_status(&clear->list);
     go_on(clear);
@@ -161,6 +167,7 @@ static void run_listed(struct tierce__remote_event *event)
 static void has_listed(struct tierce__store_req *call)
 {
     struct clear *clear = call->arg;
+    TIERCE_DASSERT(call == &clear->list);
     tierce__remote_note(clear->remote, &clear->listed);
 }
 
@@ -189,6 +196,7 @@ static void set_prefix(struct clear *clear, const struct tierce__key *ns_of)
         bytes += (size_t)2 * TIERCE_HASH_BYTES;
         clear->prefix_text[bytes++] = ':';
     }
+    TIERCE_DASSERT(bytes < sizeof(clear->prefix_text));
     clear->prefix = (struct tierce_plugin_name){.text = clear->prefix_text, .bytes = bytes};
 }
 

@@ -30,6 +30,7 @@ static void hide(struct tierce__remote *remote, const struct tierce__key *key)
 static void has_deleted(struct tierce__store_req *call)
 {
     struct deletion *deletion = call->arg;
+    TIERCE_DASSERT(call == &deletion->call);
     struct tierce__remote *remote = deletion->remote;
     int status = tierce__remote_status(call);
     tierce__lock_take(&remote->lock);
@@ -53,6 +54,7 @@ static void delete_now(struct tierce__remote_event *event)
         TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
     struct deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct deletion, waiter);
     struct tierce__remote *remote = deletion->remote;
+    TIERCE_DASSERT(waiter->left == 0);
     if (tierce__remote_keeps(remote)) {
         hide(remote, &deletion->key);
         has_deleted(&deletion->call); /* its status is still 0 */

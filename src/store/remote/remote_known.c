@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 /*
@@ -19,6 +20,7 @@
 
 static struct tierce__remote_known *set_of(struct tierce__remote *remote, uint64_t spread)
 {
+    TIERCE_DASSERT((spread & 1) != 0);
     return &remote->known[(spread >> 1) % TIERCE__REMOTE_SETS * TIERCE__REMOTE_WAYS];
 }
 
@@ -60,6 +62,7 @@ void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__ke
         if (set[i].at_ns < place->at_ns)
             place = &set[i];
     }
+    TIERCE_DASSERT(place >= set && place < set + TIERCE__REMOTE_WAYS);
     bool is_outdated = place->spread == spread && place->at_ns > asked_ns;
     if (!is_outdated && asked_ns >= remote->forgotten_ns)
         *place = (struct tierce__remote_known){

@@ -59,6 +59,7 @@ static void answer_all(struct tierce__list *over)
         struct tierce__store_req *req = put->req;
         int verdict = put->verdict;
         req->repeats = put->call.repeats;
+        TIERCE_DASSERT(verdict <= 0 && req->op == TIERCE__STORE_PUT);
         tierce__list_remove(&put->node);
         tierce__buf_release(req->buf);
         tierce__free(put);
@@ -77,6 +78,7 @@ static bool concerns(const struct tierce__remote_waiter *waiter,
 
 static void doom(struct tierce__remote_put *put, int verdict)
 {
+    TIERCE_DASSERT(verdict < 0);
     if (put->doomed)
         return;
     put->doomed = true;
@@ -125,6 +127,7 @@ static void tell_waiters(struct tierce__remote *remote, const struct tierce__rem
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &remote->clears) {
         struct tierce__remote_waiter *waiter =
             TIERCE__CONTAINER_OF(it, struct tierce__remote_waiter, node);
+        TIERCE_DASSERT(waiter->left > 0);
         if (concerns(waiter, put) && --waiter->left == 0) {
             tierce__list_remove(it);
             if (waiter->key == NULL)
@@ -153,6 +156,8 @@ static void end_put(struct tierce__remote *remote, struct tierce__remote_put *fi
         bool waited = put->phase == WAITING;
         tierce__list_remove(&put->node);
         tierce__list_push_back(over, &put->node);
+        TIERCE_DASSERT((waited ? remote->waiting_bytes : remote->writing_bytes) >=
+                       put->req->object_bytes);
         *(waited ? &remote->waiting_bytes : &remote->writing_bytes) -= put->req->object_bytes;
         if (put->verdict == 0) {
             tierce__remote_show(remote, &put->req->keys[0]);
@@ -189,6 +194,7 @@ static void begin_put(struct tierce__remote *remote, struct tierce__remote_put *
 {
     tierce__lock_assert_held(&remote->lock);
     TIERCE_DASSERT(put->phase == WAITING && remote->writes < remote->writes_max);
+    TIERCE_DASSERT(remote->waiting_bytes >= put->req->object_bytes);
     tierce__list_remove(&put->node);
     tierce__list_push_back(&remote->writing, &put->node);
     remote->waiting_bytes -= put->req->object_bytes;
@@ -269,6 +275,7 @@ static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__
 {
     struct tierce__remote *remote = put->remote;
     const struct tierce__store_req *req = put->req;
+    TIERCE_DASSERT(phase == CHECK || phase == PARENT || phase == SEND || phase == UNDO);
     tierce__lock_take(&remote->lock);
     put->phase = phase;
     tierce__lock_drop(&remote->lock);
@@ -311,6 +318,7 @@ static void settle(struct tierce__remote_put *put)
 {
     struct tierce__remote *remote = put->remote;
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(put->phase == SEND || put->phase == RESUMED);
     if (put->doomed && tierce__remote_keeps(remote)) {
         tierce__remote_hide(remote, &put->req->keys[0], TIERCE__REMOTE_REPLACEABLE);
         finish_locked(put, put->verdict);
@@ -339,6 +347,7 @@ static void begin(struct tierce__remote_put *put)
 {
     struct tierce__remote *remote = put->remote;
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(put->phase == BEGUN);
     bool replaces = tierce__remote_hiding(remote, &put->req->keys[0]) == TIERCE__REMOTE_REPLACEABLE;
     tierce__lock_drop(&remote->lock);
     if (replaces)
@@ -539,6 +548,7 @@ void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remo
     struct tierce__list over;
     tierce__list_init(&over);
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(waiter->left == 0 && tierce__list_empty(&waiter->node));
     waiter->number = ++remote->puts_made;
     waiter->left = 0;
     if (waiter->key != NULL)

@@ -200,6 +200,7 @@ static uint64_t used_bytes(struct tierce__file_store *store)
 
 static void give_room(struct tierce__file_store *store, uint64_t bytes)
 {
+    TIERCE_DASSERT(atomic_load_explicit(&store->writing_bytes, memory_order_relaxed) >= bytes);
     atomic_fetch_sub_explicit(&store->writing_bytes, bytes, memory_order_relaxed);
 }
 
@@ -295,12 +296,14 @@ static int tell_name(void *arg, const char *path, const char *relative)
 static uint64_t leaf_path(const struct file_link *link, char *path, uint64_t leaf)
 {
     struct stat st;
+    TIERCE_DASSERT(link->levels > 0 && leaf >> 8 * link->levels == 0);
     size_t used = (size_t)snprintf(path, TIERCE__FILE_PATH_BYTES, "%s", link->store->root);
     for (uint32_t i = 0; i < link->levels; i++) {
         uint32_t below = 8 * (link->levels - 1 - i);
         uint64_t leaves = 1ull << below; /* below that folder */
         used += (size_t)snprintf(path + used, TIERCE__FILE_PATH_BYTES - used, "/%02x",
                                  (unsigned)(leaf >> below & 0xff));
+        TIERCE_DASSERT(used < TIERCE__FILE_PATH_BYTES);
         if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode))
             return leaves - (leaf & (leaves - 1));
     }

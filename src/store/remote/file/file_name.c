@@ -35,6 +35,7 @@ size_t tierce__file_encode(char *out, const struct tierce_plugin_name *name)
             out[used++] = hex[(uint8_t)c & 15];
         }
         part += used - before;
+        TIERCE_DASSERT(part <= PART_BYTES_MAX);
     }
     out[used] = '\0';
     return used;

@@ -6,6 +6,7 @@
  * file that was just written.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -129,6 +130,7 @@ static int evict_file(void *arg, const char *path, const char *relative)
     if (there <= 0)
         return there;
     uint32_t age = age_index(age_ms(sweep, last_use_ms(&st)));
+    TIERCE_DASSERT(age < AGES);
     if (age < sweep->old || (age == sweep->old && sweep->rest == 0))
         return 0;
     int rc = remove_file(sweep, path);
@@ -147,6 +149,7 @@ static void choose_age(struct sweep *sweep, uint64_t bytes)
     uint32_t age = AGES - 1;
     while (age > 0 && sweep->by_age[age] < bytes)
         bytes -= sweep->by_age[age--];
+    TIERCE_DASSERT(age < AGES);
     sweep->old = age;
     sweep->rest = bytes;
 }
@@ -280,6 +283,7 @@ static void take_turn(struct tierce__file_store *store, char seen[CLAIM_BYTES], 
  * kick. */
 static bool wait_turn(struct tierce__file_store *store, uint64_t turn_ns, uint64_t gap_ns)
 {
+    tierce__lock_assert_held(&store->lock);
     bool in_time = true;
     while (!store->ending && !store->kicked && in_time)
         in_time = tierce__cond_wait(&store->wake, &store->lock, turn_ns);
@@ -309,6 +313,7 @@ static void *sweep_at_times(void *arg)
         gap_ns = tierce__now_ns() + GAP_MS * TIERCE__MS_NS;
         tierce__lock_take(&store->lock);
     }
+    TIERCE_DASSERT(store->is_sweeping);
     store->is_sweeping = false;
     tierce__cond_signal(&store->ended);
     tierce__lock_drop(&store->lock);
@@ -359,6 +364,7 @@ void tierce__file_sweeper_stop(struct tierce__file_store *store)
 void tierce__file_store_release(struct tierce__file_store *store)
 {
     tierce__lock_take(&store->lock);
+    TIERCE_DASSERT(store->holders > 0);
     bool is_last = --store->holders == 0;
     tierce__lock_drop(&store->lock);
     if (!is_last)

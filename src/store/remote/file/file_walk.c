@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log_repeat.h"
+#include "base/assert.h"
 #include "store/remote/file/file_private.h"
 
 #include <dirent.h>
@@ -53,6 +54,7 @@ static bool is_folder(const char *path, const struct dirent *entry)
 /* Whether a store makes folders of that name: of the fan-out, or of a long name's beginning. */
 static bool may_be_ours(const struct walk *walk, const char *name, size_t bytes, uint32_t depth)
 {
+    TIERCE_DASSERT(bytes > 0);
     if (depth < walk->levels)
         return bytes == 2 && strspn(name, "0123456789abcdef") == 2;
     return name[bytes - 1] == '~';
@@ -61,6 +63,7 @@ static bool may_be_ours(const struct walk *walk, const char *name, size_t bytes,
 /* The folder whose path has `used` bytes. */
 static int walk_folder(struct walk *walk, size_t used, uint32_t depth)
 {
+    TIERCE_DASSERT(used < sizeof(walk->path) && depth <= DEPTH_MAX);
     DIR *folder = opendir(walk->path);
     if (folder == NULL)
         return -errno;

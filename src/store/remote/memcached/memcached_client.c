@@ -44,6 +44,7 @@ int tierce__memcached_send(struct tierce__memcached *client, const uint8_t *byte
     struct iovec pieces[3] = {{.iov_base = client->out, .iov_len = client->out_used},
                               {.iov_base = (void *)(uintptr_t)bytes, .iov_len = count},
                               {.iov_base = end, .iov_len = 2}};
+    TIERCE_DASSERT(client->out_used <= sizeof(client->out));
     client->out_used = 0;
     return tierce__peer_send(&client->peer, pieces, bytes != NULL ? 3 : 1, deadline_ns);
 }
@@ -54,6 +55,7 @@ int tierce__memcached_send(struct tierce__memcached *client, const uint8_t *byte
 static int fill(struct tierce__memcached *client, uint64_t deadline_ns)
 {
     size_t got = 0;
+    TIERCE_DASSERT(client->in_at <= client->in_end && client->in_end <= sizeof(client->in));
     if (client->in_at > 0) {
         memmove(client->in, client->in + client->in_at, client->in_end - client->in_at);
         client->in_end -= client->in_at;
@@ -65,6 +67,7 @@ static int fill(struct tierce__memcached *client, uint64_t deadline_ns)
                           .iov_len = sizeof(client->in) - client->in_end};
     int rc = tierce__peer_receive(&client->peer, &piece, 1, 1, &got, deadline_ns);
     client->in_end += got;
+    TIERCE_DASSERT(client->in_end <= sizeof(client->in));
     return rc;
 }
 
@@ -91,6 +94,7 @@ int tierce__memcached_read(struct tierce__memcached *client, struct tierce__memc
 static uint64_t take(struct tierce__memcached *client, uint8_t *memory, uint64_t count)
 {
     size_t there = client->in_end - client->in_at;
+    TIERCE_DASSERT(client->in_at <= client->in_end);
     size_t n = count < there ? (size_t)count : there;
     if (memory != NULL && n > 0)
         memcpy(memory, client->in + client->in_at, n);

@@ -142,6 +142,7 @@ static int status_of(struct memcached_link *link, enum tierce__memcached_kind ki
 
 static uint32_t at_once(uint32_t count)
 {
+    TIERCE_DASSERT(count > 0);
     return count < TIERCE__MEMCACHED_AT_ONCE ? count : TIERCE__MEMCACHED_AT_ONCE;
 }
 
@@ -151,6 +152,7 @@ static int ask_for_parts(struct memcached_link *link, const char *verb, unsigned
                          uint64_t deadline_ns)
 {
     struct tierce__memcached_key key;
+    TIERCE_DASSERT(count <= TIERCE__MEMCACHED_AT_ONCE && count <= head->parts - first);
     for (uint32_t i = 0; i < count; i++) {
         tierce__memcached_part_key(&key, link->store->prefix, head, first + i);
         if (seconds > 0)
@@ -192,6 +194,7 @@ static int read_part(struct memcached_link *link, const struct tierce__memcached
     struct tierce__memcached *client = &link->client;
     struct tierce__memcached_line line;
     int rc = tierce__memcached_read(client, &line, deadline_ns);
+    TIERCE_DASSERT(part < head->parts);
     if (rc == 0 && line.kind == TIERCE__MEMCACHED_VALUE) {
         uint64_t begin = (uint64_t)part * head->part_bytes, end = begin + line.bytes;
         uint64_t from = begin > range->offset ? begin : range->offset;
@@ -199,6 +202,7 @@ static int read_part(struct memcached_link *link, const struct tierce__memcached
         uint64_t until = end < range_end ? end : range_end;
         if (line.bytes != tierce__memcached_part_size(head, part))
             return tierce__peer_misunderstood(&client->peer, "a part with an unexpected length");
+        TIERCE_DASSERT(range->offset <= from && begin <= from && from <= until);
         rc = tierce__memcached_read_value(client, &line, range->memory + (from - range->offset),
                                           from - begin, until - from, deadline_ns);
         if (rc == 0)
@@ -220,6 +224,7 @@ static int read_parts(struct memcached_link *link, const struct tierce__memcache
 {
     uint32_t part = (uint32_t)(range->offset / head->part_bytes);
     uint32_t last = (uint32_t)((range->offset + range->length - 1) / head->part_bytes);
+    TIERCE_DASSERT(part <= last && last < head->parts);
     int rc = 0;
     *lost = false;
     while (part <= last && rc == 0 && !*lost) {
@@ -375,6 +380,7 @@ static int put_parts(struct memcached_link *link, const struct tierce__memcached
         uint32_t some = at_once(head->parts - *sent);
         for (uint32_t i = 0; i < some && rc == 0; i++) {
             uint32_t part = *sent + i, bytes = tierce__memcached_part_size(head, part);
+            TIERCE_DASSERT(part < head->parts && bytes <= head->part_bytes);
             tierce__memcached_part_key(&key, link->store->prefix, head, part);
             tierce__memcached_add(&link->client, "set %s 0 %" PRIu64 " %" PRIu32, key.text, expires,
                                   bytes);
@@ -406,6 +412,7 @@ static int memcached_put(void *opened, const struct tierce_plugin_name *name, co
     if (rc != 0)
         return rc;
     head.part_bytes = (uint32_t)(link->client.item_bytes - ITEM_HEAD);
+    TIERCE_DASSERT(head.part_bytes > 0 && length > 0);
     uint64_t parts = (length - 1) / head.part_bytes + 1;
     if (parts > TIERCE__MEMCACHED_PARTS_MAX) {
         snprintf(link->client.peer.why, sizeof(link->client.peer.why),

@@ -41,6 +41,7 @@ static bool add_escaped(struct tierce__memcached_key *key, const struct tierce_p
             snprintf(key->text + key->bytes, need + 1, "%%%02x", (unsigned)(uint8_t)c);
         key->bytes += need;
     }
+    TIERCE_DASSERT(key->bytes <= TIERCE__MEMCACHED_KEY_BYTES);
     key->text[key->bytes] = '\0';
     return true;
 }
@@ -63,6 +64,7 @@ void tierce__memcached_head_key(struct tierce__memcached_key *out, const char *p
     tierce__sha256(digest, name->text, name->bytes);
     tierce__hex_encode(out->text + out->bytes, digest, sizeof(digest));
     out->bytes += 2 * sizeof(digest);
+    TIERCE_DASSERT(out->bytes <= TIERCE__MEMCACHED_KEY_BYTES);
 }
 
 void tierce__memcached_part_key(struct tierce__memcached_key *out, const char *prefix,

@@ -116,6 +116,7 @@ static int mooncake_get(void *opened, const struct tierce_plugin_name *name, voi
     int64_t result = 0;
     struct mooncake *mooncake = link->mooncake;
     (void)deadline_ns;
+    TIERCE_DASSERT((uint8_t *)memory >= mooncake->pool_base);
     int rc = call(
         link,
         &(struct tierce__bridge_ask){.op = TIERCE__BRIDGE_GET,
@@ -145,6 +146,7 @@ static int mooncake_put(void *opened, const struct tierce_plugin_name *name, con
     struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns;
+    TIERCE_DASSERT((const uint8_t *)memory >= link->mooncake->pool_base);
     int rc = call(link,
                   &(struct tierce__bridge_ask){
                       .op = TIERCE__BRIDGE_PUT,
@@ -192,6 +194,7 @@ static int open_link(void **out, void *store)
     struct mooncake_link *link = *out;
     link->mooncake = store;
     link->seat = link->mooncake->links_made++;
+    TIERCE_DASSERT(link->mooncake->links_made <= TIERCE__BRIDGE_SEATS_MAX);
     return 0;
 }
 

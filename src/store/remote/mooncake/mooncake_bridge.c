@@ -288,6 +288,8 @@ static int prepare(const struct tierce__bridge *bridge, struct birth *birth)
 static void bury(struct tierce__bridge *bridge)
 {
     uint64_t now = tierce__now_ns();
+    tierce__lock_assert_held(&bridge->lock);
+    TIERCE_DASSERT(bridge->state == STARTING || bridge->state == ENDING);
     close_fd(&bridge->pidfd);
     close_fd(&bridge->control);
     for (uint32_t i = 0; i < bridge->seat_count; i++)
@@ -307,11 +309,13 @@ static void bury(struct tierce__bridge *bridge)
 static void end_process(struct tierce__bridge *bridge)
 {
     int pidfd = bridge->pidfd;
+    tierce__lock_assert_held(&bridge->lock);
     TIERCE_ASSERT(bridge->state == UP);
     bridge->state = ENDING;
     tierce__lock_drop(&bridge->lock);
     kill_and_await(pidfd);
     tierce__lock_take(&bridge->lock);
+    TIERCE_DASSERT(bridge->state == ENDING);
     bury(bridge);
 }
 
@@ -320,6 +324,8 @@ static int start_process(struct tierce__bridge *bridge)
 {
     struct birth birth;
     char why[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    tierce__lock_assert_held(&bridge->lock);
+    TIERCE_DASSERT(bridge->state == DOWN);
     bridge->state = STARTING;
     bridge->started_ns = tierce__now_ns();
     tierce__lock_drop(&bridge->lock);
@@ -344,6 +350,7 @@ static int start_process(struct tierce__bridge *bridge)
 
     tierce__lock_take(&bridge->lock);
     memcpy(bridge->why, why, sizeof(why));
+    TIERCE_DASSERT(bridge->state == STARTING);
     if (rc == 0) {
         bridge->generation++;
         bridge->control = birth.control[0];
@@ -367,6 +374,8 @@ static int start_process(struct tierce__bridge *bridge)
 static bool is_well(const struct tierce__bridge *bridge)
 {
     char byte;
+    tierce__lock_assert_held(&bridge->lock);
+    TIERCE_DASSERT(bridge->state == UP);
     return recv(bridge->control, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
            (errno == EAGAIN || errno == EINTR);
 }
@@ -375,6 +384,7 @@ static bool is_well(const struct tierce__bridge *bridge)
 static int await_process(struct tierce__bridge *bridge)
 {
     int rc = 0;
+    tierce__lock_assert_held(&bridge->lock);
     while (rc == 0 && !bridge->closing) {
         if (bridge->state == UP && is_well(bridge))
             return 0;
@@ -396,6 +406,7 @@ static int take_seat(struct tierce__bridge *bridge, struct seat *seat,
     tierce__lock_take(&bridge->lock);
     int rc = await_process(bridge);
     if (rc == 0 && seat->generation != bridge->generation) {
+        TIERCE_DASSERT(seat->next_fd >= 0);
         close_fd(&seat->fd);
         seat->fd = seat->next_fd;
         seat->next_fd = -1;
@@ -423,6 +434,7 @@ static void end_generation(struct tierce__bridge *bridge, uint64_t generation)
 void tierce__bridge_end(struct tierce__bridge *bridge, uint32_t number)
 {
     TIERCE_CHECK_MAGIC(bridge, BRIDGE_MAGIC);
+    TIERCE_DASSERT(number < bridge->seat_count);
     struct seat *seat = &bridge->seats[number];
     close_fd(&seat->fd);
     end_generation(bridge, seat->generation);
@@ -484,11 +496,13 @@ int tierce__bridge_call(struct tierce__bridge *bridge, uint32_t number,
 
 bool tierce__bridge_is_up(const struct tierce__bridge *bridge, uint32_t number)
 {
+    TIERCE_DASSERT(number < bridge->seat_count);
     return bridge->seats[number].fd >= 0;
 }
 
 uint64_t tierce__bridge_starts(const struct tierce__bridge *bridge, uint32_t number)
 {
+    TIERCE_DASSERT(number < bridge->seat_count);
     return bridge->seats[number].starts;
 }
 

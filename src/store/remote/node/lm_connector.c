@@ -82,6 +82,7 @@ static int lm_find(void *opened, const struct tierce_plugin_name *names, size_t 
                    _Atomic size_t *found, uint64_t deadline_ns)
 {
     struct lm_link *link = opened;
+    TIERCE_ASSERT(count <= EXISTS_AT_ONCE);
     for (size_t i = 0; i < count; i++)
         make_request(link->requests[i], TIERCE__LM_EXIST, &names[i], 0);
     struct iovec piece = {.iov_base = link->requests, .iov_len = count * TIERCE__LM_REQUEST_BYTES};
@@ -97,6 +98,7 @@ static int lm_find(void *opened, const struct tierce_plugin_name *names, size_t 
             piece = (struct iovec){.iov_base = link->replies[0] + have, .iov_len = bytes - have};
             rc = tierce__peer_receive(&link->peer, &piece, 1, end - have, &got, deadline_ns);
             have += rc == 0 ? got : 0;
+            TIERCE_DASSERT(have <= bytes);
         }
         if (rc == 0)
             rc = read_answer(link, link->replies[i], &there);
@@ -140,6 +142,7 @@ static int lm_get(void *opened, const struct tierce_plugin_name *name, void *mem
     if (rc != 0)
         return rc;
     uint64_t body = got - sizeof(head);
+    TIERCE_DASSERT(body <= length);
     if (tierce__lm_reply_decode(&reply, head) != 0)
         return tierce__peer_misunderstood(&link->peer, "not an answer of lm://");
     if (reply.code == TIERCE__LM_FAIL && reply.value_bytes == 0 && body == 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/remote/node/peer.h"
+#include "base/assert.h"
 #include "net/stream.h"
 
 #include <errno.h>
@@ -86,12 +87,14 @@ int tierce__peer_begin(struct tierce__peer *peer, uint64_t deadline_ns)
         return rc == TIERCE_E_DEADLINE || rc == -ENOMEM ? rc : TIERCE_E_DOWN;
     }
     peer->connects++;
+    TIERCE_DASSERT(peer->fd >= 0);
     return 0;
 }
 
 int tierce__peer_send(struct tierce__peer *peer, struct iovec *pieces, int count,
                       uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(peer->fd >= 0);
     int rc = tierce__stream_send(peer->fd, pieces, count, deadline_ns);
     return rc == 0 ? 0 : failed(peer, rc, "sending");
 }
@@ -99,6 +102,7 @@ int tierce__peer_send(struct tierce__peer *peer, struct iovec *pieces, int count
 int tierce__peer_receive(struct tierce__peer *peer, struct iovec *pieces, int count, size_t least,
                          size_t *got, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(peer->fd >= 0);
     int rc = tierce__stream_receive(peer->fd, pieces, count, least, got, deadline_ns);
     return rc == 0 ? 0 : failed(peer, rc, "receiving");
 }

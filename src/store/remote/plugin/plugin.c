@@ -4,6 +4,7 @@
  * <tierce/plugin.h> and nothing else. Its results are checked like input from a network.
  */
 #include "store/remote/links.h"
+#include "base/assert.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -150,6 +151,7 @@ static int open_store(void **store, const struct tierce__client *client,
         .size = sizeof(opts), .params = params, .links = client->links};
     char words[128] = "";
     for (size_t i = 0; i < url->param_count; i++) {
+        TIERCE_DASSERT(opts.param_count <= i);
         const char *name = url->params[i].name, *value = url->params[i].value;
         if (tierce__url_param(url, name) != value)
             return refuse(why, url->path, "a parameter comes twice");

@@ -123,6 +123,7 @@ static int redis_find(void *opened, const struct tierce_plugin_name *names, size
             missed = true;
         *found += !missed && status == 0;
     }
+    TIERCE_DASSERT(*found <= count);
     return rc != 0 ? failed(link, rc) : status;
 }
 
@@ -131,6 +132,7 @@ static int redis_find(void *opened, const struct tierce_plugin_name *names, size
  * 2026-11). */
 static int append_get(struct redis_link *link, const struct tierce__link_get *get)
 {
+    TIERCE_DASSERT(get->length > 0);
     char first[24], last[24];
     size_t first_bytes = (size_t)snprintf(first, sizeof(first), "%" PRIu64, get->offset);
     size_t last_bytes =
@@ -244,6 +246,7 @@ static int redis_remove(void *opened, const struct tierce_plugin_name *name, uin
 static size_t make_pattern(char *out, const struct tierce_plugin_name *begins)
 {
     size_t used = 0;
+    TIERCE_ASSERT(begins->bytes <= KEY_BYTES_MAX);
     for (size_t i = 0; i < begins->bytes; i++) {
         if (strchr("*?[]^\\-", begins->text[i]) != NULL)
             out[used++] = '\\';

@@ -259,6 +259,7 @@ static uint64_t cut(const struct tierce__s3 *s3, const struct tierce__s3_job *jo
                     uint64_t *bytes)
 {
     uint64_t part = s3->config.part_bytes, from = item * part;
+    TIERCE_DASSERT(from <= job->req->length);
     uint64_t left = job->req->length - from;
     *bytes = left < part ? left : part;
     return from;
@@ -333,6 +334,7 @@ static int fill(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job
         transfer->offset = job->req->offset + cut(s3, job, transfer->item, &bytes);
         transfer->into = job->req->buf->data + transfer->offset;
         transfer->wanted = bytes;
+        TIERCE_ASSERT(transfer->wanted <= job->req->buf->bytes - transfer->offset);
         break;
     case TIERCE__S3_PUT:
         transfer->body = job->req->buf->data;
@@ -361,6 +363,7 @@ static void note_there(struct tierce__s3_job *job, uint64_t item)
 {
     if (job->there == NULL)
         return;
+    TIERCE_DASSERT(item < job->name_count);
     job->there[item] = 1;
     while (job->certain < job->name_count && job->there[job->certain] != 0)
         job->certain++;
@@ -412,6 +415,7 @@ static void begin_item(struct tierce__s3 *s3, struct tierce__s3_job *job)
         at++;
     struct tierce__s3_transfer *transfer = &s3->transfers[at];
     TIERCE_ASSERT(at < s3->config.connections);
+    TIERCE_DASSERT(s3->free_count > 0);
     s3->free_count--;
     transfer->job = job;
     transfer->item = job->next++;
@@ -530,6 +534,7 @@ void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status)
     if (job->status == 0)
         job->status = status;
     tierce__s3_transfer_free(transfer);
+    TIERCE_DASSERT(job->in_flight > 0);
     job->in_flight--;
     advance(s3, job);
 }

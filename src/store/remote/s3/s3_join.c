@@ -81,6 +81,7 @@ static void join_ranges(struct tierce__s3_transfer *transfer)
         take_along(transfer, next);
         tierce__s3_job_is_begun(s3, next);
         transfer->wanted += next->req->length;
+        TIERCE_DASSERT(transfer->wanted <= s3->config.part_bytes);
     }
 }
 
@@ -211,6 +212,7 @@ void tierce__s3_join_part(struct tierce__s3_transfer *transfer)
         job->next = 0;
     }
     lead->transfer = NULL;
+    TIERCE_DASSERT(lead->in_flight > 0);
     lead->in_flight--;
     tierce__s3_transfer_free(transfer);
     if (lead->req == NULL)

@@ -23,6 +23,7 @@ struct long_key {
 
 static void put(struct long_key *key, uint32_t bits)
 {
+    TIERCE_DASSERT(key->piece <= PIECE_BYTES);
     if (key->piece == PIECE_BYTES) {
         key->out[key->used++] = '~';
         key->out[key->used++] = '/';

@@ -57,6 +57,7 @@ static size_t take_text(struct tierce__s3_transfer *transfer, const char *data, 
     }
     memcpy(transfer->text + transfer->text_bytes, data, bytes);
     transfer->text_bytes += bytes;
+    TIERCE_DASSERT(transfer->text_bytes <= transfer->text_room);
     return bytes;
 }
 
@@ -80,12 +81,14 @@ static size_t take_body(char *data, size_t one, size_t bytes, void *arg)
     }
     memcpy(transfer->into + transfer->got, data, bytes);
     transfer->got += bytes;
+    TIERCE_DASSERT(transfer->got <= transfer->wanted);
     return bytes;
 }
 
 static size_t give_body(char *data, size_t one, size_t room, void *arg)
 {
     struct tierce__s3_transfer *transfer = arg;
+    TIERCE_DASSERT(transfer->body_sent <= transfer->body_bytes);
     uint64_t left = transfer->body_bytes - transfer->body_sent;
     size_t bytes = left < room ? (size_t)left : room;
     (void)one;
@@ -418,6 +421,7 @@ void tierce__s3_transfer_free(struct tierce__s3_transfer *transfer)
     }
     transfer->job = NULL;
     s3->free_count++;
+    TIERCE_DASSERT(s3->free_count <= s3->config.connections);
 }
 
 /* Takes the store's time where ours is so far off that it rejected it. */

@@ -183,7 +183,9 @@ static bool open_element(struct reader *reader)
     memcpy(reader->path + reader->path_bytes, name, bytes);
     reader->path_bytes += bytes;
     reader->path[reader->path_bytes] = '\0';
+    TIERCE_DASSERT(reader->path_bytes < PATH_BYTES);
     reader->depth++;
+    TIERCE_DASSERT(reader->depth <= TIERCE__S3_XML_DEPTH_MAX);
     reader->has_root = true;
     reader->is_leaf = true;
     if (!is_empty)
