@@ -61,6 +61,7 @@ static void put(struct batch *batch, size_t i, size_t index)
     struct tierce__store_req *req = &batch->reqs[i];
     const struct tierce__shape *shape =
         index < copy->keys.full_count ? &copy->view->full : &copy->tail_shape;
+    TIERCE_DASSERT(i < AT_ONCE && index < copy->keys.count);
     tierce__view_describe(&batch->records[i], copy->view, &copy->keys, shape, index,
                           tierce_chain_hash(copy->chain, 0));
     tierce__storage_fill_put(req, &batch->records[i], req->buf);
@@ -81,6 +82,7 @@ static size_t write_some(struct copy *copy, size_t first, size_t end, bool *full
 {
     struct batch batch = {.copy = copy};
     size_t count = end - first, good = 0;
+    TIERCE_DASSERT(first < end && count <= AT_ONCE);
     tierce__await_begin(&batch.await);
     for (size_t i = 0; i < count; i++)
         batch.reqs[i].buf = tierce__storage_lease(copy->engine, &copy->keys.keys[first + i]);
@@ -95,6 +97,7 @@ static size_t write_some(struct copy *copy, size_t first, size_t end, bool *full
     for (size_t i = 0; i < count; i++)
         tierce__buf_release(batch.reqs[i].buf);
     good = search(copy, 1u << copy->to, copy->keys.keys + first, count);
+    TIERCE_DASSERT(good <= count);
     *full = good < count && batch.reqs[good].status == TIERCE_E_FULL;
     return good;
 }
@@ -108,6 +111,7 @@ static size_t copy_down(struct copy *copy)
         bool full;
         size_t end = there - at < AT_ONCE ? there : at + AT_ONCE;
         size_t good = write_some(copy, at, end, &full);
+        TIERCE_DASSERT(good <= end - at);
         at += good;
         if (at < end && !(full && good > 0))
             break;
@@ -147,6 +151,7 @@ static int64_t copy_up(struct copy *copy)
  * end. */
 static size_t remove_source(struct copy *copy, size_t count)
 {
+    TIERCE_DASSERT(count <= copy->keys.count);
     struct tierce__buf **leases = tierce__calloc(count + 1, sizeof(*leases));
     if (leases == NULL)
         return count; /* copied */
@@ -161,6 +166,7 @@ static size_t remove_source(struct copy *copy, size_t count)
     } else {
         held = search(copy, 1u << copy->to, copy->keys.keys, count);
     }
+    TIERCE_DASSERT(held <= count);
     for (size_t i = held; i-- > 0;)
         tierce__storage_delete(copy->engine, copy->from, &copy->keys.keys[i]);
     for (size_t i = 0; i < held; i++)

@@ -103,6 +103,7 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->memory_bytes = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_SIZE);
     s->pin_bytes_max = (uint64_t)((double)s->memory_bytes *
                                   tierce__engine_share(config, TIERCE__ENGINE_MEMORY_PINS));
+    TIERCE_DASSERT(s->pin_bytes_max <= s->memory_bytes);
     s->prefetch_bytes_max =
         (uint64_t)((double)s->memory_bytes *
                    tierce__engine_share(config, TIERCE__ENGINE_PREFETCH_MEMORY));
@@ -139,6 +140,7 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
  * something is left behind with all that the tier's threads may still touch. */
 static bool close_parts(struct tierce_engine *engine)
 {
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
     tierce__control_stop(engine->control);
     engine->control = NULL;
     tierce__backfill_fini(engine);
@@ -221,6 +223,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
 /* An engine of these settings or on this folder, one that is not closing before one that is. */
 static struct tierce_engine *find_engine(const char *identity, const char *disk_path)
 {
+    tierce__lock_assert_held(&registry_lock);
     struct tierce_engine *closing = NULL;
     TIERCE__LIST_FOR_EACH (it, &registry) {
         struct tierce_engine *e = TIERCE__CONTAINER_OF(it, struct tierce_engine, registry_node);
@@ -242,6 +245,7 @@ static struct tierce_engine *find_engine(const char *identity, const char *disk_
 static int find_place(struct tierce_engine **out, const char *identity, const char *disk_path,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    tierce__lock_assert_held(&registry_lock);
     for (;;) {
         struct tierce_engine *e = find_engine(identity, disk_path);
         *out = NULL;
@@ -272,6 +276,7 @@ static void enter_open(struct tierce_engine *engine)
 {
     char *old = NULL, *resolved = canonical_path(engine->disk_path);
     tierce__lock_take(&registry_lock);
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_OPENING);
     if (resolved != NULL) { /* else the spelling that was given still names it */
         old = engine->disk_path;
         engine->disk_path = resolved;
@@ -285,6 +290,8 @@ static void enter_open(struct tierce_engine *engine)
 /* Under the lock. */
 static void enter_closing(struct tierce_engine *engine)
 {
+    tierce__lock_assert_held(&registry_lock);
+    TIERCE_DASSERT(engine->state != TIERCE__ENGINE_CLOSING);
     engine->state = TIERCE__ENGINE_CLOSING;
     engine->close_deadline_ns = tierce__deadline_in_ms(engine->settings.close_ms);
 }
@@ -366,6 +373,7 @@ int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *c
 void tierce__engine_ref(struct tierce_engine *engine)
 {
     tierce__lock_take(&registry_lock);
+    TIERCE_DASSERT(engine->refs > 0);
     engine->refs++;
     tierce__lock_drop(&registry_lock);
 }

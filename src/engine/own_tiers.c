@@ -47,6 +47,7 @@ static void watch_level(void *arg, const struct tierce__tier_event *event)
 {
     const struct tierce__level *level = arg;
     size_t index = (size_t)(level - level->engine->levels);
+    TIERCE_DASSERT(index < TIERCE__TIERS_MAX);
     if (tierce__smalls_is_page(event->key)) { /* pages are internal to smalls */
         if (!event->admitted)
             tierce__smalls_page_left(level->engine->smalls, event->key);
@@ -310,6 +311,7 @@ static int64_t clear(struct tierce_engine *engine, uint32_t tiers, const struct 
 
 static void add_disk_stats(const struct tierce__level *level, struct tierce_engine_stats *out)
 {
+    TIERCE_DASSERT(level->origin == TIERCE_ORIGIN_DISK);
     struct tierce__tier_stats s;
     level->tier->ops->stats(level->tier, &s);
     out->disk_chunks_now = (int64_t)s.chunks;

@@ -33,6 +33,7 @@ static void cut_segments(struct tierce__shape *shape)
         shape->segment_end[count++] = last ? shape->extent.object_bytes : end;
         start = end;
     }
+    TIERCE_DASSERT(count > 0 && count <= g->layer_count);
     shape->segment_count = count;
 }
 
@@ -54,6 +55,8 @@ int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *vi
     s.layer_offset[0] = s.extent.header_bytes;
     for (size_t i = 0; i < layers; i++)
         s.layer_offset[i + 1] = s.layer_offset[i] + (uint64_t)s.geometry.cell_bytes[i] * blocks;
+    TIERCE_DASSERT(s.layer_offset[layers] == s.extent.header_bytes + s.extent.payload_bytes);
+    TIERCE_DASSERT(s.layer_offset[layers] <= s.extent.object_bytes);
     cut_segments(&s);
     *shape = s;
     return 0;
@@ -217,6 +220,7 @@ void tierce__view_give_back(struct tierce_view *view)
 {
     struct tierce_engine *engine = view->engine;
     tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(view->borrowers > 0);
     view->borrowers--;
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
@@ -257,6 +261,7 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
     keys->tail_blocks = tail && wanted > keys->full_count ? (uint32_t)(end % step) : 0;
     keys->count = keys->full_count + (keys->tail_blocks > 0);
     keys->block_count = keys->full_count * step + keys->tail_blocks;
+    TIERCE_DASSERT(keys->block_count <= end);
     keys->keys = keys->small;
     if (keys->count > sizeof(keys->small) / sizeof(keys->small[0])) {
         keys->keys = tierce__alloc(keys->count * sizeof(*keys->keys));
@@ -278,6 +283,7 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
 uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierce_view *view,
                              size_t chunks, uint64_t to_block)
 {
+    TIERCE_DASSERT(chunks <= keys->count);
     uint64_t blocks =
         chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
     return blocks < to_block ? blocks : to_block;
@@ -332,6 +338,7 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
                            const struct tierce__keys *keys, const struct tierce__shape *shape,
                            size_t index, const uint8_t *hashes)
 {
+    TIERCE_DASSERT(index < keys->count);
     size_t first = index * view->chunk_blocks;
     *out = (struct tierce__storage_chunk){.key = keys->keys[index],
                                           .has_parent = index > 0,
@@ -371,6 +378,7 @@ static int check_distinct(const int32_t *ids, size_t n, uint32_t block_count)
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++) {
         uint32_t id = (uint32_t)ids[i];
+        TIERCE_DASSERT(id < block_count);
         uint64_t bit = UINT64_C(1) << (id % 64), *word = &seen[id / 64];
         rc = (*word & bit) != 0 ? TIERCE_E_ARGUMENT : 0;
         *word |= bit;

@@ -64,6 +64,7 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
         return count;
     for (size_t i = 0; i < count; i++) {
         size_t t = places[i];
+        TIERCE_DASSERT(t < TIERCE__TIERS_MAX);
         if (t > 0) {
             if (tiers[t].bytes_per_s <= 0)
                 return count;
@@ -78,12 +79,14 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
             best = i + 1;
         }
     }
+    TIERCE_DASSERT(best <= count);
     return best;
 }
 
 /* As measured, unless the configuration says something else; so is the prefill. */
 static struct tierce__cost_tier cost_of(struct tierce_engine *engine, size_t level)
 {
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     struct tierce__speed speed;
     if (engine->settings.cost_read_bytes_per_s > 0)
         return (struct tierce__cost_tier){.bytes_per_s =
@@ -131,6 +134,7 @@ static bool is_time_to_measure(struct tierce__level *level, const struct tierce_
 void tierce__cost_measure(struct tierce_view *view, size_t level, const struct tierce__key *keys,
                           size_t count)
 {
+    TIERCE_DASSERT(level > 0);
     struct tierce_engine *engine = view->engine;
     struct tierce__speed speed;
     tierce__health_speed(&engine->levels[level].health, &speed);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/health/health.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <errno.h>
@@ -75,6 +76,7 @@ static bool reaches_device(const struct tierce__store_req *req)
 /* Ends a time of reading at `now`, or cuts it there. Under the lock. */
 static void add_busy(struct tierce__health *health, uint64_t now_ns)
 {
+    tierce__lock_assert_held(&health->lock);
     double s = (double)(now_ns - health->busy_since_ns) / 1e9;
     health->busy_since_ns = now_ns;
     health->busy_s += s;
@@ -106,6 +108,7 @@ static void begin_reading(struct tierce__health *health, uint64_t now_ns)
 /* The part of the time to a first answer that is latency. Under the lock. */
 static uint64_t latency_within(const struct tierce__health *health, uint64_t took_ns)
 {
+    tierce__lock_assert_held(&health->lock);
     uint64_t latency_ns = (uint64_t)(health->latency_s * 1e9);
     return latency_ns < took_ns / 2 ? latency_ns : took_ns / 2;
 }
@@ -114,6 +117,7 @@ static uint64_t latency_within(const struct tierce__health *health, uint64_t too
 static bool ends_stall(struct tierce__health *health, const struct tierce__store_req *req,
                        uint64_t now_ns)
 {
+    tierce__lock_assert_held(&health->lock);
     uint64_t silent_ns = now_ns - health->busy_since_ns;
     if (health->busy_s <= 0 || silent_ns < STALL_NS)
         return false;
@@ -130,6 +134,7 @@ static bool ends_stall(struct tierce__health *health, const struct tierce__store
 static bool is_left_out(struct tierce__health *health, const struct tierce__store_req *req,
                         uint64_t now_ns)
 {
+    tierce__lock_assert_held(&health->lock);
     if (req->status != 0)
         return false;
     double silent_s = (double)(now_ns - health->busy_since_ns) / 1e9;
@@ -144,6 +149,7 @@ static void end_reading(struct tierce__health *health, const struct tierce__stor
 {
     double took_s = (double)(now_ns - req->begun_ns) / 1e9;
     tierce__lock_take(&health->lock);
+    TIERCE_DASSERT(health->reading > 0);
     bool is_first = health->is_first;
     health->is_first = false;
     if (is_left_out(health, req, now_ns)) {
@@ -207,6 +213,7 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__store_req
 static bool hangs(const struct tierce__health *health, const struct tierce__store_req *req,
                   uint64_t now_ns)
 {
+    tierce__lock_assert_held(&health->lock);
     return req->status == TIERCE_E_DEADLINE && health->heard_ns < req->begun_ns &&
            now_ns - req->begun_ns >= health->limits.hang_ms * TIERCE__MS_NS;
 }

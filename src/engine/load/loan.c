@@ -209,7 +209,6 @@ void tierce__loan_ahead(struct tierce__loan *base, uint32_t layer)
     struct own_loan *loan = own(base);
     const struct tierce__shape *full = &loan->base.view->full;
     uint32_t last = loan->part.first_layer + loan->part.layer_count - 1;
-    TIERCE_DASSERT(layer <= last);
     uint32_t must =
         layer < last
             ? turn_of(full, &loan->part, layer + AHEAD_LAYERS < last ? layer + AHEAD_LAYERS : last)
@@ -370,7 +369,6 @@ static void place_chunks(struct own_loan *loan, size_t count, struct tierce__ses
                          const uint8_t *places)
 {
     struct tierce_engine *engine = loan->engine;
-    TIERCE_DASSERT(count <= loan->base.count);
     if (loan->mode == TIERCE_MODE_BYPASS)
         count = take_all_pinned(loan, session);
     lease_chunks(loan, count, session);

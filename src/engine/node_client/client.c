@@ -96,6 +96,7 @@ static int make_room(struct tierce__connection *c, size_t bytes)
 
 static void cut(struct tierce__connection *c)
 {
+    TIERCE_DASSERT(c->fd >= 0);
     tierce__client_disconnect(c->fd);
     c->fd = -1;
 }
@@ -104,6 +105,7 @@ static void cut(struct tierce__connection *c)
 static int hear(struct tierce__connection *c, enum tierce__native_op op,
                 union tierce__native_answer *answer, int *passed, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(c->fd >= 0 && c->late == 0);
     uint8_t head[TIERCE__NATIVE_HEAD];
     uint32_t bytes = 0, status = 0;
     int rc = tierce__client_receive(c->fd, head, sizeof(head), passed, deadline_ns);
@@ -137,6 +139,7 @@ static int exchange(struct tierce__connection *c, enum tierce__native_op op,
                     const union tierce__native_request *question,
                     union tierce__native_answer *answer, int *passed, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(c->fd >= 0 && c->late == 0);
     int rc = tierce__native_pack_request(&c->frame, op, question);
     if (rc < 0)
         return rc; /* nothing has been said */
@@ -256,6 +259,7 @@ static int make_peer(struct tierce__peer **out, struct tierce__client *client, u
 struct tierce__peer *tierce__peer_acquire(struct tierce__peer *peer)
 {
     tierce__lock_take(&peer->client->lock);
+    TIERCE_DASSERT(peer->refs > 0);
     peer->refs++;
     tierce__lock_drop(&peer->client->lock);
     return peer;
@@ -266,6 +270,7 @@ void tierce__peer_release(struct tierce__peer *peer)
     if (peer == NULL)
         return;
     tierce__lock_take(&peer->client->lock);
+    TIERCE_DASSERT(peer->refs > 0);
     bool last = --peer->refs == 0;
     tierce__lock_drop(&peer->client->lock);
     if (last)
@@ -383,6 +388,7 @@ static struct tierce__peer *connect_peer(struct tierce__client *client, uint64_t
     uint64_t soon_ns = tierce__deadline_in_ms(client->engine->settings.lookup_ms);
     int rc = make_peer(&peer, client, soon_ns < deadline_ns ? soon_ns : deadline_ns);
     tierce__lock_take(&client->lock);
+    TIERCE_DASSERT(client->connecting);
     client->connecting = false;
     client->retry_at_ns = tierce__deadline_in_ms(RETRY_MS);
     bool warn = rc < 0 && !client->warned;
@@ -449,6 +455,7 @@ static int take_connection(struct tierce__connection **out, struct tierce__peer 
     } else if (rc == 0) {
         peer->connections++;
     }
+    TIERCE_DASSERT(peer->connections <= CONNECTIONS_MAX);
     tierce__lock_drop(&client->lock);
     return rc;
 }
@@ -458,6 +465,7 @@ static void return_connection(struct tierce__peer *peer, struct tierce__connecti
 {
     bool open = c != NULL && c->fd >= 0;
     tierce__lock_take(&peer->client->lock);
+    TIERCE_DASSERT(peer->connections > 0);
     if (open && c->late != 0 && c->late_until_ns == 0)
         c->late_until_ns = tierce__deadline_in_ms(peer->client->engine->settings.pin_ms);
     if (open && c->late != 0)
@@ -542,6 +550,7 @@ static void settle_late(struct tierce__peer *peer, uint64_t deadline_ns)
     if (c == NULL)
         return;
     enum tierce__native_op op = c->late;
+    TIERCE_DASSERT(end_of(op) != 0);
     union tierce__native_answer answer;
     union tierce__native_request end = {0};
     if (tierce__client_await(c->fd, 0) == 0) {

@@ -325,6 +325,7 @@ static void take_states(struct client_load *load, const uint8_t *states)
 static void ahead(struct tierce__loan *base, uint32_t layer)
 {
     struct client_load *load = own(base);
+    TIERCE_DASSERT(layer >= base->view->part.first_layer);
     layer -= base->view->part.first_layer; /* the node counts those of the part */
     if (layer < load->ready || !any_coming(load))
         return;
@@ -342,6 +343,7 @@ static void ahead(struct tierce__loan *base, uint32_t layer)
 static bool take(struct tierce__loan *base, size_t i)
 {
     struct client_load *load = own(base);
+    TIERCE_DASSERT(i < base->count);
     TIERCE_DASSERT(base->is_too_large && i >= load->taken);
     struct tierce__lent *lent = &load->base.lent[i];
     size_t last = load->taken;
@@ -379,12 +381,14 @@ static bool wait_for(struct tierce__loan *base, size_t i, uint32_t layer)
 
 static void refuse(struct tierce__loan *base, size_t i, int why)
 {
+    TIERCE_DASSERT(i < base->count);
     TIERCE_DASSERT(why < 0);
     own(base)->verdicts[i] = TIERCE__NATIVE_WRONG_HEADER;
 }
 
 static void spoil(struct tierce__loan *base, size_t i)
 {
+    TIERCE_DASSERT(i < base->count);
     own(base)->verdicts[i] = TIERCE__NATIVE_BAD_CELLS;
 }
 
@@ -396,6 +400,7 @@ static void count(const struct client_load *load, const uint32_t *blocks)
             tierce__loan_count(load->base.view, &load->base.lent[i], blocks[i]);
         loaded += blocks[i];
     }
+    TIERCE_DASSERT(loaded <= load->block_count);
     tierce__count(load->base.view->engine, TIERCE__STAT_blocks_failed,
                   (int64_t)(load->block_count - loaded));
 }

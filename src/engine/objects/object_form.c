@@ -40,7 +40,9 @@ static bool lengths_ok(const struct tierce__object_what *what)
 /* The geometry of an object; `cells` has room for LAYERS_MAX. */
 static struct tierce__geometry shape(uint32_t *cells, const struct tierce__object_what *what)
 {
+    TIERCE_DASSERT(lengths_ok(what));
     uint32_t pieces = tierce__object_pieces(what->value_bytes);
+    TIERCE_DASSERT(1 + pieces <= LAYERS_MAX);
     cells[0] = first_bytes(what->name_bytes, what->note_bytes);
     for (uint32_t i = 0; i < pieces; i++)
         cells[1 + i] = (uint32_t)tierce__object_piece_bytes(what->value_bytes, i);
@@ -116,6 +118,7 @@ void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
         memcpy(note, what->note, what->note_bytes);
     what->note = note;
     form->value_at = info.extent.header_bytes + cells[0];
+    TIERCE_DASSERT(form->value_at + what->value_bytes <= form->extent.object_bytes);
     tierce__object_sums(object, what->value_bytes)[0] = tierce__sum(cell, cells[0]);
 }
 

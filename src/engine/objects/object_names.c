@@ -50,6 +50,7 @@ static struct tierce__object_name *find_name(struct tierce__list *bin,
 
 static void add_spare(struct tierce__object_names *names, struct tierce__object_name *name)
 {
+    tierce__lock_assert_held(&names->lock);
     tierce__list_push_front(&names->spares, &name->node);
     names->spare_count++;
 }
@@ -75,6 +76,8 @@ static struct tierce__object_name *make_name(struct tierce__object_names *names,
                                              struct tierce__list *bin,
                                              const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&names->lock);
+    TIERCE_DASSERT(names->spare_count > 0);
     struct tierce__object_name *name =
         TIERCE__CONTAINER_OF(names->spares.next, struct tierce__object_name, node);
     tierce__list_remove(&name->node);
@@ -90,6 +93,7 @@ static struct tierce__object_name *make_name(struct tierce__object_names *names,
 static struct tierce__object_name *acquire(struct tierce__object_names *names,
                                            const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&names->lock);
     struct tierce__list *bin = &names->bins[tierce__key_spread(key) % TIERCE__OBJECT_NAME_BINS];
     struct tierce__object_name *name = find_name(bin, key);
     while (name == NULL && provide_spare(names)) {
@@ -106,6 +110,8 @@ static struct tierce__object_name *acquire(struct tierce__object_names *names,
 static struct tierce__object_name *release(struct tierce__object_name *name)
 {
     struct tierce__object_names *names = name->names;
+    tierce__lock_assert_held(&names->lock);
+    TIERCE_DASSERT(name->refs > 0);
     if (--name->refs > 0)
         return NULL;
     TIERCE_ASSERT(!name->held && name->reading == NULL);
@@ -141,6 +147,7 @@ void tierce__object_name_drop(struct tierce__object_name *name)
 
 static void change(struct tierce__object_name *name)
 {
+    tierce__lock_assert_held(&name->names->lock);
     name->changes++;
     name->reading = NULL;
 }

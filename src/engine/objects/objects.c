@@ -79,6 +79,7 @@ static void fill_handle(struct tierce__object_handle *h, struct tierce__objects 
                         const struct tierce__key *key, struct tierce__buf *buf,
                         const struct tierce__object_form *form)
 {
+    TIERCE_DASSERT(form->value_at + form->what.value_bytes <= buf->bytes);
     *h = (struct tierce__object_handle){.magic = TIERCE__OBJECT_MAGIC,
                                         .space = space,
                                         .key = *key,
@@ -216,6 +217,7 @@ int tierce__object_create(struct tierce__objects *space, struct tierce__object *
         tierce__free(h);
         return TIERCE_E_FULL;
     }
+    TIERCE_DASSERT(buf->bytes >= form.extent.object_bytes);
     /* Most of a small object is padding. */
     tierce__object_begin(buf->data, &form, &space->space, &key, engine->level_count > 1);
     fill_handle(h, space, &key, buf, &form);
@@ -228,11 +230,13 @@ int tierce__object_create(struct tierce__objects *space, struct tierce__object *
 /* Pieces that end within the first `bytes` of the value; all of them for its end. */
 static uint32_t pieces_within(const struct tierce__object_handle *h, uint64_t bytes)
 {
+    TIERCE_DASSERT(h->done <= h->pieces);
     return bytes >= h->base.what.value_bytes ? h->pieces : (uint32_t)(bytes / TIERCE__OBJECT_PIECE);
 }
 
 static uint64_t sum_piece(const struct tierce__object_handle *h, uint32_t index)
 {
+    TIERCE_DASSERT(index < h->pieces);
     return tierce__sum(h->base.value + (uint64_t)index * TIERCE__OBJECT_PIECE,
                        tierce__object_piece_bytes(h->base.what.value_bytes, index));
 }
@@ -261,6 +265,7 @@ void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms)
  * its place, or is about to. */
 static void expel_wrong(const struct tierce__object_handle *h)
 {
+    TIERCE_DASSERT(h->found && !h->is_small);
     struct tierce_engine *engine = h->space->engine;
     struct tierce__object_name *name = tierce__object_name_take(&engine->object_names, &h->key);
     if (name == NULL)
@@ -297,6 +302,7 @@ bool tierce__object_verified(struct tierce__object *object, uint64_t bytes)
 void tierce__objects_expel(struct tierce_engine *engine, size_t level,
                            const struct tierce__key *key, int why)
 {
+    TIERCE_DASSERT(why < 0 && level < TIERCE__TIERS_MAX);
     if (why == TIERCE_E_MISS)
         tierce__storage_drop(engine, level, key, TIERCE__LEFT_EXPIRED);
     else
@@ -310,6 +316,7 @@ void tierce__objects_expel(struct tierce_engine *engine, size_t level,
 static void expel_from_memory(struct tierce__objects *space, const struct tierce__key *key,
                               const struct tierce__buf *buf, int why)
 {
+    TIERCE_DASSERT(why < 0);
     struct tierce_engine *engine = space->engine;
     struct tierce__object_name *name = tierce__object_name_take(&engine->object_names, key);
     if (name == NULL)
@@ -363,6 +370,7 @@ int tierce__objects_peek(struct tierce__objects *space, struct tierce__object_fo
                          uint64_t deadline_ns)
 {
     struct tierce_engine *engine = space->engine;
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     uint64_t need = TIERCE__OBJECT_HEAD_BYTES, had = 0;
     int rc = TIERCE_E_LIMIT;
     while (rc == TIERCE_E_LIMIT && need > had) {
@@ -399,6 +407,7 @@ static bool has_same_header(const struct tierce__object_handle *h, const struct 
  * of others. */
 static bool is_same(const struct tierce__object_handle *h, const struct tierce__buf *other)
 {
+    TIERCE_DASSERT(other->bytes >= h->object_bytes);
     const uint8_t *cells = h->buf->data + h->header_bytes;
     size_t bytes = (size_t)(h->base.value - cells) + (size_t)h->base.what.value_bytes;
     return has_same_header(h, other) && memcmp(cells, other->data + h->header_bytes, bytes) == 0;
@@ -425,6 +434,7 @@ static bool memory_has_same(const struct tierce__object_handle *h)
 static bool reads_the_same(const struct tierce__object_handle *h, size_t level,
                            uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(level > 0);
     struct tierce_engine *engine = h->space->engine;
     uint64_t now_ns = tierce__now_ns();
     uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
@@ -439,6 +449,7 @@ static bool reads_the_same(const struct tierce__object_handle *h, size_t level,
 static bool level_has_same(const struct tierce__object_handle *h, size_t level,
                            uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(level > 0);
     struct tierce__object_form form;
     struct tierce__buf *head;
     if (!tierce__objects_level_has(h->space->engine, level, &h->key) ||
@@ -469,6 +480,7 @@ static struct tierce__buf *make_chunk(struct tierce__object_handle *as,
 {
     struct tierce_engine *engine = h->space->engine;
     struct tierce__object_form form = {.what = h->base.what};
+    TIERCE_DASSERT(h->is_small);
     if (tierce__object_extent(&form.extent, &form.what) < 0 || !may_wait_to_be_written(engine))
         return NULL;
     struct tierce__buf *buf = tierce__storage_alloc(engine, form.extent.object_bytes);
@@ -489,6 +501,7 @@ static struct tierce__buf *make_chunk(struct tierce__object_handle *as,
 static int put_small(const struct tierce__object_handle *h, uint32_t levels,
                      struct tierce__buf *chunk)
 {
+    TIERCE_DASSERT(h->is_small && (levels & 1u) == 0);
     struct tierce_engine *engine = h->space->engine;
     uint64_t era = tierce__era_enter_now(engine);
     int rc = tierce__smalls_put(engine->smalls, &h->key, &h->base.what, h->base.value, false);
@@ -514,6 +527,7 @@ static int put_small(const struct tierce__object_handle *h, uint32_t levels,
 static int settle_kept(const struct tierce__object_handle *h, size_t level, uint64_t deadline_ns,
                        bool *unsettled)
 {
+    TIERCE_DASSERT(level > 0 && level < h->space->engine->level_count);
     struct tierce_engine *engine = h->space->engine;
     if (!tierce__storage_may_return(engine, level, &h->key, deadline_ns))
         return 0;
@@ -539,6 +553,7 @@ static int keep(const struct tierce__object_handle *h, uint64_t deadline_ns, boo
 /* A small value that only memory has: slower tiers cannot be given it. */
 static void miss_chunk(const struct tierce__object_handle *h)
 {
+    TIERCE_DASSERT(h->is_small);
     struct tierce_engine *engine = h->space->engine;
     for (size_t level = 1; level < engine->level_count; level++)
         tierce__why_refused(engine, level, &h->key, TIERCE_E_FULL);
@@ -557,6 +572,7 @@ static int replace_small(const struct tierce__object_handle *h, uint64_t deadlin
     struct tierce__buf *chunk = NULL;
     struct tierce__taking taking = {.deadline_ns = deadline_ns, .unsettled = unsettled};
     int rc = 0;
+    TIERCE_DASSERT(h->is_small);
     if (tierce__smalls_same(engine->smalls, &h->key, &h->base.what, h->base.value))
         return keep(h, deadline_ns, unsettled);
     if (engine->level_count > 1) {
@@ -581,6 +597,7 @@ static int replace_small(const struct tierce__object_handle *h, uint64_t deadlin
 /* The name is held. `levels`: those that are to be given the value. */
 static int put_everywhere(const struct tierce__object_handle *h, uint32_t levels)
 {
+    TIERCE_DASSERT(!h->is_small && (levels & 1u) == 0);
     struct tierce_engine *engine = h->space->engine;
     struct tierce__storage_chunk chunk = tierce__object_record(&h->key, h->object_bytes);
     struct tierce__writes writes = {0};
@@ -599,6 +616,7 @@ static int put_everywhere(const struct tierce__object_handle *h, uint32_t levels
 /* Under the lock of the name. In the same order. */
 static int replace(const struct tierce__object_handle *h, uint64_t deadline_ns, bool *unsettled)
 {
+    TIERCE_DASSERT(!h->is_small);
     struct tierce_engine *engine = h->space->engine;
     struct tierce__taking taking = {.deadline_ns = deadline_ns, .unsettled = unsettled};
     int rc = 0;
@@ -624,6 +642,7 @@ static int publish(struct tierce__object *object, bool *unsettled)
                                ? object->deadline_ns
                                : tierce__deadline_in_ms(engine->settings.load_ms);
     tierce__object_filled(object, h->base.what.value_bytes);
+    TIERCE_DASSERT(h->is_small || h->done == h->pieces);
     if (!h->is_small)
         tierce__chunk_seal(h->buf->data, h->header_bytes);
     int rc = TIERCE_E_CLOSED;

@@ -90,6 +90,7 @@ static void answer(struct tierce__object_find *find, int status, struct tierce__
     find->object = object;
     count_answer(engine, status);
     tierce__lock_take(lock);
+    TIERCE_DASSERT(waiter->state != FIND_ANSWERED);
     bool call = waiter->state == FIND_WAITS;
     waiter->state = FIND_ANSWERED;
     tierce__lock_drop(lock);
@@ -139,6 +140,7 @@ static void answer_without(struct tierce__object_find *find, int status)
 
 static void start_again(struct tierce__object_find *find)
 {
+    TIERCE_DASSERT(waiter_of(find)->tries < TRIES_MAX);
     struct tierce__object *object = open_from_memory(find);
     if (object != NULL)
         answer(find, 0, object);
@@ -189,6 +191,7 @@ static void ask_levels(struct tierce__object_reading *r);
 
 static void leave_level(struct tierce__object_reading *r, int status)
 {
+    TIERCE_DASSERT(r->level > 0 && r->level < r->engine->level_count);
     if (status != TIERCE_E_MISS && tierce__health_is_fault(status))
         r->status = status == TIERCE_E_DEADLINE ? status : TIERCE_E_DOWN;
     tierce__buf_release(r->buf);
@@ -201,6 +204,7 @@ static void leave_level(struct tierce__object_reading *r, int status)
 /* Reads what the buffer has room for and does not hold yet, or a part of that. */
 static void read_on(struct tierce__object_reading *r, enum step step)
 {
+    TIERCE_DASSERT(r->have < r->buf->bytes);
     r->step = step;
     r->req.op = TIERCE__STORE_GET;
     r->req.deadline_ns = r->deadline_ns;
@@ -209,6 +213,7 @@ static void read_on(struct tierce__object_reading *r, enum step step)
     r->req.length = r->buf->bytes - r->have;
     if (!r->engine->levels[r->level].health.shared && r->req.length > PART_BYTES)
         r->req.length = PART_BYTES;
+    TIERCE_DASSERT(r->req.length > 0 && r->req.length <= r->buf->bytes - r->have);
     if (!tierce__storage_submit(r->engine, r->level, &r->req))
         leave_level(r, TIERCE_E_DOWN);
 }
@@ -237,6 +242,7 @@ static void read_body(struct tierce__object_reading *r)
         leave_level(r, TIERCE_E_MISS);
         return;
     }
+    TIERCE_ASSERT(r->have <= r->buf->bytes && r->have <= whole->bytes);
     whole->source = (uint32_t)r->level;
     memcpy(whole->data, r->buf->data, r->have);
     tierce__buf_release(r->buf);
@@ -302,6 +308,7 @@ static bool is_sound(struct tierce__object_reading *r)
     uint32_t pieces = tierce__object_pieces(value_bytes);
     if (r->have < r->form.extent.object_bytes)
         pieces = r->have > value_at ? (uint32_t)((r->have - value_at) / TIERCE__OBJECT_PIECE) : 0;
+    TIERCE_DASSERT(r->sound <= pieces && r->have <= r->buf->bytes);
     for (; r->sound < pieces; r->sound++) {
         const uint8_t *piece = r->buf->data + value_at + (uint64_t)r->sound * TIERCE__OBJECT_PIECE;
         size_t bytes = tierce__object_piece_bytes(value_bytes, r->sound);
@@ -313,6 +320,7 @@ static bool is_sound(struct tierce__object_reading *r)
 
 static void look_at(struct tierce__object_reading *r)
 {
+    TIERCE_DASSERT(r->have <= r->buf->bytes);
     uint64_t need;
     int rc = tierce__object_parse(&r->form, &need, r->buf->data, r->have, &r->space->space,
                                   &r->name->key, NULL, 0);
@@ -371,6 +379,7 @@ static void answered(struct tierce__store_req *req)
 /* False: the tier is not asked now. */
 static bool ask_level(struct tierce__object_reading *r)
 {
+    TIERCE_DASSERT(r->level > 0 && r->level < r->engine->level_count);
     struct tierce_engine *engine = r->engine;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     r->step = STEP_LOOKUP;
@@ -466,6 +475,7 @@ int tierce__object_find(struct tierce__objects *space, struct tierce__object_fin
     }
     start(find);
     tierce__lock_take(&engine->object_names.lock);
+    TIERCE_DASSERT(waiter->state != FIND_WAITS);
     bool is_answered = waiter->state == FIND_ANSWERED;
     if (!is_answered)
         waiter->state = FIND_WAITS;

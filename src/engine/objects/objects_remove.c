@@ -65,6 +65,7 @@ int tierce__objects_open_tombstones(struct tierce_engine *engine)
 
 static bool has_tombstone(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
+    TIERCE_DASSERT(engine->levels[level].health.shared);
     return tierce__tombstones_has(atomic_load(&engine->tombstones), engine->levels[level].store,
                                   key);
 }
@@ -113,6 +114,7 @@ static void note_deletion(struct tierce__level *level, int status)
 static int take_from_store(struct tierce_engine *engine, size_t level,
                            const struct tierce__key *key, uint64_t deadline_ns, bool *has_tomb)
 {
+    TIERCE_DASSERT(engine->levels[level].health.shared);
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
     uint64_t store = engine->levels[level].store, soon_ns = tierce__deadline_in_ms(DELETE_MS);
     bool none = false;
@@ -189,6 +191,7 @@ static void level_settled(struct tierce__store_req *req)
     struct tierce__object_settle *settle = req->arg;
     struct settling *s = (struct settling *)(void *)settle->scratch;
     struct tierce_engine *engine = s->engine;
+    TIERCE_DASSERT(s->level > 0 && s->level < engine->level_count);
     atomic_fetch_add(&engine->calling, 1);
     tierce__storage_note(engine, s->level, req);
     settle->status = req->status < 0 ? req->status : settle->status;
@@ -327,6 +330,7 @@ static void has_purged(struct tierce__store_req *req)
     struct tierce_engine *engine = purge->engine;
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
     uint64_t store = engine->levels[purge->level].store;
+    TIERCE_DASSERT(atomic_load(&engine->purges) > 0);
     atomic_fetch_add(&engine->calling, 1);
     note_deletion(&engine->levels[purge->level], req->status);
     if (req->status == 0 || req->status == TIERCE_E_MISS)
@@ -342,6 +346,7 @@ static void has_purged(struct tierce__store_req *req)
 /* Asks the store to delete a value, unless its name is being changed now. */
 static void purge(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     struct purge *purge = tierce__calloc(1, sizeof(*purge));
     if (purge == NULL)
         return;

@@ -38,6 +38,7 @@ struct page {
 static void note_key(void *arg, const struct tierce__tier_event *event)
 {
     struct page *page = arg;
+    TIERCE_ASSERT(page->count < PAGE_PLACES);
     if (event->key->ns == page->ns)
         page->keys[page->count++] = *event->key;
 }
@@ -46,6 +47,7 @@ static void note_key(void *arg, const struct tierce__tier_event *event)
 static bool next_page(struct tierce__objects *space, struct page *page, size_t level,
                       uint32_t *place)
 {
+    TIERCE_DASSERT(level < space->engine->level_count);
     struct tierce__tier *tier = space->engine->levels[level].tier;
     page->ns = space->space.key.ns;
     page->count = 0;
@@ -122,6 +124,7 @@ static bool is_of_smalls(const struct walk *walk)
 /* The state of a pass over a tier. */
 static size_t level_of(const struct walk *walk)
 {
+    TIERCE_DASSERT(!is_of_smalls(walk) && !has_ended(walk));
     return walk->pass <= walk->level_count ? walk->pass - PASS_MEMORY : 0;
 }
 
@@ -143,6 +146,7 @@ static void read_cursor(struct walk *walk, uint64_t cursor)
 static uint64_t write_cursor(const struct walk *walk)
 {
     uint64_t place = is_of_smalls(walk) ? walk->place : walk->place / PAGE_PLACES;
+    TIERCE_DASSERT(place <= PLACE_MASK && walk->pass < 1u << PASS_BITS);
     return (uint64_t)walk->pass << (PLACE_BITS + WALK_BITS) |
            (walk->number & WALK_MASK) << PLACE_BITS | place;
 }

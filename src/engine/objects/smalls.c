@@ -75,6 +75,7 @@ static uint64_t hash_key(const struct tierce__smalls *smalls, const struct tierc
 
 static struct tierce__small_partition *partition_of(struct tierce__smalls *smalls, uint64_t hash)
 {
+    TIERCE_DASSERT((smalls->partition_count & (smalls->partition_count - 1)) == 0);
     return &smalls->partitions[(hash >> 48) & (smalls->partition_count - 1)];
 }
 
@@ -82,6 +83,8 @@ static struct tierce__small_partition *partition_of(struct tierce__smalls *small
 static uint64_t sum_of(const struct tierce__small_record *record, const void *name,
                        const void *note, uint64_t value_sum)
 {
+    TIERCE_ASSERT(record->name_bytes <= TIERCE__OBJECT_NAME_MAX &&
+                  record->note_bytes <= TIERCE__OBJECT_NOTE_MAX);
     struct {
         uint64_t value_sum;
         struct tierce__small_record record;
@@ -141,6 +144,7 @@ static size_t bytes_of(const struct tierce__small_record *record)
 
 static struct tierce__small_page *page_at(const struct tierce__small_partition *p, uint32_t place)
 {
+    TIERCE_DASSERT(place >> TIERCE__SMALLS_SLOT_BITS < p->page_count);
     return p->pages[place >> TIERCE__SMALLS_SLOT_BITS];
 }
 
@@ -162,6 +166,7 @@ static uint32_t place_record(struct tierce__smalls *smalls, struct tierce__small
                              const struct tierce__small_record *record, struct after *after,
                              int *rc)
 {
+    tierce__lock_assert_held(&p->lock);
     uint32_t size_class = tierce__small_class_of(smalls, bytes_of(record));
     uint32_t old = tierce__small_index_find(p, record->hash, record->ns);
     bool dropped;
@@ -187,6 +192,7 @@ static uint32_t place_record(struct tierce__smalls *smalls, struct tierce__small
     } else {
         tierce__numbers_put(&p->table, (uint32_t)record->hash, place);
     }
+    TIERCE_DASSERT(page_at(p, place)->size_class == size_class);
     return place;
 }
 
@@ -226,6 +232,7 @@ int tierce__smalls_put(struct tierce__smalls *smalls, const struct tierce__key *
             .since = (uint32_t)(atomic_load(smalls->walks) + 1) & TIERCE__SMALL_SINCE_MASK,
             .is_promoted = is_promoted};
         record.sum = sum_of(&record, what->name, what->note, value_sum);
+        TIERCE_ASSERT(bytes_of(&record) <= p->classes[page_at(p, place)->size_class].slot_bytes);
         write_record(tierce__small_at(p, place), &record, what, value);
         p->value_bytes += record.value_bytes;
         rc = 0;
@@ -270,6 +277,7 @@ int tierce__smalls_make_room(struct tierce__smalls *smalls, const struct tierce_
 static void use(struct tierce__smalls *smalls, struct tierce__small_partition *p, uint32_t place,
                 struct after *after)
 {
+    tierce__lock_assert_held(&p->lock);
     struct tierce__small_page *page = page_at(p, place);
     uint64_t now =
         atomic_load_explicit(&smalls->adds, memory_order_relaxed) + (tierce__now_ns() >> 27);
@@ -294,6 +302,7 @@ static void copy_out(struct tierce__small *out, uint8_t *at,
 static int copy_at(struct tierce__small_partition *p, uint32_t place, void **memory,
                    struct tierce__small *out, size_t before, const void *name, size_t name_bytes)
 {
+    tierce__lock_assert_held(&p->lock);
     const struct tierce__small_record *from = tierce__small_at(p, place);
     struct tierce__small_record record;
     if (!tierce__small_read(&record, p, place))
@@ -422,6 +431,7 @@ bool tierce__smalls_remove(struct tierce__smalls *smalls, const struct tierce__k
 static uint64_t clear_page(struct tierce__small_partition *p, uint32_t number,
                            const struct tierce__key *of, uint32_t *give)
 {
+    tierce__lock_assert_held(&p->lock);
     const struct tierce__small_page *page = p->pages[number];
     uint64_t count = 0;
     for (uint32_t slot = 0; page != NULL && slot < page->slots; slot++) {
@@ -460,6 +470,7 @@ uint64_t tierce__smalls_clear(struct tierce__smalls *smalls, const struct tierce
 static uint64_t count_page(const struct tierce__small_partition *p, uint32_t number,
                            const struct tierce__key *of)
 {
+    tierce__lock_assert_held(&p->lock);
     const struct tierce__small_page *page = p->pages[number];
     uint64_t count = 0;
     for (uint32_t slot = 0; page != NULL && slot < page->slots; slot++)
@@ -504,6 +515,7 @@ static size_t round_up(size_t bytes)
 static void copy_part(struct copies *copies, const struct tierce__small_partition *p,
                       uint32_t place, const struct tierce__key *of)
 {
+    tierce__lock_assert_held(&p->lock);
     const struct tierce__small_page *page = page_at(p, place);
     uint32_t slot = place & (TIERCE__SMALLS_SLOTS_MAX - 1), end = slot + PART_SLOTS;
     for (; slot < end && slot < page->slots; slot++, place++) {
@@ -519,6 +531,8 @@ static void copy_part(struct copies *copies, const struct tierce__small_partitio
             return;
         size_t text_bytes = (size_t)record.name_bytes + record.note_bytes;
         uint8_t *to = copies->bytes + copies->count;
+        TIERCE_DASSERT(copies->count + sizeof(record) + text_bytes <=
+                       (size_t)PART_SLOTS * p->classes[page->size_class].slot_bytes);
         memcpy(to, &record, sizeof(record));
         memcpy(to + sizeof(record), tierce__small_at(p, place) + 1, text_bytes);
         copies->count += round_up(sizeof(record) + text_bytes);

@@ -57,6 +57,7 @@ void tierce__small_classes_init(struct tierce__smalls *smalls, uint64_t cap_byte
             page = large;
         }
     }
+    TIERCE_DASSERT(count > 0 && count <= TIERCE__SMALLS_CLASSES);
     smalls->class_count = count;
     smalls->record_max = last;
     smalls->partition_count = 1;
@@ -84,6 +85,7 @@ uint32_t tierce__small_class_of(const struct tierce__smalls *smalls, size_t reco
         else
             high = middle;
     }
+    TIERCE_DASSERT(record_bytes <= classes[low].slot_bytes);
     return low;
 }
 
@@ -92,6 +94,8 @@ uint32_t tierce__small_class_of(const struct tierce__smalls *smalls, size_t reco
 static uint32_t take_free(struct tierce__small_page *page)
 {
     uint32_t slot = page->free_first;
+    TIERCE_DASSERT(page->free_count > 0 && slot < page->slots && !page->is_leaving);
+    TIERCE_DASSERT(page->marks[slot] == TIERCE__SMALL_FREE);
     page->free_first = page->next[slot];
     page->free_count--;
     page->marks[slot] = TIERCE__SMALL_LIVE;
@@ -102,9 +106,11 @@ static uint32_t take_free(struct tierce__small_page *page)
 
 uint32_t tierce__small_slot_free(struct tierce__small_partition *p, uint32_t place)
 {
+    tierce__lock_assert_held(&p->lock);
     struct tierce__small_page *page = p->pages[place >> TIERCE__SMALLS_SLOT_BITS];
     struct tierce__small_class *class = &p->classes[page->size_class];
     uint32_t slot = place & (TIERCE__SMALLS_SLOTS_MAX - 1);
+    TIERCE_DASSERT(slot < page->slots);
     TIERCE_ASSERT(page->marks[slot] != TIERCE__SMALL_FREE);
     page->marks[slot] = TIERCE__SMALL_FREE;
     page->next[slot] = (uint16_t)page->free_first;
@@ -112,6 +118,7 @@ uint32_t tierce__small_slot_free(struct tierce__small_partition *p, uint32_t pla
     if (page->free_count++ == 0)
         tierce__list_push_back(&class->free_pages, &page->free_node);
     bool is_only = class->free_pages.next == class->free_pages.prev;
+    TIERCE_DASSERT(page->free_count <= page->slots);
     if (page->free_count < page->slots || is_only || page->is_leaving)
         return TIERCE__SMALLS_NOWHERE;
     page->is_leaving = true;
@@ -121,6 +128,7 @@ uint32_t tierce__small_slot_free(struct tierce__small_partition *p, uint32_t pla
 
 uint32_t tierce__small_drop(struct tierce__small_partition *p, uint32_t place)
 {
+    tierce__lock_assert_held(&p->lock);
     tierce__small_uncount(p, place);
     tierce__small_index_remove(p, tierce__small_at(p, place)->hash, place);
     return tierce__small_slot_free(p, place);
@@ -188,6 +196,7 @@ static int add_numbers(struct tierce__small_partition *p)
 /* Assigns a number to the page. Under the lock. */
 static int number_page(struct tierce__small_partition *p, struct tierce__small_page *page)
 {
+    tierce__lock_assert_held(&p->lock);
     if (p->free_number_count == 0 && p->page_count == p->page_room) {
         int rc = add_numbers(p);
         if (rc < 0)
@@ -195,6 +204,7 @@ static int number_page(struct tierce__small_partition *p, struct tierce__small_p
     }
     uint32_t number =
         p->free_number_count > 0 ? p->free_numbers[--p->free_number_count] : p->page_count++;
+    TIERCE_DASSERT(number < p->page_room);
     page->number = number;
     page->generation = ++p->generation;
     p->pages[number] = page;
@@ -203,6 +213,7 @@ static int number_page(struct tierce__small_partition *p, struct tierce__small_p
 
 static void free_number(struct tierce__small_partition *p, uint32_t number)
 {
+    tierce__lock_assert_held(&p->lock);
     TIERCE_ASSERT(p->pages[number] != NULL && p->free_number_count < p->page_room);
     p->pages[number] = NULL;
     p->free_numbers[p->free_number_count++] = number;
@@ -220,6 +231,7 @@ static void next_page(struct tierce__small_class *class)
 
 static void advance_hand(struct tierce__small_class *class)
 {
+    TIERCE_DASSERT(class->hand < class->hand_page->slots);
     if (++class->hand == class->hand_page->slots)
         next_page(class);
 }
@@ -227,7 +239,9 @@ static void advance_hand(struct tierce__small_class *class)
 /* Under the lock. The page has no value in the index. */
 static void unlink_page(struct tierce__small_partition *p, struct tierce__small_page *page)
 {
+    tierce__lock_assert_held(&p->lock);
     struct tierce__small_class *class = &p->classes[page->size_class];
+    TIERCE_DASSERT(p->live_pages > 0 && p->page_bytes >= class->page_bytes);
     if (class->hand_page == page)
         next_page(class);
     if (class->hand_page == page) /* the only page */
@@ -272,6 +286,8 @@ static bool has_room(const struct tierce__smalls *smalls, uint32_t page_bytes)
 static void install(struct tierce__small_partition *p, struct tierce__small_page *page,
                     struct tierce__buf *buf)
 {
+    tierce__lock_assert_held(&p->lock);
+    TIERCE_ASSERT(buf->bytes >= p->classes[page->size_class].page_bytes);
     struct tierce__small_class *class = &p->classes[page->size_class];
     page->buf = buf;
     tierce__list_push_back(&class->pages, &page->node);
@@ -283,6 +299,7 @@ static void install(struct tierce__small_partition *p, struct tierce__small_page
 /* Under the lock, while its bytes exist: removes its values from the index, and the page. */
 static void leave(struct tierce__small_partition *p, struct tierce__small_page *page)
 {
+    tierce__lock_assert_held(&p->lock);
     for (uint32_t slot = 0; slot < page->slots; slot++) {
         if (page->marks[slot] == TIERCE__SMALL_FREE)
             continue;
@@ -315,6 +332,7 @@ static int show(struct tierce__smalls *smalls, struct tierce__small_partition *p
 static int add_page(struct tierce__smalls *smalls, struct tierce__small_partition *p,
                     uint32_t size_class)
 {
+    tierce__lock_assert_held(&p->lock);
     struct tierce__small_class *class = &p->classes[size_class];
     struct tierce__small_page *page = make_page(class, size_class);
     int rc = page != NULL ? number_page(p, page) : -ENOMEM;
@@ -389,6 +407,7 @@ void tierce__smalls_page_left(struct tierce__smalls *smalls, const struct tierce
  * the class has no free ones, and pages that are being freed have no live ones. */
 static uint32_t evict_own(struct tierce__small_partition *p, struct tierce__small_class *class)
 {
+    tierce__lock_assert_held(&p->lock);
     if (tierce__list_empty(&class->pages))
         return TIERCE__SMALLS_NOWHERE;
     if (class->hand_page == NULL) {
@@ -419,6 +438,7 @@ static uint32_t evict_own(struct tierce__small_partition *p, struct tierce__smal
 uint32_t tierce__small_slot_take(struct tierce__smalls *smalls, struct tierce__small_partition *p,
                                  uint32_t size_class, bool *dropped, int *rc)
 {
+    tierce__lock_assert_held(&p->lock);
     enum { TRIES = 4 }; /* other threads may take all slots of a page that this thread added */
     struct tierce__small_class *class = &p->classes[size_class];
     *dropped = false;

@@ -308,6 +308,7 @@ void tierce__tombstones_close(struct tierce__tombstones *tombs)
 static int push(struct tierce__tombstones *tombs, enum kind kind, uint64_t store,
                 const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&tombs->lock);
     if (tombs->queued == tombs->queue_room) {
         size_t room = tombs->queue_room > 0 ? 2 * tombs->queue_room : PAGE_RECORDS;
         struct record *queue = tierce__realloc(tombs->queue, room * sizeof(*queue));
@@ -318,12 +319,14 @@ static int push(struct tierce__tombstones *tombs, enum kind kind, uint64_t store
     }
     tombs->queue[tombs->queued++] = (struct record){.kind = kind, .store = store, .key = *key};
     tombs->made++;
+    TIERCE_DASSERT(tombs->queued <= tombs->queue_room && tombs->synced <= tombs->made);
     return 0;
 }
 
 /* Appends a batch, to a new file if there is none. */
 static int append(struct tierce__tombstones *tombs, const struct record *records, size_t count)
 {
+    TIERCE_DASSERT(tombs->writing);
     struct tierce__vfs *vfs = tombs->vfs;
     int rc = 0;
     if (tombs->file == NULL) {
@@ -355,6 +358,7 @@ static int check_new_file(struct tierce__vfs *vfs)
 static int replace_file(struct tierce__tombstones *tombs, const struct record *records,
                         size_t count)
 {
+    TIERCE_DASSERT(tombs->writing);
     struct tierce__vfs *vfs = tombs->vfs;
     struct tierce__vfs_file *file = NULL;
     uint64_t pages = 0;
@@ -385,6 +389,7 @@ static int replace_file(struct tierce__tombstones *tombs, const struct record *r
  * memory. */
 static struct record *take_records(struct tierce__tombstones *tombs, size_t *count)
 {
+    tierce__lock_assert_held(&tombs->lock);
     size_t most = (size_t)BATCH_PAGES * PAGE_RECORDS, n = 0;
     *count = tombs->renew           ? (size_t)atomic_load(&tombs->count)
              : tombs->queued < most ? tombs->queued
@@ -408,6 +413,7 @@ static struct record *take_records(struct tierce__tombstones *tombs, size_t *cou
  * so that nothing half written comes before a record. */
 static int write_some(struct tierce__tombstones *tombs)
 {
+    tierce__lock_assert_held(&tombs->lock);
     TIERCE_ASSERT(!tombs->writing && (tombs->renew || tombs->queued > 0));
     size_t count;
     struct record *records = take_records(tombs, &count);
@@ -415,6 +421,7 @@ static int write_some(struct tierce__tombstones *tombs)
         return -ENOMEM;
     size_t written = tombs->renew ? tombs->queued : count; /* the leading ones of the queue */
     uint64_t last = tombs->made - (tombs->queued - written);
+    TIERCE_DASSERT(tombs->synced <= last && last <= tombs->made);
     tombs->writing = true;
     tierce__lock_drop(&tombs->lock);
     int rc = tombs->renew ? replace_file(tombs, records, count) : append(tombs, records, count);
@@ -504,6 +511,7 @@ size_t tierce__tombstones_list(struct tierce__tombstones *tombs, uint64_t store,
             keys[count++] = tomb->key;
     }
     tierce__lock_drop(&tombs->lock);
+    TIERCE_DASSERT(count <= room);
     return count;
 }
 

@@ -61,6 +61,7 @@ void tierce__departures_destroy(struct tierce__departures *table)
 
 static struct set *set_of(const struct tierce__departures *table, uint64_t spread)
 {
+    TIERCE_DASSERT(table->set_count > 0);
     return &table->sets[(spread >> 32) * table->set_count >> 32];
 }
 
@@ -91,6 +92,7 @@ void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
     uint32_t place = place_of(set, spread);
     if (place == WAYS || !stays(&set->ways[place].what, departure)) {
         uint32_t newer = place < WAYS ? place : WAYS - 1;
+        TIERCE_DASSERT(newer < WAYS);
         memmove(&set->ways[1], &set->ways[0], newer * sizeof(set->ways[0]));
         set->ways[0] = (struct entry){.spread = spread, .what = *departure};
     }

@@ -109,9 +109,11 @@ static void write_record(struct record *out, size_t level, const struct tierce__
 /* Wakes subscribers with a full batch, or with their first event. */
 static void wake_subscribers(struct tierce__events *events)
 {
+    tierce__lock_assert_held(&events->lock);
     TIERCE__LIST_FOR_EACH (it, &events->subscriptions) {
         struct tierce_subscription *s = TIERCE__CONTAINER_OF(it, struct tierce_subscription, node);
         uint64_t pending = events->next - s->cursor;
+        TIERCE_DASSERT(s->cursor <= events->next);
         if (pending == 1)
             s->due_ns = tierce__deadline_in_ms(s->opts.interval_ms);
         if (pending == 1 || pending == s->opts.batch_max)
@@ -143,6 +145,7 @@ void tierce__events_tell(struct tierce__events *events, size_t level,
 static struct tierce_event describe(struct tierce_engine *engine, const struct record *r,
                                     uint64_t sequence)
 {
+    TIERCE_DASSERT(r->level < engine->level_count);
     struct tierce_event e = {.sequence = sequence,
                              .kind = r->admitted ? TIERCE_EVENT_ADMIT : TIERCE_EVENT_EVICT,
                              .tier = engine->levels[r->level].tier->ops->name,
@@ -165,6 +168,7 @@ static struct tierce_event describe(struct tierce_engine *engine, const struct r
 
 static uint64_t oldest_of(const struct tierce__events *events)
 {
+    tierce__lock_assert_held(&events->lock);
     return events->next > events->ring_count ? events->next - events->ring_count : 1;
 }
 
@@ -172,6 +176,7 @@ static uint64_t oldest_of(const struct tierce__events *events)
  * the lock, which is dropped on the way. */
 static uint32_t collect(struct tierce__events *events, struct tierce_subscription *s, bool *gap)
 {
+    tierce__lock_assert_held(&events->lock);
     uint32_t count = 0;
     *gap = s->cursor < oldest_of(events);
     if (*gap)
@@ -184,12 +189,14 @@ static uint32_t collect(struct tierce__events *events, struct tierce_subscriptio
         tierce__lock_drop(&events->lock);
         tierce__lock_take(&events->lock);
     }
+    TIERCE_DASSERT(count <= s->opts.batch_max && s->cursor <= events->next);
     return count;
 }
 
 /* Under the lock, which is dropped on the way. */
 static void deliver(struct tierce__events *events, struct tierce_subscription *s)
 {
+    tierce__lock_assert_held(&events->lock);
     struct tierce_event_batch batch = {.events = s->batch};
     uint32_t count = collect(events, s, &batch.gap);
     uint64_t first = s->cursor - count;
@@ -241,6 +248,7 @@ static int enter(struct tierce__events *events, struct tierce_subscription *s)
 static void leave(struct tierce__events *events, struct tierce_subscription *s)
 {
     tierce__lock_take(&events->lock);
+    TIERCE_DASSERT(atomic_load(&events->subscriber_count) > 0);
     tierce__list_remove(&s->node);
     atomic_fetch_sub(&events->subscriber_count, 1);
     tierce__lock_drop(&events->lock);
@@ -332,6 +340,7 @@ static void take_scanned(void *arg, const struct tierce__tier_event *event)
 static void scan_level(struct tierce_engine *engine, struct scan *scan, tierce_events_fn *fn,
                        void *arg)
 {
+    TIERCE_DASSERT(scan->level < engine->level_count);
     struct tierce__tier *tier = engine->levels[scan->level].tier;
     uint32_t cursor = 0;
     bool more = true;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/json_write.h"
 #include "base/prometheus.h"
@@ -36,6 +37,7 @@ static bool ends_with(const char *name, const char *end)
 
 static int64_t value_of(const struct tierce_engine_stats *stats, const struct row *row)
 {
+    TIERCE_DASSERT(row->offset + sizeof(int64_t) <= sizeof(*stats));
     int64_t value;
     memcpy(&value, (const char *)stats + row->offset, sizeof(value));
     return value;
@@ -114,6 +116,7 @@ static const char *state_name(const struct tierce__health *health)
 
 static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[TIERCE__TIERS_MAX])
 {
+    TIERCE_DASSERT(engine->level_count <= TIERCE__TIERS_MAX);
     for (size_t i = 0; i < engine->level_count; i++) {
         struct tierce__level *level = &engine->levels[i];
         out[i].name = level->tier->ops->name;
@@ -128,6 +131,7 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
 
 static uint64_t tier_value(const struct tier_numbers *tier, const struct tier_row *row)
 {
+    TIERCE_DASSERT(row->offset + sizeof(uint64_t) <= sizeof(tier->stats));
     uint64_t value;
     memcpy(&value, (const char *)&tier->stats + row->offset, sizeof(value));
     return value;

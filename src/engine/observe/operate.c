@@ -112,6 +112,7 @@ void tierce__era_leave(struct tierce_engine *engine, uint64_t era)
 /* Waits until no operation of an era of this parity is publishing. Under the lock. */
 static bool wait_for_parity(struct tierce_engine *engine, uint64_t era, uint64_t deadline_ns)
 {
+    tierce__lock_assert_held(&engine->lock);
     while (engine->publishing[era % 2] > 0) {
         if (!tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns))
             return engine->publishing[era % 2] == 0;
@@ -138,6 +139,7 @@ static bool begin_era(struct tierce_engine *engine, uint64_t deadline_ns)
 static void end_clear(struct tierce_engine *engine)
 {
     tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(engine->clears > 0);
     engine->clears--;
     tierce__lock_drop(&engine->lock);
 }

@@ -71,6 +71,7 @@ enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
 static void note(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                  enum tierce_miss_reason reason, int status)
 {
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX && reason != TIERCE_MISS_NONE);
     struct tierce__departure departure = {.when_s = (uint32_t)tierce__wall_s(),
                                           .status = (int16_t)status,
                                           .level = (uint8_t)level,
@@ -92,6 +93,7 @@ void tierce__why_note(struct tierce_engine *engine, size_t level,
 void tierce__why_refused(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                          int status)
 {
+    TIERCE_DASSERT(status < 0);
     if (status == TIERCE_E_CLOSED)
         return;
     bool cleared = status == TIERCE_E_CANCELLED;
@@ -109,6 +111,7 @@ void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierc
 static void tell_departure(struct tierce_engine *engine, const struct tierce__departure *departure,
                            struct tierce_miss *out)
 {
+    TIERCE_DASSERT(departure->level < engine->level_count);
     const struct tierce__level *level = &engine->levels[departure->level];
     out->reason = departure->reason;
     out->tier = level->tier->ops->name;
@@ -165,6 +168,7 @@ static void tell_reason(struct tierce_engine *engine, const struct tierce__key *
 {
     struct tierce__departure last;
     uint32_t ns;
+    TIERCE_DASSERT(unasked->status >= 0 || unasked->level < engine->level_count);
     bool left = tierce__departures_find(engine->departures, tierce__key_spread(key), &last);
     if (unasked->status < 0 && !(left && last.level == unasked->level)) {
         bool late = unasked->status == TIERCE_E_DEADLINE;
@@ -187,6 +191,7 @@ void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *
                        const struct tierce__unasked *unasked)
 {
     struct tierce_miss miss = {0};
+    TIERCE_DASSERT(index < keys->count);
     tell_reason(engine, &keys->keys[index], index == 0, unasked, &miss);
     if (index < keys->full_count || miss.reason != TIERCE_MISS_NEVER_STORED)
         tierce__count(engine,
@@ -197,6 +202,7 @@ void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *
 static void tell_missing(const struct tierce_view *view, const struct tierce__keys *keys,
                          size_t missing, enum tierce_miss_reason reason, struct tierce_miss *out)
 {
+    TIERCE_DASSERT(missing < keys->count);
     out->reason = reason;
     out->block = (uint64_t)missing * view->chunk_blocks;
     memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
@@ -208,6 +214,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
 {
     struct tierce__unasked unasked;
     size_t count = keys->count - first;
+    TIERCE_DASSERT(first < keys->count);
     if (tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
         tell_missing(view, keys, first, TIERCE_MISS_BYPASSED, out);
         return 0;
@@ -218,6 +225,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     size_t there = tierce__storage_search(view->engine, tierce__levels_of(view->engine, 0),
                                           keys->keys + first, count, places, &unasked);
     size_t worth = with_cost ? tierce__cost_limit(view, places, there) : there;
+    TIERCE_DASSERT(worth <= there && there <= count);
     tierce__free(places);
     size_t missing = first + worth;
     if (worth < there)
