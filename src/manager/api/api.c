@@ -310,13 +310,18 @@ void tierce__api_as_admin(struct tierce__api_call *api)
         *(int32_t *)tierce__proto_member(status, fields->code->offset) = api->code;
 }
 
-/* Whether a function that was compiled for one message may be given the other. */
+/* Whether a function that was compiled for one message may be given the other. Headers differ: they
+ * are accessed through tierce__api_fields. No message contains itself. */
 static bool has_layout(const ProtobufCMessageDescriptor *a, const ProtobufCMessageDescriptor *b)
 {
     bool is_same = a->sizeof_message == b->sizeof_message && a->n_fields == b->n_fields;
-    for (unsigned i = 0; is_same && i < a->n_fields; i++)
-        is_same = a->fields[i].id == b->fields[i].id && a->fields[i].type == b->fields[i].type &&
-                  a->fields[i].offset == b->fields[i].offset;
+    for (unsigned i = 0; is_same && i < a->n_fields; i++) {
+        const ProtobufCFieldDescriptor *of_a = &a->fields[i], *of_b = &b->fields[i];
+        is_same = of_a->id == of_b->id && of_a->type == of_b->type && of_a->label == of_b->label &&
+                  of_a->offset == of_b->offset &&
+                  (of_a->type != PROTOBUF_C_TYPE_MESSAGE || strcmp(of_a->name, "header") == 0 ||
+                   has_layout(of_a->descriptor, of_b->descriptor));
+    }
     return is_same;
 }
 
