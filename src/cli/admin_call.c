@@ -51,7 +51,11 @@ static int read_credentials(const char *command, const struct tierce__admin_targ
 static int read_status(const char *command, struct tierce__text reply)
 {
     char code[64], *message = NULL;
-    if (!tierce__json_get_text(code, sizeof(code), reply, "header.status.code"))
+    struct tierce__text value = tierce__json_get(reply, "header.status.code");
+    /* A newer manager's code, which this build of it cannot name, is a number. */
+    if (tierce__json_is_integer(value))
+        snprintf(code, sizeof(code), "%.*s", (int)value.length, value.at);
+    else if (!tierce__json_get_text(code, sizeof(code), value, ""))
         return tierce__cli_fail(command, "the answer is not from a manager; check the URL");
     if (strcmp(code, "OK") == 0)
         return TIERCE__CLI_OK;

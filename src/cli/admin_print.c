@@ -42,6 +42,12 @@ static void print_cell(const char *text, int width, bool last)
         printf("%*s", (missing > 0 ? missing : 0) + 2, "");
 }
 
+/* A field of a row, by its name, which may hold points. */
+static struct tierce__text find(struct tierce__text row, const char *name)
+{
+    return tierce__json_find(row, (struct tierce__text){.at = name, .length = strlen(name)});
+}
+
 /* Objects as rows; their fields, in the order of the first, as columns. */
 static void print_table(struct tierce__line *line, struct tierce__text list)
 {
@@ -58,7 +64,7 @@ static void print_table(struct tierce__line *line, struct tierce__text list)
     each = tierce__json_each(list);
     while (tierce__json_next(&each, &name, &row)) {
         for (int c = 0; c < columns; c++) {
-            int width = width_of(cell(line, tierce__json_get(row, names[c])));
+            int width = width_of(cell(line, find(row, names[c])));
             widths[c] = width > widths[c] ? width : widths[c];
             widths[c] = widths[c] < WIDTH_MAX ? widths[c] : WIDTH_MAX;
         }
@@ -68,7 +74,7 @@ static void print_table(struct tierce__line *line, struct tierce__text list)
     each = tierce__json_each(list);
     while (tierce__json_next(&each, &name, &row)) {
         for (int c = 0; c < columns; c++)
-            print_cell(cell(line, tierce__json_get(row, names[c])), widths[c], c + 1 == columns);
+            print_cell(cell(line, find(row, names[c])), widths[c], c + 1 == columns);
     }
 }
 

@@ -34,7 +34,10 @@ int tierce__model_parse_json(struct tierce__json_doc *out, const char *text, siz
         *out = doc;
         return 0;
     }
-    snprintf(why, 256, "not a JSON object: %s", is_utf8 ? reason : "not UTF-8");
+    if (rc == -ENOMEM)
+        snprintf(why, 256, "%s", tierce_strerror(rc));
+    else
+        snprintf(why, 256, "not a JSON object: %s", is_utf8 ? reason : "not UTF-8");
     tierce__json_doc_clear(&doc);
     return rc;
 }

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """tierce itself and tierce config."""
 
+import http.server
+import json
 import os
 import re
 import subprocess
+import threading
 import unittest
 
 from cli_case import EXECUTABLE, CliCase
@@ -168,6 +171,39 @@ class Config(CliCase):
                              ("log.folder=none/x", "log.folder: cannot create the folder none/x "
                               "below the working directory: No such file")):
             self.check(1, "manager", *ports, f"--{value}", err=["tierce manager: " + words])
+
+
+class Administration(CliCase):
+    """Replies that no manager of this build sends."""
+
+    def answer(self, status, reply):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.dumps({"header": {"status": status}, **reply}).encode()
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(thread.join)
+        self.addCleanup(server.shutdown)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    def test_code_without_a_name(self):
+        url = self.answer({"code": 4242, "message": "too new"}, {})
+        self.check(1, "storage", "list", "--url", url, err=("4242: too new",))
+
+    def test_column_with_a_point(self):
+        url = self.answer({"code": "OK"}, {"storage": [{"name": "a", "x.y": "found"}]})
+        self.check(0, "storage", "list", "--url", url, out=("name  x.y", "a     found"))
 
 
 if __name__ == "__main__":

@@ -111,6 +111,11 @@ START_TEST(test_texts_that_are_no_json)
         ck_assert_int_eq(tierce__account_from_json(&account, texts[i], strlen(texts[i]), why),
                          TIERCE_E_FORMAT);
     }
+    struct tierce__json_doc none = {0};
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(tierce__model_parse_json(&none, "{}", 2, why), -ENOMEM);
+    tierce__alloc_fail_nth(0);
+    ck_assert_str_eq(why, tierce_strerror(-ENOMEM));
     /* A depth that a parser would die of. */
     char deep[4096];
     memset(deep, '[', sizeof(deep));
