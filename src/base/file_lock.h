@@ -16,7 +16,7 @@
 /* The two kinds do not exclude each other. */
 enum tierce__file_lock_kind {
     TIERCE__FILE_LOCK_FLOCK,  /* of the manager's files */
-    TIERCE__FILE_LOCK_RECORD, /* of a store folder (docs/format/disk.md) */
+    TIERCE__FILE_LOCK_RECORD, /* of a store folder (docs/inside/format/disk.md) */
 };
 
 /* Locks an open file. Errors: TIERCE_E_LOCKED: there is another holder; negative errno. */

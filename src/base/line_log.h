@@ -58,14 +58,14 @@ void tierce__line_end(struct tierce__line *line, struct tierce__line_log *log);
 /* Returns whether a file or a subscriber receives lines; if not, callers need not format them. */
 bool tierce__line_log_is_read(const struct tierce__line_log *log);
 
-/* Subscribes `each`. It is called on the log's thread with whole lines, and about once a second
- * with 0 bytes, until it returns false; the last call, when the log closes, passes NULL. Errors:
- * -ENOMEM. */
+/* Subscribes `each`. It is called on the log's thread with whole lines, and, while there are none,
+ * with 0 bytes about every `wait_ms` (0: once a second), until it returns false. The last call,
+ * when subscriptions end or the log closes, passes NULL. Errors: -ENOMEM. */
 typedef bool (*tierce__line_log_fn)(void *arg, const char *lines, size_t bytes);
 TIERCE_MUSTUSE int tierce__line_log_subscribe(struct tierce__line_log *log,
                                               tierce__line_log_fn each, void *arg);
 
-/* Ends all subscriptions; later subscriptions end at once. NULL is accepted. */
+/* Ends all subscriptions; a later one ends within `wait_ms` (0: a second). NULL is accepted. */
 void tierce__line_log_end_subscribers(struct tierce__line_log *log);
 
 /* Lines handed over so far, and those of them that were dropped. NULL has none. */

@@ -166,12 +166,14 @@ union tierce__entry {
 /*
  * For each NAME of storage, group, instance and account:
  *
- * int tierce__NAME_copy(struct tierce__NAME *out, const struct tierce__NAME *in)
- *     A deep copy. NULL texts become "", so `in` may be filled with borrowed texts. Errors:
- * -ENOMEM, *out untouched. void tierce__NAME_clear(struct tierce__NAME *entry) Frees and zeroes;
- * accepts a zeroed struct. int tierce__NAME_from_json(struct tierce__NAME *out, const char *text,
- * size_t bytes, char why[256]) See tierce__model_from_json. int tierce__NAME_to_json(char **out,
- * const struct tierce__NAME *entry, enum tierce__json_form) See tierce__model_to_json.
+ *     int tierce__NAME_copy(struct tierce__NAME *out, const struct tierce__NAME *in)
+ *     void tierce__NAME_clear(struct tierce__NAME *entry)
+ *     int tierce__NAME_from_json(struct tierce__NAME *out, const char *text, size_t bytes,
+ *                                char why[256])
+ *     int tierce__NAME_to_json(char **out, const struct tierce__NAME *entry,
+ *                              enum tierce__json_form form)
+ *
+ * They are tierce__model_copy, _clear, _from_json and _to_json for that type.
  */
 #define TIERCE__MODEL_FUNCTIONS(name)                                                              \
     TIERCE_MUSTUSE static inline int tierce__##name##_copy(struct tierce__##name *out,             \

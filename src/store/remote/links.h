@@ -38,7 +38,7 @@ struct tierce__link_state {
 };
 
 struct tierce__client {
-    struct tierce_plugin table; /* [open is not called] */
+    struct tierce_plugin table; /* its `open` is called by a plug-in's `open` below only */
     const char *scheme;
     void *object; /* the shared object of a plug-in, whose answers are checked; closed after
                      the store. NULL: a client of ours */
