@@ -113,14 +113,12 @@ void tierce__lock_drop_all(struct tierce__lock *const *locks, size_t count)
         tierce__lock_drop(locks[0]);
 }
 
+#ifdef TIERCE_CHECKED
 void tierce__lock_assert_held(const struct tierce__lock *lock)
 {
-#ifdef TIERCE_CHECKED
     TIERCE_ASSERT(lock->held && pthread_equal(lock->owner, pthread_self()));
-#else
-    (void)lock;
-#endif
 }
+#endif
 
 void tierce__cond_init(struct tierce__cond *cond)
 {

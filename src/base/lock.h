@@ -41,7 +41,14 @@ void tierce__lock_init(struct tierce__lock *lock, enum tierce__lock_class class_
 void tierce__lock_fini(struct tierce__lock *lock);
 void tierce__lock_take(struct tierce__lock *lock);
 void tierce__lock_drop(struct tierce__lock *lock);
+#ifdef TIERCE_CHECKED
 void tierce__lock_assert_held(const struct tierce__lock *lock);
+#else
+static inline void tierce__lock_assert_held(const struct tierce__lock *lock)
+{
+    (void)lock;
+}
+#endif
 
 /* Several locks of one class at once, in ascending order of their addresses (asserted): the only
  * way to hold more than one of a class. `count` may be 0. */
