@@ -2,7 +2,7 @@
 #include "base/arena.h"
 #include "base/assert.h"
 #include "base/json_write.h"
-#include "manager/registry/model_json.h"
+#include "manager/locate/location_json.h"
 #include "manager/storage/places.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 #include "base/json_write.h"
 #include "check_main.h"
 #include "manager/api/account.h"
-#include "manager/registry/model_json.h"
+#include "manager/locate/location_json.h"
 #include "manager/storage/places.h"
 
 #include <errno.h>

@@ -15,7 +15,7 @@
 #include "base/json_write.h"
 #include "base/utf8.h"
 #include "manager/meta/redis/meta_redis_private.h"
-#include "manager/registry/model_json.h"
+#include "manager/locate/location_json.h"
 
 enum { HASH_BYTES = 8 };
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_MANAGER_MODEL_JSON_H
-#define TIERCE_MANAGER_MODEL_JSON_H
+#ifndef TIERCE_MANAGER_LOCATION_JSON_H
+#define TIERCE_MANAGER_LOCATION_JSON_H
 
 #include "base/json_value.h"
 #include "manager/registry/model.h"
 #include "manager/meta/record.h"
 
 /*
- * Locations of KVCM's data sets as JSON. (The model's JSON: model_fields.h.)
+ * Locations of KVCM's data sets as JSON.
  *
  * Errors of all: TIERCE_E_FORMAT, `why` in words; -ENOMEM; *out untouched. Threads: any.
  */
