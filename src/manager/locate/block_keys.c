@@ -14,7 +14,7 @@ static uint64_t add_token(uint64_t h, int64_t token)
 
 size_t tierce__block_keys(int64_t *keys, const int64_t *tokens, size_t count, size_t block_size)
 {
-    TIERCE_ASSERT(block_size > 0);
+    TIERCE_DASSERT(block_size > 0);
     size_t blocks = count / block_size;
     uint64_t h = 0;
     for (size_t b = 0; b < blocks; b++) {

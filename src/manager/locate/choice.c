@@ -77,7 +77,7 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     if (rc == 0)
         rc = tierce__quota_reserve(locator->quota, &at, &limits, c->opts->bytes, c->opts->count,
                                    fit, &c->limit);
-    TIERCE_ASSERT(rc < 0 || *fit <= c->opts->count);
+    TIERCE_DASSERT(rc < 0 || *fit <= c->opts->count);
     c->limited = storage->name;
     return rc < 0 ? rc : *fit > 0;
 }
@@ -105,7 +105,7 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
                            const struct tierce__storage **out, size_t *fit,
                            char why[TIERCE__WHY_BYTES])
 {
-    TIERCE_ASSERT(opts->count > 0);
+    TIERCE_DASSERT(opts->count > 0);
     bool only;
     enum tierce__storage_type kind = preferred_type(opts->group->prefer_strategy, &only);
     struct choosing c = {.opts = opts};
@@ -114,7 +114,7 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
         rc = try_candidates(&c, kind, true, out, fit);
     if (rc < 0)
         return tierce__why(why, rc, "no memory");
-    TIERCE_ASSERT(rc == 0 || (*fit > 0 && *fit <= opts->count));
+    TIERCE_DASSERT(rc == 0 || (*fit > 0 && *fit <= opts->count));
     tierce__live_count_limited(opts->live, c.limit, opts->count - (rc > 0 ? *fit : 0));
     if (rc > 0)
         return 0;
@@ -230,7 +230,7 @@ static const struct tierce__location *choose_location(struct tierce__chooser *ch
             continue;
         all = parts > most ? weight : all + weight;
         most = parts;
-        TIERCE_ASSERT(all >= weight);
+        TIERCE_DASSERT(all >= weight);
         /* Reservoir sampling: each location so far is kept with a probability proportional to its
          * weight. */
         if (chosen == NULL || tierce__locator_random(chooser->locator) % all < weight)

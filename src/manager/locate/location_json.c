@@ -94,10 +94,10 @@ static int take_places(struct tierce__location *out, struct tierce__text list,
         if (rc < 0)
             return rc;
         size_t spec = find_spec(instance, name);
-        TIERCE_ASSERT(spec <= instance->spec_count);
+        TIERCE_DASSERT(spec <= instance->spec_count);
         if (spec == instance->spec_count)
             continue;
-        TIERCE_ASSERT(out->place_count < count);
+        TIERCE_DASSERT(out->place_count < count);
         places[out->place_count++] = (struct tierce__spec_place){
             .spec = (uint16_t)spec, .bytes = tierce__uri_size(uri), .uri = uri};
     }
@@ -139,7 +139,7 @@ int tierce__location_to_json(struct tierce__json_write *json, const char *name,
                              const struct tierce__instance *instance,
                              const struct tierce__storage *storage, struct tierce__arena *arena)
 {
-    TIERCE_ASSERT(status <= TIERCE__LOCATION_DELETING);
+    TIERCE_DASSERT(status <= TIERCE__LOCATION_DELETING);
     char id[TIERCE__LOCATION_ID_BYTES + 1] = {0};
     memcpy(id, location->id, TIERCE__LOCATION_ID_BYTES);
     tierce__json_write_open(json, name, '{');
@@ -151,9 +151,9 @@ int tierce__location_to_json(struct tierce__json_write *json, const char *name,
     for (size_t i = 0; i < location->place_count; i++) {
         const struct tierce__spec_place *place = &location->places[i];
         const char *uri = tierce__place_uri(storage, instance, place, arena);
-        TIERCE_ASSERT(place->spec < instance->spec_count);
         if (uri == NULL)
             return -ENOMEM;
+        TIERCE_DASSERT(place->spec < instance->spec_count);
         tierce__json_write_open(json, NULL, '{');
         tierce__json_write_text(json, "name", instance->specs[place->spec].name);
         tierce__json_write_text(json, "uri", uri);

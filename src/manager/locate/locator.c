@@ -285,7 +285,7 @@ static uint32_t shard_count(const struct tierce__group *group)
     int64_t wanted = group->mutex_shard_count > 0 ? group->mutex_shard_count : SHARDS_USUAL;
     while (shards < wanted && shards < SHARDS_MAX)
         shards *= 2;
-    TIERCE_ASSERT((shards & (shards - 1)) == 0 && shards <= SHARDS_MAX);
+    TIERCE_DASSERT((shards & (shards - 1)) == 0 && shards <= SHARDS_MAX);
     return shards;
 }
 
@@ -367,7 +367,7 @@ struct taking_up {
 static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_t type,
                      uint16_t storage, uint64_t bytes)
 {
-    TIERCE_ASSERT(state < TIERCE__QUOTA_STATES);
+    TIERCE_DASSERT(state < TIERCE__QUOTA_STATES);
     t->by_type[state][tierce__meta_type_slot(type)] += bytes;
     t->by_storage[state][tierce__meta_storage_slot(storage)] += bytes;
 }
@@ -385,7 +385,7 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
         t->unreadable++;
         return 0;
     }
-    TIERCE_ASSERT(session->note == note->number && session->count > 0);
+    TIERCE_DASSERT(session->note == note->number && session->count > 0);
     tierce__lock_take(&live->lock);
     rc = tierce__live_put_session(live, session);
     for (size_t i = 0; rc == 0 && i < session->count; i++) {
@@ -419,7 +419,7 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
         t->unreadable++;
         return 0;
     }
-    TIERCE_ASSERT(t->list_count < t->list_room);
+    TIERCE_DASSERT(t->list_count < t->list_room);
     t->list[t->list_count++] = deletion;
     for (size_t i = 0; i < deletion->count && !deletion->is_sweep; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
@@ -646,7 +646,7 @@ static int take_out(struct tierce__locator *locator, const char *id, uint32_t nu
                     char why[TIERCE__WHY_BYTES])
 {
     tierce__lock_assert_held(&locator->changing);
-    TIERCE_ASSERT(error <= 0);
+    TIERCE_DASSERT(error <= 0);
     tierce__lock_take(&locator->lock);
     struct tierce__live *live = locator->is_open ? find_live(locator, id) : NULL;
     bool is_it = live != NULL && live->instance.number == number;
@@ -749,6 +749,6 @@ int64_t tierce__locator_next_expiry(struct tierce__locator *locator)
 {
     uint64_t due = INT64_MAX;
     tierce__locator_each(locator, earliest, &due);
-    TIERCE_ASSERT(due <= INT64_MAX);
+    TIERCE_DASSERT(due <= INT64_MAX);
     return (int64_t)due;
 }

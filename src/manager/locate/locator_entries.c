@@ -101,7 +101,7 @@ static int mark_written(struct ending *e, const char *const *uris, size_t count,
             return tierce__why(why, TIERCE_E_ARGUMENT,
                                "%.180s is not a location of the session, or has an invalid size",
                                uris[i]);
-        TIERCE_ASSERT(found->key < session->count);
+        TIERCE_DASSERT(found->key < session->count);
         session->written[found->key] = true;
     }
     return 0;
@@ -130,7 +130,7 @@ static int measure(struct ending *e)
             return -ENOMEM;
         keys[n++] = i;
     }
-    TIERCE_ASSERT(n <= count);
+    TIERCE_DASSERT(n <= count);
     if (n == 0 || tierce__storages_measure(e->live->locator->opts.storages, e->storage, paths, n,
                                            bytes, status) < 0)
         return 0;
@@ -158,7 +158,7 @@ static int reserve(struct ending *e, const struct tierce__group *group, size_t *
     tierce__choose_limits(&limits, group, e->storage);
     int rc = tierce__quota_reserve(e->live->locator->quota, &at, &limits, e->bytes, session->count,
                                    &fit, limit);
-    TIERCE_ASSERT(rc < 0 || fit <= session->count);
+    TIERCE_DASSERT(rc < 0 || fit <= session->count);
     tierce__lock_take(&e->live->lock);
     for (size_t i = 0; rc == 0 && i < fit; i++) {
         struct tierce__spec_place *place =
@@ -201,7 +201,7 @@ static int end_entries(struct ending *e, const char *const *uris, size_t count,
         tierce__live_unfinish(e->live, session);
         return rc;
     }
-    TIERCE_ASSERT(dropped <= all);
+    TIERCE_DASSERT(dropped <= all);
     tierce__live_count_limited(e->live, limit, dropped);
     rc = tierce__live_finish(e->live, session);
     if (rc == 0 && dropped > 0)

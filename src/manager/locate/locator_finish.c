@@ -57,7 +57,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     struct finishing *f = arg;
     (void)key;
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
-    TIERCE_ASSERT(f->session->written[f->served[i]] && key == written->claim.key);
+    TIERCE_DASSERT(f->session->written[f->served[i]] && key == written->claim.key);
     if (atomic_load_explicit(&written->claim.is_removed, memory_order_relaxed)) {
         f->session->written[f->served[i]] = false;
         return TIERCE__META_SKIP;
@@ -115,7 +115,7 @@ static int make_deletion(struct finishing *f)
     }
     if (f->deletion == NULL)
         return 0;
-    TIERCE_ASSERT(f->deletion->count > 0 && f->deletion->count <= session->count);
+    TIERCE_DASSERT(f->deletion->count > 0 && f->deletion->count <= session->count);
     f->deletion->note = session->note;
     f->deletion->due_us = f->now_us;
     /* A client that timed out may still be writing; a client that reported a failure is not. */
@@ -138,7 +138,7 @@ static int note_files(struct finishing *f, size_t count, size_t notes_max)
         for (size_t p = 0; p < session->keys[i].place_count; p++)
             all[n++] = session->keys[i].places[p];
     }
-    TIERCE_ASSERT(n == count);
+    TIERCE_DASSERT(n == count);
     return tierce__places_note(f->live->places, all, n, f->notes, &f->note_count, notes_max,
                                &f->arena);
 }
@@ -146,7 +146,7 @@ static int note_files(struct finishing *f, size_t count, size_t notes_max)
 /* Deletes the session's note and adds the deletion's note. */
 static int prepare_notes(struct finishing *f)
 {
-    TIERCE_ASSERT(f->note_count == 0);
+    TIERCE_DASSERT(f->note_count == 0);
     enum { OWN = 2 };
     size_t places = 0;
     for (size_t i = 0; i < f->session->count && f->session->is_unsure; i++)
@@ -162,7 +162,7 @@ static int prepare_notes(struct finishing *f)
         rc = make_deletion(f);
     if (rc == 0 && f->deletion != NULL)
         rc = tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
-    TIERCE_ASSERT(f->note_count <= notes_max);
+    TIERCE_DASSERT(f->note_count <= notes_max);
     return rc;
 }
 
@@ -178,7 +178,7 @@ static void move_served(struct finishing *f, enum tierce__quota_state from,
 /* The bytes count as serving before other calls can see and remove the records. */
 static int begin_batch(struct finishing *f)
 {
-    TIERCE_ASSERT(!f->is_tried);
+    TIERCE_DASSERT(!f->is_tried);
     struct tierce__session *session = f->session;
     int rc = prepare_notes(f);
     if (rc < 0)
@@ -196,7 +196,7 @@ static int begin_batch(struct finishing *f)
 static int attach_notes(void *arg, const size_t *indices, size_t count,
                         struct tierce__meta_batch *batch, struct tierce__arena *arena)
 {
-    TIERCE_ASSERT(((struct finishing *)arg)->outside_count <= count);
+    TIERCE_DASSERT(((struct finishing *)arg)->outside_count <= count);
     struct finishing *f = arg;
     (void)indices, (void)count, (void)arena;
     int rc = f->error < 0 ? f->error : begin_batch(f);
@@ -217,7 +217,7 @@ static uint32_t count_followers(void *arg, int64_t key)
  * blocks. */
 static void note_lost(void *arg, int64_t parent, uint32_t children)
 {
-    TIERCE_ASSERT(children > 0);
+    TIERCE_DASSERT(children > 0);
     struct finishing *f = arg;
     struct tierce__gone hole = {.key = parent, .children = children};
     for (size_t i = 0; i < f->outside_count; i++) {
@@ -248,7 +248,7 @@ static int write_batch(struct finishing *f)
         f->served[count] = i;
         keys[count++] = session->keys[i].claim.key;
     }
-    TIERCE_ASSERT(count <= session->count);
+    TIERCE_DASSERT(count <= session->count);
     if (count > 0)
         return tierce__meta_index_modify(f->live->index, keys, count,
                                          &(struct tierce__meta_change){.modify = put_location,
@@ -269,7 +269,7 @@ static int write_batch(struct finishing *f)
 static void enter_expiry(struct finishing *f, size_t i)
 {
     tierce__lock_assert_held(&f->live->lock);
-    TIERCE_ASSERT(i < f->session->count && f->session->written[i]);
+    TIERCE_DASSERT(i < f->session->count && f->session->written[i]);
     struct tierce__live *live = f->live;
     int64_t key = f->session->keys[i].claim.key;
     struct tierce__record record = {.used_us = f->now_us, .stored_us = f->now_us};
@@ -346,7 +346,7 @@ static int was_written(struct finishing *f)
 /* Settles or restores a session after its batch was tried; 0: the session has ended. */
 static int end_session(struct finishing *f, int rc)
 {
-    TIERCE_ASSERT(rc <= 0);
+    TIERCE_DASSERT(rc <= 0);
     bool is_doubtful = false;
     if (rc < 0 && f->is_tried && tierce__meta_may_be_written(rc)) {
         int known = was_written(f);

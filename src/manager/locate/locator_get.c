@@ -48,8 +48,8 @@ static int show_part(struct getting *g, const struct tierce__part *part, struct 
     const char *uri = tierce__place_uris_make(&g->uris, part->place);
     if (uri == NULL)
         return -ENOMEM;
-    TIERCE_ASSERT(part->place->spec < g->live->instance.spec_count);
-    TIERCE_ASSERT(out->spec_count < out->spec_count_all);
+    TIERCE_DASSERT(part->place->spec < g->live->instance.spec_count);
+    TIERCE_DASSERT(out->spec_count < out->spec_count_all);
     specs[out->spec_count++] = (struct tierce__found_spec){
         .name = g->live->instance.specs[part->place->spec].name, .uri = uri};
     return 0;
@@ -118,7 +118,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
         return -ENOMEM;
     int64_t length =
         tierce__meta_index_prefix(g->live->index, g->keys, g->count, serves, g, g->arena, records);
-    TIERCE_ASSERT(length <= (int64_t)g->count);
+    TIERCE_DASSERT(length <= (int64_t)g->count);
     for (size_t i = 0; (int64_t)i < length; i++) {
         int shown = is_same_key(g, i, &records[i]) ? show(g, &records[i], &out->found[i]) : 0;
         if (shown < 0)
@@ -151,7 +151,7 @@ static int read_all(struct getting *g, struct tierce__record **records, bool **f
 static int show_range(struct getting *g, const struct tierce__record *records, const bool *found,
                       size_t first, size_t end, struct tierce__got *out)
 {
-    TIERCE_ASSERT(first <= end && end <= g->count);
+    TIERCE_DASSERT(first <= end && end <= g->count);
     out->found = tierce__arena_calloc(g->arena, g->count, sizeof(*out->found));
     if (out->found == NULL)
         return -ENOMEM;
@@ -184,7 +184,7 @@ static int match_batch(struct getting *g, struct tierce__got *out)
  */
 static size_t find_window(const bool *found, size_t count, size_t window)
 {
-    TIERCE_ASSERT(window > 0 && window <= count);
+    TIERCE_DASSERT(window > 0 && window <= count);
     size_t base = count - window;
     for (;;) {
         size_t served = 0;
@@ -297,7 +297,7 @@ static int choose_keys(struct getting *g)
         keys[g->count] = request->keys[i];
         texts[g->count++] = request->key_texts != NULL ? request->key_texts[i] : NULL;
     }
-    TIERCE_ASSERT(g->count <= request->count);
+    TIERCE_DASSERT(g->count <= request->count);
     g->keys = keys;
     g->texts = request->key_texts != NULL ? texts : NULL;
     return 0;
@@ -305,7 +305,7 @@ static int choose_keys(struct getting *g)
 
 static void count_keys(struct getting *g, const struct tierce__got *got)
 {
-    TIERCE_ASSERT(got->hits <= got->count && got->count <= g->count);
+    TIERCE_DASSERT(got->hits <= got->count && got->count <= g->count);
     size_t asked =
         g->request->query == TIERCE__QUERY_WINDOW ? (size_t)g->request->window : g->count;
     atomic_fetch_add_explicit(&g->live->asked_keys, asked, memory_order_relaxed);
@@ -337,7 +337,7 @@ static void refresh(struct getting *g, const struct tierce__got *got)
         if (got->found[i].type != 0)
             used[count++] = g->keys[i];
     }
-    TIERCE_ASSERT(count <= g->request->count);
+    TIERCE_DASSERT(count <= g->request->count);
     if (count > 0)
         tierce__meta_index_touch(g->live->index, used, count,
                                  tierce__locator_now_us(g->live->locator));

@@ -23,7 +23,7 @@ struct removing {
 
 static void move_bytes(struct removing *r, const struct tierce__deletion *deletion)
 {
-    TIERCE_ASSERT(deletion->live == r->live);
+    TIERCE_DASSERT(deletion->live == r->live);
     struct tierce__live *live = r->live;
     for (size_t i = 0; i < deletion->count; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
@@ -95,7 +95,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
     size_t n = 0;
     int rc = 0;
     (void)indices, (void)count;
-    TIERCE_ASSERT(r->gone_count <= count);
+    TIERCE_DASSERT(r->gone_count <= count);
     if (r->error < 0)
         return r->error;
     r->is_tried = r->step->count > 0;
@@ -110,7 +110,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
         rc = tierce__deletion_write(r->step, &notes[n++]);
     if (rc == 0 && !r->how->is_all && tierce__gone_settle(r->gone, r->gone_count))
         rc = tierce__gone_write(r->gone, r->gone_count, r->step->note, arena, &notes[n++]);
-    TIERCE_ASSERT(n <= NOTES);
+    TIERCE_DASSERT(n <= NOTES);
     batch->notes = notes;
     batch->note_count = n;
     return rc;
@@ -120,7 +120,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
  * its first record: 1, 0, or the store's error. */
 static int was_written(struct removing *r, struct tierce__arena *arena)
 {
-    TIERCE_ASSERT(r->step->count > 0);
+    TIERCE_DASSERT(r->step->count > 0);
     const void *value;
     size_t bytes;
     struct tierce__meta_space *space = tierce__meta_index_space(r->live->index);
@@ -144,7 +144,7 @@ static int was_written(struct removing *r, struct tierce__arena *arena)
  * submitted. */
 static int remove_step(struct removing *r, const int64_t *keys, size_t count)
 {
-    TIERCE_ASSERT(count > 0);
+    TIERCE_DASSERT(count > 0);
     struct tierce__arena arena = {0};
     struct tierce__removed before = *r->removed;
     int *status = tierce__arena_calloc(&arena, count, sizeof(*status));
@@ -165,7 +165,7 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
     if (rc < 0 && r->error == 0 && r->is_tried && tierce__meta_may_be_written(rc))
         known = was_written(r, &arena);
     rc = known > 0 ? 0 : rc;
-    TIERCE_ASSERT(r->gone_count <= count);
+    TIERCE_DASSERT(r->gone_count <= count);
     if (rc < 0)
         *r->removed = before;
     else if (r->step->count > 0)
@@ -313,7 +313,7 @@ int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *h
         rc = space->ops->scan(space, &cursor, PAGE_KEYS, keys, &count);
         if (rc < 0)
             break;
-        TIERCE_ASSERT(count <= PAGE_KEYS);
+        TIERCE_DASSERT(count <= PAGE_KEYS);
         struct tierce__removal at_once = *how;
         at_once.due_us = tierce__locator_now_us(live->locator);
         rc = tierce__live_remove(live, keys, count, &at_once, removed);
@@ -374,7 +374,7 @@ static int show_looked(struct tierce__live *live, const struct tierce__catalog *
                        enum tierce__look_state state, struct tierce__arena *arena,
                        struct tierce__looked *out)
 {
-    TIERCE_ASSERT(count > 0);
+    TIERCE_DASSERT(count > 0);
     const struct tierce__instance *instance = &live->instance;
     struct tierce__found_spec *specs =
         tierce__arena_alloc(arena, (instance->spec_count + 1) * sizeof(*specs));
@@ -394,7 +394,7 @@ static int show_looked(struct tierce__live *live, const struct tierce__catalog *
             out->found.spec_count_all++;
             if (storage == NULL)
                 continue;
-            TIERCE_ASSERT(out->found.spec_count < instance->spec_count);
+            TIERCE_DASSERT(out->found.spec_count < instance->spec_count);
             struct tierce__found_spec *spec = &specs[out->found.spec_count++];
             spec->name = instance->specs[place->spec].name;
             spec->uri = tierce__place_uri(storage, instance, place, arena);
@@ -477,7 +477,7 @@ int tierce__locator_look(struct tierce__locator *locator,
         if (!tierce__mask_has(&request->mask, i))
             wanted[n++] = request->keys[i];
     }
-    TIERCE_ASSERT(n <= request->count);
+    TIERCE_DASSERT(n <= request->count);
     int span = tierce__span_open("locator:look");
     rc = look_at(live, catalog, wanted, n, arena, looked);
     tierce__span_close(span);

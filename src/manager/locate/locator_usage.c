@@ -24,14 +24,14 @@ static const struct {
 
 const char *tierce__rejection_name(enum tierce__rejection reason)
 {
-    TIERCE_ASSERT(reason < TIERCE__REJECTIONS);
+    TIERCE_DASSERT(reason < TIERCE__REJECTIONS);
     return rejections[reason].name;
 }
 
 void tierce__live_count_rejected(struct tierce__live *live, enum tierce__rejection reason,
                                  size_t keys)
 {
-    TIERCE_ASSERT(reason < TIERCE__REJECTIONS);
+    TIERCE_DASSERT(reason < TIERCE__REJECTIONS);
     atomic_fetch_add_explicit(&live->rejected_keys[reason], keys, memory_order_relaxed);
 }
 

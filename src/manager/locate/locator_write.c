@@ -81,7 +81,7 @@ static bool names_spec(const struct tierce__spec_group *group, const char *name)
 /* The specs of a group, looked up once per call. */
 static int find_specs(struct starting *s, uint32_t group)
 {
-    TIERCE_ASSERT(group <= s->live->instance.spec_group_count);
+    TIERCE_DASSERT(group <= s->live->instance.spec_group_count);
     const struct tierce__instance *instance = &s->live->instance;
     bool *specs = tierce__arena_alloc(s->arena, instance->spec_count * sizeof(*specs));
     if (specs == NULL)
@@ -177,7 +177,7 @@ static void move_key(struct starting *s, size_t to, size_t from)
 {
     struct tierce__session *session = s->session;
     tierce__lock_assert_held(&s->live->lock);
-    TIERCE_ASSERT(to < from && from < session->count);
+    TIERCE_DASSERT(to < from && from < session->count);
     tierce__live_drop_claim(s->live, &session->keys[from].claim);
     session->keys[to] = session->keys[from];
     tierce__live_put_claim(s->live, &session->keys[to].claim);
@@ -199,7 +199,7 @@ static void unclaim(struct starting *s, const bool *drop)
             kept++;
         }
     }
-    TIERCE_ASSERT(kept <= s->session->count);
+    TIERCE_DASSERT(kept <= s->session->count);
     s->session->count = kept;
     tierce__lock_drop(&s->live->lock);
 }
@@ -207,7 +207,7 @@ static void unclaim(struct starting *s, const bool *drop)
 static void unclaim_from(struct starting *s, size_t first)
 {
     tierce__lock_take(&s->live->lock);
-    TIERCE_ASSERT(first <= s->session->count && s->session->count <= s->request->count);
+    TIERCE_DASSERT(first <= s->session->count && s->session->count <= s->request->count);
     for (size_t i = first; i < s->session->count; i++) {
         tierce__live_drop_claim(s->live, &s->session->keys[i].claim);
         s->taken[s->positions[i]] = 1;
@@ -236,7 +236,7 @@ static int drop_expired(struct starting *s, struct tierce__chooser *chooser, con
         if (found[i] && has_expired(chooser, i, keys[i], &records[i]))
             expired[count++] = keys[i];
     }
-    TIERCE_ASSERT(count <= s->session->count);
+    TIERCE_DASSERT(count <= s->session->count);
     int32_t delay_ms = s->group->delay_before_delete_ms;
     struct tierce__removal how = {.due_us = chooser->now_us +
                                             (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000,
@@ -248,7 +248,7 @@ static int drop_expired(struct starting *s, struct tierce__chooser *chooser, con
 /* Returns the store's result; on an error counts the keys as rejected. */
 static int fail_by_index(struct starting *s, size_t keys, int rc, char why[TIERCE__WHY_BYTES])
 {
-    TIERCE_ASSERT(keys <= s->request->count);
+    TIERCE_DASSERT(keys <= s->request->count);
     if (rc >= 0 || rc == -ENOMEM)
         return rc;
     tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_INDEX, keys);
@@ -261,7 +261,7 @@ static int fail_by_index(struct starting *s, size_t keys, int rc, char why[TIERC
 static int find_missing(struct starting *s, struct tierce__chooser *chooser, size_t position,
                         const struct tierce__record *record)
 {
-    TIERCE_ASSERT(position < s->request->count);
+    TIERCE_DASSERT(position < s->request->count);
     size_t specs = s->live->instance.spec_count, wanted = 0, missing = 0;
     bool *lacks = tierce__arena_calloc(s->arena, specs + 1, sizeof(*lacks));
     if (lacks == NULL)
@@ -272,7 +272,7 @@ static int find_missing(struct starting *s, struct tierce__chooser *chooser, siz
         wanted += wants;
         missing += lacks[spec];
     }
-    TIERCE_ASSERT(missing <= wanted && wanted <= specs);
+    TIERCE_DASSERT(missing <= wanted && wanted <= specs);
     if (missing > 0 && missing < wanted)
         s->wanted[position] = lacks;
     return missing > 0 || (wanted == 0 && !tierce__record_serves(chooser, record));
@@ -283,7 +283,7 @@ static int find_missing(struct starting *s, struct tierce__chooser *chooser, siz
 static int drop_what_is_there(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
     size_t count = s->session->count;
-    TIERCE_ASSERT(count <= s->request->count);
+    TIERCE_DASSERT(count <= s->request->count);
     int64_t *keys = tierce__arena_alloc(s->arena, (count + 1) * sizeof(*keys));
     bool *found = tierce__arena_calloc(s->arena, count + 1, sizeof(*found));
     struct tierce__record *records = tierce__arena_calloc(s->arena, count + 1, sizeof(*records));
@@ -327,7 +327,7 @@ static int shrink_session(struct starting *s)
     if (small == NULL)
         return -ENOMEM;
     tierce__lock_take(&s->live->lock);
-    TIERCE_ASSERT(count <= small->count);
+    TIERCE_DASSERT(count <= small->count);
     for (size_t i = 0; i < count; i++) {
         tierce__live_drop_claim(s->live, &large->keys[i].claim);
         small->keys[i] = large->keys[i];
@@ -360,7 +360,7 @@ static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WH
     struct tierce__meta_index_stats stats;
     tierce__meta_index_stats(s->live->index, &stats);
     tierce__lock_take(&s->live->lock);
-    TIERCE_ASSERT(s->live->claims.count >= s->session->count);
+    TIERCE_DASSERT(s->live->claims.count >= s->session->count);
     uint64_t keys = stats.keys + s->live->claims.count - s->session->count; /* without these */
     tierce__lock_drop(&s->live->lock);
     *fit = s->session->count;
@@ -388,7 +388,7 @@ static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WH
 static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
     struct tierce__session *session = s->session;
-    TIERCE_ASSERT(session->count > 0 && session->bytes == 0);
+    TIERCE_DASSERT(session->count > 0 && session->bytes == 0);
     size_t fit;
     int rc = count_room(s, &fit, why);
     if (rc < 0)
@@ -408,7 +408,7 @@ static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
     if (rc < 0)
         return rc;
     unclaim_from(s, fit);
-    TIERCE_ASSERT(fit > 0 && fit == session->count);
+    TIERCE_DASSERT(fit > 0 && fit == session->count);
     for (size_t i = 0; i < fit; i++)
         session->bytes += bytes[i];
     session->storage = s->storage->number;
@@ -436,7 +436,7 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
     size_t wanted = 0;
     for (size_t i = 0; i < s->session->count; i++)
         wanted += has_spec(s, s->positions[i], spec);
-    TIERCE_ASSERT(wanted <= s->session->count);
+    TIERCE_DASSERT(wanted <= s->session->count);
     *taken_count = wanted;
     if (wanted == 0)
         return 0;
@@ -488,7 +488,7 @@ static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__W
         1 + instance->spec_count * tierce__places_notes_max(0) + tierce__places_notes_max(all);
     s->notes = tierce__arena_alloc(s->arena, s->notes_max * sizeof(*s->notes));
     s->note_count = 1;
-    TIERCE_ASSERT(*all_taken == 0);
+    TIERCE_DASSERT(*all_taken == 0);
     if (s->places == NULL || s->notes == NULL)
         return -ENOMEM;
     for (size_t spec = 0; spec < instance->spec_count; spec++) {
@@ -498,7 +498,7 @@ static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__W
         if (rc < 0)
             return fail_by_index(s, s->session->count, rc, why);
         *all_taken += taken;
-        TIERCE_ASSERT(*all_taken <= all && s->note_count <= s->notes_max);
+        TIERCE_DASSERT(*all_taken <= all && s->note_count <= s->notes_max);
     }
     return deal_places(s, by_key, by_spec);
 }
@@ -524,8 +524,8 @@ static int keep_texts(struct starting *s)
 
 static int make_durable(struct starting *s)
 {
-    TIERCE_ASSERT(s->session->note != 0 && s->session->count > 0);
-    TIERCE_ASSERT(s->note_count > 0 && s->note_count <= s->notes_max);
+    TIERCE_DASSERT(s->session->note != 0 && s->session->count > 0);
+    TIERCE_DASSERT(s->note_count > 0 && s->note_count <= s->notes_max);
     struct tierce__meta_note *note = &s->notes[0];
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = s->session->note};
     int rc = tierce__session_write(s->session, s->arena, &note->value, &note->bytes);
@@ -589,7 +589,7 @@ static void undo(struct starting *s, size_t places_taken)
 {
     if (s->session == NULL)
         return;
-    TIERCE_ASSERT(places_taken == 0 || s->storage != NULL);
+    TIERCE_DASSERT(places_taken == 0 || s->storage != NULL);
     if (s->storage != NULL) {
         struct tierce__quota_at at =
             tierce__live_quota_at(s->live, s->session->type, s->session->storage);
@@ -612,7 +612,7 @@ static int show_key(struct starting *s, const struct tierce__session_key *key,
     if (specs == NULL)
         return -ENOMEM;
     for (size_t p = 0; p < key->place_count; p++) {
-        TIERCE_ASSERT(key->places[p].spec < instance->spec_count);
+        TIERCE_DASSERT(key->places[p].spec < instance->spec_count);
         specs[p].name = instance->specs[key->places[p].spec].name;
         specs[p].uri = tierce__place_uris_make(uris, &key->places[p]);
         if (specs[p].uri == NULL)
@@ -651,7 +651,7 @@ static int show_session(struct starting *s, struct tierce__started *out)
         leading++;
     for (size_t i = 0; i < s->request->count; i++)
         all += s->taken[i];
-    TIERCE_ASSERT(all + session->count == s->request->count); /* each key is in one of the two */
+    TIERCE_DASSERT(all + session->count == s->request->count); /* each key is in one of the two */
     if (all == leading)
         out->mask = (struct tierce__mask){.offset = (int64_t)leading};
     else

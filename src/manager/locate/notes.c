@@ -28,7 +28,7 @@ static unsigned char *room_for(struct tierce__note_writer *w, size_t count)
         w->room = room;
     }
     w->used += count;
-    TIERCE_ASSERT(w->used <= w->room);
+    TIERCE_DASSERT(w->used <= w->room);
     return w->bytes + w->used - count;
 }
 
@@ -99,7 +99,7 @@ void tierce__note_put_places(struct tierce__note_writer *w, const struct tierce_
 
 int tierce__note_finish(struct tierce__note_writer *w, const void **out, size_t *bytes)
 {
-    TIERCE_ASSERT(w->error <= 0 && w->used <= w->room);
+    TIERCE_DASSERT(w->error <= 0 && w->used <= w->room);
     if (w->error < 0)
         return w->error;
     *out = w->bytes;
@@ -111,7 +111,7 @@ int tierce__note_finish(struct tierce__note_writer *w, const void **out, size_t 
 
 void tierce__note_refuse(struct tierce__note_reader *r, int error)
 {
-    TIERCE_ASSERT(error < 0);
+    TIERCE_DASSERT(error < 0);
     r->error = r->error < 0 ? r->error : error;
 }
 

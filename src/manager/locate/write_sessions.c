@@ -31,7 +31,7 @@ void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *cla
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
-    TIERCE_ASSERT(live->claims.count > 0);
+    TIERCE_DASSERT(live->claims.count > 0);
     tierce__map_remove(&live->claims, &claim->node);
 }
 
@@ -129,7 +129,7 @@ static void write_key(struct tierce__note_writer *w, const struct tierce__sessio
 int tierce__session_write(const struct tierce__session *session, struct tierce__arena *arena,
                           const void **out, size_t *bytes)
 {
-    TIERCE_ASSERT(session->count > 0 && session->count <= UINT32_MAX);
+    TIERCE_DASSERT(session->count > 0 && session->count <= UINT32_MAX);
     struct tierce__note_writer w = {.arena = arena};
     tierce__note_put8(&w, TIERCE__NOTE_VERSION);
     tierce__note_put_bytes(&w, session->id, TIERCE__SESSION_ID_BYTES);

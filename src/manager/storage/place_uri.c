@@ -64,7 +64,7 @@ static char *escape_folder(char *to, const char *name)
     *end++ = '~';
     *end++ = '~';
     memcpy(end, hex, DIGEST_HEX_BYTES);
-    TIERCE_ASSERT(end + DIGEST_HEX_BYTES - to == FILE_NAME_BYTES_MAX);
+    TIERCE_DASSERT(end + DIGEST_HEX_BYTES - to == FILE_NAME_BYTES_MAX);
     return end + DIGEST_HEX_BYTES;
 }
 
@@ -164,7 +164,7 @@ static char *prefix_of(const struct tierce__place_uris *uris, uint16_t spec, siz
     if (prefix != NULL)
         *bytes = (size_t)snprintf(prefix, size, "%s://%s%s%s", type, storage->name,
                                   is_key ? "/?key=" : "", folder + is_key);
-    TIERCE_ASSERT(prefix == NULL || *bytes < size);
+    TIERCE_DASSERT(prefix == NULL || *bytes < size);
     return prefix;
 }
 
@@ -204,7 +204,7 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
         to = append_decimal(append(to, "size=", 5), place->bytes);
     }
     *to = '\0';
-    TIERCE_ASSERT((size_t)(to - uri) < prefix->bytes + NUMBERS_BYTES);
+    TIERCE_DASSERT((size_t)(to - uri) < prefix->bytes + NUMBERS_BYTES);
     return uri;
 }
 

@@ -132,7 +132,7 @@ static struct file *add_file(struct tierce__places *places, uint64_t number, uin
 {
     tierce__lock_assert_held(&places->lock);
     uint32_t slots = tierce__place_slots(number);
-    TIERCE_ASSERT(slots > 1); /* a file of one slot has no entry */
+    TIERCE_DASSERT(slots > 1); /* a file of one slot has no entry */
     struct file *file = tierce__calloc(1, sizeof(*file) + 2 * bitmap_bytes(slots));
     if (file == NULL)
         return NULL;
@@ -148,7 +148,7 @@ static struct file *add_file(struct tierce__places *places, uint64_t number, uin
 
 static void forget_file(struct tierce__places *places, struct file *file)
 {
-    TIERCE_ASSERT(places->files.count > 0);
+    TIERCE_DASSERT(places->files.count > 0);
     tierce__map_remove(&places->files, &file->node);
     tierce__list_remove(&file->link);
     tierce__free(file);
@@ -215,7 +215,7 @@ static bool is_noted(uint32_t used, uint32_t slots)
 /* Makes the note of a file as it will be after its give. */
 static int note_file(struct tierce__meta_note *note, struct file *file, struct tierce__arena *arena)
 {
-    TIERCE_ASSERT(file->leaving <= file->used && file->used <= file->slots);
+    TIERCE_DASSERT(file->leaving <= file->used && file->used <= file->slots);
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_FILE, .number = file->number};
     if (!is_noted(file->used - file->leaving, file->slots))
         return 0;
@@ -293,7 +293,7 @@ static int load(struct tierce__places *places)
     tierce__lock_assert_held(&places->lock);
     if (places->is_loaded)
         return 0;
-    TIERCE_ASSERT(places->files.count == 0);
+    TIERCE_DASSERT(places->files.count == 0);
     places->damaged = 0;
     int rc = places->space->ops->notes(places->space, TIERCE__NOTE_FILE, load_note, places);
     if (rc == 0)
@@ -307,7 +307,7 @@ static int load(struct tierce__places *places)
 /* Ensures that `count` numbers are reserved. */
 static int reserve(struct tierce__places *places, uint64_t count)
 {
-    TIERCE_ASSERT(places->counter <= places->reserved);
+    TIERCE_DASSERT(places->counter <= places->reserved);
     uint64_t left = places->reserved - places->counter, more = places->reserve;
     if (left >= count)
         return 0;
@@ -324,7 +324,7 @@ static int reserve(struct tierce__places *places, uint64_t count)
     if (rc != 0)
         return rc;
     places->reserved += more;
-    TIERCE_ASSERT(places->reserved - places->counter >= count);
+    TIERCE_DASSERT(places->reserved - places->counter >= count);
     if (places->reserve < RESERVE_MAX)
         places->reserve *= 2;
     return 0;
@@ -393,7 +393,7 @@ struct take {
 
 static int add_note(struct take *take, struct file *file)
 {
-    TIERCE_ASSERT(take->note_count <= take->notes_max);
+    TIERCE_DASSERT(take->note_count <= take->notes_max);
     if (take->note_count == take->notes_max)
         return TIERCE_E_LIMIT;
     return note_file(&take->notes[take->note_count++], file, take->arena);
@@ -401,7 +401,7 @@ static int add_note(struct take *take, struct file *file)
 
 static void add_place(struct take *take, uint64_t file, uint32_t slot)
 {
-    TIERCE_ASSERT(take->done < take->count);
+    TIERCE_DASSERT(take->done < take->count);
     take->taken[take->done++] = (struct tierce__spec_place){
         .spec = take->shelf->spec, .file = file, .slot = slot, .bytes = take->shelf->bytes};
 }
@@ -409,7 +409,7 @@ static void add_place(struct take *take, uint64_t file, uint32_t slot)
 /* Takes as many free slots of a file as requested. */
 static int take_from(struct take *take, struct file *file)
 {
-    TIERCE_ASSERT(!file->is_taking && file->leaving == 0);
+    TIERCE_DASSERT(!file->is_taking && file->leaving == 0);
     tierce__list_remove(&file->link);
     file->is_taking = true;
     for (uint32_t slot = 0; slot < file->slots && take->done < take->count; slot++) {
@@ -419,14 +419,14 @@ static int take_from(struct take *take, struct file *file)
         file->used++;
         add_place(take, file->number, slot);
     }
-    TIERCE_ASSERT(file->used <= file->slots);
+    TIERCE_DASSERT(file->used <= file->slots);
     return add_note(take, file);
 }
 
 static int take_new(struct take *take)
 {
-    TIERCE_ASSERT(take->places->counter < take->places->reserved);
-    TIERCE_ASSERT(take->slots > 0 && take->slots <= TIERCE__PLACES_SLOTS_MAX);
+    TIERCE_DASSERT(take->places->counter < take->places->reserved);
+    TIERCE_DASSERT(take->slots > 0 && take->slots <= TIERCE__PLACES_SLOTS_MAX);
     struct tierce__places *places = take->places;
     uint64_t number = places->counter++ << SLOT_BITS | (take->slots - 1);
     if (take->count - take->done >= take->slots) {
@@ -453,7 +453,7 @@ static int take_all(struct take *take, int64_t now_us)
         rc = reserve(take->places, (take->count - take->done + take->slots - 1) / take->slots);
     while (rc == 0 && take->done < take->count)
         rc = take_new(take);
-    TIERCE_ASSERT(rc < 0 || take->done == take->count);
+    TIERCE_DASSERT(rc < 0 || take->done == take->count);
     return rc;
 }
 
@@ -467,7 +467,7 @@ static void end_take(struct tierce__places *places, const struct tierce__spec_pl
         if (file == NULL || !file->is_taking || !has_bit(used_bits(file), taken[i].slot))
             continue;
         flip_bit(used_bits(file), taken[i].slot);
-        TIERCE_ASSERT(file->used > 0);
+        TIERCE_DASSERT(file->used > 0);
         file->used--;
     }
     for (size_t i = 0; i < count; i++) {
@@ -621,7 +621,7 @@ static int leave(struct tierce__places *places, const struct tierce__place_retur
         struct file *file = find_or_fill(places, given->storage, place);
         if (file == NULL)
             return -ENOMEM;
-        TIERCE_ASSERT(!file->is_taking && (file->leaving == 0 || file->batch == given->batch));
+        TIERCE_DASSERT(!file->is_taking && (file->leaving == 0 || file->batch == given->batch));
         tierce__list_remove(&file->link);
         if (file->reusable_us < given->reusable_us)
             file->reusable_us = given->reusable_us;
@@ -629,7 +629,7 @@ static int leave(struct tierce__places *places, const struct tierce__place_retur
             flip_bit(leaving_bits(file), place->slot);
             file->leaving++;
         }
-        TIERCE_ASSERT(file->leaving <= file->used);
+        TIERCE_DASSERT(file->leaving <= file->used);
         file->is_noted = false;
         file->batch = given->batch;
     }
@@ -667,7 +667,7 @@ static int write_notes(struct take *give, const struct tierce__spec_place *given
         struct file *file = find_file(give->places, given[i].file);
         if (file->is_noted || file->leaving == 0)
             continue;
-        TIERCE_ASSERT(file->leaving <= file->used);
+        TIERCE_DASSERT(file->leaving <= file->used);
         file->is_noted = true;
         is_empty[i] = file->leaving == file->used;
         int rc = note_again(give, file);
@@ -687,7 +687,7 @@ static void end_give(struct tierce__places *places, const struct tierce__spec_pl
         if (file == NULL || !has_bit(leaving_bits(file), given[i].slot))
             continue;
         flip_bit(leaving_bits(file), given[i].slot);
-        TIERCE_ASSERT(file->leaving > 0 && file->leaving <= file->used);
+        TIERCE_DASSERT(file->leaving > 0 && file->leaving <= file->used);
         file->leaving--;
         if (is_done) {
             flip_bit(used_bits(file), given[i].slot);

@@ -461,7 +461,7 @@ static int redis_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
     tierce__resp_pipeline_end(&batch);
     if (rc < 0)
         return rc;
-    TIERCE_ASSERT(n <= limit);
+    TIERCE_DASSERT(n <= limit);
     *cursor = n == limit && limit > 0 ? mixed + 1 : 0;
     *count = n;
     return 0;
@@ -476,7 +476,7 @@ struct draws {
 
 static int draw_many(struct draws *draws, uint64_t random)
 {
-    TIERCE_ASSERT(draws->at == draws->count);
+    TIERCE_DASSERT(draws->at == draws->count);
     struct tierce__resp_pipeline batch;
     uint64_t mixed;
     tierce__resp_pipeline_begin(&batch, draws->space->redis->pool);
@@ -501,7 +501,7 @@ static int draw(void *arg, uint64_t random, int64_t *key)
     }
     if (draws->count == 0)
         return 0;
-    TIERCE_ASSERT(draws->at < draws->count && draws->count <= DRAWS);
+    TIERCE_DASSERT(draws->at < draws->count && draws->count <= DRAWS);
     *key = draws->keys[draws->at++];
     return 1;
 }

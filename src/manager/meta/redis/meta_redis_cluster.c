@@ -287,7 +287,7 @@ static void note_commit(struct tierce__redis_space *space, const struct commit *
         if (!is_gone)
             ledger->finished[kept++] = ledger->finished[i];
     }
-    TIERCE_ASSERT(kept <= ledger->finished_count);
+    TIERCE_DASSERT(kept <= ledger->finished_count);
     ledger->finished_count = kept;
     if (commit->number <= commit->last) /* home has lost batches that it acknowledged */
         unsettle(space);
@@ -298,7 +298,7 @@ static void note_commit(struct tierce__redis_space *space, const struct commit *
 
 static void finish(struct tierce__redis_space *space, uint64_t number)
 {
-    TIERCE_ASSERT(number > 0);
+    TIERCE_DASSERT(number > 0);
     struct tierce__redis_ledger *ledger = &space->ledger;
     tierce__lock_take(&ledger->lock);
     if (ledger->finished_count < TIERCE__REDIS_FINISHED_MAX)
@@ -357,8 +357,8 @@ static int send_commit(struct tierce__redis_space *space, struct commit *commit,
                        const struct tierce__meta_batch *batch,
                        const struct tierce__redis_redo *redo)
 {
-    TIERCE_ASSERT(commit->finished_count <= TIERCE__REDIS_FINISHED_MAX);
-    TIERCE_ASSERT(redo->put_count <= redo->count);
+    TIERCE_DASSERT(commit->finished_count <= TIERCE__REDIS_FINISHED_MAX);
+    TIERCE_DASSERT(redo->put_count <= redo->count);
     const char *entry = "";
     size_t entry_bytes = 0;
     struct tierce__resp_pipeline command;

@@ -171,7 +171,7 @@ static int read_map(struct tierce__record *out, bool *is_unreadable, struct tier
         if (rc < 0 || !is_id(location.id)) {
             *is_unreadable = true;
         } else if (status == TIERCE__LOCATION_SERVING && out->location_count < UINT16_MAX) {
-            TIERCE_ASSERT(out->location_count < count);
+            TIERCE_DASSERT(out->location_count < count);
             location.storage = storage_number(&location, catalog);
             locations[out->location_count++] = location;
         }

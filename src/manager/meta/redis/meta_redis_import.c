@@ -89,7 +89,7 @@ static int add_keys(struct import *import, const int64_t *keys, size_t count,
         tierce__resp_pipeline_addf(&batch, "%016" PRIx64, tierce__meta_mix(keys[i]));
         added++;
     }
-    TIERCE_ASSERT(added <= count);
+    TIERCE_DASSERT(added <= count);
     int rc = added > 0 ? tierce__redis_run(&batch) : 0;
     for (size_t i = 0, n = 0; rc == 0 && added > 0 && i < count; i++) {
         const struct tierce__resp_value *value = &batch.values[n];

@@ -83,7 +83,7 @@ int tierce__redis_redo_print(const struct tierce__redis_redo *redo, struct tierc
             at += LENGTH_BYTES + n;
         }
     }
-    TIERCE_ASSERT(at == text + size);
+    TIERCE_DASSERT(at == text + size);
     tierce__store_le64(text, XXH3_64bits(text + SUM_BYTES, size - SUM_BYTES));
     *out = text;
     *bytes = size;

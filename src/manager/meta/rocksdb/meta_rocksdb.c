@@ -562,7 +562,7 @@ static int raise_records(rocksdb_writebatch_t *batch, const struct reading *read
 static int flush_stripe(struct tierce__rocks *rocks, unsigned stripe,
                         const struct tierce__touch *const *touches, size_t count)
 {
-    TIERCE_ASSERT(stripe < TIERCE__ROCKS_STRIPES && count > 0);
+    TIERCE_DASSERT(stripe < TIERCE__ROCKS_STRIPES && count > 0);
     struct reading reading;
     int rc = tierce__rocks_admit_write(rocks);
     if (rc < 0)
@@ -614,7 +614,7 @@ void tierce__rocks_flush_touches(void *arg, const struct tierce__touch *touches,
     for (unsigned s = 0; rc == 0 && s < TIERCE__ROCKS_STRIPES; from = ends[s++])
         if (ends[s] > from)
             rc = flush_stripe(rocks, s, sorted + from, ends[s] - from);
-    TIERCE_ASSERT(rc < 0 || from == count);
+    TIERCE_DASSERT(rc < 0 || from == count);
     tierce__free((void *)sorted);
 }
 
@@ -668,7 +668,7 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
         keys[n++] = tierce__meta_unmix(mixed);
         next = mixed + 1;
     }
-    TIERCE_ASSERT(n <= limit);
+    TIERCE_DASSERT(n <= limit);
     rc = end_range(&range);
     if (rc < 0)
         return rc;
@@ -718,7 +718,7 @@ static int rocks_sample(struct tierce__meta_space *base, uint64_t *random, size_
     int failed = end_range(&draws.range);
     if (rc < 0 || failed < 0)
         return rc < 0 ? rc : failed;
-    TIERCE_ASSERT(n <= count);
+    TIERCE_DASSERT(n <= count);
     *found = n;
     return 0;
 }
