@@ -372,6 +372,23 @@ static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_
     t->by_storage[state][tierce__meta_storage_slot(storage)] += bytes;
 }
 
+/* Whether each key of a session that was read has a place, and each place a spec of the instance.
+ */
+static bool fits_instance(const struct tierce__session *session,
+                          const struct tierce__instance *instance)
+{
+    for (size_t i = 0; i < session->count; i++) {
+        const struct tierce__session_key *key = &session->keys[i];
+        if (key->place_count == 0)
+            return false;
+        for (size_t p = 0; p < key->place_count; p++) {
+            if (key->places[p].spec >= instance->spec_count)
+                return false;
+        }
+    }
+    return true;
+}
+
 /* A session continues under a new leader: its client may finish it until it times out. */
 static int take_up_session(void *arg, const struct tierce__meta_note *note)
 {
@@ -381,6 +398,10 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
     int rc = tierce__session_read(&session, live->locator, note->number, note->value, note->bytes);
     if (rc == -ENOMEM)
         return rc;
+    if (rc == 0 && !fits_instance(session, &live->instance)) {
+        tierce__session_destroy(session);
+        rc = TIERCE_E_FORMAT;
+    }
     if (rc < 0) {
         t->unreadable++;
         return 0;

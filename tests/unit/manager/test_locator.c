@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
+#include "manager/locate/locator_private.h"
 #include "manager_harness.h"
 
 #include <errno.h>
@@ -238,6 +239,59 @@ START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
     harness_close(&h);
     snprintf(command, sizeof(command), "rm -rf '%s'", index);
     ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+static struct tierce__session *find_session(struct tierce__live *live, const char *id)
+{
+    tierce__lock_take(&live->lock);
+    struct tierce__session *session = tierce__live_session(live, id);
+    tierce__lock_drop(&live->lock);
+    return session;
+}
+
+/* Replaces the session's note by one in which the second key has these places. */
+static void damage_note(struct harness *h, const char *id, const struct tierce__spec_place *places,
+                        uint16_t count)
+{
+    struct tierce__live *live;
+    ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
+    struct tierce__session *session = find_session(live, id);
+    ck_assert_ptr_nonnull(session);
+    struct tierce__session_key *key = &session->keys[1], good = *key;
+    key->places = places;
+    key->place_count = count;
+    struct tierce__meta_note note = {.kind = TIERCE__NOTE_SESSION, .number = session->note};
+    ck_assert_int_eq(tierce__session_write(session, &h->arena, &note.value, &note.bytes), 0);
+    *key = good;
+    struct tierce__meta_space *space = tierce__meta_index_space(live->index);
+    ck_assert_int_eq(
+        space->ops->write(space, &(struct tierce__meta_batch){.notes = &note, .note_count = 1}), 0);
+    tierce__live_release(live);
+}
+
+/* The note of a session is damaged and well-formed: a spec that the instance does not have, or a
+ * key without a place. The next leader does not take the session up; it does with a good note. */
+START_TEST(a_damaged_note_of_a_session_is_left_alone)
+{
+    static const struct tierce__spec_place good = {.spec = 1, .file = 1}, beyond = {.spec = 9};
+    for (int round = 0; round < 3; round++) {
+        struct harness h;
+        struct tierce__live *live;
+        char index[] = "/tmp/tierce_indexXXXXXX", command[64];
+        ck_assert_ptr_nonnull(mkdtemp(index));
+        harness_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
+        struct tierce__started started = harness_start(&h, chain, 3);
+        damage_note(&h, started.session, round == 1 ? &beyond : &good, round != 2);
+        tierce__locator_drop(h.locator);
+        ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
+        ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+        ck_assert((find_session(live, started.session) != NULL) == (round == 0));
+        tierce__live_release(live);
+        harness_close(&h);
+        snprintf(command, sizeof(command), "rm -rf '%s'", index);
+        ck_assert_int_eq(system(command), 0);
+    }
 }
 END_TEST
 
@@ -565,6 +619,7 @@ int main(void)
         nobody_writes_what_another_is_writing, a_mask_of_another_length_leaves_the_session,
         a_session_ends_by_its_time,
         files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too,
+        a_damaged_note_of_a_session_is_left_alone,
         a_timeout_of_nothing_ends_at_once_and_less_is_refused, whoever_does_not_lead_says_so,
         what_is_removed_is_gone_and_its_files_go,
         what_is_removed_while_it_is_written_does_not_serve, quotas_are_hard,
