@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_WIRE_STREAM_H
-#define TIERCE_WIRE_STREAM_H
+#ifndef TIERCE_NET_STREAM_H
+#define TIERCE_NET_STREAM_H
 
 #include <stddef.h>
 #include <stdint.h>

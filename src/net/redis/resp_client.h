@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_WIRE_RESP_CLIENT_H
-#define TIERCE_WIRE_RESP_CLIENT_H
+#ifndef TIERCE_NET_RESP_CLIENT_H
+#define TIERCE_NET_RESP_CLIENT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_WIRE_RESP_PIPELINE_H
-#define TIERCE_WIRE_RESP_PIPELINE_H
+#ifndef TIERCE_NET_RESP_PIPELINE_H
+#define TIERCE_NET_RESP_PIPELINE_H
 
 #include "base/arena.h"
 #include "net/redis/resp_pool.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_WIRE_RESP_PRIVATE_H
-#define TIERCE_WIRE_RESP_PRIVATE_H
+#ifndef TIERCE_NET_RESP_PRIVATE_H
+#define TIERCE_NET_RESP_PRIVATE_H
 
 #include <sys/uio.h>
 

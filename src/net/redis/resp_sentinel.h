@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_WIRE_RESP_SENTINEL_H
-#define TIERCE_WIRE_RESP_SENTINEL_H
+#ifndef TIERCE_NET_RESP_SENTINEL_H
+#define TIERCE_NET_RESP_SENTINEL_H
 
 #include "net/redis/resp_uri.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_WIRE_RESP_URI_H
-#define TIERCE_WIRE_RESP_URI_H
+#ifndef TIERCE_NET_RESP_URI_H
+#define TIERCE_NET_RESP_URI_H
 
 #include "base/url.h"
 #include "net/redis/resp_cluster.h"

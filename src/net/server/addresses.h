@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_ADDRESSES_H
-#define TIERCE_SERVE_ADDRESSES_H
+#ifndef TIERCE_NET_ADDRESSES_H
+#define TIERCE_NET_ADDRESSES_H
 
 #include <stdbool.h>
 #include <stdint.h>

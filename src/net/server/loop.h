@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_LOOP_H
-#define TIERCE_SERVE_LOOP_H
+#ifndef TIERCE_NET_LOOP_H
+#define TIERCE_NET_LOOP_H
 
 #include <stdbool.h>
 

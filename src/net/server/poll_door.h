@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_POLL_DOOR_H
-#define TIERCE_SERVE_POLL_DOOR_H
+#ifndef TIERCE_NET_POLL_DOOR_H
+#define TIERCE_NET_POLL_DOOR_H
 
 #include <sys/socket.h>
 

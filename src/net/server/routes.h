@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_ROUTES_H
-#define TIERCE_SERVE_ROUTES_H
+#ifndef TIERCE_NET_ROUTES_H
+#define TIERCE_NET_ROUTES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_TOKENS_H
-#define TIERCE_SERVE_TOKENS_H
+#ifndef TIERCE_NET_TOKENS_H
+#define TIERCE_NET_TOKENS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_GRPC_CONNECTION_H
-#define TIERCE_SERVE_GRPC_CONNECTION_H
+#ifndef TIERCE_NET_GRPC_CONNECTION_H
+#define TIERCE_NET_GRPC_CONNECTION_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_HEALTH_H
-#define TIERCE_SERVE_HEALTH_H
+#ifndef TIERCE_NET_HEALTH_H
+#define TIERCE_NET_HEALTH_H
 
 #include "net/server/serve.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_GRPC_PRIVATE_H
-#define TIERCE_SERVE_GRPC_PRIVATE_H
+#ifndef TIERCE_NET_GRPC_PRIVATE_H
+#define TIERCE_NET_GRPC_PRIVATE_H
 
 #include <nghttp2/nghttp2.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_GRPC_SOCKET_H
-#define TIERCE_SERVE_GRPC_SOCKET_H
+#ifndef TIERCE_NET_GRPC_SOCKET_H
+#define TIERCE_NET_GRPC_SOCKET_H
 
 #include "net/server/addresses.h"
 #include "net/server/call_private.h"

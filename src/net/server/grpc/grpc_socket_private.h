@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_GRPC_SOCKET_PRIVATE_H
-#define TIERCE_SERVE_GRPC_SOCKET_PRIVATE_H
+#ifndef TIERCE_NET_GRPC_SOCKET_PRIVATE_H
+#define TIERCE_NET_GRPC_SOCKET_PRIVATE_H
 
 #include "net/server/grpc/grpc_socket.h"
 #include "net/listen.h"

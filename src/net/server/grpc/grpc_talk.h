@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_GRPC_TALK_H
-#define TIERCE_SERVE_GRPC_TALK_H
+#ifndef TIERCE_NET_GRPC_TALK_H
+#define TIERCE_NET_GRPC_TALK_H
 
 #include "net/server/call_private.h"
 #include "net/server/grpc/grpc_frame.h"

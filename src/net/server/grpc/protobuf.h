@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_PROTOBUF_H
-#define TIERCE_SERVE_PROTOBUF_H
+#ifndef TIERCE_NET_PROTOBUF_H
+#define TIERCE_NET_PROTOBUF_H
 
 #include <stddef.h>
 #include <stdint.h>

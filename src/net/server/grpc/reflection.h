@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_REFLECTION_H
-#define TIERCE_SERVE_REFLECTION_H
+#ifndef TIERCE_NET_REFLECTION_H
+#define TIERCE_NET_REFLECTION_H
 
 #include "net/server/grpc/grpc_talk.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_SERVE_HTTP_PRIVATE_H
-#define TIERCE_SERVE_HTTP_PRIVATE_H
+#ifndef TIERCE_NET_HTTP_PRIVATE_H
+#define TIERCE_NET_HTTP_PRIVATE_H
 
 #include <microhttpd.h>
 #include <stdarg.h>
