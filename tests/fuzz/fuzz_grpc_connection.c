@@ -118,6 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tierce__grpc_connection_destroy(connection);
     answer_held();
     tierce__routes_fini(&routes);
+    tierce__loop_enter(NULL);
     tierce__loop_fini(&loop);
     tierce__reflection_destroy(reflection);
     TIERCE_ASSERT(shared.held_bytes == 0 && shared.handlers == 0);

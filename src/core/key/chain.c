@@ -273,9 +273,9 @@ const int32_t *tierce__chain_tokens(const struct tierce_chain *chain)
 
 static int reserve_tokens(struct tierce_chain *chain, size_t more)
 {
+    TIERCE_DASSERT(chain->token_count <= chain->token_room);
     if (!chain->keeps_tokens || more <= chain->token_room - chain->token_count)
-        TIERCE_DASSERT(chain->token_count <= chain->token_room);
-    return 0;
+        return 0;
     size_t room = 2 * chain->token_room + more;
     int32_t *grown = tierce__realloc(chain->tokens, room * sizeof(*grown));
     if (grown == NULL)
