@@ -32,7 +32,7 @@ struct tierce__space {
  */
 struct tierce__lender {
     /* Opens the lender of an engine that has no more than its settings and namespaces; *why is
-     * written on failure. What it has opened is closed by close, even on failure. */
+     * written on failure. Close must follow, even after a failure. */
     int (*open)(struct tierce_engine *engine, const struct tierce_config *config,
                 char why[TIERCE_CONFIG_ERROR_BYTES]);
     /* Answers the operator from now on; the engine is open. */

@@ -52,7 +52,7 @@ struct tierce__loan {
     uint64_t over_ns;
 };
 
-/* What a lender does with its loans. Layers are the chunk's, not a part's. */
+/* The calls of a load on its loan. A layer is numbered in the chunk, not in a part of it. */
 struct tierce__loan_ops {
     /* Requests reads, up to two layers beyond `layer`. */
     void (*ahead)(struct tierce__loan *loan, uint32_t layer);

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
-#include "base/log.h"
+#include "base/log_repeat.h"
 #include "base/map.h"
 
 /*
@@ -29,6 +29,7 @@
 #define NEW_FILE     TIERCE__TOMBSTONES_FILE ".new"
 /* A file is written anew when it has this many pages and most of its records are of no use. */
 #define PAGES_WORTH 256u
+#define RETRY_MS    1000u  /* how long flush leaves a device alone that has failed */
 #define PAGES_MAX   65536u /* it is written anew long before */
 
 enum kind { ADDED = 1, LIFTED = 2 };
@@ -65,6 +66,7 @@ struct tierce__tombstones {
     bool writing; /* a thread writes without the lock: file, pages and renew are its own */
     struct tierce__vfs_file *file; /* NULL: there is none yet */
     uint64_t pages;
+    uint64_t retry_ns; /* after a failed write */
     bool renew; /* the next write makes a new file: part of this one is damaged, or of no use */
 };
 
@@ -298,6 +300,7 @@ void tierce__tombstones_close(struct tierce__tombstones *tombs)
 {
     if (tombs == NULL)
         return;
+    tombs->retry_ns = 0;
     tierce__tombstones_flush(tombs);
     destroy(tombs);
 }
@@ -309,6 +312,10 @@ static int push(struct tierce__tombstones *tombs, enum kind kind, uint64_t store
                 const struct tierce__key *key)
 {
     tierce__lock_assert_held(&tombs->lock);
+    if (tombs->renew && !tombs->writing) { /* the next write is of all tombstones */
+        tombs->made++;
+        return 0;
+    }
     if (tombs->queued == tombs->queue_room) {
         size_t room = tombs->queue_room > 0 ? 2 * tombs->queue_room : PAGE_RECORDS;
         struct record *queue = tierce__realloc(tombs->queue, room * sizeof(*queue));
@@ -434,6 +441,9 @@ static int write_some(struct tierce__tombstones *tombs)
         if (tombs->queued > 0)
             memmove(tombs->queue, tombs->queue + written, tombs->queued * sizeof(*tombs->queue));
         tombs->synced = last;
+    } else {
+        tombs->queued = 0; /* a device that keeps failing must not make it grow */
+        tombs->retry_ns = tierce__deadline_in_ms(RETRY_MS);
     }
     tombs->writing = false;
     tierce__cond_broadcast(&tombs->changed);
@@ -543,15 +553,16 @@ void tierce__tombstones_flush(struct tierce__tombstones *tombs)
     bool is_waste = tombs->pages > 0 && count == 0;
     bool is_long = tombs->pages > PAGES_WORTH && tombs->pages * PAGE_RECORDS > 4 * count;
     int rc = 0;
-    if (!tombs->writing) {
+    bool is_due = tombs->queued > 0 || tombs->renew || is_waste || is_long;
+    if (!tombs->writing && is_due && tierce__now_ns() >= tombs->retry_ns) {
         tombs->renew |= is_waste || is_long;
-        if (tombs->queued > 0 || is_waste || is_long)
-            rc = write_some(tombs);
+        rc = write_some(tombs);
     }
     tierce__lock_drop(&tombs->lock);
     if (rc < 0)
-        tierce__log(TIERCE_LOG_WARN, "tombstones_not_written",
-                    "file=\"%s\" reason=\"%s\" consequence=\"after a restart, remote stores are "
-                    "asked again to delete values\"",
-                    TIERCE__TOMBSTONES_FILE, tierce_strerror(rc));
+        tierce__log_repeated(
+            TIERCE_LOG_WARN, "tombstones_not_written",
+            "file=\"%s\" reason=\"%s\" consequence=\"after a restart, remote stores are "
+            "asked again to delete values\"",
+            TIERCE__TOMBSTONES_FILE, tierce_strerror(rc));
 }

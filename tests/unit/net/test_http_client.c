@@ -176,7 +176,7 @@ START_TEST(test_a_body_in_parts)
 }
 END_TEST
 
-/* What the server receives. */
+/* The bytes that the server has received. */
 static void *hear(void *arg)
 {
     int fd = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC);

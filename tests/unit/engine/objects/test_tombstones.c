@@ -312,6 +312,33 @@ START_TEST(a_failed_write_is_an_error_and_no_more)
 }
 END_TEST
 
+/* The device fails for a long time. Nothing of the failed adds is kept, and lifts that could not be
+ * written are in the file once it works again. */
+START_TEST(a_device_that_keeps_failing)
+{
+    struct tierce__tombstones *tombs;
+    ck_assert_int_eq(try_open(&tombs), 0);
+    ck_assert_int_eq(add(tombs, STORE, 1), 0);
+    ck_assert_int_eq(add(tombs, STORE, 2), 0);
+    tierce__vfs_fault_add(faults, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_CHANGE,
+                                                                   .action = TIERCE__FAULT_FAIL,
+                                                                   .nth = 1,
+                                                                   .forever = true,
+                                                                   .error = -ENOSPC});
+    ck_assert_int_eq(add(tombs, STORE, 3), -ENOSPC);
+    for (uint32_t i = 0; i < 1000; i++)
+        ck_assert_int_eq(add(tombs, STORE, 100 + i), -ENOSPC);
+    lift(tombs, STORE, 1);
+    tierce__tombstones_flush(tombs);
+    tierce__vfs_fault_clear(faults);
+    tombs = reopen(tombs);
+    ck_assert_uint_eq(tierce__tombstones_count(tombs), 1);
+    ck_assert(has(tombs, STORE, 2));
+    ck_assert_int_eq(file_bytes(), PAGE);
+    tierce__tombstones_close(tombs);
+}
+END_TEST
+
 START_TEST(each_allocation_fails_once)
 {
     struct tierce__tombstones *tombs;
@@ -431,6 +458,7 @@ int main(void)
     tcase_add_test(tc, what_a_failed_sync_leaves_does_not_count);
     tcase_add_test(tc, a_file_of_somebody_else_stays);
     tcase_add_test(tc, a_failed_write_is_an_error_and_no_more);
+    tcase_add_test(tc, a_device_that_keeps_failing);
     tcase_add_test(tc, each_allocation_fails_once);
     tcase_add_test(tc, a_power_cut_loses_no_tombstone);
     tcase_add_test(tc, threads_share_syncs);
