@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "bench/bench_peer.h"
+#include "bench/remote/bench_peer.h"
 
 struct tierce__libcachesim {
     struct tierce__bench_peer process;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/config/config_parse.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 #include "cli/cli.h"
 
 #define SECONDS_DEFAULT 3.0

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/json_value.h"
+#include "base/json/json_value.h"
 #include "cli/cli.h"
 
 /*

@@ -4,9 +4,9 @@
 #include "base/alloc.h"
 #include "base/config/config_parse.h"
 #include "base/file.h"
-#include "base/log.h"
-#include "base/nearest.h"
-#include "base/utf8.h"
+#include "base/log/log.h"
+#include "base/text/nearest.h"
+#include "base/text/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "cli/admin.h"
 
 #include <errno.h>

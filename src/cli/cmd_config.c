@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/config/config_parse.h"
-#include "base/url.h"
+#include "base/text/url.h"
 #include "cli/cli.h"
 #include "store/remote/connector.h"
 #include "engine/engine_config.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "net/notify.h"
 #include "cli/cli.h"
 #include "node/node.h"

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/config/config_parse.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 #include "cli/cli.h"
-#include "optimizer/trace/trace_write.h"
+#include "optimizer/trace/formats/trace_write.h"
 
 const char *const tierce__cli_trace_help[] = {
     "Summarises and converts recorded workloads. FILE may be - for standard input, and may be\n"

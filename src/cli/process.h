@@ -2,7 +2,7 @@
 #ifndef TIERCE_CLI_PROCESS_H
 #define TIERCE_CLI_PROCESS_H
 
-#include "base/json_value.h"
+#include "base/json/json_value.h"
 #include "net/control/control.h"
 
 /*

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "cli/cli.h"
-#include "cli/inspect.h"
+#include "cli/inspect/inspect.h"
 #include "cli/why_folder.h"
 #include "store/index.h"
 

@@ -3,7 +3,7 @@
 #define TIERCE_ENGINE_ASKS_H
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "store/tier.h"
 
 /*

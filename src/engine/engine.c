@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "engine/store/backfill.h"
 #include "engine/node_client/client_socket.h"
 #include "engine/engine_config.h"

@@ -8,7 +8,7 @@
 #include <tierce/engine.h>
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "engine/asks.h"
 #include "engine/load/fetch.h"
 #include "engine/objects/object_names.h"
@@ -22,7 +22,7 @@
 
 /*
  * The engine: its settings and its state. The parts of the state are described by the headers of
- * their owners. Lock order: base/locks.def.
+ * their owners. Lock order: base/threads/locks.def.
  */
 
 /* Of each kind of handle. */

@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "engine/engine_config.h"
 #include "engine/view.h"
 #include "engine/observe/departures.h"

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "store/remote/connector.h"
-#include "base/url.h"
+#include "base/text/url.h"
 #include "engine/engine_config.h"
 #include "engine/engine.h"
 #include "engine/own_tiers.h"

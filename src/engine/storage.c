@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "engine/engine.h"
 #include "engine/own_tiers.h"
 #include "engine/observe/operate.h"

@@ -6,7 +6,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "engine/lender.h"
 #include "engine/view.h"
 #include "engine/node_client/shared.h"

@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/config/config_parse.h"
 #include "base/file.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 #include "manager/manager_config_private.h"
 
 #include <ctype.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/event_log.h"
 
-#include "base/json_write.h"
-#include "base/line_log.h"
+#include "base/json/json_write.h"
+#include "base/log/line_log.h"
 
 #include <stdio.h>
 #include <string.h>

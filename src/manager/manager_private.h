@@ -3,13 +3,13 @@
 #define TIERCE_MANAGER_PRIVATE_H
 
 #include "base/latency.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/api/auth.h"
 #include "manager/lease/elector.h"
 #include "manager/event_log.h"
 #include "manager/api/faults.h"
-#include "manager/api/history.h"
-#include "base/line_log.h"
+#include "manager/observe/history.h"
+#include "base/log/line_log.h"
 #include "manager/locate/locator.h"
 #include "manager/manager.h"
 #include "manager/reclaim/reclaimer.h"

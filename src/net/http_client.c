@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <errno.h>
 #include <pthread.h>

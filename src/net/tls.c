@@ -2,7 +2,7 @@
 #include "net/tls.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "net/stream.h"
 
 #include <arpa/inet.h>

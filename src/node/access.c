@@ -2,7 +2,7 @@
 #include "node/access.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "engine/observe/engine_metrics.h"
 #include "node/native/native_server.h"
 #include "node/node.h"

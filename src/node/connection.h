@@ -6,7 +6,7 @@
 #include "net/server/poll_loop.h"
 #include "net/server/addresses.h"
 #include "net/tls.h"
-#include "base/threads.h"
+#include "base/threads/threads.h"
 
 /*
  * A client's socket, and the operation in progress on it. It reads bytes into the memory that its

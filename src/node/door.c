@@ -2,7 +2,7 @@
 #include "node/door.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "node/node_private.h"
 #include "net/listen.h"
 #include "net/server/poll_door.h"

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 
-#include "base/prometheus.h"
+#include "base/text/prometheus.h"
 #include "engine/objects/object_names.h"
 #include "node/access.h"
 #include "node/node_config.h"

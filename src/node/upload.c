@@ -2,7 +2,7 @@
 #include "node/upload.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/clock.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "engine/objects/objects.h"
 
 /*

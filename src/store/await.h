@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 
 /*
  * One thread waits for the answers of one or more requests to tiers.

@@ -6,7 +6,7 @@
  */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "test_random.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "manager/meta/meta_index.h"
 #include "meta_folder.h"

@@ -4,7 +4,7 @@
  * the next process finds the value put last, or nothing: never a value that was replaced or removed
  * before. A value that was flushed and not changed since is found.
  */
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "object_fixture.h"
 #include "test_random.h"

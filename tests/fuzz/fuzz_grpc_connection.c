@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "net/server/grpc/grpc_connection.h"
-#include "net/server/grpc/reflection.h"
+#include "net/server/grpc/reflection/reflection.h"
 
 #include <string.h>
 

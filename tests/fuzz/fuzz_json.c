@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/json_value.h"
-#include "base/json_write.h"
+#include "base/json/json_value.h"
+#include "base/json/json_write.h"
 #include "json_oracle.h"
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "base/url.h"
+#include "base/text/url.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/replay/ttft.h"
-#include "optimizer/replay/trust.h"
+#include "optimizer/analysis/ttft.h"
+#include "optimizer/analysis/trust.h"
 #include "test_random.h"
 #include "test_recording.h"
 

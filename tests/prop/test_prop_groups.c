@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
 #include "optimizer/trace/filter.h"
-#include "optimizer/replay/groups.h"
+#include "optimizer/analysis/groups.h"
 #include "optimizer/replay/scale.h"
 #include "optimizer/replay/jobs.h"
 #include "random_recording.h"

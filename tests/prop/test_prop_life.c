@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/replay/life.h"
-#include "optimizer/replay/timeline.h"
+#include "optimizer/analysis/life.h"
+#include "optimizer/analysis/timeline.h"
 #include "optimizer/replay/ttl_curve.h"
 #include "random_recording.h"
 

@@ -6,7 +6,7 @@
 #include "check_main.h"
 #include "test_random.h"
 
-#include "optimizer/trace/trace_write.h"
+#include "optimizer/trace/formats/trace_write.h"
 
 #include <stdlib.h>
 #include <string.h>

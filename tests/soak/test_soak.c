@@ -2,7 +2,7 @@
 #include "soak.h"
 
 #include "base/alloc.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 
 #include <dirent.h>

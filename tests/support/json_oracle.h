@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_JSON_ORACLE_H
 #define TIERCE_TESTS_JSON_ORACLE_H
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <inttypes.h>
 #include <json-c/json.h>

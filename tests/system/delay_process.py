@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slow network in front of a server of 127.0.0.1: the program of tests/support/delay_proxy.c."""
+"""A slow network in front of a server of 127.0.0.1: the program of tests/support/servers/delay_proxy.c."""
 
 import atexit
 import os

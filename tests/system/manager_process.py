@@ -225,7 +225,7 @@ claimed = []  # until this process ends
 
 
 def free_port():
-    """A port that is free, and that no other test is given (as tests/support/server_process.h has it). Of those
+    """A port that is free, and that no other test is given (as tests/support/servers/server_process.h has it). Of those
     that the kernel does not give to others by itself, as to connections of tests beside this one."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)

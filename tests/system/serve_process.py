@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The echo server of tests/support/serve_echo.c as a process, and a bare HTTP/2 client to break rules with."""
+"""The echo server of tests/support/servers/serve_echo.c as a process, and a bare HTTP/2 client to break rules with."""
 
 import os
 import select

@@ -5,7 +5,7 @@
  * crash, no leak, no hang, never a wrong byte or an old value, and the next telling is whole.
  */
 #include "base/alloc.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "object_fixture.h"
 #include "tier_fault.h"

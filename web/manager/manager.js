@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* The manager's page: polls /api/page (described at the top of src/manager/api/page.c) while it is
+/* The manager's page: polls /api/page (described at the top of src/manager/observe/page.c) while it is
  * visible, and shows the answer. */
 
 const POLL_MS = 3000;

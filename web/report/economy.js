@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* From hits to money, by the formulas of src/optimizer/replay/economy.h; here because they answer while a
+/* From hits to money, by the formulas of src/optimizer/analysis/economy.h; here because they answer while a
    slider moves. A setting is {price, mfu, storage, years, scale}: dollars an hour of a GPU, the
    share of its peak that prefill reaches, dollars a GB (10^9 bytes) of the tier, years until it is
    replaced, and how many times as many requests an hour as in the trace. */

@@ -5,9 +5,9 @@
 #include "base/config/config_parse.h"
 #include "base/config/config_private.h"
 #include "base/config/config_yaml.h"
-#include "base/log.h"
-#include "base/nearest.h"
-#include "base/url.h"
+#include "base/log/log.h"
+#include "base/text/nearest.h"
+#include "base/text/url.h"
 
 #include <errno.h>
 #include <libfyaml.h>

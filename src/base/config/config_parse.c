@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/config/config_parse.h"
 #include "base/assert.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "base/bytes.h"
 
 #include <stdio.h>

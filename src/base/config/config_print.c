@@ -3,7 +3,7 @@
 #include "base/config/config.h"
 #include "base/config/config_parse.h"
 #include "base/config/config_private.h"
-#include "base/url.h"
+#include "base/text/url.h"
 
 #include <string.h>
 

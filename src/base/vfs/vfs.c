@@ -2,7 +2,7 @@
 #include "base/vfs/vfs.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/vfs/vfs_private.h"
 
 #include <errno.h>

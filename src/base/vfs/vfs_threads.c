@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "base/assert.h"
 #include "base/list.h"
-#include "base/lock.h"
-#include "base/threads.h"
+#include "base/threads/lock.h"
+#include "base/threads/threads.h"
 #include "base/vfs/vfs_private.h"
 
 #include <errno.h>

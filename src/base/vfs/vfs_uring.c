@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/vfs/vfs_private.h"
 
 #include <errno.h>

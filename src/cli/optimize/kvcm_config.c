@@ -2,8 +2,8 @@
 #include "cli/optimize/kvcm_config.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/json_value.h"
-#include "base/nearest.h"
+#include "base/json/json_value.h"
+#include "base/text/nearest.h"
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static int wrong(const struct reader *r, const char *key, const char *what)
 
 struct key {
     const char *name;
-    char kind; /* as base/json.h has them; 'i' is an integer */
+    char kind; /* as base/json/json.h has them; 'i' is an integer */
     bool is_optional;
     int64_t least, most; /* of an integer */
 };

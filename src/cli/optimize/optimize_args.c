@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/config/config_parse.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
 

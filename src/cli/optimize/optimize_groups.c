@@ -2,10 +2,10 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
-#include "optimizer/replay/groups.h"
+#include "optimizer/analysis/groups.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,8 +3,8 @@
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
 #include "cli/optimize/progress.h"
-#include "optimizer/replay/life.h"
-#include "optimizer/replay/timeline.h"
+#include "optimizer/analysis/life.h"
+#include "optimizer/analysis/timeline.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "cli/optimize/optimize.h"
 #include "optimizer/live/live.h"
 #include "optimizer/live/live_source.h"

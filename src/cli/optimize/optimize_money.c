@@ -3,7 +3,7 @@
 #include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
-#include "optimizer/replay/life.h"
+#include "optimizer/analysis/life.h"
 
 #include <inttypes.h>
 #include <string.h>

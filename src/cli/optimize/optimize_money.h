@@ -2,8 +2,8 @@
 #ifndef TIERCE_CLI_OPTIMIZE_MONEY_H
 #define TIERCE_CLI_OPTIMIZE_MONEY_H
 
-#include "optimizer/replay/ttft.h"
-#include "optimizer/replay/trust.h"
+#include "optimizer/analysis/ttft.h"
+#include "optimizer/analysis/trust.h"
 
 #include <getopt.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/config/config_yaml.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 #include "cli/cli.h"
 #include "cli/optimize/optimize_money.h"
 

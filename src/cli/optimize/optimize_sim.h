@@ -2,7 +2,7 @@
 #ifndef TIERCE_CLI_OPTIMIZE_SIM_H
 #define TIERCE_CLI_OPTIMIZE_SIM_H
 
-#include "optimizer/replay/profiles.h"
+#include "optimizer/analysis/profiles.h"
 #include "optimizer/replay/sweep.h"
 #include "optimizer/replay/tiers.h"
 

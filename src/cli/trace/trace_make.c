@@ -10,7 +10,7 @@
 #include "base/mix.h"
 #include "cli/cli.h"
 #include "optimizer/trace/intern.h"
-#include "optimizer/trace/trace_write.h"
+#include "optimizer/trace/formats/trace_write.h"
 
 /* A sample: the kept groups and requests, and the number of requests read. */
 struct sample {

@@ -4,8 +4,8 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/lock.h"
-#include "base/log.h"
+#include "base/threads/lock.h"
+#include "base/log/log.h"
 #include "core/chunk/space.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "core/key/sha256.h"
 
 #include <dirent.h>

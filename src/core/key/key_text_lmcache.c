@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "core/key/key_text.h"
 
 #include <inttypes.h>

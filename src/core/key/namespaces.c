@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/map.h"
 
 #include <errno.h>

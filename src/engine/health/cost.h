@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 
 /*
  * Never slower than computing: compares the time to load from slow tiers with the time in which the

@@ -3,7 +3,7 @@
 #define TIERCE_ENGINE_HEALTH_H
 
 #include "base/latency.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "engine/health/breaker.h"
 #include "store/tier.h"
 

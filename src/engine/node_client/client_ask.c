@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
 #include "engine/view.h"

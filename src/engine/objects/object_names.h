@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "core/key/key.h"
 
 /*

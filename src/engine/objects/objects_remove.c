@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "engine/objects/objects_private.h"
 #include "engine/objects/tombstones.h"
 

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/map.h"
 #include "engine/objects/smalls.h"
 

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 
 #include <tierce/engine.h>
 #include <tierce/key.h>

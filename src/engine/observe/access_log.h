@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/line_log.h"
+#include "base/log/line_log.h"
 
 /*
  * The access log (docs/inside/format/trace.md): a line for each lookup and store, so that `tierce

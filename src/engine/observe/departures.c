@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 
 #include <tierce/why.h>
 

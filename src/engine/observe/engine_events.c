@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "engine/engine.h"
 #include "engine/why/why.h"
 #include "engine/objects/smalls.h"

@@ -6,8 +6,8 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/json_write.h"
-#include "base/prometheus.h"
+#include "base/json/json_write.h"
+#include "base/text/prometheus.h"
 #include "engine/engine_config.h"
 #include "engine/engine.h"
 #include "engine/observe/operate.h"

@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "engine/lender.h"
 #include "engine/objects/smalls.h"
 #include "engine/view.h"

@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/config/config_parse.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "engine/store/backfill.h"
 #include "engine/observe/operate.h"
 #include "engine/why/why_prompt.h"

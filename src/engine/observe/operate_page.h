@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_OPERATE_PAGE_H
 #define TIERCE_ENGINE_OPERATE_PAGE_H
 
-#include "base/line.h"
+#include "base/text/line.h"
 #include "net/control/control.h"
 
 #include <tierce/engine.h>

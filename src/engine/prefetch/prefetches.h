@@ -3,8 +3,8 @@
 #define TIERCE_ENGINE_PREFETCHES_H
 
 #include "base/list.h"
-#include "base/lock.h"
-#include "base/semaphore.h"
+#include "base/threads/lock.h"
+#include "base/threads/semaphore.h"
 
 struct tierce_engine;
 struct tierce_view;

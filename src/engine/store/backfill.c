@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "core/chunk/header.h"
 #include "engine/observe/operate.h"
 

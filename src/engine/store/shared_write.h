@@ -3,7 +3,7 @@
 #define TIERCE_ENGINE_SHARED_WRITE_H
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "engine/store/reserve.h"
 
 /*

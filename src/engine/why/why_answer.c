@@ -12,7 +12,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/config/config_parse.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "engine/why/why.h"
 #include "engine/why/why_chunk.h"
 

@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_WHY_ANSWER_H
 #define TIERCE_ENGINE_WHY_ANSWER_H
 
-#include "base/line.h"
+#include "base/text/line.h"
 #include "net/control/control.h"
 #include "engine/why/why_prompt.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "engine/why/why.h"
 #include "core/key/key_text.h"
 

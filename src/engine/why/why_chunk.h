@@ -2,7 +2,7 @@
 #ifndef TIERCE_ENGINE_WHY_CHUNK_H
 #define TIERCE_ENGINE_WHY_CHUNK_H
 
-#include "base/line.h"
+#include "base/text/line.h"
 #include "core/key/key.h"
 #include "core/key/namespaces.h"
 

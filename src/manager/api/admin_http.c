@@ -4,9 +4,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/json_write.h"
-#include "manager/api/manager_metrics.h"
-#include "manager/api/page.h"
+#include "base/json/json_write.h"
+#include "manager/observe/manager_metrics.h"
+#include "manager/observe/page.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/line.h"
+#include "base/text/line.h"
 #include "manager/api/api_private.h"
 #include "manager/api/spans.h"
 

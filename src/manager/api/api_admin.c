@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/registry/registry_rules.h"
 #include "manager/storage/unmanaged.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/api/api_private.h"
-#include "manager/api/manager_metrics.h"
+#include "manager/observe/manager_metrics.h"
 #include "proto/kvcm/admin_service.pb-c.h"
 
 #include "base/assert.h"
-#include "base/log.h"
+#include "base/log/log.h"
 
 #include <errno.h>
 #include <string.h>

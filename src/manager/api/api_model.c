@@ -2,8 +2,8 @@
 #include "manager/api/api_model.h"
 
 #include "base/assert.h"
-#include "base/line.h"
-#include "base/url.h"
+#include "base/text/line.h"
+#include "base/text/url.h"
 #include "manager/storage/unmanaged.h"
 
 #include <errno.h>

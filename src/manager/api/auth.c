@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/api/account.h"
 #include "net/server/tokens.h"
 

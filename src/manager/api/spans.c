@@ -3,7 +3,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 
 static _Thread_local struct tierce__spans *current;
 

@@ -14,8 +14,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/lock.h"
-#include "base/log.h"
+#include "base/threads/lock.h"
+#include "base/log/log.h"
 #include "manager/lease/lease.h"
 
 #include <errno.h>

@@ -9,8 +9,8 @@
  */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/json_value.h"
-#include "base/json_write.h"
+#include "base/json/json_value.h"
+#include "base/json/json_write.h"
 #include "manager/lease/lease.h"
 #include "net/http_client.h"
 

@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/file_lock.h"
-#include "base/json_value.h"
-#include "base/json_write.h"
-#include "base/utf8.h"
+#include "base/json/json_value.h"
+#include "base/json/json_write.h"
+#include "base/text/utf8.h"
 #include "manager/lease/lease.h"
 
 #include <errno.h>

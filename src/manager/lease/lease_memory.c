@@ -3,7 +3,7 @@
  * share. */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/lease/lease.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/arena.h"
 #include "base/assert.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "manager/locate/location_json.h"
 #include "manager/storage/places.h"
 

@@ -2,7 +2,7 @@
 #ifndef TIERCE_MANAGER_LOCATION_JSON_H
 #define TIERCE_MANAGER_LOCATION_JSON_H
 
-#include "base/json_value.h"
+#include "base/json/json_value.h"
 #include "manager/registry/model.h"
 #include "manager/meta/record.h"
 

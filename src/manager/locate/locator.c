@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/mix.h"
 #include "manager/locate/locator_private.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/locate/locator_private.h"
 #include "manager/api/spans.h"
 

@@ -2,9 +2,9 @@
 #ifndef TIERCE_MANAGER_LOCATOR_PRIVATE_H
 #define TIERCE_MANAGER_LOCATOR_PRIVATE_H
 
-#include "base/deadlines.h"
+#include "base/threads/deadlines.h"
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/map.h"
 #include "manager/storage/deleter.h"
 #include "manager/reclaim/expiry.h"

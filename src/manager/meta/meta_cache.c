@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/meta/meta_store_private.h"
 #include "manager/meta/memory/meta_table.h"
 

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/meta/meta_index.h"
 
 /*

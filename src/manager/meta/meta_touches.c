@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/map.h"
 #include "base/mix.h"
 #include "manager/meta/meta_store_private.h"

@@ -2,7 +2,7 @@
 #ifndef TIERCE_MANAGER_EXPIRY_H
 #define TIERCE_MANAGER_EXPIRY_H
 
-#include "base/deadlines.h"
+#include "base/threads/deadlines.h"
 #include "base/map.h"
 #include "manager/reclaim/reclaimer.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/locate/locator_private.h"
 #include "manager/locate/notes.h"
 #include "manager/reclaim/orphans.h"

@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/api/api_private.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #ifndef TIERCE_MANAGER_ORPHANS_H
 #define TIERCE_MANAGER_ORPHANS_H
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/map.h"
 #include "manager/reclaim/reclaimer.h"
 

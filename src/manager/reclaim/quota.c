@@ -3,8 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
-#include "base/log.h"
+#include "base/threads/lock.h"
+#include "base/log/log.h"
 #include "manager/meta/meta_store.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/reclaim/expiry.h"
 #include "manager/locate/locator_private.h"
 #include "manager/reclaim/victims.h"

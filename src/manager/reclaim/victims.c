@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/map.h"
 #include "base/mix.h"
 #include "manager/locate/locator_private.h"

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "base/json_value.h"
+#include "base/json/json_value.h"
 #include "manager/registry/registry.h"
 
 /*

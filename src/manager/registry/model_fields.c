@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "manager/api/account.h"
 #include "manager/registry/model.h"
 #include "manager/storage/places.h"

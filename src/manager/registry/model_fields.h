@@ -9,7 +9,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "base/assert.h"
-#include "base/json_value.h"
+#include "base/json/json_value.h"
 
 /*
  * The fields of the structs of model.h: a table for each struct, with a row for each member. The

@@ -2,7 +2,7 @@
 #include "manager/registry/registry.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/api/account.h"
 #include "manager/registry/catalog.h"
 #include "manager/registry/registry_rules.h"

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/config/config.h"
 #include "base/file.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 
 #include <errno.h>
 #include <string.h>

@@ -4,9 +4,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/mix.h"
-#include "base/threads.h"
+#include "base/threads/threads.h"
 #include "manager/locate/locator_private.h"
 #include "manager/locate/notes.h"
 

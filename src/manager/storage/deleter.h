@@ -3,8 +3,8 @@
 #define TIERCE_MANAGER_DELETER_H
 
 #include "base/arena.h"
-#include "base/deadlines.h"
-#include "base/lock.h"
+#include "base/threads/deadlines.h"
+#include "base/threads/lock.h"
 #include "base/map.h"
 #include "manager/meta/meta_store.h"
 

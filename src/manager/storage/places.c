@@ -6,8 +6,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/lock.h"
-#include "base/log.h"
+#include "base/threads/lock.h"
+#include "base/log/log.h"
 #include "base/map.h"
 #include "base/mix.h"
 

@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/storage/unmanaged.h"
 
-#include "base/log.h"
+#include "base/log/log.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/line.h"
+#include "base/text/line.h"
 #include <tierce/status.h>
 
 /*

@@ -2,7 +2,7 @@
 #ifndef TIERCE_NET_RESP_URI_H
 #define TIERCE_NET_RESP_URI_H
 
-#include "base/url.h"
+#include "base/text/url.h"
 #include "net/redis/resp_cluster.h"
 
 /*

@@ -6,7 +6,7 @@
 
 #include "net/server/serve.h"
 #include "net/server/loop.h"
-#include "base/threads.h"
+#include "base/threads/threads.h"
 
 /*
  * The common part of all calls, independent of the protocol. A call has two holders: its

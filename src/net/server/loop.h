@@ -5,9 +5,9 @@
 #include <stdbool.h>
 
 #include "base/list.h"
-#include "base/lock.h"
-#include "base/deadlines.h"
-#include "base/threads.h"
+#include "base/threads/lock.h"
+#include "base/threads/deadlines.h"
+#include "base/threads/threads.h"
 
 /*
  * The interface of the thread that owns connections: deadlines, and messages from other threads.

@@ -2,7 +2,7 @@
 #include "net/server/poll_door.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "net/listen.h"
 
 #include <errno.h>

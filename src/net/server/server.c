@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "net/server/grpc/grpc_socket.h"
 #include "net/server/http/http.h"
-#include "net/server/grpc/reflection.h"
+#include "net/server/grpc/reflection/reflection.h"
 
 #include <errno.h>
 #include <stdio.h>

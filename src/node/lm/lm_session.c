@@ -2,7 +2,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "node/node_private.h"
 #include "proto/lm/lm.h"
 

@@ -7,9 +7,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/mix.h"
 #include "core/key/key.h"
 

@@ -7,7 +7,7 @@
 #include <tierce/prefetch.h>
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "net/control/socket_users.h"
 #include "engine/store/shared_write.h"
 #include "engine/load/loan.h"

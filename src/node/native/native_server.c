@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "net/control/socket.h"
 #include "node/native/native_private.h"
 #include "net/stream.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "node/resp/resp_session.h"
 
 #include <ctype.h>

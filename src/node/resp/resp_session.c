@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -8,7 +8,7 @@
  */
 #include "base/alloc.h"
 #include "optimizer/live/live_private.h"
-#include "optimizer/trace/trace_msgpack.h"
+#include "optimizer/trace/formats/trace_msgpack.h"
 
 #include <errno.h>
 #include <stdio.h>

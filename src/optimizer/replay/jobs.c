@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/jobs.h"
 #include "base/clock.h"
-#include "base/lock.h"
-#include "base/threads.h"
+#include "base/threads/lock.h"
+#include "base/threads/threads.h"
 
 #include <unistd.h>
 

@@ -2,11 +2,11 @@
 #ifndef TIERCE_OPTIMIZER_REPORT_H
 #define TIERCE_OPTIMIZER_REPORT_H
 
-#include "optimizer/replay/ttft.h"
-#include "optimizer/replay/life.h"
+#include "optimizer/analysis/ttft.h"
+#include "optimizer/analysis/life.h"
 #include "optimizer/replay/tiers.h"
-#include "optimizer/replay/timeline.h"
-#include "optimizer/replay/trust.h"
+#include "optimizer/analysis/timeline.h"
+#include "optimizer/analysis/trust.h"
 
 #include <stdio.h>
 

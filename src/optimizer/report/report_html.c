@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "optimizer/report/report.h"
 #include "optimizer/report/report_page.h"
 #include "base/alloc.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "core/key/sha256.h"
 
 #include <errno.h>

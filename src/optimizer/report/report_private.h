@@ -2,7 +2,7 @@
 #ifndef TIERCE_OPTIMIZER_REPORT_PRIVATE_H
 #define TIERCE_OPTIMIZER_REPORT_PRIVATE_H
 
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "optimizer/report/report.h"
 
 /* Parts of the report's JSON, each a member of the document or of a curve; a part that the report

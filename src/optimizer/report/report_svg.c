@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "optimizer/report/report_plot.h"
 
 #include <errno.h>

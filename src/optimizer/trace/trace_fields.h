@@ -2,7 +2,7 @@
 #ifndef TIERCE_OPTIMIZER_TRACE_FIELDS_H
 #define TIERCE_OPTIMIZER_TRACE_FIELDS_H
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 /*
  * Table-driven parsing of formats with one JSON object per line: a row per known field gives its

@@ -4,7 +4,7 @@
 #include "base/arena.h"
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "proto/kvcm/proto_private.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "base/json.h"
-#include "base/utf8.h"
+#include "base/json/json.h"
+#include "base/text/utf8.h"
 #include "proto/kvcm/proto_json.h"
 #include "proto/kvcm/proto_private.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/json_write.h"
-#include "base/utf8.h"
+#include "base/json/json_write.h"
+#include "base/text/utf8.h"
 #include "proto/kvcm/proto_json.h"
 #include "proto/kvcm/proto_private.h"
 

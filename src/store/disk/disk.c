@@ -2,7 +2,7 @@
 #include "store/disk/disk.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "store/disk/disk_private.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "base/mix.h"
 #include "store/disk/disk_private.h"
 

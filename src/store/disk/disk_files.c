@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "core/chunk/header.h"
 #include "store/disk/disk_private.h"
 

@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "core/chunk/header.h"
 #include "store/disk/disk_private.h"
 

@@ -2,7 +2,7 @@
 #ifndef TIERCE_TIER_DISK_PRIVATE_H
 #define TIERCE_TIER_DISK_PRIVATE_H
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "core/chunk/space.h"
 #include "store/disk/disk.h"
 #include "store/disk/disk_journal.h"

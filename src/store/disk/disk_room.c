@@ -2,7 +2,7 @@
 #include "base/bytes.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "store/disk/disk_private.h"
 
 #include <errno.h>

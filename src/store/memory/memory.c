@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "store/index.h"
 #include "store/siblings.h"
 

@@ -2,7 +2,7 @@
 #ifndef TIERCE_CONNECTOR_PRIVATE_H
 #define TIERCE_CONNECTOR_PRIVATE_H
 
-#include "base/url.h"
+#include "base/text/url.h"
 #include "store/remote/connector.h"
 
 /* The arguments for opening a connector. [borrow for the call], except opts->pool: see

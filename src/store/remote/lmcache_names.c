@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "core/key/key_text.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "core/key/key_text.h"
 #include "store/remote/remote.h"
 

@@ -3,8 +3,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/lock.h"
-#include "base/log_repeat.h"
+#include "base/threads/lock.h"
+#include "base/log/log_repeat.h"
 #include "check_main.h"
 
 #include <errno.h>

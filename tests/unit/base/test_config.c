@@ -3,8 +3,8 @@
 #include "base/config/config.h"
 #include "base/config/config_parse.h"
 #include "base/config/config_yaml.h"
-#include "base/log.h"
-#include "base/nearest.h"
+#include "base/log/log.h"
+#include "base/text/nearest.h"
 #include "check_main.h"
 
 #include <errno.h>

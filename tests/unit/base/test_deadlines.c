@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/deadlines.h"
+#include "base/threads/deadlines.h"
 #include "check_main.h"
 #include "test_random.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/json_value.h"
+#include "base/json/json_value.h"
 #include "base/alloc.h"
 #include "check_main.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "check_main.h"
 
 #include <math.h>

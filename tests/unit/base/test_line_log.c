@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/line_log.h"
-#include "base/log.h"
+#include "base/log/line_log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 
 #include <errno.h>

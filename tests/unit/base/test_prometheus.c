@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/prometheus.h"
+#include "base/text/prometheus.h"
 #include "check_main.h"
 
 #include <string.h>

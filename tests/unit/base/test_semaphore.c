@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/semaphore.h"
+#include "base/threads/semaphore.h"
 #include "check_main.h"
 #include "test_random.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/url.h"
+#include "base/text/url.h"
 #include "check_main.h"
 
 #include <errno.h>

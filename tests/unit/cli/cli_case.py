@@ -17,7 +17,7 @@ claimed = []  # until this process ends
 
 
 def free_port():
-    """A port that is free, and that no other test is given (as tests/support/server_process.h has it)."""
+    """A port that is free, and that no other test is given (as tests/support/servers/server_process.h has it)."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

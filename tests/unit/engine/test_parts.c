@@ -2,7 +2,7 @@
 /* Chunks of several parts: found when all parts are there, never with a part of something else. */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "test_random.h"

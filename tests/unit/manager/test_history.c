@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ring of samples behind the manager's web page. */
 #include "check_main.h"
-#include "manager/api/history.h"
+#include "manager/observe/history.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /* The model: KVCM's JSON both ways, copies, comparison, URIs. */
 #include "base/alloc.h"
 #include "base/arena.h"
-#include "base/json_write.h"
+#include "base/json/json_write.h"
 #include "check_main.h"
 #include "manager/api/account.h"
 #include "manager/locate/location_json.h"

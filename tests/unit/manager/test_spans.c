@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long the steps of a call took: tests/system/test_manager_api.py has the calls. */
+/* How long the steps of a call took: tests/system/manager/test_manager_api.py has the calls. */
 #include "manager/api/spans.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/line.h"
+#include "base/text/line.h"
 #include "check_main.h"
 
 #include <string.h>

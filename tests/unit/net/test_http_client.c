@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "script_server.h"
 
 #include <errno.h>

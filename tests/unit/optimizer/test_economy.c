@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/replay/economy.h"
-#include "optimizer/replay/ttft.h"
+#include "optimizer/analysis/economy.h"
+#include "optimizer/analysis/ttft.h"
 #include "test_recording.h"
 
 #include <math.h>

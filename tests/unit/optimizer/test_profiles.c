@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "optimizer/replay/profiles.h"
+#include "optimizer/analysis/profiles.h"
 
 #include <stdio.h>
 #include <string.h>

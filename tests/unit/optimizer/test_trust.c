@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "optimizer/replay/ttft.h"
-#include "optimizer/replay/trust.h"
+#include "optimizer/analysis/ttft.h"
+#include "optimizer/analysis/trust.h"
 #include "test_recording.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  * none is changed, followed or lost. */
 #include "base/bytes.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
 

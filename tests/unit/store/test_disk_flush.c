@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The effect and the result of a flush, of everything or only of removals. */
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
 

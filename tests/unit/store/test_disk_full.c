@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store on a real file system that is smaller than disk.size, or that others fill up. */
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
 #include "small_disk.h"

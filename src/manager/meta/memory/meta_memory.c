@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/meta/meta_store_private.h"
 #include "manager/meta/memory/meta_table.h"
 

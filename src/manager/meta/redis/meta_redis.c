@@ -20,7 +20,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "net/redis/resp_uri.h"
 
 enum {

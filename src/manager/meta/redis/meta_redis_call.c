@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "manager/meta/redis/meta_redis_private.h"
 
 /*

@@ -26,7 +26,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/lease/lease.h"
 #include "manager/meta/redis/meta_redis_private.h"
 #include "net/redis/resp_cluster.h"

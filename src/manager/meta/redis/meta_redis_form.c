@@ -12,8 +12,8 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/json_write.h"
-#include "base/utf8.h"
+#include "base/json/json_write.h"
+#include "base/text/utf8.h"
 #include "manager/meta/redis/meta_redis_private.h"
 #include "manager/locate/location_json.h"
 

@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/meta/redis/meta_redis_private.h"
 
 #define SCAN_COUNT "1000"

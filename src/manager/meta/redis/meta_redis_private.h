@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/meta/meta_store_private.h"
 #include "manager/meta/meta_touches.h"
 #include "manager/registry/registry.h"

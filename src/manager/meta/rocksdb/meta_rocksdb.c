@@ -22,7 +22,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "manager/meta/rocksdb/meta_rocksdb_private.h"
 
 struct rocks_store {

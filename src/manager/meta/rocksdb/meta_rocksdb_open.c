@@ -19,7 +19,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/meta/rocksdb/meta_rocksdb_private.h"
 
 #define MARK                 "tierce-meta"

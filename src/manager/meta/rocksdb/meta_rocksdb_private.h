@@ -6,7 +6,7 @@
 #include <rocksdb/c.h>
 #include <stdatomic.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "manager/meta/meta_store_private.h"
 #include "manager/meta/meta_touches.h"
 

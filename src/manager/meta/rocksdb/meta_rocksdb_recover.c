@@ -9,7 +9,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "manager/meta/rocksdb/meta_rocksdb_private.h"
 
 #define RECOVER_MS 1000u

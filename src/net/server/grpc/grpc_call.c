@@ -5,7 +5,7 @@
 #include "net/server/grpc/grpc_private.h"
 #include "net/server/grpc/grpc_text.h"
 #include "net/server/grpc/grpc_health.h"
-#include "net/server/grpc/reflection.h"
+#include "net/server/grpc/reflection/reflection.h"
 
 #include <errno.h>
 #include <string.h>

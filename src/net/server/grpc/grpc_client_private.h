@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/list.h"
-#include "base/deadlines.h"
+#include "base/threads/deadlines.h"
 #include "net/server/grpc/grpc_client.h"
 #include "net/server/grpc/grpc_frame.h"
 #include "net/tls.h"

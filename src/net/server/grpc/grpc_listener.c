@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "net/server/grpc/grpc_socket_private.h"
 #include "net/listen.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/server/grpc/grpc_text.h"
 #include "base/assert.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>

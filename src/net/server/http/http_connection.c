@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "base/clock.h"
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "net/server/http/http_private.h"
 #include "net/listen.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "net/server/http/http_private.h"
 
 #include <string.h>

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "store/remote/connector.h"
 #include "store/remote/file/file_connector.h"
 

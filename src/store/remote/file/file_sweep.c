@@ -10,8 +10,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/log.h"
-#include "base/log_repeat.h"
+#include "base/log/log.h"
+#include "base/log/log_repeat.h"
 #include "store/remote/file/file_private.h"
 
 #include <errno.h>

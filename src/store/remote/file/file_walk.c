@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/log_repeat.h"
+#include "base/log/log_repeat.h"
 #include "base/assert.h"
 #include "store/remote/file/file_private.h"
 

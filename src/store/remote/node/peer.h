@@ -4,7 +4,7 @@
 
 #include <sys/uio.h>
 
-#include "base/url.h"
+#include "base/text/url.h"
 #include "store/remote/links.h"
 
 /*

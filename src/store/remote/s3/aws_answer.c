@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answers of AWS's services, which may be malformed in any way. */
-#include "base/json.h"
+#include "base/json/json.h"
 #include "store/remote/s3/aws_private.h"
 #include "store/remote/s3/s3_xml.h"
 

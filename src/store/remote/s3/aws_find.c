@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/file.h"
 #include "net/loopback.h"
-#include "base/url.h"
+#include "base/text/url.h"
 #include "store/remote/s3/aws_private.h"
 
 #include <errno.h>

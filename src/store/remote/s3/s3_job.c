@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/url.h"
+#include "base/text/url.h"
 #include "store/remote/s3/s3_private.h"
 #include "store/remote/s3/s3_xml.h"
 

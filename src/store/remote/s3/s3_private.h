@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "base/list.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "store/remote/s3/aws_login.h"
 #include "store/remote/connector_private.h"
 

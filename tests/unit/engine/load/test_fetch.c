@@ -3,7 +3,7 @@
  * and all see a fault. */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "engine/load/loan.h"
 #include "engine_fixture.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hits inside a chunk: what a prompt shares with a chunk that goes on otherwise, or ends sooner. */
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "core/chunk/header.h"
 #include "engine/load/sibling.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Subscribers: the events that they receive, in batches, with gaps and snapshots. */
 #include "base/clock.h"
-#include "base/lock.h"
+#include "base/threads/lock.h"
 #include "check_main.h"
 #include "engine/observe/engine_events.h"
 #include "engine_fixture.h"

@@ -3,7 +3,7 @@
  * failure. */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "check_main.h"
 #include "child_exit.h"
 #include "engine_fixture.h"

@@ -11,7 +11,7 @@
 #include "net/server/grpc/protobuf.h"
 #include "net/server/routes.h"
 #include "net/server/serve.h"
-#include "base/threads.h"
+#include "base/threads/threads.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -2,7 +2,7 @@
 #include "check_main.h"
 
 #include "net/server/grpc/grpc_frame.h"
-#include "net/server/grpc/reflection.h"
+#include "net/server/grpc/reflection/reflection.h"
 
 #include "grpc_harness.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of the connector of S3 that need no store: signatures, XML, keys, URLs. */
 #include "check_main.h"
-#include "base/url.h"
+#include "base/text/url.h"
 #include "store/remote/s3/s3_private.h"
 #include "store/remote/s3/s3_xml.h"
 #include "store/remote/s3/sigv4.h"

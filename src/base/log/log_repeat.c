@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log/log_repeat.h"
+#include "base/clock.h"
+#include "base/mix.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* A plain mutex for the same reason as log.c's. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct tierce__log_repeat table_of_all[TIERCE__LOG_REPEAT_SLOTS];
+
+bool tierce__log_repeat_pass(struct tierce__log_repeat table[TIERCE__LOG_REPEAT_SLOTS],
+                             uint32_t *held, uint64_t hash, uint64_t now_ns)
+{
+    struct tierce__log_repeat *r = &table[0];
+    for (uint32_t i = 0; i < TIERCE__LOG_REPEAT_SLOTS; i++) {
+        if (table[i].passed_ns != 0 && table[i].hash == hash) {
+            r = &table[i];
+            break;
+        }
+        if (table[i].passed_ns < r->passed_ns)
+            r = &table[i];
+    }
+    bool known = r->passed_ns != 0 && r->hash == hash;
+    if (known && now_ns - r->passed_ns < TIERCE__LOG_REPEAT_PERIOD_NS) {
+        r->held++;
+        return false;
+    }
+    *held = known ? r->held : 0;
+    *r = (struct tierce__log_repeat){.hash = hash, .passed_ns = now_ns};
+    return true;
+}
+
+void tierce__log_repeated(enum tierce_log_level level, const char *event, const char *format, ...)
+{
+    char detail[960]; /* and the count, within what tierce__log keeps */
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(detail, sizeof(detail), format, ap);
+    va_end(ap);
+    uint64_t hash = tierce__hash_text(tierce__hash_text(TIERCE__HASH_TEXT, event), detail);
+    uint32_t held = 0;
+    pthread_mutex_lock(&mutex);
+    bool pass = tierce__log_repeat_pass(table_of_all, &held, hash, tierce__now_ns());
+    pthread_mutex_unlock(&mutex);
+    if (pass && held > 0)
+        tierce__log(level, event, "%s repeated=%u", detail, held);
+    else if (pass)
+        tierce__log(level, event, "%s", detail);
+}

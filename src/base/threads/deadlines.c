@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/threads/deadlines.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <errno.h>
+
+void tierce__deadlines_fini(struct tierce__deadlines *heap)
+{
+    tierce__free(heap->items);
+    *heap = (struct tierce__deadlines){0};
+}
+
+static void put(struct tierce__deadlines *heap, size_t index, struct tierce__deadline *deadline)
+{
+    TIERCE_DASSERT(index < heap->count);
+    heap->items[index] = deadline;
+    deadline->place = index + 1;
+}
+
+static void sift_up(struct tierce__deadlines *heap, size_t index, struct tierce__deadline *deadline)
+{
+    while (index > 0) {
+        size_t parent = (index - 1) / 2;
+        if (heap->items[parent]->at <= deadline->at)
+            break;
+        put(heap, index, heap->items[parent]);
+        index = parent;
+    }
+    put(heap, index, deadline);
+}
+
+static void sift_down(struct tierce__deadlines *heap, size_t index,
+                      struct tierce__deadline *deadline)
+{
+    for (;;) {
+        size_t child = 2 * index + 1;
+        if (child >= heap->count)
+            break;
+        if (child + 1 < heap->count && heap->items[child + 1]->at < heap->items[child]->at)
+            child++;
+        if (heap->items[child]->at >= deadline->at)
+            break;
+        put(heap, index, heap->items[child]);
+        index = child;
+    }
+    put(heap, index, deadline);
+}
+
+int tierce__deadline_set(struct tierce__deadlines *heap, struct tierce__deadline *deadline,
+                         uint64_t at)
+{
+    tierce__deadline_unset(heap, deadline);
+    if (heap->count == heap->capacity) {
+        size_t capacity = heap->capacity > 0 ? 2 * heap->capacity : 64;
+        void *items = tierce__realloc(heap->items, capacity * sizeof(*heap->items));
+        if (items == NULL)
+            return -ENOMEM;
+        heap->items = items;
+        heap->capacity = capacity;
+    }
+    TIERCE_DASSERT(heap->count < heap->capacity);
+    deadline->at = at;
+    sift_up(heap, heap->count++, deadline);
+    TIERCE_DASSERT(deadline->place > 0 && deadline->place <= heap->count);
+    return 0;
+}
+
+void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadline *deadline)
+{
+    if (deadline->place == 0)
+        return;
+    size_t index = deadline->place - 1;
+    TIERCE_ASSERT(index < heap->count && heap->items[index] == deadline);
+    deadline->place = 0;
+    struct tierce__deadline *last = heap->items[--heap->count];
+    if (last == deadline)
+        return;
+    if (index > 0 && heap->items[(index - 1) / 2]->at > last->at)
+        sift_up(heap, index, last);
+    else
+        sift_down(heap, index, last);
+}
+
+struct tierce__deadline *tierce__deadlines_first(const struct tierce__deadlines *heap)
+{
+    return heap->count > 0 ? heap->items[0] : NULL;
+}
+
+uint64_t tierce__deadlines_next(const struct tierce__deadlines *heap)
+{
+    return heap->count > 0 ? heap->items[0]->at : TIERCE__DEADLINE_NEVER;
+}
+
+void tierce__deadlines_expire(struct tierce__deadlines *heap, uint64_t now)
+{
+    while (heap->count > 0 && heap->items[0]->at <= now) {
+        struct tierce__deadline *deadline = heap->items[0];
+        tierce__deadline_unset(heap, deadline);
+        deadline->expired(deadline);
+    }
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/threads/threads.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/threads/lock.h"
+
+#include <errno.h>
+#include <signal.h>
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+int tierce__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++)
+        sigdelset(&blocked, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before); /* the new thread inherits the mask */
+    int rc = -pthread_create(out, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    TIERCE_DASSERT(rc <= 0);
+    return rc;
+}
+
+int tierce__threads_start(struct tierce__threads *threads, uint32_t count, void *(*run)(void *arg),
+                          void *arg)
+{
+    TIERCE_ASSERT(threads->count == 0 && threads->ids == NULL);
+    int rc = 0;
+    if (count == 0)
+        return 0;
+    threads->ids = tierce__calloc(count, sizeof(*threads->ids));
+    if (threads->ids == NULL)
+        return -ENOMEM;
+    while (rc == 0 && threads->count < count) {
+        rc = tierce__thread_start(&threads->ids[threads->count], run, arg);
+        threads->count += rc == 0;
+    }
+    return rc;
+}
+
+void tierce__threads_join(struct tierce__threads *threads)
+{
+    TIERCE_DASSERT(threads->count == 0 || threads->ids != NULL);
+    for (uint32_t i = 0; i < threads->count; i++) {
+        int rc = pthread_join(threads->ids[i], NULL);
+        TIERCE_ASSERT(rc == 0); /* not the calling thread, and joined once */
+    }
+    tierce__free(threads->ids);
+    *threads = (struct tierce__threads){0};
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+struct tierce__workers {
+    struct tierce__lock lock;
+    struct tierce__cond more;
+    struct tierce__list queue;
+    uint32_t waiting, queue_max; /* tasks */
+    uint32_t idle;               /* threads that wait for `more` */
+    bool is_ending;
+    struct tierce__threads threads;
+};
+
+static void *work(void *arg)
+{
+    struct tierce__workers *workers = arg;
+    tierce__lock_take(&workers->lock);
+    for (;;) {
+        TIERCE_DASSERT(tierce__list_empty(&workers->queue) == (workers->waiting == 0));
+        if (workers->waiting == 0) {
+            if (workers->is_ending)
+                break;
+            workers->idle++;
+            (void)tierce__cond_wait(&workers->more, &workers->lock, TIERCE__DEADLINE_NEVER);
+            workers->idle--;
+            continue;
+        }
+        struct tierce__task *task =
+            TIERCE__CONTAINER_OF(workers->queue.next, struct tierce__task, node);
+        tierce__list_remove(&task->node);
+        TIERCE_DASSERT(workers->waiting > 0);
+        workers->waiting--;
+        tierce__lock_drop(&workers->lock);
+        task->run(task);
+        tierce__lock_take(&workers->lock);
+    }
+    tierce__lock_drop(&workers->lock);
+    return NULL;
+}
+
+int tierce__workers_create(struct tierce__workers **out, uint32_t threads, uint32_t queue_max)
+{
+    TIERCE_ASSERT(threads > 0);
+    TIERCE_ASSERT(queue_max > 0);
+    struct tierce__workers *workers = tierce__calloc(1, sizeof(*workers));
+    if (workers == NULL)
+        return -ENOMEM;
+    tierce__lock_init(&workers->lock, TIERCE__LOCK_TASKS);
+    tierce__cond_init(&workers->more);
+    tierce__list_init(&workers->queue);
+    workers->queue_max = queue_max;
+    int rc = tierce__threads_start(&workers->threads, threads, work, workers);
+    if (rc < 0)
+        tierce__workers_destroy(workers);
+    else
+        *out = workers;
+    return rc;
+}
+
+void tierce__workers_destroy(struct tierce__workers *workers)
+{
+    if (workers == NULL)
+        return;
+    tierce__lock_take(&workers->lock);
+    TIERCE_ASSERT(!workers->is_ending);
+    workers->is_ending = true;
+    tierce__cond_broadcast(&workers->more);
+    tierce__lock_drop(&workers->lock);
+    tierce__threads_join(&workers->threads);
+    TIERCE_ASSERT(workers->waiting == 0);
+    tierce__cond_fini(&workers->more);
+    tierce__lock_fini(&workers->lock);
+    tierce__free(workers);
+}
+
+bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task)
+{
+    TIERCE_DASSERT(task->run != NULL);
+    tierce__lock_take(&workers->lock);
+    bool is_taken = workers->waiting < workers->queue_max && !workers->is_ending;
+    TIERCE_DASSERT(workers->waiting <= workers->queue_max);
+    if (is_taken) {
+        tierce__list_push_back(&workers->queue, &task->node);
+        workers->waiting++;
+        if (workers->idle > 0)
+            tierce__cond_signal(&workers->more);
+    }
+    tierce__lock_drop(&workers->lock);
+    return is_taken;
+}
+
+uint32_t tierce__workers_waiting(struct tierce__workers *workers)
+{
+    tierce__lock_take(&workers->lock);
+    uint32_t waiting = workers->waiting;
+    TIERCE_DASSERT(waiting <= workers->queue_max);
+    tierce__lock_drop(&workers->lock);
+    return waiting;
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config/config_parse.h"
+#include "cli/cli.h"
+#include "cli/doctor/doctor.h"
+
+#include <stdint.h>
+#include <string.h>
+
+const char *const tierce__cli_doctor_help[] = {
+    "Two instances can share KV only if every field of their namespaces is equal. A and B are "
+    "each\n"
+    "one of:\n"
+    "\n"
+    "  a store folder           its namespaces; if there are several, the best match is used\n"
+    "  a namespace text         a file of STORE/ns\n"
+    "  a description (YAML)     fields weights, model (a path, JSON text, or a mapping),\n"
+    "                           kv_dtype, quantization, layout, layer_count, cell_bytes,\n"
+    "                           block_tokens, chunk_tokens, hash; unknown ones may be left out\n"
+    "  a configuration (YAML)   a file for `tierce config`, optionally with `model:`\n"
+    "\n"
+    "Exit status: 0 no field that both sides state differs, 1 they cannot share, or a side cannot "
+    "be\n"
+    "read, 2 invalid arguments.\n",
+    NULL};
+
+#define VALUE_SHOWN 200
+#define MODEL_SHOWN 20 /* differing values of the model that are printed */
+
+/* Prints differences, or only counts them where `out` is NULL. */
+struct printer {
+    FILE *out;
+    int printed;
+};
+
+static void print_value(FILE *out, const char *side, const char *value)
+{
+    char shown[VALUE_SHOWN];
+    if (value == NULL) {
+        fprintf(out, "    %s: (not there)\n", side);
+        return;
+    }
+    tierce__text_for_message(shown, sizeof(shown), value);
+    fprintf(out, "    %s: %s\n", side, *shown != '\0' ? shown : "(empty)");
+}
+
+static void print_difference(void *arg, const char *name, const char *a, const char *b)
+{
+    struct printer *printer = arg;
+    char shown[VALUE_SHOWN];
+    if (printer->out == NULL || printer->printed++ >= MODEL_SHOWN)
+        return;
+    tierce__text_for_message(shown, sizeof(shown), name);
+    fprintf(printer->out, "  %s\n", shown);
+    print_value(printer->out, "A", a);
+    print_value(printer->out, "B", b);
+}
+
+/* Whether the models differ. Long JSON is compared value by value; between two complete
+ * namespaces the text itself counts, because the digest covers it. */
+static bool differs_in_model(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b,
+                             FILE *out)
+{
+    struct printer printer = {.out = out};
+    struct tierce__doctor_model model_a = {tierce__doctor_find(a, "model"), a->raw_model};
+    struct tierce__doctor_model model_b = {tierce__doctor_find(b, "model"), b->raw_model};
+    bool exact = a->complete && b->complete;
+
+    if (strcmp(model_a.json, model_b.json) == 0)
+        return false;
+    int count = tierce__doctor_diff_models(&model_a, &model_b, print_difference, &printer);
+    if (count < 0) {
+        print_difference(&printer, "model", model_a.json, model_b.json);
+        return true;
+    }
+    if (out != NULL && count > MODEL_SHOWN)
+        fprintf(out, "  model: and %d more values\n", count - MODEL_SHOWN);
+    if (count == 0 && exact && out != NULL)
+        fprintf(out, "  model\n    the same values, written differently (order or spaces); the "
+                     "text counts\n");
+    return count > 0 || exact;
+}
+
+/* One field. Unknown on a side that is not complete: no difference. */
+static int compare_field(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b,
+                         const char *name, FILE *out)
+{
+    struct printer printer = {.out = out};
+    const char *value_a = tierce__doctor_find(a, name);
+    const char *value_b = tierce__doctor_find(b, name);
+    if ((value_a == NULL && !a->complete) || (value_b == NULL && !b->complete))
+        return 0;
+    if (value_a != NULL && value_b != NULL && strcmp(name, "model") == 0)
+        return differs_in_model(a, b, out);
+    if (value_a != NULL && value_b != NULL && strcmp(value_a, value_b) == 0)
+        return 0;
+    print_difference(&printer, name, value_a, value_b);
+    return 1;
+}
+
+/* Returns the number of fields that differ. */
+static int compare(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b,
+                   FILE *out)
+{
+    int count = 0;
+    for (size_t i = 0; i < a->count; i++)
+        count += compare_field(a, b, a->fields[i].name, out);
+    for (size_t i = 0; i < b->count; i++) {
+        if (tierce__doctor_find(a, b->fields[i].name) == NULL)
+            count += compare_field(a, b, b->fields[i].name, out);
+    }
+    return count;
+}
+
+/* Prints on one line the namespace fields that one side or both lack; nothing if there are none. */
+static bool print_unknown(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
+{
+    bool any = false;
+    for (const char *const *name = tierce__doctor_names; *name != NULL; name++) {
+        bool in_a = a->complete || tierce__doctor_find(a, *name) != NULL;
+        bool in_b = b->complete || tierce__doctor_find(b, *name) != NULL;
+        if (in_a && in_b)
+            continue;
+        printf("%s%s%s",
+               any ? ", "
+                   : "Not compared, because these files do not contain it (the engine adds it): ",
+               *name, in_a ? " (missing in B)" : (in_b ? " (missing in A)" : ""));
+        any = true;
+    }
+    if (any)
+        printf("\n");
+    return any;
+}
+
+/* Prints the result of comparing two sets. Returns whether they can share. */
+static bool judge(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
+{
+    printf("A: %s\nB: %s\n", a->title, b->title);
+    int count = compare(a, b, NULL);
+    if (count > 0) {
+        printf("They cannot share: %d field%s differ%s.\n", count, count == 1 ? "" : "s",
+               count == 1 ? "s" : "");
+        compare(a, b, stdout);
+        print_unknown(a, b);
+        return false;
+    }
+    if (a->complete && b->complete) {
+        printf("They can share: every field of the namespace is equal.\n");
+        return true;
+    }
+    printf(
+        "They can share as far as these sources show: every field that both contain is equal.\n");
+    print_unknown(a, b);
+    if (a->raw_model != b->raw_model && tierce__doctor_find(a, "model") != NULL &&
+        tierce__doctor_find(b, "model") != NULL)
+        printf("Only the fields in the model's own file were compared; an engine adds others.\n");
+    return true;
+}
+
+/* The set of `side` with the fewest differences from `set`. */
+static const struct tierce__doctor_set *best_match(const struct tierce__doctor_set *set,
+                                                   const struct tierce__doctor_side *side)
+{
+    const struct tierce__doctor_set *best = NULL;
+    int best_count = 0;
+    for (size_t i = 0; i < side->count; i++) {
+        int count = compare(set, &side->sets[i], NULL);
+        if (best == NULL || count < best_count) {
+            best = &side->sets[i];
+            best_count = count;
+        }
+    }
+    return best;
+}
+
+static int judge_sides(const struct tierce__doctor_side *a, const struct tierce__doctor_side *b)
+{
+    size_t sharing = 0;
+    for (size_t i = 0; i < a->count; i++) {
+        if (i > 0)
+            printf("\n");
+        sharing += judge(&a->sets[i], best_match(&a->sets[i], b));
+    }
+    if (a->count > 1)
+        printf("\n%zu of %zu namespaces of A can be shared with B.\n", sharing, a->count);
+    return sharing > 0 ? TIERCE__CLI_OK : TIERCE__CLI_FAILED;
+}
+
+int tierce__cli_doctor(int argc, char **argv)
+{
+    struct tierce__doctor_side a = {0}, b = {0};
+    char why[TIERCE__DOCTOR_WHY_BYTES] = "";
+    int status;
+
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1] != '\0')
+            return tierce__cli_usage("doctor", "there is no option \"%.100s\"", argv[i]);
+    }
+    if (argc != 3)
+        return tierce__cli_usage("doctor", "takes two sources, A and B; %d given", argc - 1);
+    if (tierce__doctor_read(&a, argv[1], why) != 0 || tierce__doctor_read(&b, argv[2], why) != 0)
+        status = tierce__cli_fail("doctor", "%s", why);
+    else
+        status = judge_sides(&a, &b);
+    tierce__doctor_clear(&a);
+    tierce__doctor_clear(&b);
+    return status;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/inspect/inspect.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *const tierce__cli_inspect_help[] = {
+    "Lists what a store folder (disk.path) holds: namespaces, shards, chunks, bytes and ages. It\n"
+    "changes nothing and takes no lock: an engine may have the folder open.\n"
+    "\n"
+    "  --verify   reads every chunk, verifies its header, identity and checksums, and lists "
+    "damaged\n"
+    "             chunks. A chunk that an engine evicts meanwhile is not reported.\n"
+    "  --json     prints one JSON object; damaged chunks are then listed on stderr\n"
+    "\n"
+    "Exit status: 0 no damage, 1 the folder cannot be read, or its journal or a chunk is damaged,\n"
+    "2 invalid arguments.\n",
+    NULL};
+
+struct request {
+    const char *folder;
+    bool verify;
+    bool json;
+};
+
+static int read_args(struct request *request, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--verify") == 0)
+            request->verify = true;
+        else if (strcmp(argv[i], "--json") == 0)
+            request->json = true;
+        else if (argv[i][0] == '-' && argv[i][1] != '\0')
+            return tierce__cli_usage("inspect", "there is no option \"%.100s\"", argv[i]);
+        else if (request->folder != NULL)
+            return tierce__cli_usage("inspect", "takes one folder; \"%.100s\" is a second",
+                                     argv[i]);
+        else
+            request->folder = argv[i];
+    }
+    if (request->folder == NULL || *request->folder == '\0')
+        return tierce__cli_usage("inspect", "takes a store folder");
+    return TIERCE__CLI_OK;
+}
+
+static int report(const struct request *request, const struct tierce__inspect *inspect)
+{
+    struct tierce__verify verify;
+    const struct tierce__verify *done = NULL;
+    if (request->verify) {
+        int rc = tierce__inspect_verify(&verify, inspect, 0, request->json ? stderr : stdout);
+        if (rc != 0)
+            return tierce__cli_fail("inspect", "%.300s: the data file cannot be read: %s",
+                                    request->folder, tierce_strerror(rc));
+        done = &verify;
+    }
+    if (!request->json)
+        tierce__inspect_print(inspect, done, stdout);
+    else
+        tierce__inspect_print_json(inspect, done, stdout);
+    bool damaged = done != NULL && done->bad > 0;
+    return damaged || tierce__inspect_journal_damage(inspect) > 0 ? TIERCE__CLI_FAILED
+                                                                  : TIERCE__CLI_OK;
+}
+
+int tierce__cli_inspect(int argc, char **argv)
+{
+    struct request request = {0};
+    struct tierce__inspect inspect = {0};
+    int status = read_args(&request, argc, argv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    int rc = tierce__inspect_scan(&inspect, request.folder);
+    status = rc == 0 ? report(&request, &inspect)
+                     : tierce__inspect_explain("inspect", request.folder, rc);
+    tierce__inspect_clear(&inspect);
+    return status;
+}

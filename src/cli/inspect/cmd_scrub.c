@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config/config_parse.h"
+#include "cli/cli.h"
+#include "cli/inspect/inspect.h"
+#include "cli/optimize/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const tierce__cli_scrub_help[] = {
+    "Reads every chunk of a store folder (disk.path) again and verifies its header, identity and\n"
+    "checksums, so that a failing disk is found before its chunks are needed. It changes nothing\n"
+    "and takes no lock: an engine may have the folder open. A damaged chunk is a miss, and the\n"
+    "engine that reads it removes it.\n"
+    "\n"
+    "  --rate SIZE   reads at most SIZE per second, such as 100MiB; default: no limit\n"
+    "\n"
+    "Prints a line for each damaged chunk: its key, a tab, and the damage. Exit status: 0 no "
+    "damage,\n"
+    "1 damage, or the folder cannot be read, 2 invalid arguments.\n",
+    NULL,
+};
+
+struct request {
+    const char *folder;
+    uint64_t bytes_per_s;
+};
+
+static int read_args(struct request *request, int argc, char **argv)
+{
+    static const char *const known[] = {"--rate", NULL};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--rate") == 0) {
+            const char *text = argv[++i];
+            if (text == NULL || !tierce__parse_size(&request->bytes_per_s, text) ||
+                request->bytes_per_s == 0)
+                return tierce__cli_usage("scrub",
+                                         "--rate requires bytes per second, such as 100MiB");
+        } else if (argv[i][0] == '-') {
+            return tierce__cli_unknown_option("scrub", argv[i], known);
+        } else if (request->folder != NULL) {
+            return tierce__cli_usage("scrub", "takes one folder; \"%.100s\" is a second", argv[i]);
+        } else {
+            request->folder = argv[i];
+        }
+    }
+    if (request->folder == NULL || *request->folder == '\0')
+        return tierce__cli_usage("scrub", "takes a store folder");
+    return TIERCE__CLI_OK;
+}
+
+static int scrub(const struct request *request, const struct tierce__inspect *inspect)
+{
+    struct tierce__verify verify;
+    char bytes[32];
+    int rc = tierce__inspect_verify(&verify, inspect, request->bytes_per_s, stdout);
+    if (rc != 0)
+        return tierce__cli_fail("scrub", "%.300s: the data file cannot be read: %s",
+                                request->folder, tierce_strerror(rc));
+    tierce__human_bytes(bytes, sizeof(bytes), verify.bytes);
+    printf("%" PRIu64 " chunks read (%s): %" PRIu64 " damaged, %" PRIu64
+           " evicted meanwhile; %" PRIu64 " lost pages or records in the journal\n",
+           verify.chunks, bytes, verify.bad, verify.vanished,
+           tierce__inspect_journal_damage(inspect));
+    bool damaged = verify.bad > 0 || tierce__inspect_journal_damage(inspect) > 0;
+    return damaged ? TIERCE__CLI_FAILED : TIERCE__CLI_OK;
+}
+
+int tierce__cli_scrub(int argc, char **argv)
+{
+    struct request request = {0};
+    struct tierce__inspect inspect = {0};
+    int status = read_args(&request, argc, argv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    int rc = tierce__inspect_scan(&inspect, request.folder);
+    status =
+        rc == 0 ? scrub(&request, &inspect) : tierce__inspect_explain("scrub", request.folder, rc);
+    tierce__inspect_clear(&inspect);
+    return status;
+}

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/observe/manager_metrics.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "manager/storage/deleter.h"
+#include "manager/locate/locator_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef void (*each_fn)(void *arg, const struct tierce__metric *metric);
+
+struct telling {
+    struct tierce__manager *manager;
+    each_fn each;
+    void *arg;
+};
+
+static void tell(const struct telling *t, const char *name, const char *help, bool is_counter,
+                 double value, const struct tierce__metric_tag *tags, size_t tag_count)
+{
+    t->each(t->arg, &(struct tierce__metric){.name = name,
+                                             .help = help,
+                                             .is_counter = is_counter,
+                                             .value = value,
+                                             .tags = tags,
+                                             .tag_count = tag_count});
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+enum rpc_metric { QUERY_COUNTER, ERROR_COUNTER, ERROR_CODE, QUERY_RT, RPC_METRICS };
+
+static double rpc_value(const struct tierce__rpc_stats *stats, enum rpc_metric metric)
+{
+    TIERCE_ASSERT(metric < RPC_METRICS);
+    uint64_t calls = atomic_load_explicit(&stats->calls, memory_order_relaxed);
+    switch (metric) {
+    case QUERY_COUNTER:
+        return (double)calls;
+    case ERROR_COUNTER:
+        return (double)atomic_load_explicit(&stats->errors, memory_order_relaxed);
+    case ERROR_CODE:
+        return atomic_load_explicit(&stats->last_code, memory_order_relaxed);
+    case QUERY_RT:
+        return (double)atomic_load_explicit(&stats->last_us, memory_order_relaxed);
+    case RPC_METRICS:
+        break;
+    }
+    return 0;
+}
+
+static void tell_calls(const struct telling *t)
+{
+    static const struct {
+        const char *name, *help;
+        bool is_counter;
+    } metrics[RPC_METRICS] = {
+        {"service.query_counter", "Calls of an API.", true},
+        {"service.error_counter", "Calls answered with a code other than OK.", true},
+        {"service.error_code", "The code of the last call.", false},
+        {"service.query_rt_us", "Duration of the last call, in microseconds.", false},
+    };
+    for (int m = 0; m < RPC_METRICS; m++) {
+        for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+            const struct tierce__rpc_stats *stats = &t->manager->rpcs[id];
+            if (atomic_load_explicit(&stats->calls, memory_order_relaxed) == 0)
+                continue;
+            struct tierce__metric_tag tags[] = {
+                {"api_name", tierce__rpcs[id].method},
+                {"service", tierce__rpcs[id].service},
+            };
+            tell(t, metrics[m].name, metrics[m].help, metrics[m].is_counter,
+                 rpc_value(stats, (enum rpc_metric)m), tags, 2);
+        }
+    }
+}
+
+/* ---- groups, instances, storages ------------------------------------------------------------- */
+
+static void tell_groups(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const struct {
+        const char *name, *help;
+    } metrics[] = {
+        {"cache_manager_group.usage_ratio", "Bytes in use as a share of the group's quota."},
+        {"cache_manager_group.serving_bytes", "Bytes of blocks that can be read."},
+        {"cache_manager_group.writing_bytes", "Bytes of blocks that are being written."},
+        {"cache_manager_group.deleting_bytes", "Bytes of blocks that are being deleted."},
+        {"cache_manager_group.key_count", "Blocks that can be read."},
+        {"cache_manager_group.write_sessions", "Write sessions that are open."},
+        {"cache_manager.write_location_expire_size", "Write sessions that expired."},
+    };
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
+        for (size_t i = 0; i < count; i++) {
+            struct tierce__usage usage;
+            struct tierce__metric_tag tag = {"instance_group", groups[i].name};
+            tierce__locator_group_usage(t->manager->locator, groups[i].name, &usage);
+            double all = (double)(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes);
+            double values[] = {
+                groups[i].capacity_bytes > 0 ? all / (double)groups[i].capacity_bytes : 0,
+                (double)usage.serving_bytes,
+                (double)usage.writing_bytes,
+                (double)usage.deleting_bytes,
+                (double)usage.keys,
+                (double)usage.sessions,
+                (double)usage.expired_sessions,
+            };
+            bool counter = m == sizeof(values) / sizeof(values[0]) - 1;
+            tell(t, metrics[m].name, metrics[m].help, counter, values[m], &tag, 1);
+        }
+    }
+}
+
+struct instance_numbers {
+    const struct tierce__instance *instance;
+    struct tierce__usage usage;
+};
+
+static void tell_instances(const struct telling *t, const struct instance_numbers *numbers,
+                           size_t count)
+{
+    static const struct {
+        const char *name, *help;
+        bool is_counter;
+    } metrics[] = {
+        {"cache_manager_instance.key_count", "Blocks of an instance that can be read.", false},
+        {"cache_manager_instance.byte_size", "Their bytes.", false},
+        {"cache_manager_instance.asked_key_count", "Keys requested.", true},
+        {"cache_manager_instance.found_key_count", "Keys found.", true},
+        {"meta_indexer.total_key_count", "Keys in an instance's index.", false},
+        {"meta_indexer.total_cache_usage", "Bytes of an instance's search cache.", false},
+        {"meta_indexer.search_cache_hit_count", "Records found in the search cache.", true},
+        {"meta_indexer.search_cache_miss_count", "Records not found in the search cache.", true},
+        {"meta_indexer.search_cache_hit_ratio", "Share of records found in the search cache.",
+         false},
+        {"meta_indexer.writes_rejected",
+         "1 while the store of the index rejects writes (a full disk).", false},
+        {"cache_manager_instance.reclaimed_key_count", "Blocks evicted to make room.", true},
+        {"cache_manager_instance.reclaimed_idle_seconds",
+         "Sum of the idle times of these blocks at their eviction.", true},
+        {"cache_manager_instance.reclaim_age_seconds",
+         "Idle time of the most recently used block of the last eviction.", false},
+    };
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
+        for (size_t i = 0; i < count; i++) {
+            const struct tierce__usage *usage = &numbers[i].usage;
+            const struct tierce__instance *instance = numbers[i].instance;
+            struct tierce__metric_tag tags[] = {{"instance_group", instance->group_name},
+                                                {"instance_id", instance->id}};
+            double hits = (double)usage->cache_hits, tries = hits + (double)usage->cache_misses;
+            double values[] = {
+                (double)usage->keys,
+                (double)usage->serving_bytes,
+                (double)usage->asked_keys,
+                (double)usage->found_keys,
+                (double)usage->keys,
+                (double)usage->cache_bytes,
+                hits,
+                (double)usage->cache_misses,
+                tries > 0 ? hits / tries : 0,
+                usage->write_error != 0 ? 1 : 0,
+                (double)usage->reclaimed_keys,
+                (double)usage->reclaimed_idle_us / 1e6,
+                (double)usage->reclaim_age_us / 1e6,
+            };
+            tell(t, metrics[m].name, metrics[m].help, metrics[m].is_counter, values[m], tags, 2);
+        }
+    }
+}
+
+static void tell_rejected(const struct telling *t, const struct instance_numbers *numbers,
+                          size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (int r = 0; r < TIERCE__REJECTIONS; r++) {
+            struct tierce__metric_tag tags[] = {
+                {"instance_group", numbers[i].instance->group_name},
+                {"instance_id", numbers[i].instance->id},
+                {"reason", tierce__rejection_name((enum tierce__rejection)r)}};
+            tell(t, "cache_manager_instance.rejected_key_count",
+                 "Blocks whose write was requested but not started, by reason.", true,
+                 (double)numbers[i].usage.rejected_keys[r], tags, 3);
+        }
+    }
+}
+
+/* Each instance's numbers are read once. If memory runs out, instance metrics are omitted. */
+static void tell_all_of_instances(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    size_t all, count = 0;
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &all);
+    struct instance_numbers *numbers = tierce__calloc(all + 1, sizeof(*numbers));
+    for (size_t i = 0; i < all && numbers != NULL; i++) {
+        numbers[count].instance = &instances[i];
+        count += tierce__locator_instance_usage(t->manager->locator, instances[i].id,
+                                                &numbers[count].usage) == 0;
+    }
+    TIERCE_ASSERT(count <= all);
+    tell_instances(t, numbers, count);
+    tell_rejected(t, numbers, count);
+    tierce__free(numbers);
+}
+
+/* ---- quotas ---------------------------------------------------------------------------------- */
+
+enum quota_metric { QUOTA_BYTES, WATERMARK_BYTES, USED_BYTES, QUOTA_METRICS };
+
+static double used_bytes(uint64_t serving, uint64_t writing, uint64_t deleting)
+{
+    return (double)serving + (double)writing + (double)deleting;
+}
+
+static double limit_bytes(int64_t capacity)
+{
+    return capacity > 0 ? (double)capacity : 0;
+}
+
+/* The value for one kind of storage; false if there is none. */
+static bool kind_value(double *out, const struct tierce__group *group,
+                       const struct tierce__usage *usage, enum tierce__storage_type kind,
+                       enum quota_metric metric)
+{
+    const struct tierce__type_quota *quota = tierce__group_type_quota(group, kind);
+    uint32_t slot = tierce__meta_type_slot((uint8_t)kind);
+    TIERCE_ASSERT(metric < QUOTA_METRICS && slot < 16);
+    double used = used_bytes(usage->serving_by_type[slot], usage->writing_by_type[slot],
+                             usage->deleting_by_type[slot]);
+    double limit = quota != NULL ? limit_bytes(quota->capacity_bytes) : 0;
+    *out = metric == QUOTA_BYTES       ? limit
+           : metric == WATERMARK_BYTES ? limit * tierce__reclaimer_watermark_share(group)
+                                       : used;
+    return quota != NULL || (metric == USED_BYTES && used > 0);
+}
+
+static void tell_quota(const struct telling *t, const char *name, const char *help,
+                       enum quota_metric metric, const struct tierce__group *group)
+{
+    struct tierce__usage usage;
+    struct tierce__metric_tag tags[] = {{"instance_group", group->name}, {"type", "all"}};
+    tierce__locator_group_usage(t->manager->locator, group->name, &usage);
+    double value = metric == QUOTA_BYTES ? limit_bytes(group->capacity_bytes)
+                   : metric == WATERMARK_BYTES
+                       ? tierce__reclaimer_watermark_bytes(group)
+                       : used_bytes(usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+    tell(t, name, help, false, value, tags, 2);
+    enum tierce__storage_type kind;
+    for (size_t i = 0; (kind = tierce__storage_quota_kind(i)) != TIERCE__STORAGE_NONE; i++) {
+        tags[1].value = tierce__storage_type_name(kind);
+        if (kind_value(&value, group, &usage, kind, metric))
+            tell(t, name, help, false, value, tags, 2);
+    }
+}
+
+static void tell_quotas(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const struct {
+        const char *name, *help;
+    } metrics[QUOTA_METRICS] = {
+        {"cache_manager_group.quota_bytes",
+         "Quota of the group: in total, and for each storage type that has one."},
+        {"cache_manager_group.watermark_bytes", "Above this many bytes blocks are reclaimed."},
+        {"cache_manager_group.used_bytes",
+         "Bytes that count against the quota: read, being written, being deleted."},
+    };
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (int m = 0; m < QUOTA_METRICS; m++) {
+        for (size_t i = 0; i < count; i++)
+            tell_quota(t, metrics[m].name, metrics[m].help, (enum quota_metric)m, &groups[i]);
+    }
+}
+
+/* The limits that groups share by quota.groups. */
+static void tell_global_quotas(const struct telling *t)
+{
+    enum { NAME_BYTES = 1024 };
+    char name[NAME_BYTES];
+    struct tierce__quota_shared shared;
+    struct tierce__quota *quota = t->manager->locator->quota;
+    for (int is_used = 0; is_used < 2; is_used++) {
+        for (size_t i = 0; tierce__quota_shared_at(quota, i, &shared, name, sizeof(name)); i++) {
+            const uint64_t *state = shared.by_state;
+            struct tierce__metric_tag tag = {"global_quota_group", shared.name};
+            if (is_used)
+                tell(t, "cache_manager_global_quota.used_bytes",
+                     "Bytes of the groups of one global_quota_group_name.", false,
+                     used_bytes(state[TIERCE__QUOTA_SERVING], state[TIERCE__QUOTA_WRITING],
+                                state[TIERCE__QUOTA_DELETING]),
+                     &tag, 1);
+            else if (shared.limit != UINT64_MAX)
+                tell(t, "cache_manager_global_quota.quota_bytes", "Their limit in quota.groups.",
+                     false, (double)shared.limit, &tag, 1);
+        }
+    }
+}
+
+static void tell_storages(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const char *const names[] = {"data_storage.healthy_status",
+                                        "data_storage.storage_usage_ratio",
+                                        "data_storage.byte_size", "data_storage.capacity_bytes"};
+    static const char *const helps[] = {
+        "1: enabled, and its last probes succeeded.",
+        "Used share of its medium; -1: unknown.",
+        "Bytes of locations in it, in any state.",
+        "Its capacity_bytes; 0: not bounded.",
+    };
+    size_t count;
+    const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    for (size_t m = 0; m < sizeof(names) / sizeof(names[0]); m++) {
+        for (size_t i = 0; i < count; i++) {
+            struct tierce__storage_state state;
+            struct tierce__usage usage;
+            struct tierce__metric_tag tags[] = {
+                {"type", tierce__storage_type_name(storages[i].type)},
+                {"unique_name", storages[i].name}};
+            tierce__storages_state(t->manager->storages, storages[i].name, &state);
+            tierce__locator_storage_usage(t->manager->locator, storages[i].number, &usage);
+            double values[] = {
+                state.is_enabled && state.is_well, state.used_share < 0 ? -1 : state.used_share,
+                used_bytes(usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes),
+                (double)storages[i].capacity_bytes};
+            tell(t, names[m], helps[m], false, values[m], tags, 2);
+        }
+    }
+}
+
+/* ---- work in the background ------------------------------------------------------------------ */
+
+static void tell_queues(const struct telling *t)
+{
+    const struct tierce__server *server =
+        atomic_load_explicit(&t->manager->server, memory_order_acquire);
+    uint32_t waiting[2] = {0, 0};
+    if (server != NULL)
+        tierce__server_waiting(server, &waiting[0], &waiting[1]);
+    for (int i = 0; i < 2; i++) {
+        struct tierce__metric_tag tag = {"queue", i == 0 ? "workers" : "passwords"};
+        tell(t, "service.request_queue_size", "Calls queued for a worker thread.", false,
+             waiting[i], &tag, 1);
+    }
+}
+
+static void tell_background(const struct telling *t)
+{
+    struct tierce__reclaimer_stats reclaimer;
+    struct tierce__deleter_stats deleter;
+    uint64_t lines, dropped;
+    tierce__reclaimer_stats(t->manager->reclaimer, &reclaimer);
+    tierce__deleter_stats(t->manager->locator->deleter, &deleter);
+    tell(t, "cache_reclaimer.block_submit_count", "Blocks that were reclaimed.", true,
+         (double)reclaimer.submitted_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.expired_block_count", "Of these, blocks whose time to live expired.",
+         true, (double)reclaimer.expired_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.location_submit_count", "Their locations.", true,
+         (double)reclaimer.submitted_locations, NULL, 0);
+    tell(t, "cache_reclaimer.location_del_count", "Locations whose bytes are deleted.", true,
+         (double)deleter.done_locations, NULL, 0);
+    tell(t, "cache_reclaimer.orphaned_location_count",
+         "Locations whose bytes can only be deleted by their storage's owner.", true,
+         (double)deleter.orphaned_locations, NULL, 0);
+    tell(t, "schedule_plan_executor.waiting_task_count", "Deletions that wait.", false,
+         (double)deleter.waiting, NULL, 0);
+    tell(t, "schedule_plan_executor.executing_task_count", "Deletions in progress.", false,
+         (double)deleter.executing, NULL, 0);
+    tell(t, "schedule_plan_executor.failed_try_count", "Deletions that are tried again.", true,
+         (double)deleter.failed_tries, NULL, 0);
+    if (t->manager->events != NULL) {
+        tierce__line_log_counts(t->manager->events, &lines, &dropped);
+        tell(t, "event_publisher.dropped_count", "Events that did not fit into the queue.", true,
+             (double)dropped, NULL, 0);
+    }
+    tell(t, "manager.is_leader", "1: this manager leads.", false, tierce__manager_leads(t->manager),
+         NULL, 0);
+}
+
+void tierce__metrics_each(struct tierce__manager *manager, each_fn each, void *arg)
+{
+    struct telling t = {.manager = manager, .each = each, .arg = arg};
+    tell_calls(&t);
+    tell_queues(&t);
+    tell_background(&t);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    tell_groups(&t, catalog);
+    tell_quotas(&t, catalog);
+    tell_global_quotas(&t);
+    tell_all_of_instances(&t, catalog);
+    tell_storages(&t, catalog);
+    tierce__registry_release(manager->registry, catalog);
+}
+
+/* ---- Prometheus ------------------------------------------------------------------------------ */
+
+static void put_metric(void *arg, const struct tierce__metric *metric)
+{
+    tierce__prometheus_put(arg, metric);
+}
+
+/* GetMetrics has no form for histograms. */
+static void put_latencies(struct tierce__prometheus *text, const struct tierce__manager *manager)
+{
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc_stats *stats = &manager->rpcs[id];
+        if (atomic_load_explicit(&stats->calls, memory_order_relaxed) == 0)
+            continue;
+        struct tierce__metric_tag tags[] = {{"api_name", tierce__rpcs[id].method},
+                                            {"service", tierce__rpcs[id].service}};
+        tierce__prometheus_put_latency(
+            text,
+            &(struct tierce__metric){
+                .name = "service.query_seconds",
+                .help = "Duration of calls, from the first byte read to the answer.",
+                .tags = tags,
+                .tag_count = 2},
+            &stats->latency);
+    }
+}
+
+char *tierce__metrics_text(struct tierce__manager *manager, size_t *bytes)
+{
+    struct tierce__prometheus text = {0};
+    tierce__metrics_each(manager, put_metric, &text);
+    put_latencies(&text, manager);
+    return tierce__prometheus_end(&text, bytes);
+}
