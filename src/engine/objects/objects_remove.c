@@ -175,13 +175,14 @@ int tierce__objects_settle(struct tierce__objects *space)
     return rc;
 }
 
-struct settling {
+struct removal_settling {
     struct tierce_engine *engine;
     size_t level; /* that is making its removals durable */
     struct tierce__store_req req;
 };
 
-_Static_assert(sizeof(struct settling) <= sizeof(((struct tierce__object_settle *)0)->scratch),
+_Static_assert(sizeof(struct removal_settling) <=
+                   sizeof(((struct tierce__object_settle *)0)->scratch),
                "it fits into the caller's memory");
 
 static void settle_levels(struct tierce__object_settle *settle);
@@ -189,7 +190,7 @@ static void settle_levels(struct tierce__object_settle *settle);
 static void level_settled(struct tierce__store_req *req)
 {
     struct tierce__object_settle *settle = req->arg;
-    struct settling *s = (struct settling *)(void *)settle->scratch;
+    struct removal_settling *s = (struct removal_settling *)(void *)settle->scratch;
     struct tierce_engine *engine = s->engine;
     TIERCE_DASSERT(s->level > 0 && s->level < engine->level_count);
     atomic_fetch_add(&engine->calling, 1);
@@ -202,7 +203,7 @@ static void level_settled(struct tierce__store_req *req)
 /* Lets the next level make its removals durable, or answers the caller. */
 static void settle_levels(struct tierce__object_settle *settle)
 {
-    struct settling *s = (struct settling *)(void *)settle->scratch;
+    struct removal_settling *s = (struct removal_settling *)(void *)settle->scratch;
     while (++s->level < s->engine->level_count) {
         if ((s->engine->levels[s->level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
@@ -223,8 +224,8 @@ void tierce__objects_settle_begin(struct tierce__objects *space,
                                   struct tierce__object_settle *settle)
 {
     TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
-    struct settling *s = (struct settling *)(void *)settle->scratch;
-    *s = (struct settling){.engine = space->engine};
+    struct removal_settling *s = (struct removal_settling *)(void *)settle->scratch;
+    *s = (struct removal_settling){.engine = space->engine};
     settle->status = 0;
     settle_levels(settle);
 }
@@ -383,8 +384,7 @@ void tierce__objects_purge(struct tierce_engine *engine)
     for (size_t level = 1; level < engine->level_count; level++) {
         const struct tierce__level *r = &engine->levels[level];
         /* A store that keeps what it has would only hide it from this process. */
-        bool keeps = (r->tier->ops->caps & TIERCE__TIER_KEEPS) != 0;
-        if (!r->health.shared || keeps || !may_delete(r))
+        if (!r->health.shared || (r->tier->ops->caps & TIERCE__TIER_KEEPS) != 0 || !may_delete(r))
             continue;
         size_t count = tierce__tombstones_list(tombs, r->store, keys, PURGES_MAX);
         for (size_t i = 0; i < count; i++)
