@@ -26,7 +26,7 @@
 #define VOCABULARY    128256u
 #define BLOCKS_MAX    (PROMPT_TOKENS / 16)
 
-static const struct kind {
+static const struct bench_lookup_kind {
     enum tierce_chain_algo algo;
     uint32_t block_tokens;
     double chain_goal_us; /* keys from tokens, and the lookup */
@@ -46,10 +46,10 @@ struct bare_table {
     uint64_t mask;
 };
 
-struct lookup {
+struct bench_lookup {
     const struct tierce__bench *bench;
     struct tierce_engine *engine;
-    const struct kind *kind;
+    const struct bench_lookup_kind *kind;
     struct tierce_view *view;
     uint32_t prompts; /* in the index */
     bool hashes_given;
@@ -62,7 +62,7 @@ struct lookup {
     uint64_t drawn; /* prompts that were asked for */
 };
 
-static void write_tokens(struct lookup *l, uint32_t prompt)
+static void write_tokens(struct bench_lookup *l, uint32_t prompt)
 {
     for (uint32_t i = 0; i < PROMPT_TOKENS; i++)
         l->tokens[i] = (int32_t)(tierce__bench_random(prompt, i) % VOCABULARY);
@@ -106,7 +106,7 @@ static void bare_hashes(uint8_t *hashes, uint64_t prompt)
     tierce__bench_fill(hashes, PROMPT_CHUNKS * TIERCE_HASH_BYTES, prompt);
 }
 
-static int bare_create(struct lookup *l)
+static int bare_create(struct bench_lookup *l)
 {
     struct bare_table *t = &l->bare;
     uint64_t keys = (uint64_t)l->prompts * PROMPT_CHUNKS, slots = 2;
@@ -127,7 +127,7 @@ static int bare_create(struct lookup *l)
 
 static int64_t run_bare(void *arg)
 {
-    struct lookup *l = arg;
+    struct bench_lookup *l = arg;
     const struct bare_table *t = &l->bare;
     bare_hashes(l->hashes, tierce__bench_random(2, l->drawn++) % (l->prompts));
     uint32_t found = 0;
@@ -142,7 +142,7 @@ static int64_t run_bare(void *arg)
 
 /* ---- the engine ----------------------------------------------------------------------------- */
 
-static int store_prompt(struct lookup *l, uint32_t prompt)
+static int store_prompt(struct bench_lookup *l, uint32_t prompt)
 {
     struct tierce_chain *chain = NULL;
     struct tierce_paged_layer layer = {
@@ -169,7 +169,7 @@ static int store_prompt(struct lookup *l, uint32_t prompt)
 }
 
 /* A view of its own for each kind; its chunks push out those of the one before, all of them. */
-static int fill_index(struct lookup *l)
+static int fill_index(struct bench_lookup *l)
 {
     static const uint32_t cell_bytes = CELL_BYTES;
     struct tierce_namespace ns = {.size = sizeof(ns),
@@ -186,7 +186,7 @@ static int fill_index(struct lookup *l)
     return rc;
 }
 
-static int open_engine(struct lookup *l)
+static int open_engine(struct bench_lookup *l)
 {
     uint64_t per_prompt = (uint64_t)PROMPT_CHUNKS * OBJECT_BYTES;
     uint64_t prompts = l->bench->memory_bytes / (per_prompt + per_prompt / 16);
@@ -206,7 +206,7 @@ static int open_engine(struct lookup *l)
 /* ---- cases ---------------------------------------------------------------------------------- */
 
 /* The block hashes of the tokens, as an engine would hand them over. */
-static int write_hashes(struct lookup *l)
+static int write_hashes(struct bench_lookup *l)
 {
     struct tierce_chain *chain = NULL;
     int64_t rc = tierce_view_chain(&chain, l->view, NULL);
@@ -218,7 +218,7 @@ static int write_hashes(struct lookup *l)
     return rc < 0 ? (int)rc : 0;
 }
 
-static int look_up(struct lookup *l, struct tierce_found *found)
+static int look_up(struct bench_lookup *l, struct tierce_found *found)
 {
     struct tierce_chain *chain = NULL;
     uint32_t blocks = PROMPT_TOKENS / l->kind->block_tokens;
@@ -237,7 +237,7 @@ static int look_up(struct lookup *l, struct tierce_found *found)
 }
 
 /* Looks up a prompt that is held, but for `missing` chunks at its end. */
-static int64_t time_lookup(struct lookup *l, uint32_t missing)
+static int64_t time_lookup(struct bench_lookup *l, uint32_t missing)
 {
     struct tierce_found found = {0};
     uint32_t held = PROMPT_TOKENS - missing * CHUNK_TOKENS;
@@ -266,7 +266,7 @@ static int64_t run_miss(void *arg)
     return time_lookup(arg, 1);
 }
 
-static int64_t time_pins(struct lookup *l, uint32_t missing)
+static int64_t time_pins(struct bench_lookup *l, uint32_t missing)
 {
     l->pins = true;
     int64_t ns = time_lookup(l, missing);
@@ -285,7 +285,7 @@ static int64_t run_both(void *arg)
 }
 
 /* Compares a lookup that counts a reason, or pins the found chunks, with one that does neither. */
-static int run_beside(struct lookup *l, bool hashes_given, int64_t (*run)(void *arg),
+static int run_beside(struct bench_lookup *l, bool hashes_given, int64_t (*run)(void *arg),
                       const char *what)
 {
     l->hashes_given = hashes_given;
@@ -306,7 +306,7 @@ static int run_beside(struct lookup *l, bool hashes_given, int64_t (*run)(void *
     return 0;
 }
 
-static int run_case(struct lookup *l, bool hashes_given, double goal_us)
+static int run_case(struct bench_lookup *l, bool hashes_given, double goal_us)
 {
     l->hashes_given = hashes_given;
     struct tierce__bench_side sides[] = {{.run = run_lookup, .arg = l},
@@ -330,7 +330,7 @@ static int run_case(struct lookup *l, bool hashes_given, double goal_us)
     return 0;
 }
 
-static int run_kind(struct lookup *l, const struct kind *kind)
+static int run_kind(struct bench_lookup *l, const struct bench_lookup_kind *kind)
 {
     l->kind = kind;
     int rc = fill_index(l);
@@ -352,7 +352,7 @@ static int run_kind(struct lookup *l, const struct kind *kind)
 
 int tierce__bench_lookup(const struct tierce__bench *bench)
 {
-    struct lookup *l = tierce__calloc(1, sizeof(*l));
+    struct bench_lookup *l = tierce__calloc(1, sizeof(*l));
     if (l == NULL)
         return -ENOMEM;
     l->bench = bench;

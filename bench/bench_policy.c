@@ -49,7 +49,7 @@ struct erasure {
     uint32_t slot;
 };
 
-struct replay {
+struct bench_policy_replay {
     const struct tierce__bench *bench;
     struct tierce__policy *policy;
     struct map map;
@@ -95,7 +95,7 @@ static void erase_cell(const struct map *map, struct map_cell *cell)
 
 /* ---- the replay ------------------------------------------------------------------------------ */
 
-static void draw_requests(struct replay *r)
+static void draw_requests(struct bench_policy_replay *r)
 {
     uint32_t octaves = 0;
     while ((r->entries * (uint64_t)KEYS_PER_ENTRY) >> octaves > 1)
@@ -109,7 +109,7 @@ static void draw_requests(struct replay *r)
     r->round++;
 }
 
-static void end_erasure(struct replay *r)
+static void end_erasure(struct bench_policy_replay *r)
 {
     const struct erasure *e = &r->erasures[r->erasures_ended++ % ERASURES];
     struct map_cell *cell = find_cell(&r->map, e->key);
@@ -119,7 +119,7 @@ static void end_erasure(struct replay *r)
 }
 
 /* Half of the ring waits to be fetched, half of it to arrive. */
-static void go_on_erasing(struct replay *r)
+static void go_on_erasing(struct bench_policy_replay *r)
 {
     if (r->erasures_begun - r->erasures_fetched > ERASURES / 2) {
         const struct erasure *e = &r->erasures[r->erasures_fetched++ % ERASURES];
@@ -129,7 +129,8 @@ static void go_on_erasing(struct replay *r)
         end_erasure(r);
 }
 
-static void evict_for(struct replay *r, const struct tierce__policy_entry *entry, uint32_t *slot)
+static void evict_for(struct bench_policy_replay *r, const struct tierce__policy_entry *entry,
+                      uint32_t *slot)
 {
     const struct tierce__policy_ops *ops = r->policy->ops;
     tierce__policy_expect(r->policy, entry);
@@ -141,18 +142,18 @@ static void evict_for(struct replay *r, const struct tierce__policy_entry *entry
 }
 
 /* Where a key is, or where it was until a moment ago, or NO_SLOT. */
-static uint32_t find_slot(const struct replay *r, uint64_t key)
+static uint32_t find_slot(const struct bench_policy_replay *r, uint64_t key)
 {
     const struct map_cell *cell = find_cell(&r->map, key);
     return cell->slot != 0 ? (uint32_t)cell->slot - 1 : TIERCE__NO_SLOT;
 }
 
-static bool has_key(const struct replay *r, uint32_t slot, uint64_t key)
+static bool has_key(const struct bench_policy_replay *r, uint32_t slot, uint64_t key)
 {
     return slot != TIERCE__NO_SLOT && r->key_of[slot] == key;
 }
 
-static void store_key(struct replay *r, uint64_t key)
+static void store_key(struct bench_policy_replay *r, uint64_t key)
 {
     uint32_t slot;
     struct tierce__policy_entry entry = {
@@ -165,7 +166,7 @@ static void store_key(struct replay *r, uint64_t key)
 }
 
 /* `slot` is what find_slot said when the batch began. */
-static void request_key(struct replay *r, uint64_t key, uint32_t slot)
+static void request_key(struct bench_policy_replay *r, uint64_t key, uint32_t slot)
 {
     r->now++;
     if (!has_key(r, slot, key))
@@ -178,13 +179,13 @@ static void request_key(struct replay *r, uint64_t key, uint32_t slot)
     }
 }
 
-static void fetch_cells(const struct replay *r, const uint64_t *keys)
+static void fetch_cells(const struct bench_policy_replay *r, const uint64_t *keys)
 {
     for (uint32_t i = 0; i < BATCH; i++)
         __builtin_prefetch(&r->map.cells[home_of(&r->map, keys[i])], 1);
 }
 
-static void find_slots(const struct replay *r, const uint64_t *keys, uint32_t *slots)
+static void find_slots(const struct bench_policy_replay *r, const uint64_t *keys, uint32_t *slots)
 {
     for (uint32_t i = 0; i < BATCH; i++) {
         slots[i] = find_slot(r, keys[i]);
@@ -198,7 +199,7 @@ static void find_slots(const struct replay *r, const uint64_t *keys, uint32_t *s
 
 static int64_t run_policy(void *arg)
 {
-    struct replay *r = arg;
+    struct bench_policy_replay *r = arg;
     uint32_t slots[BATCH];
     draw_requests(r);
     r->hits = 0;
@@ -216,7 +217,7 @@ static int64_t run_policy(void *arg)
 
 static int64_t run_map(void *arg)
 {
-    struct replay *r = arg;
+    struct bench_policy_replay *r = arg;
     uint64_t found = 0;
     draw_requests(r);
     uint64_t start = tierce__now_ns();
@@ -240,7 +241,7 @@ static double goal_of(const char *policy)
     return GOAL_OTHERS;
 }
 
-static int fill(struct replay *r)
+static int fill(struct bench_policy_replay *r)
 {
     memset(r->map.cells, 0, r->map.bytes);
     r->erasures_begun = r->erasures_fetched = r->erasures_ended = 0;
@@ -263,7 +264,7 @@ static int fill(struct replay *r)
     return 0;
 }
 
-static int measure(struct replay *r)
+static int measure(struct bench_policy_replay *r)
 {
     const char *policy = r->policy->ops->name;
     struct tierce__bench_side sides[] = {{.run = run_policy, .arg = r}, {.run = run_map, .arg = r}};
@@ -284,7 +285,7 @@ static int measure(struct replay *r)
     return 0;
 }
 
-static int run_case(struct replay *r, const struct tierce__policy_ops *ops)
+static int run_case(struct bench_policy_replay *r, const struct tierce__policy_ops *ops)
 {
     struct tierce__policy_opts opts = {
         .size = sizeof(opts), .slot_count = r->entries, .capacity = r->entries, .seed = 1};
@@ -301,7 +302,7 @@ static int run_case(struct replay *r, const struct tierce__policy_ops *ops)
 
 int tierce__bench_policy(const struct tierce__bench *bench)
 {
-    struct replay r = {.bench = bench, .entries = ENTRIES_MAX};
+    struct bench_policy_replay r = {.bench = bench, .entries = ENTRIES_MAX};
     while ((uint64_t)r.entries * ENTRY_BYTES > bench->memory_bytes)
         r.entries /= 2;
     r.map.mask = 4 * (uint64_t)r.entries - 1;

@@ -37,7 +37,7 @@ const char *const tierce__cli_bench_help[] = {
     "                 mooncake (default: python3)\n",
     NULL};
 
-static const struct entry {
+static const struct bench_entry {
     const char *name;
     const char *summary;
     int (*run)(const struct tierce__bench *bench);
@@ -130,7 +130,7 @@ static void list_benches(void)
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
-struct arguments {
+struct bench_arguments {
     struct tierce__bench bench;
     char **names;
     int name_count;
@@ -177,7 +177,7 @@ static bool read_blocks(uint64_t *out, const char *text)
     return true;
 }
 
-static const struct entry *find_entry(const char *name)
+static const struct bench_entry *find_entry(const char *name)
 {
     for (size_t i = 0; i < ENTRY_COUNT; i++) {
         if (strcmp(entries[i].name, name) == 0)
@@ -203,7 +203,7 @@ static uint64_t memory_by_default(void)
     return half > MEMORY_MIN ? half : MEMORY_MIN;
 }
 
-static int read_option(struct arguments *a, int option)
+static int read_option(struct bench_arguments *a, int option)
 {
     switch (option) {
     case 'c':
@@ -237,7 +237,7 @@ static int read_option(struct arguments *a, int option)
     }
 }
 
-static int read_arguments(struct arguments *a, int argc, char **argv)
+static int read_arguments(struct bench_arguments *a, int argc, char **argv)
 {
     static const struct option options[] = {{"csv", no_argument, NULL, 'c'},
                                             {"list", no_argument, NULL, 'l'},
@@ -248,7 +248,7 @@ static int read_arguments(struct arguments *a, int argc, char **argv)
                                             {"trace", required_argument, NULL, 't'},
                                             {"python", required_argument, NULL, 'p'},
                                             {NULL, 0, NULL, 0}};
-    *a = (struct arguments){
+    *a = (struct bench_arguments){
         .bench = {.seconds = SECONDS_DEFAULT, .memory_bytes = memory_by_default()}};
     int option, rc = 0;
     optind = 1;
@@ -267,7 +267,7 @@ static int read_arguments(struct arguments *a, int argc, char **argv)
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-static bool is_wanted(const struct arguments *a, const struct entry *entry)
+static bool is_wanted(const struct bench_arguments *a, const struct bench_entry *entry)
 {
     for (int i = 0; i < a->name_count; i++) {
         if (strcmp(a->names[i], entry->name) == 0)
@@ -277,7 +277,7 @@ static bool is_wanted(const struct arguments *a, const struct entry *entry)
 }
 
 /* Runs every benchmark, even after a failure; none if the results cannot be written. */
-static int run_all(struct arguments *a)
+static int run_all(struct bench_arguments *a)
 {
     int status = TIERCE__CLI_OK;
     print_header(a->bench.csv);
@@ -296,7 +296,7 @@ static int run_all(struct arguments *a)
 
 int tierce__cli_bench(int argc, char **argv)
 {
-    struct arguments a;
+    struct bench_arguments a;
     char folder[PATH_MAX] = "tierce-bench-XXXXXX";
     int rc = read_arguments(&a, argc, argv);
     if (rc != 0)

@@ -12,7 +12,7 @@
 /* ---- writes --------------------------------------------------------------------------------- */
 
 /* A session on its way: started, then finished. */
-struct writer {
+struct calls_writer {
     struct tierce__bench_rpc *r;
     struct tierce__bench_body body;
     bool is_finish;
@@ -47,7 +47,7 @@ static int write_finish(struct tierce__bench_body *out, char *session)
 
 static void write_done(void *arg, struct tierce__grpc_answer *answer);
 
-static void write_next(struct writer *w)
+static void write_next(struct calls_writer *w)
 {
     struct tierce__bench_rpc *r = w->r;
     enum tierce__rpc_id id =
@@ -62,7 +62,7 @@ static void write_next(struct writer *w)
             write_done, w);
 }
 
-static void write_again(struct writer *w)
+static void write_again(struct calls_writer *w)
 {
     struct tierce__bench_rpc *r = w->r;
     if (r->started == RPC_SESSIONS || r->rc < 0)
@@ -75,7 +75,7 @@ static void write_again(struct writer *w)
 
 static void write_done(void *arg, struct tierce__grpc_answer *answer)
 {
-    struct writer *w = (struct writer *)arg;
+    struct calls_writer *w = (struct calls_writer *)arg;
     struct tierce__bench_rpc *r = w->r;
     enum tierce__rpc_id id =
         w->is_finish ? TIERCE__RPC_meta_finish_write_cache : TIERCE__RPC_meta_start_write_cache;
@@ -109,7 +109,7 @@ static void write_done(void *arg, struct tierce__grpc_answer *answer)
 int64_t tierce__bench_rpc_writes(void *arg)
 {
     struct tierce__bench_rpc *r = (struct tierce__bench_rpc *)arg;
-    struct writer writers[RPC_WRITERS] = {0};
+    struct calls_writer writers[RPC_WRITERS] = {0};
     r->started = r->ended = 0;
     uint64_t start = tierce__now_ns();
     for (int i = 0; i < RPC_WRITERS; i++) {

@@ -114,7 +114,7 @@ struct mooncake_bench {
 
 /* ---- one side and the other ------------------------------------------------------------------ */
 
-struct slot {
+struct bench_mooncake_slot {
     struct tierce__store_req req;
     struct tierce_plugin_name name;
     char text[24];
@@ -127,7 +127,8 @@ static void tell_done(struct tierce__store_req *req)
 }
 
 static void submit(const struct mooncake_bench *b, struct tierce__connector *connector,
-                   struct slot *slot, enum tierce__store_op op, struct tierce__buf *buf)
+                   struct bench_mooncake_slot *slot, enum tierce__store_op op,
+                   struct tierce__buf *buf)
 {
     slot->name = (struct tierce_plugin_name){.text = slot->text, .bytes = strlen(slot->text)};
     slot->req = (struct tierce__store_req){
@@ -144,7 +145,7 @@ static void submit(const struct mooncake_bench *b, struct tierce__connector *con
     connector->ops->submit(connector, &slot->req);
 }
 
-static int await(struct slot *slot)
+static int await(struct bench_mooncake_slot *slot)
 {
     while (sem_wait(&slot->done) != 0)
         ;
@@ -155,12 +156,12 @@ static int await(struct slot *slot)
 static int64_t run_connector(struct mooncake_bench *b, struct tierce__connector *connector,
                              enum tierce__store_op op, const char *prefix)
 {
-    struct slot slots[DEPTH_MAX];
+    struct bench_mooncake_slot slots[DEPTH_MAX];
     unsigned count = (unsigned)(ROUND_BYTES / b->object_bytes);
     uint64_t start_ns = tierce__now_ns();
     int rc = 0;
     for (unsigned i = 0; i < count + b->depth; i++) {
-        struct slot *slot = &slots[i % b->depth];
+        struct bench_mooncake_slot *slot = &slots[i % b->depth];
         int status = i >= b->depth ? await(slot) : 0;
         rc = rc == 0 ? status : rc;
         if (i >= count)
@@ -338,7 +339,7 @@ static int open_connector(struct mooncake_bench *b, struct tierce__connector **o
     if (rc < 0)
         return rc;
     char why[TIERCE__CONNECTOR_WHY_BYTES];
-    struct slot slot = {.text = ""};
+    struct bench_mooncake_slot slot = {.text = ""};
     submit(b, *out, &slot, TIERCE__STORE_PING, NULL);
     if (await(&slot) == 0)
         return 0;

@@ -33,7 +33,7 @@
 enum side { CLIENT, SERVER };
 
 /* Bytes in flight. */
-struct piece {
+struct slow_link_piece {
     struct tierce__list node;
     uint64_t due_ns;
     size_t bytes, sent, room;
@@ -71,7 +71,7 @@ struct tierce__slow_link {
     struct pollfd polled[POLLED_FIRST + 2 * CONNECTIONS_MAX];
     uint64_t jitter_ns, random, bytes_per_s;
     uint64_t rate_free_ns[2]; /* when earlier bytes have left, by sending side */
-    struct piece *spare;
+    struct slow_link_piece *spare;
 
     struct tierce__lock lock;
     /* Under the lock. */
@@ -112,18 +112,18 @@ static uint64_t due_of(struct tierce__slow_link *link, const struct turn *turn, 
     return flow->last_due_ns;
 }
 
-static struct piece *take_piece(struct tierce__slow_link *link)
+static struct slow_link_piece *take_piece(struct tierce__slow_link *link)
 {
-    struct piece *piece = link->spare;
+    struct slow_link_piece *piece = link->spare;
     link->spare = NULL;
     if (piece == NULL)
         piece = tierce__alloc(sizeof(*piece) + PIECE_BYTES);
     if (piece != NULL)
-        *piece = (struct piece){.room = PIECE_BYTES};
+        *piece = (struct slow_link_piece){.room = PIECE_BYTES};
     return piece;
 }
 
-static void drop_piece(struct tierce__slow_link *link, struct piece *piece)
+static void drop_piece(struct tierce__slow_link *link, struct slow_link_piece *piece)
 {
     if (piece->room == PIECE_BYTES && link->spare == NULL)
         link->spare = piece;
@@ -132,11 +132,11 @@ static void drop_piece(struct tierce__slow_link *link, struct piece *piece)
 }
 
 /* A small piece must not hold the memory of a large one. */
-static struct piece *shrink(struct tierce__slow_link *link, struct piece *piece)
+static struct slow_link_piece *shrink(struct tierce__slow_link *link, struct slow_link_piece *piece)
 {
     if (piece->bytes > PIECE_SMALL)
         return piece;
-    struct piece *small = tierce__alloc(sizeof(*small) + piece->bytes);
+    struct slow_link_piece *small = tierce__alloc(sizeof(*small) + piece->bytes);
     if (small == NULL)
         return piece;
     memcpy(small, piece, sizeof(*small) + piece->bytes);
@@ -145,16 +145,16 @@ static struct piece *shrink(struct tierce__slow_link *link, struct piece *piece)
     return small;
 }
 
-static struct piece *first_of(const struct flow *flow)
+static struct slow_link_piece *first_of(const struct flow *flow)
 {
     return tierce__list_empty(&flow->pieces)
                ? NULL
-               : TIERCE__CONTAINER_OF(flow->pieces.next, struct piece, node);
+               : TIERCE__CONTAINER_OF(flow->pieces.next, struct slow_link_piece, node);
 }
 
 static void remove_first(struct tierce__slow_link *link, struct flow *flow)
 {
-    struct piece *piece = first_of(flow);
+    struct slow_link_piece *piece = first_of(flow);
     tierce__list_remove(&piece->node);
     flow->held_bytes -= piece->bytes;
     drop_piece(link, piece);
@@ -232,7 +232,7 @@ static void accept_some(struct tierce__slow_link *link, const struct turn *turn)
 /* ---- bytes in and out ------------------------------------------------------------------------ */
 
 static void push(struct tierce__slow_link *link, const struct turn *turn, struct flow *flow,
-                 enum side from, struct piece *piece)
+                 enum side from, struct slow_link_piece *piece)
 {
     piece->due_ns = due_of(link, turn, from, flow, piece->bytes);
     flow->held_bytes += piece->bytes;
@@ -257,7 +257,7 @@ static bool read_some(struct tierce__slow_link *link, const struct turn *turn, s
 {
     struct flow *flow = &pair->from[from];
     for (unsigned i = 0; i < PIECES_A_TURN && !flow->has_end; i++) {
-        struct piece *piece = take_piece(link);
+        struct slow_link_piece *piece = take_piece(link);
         if (piece == NULL)
             return false;
         ssize_t n = recv(pair->fds[from], piece->data, PIECE_BYTES, MSG_DONTWAIT);
@@ -295,7 +295,7 @@ static bool send_some(struct tierce__slow_link *link, struct turn *turn, struct 
     struct flow *flow = &pair->from[from];
     int to = pair->fds[from == CLIENT ? SERVER : CLIENT];
     flow->is_blocked = false;
-    for (struct piece *piece; (piece = first_of(flow)) != NULL && !flow->is_over;) {
+    for (struct slow_link_piece *piece; (piece = first_of(flow)) != NULL && !flow->is_over;) {
         if (piece->due_ns > turn->now) {
             turn->next_ns = piece->due_ns < turn->next_ns ? piece->due_ns : turn->next_ns;
             return true;

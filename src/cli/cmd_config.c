@@ -45,7 +45,7 @@ static const char reference_head[] =
     "\n";
 
 /* The parsed arguments. */
-struct request {
+struct config_request {
     const char *file;
     bool markdown;
 };
@@ -80,7 +80,7 @@ static int set_pair(struct tierce_config *config, const char *pair)
     return rc == 0 ? TIERCE__CLI_OK : tierce__cli_usage("config", "%s", why);
 }
 
-static int set_file(struct request *request, const char *path)
+static int set_file(struct config_request *request, const char *path)
 {
     request->file = path;
     return path[0] != '\0' ? TIERCE__CLI_OK
@@ -110,7 +110,8 @@ static int refuse(const char *arg)
 }
 
 /* First pass (config NULL): the request. Second pass: the values, which come last. */
-static int read_args(struct request *request, struct tierce_config *config, int argc, char **argv)
+static int read_args(struct config_request *request, struct tierce_config *config, int argc,
+                     char **argv)
 {
     for (int i = 1; i < argc; i++) {
         const char *value;
@@ -193,7 +194,7 @@ static int check_remotes(const struct tierce_config *config)
 
 int tierce__cli_config(int argc, char **argv)
 {
-    struct request request = {0};
+    struct config_request request = {0};
     struct tierce_config *config = NULL;
 
     int status = read_args(&request, NULL, argc, argv);

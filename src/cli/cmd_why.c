@@ -41,7 +41,7 @@ const char *const tierce__cli_why_help[] = {
 #define TOKENS_BYTES_MAX (64u << 20)
 #define LORA_BYTES_MAX   256u
 
-struct request {
+struct why_request {
     const char *where; /* or NULL */
     const char *tokens_path, *hash, *lora, *shard;
     struct tierce__hash_prefix prefix;
@@ -53,7 +53,7 @@ struct request {
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-static int read_args(struct request *r, int argc, char **argv)
+static int read_args(struct why_request *r, int argc, char **argv)
 {
     const char *salt = NULL;
     static const char *const known[] = {"--tokens", "--hash", "--namespace", "--shard",
@@ -93,7 +93,7 @@ static bool is_hex(const char *text)
     return strspn(text, "0123456789abcdefABCDEF") == strlen(text);
 }
 
-static int check_args(struct request *r)
+static int check_args(struct why_request *r)
 {
     if ((r->tokens_path == NULL) == (r->hash == NULL))
         return tierce__cli_usage("why", "--tokens FILE names the prompt, or --hash a chunk");
@@ -134,7 +134,7 @@ static int read_stdin(char **out)
     return rc;
 }
 
-static int read_tokens(struct request *r)
+static int read_tokens(struct why_request *r)
 {
     char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
     if (r->tokens_path == NULL)
@@ -153,7 +153,7 @@ static int read_tokens(struct request *r)
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /* Prints the JSON answer, and returns its reason as an exit status. */
-static int show(const struct request *r, const char *json)
+static int show(const struct why_request *r, const char *json)
 {
     struct tierce__json_doc answer = {0};
     char *text = NULL, reason[64];
@@ -183,7 +183,7 @@ static void put_hex(struct tierce__line *out, const char *name, const uint8_t *b
     }
 }
 
-static int ask_process(const struct request *r)
+static int ask_process(const struct why_request *r)
 {
     struct tierce__process *processes;
     struct tierce__line path = {0};
@@ -220,7 +220,7 @@ static int ask_process(const struct request *r)
     return status;
 }
 
-static int ask_folder(const struct request *r)
+static int ask_folder(const struct why_request *r)
 {
     struct tierce__line json = {0};
     int status = r->hash != NULL ? tierce__why_folder_hash(&json, r->where, &r->prefix)
@@ -234,7 +234,7 @@ static int ask_folder(const struct request *r)
 
 int tierce__cli_why(int argc, char **argv)
 {
-    struct request r = {0};
+    struct why_request r = {0};
     struct stat st;
     int status = read_args(&r, argc, argv);
     if (status == TIERCE__CLI_OK)

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* The blocks of a prompt, by their hashes, and those that the folder has. */
-struct wanted {
+struct folder_wanted {
     struct tierce__index *index; /* of keys that hold a hash alone */
     uint32_t *blocks;            /* [block_count] by slot */
     uint8_t *held;               /* [block_count] a chunk of the namespace ends with this block */
@@ -28,7 +28,7 @@ static struct tierce__key hash_alone(const uint8_t *hash)
     return key;
 }
 
-static int list_blocks(struct wanted *w, const struct tierce_chain *chain)
+static int list_blocks(struct folder_wanted *w, const struct tierce_chain *chain)
 {
     size_t count = tierce_chain_blocks(chain);
     if (count > UINT32_MAX / 2)
@@ -51,7 +51,7 @@ static int list_blocks(struct wanted *w, const struct tierce_chain *chain)
 
 static bool visit(void *arg, const struct tierce__disk_entry *entry)
 {
-    struct wanted *w = arg;
+    struct folder_wanted *w = arg;
     struct tierce__key key = hash_alone(entry->key.hash);
     uint32_t slot = tierce__index_find(w->index, &key);
     if (slot == TIERCE__INDEX_NONE || memcmp(&entry->key.shard, &w->shard, sizeof(w->shard)) != 0)
@@ -63,7 +63,7 @@ static bool visit(void *arg, const struct tierce__disk_entry *entry)
     return true;
 }
 
-static void clear(struct wanted *w)
+static void clear(struct folder_wanted *w)
 {
     tierce__index_destroy(w->index);
     tierce__free(w->blocks);
@@ -72,13 +72,13 @@ static void clear(struct wanted *w)
 }
 
 /* The last block of chunk `index`. */
-static uint32_t last_block(const struct wanted *w, uint32_t chunk_blocks, uint32_t index)
+static uint32_t last_block(const struct folder_wanted *w, uint32_t chunk_blocks, uint32_t index)
 {
     uint64_t end = (uint64_t)(index + 1) * chunk_blocks;
     return (end < w->block_count ? (uint32_t)end : w->block_count) - 1;
 }
 
-static void conclude(struct tierce__answer *a, const struct wanted *w,
+static void conclude(struct tierce__answer *a, const struct folder_wanted *w,
                      struct tierce__namespaces *namespaces, const struct tierce_chain *chain)
 {
     uint32_t step = a->naming.chunk_blocks, first = 0;
@@ -139,8 +139,8 @@ static int choose_namespace(uint32_t *out, const struct tierce__inspect *inspect
 }
 
 /* Reads the folder a second time, now that the wanted keys are known. */
-static int search(struct tierce__answer *a, struct wanted *w, const struct tierce__inspect *inspect,
-                  const struct tierce__prompt *prompt)
+static int search(struct tierce__answer *a, struct folder_wanted *w,
+                  const struct tierce__inspect *inspect, const struct tierce__prompt *prompt)
 {
     struct tierce_chain *chain;
     int rc = tierce__naming_of(&a->naming, a->ns_text);
@@ -168,7 +168,7 @@ int tierce__why_folder(struct tierce__line *json, const char *folder,
                        const struct tierce__prompt *prompt)
 {
     struct tierce__inspect inspect;
-    struct wanted wanted = {0};
+    struct folder_wanted wanted = {0};
     int rc = tierce__inspect_scan(&inspect, folder);
     int status = rc == 0 ? TIERCE__CLI_OK : tierce__inspect_explain("why", folder, rc);
     if (status == TIERCE__CLI_OK)

@@ -15,7 +15,7 @@
 /* Time for an answer sent by the deadline to arrive. */
 #define GRACE_NS (20 * TIERCE__MS_NS)
 
-struct ask {
+struct asked_ask {
     struct tierce__list node;
     struct tierce_engine *engine;
     size_t level;
@@ -43,13 +43,13 @@ void tierce__asks_fini(struct tierce__asks *asks)
     tierce__lock_fini(&asks->lock);
 }
 
-static struct ask *ask_of(struct tierce__list *node)
+static struct asked_ask *ask_of(struct tierce__list *node)
 {
-    return TIERCE__CONTAINER_OF(node, struct ask, node);
+    return TIERCE__CONTAINER_OF(node, struct asked_ask, node);
 }
 
 /* Under the lock. */
-static void release(struct ask *ask)
+static void release(struct asked_ask *ask)
 {
     tierce__lock_assert_held(&ask->engine->asks.lock);
     TIERCE_DASSERT(ask->refs > 0);
@@ -57,7 +57,7 @@ static void release(struct ask *ask)
         tierce__free(ask);
 }
 
-static void end(struct ask *ask, int status)
+static void end(struct asked_ask *ask, int status)
 {
     struct tierce__asks *asks = &ask->engine->asks;
     tierce__lock_take(&asks->lock);
@@ -74,7 +74,7 @@ static void end(struct ask *ask, int status)
 static void answered(struct tierce__store_req *req);
 
 /* Queries the keys from `first` on. */
-static void submit(struct ask *ask, size_t first, uint64_t deadline_ns)
+static void submit(struct asked_ask *ask, size_t first, uint64_t deadline_ns)
 {
     TIERCE_DASSERT(first <= ask->count);
     ask->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
@@ -89,7 +89,7 @@ static void submit(struct ask *ask, size_t first, uint64_t deadline_ns)
 }
 
 /* Whether to query once more. */
-static bool becomes_patient(struct ask *ask)
+static bool becomes_patient(struct asked_ask *ask)
 {
     struct tierce__asks *asks = &ask->engine->asks;
     tierce__lock_take(&asks->lock);
@@ -103,7 +103,7 @@ static bool becomes_patient(struct ask *ask)
 
 static void answered(struct tierce__store_req *req)
 {
-    struct ask *ask = req->arg;
+    struct asked_ask *ask = req->arg;
     size_t first = (size_t)(req->keys - ask->keys) + req->found;
     TIERCE_DASSERT(first <= ask->count);
     tierce__storage_note(ask->engine, ask->level, req);
@@ -121,11 +121,12 @@ uint64_t tierce__ask_patience(const struct tierce_engine *engine)
 }
 
 /* The query in progress that contains this key, or NULL. Under the lock. */
-static struct ask *find_ask(struct tierce__asks *asks, size_t level, const struct tierce__key *key)
+static struct asked_ask *find_ask(struct tierce__asks *asks, size_t level,
+                                  const struct tierce__key *key)
 {
     tierce__lock_assert_held(&asks->lock);
     TIERCE__LIST_FOR_EACH (it, &asks->list) {
-        struct ask *ask = ask_of(it);
+        struct asked_ask *ask = ask_of(it);
         for (size_t i = 0; ask->level == level && i < ask->count; i++) {
             if (tierce__key_equal(&ask->keys[i], key))
                 return ask;
@@ -135,17 +136,18 @@ static struct ask *find_ask(struct tierce__asks *asks, size_t level, const struc
 }
 
 /* A reference to the query that contains keys[0]; NULL: too many queries, or no memory. */
-static struct ask *join_or_ask(struct tierce_engine *engine, size_t level,
-                               const struct tierce__key *keys, size_t count, uint64_t deadline_ns)
+static struct asked_ask *join_or_ask(struct tierce_engine *engine, size_t level,
+                                     const struct tierce__key *keys, size_t count,
+                                     uint64_t deadline_ns)
 {
     struct tierce__asks *asks = &engine->asks;
-    struct ask *fresh = tierce__alloc(sizeof(*fresh) + count * sizeof(fresh->keys[0])), *ask;
+    struct asked_ask *fresh = tierce__alloc(sizeof(*fresh) + count * sizeof(fresh->keys[0])), *ask;
     tierce__lock_take(&asks->lock);
     ask = find_ask(asks, level, &keys[0]);
     bool asks_now = ask == NULL && fresh != NULL && asks->count < TIERCE__ASKS_MAX;
     if (asks_now) {
         ask = fresh;
-        *ask = (struct ask){.engine = engine, .level = level, .refs = 1, .count = count};
+        *ask = (struct asked_ask){.engine = engine, .level = level, .refs = 1, .count = count};
         memcpy(ask->keys, keys, count * sizeof(keys[0]));
         tierce__list_push_back(&asks->list, &ask->node);
         asks->count++;
@@ -173,14 +175,14 @@ static bool is_pending(struct tierce_engine *engine, size_t level, const struct 
 
 /* A store while it is searched. */
 struct store {
-    struct ask *ask; /* the query being waited for, with a reference; or NULL */
-    unsigned asked;  /* queries so far */
+    struct asked_ask *ask; /* the query being waited for, with a reference; or NULL */
+    unsigned asked;        /* queries so far */
     int status;  /* for the next key: 0, the store does not have it; TIERCE_E_DEADLINE, it has not
                     answered; or why it is not queried */
     int failure; /* status of keys without an answer, after a failed query */
 };
 
-struct search {
+struct asked_search {
     struct tierce_engine *engine;
     const struct tierce__search *wanted;
     const struct tierce__key *keys;
@@ -192,13 +194,13 @@ struct search {
     bool is_late;         /* that has passed */
 };
 
-static bool searches(const struct search *s, size_t level)
+static bool searches(const struct asked_search *s, size_t level)
 {
     return (s->wanted->levels & 1u << level) != 0;
 }
 
 /* Uses remembered answers of the store for the next keys. Returns whether it has some of them. */
-static bool recall_store(struct search *s, size_t level)
+static bool recall_store(struct asked_search *s, size_t level)
 {
     struct store *store = &s->stores[level];
     size_t found = tierce__storage_recall(
@@ -214,7 +216,7 @@ static bool recall_store(struct search *s, size_t level)
 }
 
 /* Continues from store to store as far as their answers reach. */
-static void recall(struct search *s)
+static void recall(struct asked_search *s)
 {
     bool moved;
     do {
@@ -226,7 +228,7 @@ static void recall(struct search *s)
 
 /* Queries all stores that have not yet answered for the next key. Returns whether there is anything
  * to wait for. */
-static bool ask_stores(struct search *s)
+static bool ask_stores(struct asked_search *s)
 {
     bool waits = false;
     for (size_t level = 0; level < s->engine->level_count; level++) {
@@ -245,7 +247,7 @@ static bool ask_stores(struct search *s)
 }
 
 /* Whether a store has answered. Under the lock. */
-static bool any_over(const struct search *s)
+static bool any_over(const struct asked_search *s)
 {
     tierce__lock_assert_held(&s->engine->asks.lock);
     bool any = false;
@@ -255,19 +257,19 @@ static bool any_over(const struct search *s)
 }
 
 /* Whether a store's answer in part is still to come. Under the lock. */
-static bool any_due(const struct search *s)
+static bool any_due(const struct asked_search *s)
 {
     tierce__lock_assert_held(&s->engine->asks.lock);
     bool any = false;
     for (size_t level = 0; level < s->engine->level_count; level++) {
-        const struct ask *ask = s->stores[level].ask;
+        const struct asked_ask *ask = s->stores[level].ask;
         any |= ask != NULL && !ask->is_over && !ask->is_patient;
     }
     return any;
 }
 
 /* Releases the references on queries: on completed ones, or on all. Under the lock. */
-static void take_answers(struct search *s, bool all)
+static void take_answers(struct asked_search *s, bool all)
 {
     tierce__lock_assert_held(&s->engine->asks.lock);
     for (size_t level = 0; level < s->engine->level_count; level++) {
@@ -282,7 +284,7 @@ static void take_answers(struct search *s, bool all)
 }
 
 /* Until the first answer, or the deadline. */
-static void wait_for_stores(struct search *s)
+static void wait_for_stores(struct asked_search *s)
 {
     struct tierce__asks *asks = &s->engine->asks;
     uint64_t deadline_ns = s->wanted->deadline_ns;
@@ -298,7 +300,7 @@ static void wait_for_stores(struct search *s)
     tierce__lock_drop(&asks->lock);
 }
 
-static void end_search(struct search *s)
+static void end_search(struct asked_search *s)
 {
     tierce__lock_take(&s->engine->asks.lock);
     take_answers(s, true);
@@ -307,7 +309,7 @@ static void end_search(struct search *s)
 
 /* Why the prefix ends: a store that may still answer takes precedence over a store that was not
  * queried. */
-static struct tierce__unasked judge(const struct search *s)
+static struct tierce__unasked judge(const struct asked_search *s)
 {
     struct tierce__unasked out = {0};
     for (size_t level = 0; level < s->engine->level_count && s->at < s->count; level++) {
@@ -325,12 +327,12 @@ static struct tierce__unasked judge(const struct search *s)
 size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *wanted,
                           const struct tierce__key *keys, size_t count)
 {
-    struct search s = {.engine = engine,
-                       .wanted = wanted,
-                       .keys = keys,
-                       .count = count,
-                       .question_ns = wanted->deadline_ns,
-                       .waits = tierce__now_ns() < wanted->deadline_ns};
+    struct asked_search s = {.engine = engine,
+                             .wanted = wanted,
+                             .keys = keys,
+                             .count = count,
+                             .question_ns = wanted->deadline_ns,
+                             .waits = tierce__now_ns() < wanted->deadline_ns};
     if (!s.waits) /* the queries still have the time limit of a lookup */
         s.question_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     recall(&s);

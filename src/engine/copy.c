@@ -41,7 +41,7 @@ static size_t search(const struct copy *copy, uint32_t levels, const struct tier
 /* ---- down ---- */
 
 /* Several PUTs, waited for together. */
-struct batch {
+struct copy_batch {
     struct copy *copy;
     struct tierce__await await;
     struct tierce__store_req reqs[AT_ONCE];
@@ -50,12 +50,12 @@ struct batch {
 
 static void put_done(struct tierce__store_req *req)
 {
-    struct batch *batch = req->arg;
+    struct copy_batch *batch = req->arg;
     tierce__storage_note(batch->copy->engine, batch->copy->to, req);
     (void)tierce__await_answer(&batch->await);
 }
 
-static void put(struct batch *batch, size_t i, size_t index)
+static void put(struct copy_batch *batch, size_t i, size_t index)
 {
     struct copy *copy = batch->copy;
     struct tierce__store_req *req = &batch->reqs[i];
@@ -80,7 +80,7 @@ static void put(struct batch *batch, size_t i, size_t index)
  * *full: the next one found no room in its queue. */
 static size_t write_some(struct copy *copy, size_t first, size_t end, bool *full)
 {
-    struct batch batch = {.copy = copy};
+    struct copy_batch batch = {.copy = copy};
     size_t count = end - first, good = 0;
     TIERCE_DASSERT(first < end && count <= AT_ONCE);
     tierce__await_begin(&batch.await);

@@ -92,7 +92,7 @@ struct tierce_engine {
     const struct tierce__lender *lender;
     struct tierce__pool *pool;
     struct tierce__smalls *smalls; /* small named values in memory; NULL without tiers */
-    struct tierce__client
+    struct tierce__node_client
         *client; /* instead of tiers and a pool: asks a node (client.h); or NULL */
     struct tierce__level levels[TIERCE__TIERS_MAX];
     size_t level_count;

@@ -9,7 +9,7 @@
 #include "engine/store/shared_write.h"
 
 /* Space for the chunks of a store. */
-struct tierce__space {
+struct tierce__lender_space {
     const struct tierce__room
         *rooms; /* [count] borrowed until end; NULL: nothing is to be stored */
     size_t count;
@@ -59,9 +59,9 @@ struct tierce__lender {
     int (*durable)(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                    uint64_t *blocks);
     /* [in] *space: zero; *out: untouched on failure. Begin checks nothing of opts but the chain. */
-    int (*store_begin)(struct tierce__space *space, struct tierce_view *view,
+    int (*store_begin)(struct tierce__lender_space *space, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts);
-    int64_t (*store_end)(struct tierce__space *space, bool complete);
+    int64_t (*store_end)(struct tierce__lender_space *space, bool complete);
     int (*load_begin)(struct tierce__loan **out, struct tierce_view *view,
                       const struct tierce_transfer_opts *opts);
 

@@ -256,7 +256,7 @@ static int open_view(struct tierce_view *view, const struct tierce_namespace *ns
 
 /* ---- space and loans ---- */
 
-static int reserve_space(struct tierce__space *space, struct tierce_view *view,
+static int reserve_space(struct tierce__lender_space *space, struct tierce_view *view,
                          const struct tierce_transfer_opts *opts)
 {
     struct tierce__reserve_what what = {.chain = opts->chain,
@@ -271,7 +271,7 @@ static int reserve_space(struct tierce__space *space, struct tierce_view *view,
     return rc;
 }
 
-static int64_t end_space(struct tierce__space *space, bool complete)
+static int64_t end_space(struct tierce__lender_space *space, bool complete)
 {
     TIERCE_DASSERT(space->rooms != NULL);
     return tierce__share_end(&space->share, complete);

@@ -75,18 +75,18 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t level,
 
 /* ---- one answer, waited for ---- */
 
-struct waiter {
+struct storage_waiter {
     struct tierce__store_req req;
     struct tierce__await await;
 };
 
 static void note_answer(struct tierce__store_req *req)
 {
-    struct waiter *w = req->arg;
+    struct storage_waiter *w = req->arg;
     (void)tierce__await_answer(&w->await);
 }
 
-static bool submit(struct tierce_engine *engine, size_t level, struct waiter *w)
+static bool submit(struct tierce_engine *engine, size_t level, struct storage_waiter *w)
 {
     w->req.done = note_answer;
     w->req.arg = w;
@@ -95,7 +95,8 @@ static bool submit(struct tierce_engine *engine, size_t level, struct waiter *w)
     return tierce__storage_submit(engine, level, &w->req);
 }
 
-static int await_status(struct tierce_engine *engine, size_t level, struct waiter *w, bool is_asked)
+static int await_status(struct tierce_engine *engine, size_t level, struct storage_waiter *w,
+                        bool is_asked)
 {
     if (is_asked) {
         (void)tierce__await_end(&w->await, TIERCE__DEADLINE_NEVER);
@@ -108,7 +109,7 @@ static int await_status(struct tierce_engine *engine, size_t level, struct waite
 }
 
 /* Submits and waits. The tier answers by the request's deadline, so the wait is bounded by it. */
-static int ask(struct tierce_engine *engine, size_t level, struct waiter *w)
+static int ask(struct tierce_engine *engine, size_t level, struct storage_waiter *w)
 {
     return await_status(engine, level, w, submit(engine, level, w));
 }
@@ -294,7 +295,7 @@ static size_t ask_prefix(struct tierce_engine *engine, size_t level, const struc
         *status = TIERCE_E_DOWN;
         return 0;
     }
-    struct waiter w = {.req = *with};
+    struct storage_waiter w = {.req = *with};
     w.req.op = TIERCE__STORE_LOOKUP;
     w.req.keys = keys;
     w.req.key_count = count;
@@ -435,11 +436,11 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t level,
     TIERCE_DASSERT(level < engine->level_count);
     if (finds_nothing(engine) || !tierce__health_serves(&engine->levels[level].health))
         return 0;
-    struct waiter w = {.req = {.op = TIERCE__STORE_SIBLINGS,
-                               .deadline_ns = deadline_ns,
-                               .keys = first,
-                               .key_count = 1,
-                               .siblings = siblings}};
+    struct storage_waiter w = {.req = {.op = TIERCE__STORE_SIBLINGS,
+                                       .deadline_ns = deadline_ns,
+                                       .keys = first,
+                                       .key_count = 1,
+                                       .siblings = siblings}};
     if (ask(engine, level, &w) < 0)
         return 0;
     TIERCE_ASSERT(w.req.found <= TIERCE__SIBLINGS_MAX);
@@ -454,10 +455,10 @@ bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                           const struct tierce__key *key)
 {
-    struct waiter w = {.req = {.op = TIERCE__STORE_GET,
-                               .deadline_ns = TIERCE__DEADLINE_NEVER,
-                               .keys = key,
-                               .key_count = 1}};
+    struct storage_waiter w = {.req = {.op = TIERCE__STORE_GET,
+                                       .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                       .keys = key,
+                                       .key_count = 1}};
     return ask(engine, 0, &w) == 0 ? w.req.buf : NULL;
 }
 
@@ -465,13 +466,13 @@ struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
                                          const struct tierce__key *key)
 {
     struct tierce__buf *buf = NULL;
-    struct waiter w = {.req = {.op = TIERCE__STORE_LOOKUP,
-                               .deadline_ns = TIERCE__DEADLINE_NEVER,
-                               .keys = key,
-                               .key_count = 1,
-                               .bufs = &buf,
-                               .length = UINT64_MAX,
-                               .touches = true}};
+    struct storage_waiter w = {.req = {.op = TIERCE__STORE_LOOKUP,
+                                       .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                       .keys = key,
+                                       .key_count = 1,
+                                       .bufs = &buf,
+                                       .length = UINT64_MAX,
+                                       .touches = true}};
     return ask(engine, 0, &w) == 0 && w.req.lent == 1 ? buf : NULL;
 }
 
@@ -480,12 +481,12 @@ size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct t
                                     size_t *leased)
 {
     *leased = 0;
-    struct waiter w = {.req = {.op = TIERCE__STORE_LOOKUP,
-                               .deadline_ns = TIERCE__DEADLINE_NEVER,
-                               .keys = keys,
-                               .key_count = count,
-                               .bufs = bufs,
-                               .length = bytes}};
+    struct storage_waiter w = {.req = {.op = TIERCE__STORE_LOOKUP,
+                                       .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                       .keys = keys,
+                                       .key_count = count,
+                                       .bufs = bufs,
+                                       .length = bytes}};
     if (finds_nothing(engine) || ask(engine, 0, &w) < 0)
         return 0;
     TIERCE_ASSERT(w.req.lent <= w.req.found && w.req.found <= count);
@@ -525,7 +526,7 @@ void tierce__storage_fill_put(struct tierce__store_req *req,
 int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
                             struct tierce__buf *buf)
 {
-    struct waiter w = {0};
+    struct storage_waiter w = {0};
     tierce__storage_fill_put(&w.req, chunk, buf);
     int rc = ask(engine, 0, &w);
     TIERCE_DASSERT(w.req.found <= 1);
@@ -539,7 +540,7 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
 int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
                             struct tierce__buf *buf)
 {
-    struct waiter w = {0};
+    struct storage_waiter w = {0};
     tierce__storage_fill_put(&w.req, chunk, buf);
     w.req.replaces = true;
     return ask(engine, 0, &w);
@@ -548,7 +549,7 @@ int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__s
 int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era,
                         const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
-    struct waiter w = {0};
+    struct storage_waiter w = {0};
     TIERCE_DASSERT(level < engine->level_count);
     tierce__storage_fill_put(&w.req, chunk, buf);
     if (!tierce__era_enter(engine, era))
@@ -685,11 +686,12 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t le
 void tierce__storage_delete(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key)
 {
-    struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
-                               .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
-                               .keys = key,
-                               .key_count = 1,
-                               .left = TIERCE__LEFT_DELETED}};
+    struct storage_waiter w = {
+        .req = {.op = TIERCE__STORE_DELETE,
+                .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                .keys = key,
+                .key_count = 1,
+                .left = TIERCE__LEFT_DELETED}};
     (void)ask(engine, level, &w);
 }
 
@@ -698,7 +700,7 @@ static int flush(struct tierce_engine *engine, size_t level, uint64_t deadline_n
     TIERCE_DASSERT(level < engine->level_count);
     if ((engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
         return 0;
-    struct waiter w = {
+    struct storage_waiter w = {
         .req = {.op = TIERCE__STORE_FLUSH, .deadline_ns = deadline_ns, .removals = removals}};
     return ask(engine, level, &w);
 }
@@ -711,11 +713,11 @@ int tierce__storage_settle(struct tierce_engine *engine, size_t level, uint64_t 
 bool tierce__storage_may_return(struct tierce_engine *engine, size_t level,
                                 const struct tierce__key *key, uint64_t deadline_ns)
 {
-    struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
-                               .deadline_ns = deadline_ns,
-                               .keys = key,
-                               .key_count = 1,
-                               .only_asks = true}};
+    struct storage_waiter w = {.req = {.op = TIERCE__STORE_DELETE,
+                                       .deadline_ns = deadline_ns,
+                                       .keys = key,
+                                       .key_count = 1,
+                                       .only_asks = true}};
     return (engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) != 0 &&
            (ask(engine, level, &w) < 0 || w.req.found > 0);
 }
@@ -723,11 +725,11 @@ bool tierce__storage_may_return(struct tierce_engine *engine, size_t level,
 int tierce__storage_take_out(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key, uint64_t deadline_ns, bool *unsettled)
 {
-    struct waiter w = {.req = {.op = TIERCE__STORE_DELETE,
-                               .deadline_ns = deadline_ns,
-                               .keys = key,
-                               .key_count = 1,
-                               .left = TIERCE__LEFT_DELETED}};
+    struct storage_waiter w = {.req = {.op = TIERCE__STORE_DELETE,
+                                       .deadline_ns = deadline_ns,
+                                       .keys = key,
+                                       .key_count = 1,
+                                       .left = TIERCE__LEFT_DELETED}};
     int rc = ask(engine, level, &w);
     if (rc < 0 && rc != TIERCE_E_MISS)
         return rc;
@@ -749,22 +751,23 @@ int tierce__storage_read_head(struct tierce_engine *engine, size_t level,
                               uint64_t deadline_ns)
 {
     TIERCE_DASSERT(level > 0 && level < engine->level_count);
-    struct waiter w = {.req = {.op = TIERCE__STORE_GET,
-                               .deadline_ns = deadline_ns,
-                               .keys = key,
-                               .key_count = 1,
-                               .buf = buf,
-                               .length = buf->bytes}};
+    struct storage_waiter w = {.req = {.op = TIERCE__STORE_GET,
+                                       .deadline_ns = deadline_ns,
+                                       .keys = key,
+                                       .key_count = 1,
+                                       .buf = buf,
+                                       .length = buf->bytes}};
     return ask(engine, level, &w);
 }
 
 int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
                                const struct tierce__key *of)
 {
-    struct waiter w = {.req = {.op = TIERCE__STORE_CLEAR,
-                               .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
-                               .keys = of,
-                               .key_count = of != NULL}};
+    struct storage_waiter w = {
+        .req = {.op = TIERCE__STORE_CLEAR,
+                .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                .keys = of,
+                .key_count = of != NULL}};
     int rc = ask(engine, level, &w);
     return rc < 0 ? rc : (int64_t)w.req.found;
 }

@@ -33,7 +33,7 @@ enum { QUOTA_GROUPS_MAX = 256 };
 enum { LISTENERS_MAX = 5, ROUTES_MAX = TIERCE__RPC_COUNT + TIERCE__ADMIN_HTTP_ROUTES_MAX };
 
 /* The parts that only this file uses. */
-struct whole {
+struct manager_whole {
     struct tierce__manager manager;
     struct tierce__listener listeners[LISTENERS_MAX];
     struct tierce__route routes[LISTENERS_MAX][ROUTES_MAX];
@@ -51,9 +51,9 @@ struct whole {
     pthread_t ticker;
 };
 
-static struct whole *whole_of(struct tierce__manager *manager)
+static struct manager_whole *whole_of(struct tierce__manager *manager)
 {
-    return TIERCE__CONTAINER_OF(manager, struct whole, manager);
+    return TIERCE__CONTAINER_OF(manager, struct manager_whole, manager);
 }
 
 int64_t tierce__manager_now_us(const struct tierce__manager *manager)
@@ -75,7 +75,7 @@ bool tierce__manager_leads(const struct tierce__manager *manager)
 static void write_log(void *arg, enum tierce_log_level level, const char *event, const char *detail)
 {
     static const char *const names[] = {"DEBUG", "INFO", "WARN", "ERROR"};
-    struct whole *whole = arg;
+    struct manager_whole *whole = arg;
     struct tierce__line line = {0};
     char stamp[TIERCE__LOG_STAMP_BYTES];
     tierce__line_put(&line, tierce__log_stamp(stamp));
@@ -112,7 +112,7 @@ static int open_log(struct tierce__line_log **out, const char *folder, const cha
 }
 
 /* Creates and locks the folder. A manager that is being replaced may still end. */
-static int take_log_folder(struct whole *whole, const char *folder, char why[256])
+static int take_log_folder(struct manager_whole *whole, const char *folder, char why[256])
 {
     enum { WAIT_MS = 2000 };
     const char *below = folder[0] == '/' ? "" : " below the working directory";
@@ -140,7 +140,7 @@ static int take_log_folder(struct whole *whole, const char *folder, char why[256
     return rc < 0 ? rc : 0;
 }
 
-static int open_logs(struct whole *whole, const struct tierce__manager_config *config,
+static int open_logs(struct manager_whole *whole, const struct tierce__manager_config *config,
                      char why[256])
 {
     const char *folder = config->log_folder;
@@ -160,7 +160,7 @@ static int open_logs(struct whole *whole, const struct tierce__manager_config *c
     return rc;
 }
 
-static void close_logs(struct whole *whole)
+static void close_logs(struct manager_whole *whole)
 {
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
     tierce__line_log_close(whole->manager.events);
@@ -200,7 +200,7 @@ void tierce__manager_trouble(struct tierce__manager *manager, char out[256])
 }
 
 /* The elector's thread may run before the thread that starts it continues. */
-static void wait_for_elector(struct whole *whole)
+static void wait_for_elector(struct manager_whole *whole)
 {
     tierce__lock_take(&whole->lock);
     while (!whole->has_elector && !whole->is_ending)
@@ -210,7 +210,7 @@ static void wait_for_elector(struct whole *whole)
 
 /* Creates the folder of the built-in storage. The manager leads even if that fails: the storage is
  * then unwell and reports the reason, and there may be others. */
-static void make_state_folder(const struct whole *whole)
+static void make_state_folder(const struct manager_whole *whole)
 {
     const char *folder = whole->state_folder;
     const struct tierce__catalog *catalog = tierce__registry_acquire(whole->manager.registry);
@@ -230,7 +230,7 @@ static void make_state_folder(const struct whole *whole)
 
 static int promote(void *arg, uint64_t fence)
 {
-    struct whole *whole = arg;
+    struct manager_whole *whole = arg;
     struct tierce__manager *manager = &whole->manager;
     char why[256] = "";
     wait_for_elector(whole);
@@ -271,7 +271,7 @@ static int promote(void *arg, uint64_t fence)
 
 static void demote(void *arg)
 {
-    struct whole *whole = arg;
+    struct manager_whole *whole = arg;
     struct tierce__manager *manager = &whole->manager;
     TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
                   TIERCE__MANAGER_LEADS);
@@ -286,7 +286,7 @@ static void demote(void *arg)
 
 static void tell_storage(void *arg, const char *storage, bool is_well, const char *why)
 {
-    struct whole *whole = arg;
+    struct manager_whole *whole = arg;
     struct tierce__line fields = {0};
     tierce__log(is_well ? TIERCE_LOG_INFO : TIERCE_LOG_WARN,
                 is_well ? "manager.storage_well" : "manager.storage_unwell", "storage=%s %s",
@@ -304,14 +304,14 @@ static void tell_storage(void *arg, const char *storage, bool is_well, const cha
 static void tell_reclaim(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
                          size_t count, int64_t delay_us)
 {
-    struct whole *whole = arg;
+    struct manager_whole *whole = arg;
     tierce__events_reclaim(whole->manager.events, tierce__manager_now_us(&whole->manager),
                            instance_id, gone, count, delay_us);
 }
 
 /* ---- the ticker ------------------------------------------------------------------------------ */
 
-static void log_metrics(struct whole *whole)
+static void log_metrics(struct manager_whole *whole)
 {
     size_t bytes;
     char *text = tierce__metrics_text(&whole->manager, &bytes);
@@ -325,7 +325,7 @@ static void log_metrics(struct whole *whole)
 static void *tick(void *arg)
 {
     enum { TICK_MS = 50 };
-    struct whole *whole = arg;
+    struct manager_whole *whole = arg;
     uint64_t metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms), sample_ns = 0;
     tierce__lock_take(&whole->lock);
     while (!whole->is_ending) {
@@ -346,7 +346,7 @@ static void *tick(void *arg)
     return NULL;
 }
 
-static void end_ticker(struct whole *whole)
+static void end_ticker(struct manager_whole *whole)
 {
     if (!whole->has_ticker)
         return;
@@ -359,7 +359,7 @@ static void end_ticker(struct whole *whole)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-static size_t add_listener(struct whole *whole, const struct tierce__manager_config *config,
+static size_t add_listener(struct manager_whole *whole, const struct tierce__manager_config *config,
                            const char *name, enum tierce__serve_protocol protocol, uint16_t port,
                            unsigned ports)
 {
@@ -385,7 +385,7 @@ static size_t add_listener(struct whole *whole, const struct tierce__manager_con
     return index;
 }
 
-static void plan_listeners(struct whole *whole, const struct tierce__manager_config *config)
+static void plan_listeners(struct manager_whole *whole, const struct tierce__manager_config *config)
 {
     const unsigned meta = 1u << TIERCE__RPC_PORT_META, admin = 1u << TIERCE__RPC_PORT_ADMIN,
                    debug = config->has_debug ? 1u << TIERCE__RPC_PORT_DEBUG : 0;
@@ -408,12 +408,12 @@ static void plan_listeners(struct whole *whole, const struct tierce__manager_con
 
 static bool is_serving(void *arg, const char *service)
 {
-    const struct whole *whole = arg;
+    const struct manager_whole *whole = arg;
     (void)service;
     return tierce__manager_leads(&whole->manager);
 }
 
-static int listen_to(struct whole *whole, const struct tierce__manager_config *config,
+static int listen_to(struct manager_whole *whole, const struct tierce__manager_config *config,
                      char why[256])
 {
     plan_listeners(whole, config);
@@ -504,9 +504,9 @@ int tierce__manager_reload(struct tierce__manager *manager,
 
 void tierce__manager_ports(const struct tierce__manager *manager, struct tierce__manager_ports *out)
 {
-    const struct whole *whole =
-        (const struct whole *)(const void *)((const char *)manager -
-                                             offsetof(struct whole, manager));
+    const struct manager_whole *whole =
+        (const struct manager_whole *)(const void *)((const char *)manager -
+                                                     offsetof(struct manager_whole, manager));
     const size_t indexes[] = {whole->meta_grpc, whole->meta_http, whole->admin_grpc,
                               whole->admin_http, whole->debug_http};
     uint16_t *const ports[] = {&out->meta_grpc, &out->meta_http, &out->admin_grpc, &out->admin_http,
@@ -519,7 +519,7 @@ void tierce__manager_ports(const struct tierce__manager *manager, struct tierce_
 /* ---- start and stop -------------------------------------------------------------------------- */
 
 /* Errors in the file are reported now, not when this manager begins to lead. */
-static int read_startup(struct whole *whole, const char *path, char why[256])
+static int read_startup(struct manager_whole *whole, const char *path, char why[256])
 {
     enum { STARTUP_BYTES_MAX = 16 * 1024 * 1024 };
     char inner[256] = "";
@@ -535,7 +535,7 @@ static int read_startup(struct whole *whole, const char *path, char why[256])
     return rc;
 }
 
-static int use_builtin_startup(struct whole *whole, const char *state_folder)
+static int use_builtin_startup(struct manager_whole *whole, const char *state_folder)
 {
     if (state_folder == NULL)
         return 0;
@@ -544,7 +544,7 @@ static int use_builtin_startup(struct whole *whole, const char *state_folder)
     return whole->state_folder != NULL && whole->startup != NULL ? 0 : -ENOMEM;
 }
 
-static int open_registry(struct whole *whole, const struct tierce__manager_config *config,
+static int open_registry(struct manager_whole *whole, const struct tierce__manager_config *config,
                          char why[256])
 {
     int rc = config->startup_file[0] != '\0' ? read_startup(whole, config->startup_file, why)
@@ -558,7 +558,7 @@ static int open_registry(struct whole *whole, const struct tierce__manager_confi
         why);
 }
 
-static int open_parts(struct whole *whole, const struct tierce__manager_config *config,
+static int open_parts(struct manager_whole *whole, const struct tierce__manager_config *config,
                       char why[256])
 {
     enum { PROBE_INTERVAL_MS = 5000 };
@@ -614,7 +614,7 @@ out:
 }
 
 /* The node id: the configured one, or host, port and a random part. */
-static int name_node(struct whole *whole, const struct tierce__manager_config *config)
+static int name_node(struct manager_whole *whole, const struct tierce__manager_config *config)
 {
     uint64_t chance;
     struct tierce__manager_ports ports;
@@ -629,7 +629,7 @@ static int name_node(struct whole *whole, const struct tierce__manager_config *c
     return 0;
 }
 
-static int start_electing(struct whole *whole, const struct tierce__manager_config *config,
+static int start_electing(struct manager_whole *whole, const struct tierce__manager_config *config,
                           char why[256])
 {
     int rc = name_node(whole, config);
@@ -660,7 +660,7 @@ static int start_electing(struct whole *whole, const struct tierce__manager_conf
 int tierce__manager_start(struct tierce__manager **out, const struct tierce__manager_config *config,
                           char why[256])
 {
-    struct whole *whole = tierce__calloc(1, sizeof(*whole));
+    struct manager_whole *whole = tierce__calloc(1, sizeof(*whole));
     if (whole == NULL) {
         snprintf(why, 256, "no memory");
         return -ENOMEM;
@@ -698,7 +698,7 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
 
 void tierce__manager_stop(struct tierce__manager *manager)
 {
-    struct whole *whole = whole_of(manager);
+    struct manager_whole *whole = whole_of(manager);
     /* Event streams end first: the drain would wait for them forever. */
     tierce__admin_http_stop(manager);
     tierce__later_stop(manager->later);

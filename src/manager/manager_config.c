@@ -49,7 +49,7 @@ int tierce__manager_warn(char **warnings, const char *format, ...)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-struct request {
+struct manager_config_request {
     enum tierce__manager_action action;
     bool is_daemon;
     const char *yaml;       /* --config, or NULL */
@@ -91,8 +91,8 @@ static bool is_param_flag(const char *arg)
     return strncmp(arg, "--", 2) == 0 && strchr(arg, '=') != NULL;
 }
 
-static int read_argument(struct request *request, int *i, int argc, char *const *argv,
-                         struct tierce__config_error *error)
+static int read_argument(struct manager_config_request *request, int *i, int argc,
+                         char *const *argv, struct tierce__config_error *error)
 {
     const char *arg = argv[*i], *value;
     bool missing = false;
@@ -126,7 +126,7 @@ static int read_argument(struct request *request, int *i, int argc, char *const 
     return rc;
 }
 
-static int read_arguments(struct request *request, int argc, char *const *argv,
+static int read_arguments(struct manager_config_request *request, int argc, char *const *argv,
                           struct tierce__config_error *error)
 {
     int rc = 0;
@@ -293,8 +293,8 @@ static int check(const struct tierce__manager_config *config, struct tierce__con
 /* ---- loading --------------------------------------------------------------------------------- */
 
 /* Reads all sources, in their order. */
-static int load_values(struct tierce__config *values, const struct request *request, int argc,
-                       char *const *argv, char *const *env, char **warnings,
+static int load_values(struct tierce__config *values, const struct manager_config_request *request,
+                       int argc, char *const *argv, char *const *env, char **warnings,
                        struct tierce__config_error *error)
 {
     const char *yaml =
@@ -318,7 +318,7 @@ int tierce__manager_config_load(struct tierce__manager_config *out, int argc, ch
                                 char *const *env, char **warnings,
                                 struct tierce__config_error *error)
 {
-    struct request request = {.settings = tierce__kvcm_settings_create()};
+    struct manager_config_request request = {.settings = tierce__kvcm_settings_create()};
     struct tierce__config *values = NULL;
     struct tierce__manager_config config;
     char *lines = NULL;

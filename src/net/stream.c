@@ -185,13 +185,13 @@ static int take_passed(struct msghdr *message)
 }
 
 /* Where bytes come from. */
-struct origin {
+struct stream_origin {
     int fd;
     bool is_tcp;
     int *passed; /* NULL: descriptors that come with the bytes are dropped */
 };
 
-static ssize_t receive_some(const struct origin *from, struct iovec *pieces, int count)
+static ssize_t receive_some(const struct stream_origin *from, struct iovec *pieces, int count)
 {
     union {
         struct cmsghdr head;
@@ -215,7 +215,7 @@ static ssize_t receive_some(const struct origin *from, struct iovec *pieces, int
     return n;
 }
 
-static int receive(const struct origin *from, struct iovec *pieces, int count, size_t least,
+static int receive(const struct stream_origin *from, struct iovec *pieces, int count, size_t least,
                    size_t *got, uint64_t deadline_ns)
 {
     int rc = 0;
@@ -242,7 +242,7 @@ static int receive(const struct origin *from, struct iovec *pieces, int count, s
 int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least, size_t *got,
                            uint64_t deadline_ns)
 {
-    return receive(&(struct origin){.fd = fd, .is_tcp = true}, pieces, count, least, got,
+    return receive(&(struct stream_origin){.fd = fd, .is_tcp = true}, pieces, count, least, got,
                    deadline_ns);
 }
 
@@ -251,8 +251,8 @@ int tierce__stream_receive_passed(int fd, struct iovec piece, int *passed, uint6
     size_t got;
     if (passed != NULL)
         *passed = -1;
-    int rc = receive(&(struct origin){.fd = fd, .passed = passed}, &piece, 1, piece.iov_len, &got,
-                     deadline_ns);
+    int rc = receive(&(struct stream_origin){.fd = fd, .passed = passed}, &piece, 1, piece.iov_len,
+                     &got, deadline_ns);
     if (rc != 0 && passed != NULL && *passed >= 0) {
         close(*passed);
         *passed = -1;

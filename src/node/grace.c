@@ -8,7 +8,7 @@
 
 #include <errno.h>
 
-struct kept {
+struct grace_kept {
     struct tierce__list node;
     struct tierce__object *object;
     uint64_t until_ns;
@@ -41,7 +41,7 @@ static void take_out(struct tierce__grace *grace, struct tierce__list *out, uint
 {
     tierce__lock_assert_held(&grace->lock);
     while (!tierce__list_empty(&grace->kept)) {
-        struct kept *oldest = TIERCE__CONTAINER_OF(grace->kept.next, struct kept, node);
+        struct grace_kept *oldest = TIERCE__CONTAINER_OF(grace->kept.next, struct grace_kept, node);
         if (oldest->until_ns > now_ns && grace->bytes + bytes <= grace->bytes_max)
             break;
         TIERCE_ASSERT(grace->bytes >= oldest->bytes);
@@ -55,7 +55,7 @@ static void take_out(struct tierce__grace *grace, struct tierce__list *out, uint
 static void release_all(struct tierce__list *list)
 {
     while (!tierce__list_empty(list)) {
-        struct kept *kept = TIERCE__CONTAINER_OF(list->next, struct kept, node);
+        struct grace_kept *kept = TIERCE__CONTAINER_OF(list->next, struct grace_kept, node);
         tierce__list_remove(&kept->node);
         tierce__object_release(kept->object);
         tierce__free(kept);
@@ -74,14 +74,14 @@ void tierce__grace_destroy(struct tierce__grace *grace)
 void tierce__grace_keep(struct tierce__grace *grace, struct tierce__object *object)
 {
     uint64_t bytes = tierce__object_bytes(object), now_ns = tierce__now_ns();
-    struct kept *kept =
+    struct grace_kept *kept =
         grace->ns > 0 && bytes <= grace->bytes_max ? tierce__alloc(sizeof(*kept)) : NULL;
     struct tierce__list gone;
     if (kept == NULL) {
         tierce__object_release(object);
         return;
     }
-    *kept = (struct kept){.object = object, .until_ns = now_ns + grace->ns, .bytes = bytes};
+    *kept = (struct grace_kept){.object = object, .until_ns = now_ns + grace->ns, .bytes = bytes};
     tierce__list_init(&gone);
     tierce__lock_take(&grace->lock);
     take_out(grace, &gone, bytes, now_ns);

@@ -25,7 +25,7 @@
 enum { WORKER_QUEUE_MAX = 65536, GRACE_TICK_MS = 250, DRAIN_TICK_MS = 20 };
 
 /* A node with the fields that only this file needs. */
-struct whole {
+struct node_whole {
     struct tierce__node node;
     struct tierce__door *resp, *lm;
     struct tierce__node_ports ports;
@@ -34,9 +34,9 @@ struct whole {
     struct tierce__task begin_ticking;
 };
 
-static struct whole *whole_of(struct tierce__node *node)
+static struct node_whole *whole_of(struct tierce__node *node)
 {
-    return TIERCE__CONTAINER_OF(node, struct whole, node);
+    return TIERCE__CONTAINER_OF(node, struct node_whole, node);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -226,7 +226,7 @@ bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK
 
 static void tick(struct tierce__deadline *deadline)
 {
-    struct whole *whole = TIERCE__CONTAINER_OF(deadline, struct whole, grace_tick);
+    struct node_whole *whole = TIERCE__CONTAINER_OF(deadline, struct node_whole, grace_tick);
     TIERCE_ASSERT(whole->node.loop_count > 0);
     tierce__grace_expire(whole->node.grace, tierce__now_ns());
     if (tierce__deadline_set(&whole->node.loops[0]->base.deadlines, deadline,
@@ -236,14 +236,14 @@ static void tick(struct tierce__deadline *deadline)
 
 static void begin_ticking(struct tierce__task *task)
 {
-    struct whole *whole = TIERCE__CONTAINER_OF(task, struct whole, begin_ticking);
+    struct node_whole *whole = TIERCE__CONTAINER_OF(task, struct node_whole, begin_ticking);
     whole->grace_tick.expired = tick;
     tick(&whole->grace_tick);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-static int start_loops(struct whole *whole)
+static int start_loops(struct node_whole *whole)
 {
     struct tierce__node *node = &whole->node;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -308,7 +308,7 @@ static int cannot_start(int rc, char why[TIERCE_CONFIG_ERROR_BYTES])
     return rc;
 }
 
-static int open_parts(struct whole *whole, const struct tierce__node_config *config,
+static int open_parts(struct node_whole *whole, const struct tierce__node_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce__node *node = &whole->node;
@@ -336,7 +336,7 @@ static int open_parts(struct whole *whole, const struct tierce__node_config *con
     return rc < 0 ? cannot_start(rc, why) : 0;
 }
 
-static int listen_to(struct whole *whole, const struct tierce__node_config *config,
+static int listen_to(struct node_whole *whole, const struct tierce__node_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce__node *node = &whole->node;
@@ -363,7 +363,7 @@ static int listen_to(struct whole *whole, const struct tierce__node_config *conf
 int tierce__node_start(struct tierce__node **out, const struct tierce__node_config *config,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    struct whole *whole = tierce__calloc(1, sizeof(*whole));
+    struct node_whole *whole = tierce__calloc(1, sizeof(*whole));
     if (whole == NULL) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "no memory");
         return -ENOMEM;
@@ -412,7 +412,7 @@ int tierce__node_reload(struct tierce__node *node, char why[256])
 
 void tierce__node_ports(const struct tierce__node *node, struct tierce__node_ports *out)
 {
-    const struct whole *whole = (const struct whole *)node;
+    const struct node_whole *whole = (const struct node_whole *)node;
     *out = whole->ports;
     if (whole->resp == NULL)
         out->resp = 0;
@@ -422,14 +422,14 @@ void tierce__node_ports(const struct tierce__node *node, struct tierce__node_por
 
 /* ---- stop ------------------------------------------------------------------------------------ */
 
-struct ending {
+struct node_ending {
     struct tierce__poll_loop *loop;
     bool at_once;
 };
 
 static void end_connections(void *arg)
 {
-    const struct ending *ending = arg;
+    const struct node_ending *ending = arg;
     tierce__connections_end(ending->loop, ending->at_once);
 }
 
@@ -438,7 +438,7 @@ static uint32_t end_all(struct tierce__node *node, bool at_once)
 {
     uint32_t left = 0;
     for (size_t i = 0; i < node->loop_count; i++) {
-        struct ending ending = {node->loops[i], at_once};
+        struct node_ending ending = {node->loops[i], at_once};
         tierce__loop_call(&node->loops[i]->base, end_connections, &ending);
         left += atomic_load_explicit(&node->loops[i]->member_count, memory_order_acquire);
     }
@@ -459,7 +459,7 @@ void tierce__node_stop(struct tierce__node *node)
 {
     if (node == NULL)
         return;
-    struct whole *whole = whole_of(node);
+    struct node_whole *whole = whole_of(node);
     tierce__door_close(whole->resp);
     tierce__door_close(whole->lm);
     tierce__native_stop(node->native);

@@ -152,7 +152,7 @@ static int check(const struct tierce__node_config *config, struct tierce__config
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-struct request {
+struct node_config_request {
     enum tierce__node_action action;
     const char *yaml; /* --config, or NULL */
 };
@@ -172,7 +172,7 @@ static bool is_config_flag(int *i, int argc, char *const *argv, const char **val
     return true;
 }
 
-static int read_arguments(struct request *request, int argc, char *const *argv,
+static int read_arguments(struct node_config_request *request, int argc, char *const *argv,
                           struct tierce__config_error *error)
 {
     for (int i = 0; i < argc; i++) {
@@ -214,8 +214,9 @@ static int apply_flags(struct tierce__config *values, int argc, char *const *arg
     return rc;
 }
 
-static int load_values(struct tierce__config *values, const struct request *request, int argc,
-                       char *const *argv, char *const *env, struct tierce__config_error *error)
+static int load_values(struct tierce__config *values, const struct node_config_request *request,
+                       int argc, char *const *argv, char *const *env,
+                       struct tierce__config_error *error)
 {
     const char *yaml =
         request->yaml != NULL ? request->yaml : tierce__config_env_value(env, ENV_CONFIG);
@@ -250,7 +251,7 @@ static int make_engine_config(struct tierce_config **out, const struct tierce__c
 int tierce__node_config_load(struct tierce__node_config *out, int argc, char *const *argv,
                              char *const *env, struct tierce__config_error *error)
 {
-    struct request request = {.action = TIERCE__NODE_RUN};
+    struct node_config_request request = {.action = TIERCE__NODE_RUN};
     struct tierce__config *values = NULL;
     struct tierce__node_config config = {0};
     int rc = read_arguments(&request, argc, argv, error);

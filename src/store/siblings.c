@@ -11,7 +11,7 @@
 
 #define HEAD (UINT32_C(1) << 31) /* in `prev`: the predecessor is a head, with its number */
 
-struct place {
+struct sibling_place {
     uint32_t tag;
     uint32_t next; /* slot + 1; 0: the last */
     uint32_t prev; /* slot + 1, or HEAD and the number of the head; 0: not in a list */
@@ -21,7 +21,7 @@ struct tierce__siblings {
     uint32_t slot_count;
     uint32_t head_mask;
     uint32_t *heads; /* [head_mask + 1] slot + 1; 0: empty */
-    struct place places[];
+    struct sibling_place places[];
 };
 
 int tierce__siblings_create(struct tierce__siblings **out, uint32_t slot_count)
@@ -33,7 +33,7 @@ int tierce__siblings_create(struct tierce__siblings **out, uint32_t slot_count)
         heads *= 2;
     TIERCE_DASSERT(heads >= slot_count && (heads & (heads - 1)) == 0);
     struct tierce__siblings *siblings =
-        tierce__calloc(1, sizeof(*siblings) + (size_t)slot_count * sizeof(struct place));
+        tierce__calloc(1, sizeof(*siblings) + (size_t)slot_count * sizeof(struct sibling_place));
     if (siblings == NULL)
         return -ENOMEM;
     siblings->heads = tierce__calloc(heads, sizeof(*siblings->heads));
@@ -41,7 +41,7 @@ int tierce__siblings_create(struct tierce__siblings **out, uint32_t slot_count)
         tierce__free(siblings);
         return -ENOMEM;
     }
-    tierce__advise_huge(siblings->places, (size_t)slot_count * sizeof(struct place));
+    tierce__advise_huge(siblings->places, (size_t)slot_count * sizeof(struct sibling_place));
     tierce__advise_huge(siblings->heads, (size_t)heads * sizeof(*siblings->heads));
     siblings->slot_count = slot_count;
     siblings->head_mask = heads - 1;
@@ -85,7 +85,7 @@ void tierce__siblings_add(struct tierce__siblings *siblings, uint32_t slot,
     TIERCE_DASSERT(next <= siblings->slot_count);
     TIERCE_DASSERT(next == 0 || siblings->places[next - 1].prev == (HEAD | head));
     siblings->places[slot] =
-        (struct place){.tag = tag_of(spread), .next = next, .prev = HEAD | head};
+        (struct sibling_place){.tag = tag_of(spread), .next = next, .prev = HEAD | head};
     if (next != 0)
         siblings->places[next - 1].prev = slot + 1;
     siblings->heads[head] = slot + 1;
@@ -94,7 +94,7 @@ void tierce__siblings_add(struct tierce__siblings *siblings, uint32_t slot,
 void tierce__siblings_remove(struct tierce__siblings *siblings, uint32_t slot)
 {
     TIERCE_ASSERT(slot < siblings->slot_count);
-    struct place *place = &siblings->places[slot];
+    struct sibling_place *place = &siblings->places[slot];
     if (place->prev == 0)
         return;
     TIERCE_DASSERT(place->next == 0 || siblings->places[place->next - 1].prev == slot + 1);
@@ -106,7 +106,7 @@ void tierce__siblings_remove(struct tierce__siblings *siblings, uint32_t slot)
         siblings->heads[place->prev & ~HEAD] = place->next;
     else
         siblings->places[place->prev - 1].next = place->next;
-    *place = (struct place){0};
+    *place = (struct sibling_place){0};
 }
 
 size_t tierce__siblings_find(const struct tierce__siblings *siblings, uint32_t *slots, size_t room,
@@ -117,7 +117,7 @@ size_t tierce__siblings_find(const struct tierce__siblings *siblings, uint32_t *
     size_t found = 0;
     for (uint32_t i = 0; at != 0 && found < room && i < LOOKED_AT_MAX; i++) {
         TIERCE_DASSERT(at <= siblings->slot_count);
-        const struct place *place = &siblings->places[at - 1];
+        const struct sibling_place *place = &siblings->places[at - 1];
         TIERCE_DASSERT(place->prev != 0);
         if (place->tag == tag)
             slots[found++] = at - 1;

@@ -15,7 +15,7 @@ static void must(bool condition)
 
 static void read_session(struct tierce__locator *locator, const uint8_t *bytes, size_t count)
 {
-    struct tierce__session *session;
+    struct tierce__write_session *session;
     struct tierce__arena arena = {0};
     const void *again;
     size_t size;

@@ -10,12 +10,12 @@
 
 #define FRACTION_DIGITS_MAX 9
 
-struct unit {
+struct config_unit {
     const char *name;
     uint64_t factor;
 };
 
-static const struct unit size_units[] = {
+static const struct config_unit size_units[] = {
     {"PiB", 1ULL << 50},
     {"TiB", 1ULL << 40},
     {"GiB", 1ULL << 30},
@@ -29,13 +29,13 @@ static const struct unit size_units[] = {
     {"PB", 1000000000000000ULL},
 };
 
-static const struct unit duration_units[] = {
+static const struct config_unit duration_units[] = {
     {"h", 3600000}, {"min", 60000}, {"s", 1000}, {"ms", 1}};
 
-static const struct unit share_units[] = {{"%", TIERCE__SHARE_ONE / 100}};
+static const struct config_unit share_units[] = {{"%", TIERCE__SHARE_ONE / 100}};
 
 /* A decimal number: whole + fraction / 10^fraction_digits. */
-struct decimal {
+struct config_decimal {
     uint64_t whole;
     uint64_t fraction;
     unsigned fraction_digits;
@@ -54,9 +54,9 @@ static const char *skip_spaces(const char *p)
 }
 
 /* Reads a number at *p and moves *p behind it; false for no digit, too many, or overflow. */
-static bool read_decimal(struct decimal *out, const char **p)
+static bool read_decimal(struct config_decimal *out, const char **p)
 {
-    struct decimal d = {0};
+    struct config_decimal d = {0};
     const char *at = *p;
 
     if (!is_digit(*at))
@@ -83,7 +83,7 @@ static bool read_decimal(struct decimal *out, const char **p)
 }
 
 /* *out = floor(d * factor); *exact tells whether nothing was dropped. False on overflow. */
-static bool scale(uint64_t *out, bool *exact, const struct decimal *d, uint64_t factor)
+static bool scale(uint64_t *out, bool *exact, const struct config_decimal *d, uint64_t factor)
 {
     uint64_t power = 1;
     for (unsigned i = 0; i < d->fraction_digits; i++)
@@ -103,7 +103,8 @@ static bool scale(uint64_t *out, bool *exact, const struct decimal *d, uint64_t 
 
 /* The factor of the unit at `p`, which must end the text; `none` if there is no unit; 0:
  * unknown. */
-static uint64_t read_unit(const char *p, const struct unit *units, size_t count, uint64_t none)
+static uint64_t read_unit(const char *p, const struct config_unit *units, size_t count,
+                          uint64_t none)
 {
     char name[8];
     size_t len = strcspn(p, " ");
@@ -121,10 +122,10 @@ static uint64_t read_unit(const char *p, const struct unit *units, size_t count,
     return 0;
 }
 
-static bool parse_scaled(uint64_t *out, bool *exact, const char *text, const struct unit *units,
-                         size_t count, uint64_t none)
+static bool parse_scaled(uint64_t *out, bool *exact, const char *text,
+                         const struct config_unit *units, size_t count, uint64_t none)
 {
-    struct decimal d;
+    struct config_decimal d;
     const char *p = skip_spaces(text);
 
     if (!read_decimal(&d, &p))
@@ -144,8 +145,8 @@ bool tierce__parse_size(uint64_t *out, const char *text)
     return true;
 }
 
-static bool parse_exact(uint64_t *out, const char *text, const struct unit *units, size_t count,
-                        uint64_t none)
+static bool parse_exact(uint64_t *out, const char *text, const struct config_unit *units,
+                        size_t count, uint64_t none)
 {
     uint64_t value;
     bool exact;
@@ -163,7 +164,7 @@ bool tierce__parse_duration(uint64_t *out, const char *text)
 
 bool tierce__parse_count(uint64_t *out, const char *text)
 {
-    struct decimal d;
+    struct config_decimal d;
     const char *p = skip_spaces(text);
     if (!read_decimal(&d, &p) || d.fraction_digits > 0 || *skip_spaces(p) != '\0')
         return false;

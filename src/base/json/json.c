@@ -387,7 +387,7 @@ bool tierce__json_i64(struct tierce__json *json, int64_t *out)
 }
 
 /* A number as mantissa * 10^exponent, of which the digits beyond the 19th are dropped. */
-struct decimal {
+struct json_decimal {
     bool negative;
     uint64_t mantissa;
     int64_t exponent;
@@ -396,7 +396,7 @@ struct decimal {
 #define MANTISSA_FULL 1000000000000000000ULL /* ten times this still fits */
 
 /* Digits from `at` on; in a fraction each is worth a tenth of the one before. */
-static const char *take_digits(const char *at, struct decimal *number, bool fraction)
+static const char *take_digits(const char *at, struct json_decimal *number, bool fraction)
 {
     for (; is_digit(*at); at++) {
         bool kept = number->mantissa < MANTISSA_FULL;
@@ -422,11 +422,11 @@ static const char *take_exponent(const char *at, int64_t *out)
     return at;
 }
 
-static bool take_decimal(struct tierce__json *json, struct decimal *number)
+static bool take_decimal(struct tierce__json *json, struct json_decimal *number)
 {
     skip_space(json);
     const char *at = json->at;
-    *number = (struct decimal){.negative = *at == '-'};
+    *number = (struct json_decimal){.negative = *at == '-'};
     at += number->negative;
     if (!is_digit(*at))
         return tierce__json_fail(json, "is not a number");
@@ -449,7 +449,7 @@ static bool take_decimal(struct tierce__json *json, struct decimal *number)
 
 bool tierce__json_number(struct tierce__json *json, struct tierce__text *out)
 {
-    struct decimal number;
+    struct json_decimal number;
     *out = (struct tierce__text){"", 0};
     skip_space(json);
     out->at = json->at;
@@ -474,7 +474,7 @@ static bool take_plain_integer(struct tierce__json *json, uint64_t *out)
 bool tierce__json_scaled(struct tierce__json *json, int64_t *out, int scale)
 {
     static const uint32_t powers[] = {1, 10, 100, 1000, 10000, 100000, 1000000};
-    struct decimal number;
+    struct json_decimal number;
     uint64_t plain;
     if (take_plain_integer(json, &plain)) {
         if (__builtin_mul_overflow(plain, powers[scale], &plain) || plain > INT64_MAX)
@@ -556,7 +556,7 @@ static bool take_nan(struct tierce__json *json)
 bool tierce__json_skip(struct tierce__json *json)
 {
     struct tierce__text text;
-    struct decimal number;
+    struct json_decimal number;
     bool ignored;
     char kind = tierce__json_kind(json);
     switch (kind) {

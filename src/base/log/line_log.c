@@ -26,7 +26,7 @@ struct subscriber {
 };
 
 /* Whole lines, in memory of opts.queue_bytes_max. */
-struct batch {
+struct line_log_batch {
     char *text;
     size_t bytes;
     uint64_t lines;
@@ -38,14 +38,14 @@ struct tierce__line_log {
     size_t wake_bytes;        /* as many queued bytes wake the thread */
     struct tierce__lock lock; /* LINE_LOG: guards the fields below */
     struct tierce__cond wake;
-    struct batch queue;
+    struct line_log_batch queue;
     uint64_t lines, dropped;
     bool is_ending, ends_subscribers;
     struct tierce__list coming; /* subscribers that the thread has not added yet */
     _Atomic uint32_t readers;   /* a file, and subscribers */
     /* Used by the thread only. */
     pthread_t thread;
-    struct batch batch; /* what it writes */
+    struct line_log_batch batch; /* what it writes */
     int fd;
     uint64_t file_bytes;
     bool is_failing; /* and has logged it */
@@ -113,7 +113,7 @@ static int rotate(struct tierce__line_log *log)
  * to the file too. */
 static int write_whole(struct tierce__line_log *log)
 {
-    const struct batch *batch = &log->batch;
+    const struct line_log_batch *batch = &log->batch;
     TIERCE_DASSERT(log->fd >= 0);
     for (size_t done = 0; done < batch->bytes;) {
         ssize_t n = write(log->fd, batch->text + done, batch->bytes - done);
@@ -191,9 +191,9 @@ static void end_subscribers(struct tierce__line_log *log)
 static void hand_on(struct tierce__line_log *log)
 {
     tierce__lock_assert_held(&log->lock);
-    struct batch full = log->queue;
+    struct line_log_batch full = log->queue;
     TIERCE_DASSERT(full.bytes <= log->opts.queue_bytes_max);
-    log->queue = (struct batch){.text = log->batch.text};
+    log->queue = (struct line_log_batch){.text = log->batch.text};
     log->batch = full;
     bool ends = log->ends_subscribers;
     take_subscribers(log);
@@ -315,7 +315,7 @@ bool tierce__line_log_is_read(const struct tierce__line_log *log)
 /* Queues a line, or drops it if it does not fit or there is none. */
 static bool add(struct tierce__line_log *log, const char *text, size_t bytes)
 {
-    struct batch *queue = &log->queue;
+    struct line_log_batch *queue = &log->queue;
     tierce__lock_take(&log->lock);
     TIERCE_DASSERT(queue->bytes <= log->opts.queue_bytes_max);
     bool fits = text != NULL && bytes <= log->opts.queue_bytes_max - queue->bytes;

@@ -43,15 +43,15 @@ void tierce__files_leave(struct tierce__vfs *vfs)
 }
 
 /* The folder that a path ends in, and the last name. */
-struct place {
+struct vfs_place {
     int folder; /* close_place */
     const char *name;
     int no_follow; /* O_NOFOLLOW, or 0 */
 };
 
-static int open_place(struct place *out, const struct tierce__vfs *vfs, const char *path)
+static int open_place(struct vfs_place *out, const struct tierce__vfs *vfs, const char *path)
 {
-    *out = (struct place){.folder = vfs->folder, .name = path};
+    *out = (struct vfs_place){.folder = vfs->folder, .name = path};
     if (vfs->folder == AT_FDCWD)
         return 0;
     TIERCE_ASSERT(path[0] != '/');
@@ -75,7 +75,7 @@ static int open_place(struct place *out, const struct tierce__vfs *vfs, const ch
     return 0;
 }
 
-static void close_place(const struct tierce__vfs *vfs, struct place *place)
+static void close_place(const struct tierce__vfs *vfs, struct vfs_place *place)
 {
     if (place->folder != vfs->folder)
         close(place->folder);
@@ -97,7 +97,7 @@ static int mode_of(unsigned flags)
 }
 
 /* Opens with O_DIRECT if *direct; clears it where the file system has no such thing. */
-static int open_at(const struct place *at, int mode, bool *direct)
+static int open_at(const struct vfs_place *at, int mode, bool *direct)
 {
     mode |= at->no_follow;
     int fd = openat(at->folder, at->name, *direct ? mode | O_DIRECT : mode, 0600);
@@ -111,7 +111,7 @@ static int open_at(const struct place *at, int mode, bool *direct)
 int tierce__files_open(struct tierce__vfs *vfs, struct tierce__vfs_file **out, const char *path,
                        unsigned flags)
 {
-    struct place at;
+    struct vfs_place at;
     struct tierce__vfs_file *file = tierce__alloc(sizeof(*file));
     if (file == NULL)
         return -ENOMEM;
@@ -217,7 +217,7 @@ int tierce__files_allocate(struct tierce__vfs *vfs, struct tierce__vfs_file *fil
 
 int tierce__files_rename(struct tierce__vfs *vfs, const char *from, const char *to)
 {
-    struct place a, b;
+    struct vfs_place a, b;
     int rc = open_place(&a, vfs, from);
     if (rc < 0)
         return rc;
@@ -232,7 +232,7 @@ int tierce__files_rename(struct tierce__vfs *vfs, const char *from, const char *
 
 int tierce__files_unlink(struct tierce__vfs *vfs, const char *path)
 {
-    struct place at;
+    struct vfs_place at;
     int rc = open_place(&at, vfs, path);
     if (rc < 0)
         return rc;
@@ -243,7 +243,7 @@ int tierce__files_unlink(struct tierce__vfs *vfs, const char *path)
 
 int tierce__files_make_folder(struct tierce__vfs *vfs, const char *path)
 {
-    struct place at;
+    struct vfs_place at;
     int rc = open_place(&at, vfs, path);
     if (rc < 0)
         return rc;
@@ -258,7 +258,7 @@ int tierce__files_make_folder(struct tierce__vfs *vfs, const char *path)
 
 int tierce__files_sync_folder(struct tierce__vfs *vfs, const char *path)
 {
-    struct place at;
+    struct vfs_place at;
     int rc = open_place(&at, vfs, path);
     if (rc < 0)
         return rc;

@@ -31,17 +31,17 @@ struct threads {
 };
 
 /* In the scratch of a transfer. */
-struct task {
+struct vfs_task {
     struct tierce__task base;
     struct threads *owner;
 };
 
-_Static_assert(sizeof(struct task) <= sizeof(((struct tierce__vfs_io *)0)->scratch),
+_Static_assert(sizeof(struct vfs_task) <= sizeof(((struct tierce__vfs_io *)0)->scratch),
                "a task fits the scratch");
 
-static struct task *task_of(struct tierce__vfs_io *io)
+static struct vfs_task *task_of(struct tierce__vfs_io *io)
 {
-    return (struct task *)(void *)io->scratch;
+    return (struct vfs_task *)(void *)io->scratch;
 }
 
 static struct tierce__vfs_io *io_of(struct tierce__task *task)
@@ -51,7 +51,7 @@ static struct tierce__vfs_io *io_of(struct tierce__task *task)
 
 static void transfer(struct tierce__task *task)
 {
-    struct threads *t = ((struct task *)task)->owner;
+    struct threads *t = ((struct vfs_task *)task)->owner;
     struct tierce__vfs_io *io = io_of(task);
     int rc = io->is_write
                  ? tierce__files_write(&t->base, io->file, io->data, io->length, io->offset)
@@ -77,11 +77,11 @@ static void start(struct threads *t)
 static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
 {
     struct threads *t = (struct threads *)vfs;
-    struct task *task = task_of(io);
+    struct vfs_task *task = task_of(io);
     TIERCE_DASSERT(io->length > 0);
     if (!t->started)
         start(t);
-    *task = (struct task){.base.run = transfer, .owner = t};
+    *task = (struct vfs_task){.base.run = transfer, .owner = t};
     t->in_flight++;
     if (t->workers == NULL || !tierce__workers_submit(t->workers, &task->base))
         transfer(&task->base);

@@ -31,16 +31,16 @@ static const char *const description_names[] = {
     "cell_bytes", "block_tokens", "chunk_tokens", "hash",         NULL};
 
 /* A file being read. */
-struct source {
+struct yaml_source {
     struct tierce__doctor_set *set;
     const char *path;
     char *why; /* [TIERCE__DOCTOR_WHY_BYTES] */
 };
 
-static int fail(struct source *source, int rc, const char *format, ...)
+static int fail(struct yaml_source *source, int rc, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static int fail(struct source *source, int rc, const char *format, ...)
+static int fail(struct yaml_source *source, int rc, const char *format, ...)
 {
     va_list ap;
     int n = snprintf(source->why, TIERCE__DOCTOR_WHY_BYTES, "%.200s: ", source->path);
@@ -50,13 +50,13 @@ static int fail(struct source *source, int rc, const char *format, ...)
     return rc;
 }
 
-static int put(struct source *source, const char *name, const char *value)
+static int put(struct yaml_source *source, const char *name, const char *value)
 {
     int rc = tierce__doctor_put(source->set, name, value);
     return rc == 0 ? 0 : fail(source, rc, "%s: %s", name, tierce_strerror(rc));
 }
 
-static int put_number(struct source *source, const char *name, uint64_t value)
+static int put_number(struct yaml_source *source, const char *name, uint64_t value)
 {
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
@@ -139,7 +139,7 @@ static int write_node(struct tierce__json_write *json, const char *name, struct 
     return rc;
 }
 
-static int put_model_mapping(struct source *source, struct fy_node *node)
+static int put_model_mapping(struct yaml_source *source, struct fy_node *node)
 {
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line};
@@ -158,7 +158,7 @@ static int put_model_mapping(struct source *source, struct fy_node *node)
 }
 
 /* The configuration file of a model folder, or a JSON file itself. */
-static int put_model_path(struct source *source, const char *path)
+static int put_model_path(struct yaml_source *source, const char *path)
 {
     struct stat st;
     char *text = NULL, *inside = NULL;
@@ -182,7 +182,7 @@ static int put_model_path(struct source *source, const char *path)
 }
 
 /* JSON text or a path. */
-static int put_model_text(struct source *source, const char *text)
+static int put_model_text(struct yaml_source *source, const char *text)
 {
     if (text[0] != '{')
         return put_model_path(source, text);
@@ -193,7 +193,7 @@ static int put_model_text(struct source *source, const char *text)
 
 /* ---- descriptions --------------------------------------------------------------------------- */
 
-static int put_count(struct source *source, const char *name, const char *text)
+static int put_count(struct yaml_source *source, const char *name, const char *text)
 {
     uint64_t value;
     if (!tierce__parse_count(&value, text) || value < 1 || value > UINT32_MAX)
@@ -202,7 +202,7 @@ static int put_count(struct source *source, const char *name, const char *text)
     return put_number(source, name, value);
 }
 
-static int put_hash(struct source *source, const char *text)
+static int put_hash(struct yaml_source *source, const char *text)
 {
     enum tierce_chain_algo algo;
     if (strcmp(text, "auto") == 0)
@@ -217,7 +217,7 @@ static int put_hash(struct source *source, const char *text)
 }
 
 /* "BYTESxLAYERS,..." of a list with one number per layer, and how many there are. */
-static int put_cell_list(struct source *source, struct fy_node *list)
+static int put_cell_list(struct yaml_source *source, struct fy_node *list)
 {
     static const char wrong[] = "cell_bytes takes a list of whole numbers, one for each layer";
     char text[LAYERS_MAX * 4];
@@ -254,7 +254,7 @@ static int put_cell_list(struct source *source, struct fy_node *list)
 }
 
 /* A field whose value is a scalar. */
-static int put_scalar(struct source *source, const char *name, const char *text)
+static int put_scalar(struct yaml_source *source, const char *name, const char *text)
 {
     if (strcmp(name, "model") == 0)
         return put_model_text(source, text);
@@ -268,7 +268,7 @@ static int put_scalar(struct source *source, const char *name, const char *text)
     return put(source, name, text);
 }
 
-static int put_pair(struct source *source, const char *name, struct fy_node *value)
+static int put_pair(struct yaml_source *source, const char *name, struct fy_node *value)
 {
     char *text = NULL;
     if (value != NULL && fy_node_is_mapping(value) && strcmp(name, "model") == 0)
@@ -292,7 +292,7 @@ static int find_name(const char *name)
     return -1;
 }
 
-static int unknown_name(struct source *source, const char *name)
+static int unknown_name(struct yaml_source *source, const char *name)
 {
     return fail(source, TIERCE_E_CONFIG,
                 "an instance has no field \"%.60s\"; the nearest name is \"%s\"", name,
@@ -300,7 +300,7 @@ static int unknown_name(struct source *source, const char *name)
 }
 
 /* "4096" with a number of layers is "4096xLAYERS", as the namespace writes it. */
-static int complete_cells(struct source *source)
+static int complete_cells(struct yaml_source *source)
 {
     uint64_t bytes;
     char text[64];
@@ -316,7 +316,7 @@ static int complete_cells(struct source *source)
     return put(source, "cell_bytes", text);
 }
 
-static int read_pair(struct source *source, struct fy_node_pair *pair, uint32_t *seen)
+static int read_pair(struct yaml_source *source, struct fy_node_pair *pair, uint32_t *seen)
 {
     char *name = NULL;
     if (tierce__yaml_scalar(&name, fy_node_pair_key(pair)) != 0)
@@ -334,7 +334,7 @@ static int read_pair(struct source *source, struct fy_node_pair *pair, uint32_t 
     return rc;
 }
 
-static int read_description(struct source *source, struct fy_node *root)
+static int read_description(struct yaml_source *source, struct fy_node *root)
 {
     void *state = NULL;
     struct fy_node_pair *pair;
@@ -350,7 +350,7 @@ static int read_description(struct source *source, struct fy_node *root)
 /* ---- configurations ------------------------------------------------------------------------- */
 
 /* The engine's parameters and one more: "model", a path or JSON text. */
-static int read_config(struct source *source)
+static int read_config(struct yaml_source *source)
 {
     struct tierce__config *config = NULL;
     struct tierce__config_error error = {""};
@@ -400,7 +400,7 @@ static bool is_description(struct fy_node *root)
 int tierce__doctor_read_yaml(struct tierce__doctor_set *set, const char *path,
                              char why[TIERCE__DOCTOR_WHY_BYTES])
 {
-    struct source source = {.set = set, .path = path, .why = why};
+    struct yaml_source source = {.set = set, .path = path, .why = why};
     struct tierce__config_error error = {""};
     struct tierce__yaml yaml = {0};
     int rc = tierce__yaml_open(&yaml, path, &error);

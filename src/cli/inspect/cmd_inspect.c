@@ -18,13 +18,13 @@ const char *const tierce__cli_inspect_help[] = {
     "2 invalid arguments.\n",
     NULL};
 
-struct request {
+struct inspect_request {
     const char *folder;
     bool verify;
     bool json;
 };
 
-static int read_args(struct request *request, int argc, char **argv)
+static int read_args(struct inspect_request *request, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--verify") == 0)
@@ -44,7 +44,7 @@ static int read_args(struct request *request, int argc, char **argv)
     return TIERCE__CLI_OK;
 }
 
-static int report(const struct request *request, const struct tierce__inspect *inspect)
+static int report(const struct inspect_request *request, const struct tierce__inspect *inspect)
 {
     struct tierce__verify verify;
     const struct tierce__verify *done = NULL;
@@ -66,7 +66,7 @@ static int report(const struct request *request, const struct tierce__inspect *i
 
 int tierce__cli_inspect(int argc, char **argv)
 {
-    struct request request = {0};
+    struct inspect_request request = {0};
     struct tierce__inspect inspect = {0};
     int status = read_args(&request, argc, argv);
     if (status != TIERCE__CLI_OK)

@@ -22,12 +22,12 @@ const char *const tierce__cli_scrub_help[] = {
     NULL,
 };
 
-struct request {
+struct scrub_request {
     const char *folder;
     uint64_t bytes_per_s;
 };
 
-static int read_args(struct request *request, int argc, char **argv)
+static int read_args(struct scrub_request *request, int argc, char **argv)
 {
     static const char *const known[] = {"--rate", NULL};
     for (int i = 1; i < argc; i++) {
@@ -50,7 +50,7 @@ static int read_args(struct request *request, int argc, char **argv)
     return TIERCE__CLI_OK;
 }
 
-static int scrub(const struct request *request, const struct tierce__inspect *inspect)
+static int scrub(const struct scrub_request *request, const struct tierce__inspect *inspect)
 {
     struct tierce__verify verify;
     char bytes[32];
@@ -69,7 +69,7 @@ static int scrub(const struct request *request, const struct tierce__inspect *in
 
 int tierce__cli_scrub(int argc, char **argv)
 {
-    struct request request = {0};
+    struct scrub_request request = {0};
     struct tierce__inspect inspect = {0};
     int status = read_args(&request, argc, argv);
     if (status != TIERCE__CLI_OK)

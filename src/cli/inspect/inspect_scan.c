@@ -54,14 +54,14 @@ static struct tierce__inspect_shard *shard_of(struct tierce__inspect_namespace *
 }
 
 /* A scan and whether it ran out of memory. */
-struct scan {
+struct inspect_scan {
     struct tierce__inspect *inspect;
     bool failed;
 };
 
 static bool visit(void *arg, const struct tierce__disk_entry *entry)
 {
-    struct scan *scan = arg;
+    struct inspect_scan *scan = arg;
     struct tierce__inspect_namespace *item = namespace_at(scan->inspect, entry->key.ns);
     struct tierce__inspect_shard *shard = item != NULL ? shard_of(item, &entry->key.shard) : NULL;
     scan->failed = shard == NULL;
@@ -136,7 +136,7 @@ static int check_journal(struct tierce__inspect *inspect)
 
 int tierce__inspect_scan(struct tierce__inspect *out, const char *path)
 {
-    struct scan scan = {.inspect = out};
+    struct inspect_scan scan = {.inspect = out};
     struct stat st;
     *out = (struct tierce__inspect){.path = path, .now_s = tierce__wall_s()};
 

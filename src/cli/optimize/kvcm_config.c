@@ -13,13 +13,13 @@
 #define FILE_BYTES_MAX (16u << 20)
 
 /* A configuration that is being read, and the current position for messages. */
-struct reader {
+struct kvcm_config_reader {
     struct tierce__kvcm_config config;
     char where[160]; /* "" or "instance_groups[0].instances[1]" */
     char *why;
 };
 
-static int wrong(const struct reader *r, const char *key, const char *what)
+static int wrong(const struct kvcm_config_reader *r, const char *key, const char *what)
 {
     const char *dot = r->where[0] != '\0' ? "." : "";
     snprintf(r->why, TIERCE__KVCM_CONFIG_WHY_BYTES, "\"%s%s%.100s\" %s", r->where, dot, key, what);
@@ -28,7 +28,7 @@ static int wrong(const struct reader *r, const char *key, const char *what)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-struct key {
+struct kvcm_config_key {
     const char *name;
     char kind; /* as base/json/json.h has them; 'i' is an integer */
     bool is_optional;
@@ -51,11 +51,12 @@ static const char *no_such_value(char wanted)
                            : "is not a boolean";
 }
 
-static int unknown_key(const struct reader *r, const char *key, const struct key *keys)
+static int unknown_key(const struct kvcm_config_reader *r, const char *key,
+                       const struct kvcm_config_key *keys)
 {
     const char *nearest = keys->name;
     char text[120];
-    for (const struct key *k = keys; k->name != NULL; k++) {
+    for (const struct kvcm_config_key *k = keys; k->name != NULL; k++) {
         if (tierce__edit_distance(k->name, key) < tierce__edit_distance(nearest, key))
             nearest = k->name;
     }
@@ -63,7 +64,8 @@ static int unknown_key(const struct reader *r, const char *key, const struct key
     return wrong(r, key, text);
 }
 
-static int check_value(const struct reader *r, const struct key *key, struct tierce__text value)
+static int check_value(const struct kvcm_config_reader *r, const struct kvcm_config_key *key,
+                       struct tierce__text value)
 {
     char text[120];
     if (value.length == 0)
@@ -79,15 +81,15 @@ static int check_value(const struct reader *r, const struct key *key, struct tie
 }
 
 /* Checks the members of an object against a table; values[i] is that of keys[i], or empty. */
-static int read_keys(const struct reader *r, struct tierce__text object, const struct key *keys,
-                     struct tierce__text *values)
+static int read_keys(const struct kvcm_config_reader *r, struct tierce__text object,
+                     const struct kvcm_config_key *keys, struct tierce__text *values)
 {
     struct tierce__text name, value;
     struct tierce__json each = tierce__json_each(object);
     int rc = is_of(object, '{') ? 0 : wrong(r, "", no_such_value('{'));
     while (rc == 0 && tierce__json_next(&each, &name, &value)) {
         char text[TIERCE__JSON_NAME_MAX * 2];
-        const struct key *k = keys;
+        const struct kvcm_config_key *k = keys;
         snprintf(text, sizeof(text), "%.*s", (int)name.length, name.at);
         while (k->name != NULL && strcmp(k->name, text) != 0)
             k++;
@@ -101,7 +103,8 @@ static int read_keys(const struct reader *r, struct tierce__text object, const s
     return rc;
 }
 
-static int read_text(const struct reader *r, char **out, const char *key, struct tierce__text value)
+static int read_text(const struct kvcm_config_reader *r, char **out, const char *key,
+                     struct tierce__text value)
 {
     int rc = tierce__json_copy_text(out, value, "");
     return rc == TIERCE_E_FORMAT ? wrong(r, key, "holds a NUL") : rc;
@@ -109,10 +112,10 @@ static int read_text(const struct reader *r, char **out, const char *key, struct
 
 /* ---- the parts ------------------------------------------------------------------------------- */
 
-static int read_eviction(struct reader *r, struct tierce__text object)
+static int read_eviction(struct kvcm_config_reader *r, struct tierce__text object)
 {
     enum { MODE, BATCH, COUNT };
-    static const struct key keys[] = {
+    static const struct kvcm_config_key keys[] = {
         {"eviction_mode", 'i', false, 1, 3},
         {"eviction_batch_size_per_instance", 'i', false, 1, INT32_MAX},
         {.name = NULL}};
@@ -127,11 +130,11 @@ static int read_eviction(struct reader *r, struct tierce__text object)
 }
 
 /* The capacity of the tier with the least priority value. */
-static int read_tiers(struct reader *r, uint64_t *capacity, struct tierce__text array,
+static int read_tiers(struct kvcm_config_reader *r, uint64_t *capacity, struct tierce__text array,
                       uint32_t group)
 {
     enum { NAME, TYPE, BANDWIDTH, PRIORITY, CAPACITY, COUNT };
-    static const struct key keys[] = {
+    static const struct kvcm_config_key keys[] = {
         {"unique_name", '"', false, 0, 0},          {"storage_type", '"', false, 0, 0},
         {"band_width_mbps", '0', false, 0, 0},      {"priority", 'i', false, INT64_MIN, INT64_MAX},
         {"capacity", 'i', false, 0, INT64_MAX - 1}, {.name = NULL}};
@@ -153,11 +156,11 @@ static int read_tiers(struct reader *r, uint64_t *capacity, struct tierce__text 
     return i > 0 ? 0 : wrong(r, "storages", "is empty; at least one storage is required");
 }
 
-static int read_policy(struct reader *r, struct tierce__kvcm_config_instance *instance,
+static int read_policy(struct kvcm_config_reader *r, struct tierce__kvcm_config_instance *instance,
                        struct tierce__text policy, struct tierce__text params)
 {
     static const char *const names[] = {"lru", "random_lru", "leaf_aware_lru"};
-    static const struct key keys[] = {{"sample_rate", '0', true, 0, 0}, {.name = NULL}};
+    static const struct kvcm_config_key keys[] = {{"sample_rate", '0', true, 0, 0}, {.name = NULL}};
     struct tierce__text rate = {0};
     char name[32];
     int kind = 0;
@@ -188,8 +191,8 @@ static bool is_taken(const struct tierce__kvcm_config *config, const char *name)
 }
 
 /* Whether a text, which may be missing, names the group. */
-static int check_group(const struct reader *r, const struct key *key, struct tierce__text value,
-                       uint32_t group)
+static int check_group(const struct kvcm_config_reader *r, const struct kvcm_config_key *key,
+                       struct tierce__text value, uint32_t group)
 {
     char *name = NULL;
     int rc = value.length > 0 ? read_text(r, &name, key->name, value) : 0;
@@ -199,15 +202,15 @@ static int check_group(const struct reader *r, const struct key *key, struct tie
     return rc;
 }
 
-static int read_instance(struct reader *r, struct tierce__text object, uint32_t group)
+static int read_instance(struct kvcm_config_reader *r, struct tierce__text object, uint32_t group)
 {
     enum { ID, SIZE, POLICY, PARAMS, GROUP, COUNT };
-    static const struct key keys[] = {{"instance_id", '"', false, 0, 0},
-                                      {"block_size", 'i', false, INT64_MIN, INT64_MAX},
-                                      {"eviction_policy_type", '"', false, 0, 0},
-                                      {"eviction_policy_params", '{', false, 0, 0},
-                                      {"instance_group_name", '"', true, 0, 0},
-                                      {.name = NULL}};
+    static const struct kvcm_config_key keys[] = {{"instance_id", '"', false, 0, 0},
+                                                  {"block_size", 'i', false, INT64_MIN, INT64_MAX},
+                                                  {"eviction_policy_type", '"', false, 0, 0},
+                                                  {"eviction_policy_params", '{', false, 0, 0},
+                                                  {"instance_group_name", '"', true, 0, 0},
+                                                  {.name = NULL}};
     struct tierce__text values[COUNT];
     struct tierce__kvcm_config *config = &r->config;
     TIERCE_ASSERT(group < config->group_count);
@@ -224,7 +227,7 @@ static int read_instance(struct reader *r, struct tierce__text object, uint32_t 
     return rc < 0 ? rc : read_policy(r, instance, values[POLICY], values[PARAMS]);
 }
 
-static int read_instances(struct reader *r, struct tierce__text array, uint32_t group)
+static int read_instances(struct kvcm_config_reader *r, struct tierce__text array, uint32_t group)
 {
     size_t count = tierce__json_count(array);
     struct tierce__kvcm_config *config = &r->config;
@@ -245,16 +248,17 @@ static int read_instances(struct reader *r, struct tierce__text array, uint32_t 
     return rc;
 }
 
-static int read_group(struct reader *r, struct tierce__text object, uint32_t at)
+static int read_group(struct kvcm_config_reader *r, struct tierce__text object, uint32_t at)
 {
     enum { NAME, QUOTA, USED, TIERED, STORAGES, INSTANCES, COUNT };
-    static const struct key keys[] = {{"group_name", '"', false, 0, 0},
-                                      {"quota_capacity", 'i', false, 0, INT64_MAX - 1},
-                                      {"used_percentage", '0', false, 0, 0},
-                                      {"hierarchical_eviction_enabled", 't', false, 0, 0},
-                                      {"storages", '[', false, 0, 0},
-                                      {"instances", '[', false, 0, 0},
-                                      {.name = NULL}};
+    static const struct kvcm_config_key keys[] = {
+        {"group_name", '"', false, 0, 0},
+        {"quota_capacity", 'i', false, 0, INT64_MAX - 1},
+        {"used_percentage", '0', false, 0, 0},
+        {"hierarchical_eviction_enabled", 't', false, 0, 0},
+        {"storages", '[', false, 0, 0},
+        {"instances", '[', false, 0, 0},
+        {.name = NULL}};
     struct tierce__text values[COUNT];
     struct tierce__kvcm_config_group *group = &r->config.groups[at];
     uint64_t tier = 0;
@@ -274,7 +278,7 @@ static int read_group(struct reader *r, struct tierce__text object, uint32_t at)
     return rc < 0 ? rc : read_instances(r, values[INSTANCES], at);
 }
 
-static int read_groups(struct reader *r, struct tierce__text array)
+static int read_groups(struct kvcm_config_reader *r, struct tierce__text array)
 {
     size_t count = tierce__json_count(array);
     r->where[0] = '\0';
@@ -294,7 +298,7 @@ static int read_groups(struct reader *r, struct tierce__text array)
     return rc;
 }
 
-static int read_format(struct reader *r, struct tierce__text value)
+static int read_format(struct kvcm_config_reader *r, struct tierce__text value)
 {
     static const char *const types[][2] = {{"publisher_log", "kvcm-log"},
                                            {"qwen_bailian", "qwen"},
@@ -310,10 +314,10 @@ static int read_format(struct reader *r, struct tierce__text value)
     return wrong(r, "trace_type", "is not publisher_log, qwen_bailian or optimizer_schema");
 }
 
-static int read_config(struct reader *r, struct tierce__text object)
+static int read_config(struct kvcm_config_reader *r, struct tierce__text object)
 {
     enum { TRACE, TYPE, OUTPUT, EVICTION, GROUPS, COUNT };
-    static const struct key keys[] = {
+    static const struct kvcm_config_key keys[] = {
         {"trace_file_path", '"', false, 0, 0},    {"trace_type", '"', false, 0, 0},
         {"output_result_path", '"', false, 0, 0}, {"eviction_params", '{', false, 0, 0},
         {"instance_groups", '[', false, 0, 0},    {.name = NULL}};
@@ -333,7 +337,7 @@ static int read_config(struct reader *r, struct tierce__text object)
 int tierce__kvcm_config_read_text(struct tierce__kvcm_config *out, const char *text,
                                   char why[TIERCE__KVCM_CONFIG_WHY_BYTES])
 {
-    struct reader r = {.why = why};
+    struct kvcm_config_reader r = {.why = why};
     struct tierce__json_doc doc = {0};
     const char *mistake = "is not an object";
     int rc = tierce__json_parse(&doc, text, strlen(text), &mistake);

@@ -27,7 +27,7 @@ enum {
     LINES_MAX = 52, /* there are no more letters */
 };
 
-struct line {
+struct curve_plot_line {
     size_t first; /* of its rows */
     char letter;
 };
@@ -36,7 +36,7 @@ struct drawing {
     const struct tierce__sweep *sweep;
     bool in_bytes;
     uint64_t block_bytes; /* size of the unit of capacities; 0: unknown */
-    struct line lines[LINES_MAX];
+    struct curve_plot_line lines[LINES_MAX];
     size_t line_count;
     double least, most; /* logarithms of capacities */
     double rate_most;
@@ -123,8 +123,8 @@ static void add_line(struct drawing *d, size_t row)
     }
     if (d->line_count == LINES_MAX)
         return;
-    d->lines[d->line_count] =
-        (struct line){.first = row, .letter = letter_for(d, d->sweep->rows[row].cache->name)};
+    d->lines[d->line_count] = (struct curve_plot_line){
+        .first = row, .letter = letter_for(d, d->sweep->rows[row].cache->name)};
     d->line_count++;
 }
 
@@ -156,7 +156,7 @@ static bool find_lines(struct drawing *d, const struct tierce__match *match)
 
 /* The hit rate of a line at the logarithm of a capacity, between its two nearest rows; negative
  * outside of them. */
-static double rate_at(const struct drawing *d, const struct line *line, double at)
+static double rate_at(const struct drawing *d, const struct curve_plot_line *line, double at)
 {
     double below = -INFINITY, above = INFINITY, low = -1, high = -1;
     for (size_t i = 0; i < d->sweep->row_count; i++) {

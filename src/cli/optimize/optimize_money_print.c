@@ -117,7 +117,7 @@ static void print_first_line(FILE *file, const struct tierce__optimize_findings 
                                         "cost $/h", "net $/h", "next GiB", "hull",
                                         "TTFT p50", "p90",     "p99"};
     const struct tierce__gpu *gpu = &f->economy.setup.gpu;
-    const struct tierce__storage *storage = &f->economy.setup.storage;
+    const struct tierce__storage_profile *storage = &f->economy.setup.storage;
     char label[TIERCE__OPTIMIZE_LABEL_BYTES];
     tierce__optimize_label(label, sweep, &sweep->rows[first]);
     fprintf(file,
@@ -168,7 +168,7 @@ static void print_without(FILE *file, const struct tierce__optimize_findings *f)
 static void print_wear(FILE *file, const struct tierce__economy *e, size_t row)
 {
     const struct tierce__economy_row *r = &e->rows[row];
-    const struct tierce__storage *s = &e->setup.storage;
+    const struct tierce__storage_profile *s = &e->setup.storage;
     double hours = r->written > 0 ? s->writes.value * r->bytes / r->written : 0;
     char bytes[32], life[32];
     if (hours <= 0 || hours >= s->years.value * TIERCE__HOURS_PER_YEAR)
@@ -266,7 +266,7 @@ static void print_break_even(FILE *file, const struct tierce__economy *e,
                              const struct tierce__sweep *sweep, size_t row)
 {
     const struct tierce__economy_row *r = &e->rows[row];
-    const struct tierce__storage *s = &e->setup.storage;
+    const struct tierce__storage_profile *s = &e->setup.storage;
     char text[32];
     if (r->hit_tokens <= 0 && sweep->rows[row].hits > 0)
         fputs("according to the trace, the engine itself held all blocks that hit: nothing more is "

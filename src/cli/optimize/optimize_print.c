@@ -112,13 +112,13 @@ find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like
 }
 
 /* Capacities that stand beside each other, one beyond the last. */
-struct span {
+struct print_span {
     size_t from, to;
 };
 
 static void print_line(FILE *file, const struct tierce__optimize *request,
                        const struct tierce__sweep *sweep, const struct tierce__sweep_row *like,
-                       struct span span)
+                       struct print_span span)
 {
     char cache[TIERCE__SWEEP_NAME_BYTES], name[80];
     bool both = request->order_count > 1 && like->has_order;
@@ -146,7 +146,7 @@ static bool is_first(const struct tierce__sweep *sweep, size_t at)
     return true;
 }
 
-static void print_head(FILE *file, const struct tierce__optimize *request, struct span span)
+static void print_head(FILE *file, const struct tierce__optimize *request, struct print_span span)
 {
     fprintf(file, "%-*s", NAMES, "");
     for (size_t c = span.from; c < span.to; c++) {
@@ -170,7 +170,7 @@ static void print_head(FILE *file, const struct tierce__optimize *request, struc
 
 static void print_part(FILE *file, const struct tierce__optimize *request,
                        const struct tierce__sweep *sweep, const struct tierce__match *match,
-                       struct span span)
+                       struct print_span span)
 {
     print_head(file, request, span);
     for (size_t i = 0; i < sweep->row_count; i++) {
@@ -232,7 +232,7 @@ void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *req
             if (at > 0)
                 fputc('\n', file);
             print_part(file, request, sweep, &request->matches[m],
-                       (struct span){at, at + (left < beside ? left : beside)});
+                       (struct print_span){at, at + (left < beside ? left : beside)});
         }
     }
 }

@@ -17,18 +17,18 @@
 /* ---- --profile ------------------------------------------------------------------------------- */
 
 /* The file that is being read. */
-struct source {
+struct profile_source {
     struct tierce__profiles *profiles;
     const char *path;
 };
 
-static int wrong(const struct source *source, int line, const char *key, const char *what)
+static int wrong(const struct profile_source *source, int line, const char *key, const char *what)
 {
     return tierce__cli_usage(COMMAND, "%.300s:%d: \"%.100s\" %s", source->path, line, key, what);
 }
 
 /* A key and its value; the key is heap. Returns an exit status. */
-static int read_pair(const struct source *source, struct fy_node *mapping,
+static int read_pair(const struct profile_source *source, struct fy_node *mapping,
                      struct fy_node_pair *pair, char **key, struct fy_node **value, int *line)
 {
     void *state = NULL;
@@ -57,7 +57,7 @@ static bool is_mapping(struct fy_node *node)
 }
 
 /* {price: 2.1, mfu: 0.5} of one name. */
-static int read_figures(const struct source *source, enum tierce__profile_kind kind,
+static int read_figures(const struct profile_source *source, enum tierce__profile_kind kind,
                         const char *name, struct fy_node *mapping)
 {
     void *state = NULL;
@@ -82,7 +82,7 @@ static int read_figures(const struct source *source, enum tierce__profile_kind k
 }
 
 /* {h100: {...}, mine: {...}} of one kind. */
-static int read_names(const struct source *source, enum tierce__profile_kind kind,
+static int read_names(const struct profile_source *source, enum tierce__profile_kind kind,
                       struct fy_node *mapping)
 {
     void *state = NULL;
@@ -102,7 +102,7 @@ static int read_names(const struct source *source, enum tierce__profile_kind kin
     return status;
 }
 
-static int read_root(const struct source *source, struct fy_node *root)
+static int read_root(const struct profile_source *source, struct fy_node *root)
 {
     static const char *const kinds[] = {"models", "gpus", "tiers", NULL};
     void *state = NULL;
@@ -135,7 +135,7 @@ int tierce__optimize_read_profile(struct tierce__profiles *profiles, const char 
 {
     struct tierce__config_error error;
     struct tierce__yaml yaml;
-    struct source source = {.profiles = profiles, .path = path};
+    struct profile_source source = {.profiles = profiles, .path = path};
     if (tierce__yaml_open(&yaml, path, &error) < 0)
         return tierce__cli_usage(COMMAND, "%s", error.text);
     int status = read_root(&source, yaml.root);

@@ -44,9 +44,9 @@ struct tierce__optimize_sim {
     const char *timeline; /* NULL, a file, or "-" */
     struct tierce__tier_spec tiers[TIERCE__TIERS_MAX];
     struct tierce__optimize_size tier_sizes[TIERCE__TIERS_MAX];
-    char tier_costs[TIERCE__TIERS_MAX][TIERCE__TIER_NAME_BYTES]; /* names of profiles, or "" */
-    struct tierce__storage tier_storages[TIERCE__TIERS_MAX];     /* these profiles */
-    bool has_tier_costs;                                         /* each of them has one */
+    char tier_costs[TIERCE__TIERS_MAX][TIERCE__TIER_NAME_BYTES];     /* names of profiles, or "" */
+    struct tierce__storage_profile tier_storages[TIERCE__TIERS_MAX]; /* these profiles */
+    bool has_tier_costs;                                             /* each of them has one */
     size_t tier_count;
     enum tierce__tiers_writes writes;
     enum tierce__tiers_promote promote;

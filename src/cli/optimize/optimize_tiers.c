@@ -122,7 +122,7 @@ static double cost_of(const struct tierce__optimize *request,
 {
     const struct tierce__tier_spec *spec = &request->sim.tiers[tier];
     const struct tierce__tier_result *t = &result->tiers[tier];
-    struct tierce__storage storage = request->sim.tier_storages[tier];
+    struct tierce__storage_profile storage = request->sim.tier_storages[tier];
     bool has_limit = spec->capacity != TIERCE__CAPACITY_UNLIMITED;
     double bytes = (double)(has_limit ? spec->capacity : t->used_max);
     bytes *= request->in_bytes ? 1 : (double)request->block_bytes;

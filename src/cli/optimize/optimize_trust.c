@@ -44,12 +44,12 @@ static void print_intervals(FILE *file, const struct tierce__optimize *request,
 /* ---- findings -------------------------------------------------------------------------------- */
 
 /* A cache, order and match, and where a finding holds of it; "" for nowhere. */
-struct line {
+struct trust_line {
     size_t first; /* of its rows */
     char where[1024];
 };
 
-static size_t list_lines(struct line *out, const struct tierce__sweep *sweep)
+static size_t list_lines(struct trust_line *out, const struct tierce__sweep *sweep)
 {
     size_t count = 0;
     for (size_t i = 0; i < sweep->row_count; i++) {
@@ -75,7 +75,7 @@ static int compare_marks(const void *a, const void *b)
 }
 
 /* By capacity. */
-static size_t list_marks(struct mark out[TIERCE__OPTIMIZE_LIST_MAX], const struct line *line,
+static size_t list_marks(struct mark out[TIERCE__OPTIMIZE_LIST_MAX], const struct trust_line *line,
                          const struct tierce__trust *trust, const struct tierce__sweep *sweep,
                          int finding)
 {
@@ -90,7 +90,7 @@ static size_t list_marks(struct mark out[TIERCE__OPTIMIZE_LIST_MAX], const struc
 }
 
 /* Appends the capacities of marks [from .. to], a longest run with the finding, to the line. */
-static void add_run(struct line *line, const struct tierce__optimize *request,
+static void add_run(struct trust_line *line, const struct tierce__optimize *request,
                     const struct mark *marks, size_t count, size_t from, size_t to)
 {
     size_t used = strlen(line->where), size = sizeof(line->where) - used;
@@ -110,7 +110,7 @@ static void add_run(struct line *line, const struct tierce__optimize *request,
         snprintf(at, size, "%sfrom %s to %s", comma, least, most);
 }
 
-static void find_where(struct line *line, const struct tierce__optimize *request,
+static void find_where(struct trust_line *line, const struct tierce__optimize *request,
                        const struct tierce__trust *trust, const struct tierce__sweep *sweep,
                        int finding)
 {
@@ -127,8 +127,8 @@ static void find_where(struct line *line, const struct tierce__optimize *request
 }
 
 /* Lines that have it in the same places share one. */
-static void print_finding(FILE *file, const struct tierce__sweep *sweep, const struct line *lines,
-                          size_t count, int finding)
+static void print_finding(FILE *file, const struct tierce__sweep *sweep,
+                          const struct trust_line *lines, size_t count, int finding)
 {
     char label[TIERCE__OPTIMIZE_LABEL_BYTES];
     bool told = false;
@@ -162,7 +162,7 @@ void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize *req
         all |= trust->rows[i].findings;
     if (trust->rounds > 0)
         print_intervals(file, request, trust, sweep);
-    struct line *lines = all != 0 ? tierce__calloc(sweep->row_count, sizeof(*lines)) : NULL;
+    struct trust_line *lines = all != 0 ? tierce__calloc(sweep->row_count, sizeof(*lines)) : NULL;
     if (lines == NULL)
         return;
     size_t count = list_lines(lines, sweep);

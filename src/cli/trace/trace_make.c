@@ -13,7 +13,7 @@
 #include "optimizer/trace/formats/trace_write.h"
 
 /* A sample: the kept groups and requests, and the number of requests read. */
-struct sample {
+struct make_sample {
     struct tierce__intern *groups; /* sessions, or first blocks */
     uint32_t kept_groups;
     uint64_t requests, kept;
@@ -40,7 +40,7 @@ static uint64_t mix(uint64_t seed, uint64_t instance, uint64_t key)
 }
 
 /* Whether the group of a request is taken: 1 or 0; TIERCE_E_ARGUMENT if it has none. */
-static int is_taken(const struct tierce__trace_run *run, struct sample *sample,
+static int is_taken(const struct tierce__trace_run *run, struct make_sample *sample,
                     const struct tierce__trace_request *request)
 {
     uint64_t key = request->count > 0 ? request->blocks[0] : 0;
@@ -59,7 +59,7 @@ static int is_taken(const struct tierce__trace_run *run, struct sample *sample,
     return taken;
 }
 
-static void tell_sample(const struct tierce__trace_run *run, const struct sample *sample)
+static void tell_sample(const struct tierce__trace_run *run, const struct make_sample *sample)
 {
     fprintf(
         stderr,
@@ -90,7 +90,7 @@ static int fail_request(const struct tierce__trace_run *run, const struct tierce
 
 /* Writes the requests to stdout, of a sample those that it takes. */
 static int copy_requests(struct tierce__trace_run *run, struct tierce__trace *trace,
-                         struct tierce__trace_writer *writer, struct sample *sample)
+                         struct tierce__trace_writer *writer, struct make_sample *sample)
 {
     struct tierce__trace_request request;
     int rc;
@@ -119,7 +119,7 @@ static const char *same_format(const struct tierce__trace *trace)
     return "access";
 }
 
-static int make_trace(struct tierce__trace_run *run, struct sample *sample)
+static int make_trace(struct tierce__trace_run *run, struct make_sample *sample)
 {
     struct tierce__trace *trace;
     struct tierce__trace_writer *writer = NULL;
@@ -150,7 +150,7 @@ int tierce__trace_convert(struct tierce__trace_run *run)
 
 int tierce__trace_sample(struct tierce__trace_run *run)
 {
-    struct sample sample = {0};
+    struct make_sample sample = {0};
     if (tierce__intern_create(&sample.groups) < 0)
         return tierce__cli_fail("trace", "no memory");
     int status = make_trace(run, &sample);

@@ -8,12 +8,12 @@
 #include <string.h>
 
 /* The unread rest of a text. */
-struct reader {
+struct key_text_reader {
     const char *at;
     const char *end;
 };
 
-static bool take_literal(struct reader *in, const char *literal)
+static bool take_literal(struct key_text_reader *in, const char *literal)
 {
     size_t size = strlen(literal);
     if ((size_t)(in->end - in->at) < size || memcmp(in->at, literal, size) != 0)
@@ -23,7 +23,7 @@ static bool take_literal(struct reader *in, const char *literal)
 }
 
 /* One number of decimal digits, without sign or leading zeros, up to `max`. */
-static bool take_number(struct reader *in, uint32_t *out, uint32_t max)
+static bool take_number(struct key_text_reader *in, uint32_t *out, uint32_t max)
 {
     uint64_t value = 0;
     const char *start = in->at;
@@ -39,7 +39,7 @@ static bool take_number(struct reader *in, uint32_t *out, uint32_t max)
     return true;
 }
 
-static bool take_u16(struct reader *in, uint16_t *out)
+static bool take_u16(struct key_text_reader *in, uint16_t *out)
 {
     uint32_t value;
     if (!take_number(in, &value, UINT16_MAX))
@@ -53,7 +53,7 @@ static bool is_lower_hex(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
 }
 
-static bool take_hash(struct reader *in, uint8_t hash[TIERCE_HASH_BYTES])
+static bool take_hash(struct key_text_reader *in, uint8_t hash[TIERCE_HASH_BYTES])
 {
     size_t digits = 2 * TIERCE_HASH_BYTES;
     if ((size_t)(in->end - in->at) < digits)
@@ -91,7 +91,7 @@ int tierce__key_text_format(char text[TIERCE__KEY_TEXT_BYTES],
 int tierce__key_text_parse(uint8_t ns_digest[TIERCE_HASH_BYTES], struct tierce_shard *shard,
                            uint8_t hash[TIERCE_HASH_BYTES], const char *text, size_t size)
 {
-    struct reader in = {.at = text, .end = text + size};
+    struct key_text_reader in = {.at = text, .end = text + size};
     uint8_t ns[TIERCE_HASH_BYTES], chunk[TIERCE_HASH_BYTES];
     struct tierce_shard read = {0};
     bool ok = size < TIERCE__KEY_TEXT_BYTES && take_literal(&in, "tierce1:") &&

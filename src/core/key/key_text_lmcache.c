@@ -89,18 +89,18 @@ static bool parse_hash(struct tierce__lmcache_hash *hash, const char *text, size
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-struct part {
+struct lmcache_key_part {
     const char *text;
     size_t size;
 };
 
 /* Cuts the text before the next '@' off `rest`; after the last part rest->text is NULL. */
-static struct part take_part(struct part *rest)
+static struct lmcache_key_part take_part(struct lmcache_key_part *rest)
 {
     const char *at = rest->size > 0 ? memchr(rest->text, '@', rest->size) : NULL;
-    struct part part = *rest;
+    struct lmcache_key_part part = *rest;
     if (at == NULL) {
-        *rest = (struct part){0};
+        *rest = (struct lmcache_key_part){0};
         return part;
     }
     part.size = (size_t)(at - part.text);
@@ -109,7 +109,7 @@ static struct part take_part(struct part *rest)
     return part;
 }
 
-static bool all_digits(struct part part)
+static bool all_digits(struct lmcache_key_part part)
 {
     for (size_t i = 0; i < part.size; i++)
         if (part.text[i] < '0' || part.text[i] > '9')
@@ -118,7 +118,7 @@ static bool all_digits(struct part part)
 }
 
 /* Decimal without sign or leading zeros, up to INT32_MAX. */
-static bool parse_number(uint32_t *out, struct part part)
+static bool parse_number(uint32_t *out, struct lmcache_key_part part)
 {
     uint64_t value = 0;
     if (!all_digits(part) || part.size > 10 || (part.size > 1 && part.text[0] == '0'))
@@ -134,11 +134,11 @@ static bool parse_number(uint32_t *out, struct part part)
 /* Each tag is a name, '%' and a value, which may be empty and hold further '%'. */
 static bool tags_ok(const char *tags, size_t size)
 {
-    struct part rest = {.text = tags, .size = size};
+    struct lmcache_key_part rest = {.text = tags, .size = size};
     if (size == 0)
         return false;
     while (rest.text != NULL) {
-        struct part tag = take_part(&rest);
+        struct lmcache_key_part tag = take_part(&rest);
         const char *percent = tag.size > 0 ? memchr(tag.text, '%', tag.size) : NULL;
         if (percent == NULL || percent == tag.text)
             return false;
@@ -188,9 +188,10 @@ int tierce__lmcache_key_parse(struct tierce__lmcache_key *key, const char *text,
 {
     if (size == 0 || size > TIERCE__LMCACHE_KEY_MAX)
         return TIERCE_E_FORMAT;
-    struct part rest = {.text = text, .size = size};
-    struct part model = take_part(&rest), world = take_part(&rest), worker = take_part(&rest);
-    struct part hash = take_part(&rest), dtype = take_part(&rest);
+    struct lmcache_key_part rest = {.text = text, .size = size};
+    struct lmcache_key_part model = take_part(&rest), world = take_part(&rest),
+                            worker = take_part(&rest);
+    struct lmcache_key_part hash = take_part(&rest), dtype = take_part(&rest);
     struct tierce__lmcache_key read = {.model = model.text, .model_bytes = model.size, .layer = -1};
     read.dtype = dtype.size > 0 ? find_dtype(dtype.text, dtype.size) : NULL;
     if (read.dtype == NULL || !model_ok(model.text, model.size) ||
@@ -198,8 +199,8 @@ int tierce__lmcache_key_parse(struct tierce__lmcache_key *key, const char *text,
         !parse_hash(&read.hash, hash.text, hash.size))
         return TIERCE_E_FORMAT;
 
-    struct part after = rest;
-    struct part sixth = take_part(&after);
+    struct lmcache_key_part after = rest;
+    struct lmcache_key_part sixth = take_part(&after);
     if (all_digits(sixth)) {
         uint32_t layer;
         if (!parse_number(&layer, sixth))

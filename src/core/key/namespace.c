@@ -28,14 +28,14 @@ void tierce_free(void *ptr)
 /* ---- writing -------------------------------------------------------------------------------- */
 
 /* Bytes that grow until an allocation fails; then everything further is ignored. */
-struct text {
+struct namespace_text {
     char *bytes;
     size_t used;
     size_t room;
     bool failed;
 };
 
-static void add_bytes(struct text *text, const char *bytes, size_t size)
+static void add_bytes(struct namespace_text *text, const char *bytes, size_t size)
 {
     if (text->failed)
         return;
@@ -55,12 +55,12 @@ static void add_bytes(struct text *text, const char *bytes, size_t size)
     text->bytes[text->used] = '\0';
 }
 
-static void add_string(struct text *text, const char *string)
+static void add_string(struct namespace_text *text, const char *string)
 {
     add_bytes(text, string, strlen(string));
 }
 
-static void add_number(struct text *text, uint32_t number)
+static void add_number(struct namespace_text *text, uint32_t number)
 {
     char digits[16];
     int n = snprintf(digits, sizeof(digits), "%" PRIu32, number);
@@ -68,7 +68,7 @@ static void add_number(struct text *text, uint32_t number)
     add_bytes(text, digits, (size_t)n);
 }
 
-static void add_field(struct text *text, const char *name, const char *value)
+static void add_field(struct namespace_text *text, const char *name, const char *value)
 {
     add_string(text, name);
     add_string(text, "=");
@@ -76,7 +76,7 @@ static void add_field(struct text *text, const char *name, const char *value)
     add_string(text, "\n");
 }
 
-static void add_number_field(struct text *text, const char *name, uint32_t value)
+static void add_number_field(struct namespace_text *text, const char *name, uint32_t value)
 {
     add_string(text, name);
     add_string(text, "=");
@@ -85,7 +85,8 @@ static void add_number_field(struct text *text, const char *name, uint32_t value
 }
 
 /* Runs of equal layers as "BYTESxLAYERS", joined by commas: 80 equal layers are one run. */
-static void add_cell_bytes(struct text *text, const uint32_t *cell_bytes, uint32_t layer_count)
+static void add_cell_bytes(struct namespace_text *text, const uint32_t *cell_bytes,
+                           uint32_t layer_count)
 {
     add_string(text, "cell_bytes=");
     for (uint32_t i = 0; i < layer_count;) {
@@ -141,7 +142,7 @@ int tierce_namespace_text(char **text, const struct tierce_namespace *ns)
 {
     if (text == NULL || ns == NULL || !namespace_ok(ns))
         return TIERCE_E_ARGUMENT;
-    struct text made = {0};
+    struct namespace_text made = {0};
     add_field(&made, "tierce-namespace", "1");
     add_field(&made, "weights", ns->weights);
     add_field(&made, "model", ns->model);
@@ -168,7 +169,7 @@ void tierce_namespace_digest(uint8_t digest[TIERCE_HASH_BYTES], const char *text
 
 /* ---- comparing ------------------------------------------------------------------------------ */
 
-struct field {
+struct namespace_field {
     const char *name;
     const char *value;
 };
@@ -176,10 +177,10 @@ struct field {
 struct fields {
     char *copy; /* of the text, cut into NUL-terminated pieces */
     size_t count;
-    struct field items[FIELDS_MAX];
+    struct namespace_field items[FIELDS_MAX];
 };
 
-static const struct field *find_field(const struct fields *fields, const char *name)
+static const struct namespace_field *find_field(const struct fields *fields, const char *name)
 {
     for (size_t i = 0; i < fields->count; i++)
         if (strcmp(fields->items[i].name, name) == 0)
@@ -200,7 +201,7 @@ static int add_line(struct fields *fields, char *line)
     if (equals == NULL || fields->count == FIELDS_MAX)
         return TIERCE_E_FORMAT;
     *equals = '\0';
-    struct field field = {.name = line, .value = equals + 1};
+    struct namespace_field field = {.name = line, .value = equals + 1};
     if (!name_ok(field.name) || !tierce__text_is_plain(field.value, strlen(field.value)) ||
         find_field(fields, field.name) != NULL)
         return TIERCE_E_FORMAT;
@@ -233,8 +234,8 @@ static int split_text(struct fields *fields, const char *text)
     return 0;
 }
 
-static void report(tierce_namespace_diff_fn *fn, void *arg, const char *name, const struct field *a,
-                   const struct field *b)
+static void report(tierce_namespace_diff_fn *fn, void *arg, const char *name,
+                   const struct namespace_field *a, const struct namespace_field *b)
 {
     if (fn != NULL)
         fn(arg, name, a != NULL ? a->value : NULL, b != NULL ? b->value : NULL);
@@ -245,14 +246,14 @@ static int diff_fields(const struct fields *a, const struct fields *b, tierce_na
 {
     int differences = 0;
     for (size_t i = 0; i < a->count; i++) {
-        const struct field *field = &a->items[i], *other = find_field(b, field->name);
+        const struct namespace_field *field = &a->items[i], *other = find_field(b, field->name);
         if (other != NULL && strcmp(field->value, other->value) == 0)
             continue;
         report(fn, arg, field->name, field, other);
         differences++;
     }
     for (size_t i = 0; i < b->count; i++) {
-        const struct field *field = &b->items[i];
+        const struct namespace_field *field = &b->items[i];
         if (find_field(a, field->name) != NULL)
             continue;
         report(fn, arg, field->name, NULL, field);

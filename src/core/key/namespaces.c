@@ -14,15 +14,15 @@
 #define ENTRIES_FIRST  32u
 
 /* Lives at its address until the table ends, so that its bytes can be lent without a lock. */
-struct entry {
+struct namespace_entry {
     uint8_t digest[TIERCE_HASH_BYTES];
     char *text; /* set once */
 };
 
 struct tierce__namespaces {
     uint32_t magic;
-    struct tierce__lock lock; /* guards all below */
-    struct entry **entries;   /* by id; entry_count of entry_room are in use */
+    struct tierce__lock lock;         /* guards all below */
+    struct namespace_entry **entries; /* by id; entry_count of entry_room are in use */
     uint32_t entry_count;
     uint32_t entry_room;
     struct tierce__numbers ids; /* by digest */
@@ -72,7 +72,7 @@ static int grow_entries(struct tierce__namespaces *table)
     if (table->entry_count < table->entry_room)
         return 0;
     uint32_t room = table->entry_room > 0 ? 2 * table->entry_room : ENTRIES_FIRST;
-    struct entry **entries = tierce__realloc(table->entries, room * sizeof(*entries));
+    struct namespace_entry **entries = tierce__realloc(table->entries, room * sizeof(*entries));
     if (entries == NULL)
         return -ENOMEM;
     table->entries = entries;
@@ -88,7 +88,7 @@ static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest
         return TIERCE_E_LIMIT;
     if (tierce__numbers_reserve(&table->ids, table->entry_count + 1) < 0 || grow_entries(table) < 0)
         return -ENOMEM;
-    struct entry *entry = tierce__calloc(1, sizeof(*entry));
+    struct namespace_entry *entry = tierce__calloc(1, sizeof(*entry));
     if (entry == NULL)
         return -ENOMEM;
     memcpy(entry->digest, digest, TIERCE_HASH_BYTES);
@@ -141,7 +141,8 @@ uint32_t tierce__namespaces_count(struct tierce__namespaces *table)
     return count;
 }
 
-static const struct entry *entry_at_locked(const struct tierce__namespaces *table, uint32_t id)
+static const struct namespace_entry *entry_at_locked(const struct tierce__namespaces *table,
+                                                     uint32_t id)
 {
     tierce__lock_assert_held(&table->lock);
     TIERCE_ASSERT(id < table->entry_count);

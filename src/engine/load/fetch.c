@@ -8,7 +8,7 @@
 
 enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LATE };
 
-struct segment {
+struct fetch_segment {
     struct tierce__store_req req;
     struct tierce__fetch *fetch;
     /* Changed under the lock. HERE is also read without it, by those who then read the bytes:
@@ -36,7 +36,7 @@ struct tierce__fetch {
     uint64_t era; /* operate.h */
     bool spoiled; /* a cell is wrong, or may be: it is not promoted */
     uint32_t segment_count;
-    struct segment segments[];
+    struct fetch_segment segments[];
 };
 
 /* ---- life ---- */
@@ -242,7 +242,7 @@ static uint64_t latest_deadline(const struct tierce__fetch *fetch)
 
 /* Whether the caller must submit the segment: it was not requested yet, or its request was late and
  * a waiter has a later deadline. Under the lock. */
-static bool claim(struct tierce__fetch *fetch, struct segment *segment)
+static bool claim(struct tierce__fetch *fetch, struct fetch_segment *segment)
 {
     uint64_t deadline_ns = latest_deadline(fetch);
     TIERCE_DASSERT(segment->fetch == fetch);
@@ -307,9 +307,9 @@ static void tell(struct tierce__list *told, int status)
     }
 }
 
-static void submit(struct segment *segment);
+static void submit(struct fetch_segment *segment);
 
-static void answer(struct segment *segment, int status)
+static void answer(struct fetch_segment *segment, int status)
 {
     struct tierce__fetch *fetch = segment->fetch;
     struct tierce_engine *engine = fetch->engine;
@@ -348,12 +348,12 @@ static void answer(struct segment *segment, int status)
 
 static void segment_done(struct tierce__store_req *req)
 {
-    struct segment *segment = req->arg;
+    struct fetch_segment *segment = req->arg;
     tierce__storage_note(segment->fetch->engine, segment->fetch->level, req);
     answer(segment, req->status);
 }
 
-static void submit(struct segment *segment)
+static void submit(struct fetch_segment *segment)
 {
     struct tierce__fetch *fetch = segment->fetch;
     if (!tierce__storage_submit(fetch->engine, fetch->level, &segment->req))
@@ -416,7 +416,7 @@ void tierce__fetch_read_all(struct tierce__fetch_waiter *waiter, tierce__fetch_s
     tell(&told, outcome);
 }
 
-static bool is_here(const struct tierce__fetch *fetch, const struct segment *segment)
+static bool is_here(const struct tierce__fetch *fetch, const struct fetch_segment *segment)
 {
     return atomic_load_explicit(&segment->state, memory_order_acquire) == SEGMENT_HERE &&
            atomic_load_explicit(&fetch->status, memory_order_relaxed) == 0;
@@ -426,7 +426,7 @@ bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t index)
 {
     struct tierce__fetch *fetch = waiter->fetch;
     TIERCE_ASSERT(index < fetch->segment_count);
-    struct segment *segment = &fetch->segments[index];
+    struct fetch_segment *segment = &fetch->segments[index];
     if (is_here(fetch, segment))
         return true;
     tierce__fetch_ask(waiter, index);

@@ -23,7 +23,7 @@
 #define AHEAD_BYTES  (32u << 20)
 #define AHEAD_LAYERS 2u
 
-struct chunk {
+struct loan_chunk {
     uint32_t level; /* 0: leased in memory; else where it is read from */
     bool waits;     /* there was no memory for it at begin */
     bool spoiled;   /* a cell did not verify */
@@ -44,7 +44,7 @@ struct own_loan {
     bool passes;           /* counted in engine->passing */
     size_t from_block, block_count;
     struct tierce__buf **bufs; /* [count] NULL: the chunk has failed, waits or is through */
-    struct chunk *chunks;      /* [count]; base.lent, bufs and chunks are one allocation */
+    struct loan_chunk *chunks; /* [count]; base.lent, bufs and chunks are one allocation */
     struct tierce__fetch_waiter
         *waiters;        /* [count] of what is read, or NULL as long as nothing is */
     uint8_t *own_hashes; /* base.hashes, or NULL: they are the chain's */
@@ -257,7 +257,7 @@ static void pass_pinned(const struct tierce__session *session, size_t *next,
 /* From its level; with a lease, that is memory. */
 static void join_fetch(struct own_loan *loan, size_t i)
 {
-    struct chunk *chunk = &loan->chunks[i];
+    struct loan_chunk *chunk = &loan->chunks[i];
     TIERCE_DASSERT(chunk->level > 0 && chunk->level < loan->engine->level_count);
     struct tierce__storage_chunk record;
     if (loan->waiters == NULL)
@@ -283,7 +283,7 @@ static void join_fetch(struct own_loan *loan, size_t i)
  * release. */
 static void put_off(struct own_loan *loan, size_t i)
 {
-    struct chunk *chunk = &loan->chunks[i];
+    struct loan_chunk *chunk = &loan->chunks[i];
     chunk->waits = chunk->level < loan->engine->level_count;
     loan->base.is_too_large |= chunk->waits;
     if (!chunk->waits)
@@ -380,7 +380,7 @@ static void place_chunks(struct own_loan *loan, size_t count, struct tierce__ses
          * certain to be available. */
         (void)use_sibling(loan, last, session, 0, loan->base.lent[last].to);
     for (size_t i = 0; i < count; i++) {
-        struct chunk *chunk = &loan->chunks[i];
+        struct loan_chunk *chunk = &loan->chunks[i];
         show(loan, i);
         if (loan->bufs[i] != NULL)
             continue;
@@ -426,7 +426,7 @@ static int copy_sequence(struct own_loan *loan, const struct tierce__loan_what *
     if (loan->base.lent == NULL)
         return -ENOMEM;
     loan->bufs = (struct tierce__buf **)(void *)(loan->base.lent + count);
-    loan->chunks = (struct chunk *)(void *)(loan->bufs + count);
+    loan->chunks = (struct loan_chunk *)(void *)(loan->bufs + count);
     memcpy(loan->base.root, tierce_chain_root_hash(what->chain), TIERCE_HASH_BYTES);
     if (blocks == 0)
         return 0;
@@ -664,7 +664,7 @@ static bool take_memory(struct own_loan *loan, size_t i)
     TIERCE_DASSERT(i < last);
     join_fetch(loan, i);
     while (loan->bufs[i] == NULL && --last > i) {
-        struct chunk *other = &loan->chunks[last];
+        struct loan_chunk *other = &loan->chunks[last];
         if (loan->bufs[last] == NULL)
             continue;
         let_go(loan, last);

@@ -26,7 +26,7 @@
 /* Late answers in a row after which nothing new is asked for as long as RETRY_MS. */
 #define LATE_MAX 3u
 
-struct tierce__connection {
+struct tierce__node_connection {
     struct tierce__list node; /* under CLIENT, while it is unused */
     int fd;
     enum tierce__native_op late; /* 0, or the request that it has not answered in time */
@@ -36,11 +36,11 @@ struct tierce__connection {
     size_t body_room;
 };
 
-struct tierce__peer {
-    struct tierce__client *client;
+struct tierce__node_session {
+    struct tierce__node_client *client;
     uint64_t number;
     struct tierce__native_welcome welcome;
-    struct tierce__connection *first; /* asked nothing */
+    struct tierce__node_connection *first; /* asked nothing */
     uint8_t *memory;
 
     /* Under CLIENT. */
@@ -54,14 +54,14 @@ struct tierce__peer {
     uint64_t quiet_until_ns;
 };
 
-struct tierce__client {
+struct tierce__node_client {
     struct tierce_engine *engine;
     char *path;
     char *user; /* user whose node is accepted besides this user's and root's, or "" */
     char *engine_name;
     struct tierce__lock lock; /* CLIENT */
     struct tierce__cond changed;
-    struct tierce__peer *peer; /* or NULL; holds a reference */
+    struct tierce__node_session *peer; /* or NULL; holds a reference */
     bool connecting;
     bool warned; /* that it is not there, since it was last */
     bool missed; /* the node was lost or not found: its return is logged */
@@ -70,7 +70,7 @@ struct tierce__client {
 
 /* ---- connections ---- */
 
-static void close_connection(struct tierce__connection *c)
+static void close_connection(struct tierce__node_connection *c)
 {
     if (c == NULL)
         return;
@@ -81,7 +81,7 @@ static void close_connection(struct tierce__connection *c)
     tierce__free(c);
 }
 
-static int make_room(struct tierce__connection *c, size_t bytes)
+static int make_room(struct tierce__node_connection *c, size_t bytes)
 {
     if (bytes <= c->body_room)
         return 0;
@@ -94,7 +94,7 @@ static int make_room(struct tierce__connection *c, size_t bytes)
     return 0;
 }
 
-static void cut(struct tierce__connection *c)
+static void cut(struct tierce__node_connection *c)
 {
     TIERCE_DASSERT(c->fd >= 0);
     tierce__client_disconnect(c->fd);
@@ -102,7 +102,7 @@ static void cut(struct tierce__connection *c)
 }
 
 /* Passed as of tierce__client_receive. Returns the status. */
-static int hear(struct tierce__connection *c, enum tierce__native_op op,
+static int hear(struct tierce__node_connection *c, enum tierce__native_op op,
                 union tierce__native_answer *answer, int *passed, uint64_t deadline_ns)
 {
     TIERCE_DASSERT(c->fd >= 0 && c->late == 0);
@@ -135,7 +135,7 @@ static enum tierce__native_op end_of(enum tierce__native_op op)
 
 /* Sends a request and receives its answer. If a request that begins an operation is not answered in
  * time, the connection is `late`: the operation must be ended. */
-static int exchange(struct tierce__connection *c, enum tierce__native_op op,
+static int exchange(struct tierce__node_connection *c, enum tierce__native_op op,
                     const union tierce__native_request *question,
                     union tierce__native_answer *answer, int *passed, uint64_t deadline_ns)
 {
@@ -164,11 +164,12 @@ static int exchange(struct tierce__connection *c, enum tierce__native_op op,
 }
 
 /* A connection that has said HELLO as `id`. */
-static int connect_as(struct tierce__connection **out, const struct tierce__client *client,
+static int connect_as(struct tierce__node_connection **out,
+                      const struct tierce__node_client *client,
                       const uint8_t id[TIERCE__NATIVE_ID_BYTES],
                       struct tierce__native_welcome *welcome, int *passed, uint64_t deadline_ns)
 {
-    struct tierce__connection *c = tierce__calloc(1, sizeof(*c));
+    struct tierce__node_connection *c = tierce__calloc(1, sizeof(*c));
     if (c == NULL)
         return -ENOMEM;
     tierce__list_init(&c->node);
@@ -215,12 +216,12 @@ static int map_pool(uint8_t **out, int fd, uint64_t bytes)
     return 0;
 }
 
-static void free_peer(struct tierce__peer *peer)
+static void free_peer(struct tierce__node_session *peer)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &peer->idle)
-        close_connection(TIERCE__CONTAINER_OF(it, struct tierce__connection, node));
+        close_connection(TIERCE__CONTAINER_OF(it, struct tierce__node_connection, node));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &peer->late_ones)
-        close_connection(TIERCE__CONTAINER_OF(it, struct tierce__connection, node));
+        close_connection(TIERCE__CONTAINER_OF(it, struct tierce__node_connection, node));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &peer->owed)
         tierce__free(TIERCE__CONTAINER_OF(it, struct tierce__owed, node));
     if (peer->memory != NULL)
@@ -229,11 +230,12 @@ static void free_peer(struct tierce__peer *peer)
     tierce__free(peer);
 }
 
-static int make_peer(struct tierce__peer **out, struct tierce__client *client, uint64_t deadline_ns)
+static int make_peer(struct tierce__node_session **out, struct tierce__node_client *client,
+                     uint64_t deadline_ns)
 {
     static _Atomic uint64_t made;
     static const uint8_t nobody[TIERCE__NATIVE_ID_BYTES];
-    struct tierce__peer *peer = tierce__calloc(1, sizeof(*peer));
+    struct tierce__node_session *peer = tierce__calloc(1, sizeof(*peer));
     if (peer == NULL)
         return -ENOMEM;
     peer->client = client;
@@ -256,7 +258,7 @@ static int make_peer(struct tierce__peer **out, struct tierce__client *client, u
     return 0;
 }
 
-struct tierce__peer *tierce__peer_acquire(struct tierce__peer *peer)
+struct tierce__node_session *tierce__peer_acquire(struct tierce__node_session *peer)
 {
     tierce__lock_take(&peer->client->lock);
     TIERCE_DASSERT(peer->refs > 0);
@@ -265,7 +267,7 @@ struct tierce__peer *tierce__peer_acquire(struct tierce__peer *peer)
     return peer;
 }
 
-void tierce__peer_release(struct tierce__peer *peer)
+void tierce__peer_release(struct tierce__node_session *peer)
 {
     if (peer == NULL)
         return;
@@ -277,26 +279,27 @@ void tierce__peer_release(struct tierce__peer *peer)
         free_peer(peer);
 }
 
-uint32_t tierce__peer_store_ms(const struct tierce__peer *peer)
+uint32_t tierce__peer_store_ms(const struct tierce__node_session *peer)
 {
     return peer->welcome.store_ms;
 }
 
-uint64_t tierce__peer_number(const struct tierce__peer *peer)
+uint64_t tierce__peer_number(const struct tierce__node_session *peer)
 {
     return peer->number;
 }
 
-uint8_t *tierce__peer_memory(const struct tierce__peer *peer, uint64_t offset, uint64_t bytes)
+uint8_t *tierce__peer_memory(const struct tierce__node_session *peer, uint64_t offset,
+                             uint64_t bytes)
 {
     uint64_t all = peer->welcome.pool_bytes;
     return offset <= all && bytes <= all - offset ? peer->memory + offset : NULL;
 }
 
 /* The peer has closed our connections. Its users may continue with its memory. */
-static void lose_peer(struct tierce__peer *peer)
+static void lose_peer(struct tierce__node_session *peer)
 {
-    struct tierce__client *client = peer->client;
+    struct tierce__node_client *client = peer->client;
     tierce__lock_take(&client->lock);
     bool first = !peer->gone, current = client->peer == peer;
     peer->gone = true;
@@ -316,7 +319,7 @@ static void lose_peer(struct tierce__peer *peer)
 
 /* ---- the client ---- */
 
-static void free_client(struct tierce__client *client)
+static void free_client(struct tierce__node_client *client)
 {
     tierce__free(client->path);
     tierce__free(client->user);
@@ -324,10 +327,10 @@ static void free_client(struct tierce__client *client)
     tierce__free(client);
 }
 
-int tierce__client_open(struct tierce__client **out, struct tierce_engine *engine,
+int tierce__client_open(struct tierce__node_client **out, struct tierce_engine *engine,
                         const struct tierce_config *config)
 {
-    struct tierce__client *client = tierce__calloc(1, sizeof(*client));
+    struct tierce__node_client *client = tierce__calloc(1, sizeof(*client));
     if (client == NULL)
         return -ENOMEM;
     client->engine = engine;
@@ -344,7 +347,7 @@ int tierce__client_open(struct tierce__client **out, struct tierce_engine *engin
     return 0;
 }
 
-void tierce__client_close(struct tierce__client *client)
+void tierce__client_close(struct tierce__node_client *client)
 {
     if (client == NULL)
         return;
@@ -354,12 +357,12 @@ void tierce__client_close(struct tierce__client *client)
     free_client(client);
 }
 
-const char *tierce__client_engine_name(const struct tierce__client *client)
+const char *tierce__client_engine_name(const struct tierce__node_client *client)
 {
     return client->engine_name;
 }
 
-bool tierce__client_is_connected(struct tierce__client *client)
+bool tierce__client_is_connected(struct tierce__node_client *client)
 {
     tierce__lock_take(&client->lock);
     bool is = client->peer != NULL;
@@ -382,9 +385,10 @@ static const char *reason(int rc)
 }
 
 /* This thread connects; others see no node meanwhile. */
-static struct tierce__peer *connect_peer(struct tierce__client *client, uint64_t deadline_ns)
+static struct tierce__node_session *connect_peer(struct tierce__node_client *client,
+                                                 uint64_t deadline_ns)
 {
-    struct tierce__peer *peer = NULL;
+    struct tierce__node_session *peer = NULL;
     uint64_t soon_ns = tierce__deadline_in_ms(client->engine->settings.lookup_ms);
     int rc = make_peer(&peer, client, soon_ns < deadline_ns ? soon_ns : deadline_ns);
     tierce__lock_take(&client->lock);
@@ -411,10 +415,11 @@ static struct tierce__peer *connect_peer(struct tierce__client *client, uint64_t
     return peer;
 }
 
-struct tierce__peer *tierce__client_peer(struct tierce__client *client, uint64_t deadline_ns)
+struct tierce__node_session *tierce__client_peer(struct tierce__node_client *client,
+                                                 uint64_t deadline_ns)
 {
     tierce__lock_take(&client->lock);
-    struct tierce__peer *peer = client->peer;
+    struct tierce__node_session *peer = client->peer;
     if (peer != NULL)
         peer->refs++;
     bool mine = peer == NULL && !client->connecting && tierce__now_ns() >= client->retry_at_ns;
@@ -435,10 +440,10 @@ static bool begins(enum tierce__native_op op)
 }
 
 /* One that is idle, or (*out NULL) room for another. */
-static int take_connection(struct tierce__connection **out, struct tierce__peer *peer,
+static int take_connection(struct tierce__node_connection **out, struct tierce__node_session *peer,
                            bool is_begin, uint64_t deadline_ns)
 {
-    struct tierce__client *client = peer->client;
+    struct tierce__node_client *client = peer->client;
     int rc = 0;
     *out = NULL;
     tierce__lock_take(&client->lock);
@@ -450,7 +455,7 @@ static int take_connection(struct tierce__connection **out, struct tierce__peer 
     if (peer->gone || (is_begin && tierce__now_ns() < peer->quiet_until_ns))
         rc = TIERCE_E_DOWN;
     if (rc == 0 && !tierce__list_empty(&peer->idle)) {
-        *out = TIERCE__CONTAINER_OF(peer->idle.next, struct tierce__connection, node);
+        *out = TIERCE__CONTAINER_OF(peer->idle.next, struct tierce__node_connection, node);
         tierce__list_remove(&(*out)->node);
     } else if (rc == 0) {
         peer->connections++;
@@ -461,7 +466,7 @@ static int take_connection(struct tierce__connection **out, struct tierce__peer 
 }
 
 /* Ends a request: the next one may use the connection, unless it was closed. */
-static void return_connection(struct tierce__peer *peer, struct tierce__connection *c)
+static void return_connection(struct tierce__node_session *peer, struct tierce__node_connection *c)
 {
     bool open = c != NULL && c->fd >= 0;
     tierce__lock_take(&peer->client->lock);
@@ -481,7 +486,7 @@ static void return_connection(struct tierce__peer *peer, struct tierce__connecti
 }
 
 /* Updates the peer's state from the result of a request. */
-static void note(struct tierce__peer *peer, int rc)
+static void note(struct tierce__node_session *peer, int rc)
 {
     tierce__lock_take(&peer->client->lock);
     if (rc == TIERCE_E_DEADLINE) {
@@ -496,7 +501,7 @@ static void note(struct tierce__peer *peer, int rc)
 }
 
 /* [transfer] owed. */
-static void owe(struct tierce__peer *peer, struct tierce__owed *owed)
+static void owe(struct tierce__node_session *peer, struct tierce__owed *owed)
 {
     tierce__lock_take(&peer->client->lock);
     bool gone = peer->gone; /* it has ended everything itself */
@@ -507,7 +512,7 @@ static void owe(struct tierce__peer *peer, struct tierce__owed *owed)
         tierce__free(owed);
 }
 
-static struct tierce__owed *take_owed(struct tierce__peer *peer)
+static struct tierce__owed *take_owed(struct tierce__node_session *peer)
 {
     struct tierce__owed *owed = NULL;
     tierce__lock_take(&peer->client->lock);
@@ -520,7 +525,8 @@ static struct tierce__owed *take_owed(struct tierce__peer *peer)
 }
 
 /* Ends operations whose end could not be sent earlier. */
-static int pay(struct tierce__peer *peer, struct tierce__connection *c, uint64_t deadline_ns)
+static int pay(struct tierce__node_session *peer, struct tierce__node_connection *c,
+               uint64_t deadline_ns)
 {
     struct tierce__owed *owed = take_owed(peer);
     union tierce__native_answer answer;
@@ -538,12 +544,12 @@ static int pay(struct tierce__peer *peer, struct tierce__connection *c, uint64_t
 /* Reads a late answer from a connection, if it has arrived, and ends the operation that it began. A
  * connection without an answer is closed in the end: the node ends operations whose answer it
  * cannot send. */
-static void settle_late(struct tierce__peer *peer, uint64_t deadline_ns)
+static void settle_late(struct tierce__node_session *peer, uint64_t deadline_ns)
 {
-    struct tierce__connection *c = NULL;
+    struct tierce__node_connection *c = NULL;
     tierce__lock_take(&peer->client->lock);
     if (!tierce__list_empty(&peer->late_ones)) {
-        c = TIERCE__CONTAINER_OF(peer->late_ones.next, struct tierce__connection, node);
+        c = TIERCE__CONTAINER_OF(peer->late_ones.next, struct tierce__node_connection, node);
         tierce__list_remove(&c->node);
     }
     tierce__lock_drop(&peer->client->lock);
@@ -570,11 +576,11 @@ static void settle_late(struct tierce__peer *peer, uint64_t deadline_ns)
     return_connection(peer, c);
 }
 
-int tierce__peer_ask(struct tierce__asking *asking, struct tierce__peer *peer,
+int tierce__peer_ask(struct tierce__asking *asking, struct tierce__node_session *peer,
                      enum tierce__native_op op, const union tierce__native_request *question,
                      uint64_t deadline_ns)
 {
-    struct tierce__connection *c;
+    struct tierce__node_connection *c;
     *asking = (struct tierce__asking){.peer = peer};
     settle_late(peer, deadline_ns);
     int rc = take_connection(&c, peer, begins(op), deadline_ns);
@@ -608,7 +614,7 @@ void tierce__peer_done(struct tierce__asking *asking)
     asking->connection = NULL;
 }
 
-int tierce__peer_tell(struct tierce__peer *peer, enum tierce__native_op op,
+int tierce__peer_tell(struct tierce__node_session *peer, enum tierce__native_op op,
                       const union tierce__native_request *question, uint64_t deadline_ns)
 {
     struct tierce__asking asking;
@@ -618,7 +624,7 @@ int tierce__peer_tell(struct tierce__peer *peer, enum tierce__native_op op,
     return rc;
 }
 
-uint64_t tierce__peer_end(struct tierce__peer *peer, struct tierce__owed *owed,
+uint64_t tierce__peer_end(struct tierce__node_session *peer, struct tierce__owed *owed,
                           const union tierce__native_request *question)
 {
     struct tierce__asking asking;

@@ -12,7 +12,7 @@
  * mapping of the node's pool, and the objects that the node knows. The requests are in client_ask.c
  * and client_transfer.c.
  *
- *     struct tierce__peer *peer = tierce__client_peer(engine->client);   // NULL: a miss
+ *     struct tierce__node_session *peer = tierce__client_peer(engine->client);   // NULL: a miss
  *     struct tierce__asking asking;
  *     rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_LOOKUP, &question, deadline_ns);
  *     ... asking.answer ...
@@ -32,42 +32,45 @@
  * Locks: CLIENT, under which nothing waits. Thread: any.
  */
 
-struct tierce__client;
-struct tierce__peer;
+struct tierce__node_client;
+struct tierce__node_session;
 
 /* The client of node.socket. [borrow until close] engine. Errors: -ENOMEM. Connects to nothing. */
-TIERCE_MUSTUSE int tierce__client_open(struct tierce__client **out, struct tierce_engine *engine,
+TIERCE_MUSTUSE int tierce__client_open(struct tierce__node_client **out,
+                                       struct tierce_engine *engine,
                                        const struct tierce_config *config);
 
 /* The name of the inference engine that this process is of, or "". [borrow until close] */
-const char *tierce__client_engine_name(const struct tierce__client *client);
+const char *tierce__client_engine_name(const struct tierce__node_client *client);
 
 /* No peer may be in use. NULL is accepted. */
-void tierce__client_close(struct tierce__client *client);
+void tierce__client_close(struct tierce__node_client *client);
 
 /* The node, with a reference, or NULL where there is none now. Connects if it is time to, which
  * waits until the deadline at most, and no longer than timeout.lookup: others see no node
  * meanwhile. */
-struct tierce__peer *tierce__client_peer(struct tierce__client *client, uint64_t deadline_ns);
+struct tierce__node_session *tierce__client_peer(struct tierce__node_client *client,
+                                                 uint64_t deadline_ns);
 
 /* A reference more; NULL is accepted by release. */
-struct tierce__peer *tierce__peer_acquire(struct tierce__peer *peer);
-void tierce__peer_release(struct tierce__peer *peer);
+struct tierce__node_session *tierce__peer_acquire(struct tierce__node_session *peer);
+void tierce__peer_release(struct tierce__node_session *peer);
 
 /* How long its stores wait for memory. */
-uint32_t tierce__peer_store_ms(const struct tierce__peer *peer);
+uint32_t tierce__peer_store_ms(const struct tierce__node_session *peer);
 
 /* A number for every peer of the process, not 0. */
-uint64_t tierce__peer_number(const struct tierce__peer *peer);
+uint64_t tierce__peer_number(const struct tierce__node_session *peer);
 
 /* Memory of the pool, or NULL if it is not all inside. */
-uint8_t *tierce__peer_memory(const struct tierce__peer *peer, uint64_t offset, uint64_t bytes);
+uint8_t *tierce__peer_memory(const struct tierce__node_session *peer, uint64_t offset,
+                             uint64_t bytes);
 
 /* An answered request. The answer borrows memory of a connection, which is reserved for this caller
  * until done. */
 struct tierce__asking {
-    struct tierce__peer *peer;
-    struct tierce__connection *connection; /* NULL: nothing to release */
+    struct tierce__node_session *peer;
+    struct tierce__node_connection *connection; /* NULL: nothing to release */
     union tierce__native_answer answer;
 };
 
@@ -78,14 +81,14 @@ struct tierce__asking {
  * TIERCE_E_DOWN (the node is gone, or has not answered recently: requests that begin an operation
  * are then not sent), -ENOMEM. *asking needs `done` only after 0.
  */
-TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking, struct tierce__peer *peer,
-                                    enum tierce__native_op op,
+TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking,
+                                    struct tierce__node_session *peer, enum tierce__native_op op,
                                     const union tierce__native_request *question,
                                     uint64_t deadline_ns);
 void tierce__peer_done(struct tierce__asking *asking);
 
 /* Sends a request whose answer has no content. */
-int tierce__peer_tell(struct tierce__peer *peer, enum tierce__native_op op,
+int tierce__peer_tell(struct tierce__node_session *peer, enum tierce__native_op op,
                       const union tierce__native_request *question, uint64_t deadline_ns);
 
 /*
@@ -101,7 +104,7 @@ struct tierce__owed {
 
 /* [transfer] owed. If it can be sent now, it has the rows of `question`. Returns the count of the
  * answer to the end of a store, else 0. */
-uint64_t tierce__peer_end(struct tierce__peer *peer, struct tierce__owed *owed,
+uint64_t tierce__peer_end(struct tierce__node_session *peer, struct tierce__owed *owed,
                           const union tierce__native_request *question);
 
 /* ---- client_ask.c: counterparts of the calls of the same names in include/tierce ----------- */
@@ -115,13 +118,14 @@ void tierce__client_view_close(struct tierce_view *view);
 
 /* The peer, and the view's number there; NULL: there is none, or it does not take the view, or the
  * deadline is over. */
-struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number,
-                                              uint64_t deadline_ns);
+struct tierce__node_session *tierce__client_view_peer(const struct tierce_view *view,
+                                                      uint64_t *number, uint64_t deadline_ns);
 
 /* Sends a request whose `slot` is filled with the blocks of the chain that the peer lacks;
  * afterwards the peer has the whole chain. */
 TIERCE_MUSTUSE int tierce__client_ask_chain(struct tierce__asking *asking,
-                                            struct tierce__peer *peer, enum tierce__native_op op,
+                                            struct tierce__node_session *peer,
+                                            enum tierce__native_op op,
                                             union tierce__native_request *question,
                                             struct tierce__native_chain *slot,
                                             const struct tierce_chain *chain, uint64_t deadline_ns);
@@ -143,6 +147,6 @@ TIERCE_MUSTUSE int64_t tierce__client_clear(struct tierce_engine *engine, uint32
                                             const struct tierce_view *view);
 
 /* Whether the node is connected now: for the counters. */
-bool tierce__client_is_connected(struct tierce__client *client);
+bool tierce__client_is_connected(struct tierce__node_client *client);
 
 #endif

@@ -99,14 +99,14 @@ static void describe(union tierce__native_request *out, const struct tierce_view
                                      .engine = tierce__client_engine_name(view->engine->client)};
 }
 
-static void end_view(struct tierce__peer *peer, uint64_t number, uint64_t deadline_ns)
+static void end_view(struct tierce__node_session *peer, uint64_t number, uint64_t deadline_ns)
 {
     union tierce__native_request question = {.view_close = {number}};
     (void)tierce__peer_tell(peer, TIERCE__NATIVE_VIEW_CLOSE, &question, deadline_ns);
 }
 
 /* Opens the view at a peer: its number, or 0 if that rejects it; or an error. */
-static int64_t introduce(const struct tierce_view *view, struct tierce__peer *peer,
+static int64_t introduce(const struct tierce_view *view, struct tierce__node_session *peer,
                          uint64_t deadline_ns)
 {
     uint8_t *cells = tierce__alloc(4 * (size_t)view->full.geometry.layer_count);
@@ -130,11 +130,11 @@ static int64_t introduce(const struct tierce_view *view, struct tierce__peer *pe
     return 0;
 }
 
-struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number,
-                                              uint64_t deadline_ns)
+struct tierce__node_session *tierce__client_view_peer(const struct tierce_view *view,
+                                                      uint64_t *number, uint64_t deadline_ns)
 {
     struct tierce__client_view *v = view->remote;
-    struct tierce__peer *peer = tierce__client_peer(view->engine->client, deadline_ns);
+    struct tierce__node_session *peer = tierce__client_peer(view->engine->client, deadline_ns);
     if (peer == NULL)
         return NULL;
     uint64_t who = tierce__peer_number(peer);
@@ -170,7 +170,7 @@ void tierce__client_view_close(struct tierce_view *view)
         return;
     if (v->number != 0 && tierce__client_is_connected(view->engine->client)) {
         uint64_t deadline_ns = soon(view);
-        struct tierce__peer *peer = tierce__client_peer(view->engine->client, deadline_ns);
+        struct tierce__node_session *peer = tierce__client_peer(view->engine->client, deadline_ns);
         if (peer != NULL && tierce__peer_number(peer) == v->peer)
             end_view(peer, v->number, deadline_ns);
         tierce__peer_release(peer);
@@ -192,7 +192,8 @@ int tierce__client_miss(const struct tierce_view *view, int status)
 /* ---- chains ---- */
 
 /* The part of a chain that the peer lacks. `again`: the peer has lost the blocks that it had. */
-static void describe_chain(struct tierce__native_chain *out, const struct tierce__peer *peer,
+static void describe_chain(struct tierce__native_chain *out,
+                           const struct tierce__node_session *peer,
                            const struct tierce_chain *chain, bool again)
 {
     struct tierce__chain_told *told = tierce__chain_told(chain);
@@ -210,14 +211,14 @@ static void describe_chain(struct tierce__native_chain *out, const struct tierce
            TIERCE_HASH_BYTES);
 }
 
-static void note_told(const struct tierce__peer *peer, const struct tierce_chain *chain)
+static void note_told(const struct tierce__node_session *peer, const struct tierce_chain *chain)
 {
     struct tierce__chain_told *told = tierce__chain_told(chain);
     atomic_store(&told->blocks, tierce_chain_blocks(chain));
     atomic_store(&told->peer, tierce__peer_number(peer));
 }
 
-int tierce__client_ask_chain(struct tierce__asking *asking, struct tierce__peer *peer,
+int tierce__client_ask_chain(struct tierce__asking *asking, struct tierce__node_session *peer,
                              enum tierce__native_op op, union tierce__native_request *question,
                              struct tierce__native_chain *slot, const struct tierce_chain *chain,
                              uint64_t deadline_ns)
@@ -241,7 +242,7 @@ static int find(struct tierce_view *view, enum tierce__native_op op,
                 struct tierce_found *out)
 {
     uint64_t number, deadline_ns = soon(view);
-    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
+    struct tierce__node_session *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)
         return 0;
     union tierce__native_request question = {.lookup = *what};
@@ -331,7 +332,7 @@ static void tell(struct tierce_view *view, enum tierce__native_op op,
     if (!tierce__client_is_connected(view->engine->client))
         return; /* another node knows nothing of it */
     uint64_t deadline_ns = soon(view);
-    struct tierce__peer *peer = tierce__client_view_peer(view, view_slot, deadline_ns);
+    struct tierce__node_session *peer = tierce__client_view_peer(view, view_slot, deadline_ns);
     if (peer == NULL)
         return;
     int rc = tierce__peer_tell(peer, op, question, deadline_ns);
@@ -359,7 +360,7 @@ int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms)
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
     if (deadline_ns != TIERCE__DEADLINE_NEVER)
         deadline_ns += FLUSH_GRACE_NS;
-    struct tierce__peer *peer = tierce__client_peer(engine->client, deadline_ns);
+    struct tierce__node_session *peer = tierce__client_peer(engine->client, deadline_ns);
     if (peer == NULL)
         return TIERCE_E_DOWN;
     union tierce__native_request question = {.flush = {timeout_ms}};
@@ -373,7 +374,7 @@ int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
 {
     union tierce__native_request question = {.clear = {.tiers = tiers}};
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
-    struct tierce__peer *peer =
+    struct tierce__node_session *peer =
         view != NULL ? tierce__client_view_peer(view, &question.clear.view, deadline_ns)
                      : tierce__client_peer(engine->client, deadline_ns);
     if (peer == NULL)

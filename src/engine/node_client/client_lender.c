@@ -45,7 +45,7 @@ static int check_client(const struct tierce_config *config, char why[TIERCE_CONF
 static int meet_node(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    struct tierce__peer *peer =
+    struct tierce__node_session *peer =
         tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
     bool is_there = peer != NULL;
     tierce__peer_release(peer);

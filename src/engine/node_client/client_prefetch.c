@@ -19,7 +19,7 @@
 static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
 {
     uint64_t view, deadline_ns = tierce__deadline_in_ms(p->engine->settings.lookup_ms);
-    struct tierce__peer *peer = tierce__client_view_peer(p->view, &view, deadline_ns);
+    struct tierce__node_session *peer = tierce__client_view_peer(p->view, &view, deadline_ns);
     if (peer == NULL)
         return 0;
     const struct tierce_prefetch_opts *opts = &p->opts;

@@ -25,14 +25,14 @@ static uint64_t deadline_in(const struct tierce_view *view, uint64_t more_ms)
 
 /* How long a store may wait for memory: as the node says, but not for longer than this engine's
  * caller does. */
-static uint32_t store_ms(const struct tierce_view *view, const struct tierce__peer *peer)
+static uint32_t store_ms(const struct tierce_view *view, const struct tierce__node_session *peer)
 {
     uint32_t own = view->engine->settings.store_ms, its = tierce__peer_store_ms(peer);
     return own < its ? own : its;
 }
 
 struct tierce__client_store {
-    struct tierce__peer *peer;
+    struct tierce__node_session *peer;
     struct tierce__owed *owed; /* its end */
     uint64_t number;
     struct tierce__room rooms[];
@@ -64,9 +64,9 @@ static bool take_rooms(struct tierce__client_store *store, const struct tierce_v
 
 /* The space that the node has reserved. After a failure, the node was told to end the store.
  * Errors: -ENOMEM, TIERCE_E_FORMAT: it is not chunks of the sequence. */
-static int take_space(struct tierce__space *space, struct tierce_view *view,
-                      struct tierce__peer *peer, const struct tierce__native_reservation *given,
-                      uint64_t to_block)
+static int take_space(struct tierce__lender_space *space, struct tierce_view *view,
+                      struct tierce__node_session *peer,
+                      const struct tierce__native_reservation *given, uint64_t to_block)
 {
     size_t count = given->chunks.count;
     struct tierce__client_store *store =
@@ -87,7 +87,7 @@ static int take_space(struct tierce__space *space, struct tierce_view *view,
     owed->question.store_end = (struct tierce__native_store_end){.store = given->store};
     *store = (struct tierce__client_store){
         .peer = tierce__peer_acquire(peer), .owed = owed, .number = given->store};
-    *space = (struct tierce__space){.rooms = store->rooms, .count = count, .remote = store};
+    *space = (struct tierce__lender_space){.rooms = store->rooms, .count = count, .remote = store};
     if (!take_rooms(store, view, given)) {
         (void)tierce__client_store_end(space, false);
         return -ENOMEM;
@@ -99,14 +99,14 @@ static int take_space(struct tierce__space *space, struct tierce_view *view,
     return 0;
 }
 
-int tierce__client_store_begin(struct tierce__space *space, struct tierce_view *view,
+int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce_view *view,
                                const struct tierce_transfer_opts *opts)
 {
     uint64_t number, deadline_ns = deadline_in(view, 0);
     TIERCE_DASSERT(space->rooms == NULL);
     if (tierce__engine_mode(view->engine) != TIERCE_MODE_NORMAL)
         return 0;
-    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
+    struct tierce__node_session *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)
         return 0;
     union tierce__native_request question = {
@@ -128,7 +128,7 @@ int tierce__client_store_begin(struct tierce__space *space, struct tierce_view *
     return tierce__client_miss(view, rc);
 }
 
-int64_t tierce__client_store_end(struct tierce__space *space, bool complete)
+int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete)
 {
     struct tierce__client_store *store = space->remote;
     TIERCE_DASSERT(space->rooms == store->rooms);
@@ -137,17 +137,17 @@ int64_t tierce__client_store_end(struct tierce__space *space, bool complete)
     uint64_t blocks = tierce__peer_end(store->peer, store->owed, &question);
     tierce__peer_release(store->peer);
     tierce__free(store);
-    *space = (struct tierce__space){0};
+    *space = (struct tierce__lender_space){0};
     return complete && blocks <= INT64_MAX ? (int64_t)blocks : 0;
 }
 
 /* ---- loads ---- */
 
 struct client_load {
-    struct tierce__loan base;  /* over_ns: 0 until something is lent */
-    size_t block_count;        /* that are wanted */
-    struct tierce__peer *peer; /* NULL: there was no node; nothing is lent */
-    struct tierce__owed *owed; /* its pending end, if it has a peer; NULL: it was sent */
+    struct tierce__loan base;          /* over_ns: 0 until something is lent */
+    size_t block_count;                /* that are wanted */
+    struct tierce__node_session *peer; /* NULL: there was no node; nothing is lent */
+    struct tierce__owed *owed;         /* its pending end, if it has a peer; NULL: it was sent */
     uint64_t number;
     uint64_t deadline_ns;
     uint32_t ready;    /* layers below have come */
@@ -219,7 +219,7 @@ static int take_lent(struct client_load *load, const struct tierce__native_rows 
 }
 
 /* Memory for what is lent. From here on the load has a peer, which must receive its end. */
-static int take_loan(struct client_load *load, struct tierce__peer *peer,
+static int take_loan(struct client_load *load, struct tierce__node_session *peer,
                      const struct tierce__native_loan *loan)
 {
     uint32_t count = loan->chunks.count;
@@ -264,7 +264,7 @@ static int ask_loan(struct client_load *load, struct tierce_view *view,
                     const struct tierce_transfer_opts *opts)
 {
     uint64_t number, deadline_ns = deadline_in(view, 0);
-    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
+    struct tierce__node_session *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)
         return 0;
     load->owed = tierce__calloc(1, sizeof(*load->owed)); /* the end cannot fail for memory then */

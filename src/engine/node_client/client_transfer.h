@@ -12,9 +12,9 @@
  * Errors: TIERCE_E_ARGUMENT, -ENOMEM. Thread: a store and a load belong to one at a time.
  */
 
-int tierce__client_store_begin(struct tierce__space *space, struct tierce_view *view,
+int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce_view *view,
                                const struct tierce_transfer_opts *opts);
-int64_t tierce__client_store_end(struct tierce__space *space, bool complete);
+int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete);
 
 int tierce__client_load_begin(struct tierce__loan **out, struct tierce_view *view,
                               const struct tierce_transfer_opts *opts);

@@ -50,7 +50,7 @@ enum find_state {
     FIND_ANSWERED, /* before its call returned */
 };
 
-struct waiter {
+struct find_waiter {
     struct tierce__list node;
     struct tierce__objects *space;
     struct tierce__key key;
@@ -58,17 +58,17 @@ struct waiter {
     enum find_state state; /* under the lock of the names */
 };
 
-_Static_assert(sizeof(struct waiter) <= sizeof(((struct tierce__object_find *)0)->scratch),
+_Static_assert(sizeof(struct find_waiter) <= sizeof(((struct tierce__object_find *)0)->scratch),
                "a waiter fits into a find");
 
-static struct waiter *waiter_of(struct tierce__object_find *find)
+static struct find_waiter *waiter_of(struct tierce__object_find *find)
 {
-    return (struct waiter *)(void *)find->scratch;
+    return (struct find_waiter *)(void *)find->scratch;
 }
 
 static struct tierce__object_find *find_of(struct tierce__list *node)
 {
-    struct waiter *waiter = TIERCE__CONTAINER_OF(node, struct waiter, node);
+    struct find_waiter *waiter = TIERCE__CONTAINER_OF(node, struct find_waiter, node);
     return TIERCE__CONTAINER_OF(waiter, struct tierce__object_find, scratch);
 }
 
@@ -83,7 +83,7 @@ static void count_answer(struct tierce_engine *engine, int status)
 /* The find is its owner's again when this returns. */
 static void answer(struct tierce__object_find *find, int status, struct tierce__object *object)
 {
-    struct waiter *waiter = waiter_of(find);
+    struct find_waiter *waiter = waiter_of(find);
     struct tierce_engine *engine = waiter->space->engine;
     struct tierce__lock *lock = &engine->object_names.lock;
     find->status = status;
@@ -101,7 +101,7 @@ static void answer(struct tierce__object_find *find, int status, struct tierce__
 /* Opens a find's value from memory; NULL: it is not there, or there is no memory for a handle. */
 static struct tierce__object *open_from_memory(struct tierce__object_find *find)
 {
-    struct waiter *waiter = waiter_of(find);
+    struct find_waiter *waiter = waiter_of(find);
     struct tierce_engine *engine = waiter->space->engine;
     struct tierce__object_form form;
     struct tierce__object *small =
@@ -412,7 +412,7 @@ static void ask_levels(struct tierce__object_reading *r)
 static bool add_waiter(struct tierce__object_reading *fresh, struct tierce__object_find *find)
 {
     struct tierce__object_name *name = fresh->name;
-    struct waiter *waiter = waiter_of(find);
+    struct find_waiter *waiter = waiter_of(find);
     tierce__lock_take(&name->names->lock);
     struct tierce__object_reading *r = name->reading;
     bool joins = r != NULL && r->deadline_ns <= find->deadline_ns;
@@ -429,7 +429,7 @@ static bool add_waiter(struct tierce__object_reading *fresh, struct tierce__obje
 
 static void start(struct tierce__object_find *find)
 {
-    struct waiter *waiter = waiter_of(find);
+    struct find_waiter *waiter = waiter_of(find);
     struct tierce_engine *engine = waiter->space->engine;
     struct tierce__object_reading *r = tierce__calloc(1, sizeof(*r));
     struct tierce__object_name *name =
@@ -460,12 +460,12 @@ int tierce__object_find(struct tierce__objects *space, struct tierce__object_fin
 {
     TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
     struct tierce_engine *engine = space->engine;
-    struct waiter *waiter = waiter_of(find);
+    struct find_waiter *waiter = waiter_of(find);
     find->object = NULL;
     find->status = TIERCE_E_MISS;
     if (tierce__engine_inherited(engine) || tierce__engine_mode(engine) == TIERCE_MODE_BYPASS)
         return TIERCE_E_MISS;
-    *waiter = (struct waiter){
+    *waiter = (struct find_waiter){
         .space = space, .key = tierce__object_key(&space->space, find->name, find->name_bytes)};
     find->object = open_from_memory(find);
     if (find->object != NULL || engine->level_count == 1) {

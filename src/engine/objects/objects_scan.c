@@ -29,7 +29,7 @@
 #define STEP_COST   16u    /* of a look at small values that finds none, in places */
 
 /* Keys of a space among some places of a tier. */
-struct page {
+struct objects_page {
     uint32_t ns;
     size_t count;
     struct tierce__key keys[PAGE_PLACES];
@@ -37,14 +37,14 @@ struct page {
 
 static void note_key(void *arg, const struct tierce__tier_event *event)
 {
-    struct page *page = arg;
+    struct objects_page *page = arg;
     TIERCE_ASSERT(page->count < PAGE_PLACES);
     if (event->key->ns == page->ns)
         page->keys[page->count++] = *event->key;
 }
 
 /* False: the tier has no more. */
-static bool next_page(struct tierce__objects *space, struct page *page, size_t level,
+static bool next_page(struct tierce__objects *space, struct objects_page *page, size_t level,
                       uint32_t *place)
 {
     TIERCE_DASSERT(level < space->engine->level_count);
@@ -55,7 +55,8 @@ static bool next_page(struct tierce__objects *space, struct page *page, size_t l
 }
 
 /* Keys of a page that no faster level holds and that are not small values in memory. */
-static uint64_t count_new(struct tierce_engine *engine, const struct page *page, size_t level)
+static uint64_t count_new(struct tierce_engine *engine, const struct objects_page *page,
+                          size_t level)
 {
     struct tierce__unasked unasked;
     uint64_t count = 0;
@@ -70,7 +71,7 @@ uint64_t tierce__objects_count(struct tierce__objects *space)
 {
     TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
     struct tierce_engine *engine = space->engine;
-    struct page page;
+    struct objects_page page;
     if (tierce__engine_inherited(engine))
         return 0;
     uint64_t count = tierce__smalls_count(engine->smalls, &space->space.key);
@@ -98,7 +99,7 @@ _Static_assert(PLACE_BITS >= TIERCE__SMALLS_CURSOR_BITS, "and every page of smal
 _Static_assert(TIERCE__TIERS_MAX + 3 <= 1u << PASS_BITS, "every pass has a number");
 _Static_assert(PLACE_BITS + WALK_BITS + PASS_BITS <= 53, "a double holds a cursor");
 
-struct walk {
+struct objects_walk {
     struct tierce__objects *space;
     size_t level_count;
     size_t pass;     /* PASS_SMALLS; each level; memory again; small values again */
@@ -111,24 +112,24 @@ struct walk {
     void *arg;
 };
 
-static bool has_ended(const struct walk *walk)
+static bool has_ended(const struct objects_walk *walk)
 {
     return walk->pass >= walk->level_count + 3;
 }
 
-static bool is_of_smalls(const struct walk *walk)
+static bool is_of_smalls(const struct objects_walk *walk)
 {
     return walk->pass == PASS_SMALLS || walk->pass == walk->level_count + 2;
 }
 
 /* The state of a pass over a tier. */
-static size_t level_of(const struct walk *walk)
+static size_t level_of(const struct objects_walk *walk)
 {
     TIERCE_DASSERT(!is_of_smalls(walk) && !has_ended(walk));
     return walk->pass <= walk->level_count ? walk->pass - PASS_MEMORY : 0;
 }
 
-static void read_cursor(struct walk *walk, uint64_t cursor)
+static void read_cursor(struct objects_walk *walk, uint64_t cursor)
 {
     _Atomic uint64_t *walks = &walk->space->engine->object_walks;
     if (cursor == 0) {
@@ -143,7 +144,7 @@ static void read_cursor(struct walk *walk, uint64_t cursor)
         walk->place *= PAGE_PLACES;
 }
 
-static uint64_t write_cursor(const struct walk *walk)
+static uint64_t write_cursor(const struct objects_walk *walk)
 {
     uint64_t place = is_of_smalls(walk) ? walk->place : walk->place / PAGE_PLACES;
     TIERCE_DASSERT(place <= PLACE_MASK && walk->pass < 1u << PASS_BITS);
@@ -154,40 +155,41 @@ static uint64_t write_cursor(const struct walk *walk)
 /* ---- which pass reports it ------------------------------------------------------------------- */
 
 /* The state of a key in memory. */
-struct held {
+struct objects_held {
     bool is_there;
     bool is_before;   /* it was there before the walk began */
     bool is_becoming; /* becoming visible; certainly not for another pass */
     bool is_promoted; /* from a slower tier */
 };
 
-static struct held held_small(const struct walk *walk, struct tierce__small_coming coming)
+static struct objects_held held_small(const struct objects_walk *walk,
+                                      struct tierce__small_coming coming)
 {
     uint32_t age = ((uint32_t)walk->number - coming.since) & TIERCE__SMALL_SINCE_MASK;
-    return (struct held){.is_there = true,
-                         .is_before = age > 0 && age <= TIERCE__SMALL_SINCE_MASK / 2,
-                         .is_promoted = coming.is_promoted};
+    return (struct objects_held){.is_there = true,
+                                 .is_before = age > 0 && age <= TIERCE__SMALL_SINCE_MASK / 2,
+                                 .is_promoted = coming.is_promoted};
 }
 
 /* buf: the buffer in the memory tier, or NULL. */
-static struct held held_under(const struct walk *walk, const struct tierce__key *key,
-                              struct tierce__buf *buf)
+static struct objects_held held_under(const struct objects_walk *walk,
+                                      const struct tierce__key *key, struct tierce__buf *buf)
 {
     struct tierce__small_coming coming;
     if (buf != NULL) {
         uint64_t since = atomic_load(&buf->since);
-        return (struct held){.is_there = true,
-                             .is_before = since < walk->number,
-                             .is_becoming = since == 0,
-                             .is_promoted = buf->source != 0};
+        return (struct objects_held){.is_there = true,
+                                     .is_before = since < walk->number,
+                                     .is_becoming = since == 0,
+                                     .is_promoted = buf->source != 0};
     }
     if (tierce__smalls_has(walk->space->engine->smalls, key, &coming))
         return held_small(walk, coming);
-    return (struct held){0};
+    return (struct objects_held){0};
 }
 
 /* Remote tiers have no pass. */
-static bool slower_pass_told(const struct walk *walk, const struct tierce__key *key)
+static bool slower_pass_told(const struct objects_walk *walk, const struct tierce__key *key)
 {
     struct tierce_engine *engine = walk->space->engine;
     struct tierce__unasked unasked;
@@ -196,7 +198,8 @@ static bool slower_pass_told(const struct walk *walk, const struct tierce__key *
 }
 
 /* Whether this pass reports the value. */
-static bool is_turn(const struct walk *walk, const struct tierce__key *key, struct held held)
+static bool is_turn(const struct objects_walk *walk, const struct tierce__key *key,
+                    struct objects_held held)
 {
     if (walk->pass <= PASS_MEMORY)
         return held.is_before;
@@ -210,7 +213,7 @@ static bool is_turn(const struct walk *walk, const struct tierce__key *key, stru
 
 /* Reports one value. Returns 0, also if the value is gone or another pass reports it; or the error
  * of reading it. */
-static int tell(struct walk *walk, const struct tierce__key *key)
+static int tell(struct objects_walk *walk, const struct tierce__key *key)
 {
     struct tierce__objects *space = walk->space;
     struct tierce__object_form form;
@@ -234,9 +237,9 @@ static int tell(struct walk *walk, const struct tierce__key *key)
 }
 
 /* Reports values of a tier from the walk's place on and advances it; *more: the tier has more. */
-static int tell_page(struct walk *walk, bool *more)
+static int tell_page(struct objects_walk *walk, bool *more)
 {
-    struct page page;
+    struct objects_page page;
     uint32_t place = (uint32_t)walk->place;
     walk->looked += PAGE_PLACES;
     *more = next_page(walk->space, &page, level_of(walk), &place);
@@ -252,7 +255,7 @@ static int tell_page(struct walk *walk, bool *more)
 static void tell_small(void *arg, const struct tierce__object_what *what,
                        struct tierce__small_coming coming)
 {
-    struct walk *walk = arg;
+    struct objects_walk *walk = arg;
     walk->looked++;
     struct tierce__key key = tierce__object_key(&walk->space->space, what->name, what->name_bytes);
     if (!is_turn(walk, &key, held_small(walk, coming)))
@@ -264,7 +267,7 @@ static void tell_small(void *arg, const struct tierce__object_what *what,
     walk->told++;
 }
 
-static bool tell_smalls(struct walk *walk)
+static bool tell_smalls(struct objects_walk *walk)
 {
     walk->looked += STEP_COST;
     return tierce__smalls_scan(walk->space->engine->smalls, &walk->place, &walk->space->space.key,
@@ -276,11 +279,11 @@ int tierce__objects_scan(struct tierce__objects *space, uint64_t *cursor, uint32
 {
     TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
     struct tierce_engine *engine = space->engine;
-    struct walk walk = {.space = space,
-                        .level_count = engine->level_count,
-                        .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
-                        .each = each,
-                        .arg = arg};
+    struct objects_walk walk = {.space = space,
+                                .level_count = engine->level_count,
+                                .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                                .each = each,
+                                .arg = arg};
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
     read_cursor(&walk, *cursor);

@@ -44,7 +44,7 @@ struct tombstone {
     uint64_t number; /* of the record that added it: durable once `synced` is as large */
 };
 
-struct record {
+struct tombstone_record {
     enum kind kind;
     uint64_t store;
     struct tierce__key key;
@@ -59,7 +59,7 @@ struct tierce__tombstones {
     struct tierce__cond changed;
     struct tierce__map map;
     struct tierce__list order;
-    struct record *queue; /* records that are not written yet */
+    struct tombstone_record *queue; /* records that are not written yet */
     size_t queued, queue_room;
     uint64_t made,
         synced;   /* numbers of the last record queued, and of the last one on the device */
@@ -119,7 +119,7 @@ static void discard(struct tierce__tombstones *tombs, struct tombstone *tomb)
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 static void write_record(uint8_t *at, const struct tierce__tombstones *tombs,
-                         const struct record *record)
+                         const struct tombstone_record *record)
 {
     tierce__store_le32(at, record->kind);
     tierce__store_le64(at + 8, record->store);
@@ -134,7 +134,8 @@ static void write_record(uint8_t *at, const struct tierce__tombstones *tombs,
 
 /* `number`: of the page; first: of the first of its batch. */
 static void write_page(uint8_t *page, const struct tierce__tombstones *tombs,
-                       const struct record *records, size_t count, uint64_t number, uint64_t first)
+                       const struct tombstone_record *records, size_t count, uint64_t number,
+                       uint64_t first)
 {
     TIERCE_ASSERT(count >= 1 && count <= PAGE_RECORDS);
     memset(page, 0, PAGE);
@@ -150,7 +151,7 @@ static void write_page(uint8_t *page, const struct tierce__tombstones *tombs,
 
 /* Appends and syncs a batch; *pages advances on success. */
 static int write_batch(struct tierce__tombstones *tombs, struct tierce__vfs_file *file,
-                       uint64_t *pages, const struct record *records, size_t count)
+                       uint64_t *pages, const struct tombstone_record *records, size_t count)
 {
     size_t page_count = (count + PAGE_RECORDS - 1) / PAGE_RECORDS;
     TIERCE_ASSERT(page_count >= 1 && page_count <= BATCH_PAGES);
@@ -318,20 +319,22 @@ static int push(struct tierce__tombstones *tombs, enum kind kind, uint64_t store
     }
     if (tombs->queued == tombs->queue_room) {
         size_t room = tombs->queue_room > 0 ? 2 * tombs->queue_room : PAGE_RECORDS;
-        struct record *queue = tierce__realloc(tombs->queue, room * sizeof(*queue));
+        struct tombstone_record *queue = tierce__realloc(tombs->queue, room * sizeof(*queue));
         if (queue == NULL)
             return -ENOMEM;
         tombs->queue = queue;
         tombs->queue_room = room;
     }
-    tombs->queue[tombs->queued++] = (struct record){.kind = kind, .store = store, .key = *key};
+    tombs->queue[tombs->queued++] =
+        (struct tombstone_record){.kind = kind, .store = store, .key = *key};
     tombs->made++;
     TIERCE_DASSERT(tombs->queued <= tombs->queue_room && tombs->synced <= tombs->made);
     return 0;
 }
 
 /* Appends a batch, to a new file if there is none. */
-static int append(struct tierce__tombstones *tombs, const struct record *records, size_t count)
+static int append(struct tierce__tombstones *tombs, const struct tombstone_record *records,
+                  size_t count)
 {
     TIERCE_DASSERT(tombs->writing);
     struct tierce__vfs *vfs = tombs->vfs;
@@ -362,7 +365,7 @@ static int check_new_file(struct tierce__vfs *vfs)
 }
 
 /* A file with these records alone takes the place of the old one. */
-static int replace_file(struct tierce__tombstones *tombs, const struct record *records,
+static int replace_file(struct tierce__tombstones *tombs, const struct tombstone_record *records,
                         size_t count)
 {
     TIERCE_DASSERT(tombs->writing);
@@ -394,14 +397,14 @@ static int replace_file(struct tierce__tombstones *tombs, const struct record *r
 
 /* Under the lock: the records to write next, all tombstones for a new file; heap. NULL: no
  * memory. */
-static struct record *take_records(struct tierce__tombstones *tombs, size_t *count)
+static struct tombstone_record *take_records(struct tierce__tombstones *tombs, size_t *count)
 {
     tierce__lock_assert_held(&tombs->lock);
     size_t most = (size_t)BATCH_PAGES * PAGE_RECORDS, n = 0;
     *count = tombs->renew           ? (size_t)atomic_load(&tombs->count)
              : tombs->queued < most ? tombs->queued
                                     : most;
-    struct record *records = tierce__calloc(*count + 1, sizeof(*records));
+    struct tombstone_record *records = tierce__calloc(*count + 1, sizeof(*records));
     if (records == NULL)
         return NULL;
     if (!tombs->renew) {
@@ -410,7 +413,8 @@ static struct record *take_records(struct tierce__tombstones *tombs, size_t *cou
     }
     TIERCE__LIST_FOR_EACH (it, &tombs->order) {
         const struct tombstone *tomb = TIERCE__CONTAINER_OF(it, struct tombstone, order);
-        records[n++] = (struct record){.kind = ADDED, .store = tomb->store, .key = tomb->key};
+        records[n++] =
+            (struct tombstone_record){.kind = ADDED, .store = tomb->store, .key = tomb->key};
     }
     TIERCE_ASSERT(n == *count);
     return records;
@@ -423,7 +427,7 @@ static int write_some(struct tierce__tombstones *tombs)
     tierce__lock_assert_held(&tombs->lock);
     TIERCE_ASSERT(!tombs->writing && (tombs->renew || tombs->queued > 0));
     size_t count;
-    struct record *records = take_records(tombs, &count);
+    struct tombstone_record *records = take_records(tombs, &count);
     if (records == NULL)
         return -ENOMEM;
     size_t written = tombs->renew ? tombs->queued : count; /* the leading ones of the queue */

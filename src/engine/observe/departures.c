@@ -12,16 +12,16 @@
 
 #define WAYS 4u
 
-struct entry {
+struct departure {
     uint64_t spread;
     struct tierce__departure what; /* reason NONE: an empty place */
 };
 
-_Static_assert(sizeof(struct entry) == 16, "four entries are one cache line");
+_Static_assert(sizeof(struct departure) == 16, "four entries are one cache line");
 
 /* Newest first; empty entries come last. */
 struct set {
-    struct entry ways[WAYS];
+    struct departure ways[WAYS];
 };
 
 struct tierce__departures {
@@ -94,7 +94,7 @@ void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
         uint32_t newer = place < WAYS ? place : WAYS - 1;
         TIERCE_DASSERT(newer < WAYS);
         memmove(&set->ways[1], &set->ways[0], newer * sizeof(set->ways[0]));
-        set->ways[0] = (struct entry){.spread = spread, .what = *departure};
+        set->ways[0] = (struct departure){.spread = spread, .what = *departure};
     }
     tierce__lock_drop(&table->lock);
 }
@@ -109,7 +109,7 @@ void tierce__departures_forget(struct tierce__departures *table, uint64_t spread
     if (place < WAYS) {
         memmove(&set->ways[place], &set->ways[place + 1],
                 (WAYS - 1 - place) * sizeof(set->ways[0]));
-        set->ways[WAYS - 1] = (struct entry){0};
+        set->ways[WAYS - 1] = (struct departure){0};
     }
     tierce__lock_drop(&table->lock);
 }

@@ -20,7 +20,7 @@
 #define SCAN_PLACES 256u
 
 /* An event as the ring keeps it. */
-struct record {
+struct event_record {
     struct tierce__key key;
     uint64_t object_bytes;
     uint64_t token_start;
@@ -37,8 +37,9 @@ struct tierce__events {
     _Atomic uint32_t subscriber_count; /* relaxed where it is read: see tell */
     struct tierce__lock lock;          /* EVENTS: below */
     uint32_t ring_count;
-    struct record *ring; /* [ring_count], event n at n % ring_count; NULL before it is needed */
-    uint64_t next;       /* number of the next event */
+    struct event_record
+        *ring;     /* [ring_count], event n at n % ring_count; NULL before it is needed */
+    uint64_t next; /* number of the next event */
     struct tierce__list subscriptions;
 };
 
@@ -46,8 +47,8 @@ struct tierce_subscription {
     uint32_t magic;
     struct tierce_engine *engine;
     struct tierce_events_opts opts;
-    struct record *records;     /* [batch_max] */
-    struct tierce_event *batch; /* [batch_max] */
+    struct event_record *records; /* [batch_max] */
+    struct tierce_event *batch;   /* [batch_max] */
     pthread_t thread;
 
     /* EVENTS: */
@@ -91,16 +92,17 @@ uint64_t tierce__events_last(struct tierce__events *events)
     return last;
 }
 
-static void write_record(struct record *out, size_t level, const struct tierce__tier_event *event)
+static void write_record(struct event_record *out, size_t level,
+                         const struct tierce__tier_event *event)
 {
-    *out = (struct record){.key = *event->key,
-                           .object_bytes = event->object_bytes,
-                           .token_start = event->token_start,
-                           .block_count = event->block_count,
-                           .level = (uint8_t)level,
-                           .left = (uint8_t)event->left,
-                           .admitted = event->admitted,
-                           .has_parent = event->parent != NULL};
+    *out = (struct event_record){.key = *event->key,
+                                 .object_bytes = event->object_bytes,
+                                 .token_start = event->token_start,
+                                 .block_count = event->block_count,
+                                 .level = (uint8_t)level,
+                                 .left = (uint8_t)event->left,
+                                 .admitted = event->admitted,
+                                 .has_parent = event->parent != NULL};
     memcpy(out->first_block, event->first_block, sizeof(out->first_block));
     if (event->parent != NULL)
         memcpy(out->parent, event->parent, sizeof(out->parent));
@@ -142,7 +144,7 @@ void tierce__events_tell(struct tierce__events *events, size_t level,
 
 /* ---- records become events ------------------------------------------------------------------- */
 
-static struct tierce_event describe(struct tierce_engine *engine, const struct record *r,
+static struct tierce_event describe(struct tierce_engine *engine, const struct event_record *r,
                                     uint64_t sequence)
 {
     TIERCE_DASSERT(r->level < engine->level_count);
@@ -321,23 +323,23 @@ void tierce_events_unsubscribe(struct tierce_subscription *subscription)
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
-struct scan {
+struct event_scan {
     size_t level;
     uint32_t count;
-    struct record records[SCAN_PLACES];
+    struct event_record records[SCAN_PLACES];
     struct tierce_event events[SCAN_PLACES];
 };
 
 static void take_scanned(void *arg, const struct tierce__tier_event *event)
 {
-    struct scan *scan = arg;
+    struct event_scan *scan = arg;
     TIERCE_ASSERT(scan->count < SCAN_PLACES);
     if (tierce__smalls_is_page(event->key))
         return;
     write_record(&scan->records[scan->count++], scan->level, event);
 }
 
-static void scan_level(struct tierce_engine *engine, struct scan *scan, tierce_events_fn *fn,
+static void scan_level(struct tierce_engine *engine, struct event_scan *scan, tierce_events_fn *fn,
                        void *arg)
 {
     TIERCE_DASSERT(scan->level < engine->level_count);
@@ -365,7 +367,7 @@ int tierce_events_snapshot(struct tierce_subscription *subscription, uint64_t *s
     struct tierce_engine *engine = subscription->engine;
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    struct scan *scan = tierce__alloc(sizeof(*scan));
+    struct event_scan *scan = tierce__alloc(sizeof(*scan));
     if (scan == NULL)
         return -ENOMEM;
     *sequence = tierce__events_last(engine->events);

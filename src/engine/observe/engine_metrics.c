@@ -18,12 +18,12 @@
 
 /* ---- the numbers of the engine --------------------------------------------------------------- */
 
-struct row {
+struct metric_row {
     const char *name, *text;
     size_t offset; /* in struct tierce_engine_stats */
 };
 
-static const struct row rows[] = {
+static const struct metric_row rows[] = {
 #define TIERCE_STAT(name, text) {#name, text, offsetof(struct tierce_engine_stats, name)},
 #include <tierce/stats.def>
 #undef TIERCE_STAT
@@ -35,7 +35,7 @@ static bool ends_with(const char *name, const char *end)
     return n > e && strcmp(name + n - e, end) == 0;
 }
 
-static int64_t value_of(const struct tierce_engine_stats *stats, const struct row *row)
+static int64_t value_of(const struct tierce_engine_stats *stats, const struct metric_row *row)
 {
     TIERCE_DASSERT(row->offset + sizeof(int64_t) <= sizeof(*stats));
     int64_t value;

@@ -82,8 +82,8 @@ struct tierce_prefetch {
 
     /* For a client of a node: the fields above from `keys` to `waiter` are zero, and the result is
      * used without the lock. */
-    struct tierce__peer *peer; /* NULL: no node does it */
-    struct tierce__owed *owed; /* its end */
+    struct tierce__node_session *peer; /* NULL: no node does it */
+    struct tierce__owed *owed;         /* its end */
     char tier_names[TIERCE_PREFETCH_TIERS_MAX][16];
 };
 

@@ -22,7 +22,7 @@ static struct tierce__backfill *backfill_of(struct tierce_engine *engine)
 
 /* ---- one chunk ------------------------------------------------------------------------------- */
 
-struct run {
+struct backfill_run {
     struct tierce_engine *engine;
     size_t disk;       /* level */
     uint32_t remotes;  /* a bit for each level */
@@ -47,7 +47,7 @@ static void add(_Atomic uint64_t *counter, uint64_t by)
 /* Whether a store holds chunk `index`. A query answers for all chunks up to the first that the
  * store lacks, so its batch doubles while the store holds all of it. Returns a negative status if
  * the store could not be queried. */
-static int store_holds(struct run *run, size_t level, size_t index)
+static int store_holds(struct backfill_run *run, size_t level, size_t index)
 {
     struct tierce__unasked unasked;
     size_t left = run->count - index;
@@ -68,7 +68,7 @@ static int store_holds(struct run *run, size_t level, size_t index)
 }
 
 /* Finds the remote stores that lack a chunk. Returns false if a store could not be queried. */
-static bool find_lacking(struct run *run, size_t index, uint32_t *lacking)
+static bool find_lacking(struct backfill_run *run, size_t index, uint32_t *lacking)
 {
     *lacking = 0;
     for (size_t level = 0; level < run->engine->level_count; level++) {
@@ -88,8 +88,8 @@ static bool find_lacking(struct run *run, size_t index, uint32_t *lacking)
 
 /* Reads and verifies the chunk into a buffer, whose reference the caller gets; NULL with *status.
  */
-static struct tierce__buf *read_chunk(struct run *run, const struct tierce__storage_chunk *chunk,
-                                      int *status)
+static struct tierce__buf *read_chunk(struct backfill_run *run,
+                                      const struct tierce__storage_chunk *chunk, int *status)
 {
     struct tierce_engine *engine = run->engine;
     struct tierce__chunk_info info;
@@ -117,8 +117,8 @@ static struct tierce__buf *read_chunk(struct run *run, const struct tierce__stor
 }
 
 /* Returns false if a store failed. */
-static bool put(struct run *run, const struct tierce__storage_chunk *chunk, struct tierce__buf *buf,
-                uint32_t lacking)
+static bool put(struct backfill_run *run, const struct tierce__storage_chunk *chunk,
+                struct tierce__buf *buf, uint32_t lacking)
 {
     struct tierce__backfill *b = backfill_of(run->engine);
     bool good = true;
@@ -139,7 +139,7 @@ static bool put(struct run *run, const struct tierce__storage_chunk *chunk, stru
     return good;
 }
 
-static void send(struct run *run, size_t index)
+static void send(struct backfill_run *run, size_t index)
 {
     const struct tierce__storage_chunk *chunk = &run->chunks[index];
     uint32_t lacking;
@@ -165,7 +165,7 @@ static void send(struct run *run, size_t index)
 
 static void take(void *arg, const struct tierce__tier_event *event)
 {
-    struct run *run = arg;
+    struct backfill_run *run = arg;
     TIERCE_ASSERT(run->count < SCAN_PLACES);
     run->keys[run->count] = *event->key;
     struct tierce__storage_chunk *chunk = &run->chunks[run->count++];
@@ -182,7 +182,7 @@ static void take(void *arg, const struct tierce__tier_event *event)
 
 /* Blocks until the bytes read are within the rate. Returns false, with *reason, if the backfill
  * must end. */
-static bool go_on(const struct run *run, const char **reason)
+static bool go_on(const struct backfill_run *run, const char **reason)
 {
     struct tierce_engine *engine = run->engine;
     struct tierce__backfill *b = backfill_of(engine);
@@ -201,7 +201,7 @@ static bool go_on(const struct run *run, const char **reason)
     return (*reason)[0] == '\0';
 }
 
-static const char *run_all(struct run *run)
+static const char *run_all(struct backfill_run *run)
 {
     struct tierce__tier *disk = run->engine->levels[run->disk].tier;
     const char *reason = "";
@@ -224,7 +224,7 @@ static const char *run_all(struct run *run)
 
 static void *run_backfill(void *arg)
 {
-    struct run *run = arg;
+    struct backfill_run *run = arg;
     struct tierce_engine *engine = run->engine;
     struct tierce__backfill *b = backfill_of(engine);
     const char *reason = run_all(run);
@@ -269,7 +269,7 @@ static bool take_place(struct tierce_engine *engine, uint64_t bytes_per_s, bool 
     return free_place;
 }
 
-static int launch(struct tierce_engine *engine, struct run *run)
+static int launch(struct tierce_engine *engine, struct backfill_run *run)
 {
     struct tierce__backfill *b = backfill_of(engine);
     struct tierce__tier_stats stats;
@@ -294,7 +294,7 @@ int tierce__backfill_start(struct tierce_engine *engine, uint64_t bytes_per_s)
 {
     bool had_thread = false;
     pthread_t old;
-    struct run *run = tierce__calloc(1, sizeof(*run));
+    struct backfill_run *run = tierce__calloc(1, sizeof(*run));
     if (run == NULL)
         return -ENOMEM;
     run->engine = engine;

@@ -20,7 +20,7 @@
 #include "engine/why/why.h"
 
 /* One chunk on its way. */
-struct chunk {
+struct reserve_chunk {
     struct tierce__storage_chunk record;
     struct tierce__claim claim;
     struct tierce__buf *buf;
@@ -42,7 +42,7 @@ struct tierce__reservation {
     uint64_t era;    /* operate.h */
     bool given_up;
     size_t count;
-    struct chunk *chunks;
+    struct reserve_chunk *chunks;
     struct tierce__room *rooms; /* [count] */
     size_t promised; /* from here on chunks absent from memory count as missing, even if slower
                         tiers have them */
@@ -60,7 +60,7 @@ struct tierce__reservation {
 };
 
 static const struct tierce__shape *shape_of(const struct tierce__reservation *r,
-                                            const struct chunk *chunk)
+                                            const struct reserve_chunk *chunk)
 {
     return chunk->tail ? &r->tail_shape : &r->view->full;
 }
@@ -102,7 +102,7 @@ static void lease_held(const struct tierce__reservation *r)
 static bool reserve(struct tierce__reservation *r, const struct tierce_chain *chain, size_t index)
 {
     TIERCE_DASSERT(index < r->keys.count && r->count < r->keys.count);
-    struct chunk *chunk = &r->chunks[r->count];
+    struct reserve_chunk *chunk = &r->chunks[r->count];
     chunk->tail = is_tail(r, index);
     chunk->index = index;
     const struct tierce__shape *shape = shape_of(r, chunk);
@@ -110,7 +110,7 @@ static bool reserve(struct tierce__reservation *r, const struct tierce_chain *ch
     tierce__view_describe(&chunk->record, r->view, &r->keys, shape, index, hashes);
     chunk->payload_bytes = shape->extent.payload_bytes;
     chunk->header_bytes = shape->extent.header_bytes;
-    const struct chunk *last = r->count > 0 ? chunk - 1 : NULL;
+    const struct reserve_chunk *last = r->count > 0 ? chunk - 1 : NULL;
     TIERCE_DASSERT(last == NULL || last->index < index);
     bool follows = last != NULL && last->index + 1 == index;
     chunk->buf = tierce__storage_reserve(r->engine, &chunk->record, follows ? last->buf : NULL);
@@ -157,7 +157,7 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
     TIERCE_DASSERT(held <= r->keys.count);
     for (; i < r->keys.count; i++) {
         TIERCE_DASSERT(r->count + shared <= i - held);
-        struct chunk *chunk = &r->chunks[r->count];
+        struct reserve_chunk *chunk = &r->chunks[r->count];
         const struct tierce__key *key = &r->keys.keys[i];
         struct tierce__list ready;
         tierce__list_init(&ready);
@@ -373,7 +373,7 @@ const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservatio
 /* ---- end: publish, and go on with those that waited for it ---- */
 
 /* False: memory will not take it. */
-static bool publish(struct tierce__reservation *r, struct chunk *chunk)
+static bool publish(struct tierce__reservation *r, struct reserve_chunk *chunk)
 {
     struct tierce_engine *engine = r->engine;
     int rc = 0;
@@ -405,7 +405,7 @@ static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct 
     struct tierce_engine *engine = r->engine;
     TIERCE_DASSERT(r->published <= r->count && !r->given_up);
     for (; r->published < r->count; r->published++) {
-        struct chunk *chunk = &r->chunks[r->published];
+        struct reserve_chunk *chunk = &r->chunks[r->published];
         if (chunk->has_other) {
             if (tierce__claim_park(&engine->storing, &chunk->other, &r->parked))
                 return false;

@@ -15,7 +15,7 @@
 struct tierce_store {
     uint32_t magic;
     struct tierce_engine *engine;
-    struct tierce__space space;
+    struct tierce__lender_space space;
     struct tierce__gather gather;
 };
 
@@ -31,7 +31,7 @@ static int64_t end_store(struct tierce_store *store, bool complete)
 static int begin_store(struct tierce_store *store, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts)
 {
-    struct tierce__space *space = &store->space;
+    struct tierce__lender_space *space = &store->space;
     int rc = store->engine->lender->store_begin(space, view, opts);
     if (rc < 0 || space->rooms == NULL)
         return rc;

@@ -53,7 +53,7 @@ static void end_in_memory(struct tierce_engine *engine, const struct tierce__key
 /* Searches a slower level for each tail that a new chunk may begin with, one after the other. It
  * runs in the background: the disk's own thread reports that a chunk is on disk, and must not
  * block. */
-struct search {
+struct tail_search {
     struct tierce__store_req req;
     struct tierce_engine *engine;
     size_t level;
@@ -64,18 +64,18 @@ struct search {
     _Atomic bool is_answered; /* or the caller no longer waits for the answer */
 };
 
-static void go_on(struct search *s);
+static void go_on(struct tail_search *s);
 
 static void answered(struct tierce__store_req *req)
 {
-    struct search *s = req->arg;
+    struct tail_search *s = req->arg;
     /* acq_rel: the later of the two continues, and sees the writes of the other. */
     if (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel))
         go_on(s);
 }
 
 /* Searches for the next tail. Returns false if there is none or the level is out of service. */
-static bool ask(struct search *s)
+static bool ask(struct tail_search *s)
 {
     if (++s->blocks >= s->block_count)
         return false;
@@ -94,7 +94,7 @@ static bool ask(struct search *s)
 }
 
 /* Continues from an answer until an answer does not arrive at once. */
-static void go_on(struct search *s)
+static void go_on(struct tail_search *s)
 {
     do {
         tierce__storage_note(s->engine, s->level, &s->req);
@@ -122,7 +122,7 @@ void tierce__tails_end(struct tierce_engine *engine, size_t level,
         end_in_memory(engine, &chunk->key, hashes, got.geometry.block_count);
         return;
     }
-    struct search *s = tierce__calloc(1, sizeof(*s));
+    struct tail_search *s = tierce__calloc(1, sizeof(*s));
     if (s == NULL)
         return; /* the tails stay, which costs only their space */
     s->engine = engine;

@@ -89,7 +89,7 @@ void tierce__sightings_json(struct tierce__line *out, const struct tierce__sight
 
 /* ---- looking --------------------------------------------------------------------------------- */
 
-struct scan {
+struct why_scan {
     const struct tierce__hash_prefix *prefix;
     const char *tier;
     struct tierce__sightings *out;
@@ -97,7 +97,7 @@ struct scan {
 
 static void take(void *arg, const struct tierce__tier_event *event)
 {
-    struct scan *scan = arg;
+    struct why_scan *scan = arg;
     if (!tierce__hash_begins(event->key->hash, scan->prefix))
         return;
     uint64_t at = scan->out->count++;
@@ -118,7 +118,7 @@ int tierce__why_chunk(struct tierce__line *json, struct tierce_engine *engine,
         return -ENOMEM;
     for (size_t level = 0; level < engine->level_count; level++) {
         struct tierce__tier *tier = engine->levels[level].tier;
-        struct scan scan = {.prefix = prefix, .tier = tier->ops->name, .out = found};
+        struct why_scan scan = {.prefix = prefix, .tier = tier->ops->name, .out = found};
         uint32_t cursor = 0;
         while (tier->ops->scan(tier, &cursor, SCAN_PLACES, take, &scan))
             ;

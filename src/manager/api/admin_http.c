@@ -98,7 +98,7 @@ static void serve_metrics(void *arg, struct tierce__call *call)
  * connection. */
 static bool send_lines(void *arg, const char *lines, size_t bytes)
 {
-    struct tierce__stream *stream = arg;
+    struct tierce__http_stream *stream = arg;
     bool ends = lines == NULL && bytes == 0;
     if (!ends && tierce__stream_write(stream, bytes > 0 ? lines : "\n", bytes > 0 ? bytes : 1))
         return true;
@@ -111,7 +111,7 @@ static void serve_events(void *arg, struct tierce__call *call)
     struct tierce__manager *manager = arg;
     if (!tierce__admin_http_allows(manager, call))
         return;
-    struct tierce__stream *stream = tierce__call_stream(call, "application/x-ndjson");
+    struct tierce__http_stream *stream = tierce__call_stream(call, "application/x-ndjson");
     if (stream == NULL)
         return;
     if (tierce__line_log_subscribe(manager->events, send_lines, stream) < 0)

@@ -16,14 +16,14 @@
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
-struct listing {
+struct cluster_listing {
     struct tierce__api_call *api;
     Admin__GetMetricsResponse *reply;
     size_t room;
     bool failed;
 };
 
-static bool make_room(struct listing *l)
+static bool make_room(struct cluster_listing *l)
 {
     TIERCE_ASSERT(l->reply->n_metrics <= l->room);
     if (l->reply->n_metrics < l->room)
@@ -39,14 +39,14 @@ static bool make_room(struct listing *l)
     return true;
 }
 
-static char *keep(struct listing *l, const char *text)
+static char *keep(struct cluster_listing *l, const char *text)
 {
     char *copy = tierce__api_copy(l->api, text, strlen(text));
     l->failed = l->failed || copy == NULL;
     return copy;
 }
 
-static bool put_tags(struct listing *l, Admin__MetricsData *data,
+static bool put_tags(struct cluster_listing *l, Admin__MetricsData *data,
                      const struct tierce__metric *metric)
 {
     Admin__MetricsTag *tags = tierce__api_alloc(l->api, metric->tag_count + 1, sizeof(*tags));
@@ -66,7 +66,7 @@ static bool put_tags(struct listing *l, Admin__MetricsData *data,
 
 static void put_metric(void *arg, const struct tierce__metric *metric)
 {
-    struct listing *l = arg;
+    struct cluster_listing *l = arg;
     Admin__MetricsData *data = tierce__api_alloc(l->api, 1, sizeof(*data));
     Admin__MetricValue *value = tierce__api_alloc(l->api, 1, sizeof(*value));
     l->failed = l->failed || data == NULL || value == NULL || !make_room(l);
@@ -90,7 +90,7 @@ static void put_metric(void *arg, const struct tierce__metric *metric)
 static void get_metrics(struct tierce__api_call *api)
 {
     Admin__GetMetricsResponse *reply = (Admin__GetMetricsResponse *)api->reply;
-    struct listing listing = {.api = api, .reply = reply};
+    struct cluster_listing listing = {.api = api, .reply = reply};
     tierce__metrics_each(api->manager, put_metric, &listing);
     if (listing.failed) {
         reply->n_metrics = 0;
@@ -121,7 +121,7 @@ static void get_manager_cluster_info(struct tierce__api_call *api)
     Admin__GetManagerClusterInfoResponse *reply =
         (Admin__GetManagerClusterInfoResponse *)api->reply;
     struct tierce__elector_state state;
-    struct listing listing = {.api = api};
+    struct cluster_listing listing = {.api = api};
     char trouble[256];
     tierce__elector_state(api->manager->elector, &state);
     char *self = keep(&listing, api->manager->node_id), *leader = keep(&listing, state.leader);

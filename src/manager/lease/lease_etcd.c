@@ -110,20 +110,20 @@ static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, 
 }
 
 /* A request, which is written member by member. */
-struct request {
+struct etcd_request {
     struct tierce__line line;
     struct tierce__json_write json;
 };
 
-static void begin(struct request *request)
+static void begin(struct etcd_request *request)
 {
-    *request = (struct request){0};
+    *request = (struct etcd_request){0};
     request->json.line = &request->line;
     tierce__json_write_open(&request->json, NULL, '{');
 }
 
 /* Tries the endpoints in turn, beginning with the one that answered last. Clears the request. */
-static int post(struct etcd_lease *lease, const char *path, struct request *request,
+static int post(struct etcd_lease *lease, const char *path, struct etcd_request *request,
                 struct tierce__json_doc *out)
 {
     int rc = -ENOMEM;
@@ -185,16 +185,16 @@ static void put_compare(struct tierce__json_write *json, const char *key, const 
 
 /* ---- data in etcd ---------------------------------------------------------------------------- */
 
-struct seen {
+struct etcd_seen {
     char holder[TIERCE__LEASE_HOLDER_BYTES]; /* "" for nobody */
     char id[ID_BYTES];                       /* of the holder's lease */
     uint64_t token;
     char token_revision[ID_BYTES];
 };
 
-static int see(struct etcd_lease *lease, struct seen *out)
+static int see(struct etcd_lease *lease, struct etcd_seen *out)
 {
-    struct request request;
+    struct etcd_request request;
     struct tierce__json_doc reply = {0};
     char token[TEXT_BYTES];
     begin(&request);
@@ -205,7 +205,7 @@ static int see(struct etcd_lease *lease, struct seen *out)
     int rc = post(lease, "kv/txn", &request, &reply);
     if (rc != 0)
         return rc;
-    *out = (struct seen){.token_revision = "0"};
+    *out = (struct etcd_seen){.token_revision = "0"};
     bytes_of(out->holder, sizeof(out->holder), reply.value, FOUND_BY(0) ".value");
     text_of(out->id, sizeof(out->id), reply.value, FOUND_BY(0) ".lease");
     if (tierce__json_get(reply.value, FOUND_BY(1)).length > 0) {
@@ -219,7 +219,7 @@ static int see(struct etcd_lease *lease, struct seen *out)
 }
 
 /* Checks whether the lock exists and is ours: then `id` is its lease. */
-static bool is_ours(const struct etcd_lease *lease, const struct seen *seen)
+static bool is_ours(const struct etcd_lease *lease, const struct etcd_seen *seen)
 {
     return lease->id[0] != '\0' && strcmp(seen->id, lease->id) == 0 &&
            strcmp(seen->holder, lease->holder) == 0;
@@ -229,7 +229,7 @@ static bool is_ours(const struct etcd_lease *lease, const struct seen *seen)
 static int ask(struct etcd_lease *lease, const char *path, const char *name, const char *text,
                const char *wanted, char out[ID_BYTES])
 {
-    struct request request;
+    struct etcd_request request;
     struct tierce__json_doc reply = {0};
     begin(&request);
     tierce__json_write_text(&request.json, name, text);
@@ -258,11 +258,11 @@ static void etcd_give(struct tierce__lease *base)
 }
 
 /* Creates the lock with the granted lease, unless another node was faster. */
-static int create(struct etcd_lease *lease, const struct seen *seen, uint64_t token,
+static int create(struct etcd_lease *lease, const struct etcd_seen *seen, uint64_t token,
                   char other[TIERCE__LEASE_HOLDER_BYTES])
 {
     TIERCE_ASSERT(lease->id[0] != '\0');
-    struct request request;
+    struct etcd_request request;
     struct tierce__json_doc reply = {0};
     char text[ID_BYTES], id[ID_BYTES];
     begin(&request);
@@ -297,7 +297,7 @@ static int etcd_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
                      char other[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct etcd_lease *lease = (struct etcd_lease *)base;
-    struct seen seen;
+    struct etcd_seen seen;
     int rc = see(lease, &seen);
     if (rc != 0)
         return rc;
@@ -332,7 +332,7 @@ static int keep_alive(struct etcd_lease *lease)
 static int etcd_renew(struct tierce__lease *base, uint32_t lease_ms)
 {
     struct etcd_lease *lease = (struct etcd_lease *)base;
-    struct seen seen;
+    struct etcd_seen seen;
     (void)lease_ms; /* as it was granted */
     if (lease->id[0] == '\0')
         return TIERCE_E_REFUSED;
@@ -347,7 +347,7 @@ static int etcd_renew(struct tierce__lease *base, uint32_t lease_ms)
 
 static int etcd_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOLDER_BYTES])
 {
-    struct seen seen;
+    struct etcd_seen seen;
     int rc = see((struct etcd_lease *)base, &seen);
     if (rc == 0)
         snprintf(holder, TIERCE__LEASE_HOLDER_BYTES, "%s", seen.holder);

@@ -36,7 +36,7 @@ struct file_lease {
     uint64_t token;
 };
 
-struct content {
+struct lease_file_content {
     char holder[TIERCE__LEASE_HOLDER_BYTES];
     int64_t until_ms;
     uint64_t token;
@@ -99,11 +99,11 @@ static int lock_file(const struct file_lease *lease)
 }
 
 /* Reads the file. Nobody holds an invalid lease or one of another boot. */
-static int read_content(const struct file_lease *lease, int fd, struct content *out)
+static int read_content(const struct file_lease *lease, int fd, struct lease_file_content *out)
 {
     char text[FILE_BYTES_MAX];
     struct tierce__json_doc doc = {0};
-    *out = (struct content){0};
+    *out = (struct lease_file_content){0};
     ssize_t n = pread(fd, text, sizeof(text), 0);
     if (n < 0)
         return -errno;
@@ -128,8 +128,8 @@ static int read_content(const struct file_lease *lease, int fd, struct content *
 }
 
 /* Makes one write that covers the old content, so that a reader never sees a mix of both. */
-static int write_content(const struct file_lease *lease, int fd, const struct content *content,
-                         size_t bytes_before)
+static int write_content(const struct file_lease *lease, int fd,
+                         const struct lease_file_content *content, size_t bytes_before)
 {
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line};
@@ -165,7 +165,7 @@ static int file_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
                      char other[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct file_lease *lease = (struct file_lease *)base;
-    struct content content;
+    struct lease_file_content content;
     int fd = lock_file(lease);
     if (fd < 0)
         return fd;
@@ -186,7 +186,7 @@ static int file_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
     return rc;
 }
 
-static bool is_ours(const struct file_lease *lease, const struct content *content)
+static bool is_ours(const struct file_lease *lease, const struct lease_file_content *content)
 {
     return content->token == lease->token && strcmp(content->holder, lease->holder) == 0 &&
            content->until_ms > now_ms();
@@ -195,7 +195,7 @@ static bool is_ours(const struct file_lease *lease, const struct content *conten
 static int file_renew(struct tierce__lease *base, uint32_t lease_ms)
 {
     struct file_lease *lease = (struct file_lease *)base;
-    struct content content;
+    struct lease_file_content content;
     int fd = lock_file(lease);
     if (fd < 0)
         return fd;
@@ -213,7 +213,7 @@ static int file_renew(struct tierce__lease *base, uint32_t lease_ms)
 static void file_give(struct tierce__lease *base)
 {
     struct file_lease *lease = (struct file_lease *)base;
-    struct content content;
+    struct lease_file_content content;
     int fd = lock_file(lease);
     if (fd < 0)
         return;
@@ -229,7 +229,7 @@ static void file_give(struct tierce__lease *base)
 static int file_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct file_lease *lease = (struct file_lease *)base;
-    struct content content;
+    struct lease_file_content content;
     int fd = lock_file(lease);
     if (fd < 0)
         return fd;

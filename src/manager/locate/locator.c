@@ -260,7 +260,7 @@ static void destroy_live(struct tierce__live *live)
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_acquire) == 0);
     TIERCE_ASSERT(tierce__list_empty(&live->node));
     TIERCE__MAP_FOR_EACH (node, &live->sessions)
-        tierce__session_destroy(TIERCE__CONTAINER_OF(node, struct tierce__session, node));
+        tierce__session_destroy(TIERCE__CONTAINER_OF(node, struct tierce__write_session, node));
     tierce__places_close(live->places);
     tierce__meta_index_close(live->index);
     if (live->space != NULL)
@@ -374,7 +374,7 @@ static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_
 
 /* Whether each key of a session that was read has a place, and each place a spec of the instance.
  */
-static bool fits_instance(const struct tierce__session *session,
+static bool fits_instance(const struct tierce__write_session *session,
                           const struct tierce__instance *instance)
 {
     for (size_t i = 0; i < session->count; i++) {
@@ -394,7 +394,7 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
 {
     struct taking_up *t = arg;
     struct tierce__live *live = t->live;
-    struct tierce__session *session;
+    struct tierce__write_session *session;
     int rc = tierce__session_read(&session, live->locator, note->number, note->value, note->bytes);
     if (rc == -ENOMEM)
         return rc;

@@ -12,11 +12,11 @@
 #define ENTRY_BYTES_MAX (INT64_MAX / 65536)
 
 /* One write of entries that ends. */
-struct ending {
+struct locator_ending {
     struct tierce__live *live;
     const struct tierce__catalog *catalog;
     const struct tierce__storage *storage;
-    struct tierce__session *session; /* busy */
+    struct tierce__write_session *session; /* busy */
     struct tierce__arena arena;
     uint64_t *bytes; /* of each key; 0: unknown */
 };
@@ -24,36 +24,37 @@ struct ending {
 /* ---- which were written ---------------------------------------------------------------------- */
 
 /* The URI of an entry without its size, and the index of its key in the session. */
-struct named {
+struct locator_named {
     const char *uri;
     size_t key;
 };
 
 static int compare_uris(const void *a, const void *b)
 {
-    return strcmp(((const struct named *)a)->uri, ((const struct named *)b)->uri);
+    return strcmp(((const struct locator_named *)a)->uri, ((const struct locator_named *)b)->uri);
 }
 
 /* Compares a client's URI with an entry's. All entries' URIs have the same length, so none is a
  * prefix of another. */
 static int compare_given(const void *given, const void *entry)
 {
-    const char *uri = ((const struct named *)entry)->uri;
+    const char *uri = ((const struct locator_named *)entry)->uri;
     return strncmp(given, uri, strlen(uri));
 }
 
-static struct named *name_keys(struct ending *e)
+static struct locator_named *name_keys(struct locator_ending *e)
 {
-    const struct tierce__session *session = e->session;
+    const struct tierce__write_session *session = e->session;
     struct tierce__place_uris uris;
-    struct named *named = tierce__arena_alloc(&e->arena, (session->count + 1) * sizeof(*named));
+    struct locator_named *named =
+        tierce__arena_alloc(&e->arena, (session->count + 1) * sizeof(*named));
     if (named == NULL ||
         tierce__place_uris_begin(&uris, e->storage, &e->live->instance, &e->arena) < 0)
         return NULL;
     for (size_t i = 0; i < session->count; i++) {
         struct tierce__spec_place place = session->keys[i].places[0];
         place.bytes = 0;
-        named[i] = (struct named){.uri = tierce__place_uris_make(&uris, &place), .key = i};
+        named[i] = (struct locator_named){.uri = tierce__place_uris_make(&uris, &place), .key = i};
         if (named[i].uri == NULL)
             return NULL;
     }
@@ -84,18 +85,18 @@ static int read_size(const char *parameters, uint64_t *bytes)
     return 0;
 }
 
-static int mark_written(struct ending *e, const char *const *uris, size_t count,
+static int mark_written(struct locator_ending *e, const char *const *uris, size_t count,
                         char why[TIERCE__WHY_BYTES])
 {
-    struct tierce__session *session = e->session;
+    struct tierce__write_session *session = e->session;
     if (count == 0)
         return 0;
-    struct named *named = name_keys(e);
+    struct locator_named *named = name_keys(e);
     if (named == NULL)
         return -ENOMEM;
     memset(session->written, 0, session->count * sizeof(*session->written));
     for (size_t i = 0; i < count; i++) {
-        const struct named *found =
+        const struct locator_named *found =
             bsearch(uris[i], named, session->count, sizeof(*named), compare_given);
         if (found == NULL || read_size(uris[i] + strlen(found->uri), &e->bytes[found->key]) < 0)
             return tierce__why(why, TIERCE_E_ARGUMENT,
@@ -111,9 +112,9 @@ static int mark_written(struct ending *e, const char *const *uris, size_t count,
 
 /* Asks the storage for missing sizes. If it does not know or does not answer, that is not an error.
  */
-static int measure(struct ending *e)
+static int measure(struct locator_ending *e)
 {
-    struct tierce__session *session = e->session;
+    struct tierce__write_session *session = e->session;
     size_t n = 0, count = session->count;
     const char **paths = tierce__arena_alloc(&e->arena, (count + 1) * sizeof(*paths));
     size_t *keys = tierce__arena_alloc(&e->arena, (count + 1) * sizeof(*keys));
@@ -143,10 +144,10 @@ static int measure(struct ending *e)
 
 /* Reserves the bytes as being written. *dropped is set to the number of entries that exceed the
  * quotas. */
-static int reserve(struct ending *e, const struct tierce__group *group, size_t *dropped,
+static int reserve(struct locator_ending *e, const struct tierce__group *group, size_t *dropped,
                    const char **limit)
 {
-    struct tierce__session *session = e->session;
+    struct tierce__write_session *session = e->session;
     struct tierce__quota_limits limits;
     struct tierce__quota_at at = tierce__live_quota_at(e->live, session->type, session->storage);
     size_t fit = session->count;
@@ -178,10 +179,10 @@ static int reserve(struct ending *e, const struct tierce__group *group, size_t *
 /* ---- the story ------------------------------------------------------------------------------- */
 
 /* The session is marked busy by this call. */
-static int end_entries(struct ending *e, const char *const *uris, size_t count,
+static int end_entries(struct locator_ending *e, const char *const *uris, size_t count,
                        char why[TIERCE__WHY_BYTES])
 {
-    struct tierce__session *session = e->session;
+    struct tierce__write_session *session = e->session;
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     const struct tierce__group *group =
         tierce__catalog_group(e->catalog, e->live->instance.group_name);
@@ -215,7 +216,7 @@ int tierce__locator_finish_entries(struct tierce__locator *locator, const char *
                                    const char *session_id, const char *const *uris, size_t count,
                                    char why[TIERCE__WHY_BYTES])
 {
-    struct ending e = {0};
+    struct locator_ending e = {0};
     why[0] = '\0';
     int rc = tierce__live_acquire(&e.live, locator, instance_id, why);
     if (rc < 0)

@@ -10,7 +10,7 @@
 /* The end of a session: written blocks begin to serve, the others are deleted. */
 struct finishing {
     struct tierce__live *live;
-    struct tierce__session *session;
+    struct tierce__write_session *session;
     size_t *served; /* the indexes of the keys that were written */
     int64_t
         *expires_us;  /* of each of the session's keys, set when its record is decided; or NULL */
@@ -25,7 +25,7 @@ struct finishing {
     int error;
 };
 
-static struct tierce__location location_of(const struct tierce__session *session,
+static struct tierce__location location_of(const struct tierce__write_session *session,
                                            const struct tierce__session_key *key)
 {
     TIERCE_DASSERT(key >= session->keys && key < session->keys + session->count);
@@ -99,7 +99,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
  * the same note. */
 static int make_deletion(struct finishing *f)
 {
-    const struct tierce__session *session = f->session;
+    const struct tierce__write_session *session = f->session;
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     for (size_t i = 0; i < session->count; i++) {
         if (session->written[i])
@@ -129,7 +129,7 @@ static int make_deletion(struct finishing *f)
  * the next leader would take those files for full ones. */
 static int note_files(struct finishing *f, size_t count, size_t notes_max)
 {
-    const struct tierce__session *session = f->session;
+    const struct tierce__write_session *session = f->session;
     size_t n = 0;
     struct tierce__spec_place *all = tierce__arena_alloc(&f->arena, (count + 1) * sizeof(*all));
     if (all == NULL)
@@ -169,7 +169,7 @@ static int prepare_notes(struct finishing *f)
 static void move_served(struct finishing *f, enum tierce__quota_state from,
                         enum tierce__quota_state to)
 {
-    const struct tierce__session *session = f->session;
+    const struct tierce__write_session *session = f->session;
     struct tierce__quota_at at = tierce__live_quota_at(f->live, session->type, session->storage);
     if (session->served_bytes > 0)
         tierce__quota_move(f->live->locator->quota, &at, from, to, session->served_bytes);
@@ -179,7 +179,7 @@ static void move_served(struct finishing *f, enum tierce__quota_state from,
 static int begin_batch(struct finishing *f)
 {
     TIERCE_DASSERT(!f->is_tried);
-    struct tierce__session *session = f->session;
+    struct tierce__write_session *session = f->session;
     int rc = prepare_notes(f);
     if (rc < 0)
         return rc;
@@ -230,7 +230,7 @@ static void note_lost(void *arg, int64_t parent, uint32_t children)
 
 static int write_batch(struct finishing *f)
 {
-    const struct tierce__session *session = f->session;
+    const struct tierce__write_session *session = f->session;
     int64_t *keys = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*keys));
     int *status = tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*status));
     size_t count = 0;
@@ -286,7 +286,7 @@ static void settle(struct finishing *f)
 {
     TIERCE_ASSERT(f->session->is_busy && !f->session->is_doubtful);
     struct tierce__live *live = f->live;
-    struct tierce__session *session = f->session;
+    struct tierce__write_session *session = f->session;
     struct tierce__quota_at at = tierce__live_quota_at(live, session->type, session->storage);
     uint64_t dropped = session->bytes - session->served_bytes;
     if (dropped > 0)
@@ -315,7 +315,7 @@ static void leave_session(struct finishing *f, bool is_doubtful)
     TIERCE_ASSERT(f->session->is_busy && !f->session->is_doubtful);
     enum { AGAIN_US = 1000000 };
     struct tierce__live *live = f->live;
-    struct tierce__session *session = f->session;
+    struct tierce__write_session *session = f->session;
     if (f->is_tried && !is_doubtful)
         move_served(f, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_WRITING);
     bool soon = is_doubtful || session->due_us <= f->now_us;
@@ -366,7 +366,7 @@ static int end_session(struct finishing *f, int rc)
     return rc;
 }
 
-int tierce__live_finish(struct tierce__live *live, struct tierce__session *session)
+int tierce__live_finish(struct tierce__live *live, struct tierce__write_session *session)
 {
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     struct finishing f = {
@@ -375,7 +375,7 @@ int tierce__live_finish(struct tierce__live *live, struct tierce__session *sessi
 }
 
 /* The same for a doubtful session; -EAGAIN: its batch was not written. */
-static int finish_doubtful(struct tierce__live *live, struct tierce__session *session)
+static int finish_doubtful(struct tierce__live *live, struct tierce__write_session *session)
 {
     TIERCE_ASSERT(session->is_busy && session->count > 0);
     struct finishing f = {.live = live,
@@ -385,7 +385,7 @@ static int finish_doubtful(struct tierce__live *live, struct tierce__session *se
     return end_session(&f, -EAGAIN);
 }
 
-static int check_mask(const struct tierce__session *session, const struct tierce__mask *mask,
+static int check_mask(const struct tierce__write_session *session, const struct tierce__mask *mask,
                       char why[TIERCE__WHY_BYTES])
 {
     size_t given = mask->is_values ? mask->count : mask->offset > 0 ? (size_t)mask->offset : 0;
@@ -400,12 +400,12 @@ static int check_mask(const struct tierce__session *session, const struct tierce
 }
 
 int tierce__live_begin_finish(struct tierce__live *live, const char *id,
-                              const struct tierce__mask *mask, struct tierce__session **out,
+                              const struct tierce__mask *mask, struct tierce__write_session **out,
                               char why[TIERCE__WHY_BYTES])
 {
     int rc = 0;
     tierce__lock_take(&live->lock);
-    struct tierce__session *session = tierce__live_session(live, id);
+    struct tierce__write_session *session = tierce__live_session(live, id);
     if (session == NULL || session->is_busy) {
         rc = tierce__why(why, -ESRCH, "no write session %.40s; it may have timed out", id);
         goto out;
@@ -424,7 +424,7 @@ out:
     return rc;
 }
 
-void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session)
+void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_session *session)
 {
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     tierce__lock_take(&live->lock);
@@ -437,7 +437,7 @@ int tierce__locator_finish_write(struct tierce__locator *locator, const char *in
                                  char why[TIERCE__WHY_BYTES])
 {
     struct tierce__live *live;
-    struct tierce__session *session = NULL;
+    struct tierce__write_session *session = NULL;
     int rc = tierce__live_acquire(&live, locator, instance_id, why);
     if (rc < 0)
         return rc;
@@ -462,7 +462,7 @@ int tierce__locator_session_keys(struct tierce__locator *locator, const char *in
     if (rc < 0)
         return rc;
     tierce__lock_take(&live->lock);
-    const struct tierce__session *session = tierce__live_session(live, session_id);
+    const struct tierce__write_session *session = tierce__live_session(live, session_id);
     if (session != NULL)
         *count = session->count;
     tierce__lock_drop(&live->lock);
@@ -473,14 +473,14 @@ int tierce__locator_session_keys(struct tierce__locator *locator, const char *in
 /* ---- timeouts -------------------------------------------------------------------------------- */
 
 /* Returns a due session that no call is ending, marked busy; or NULL. */
-static struct tierce__session *take_due(struct tierce__live *live, int64_t now_us,
-                                        bool *was_doubtful)
+static struct tierce__write_session *take_due(struct tierce__live *live, int64_t now_us,
+                                              bool *was_doubtful)
 {
-    struct tierce__session *session = NULL;
+    struct tierce__write_session *session = NULL;
     tierce__lock_take(&live->lock);
     struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
     if (first != NULL && first->at <= tierce__due(now_us))
-        session = TIERCE__CONTAINER_OF(first, struct tierce__session, deadline);
+        session = TIERCE__CONTAINER_OF(first, struct tierce__write_session, deadline);
     if (session != NULL && session->is_busy && !session->is_doubtful)
         session = NULL;
     if (session != NULL) {
@@ -501,7 +501,7 @@ size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
 {
     size_t expired = 0;
     bool was_doubtful;
-    struct tierce__session *session;
+    struct tierce__write_session *session;
     if (tierce__meta_index_settle(live->index) < 0)
         return 0;
     while ((session = take_due(live, now_us, &was_doubtful)) != NULL) {

@@ -34,10 +34,10 @@
 /* ---- an instance at work --------------------------------------------------------------------- */
 
 /* A key that a session writes. It is not in the index yet, and no other session may write it. */
-struct tierce__claim {
+struct tierce__spec_claim {
     struct tierce__map_node node;
     int64_t key;
-    struct tierce__session *session; /* NULL while the session is being made */
+    struct tierce__write_session *session; /* NULL while the session is being made */
     _Atomic bool is_removed; /* removal was requested: the key will not serve. Set before the key's
                                 lock of the index is taken, read under it */
 };
@@ -171,7 +171,7 @@ void tierce__locator_reset_counters(struct tierce__locator *locator);
  * ------------------------------------------------------------------------------ */
 
 struct tierce__session_key {
-    struct tierce__claim claim;
+    struct tierce__spec_claim claim;
     bool has_parent;
     int64_t parent;
     char location_id[TIERCE__LOCATION_ID_BYTES];
@@ -180,7 +180,7 @@ struct tierce__session_key {
     const struct tierce__spec_place *places;
 };
 
-struct tierce__session {
+struct tierce__write_session {
     struct tierce__map_node node;
     struct tierce__deadline deadline; /* in the instance's, at due_us */
     int64_t due_us;
@@ -204,26 +204,26 @@ struct tierce__session {
 };
 
 /* Creates a session of `count` keys with a name and a note number. NULL: no memory. */
-struct tierce__session *tierce__session_create(struct tierce__locator *locator, size_t count);
-void tierce__session_destroy(struct tierce__session *session);
+struct tierce__write_session *tierce__session_create(struct tierce__locator *locator, size_t count);
+void tierce__session_destroy(struct tierce__write_session *session);
 
 /* Returns the claim on a key, or NULL. SESSIONS held. */
-struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_t key);
-void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *claim);
-void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim);
+struct tierce__spec_claim *tierce__live_claim(const struct tierce__live *live, int64_t key);
+void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
+void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
 
 /* SESSIONS held. */
 TIERCE_MUSTUSE int tierce__live_put_session(struct tierce__live *live,
-                                            struct tierce__session *session);
-struct tierce__session *tierce__live_session(const struct tierce__live *live, const char *id);
-void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session);
+                                            struct tierce__write_session *session);
+struct tierce__write_session *tierce__live_session(const struct tierce__live *live, const char *id);
+void tierce__live_drop_session(struct tierce__live *live, struct tierce__write_session *session);
 
 /* Write a session as a note, in the arena, and read it back into a new session with its own
  * arena. */
-TIERCE_MUSTUSE int tierce__session_write(const struct tierce__session *session,
+TIERCE_MUSTUSE int tierce__session_write(const struct tierce__write_session *session,
                                          struct tierce__arena *arena, const void **out,
                                          size_t *bytes);
-TIERCE_MUSTUSE int tierce__session_read(struct tierce__session **out,
+TIERCE_MUSTUSE int tierce__session_read(struct tierce__write_session **out,
                                         struct tierce__locator *locator, uint64_t note,
                                         const void *bytes, size_t count);
 
@@ -233,12 +233,13 @@ TIERCE_MUSTUSE int tierce__session_read(struct tierce__session **out,
  * -ESRCH, TIERCE_E_ARGUMENT (a mask of another length). */
 TIERCE_MUSTUSE int tierce__live_begin_finish(struct tierce__live *live, const char *id,
                                              const struct tierce__mask *mask,
-                                             struct tierce__session **out,
+                                             struct tierce__write_session **out,
                                              char why[TIERCE__WHY_BYTES]);
 /* Ends a busy session. On success it is destroyed; on an error it is unchanged or doubtful. */
-TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live, struct tierce__session *session);
+TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live,
+                                       struct tierce__write_session *session);
 /* Undoes tierce__live_begin_finish. */
-void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session);
+void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_session *session);
 
 /* ---- locator_remove.c ------------------------------------------------------------------------ */
 

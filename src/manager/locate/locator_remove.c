@@ -10,7 +10,7 @@
 /* ---- removing -------------------------------------------------------------------------------- */
 
 /* Removal of keys from the index; each step of the index is a deletion of its own. */
-struct removing {
+struct chain_removal {
     struct tierce__live *live;
     const struct tierce__removal *how;
     struct tierce__deletion *step; /* of the current step */
@@ -21,7 +21,7 @@ struct removing {
     int error;
 };
 
-static void move_bytes(struct removing *r, const struct tierce__deletion *deletion)
+static void move_bytes(struct chain_removal *r, const struct tierce__deletion *deletion)
 {
     TIERCE_DASSERT(deletion->live == r->live);
     struct tierce__live *live = r->live;
@@ -40,7 +40,7 @@ static void move_bytes(struct removing *r, const struct tierce__deletion *deleti
 }
 
 /* Keeps those locations of the record that are not removed. */
-static enum tierce__meta_action remove_locations(struct removing *r, int64_t key,
+static enum tierce__meta_action remove_locations(struct chain_removal *r, int64_t key,
                                                  struct tierce__record *record,
                                                  struct tierce__arena *arena)
 {
@@ -79,7 +79,7 @@ static enum tierce__meta_action remove_record(void *arg, size_t i, int64_t key, 
                                               struct tierce__record *record,
                                               struct tierce__arena *arena)
 {
-    struct removing *r = arg;
+    struct chain_removal *r = arg;
     if (!found || r->error < 0 ||
         (r->how->wanted != NULL && !r->how->wanted(r->how->wanted_arg, i, key, record)))
         return r->error < 0 ? TIERCE__META_FAIL : TIERCE__META_SKIP;
@@ -91,7 +91,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
                         struct tierce__meta_batch *batch, struct tierce__arena *arena)
 {
     enum { DELETION, HOLES, NOTES };
-    struct removing *r = arg;
+    struct chain_removal *r = arg;
     size_t n = 0;
     int rc = 0;
     (void)indices, (void)count;
@@ -118,7 +118,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
 
 /* Returns whether a step with an unknown outcome was written, by its note or, without a note, by
  * its first record: 1, 0, or the store's error. */
-static int was_written(struct removing *r, struct tierce__arena *arena)
+static int was_written(struct chain_removal *r, struct tierce__arena *arena)
 {
     TIERCE_DASSERT(r->step->count > 0);
     const void *value;
@@ -142,7 +142,7 @@ static int was_written(struct removing *r, struct tierce__arena *arena)
 
 /* Each step is a separate call, so that its batch is certainly written before the deletion is
  * submitted. */
-static int remove_step(struct removing *r, const int64_t *keys, size_t count)
+static int remove_step(struct chain_removal *r, const int64_t *keys, size_t count)
 {
     TIERCE_DASSERT(count > 0);
     struct tierce__arena arena = {0};
@@ -188,7 +188,7 @@ int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t c
                         const struct tierce__removal *how, struct tierce__removed *removed)
 {
     enum { STEP_KEYS = 128 };
-    struct removing r = {.live = live, .how = how, .removed = removed};
+    struct chain_removal r = {.live = live, .how = how, .removed = removed};
     int rc = 0;
     for (size_t first = 0; rc == 0 && first < count; first += STEP_KEYS) {
         size_t step = count - first < STEP_KEYS ? count - first : STEP_KEYS;
@@ -227,7 +227,7 @@ static void mark_claims(struct tierce__live *live, const int64_t *keys, const ch
 {
     tierce__lock_take(&live->lock);
     for (size_t i = 0; i < count; i++) {
-        struct tierce__claim *claim = tierce__live_claim(live, keys[i]);
+        struct tierce__spec_claim *claim = tierce__live_claim(live, keys[i]);
         const char *text =
             claim != NULL ? TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim)->text
                           : NULL;
@@ -280,13 +280,13 @@ int tierce__locator_remove(struct tierce__locator *locator, const char *instance
 
 /* ---- trimming -------------------------------------------------------------------------------- */
 
-struct span {
+struct locator_span {
     int64_t begin_us, end_us;
 };
 
 static bool is_in_span(void *arg, size_t i, int64_t key, const struct tierce__record *record)
 {
-    const struct span *span = arg;
+    const struct locator_span *span = arg;
     (void)i, (void)key;
     return record->stored_us >= span->begin_us && record->stored_us < span->end_us;
 }
@@ -295,7 +295,7 @@ static void mark_all_claims(struct tierce__live *live)
 {
     tierce__lock_take(&live->lock);
     TIERCE__MAP_FOR_EACH (node, &live->claims)
-        TIERCE__CONTAINER_OF(node, struct tierce__claim, node)->is_removed = true;
+        TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node)->is_removed = true;
     tierce__lock_drop(&live->lock);
 }
 
@@ -331,7 +331,7 @@ int tierce__locator_trim(struct tierce__locator *locator, const char *instance_i
 {
     struct tierce__live *live;
     struct tierce__removed removed = {0};
-    struct span span = {.begin_us = begin_s * 1000000, .end_us = (end_s + 1) * 1000000};
+    struct locator_span span = {.begin_us = begin_s * 1000000, .end_us = (end_s + 1) * 1000000};
     int rc = tierce__live_acquire(&live, locator, instance_id, why);
     if (rc < 0)
         return rc;
@@ -411,7 +411,7 @@ static int look_aside(struct tierce__live *live, const struct tierce__catalog *c
 {
     int rc = 0;
     tierce__lock_take(&live->lock);
-    struct tierce__claim *claim = tierce__live_claim(live, key);
+    struct tierce__spec_claim *claim = tierce__live_claim(live, key);
     if (claim != NULL && claim->session != NULL) {
         const struct tierce__session_key *writing =
             TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim);

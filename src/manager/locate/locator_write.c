@@ -31,8 +31,8 @@ struct starting {
     uint8_t *taken;      /* of each key: it need not be written */
     uint8_t
         *is_there; /* of each key: the index has it, with other specs or in unavailable storages */
-    struct tierce__session *session; /* its keys are the claimed ones */
-    size_t *positions;               /* of the session's keys in the request */
+    struct tierce__write_session *session; /* its keys are the claimed ones */
+    size_t *positions;                     /* of the session's keys in the request */
     const struct tierce__storage *storage;
     struct tierce__spec_place *places; /* spec by spec, key by key */
     struct tierce__meta_note *notes;
@@ -133,7 +133,8 @@ static bool has_spec(const struct starting *s, size_t position, size_t spec)
 static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__write_request *request = s->request;
-    struct tierce__session *session = tierce__session_create(s->live->locator, request->count);
+    struct tierce__write_session *session =
+        tierce__session_create(s->live->locator, request->count);
     s->taken = tierce__arena_calloc(s->arena, request->count, sizeof(*s->taken));
     s->positions = tierce__arena_alloc(s->arena, request->count * sizeof(*s->positions));
     if (session == NULL || s->taken == NULL || s->positions == NULL) {
@@ -175,7 +176,7 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
 /* Moves a claimed key to another index of the session's array. SESSIONS held. */
 static void move_key(struct starting *s, size_t to, size_t from)
 {
-    struct tierce__session *session = s->session;
+    struct tierce__write_session *session = s->session;
     tierce__lock_assert_held(&s->live->lock);
     TIERCE_DASSERT(to < from && from < session->count);
     tierce__live_drop_claim(s->live, &session->keys[from].claim);
@@ -319,11 +320,11 @@ static int drop_what_is_there(struct starting *s, char why[TIERCE__WHY_BYTES])
  * memory is reduced accordingly. */
 static int shrink_session(struct starting *s)
 {
-    struct tierce__session *large = s->session;
+    struct tierce__write_session *large = s->session;
     size_t count = large->count;
     if (count > s->request->count / 2)
         return 0;
-    struct tierce__session *small = tierce__session_create(s->live->locator, count + 1);
+    struct tierce__write_session *small = tierce__session_create(s->live->locator, count + 1);
     if (small == NULL)
         return -ENOMEM;
     tierce__lock_take(&s->live->lock);
@@ -387,7 +388,7 @@ static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WH
  * not written. */
 static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
-    struct tierce__session *session = s->session;
+    struct tierce__write_session *session = s->session;
     TIERCE_DASSERT(session->count > 0 && session->bytes == 0);
     size_t fit;
     int rc = count_room(s, &fit, why);
@@ -627,7 +628,7 @@ static int show_key(struct starting *s, const struct tierce__session_key *key,
 
 static int show_session(struct starting *s, struct tierce__started *out)
 {
-    struct tierce__session *session = s->session;
+    struct tierce__write_session *session = s->session;
     struct tierce__place_uris uris;
     out->locations = tierce__arena_calloc(s->arena, session->count + 1, sizeof(*out->locations));
     if (out->locations == NULL)

@@ -15,20 +15,20 @@ static uint64_t claim_hash(int64_t key)
     return tierce__spread((uint64_t)key); /* the hash determines the key */
 }
 
-struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_t key)
+struct tierce__spec_claim *tierce__live_claim(const struct tierce__live *live, int64_t key)
 {
     tierce__lock_assert_held(&live->lock);
     struct tierce__map_node *node = tierce__map_find(&live->claims, claim_hash(key));
-    return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__claim, node) : NULL;
+    return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node) : NULL;
 }
 
-void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *claim)
+void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
     tierce__map_put(&live->claims, &claim->node, claim_hash(claim->key));
 }
 
-void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim)
+void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
     TIERCE_DASSERT(live->claims.count > 0);
@@ -37,10 +37,10 @@ void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *cl
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-struct tierce__session *tierce__session_create(struct tierce__locator *locator, size_t count)
+struct tierce__write_session *tierce__session_create(struct tierce__locator *locator, size_t count)
 {
     struct tierce__arena arena = {0};
-    struct tierce__session *session = tierce__arena_calloc(&arena, 1, sizeof(*session));
+    struct tierce__write_session *session = tierce__arena_calloc(&arena, 1, sizeof(*session));
     struct tierce__session_key *keys = tierce__arena_calloc(&arena, count, sizeof(*keys));
     bool *written = tierce__arena_calloc(&arena, count + 1, sizeof(*written));
     if (session == NULL || keys == NULL || written == NULL) {
@@ -56,7 +56,7 @@ struct tierce__session *tierce__session_create(struct tierce__locator *locator, 
     return session;
 }
 
-void tierce__session_destroy(struct tierce__session *session)
+void tierce__session_destroy(struct tierce__write_session *session)
 {
     if (session == NULL)
         return;
@@ -69,7 +69,7 @@ static uint64_t session_hash(const char *id)
     return tierce__hash_text(TIERCE__HASH_TEXT, id); /* ids are random */
 }
 
-int tierce__live_put_session(struct tierce__live *live, struct tierce__session *session)
+int tierce__live_put_session(struct tierce__live *live, struct tierce__write_session *session)
 {
     tierce__lock_assert_held(&live->lock);
     TIERCE_ASSERT(session->deadline.place == 0);
@@ -82,19 +82,20 @@ int tierce__live_put_session(struct tierce__live *live, struct tierce__session *
     return 0;
 }
 
-struct tierce__session *tierce__live_session(const struct tierce__live *live, const char *id)
+struct tierce__write_session *tierce__live_session(const struct tierce__live *live, const char *id)
 {
     struct tierce__map_node *node = tierce__map_find(&live->sessions, session_hash(id));
     tierce__lock_assert_held(&live->lock);
     for (; node != NULL; node = tierce__map_find_next(node)) {
-        struct tierce__session *session = TIERCE__CONTAINER_OF(node, struct tierce__session, node);
+        struct tierce__write_session *session =
+            TIERCE__CONTAINER_OF(node, struct tierce__write_session, node);
         if (strcmp(session->id, id) == 0)
             return session;
     }
     return NULL;
 }
 
-void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session)
+void tierce__live_drop_session(struct tierce__live *live, struct tierce__write_session *session)
 {
     tierce__lock_assert_held(&live->lock);
     TIERCE_ASSERT(live->sessions.count > 0 && session->deadline.place != 0);
@@ -126,7 +127,7 @@ static void write_key(struct tierce__note_writer *w, const struct tierce__sessio
     tierce__note_put_places(w, key->places, key->place_count);
 }
 
-int tierce__session_write(const struct tierce__session *session, struct tierce__arena *arena,
+int tierce__session_write(const struct tierce__write_session *session, struct tierce__arena *arena,
                           const void **out, size_t *bytes)
 {
     TIERCE_DASSERT(session->count > 0 && session->count <= UINT32_MAX);
@@ -143,7 +144,8 @@ int tierce__session_write(const struct tierce__session *session, struct tierce__
 }
 
 /* A session's blocks have one time to live. */
-static void read_ttl(struct tierce__note_reader *r, bool is_given, struct tierce__session *session)
+static void read_ttl(struct tierce__note_reader *r, bool is_given,
+                     struct tierce__write_session *session)
 {
     int64_t ttl_us = is_given ? (int64_t)tierce__note_get64(r) : 0;
     if (ttl_us < 0 || ttl_us > TIERCE__TTL_S_MAX * 1000000 || (is_given && ttl_us == 0))
@@ -151,7 +153,7 @@ static void read_ttl(struct tierce__note_reader *r, bool is_given, struct tierce
     session->ttl_us = ttl_us;
 }
 
-static void read_key(struct tierce__note_reader *r, struct tierce__session *session,
+static void read_key(struct tierce__note_reader *r, struct tierce__write_session *session,
                      struct tierce__session_key *key)
 {
     key->claim.key = (int64_t)tierce__note_get64(r);
@@ -168,7 +170,7 @@ static void read_key(struct tierce__note_reader *r, struct tierce__session *sess
     key->places = tierce__note_get_places(r, &key->place_count);
 }
 
-int tierce__session_read(struct tierce__session **out, struct tierce__locator *locator,
+int tierce__session_read(struct tierce__write_session **out, struct tierce__locator *locator,
                          uint64_t note, const void *bytes, size_t count)
 {
     enum { HEAD_BYTES = 1 + TIERCE__SESSION_ID_BYTES + 8 + 2 + 1 + 4, KEY_BYTES_MIN = 8 + 1 + 10 };
@@ -184,7 +186,7 @@ int tierce__session_read(struct tierce__session **out, struct tierce__locator *l
         return TIERCE_E_FORMAT;
     if (r.error < 0)
         return r.error;
-    struct tierce__session *session = tierce__session_create(locator, keys);
+    struct tierce__write_session *session = tierce__session_create(locator, keys);
     if (session == NULL)
         return -ENOMEM;
     memcpy(session->id, id, sizeof(id));

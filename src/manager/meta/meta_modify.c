@@ -13,15 +13,15 @@
 #define PAUSE_AFTER_DOUBT_MS 10000u /* longer than a write can be delayed in a connection */
 
 /* An index into the caller's keys; sorted by shard, key, index. */
-struct place {
+struct modify_place {
     uint32_t shard;
     uint64_t mixed;
     size_t index;
 };
 
 /* One key of a step. */
-struct work {
-    const struct place *place; /* its first */
+struct modify_work {
+    const struct modify_place *place; /* its first */
     struct tierce__record before, now;
     bool was_there, is_there, is_changed;
     bool is_claimed;  /* counts for keys_max; not indexed when the step began */
@@ -33,7 +33,7 @@ struct work {
 /* The caller's i-th key. */
 struct question {
     size_t index;
-    struct work *work;
+    struct modify_work *work;
 };
 
 /* The change of a parent's count. */
@@ -44,23 +44,23 @@ struct delta {
     int64_t change;
 };
 
-struct call {
+struct modify_call {
     struct tierce__meta_index *index;
     const int64_t *keys;
     size_t count;
     const struct tierce__meta_change *change;
     struct tierce__arena *arena;
     int *status;
-    struct place *places;
+    struct modify_place *places;
     int64_t *pending;             /* for each of places */
     struct tierce__arena scratch; /* of one step */
     int rc;
 };
 
 struct step {
-    struct call *call;
+    struct modify_call *call;
     size_t from, to; /* of call->places */
-    struct work *works;
+    struct modify_work *works;
     size_t work_count;
     struct question *questions; /* to - from of them */
     struct tierce__lock **keys_locks, **children_locks;
@@ -90,7 +90,8 @@ static void *scratch(struct step *step, size_t count, size_t bytes)
 
 static int compare_places(const void *a, const void *b)
 {
-    const struct place *x = (const struct place *)a, *y = (const struct place *)b;
+    const struct modify_place *x = (const struct modify_place *)a,
+                              *y = (const struct modify_place *)b;
     if (x->shard != y->shard)
         return x->shard < y->shard ? -1 : 1;
     if (x->mixed != y->mixed)
@@ -98,7 +99,7 @@ static int compare_places(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-static int sort_places(struct call *call)
+static int sort_places(struct modify_call *call)
 {
     call->places = tierce__arena_alloc(call->arena, call->count * sizeof(*call->places));
     call->pending = tierce__arena_calloc(call->arena, call->count, sizeof(*call->pending));
@@ -106,14 +107,14 @@ static int sort_places(struct call *call)
         return -ENOMEM;
     for (size_t i = 0; i < call->count; i++) {
         uint64_t mixed = tierce__meta_mix(call->keys[i]);
-        call->places[i] = (struct place){shard_of(call->index, mixed), mixed, i};
+        call->places[i] = (struct modify_place){shard_of(call->index, mixed), mixed, i};
     }
     qsort(call->places, call->count, sizeof(*call->places), compare_places);
     return 0;
 }
 
 /* The end of the step that begins at `from`: whole shards. */
-static size_t step_end(const struct call *call, size_t from)
+static size_t step_end(const struct modify_call *call, size_t from)
 {
     size_t to = from;
     while (to < call->count && (call->change->whole || to - from < call->index->batch_keys)) {
@@ -126,10 +127,10 @@ static size_t step_end(const struct call *call, size_t from)
 }
 
 /* Returns the first occurrence of a key at or after `from`, or NULL. */
-static struct place *find_place(const struct call *call, size_t from, uint64_t mixed)
+static struct modify_place *find_place(const struct modify_call *call, size_t from, uint64_t mixed)
 {
     TIERCE_DASSERT(from <= call->count);
-    struct place wanted = {shard_of(call->index, mixed), mixed, 0};
+    struct modify_place wanted = {shard_of(call->index, mixed), mixed, 0};
     size_t low = from, high = call->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -152,7 +153,7 @@ static int compare_questions(const void *a, const void *b)
 static int plan_step(struct step *step)
 {
     TIERCE_ASSERT(step->from < step->to && step->to <= step->call->count);
-    struct call *call = step->call;
+    struct modify_call *call = step->call;
     size_t count = step->to - step->from;
     step->works = scratch(step, count, sizeof(*step->works));
     step->questions = scratch(step, count, sizeof(*step->questions));
@@ -160,10 +161,10 @@ static int plan_step(struct step *step)
     if (step->works == NULL || step->questions == NULL || step->keys_locks == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++) {
-        const struct place *place = &call->places[step->from + i];
+        const struct modify_place *place = &call->places[step->from + i];
         if (i == 0 || place->mixed != place[-1].mixed)
             step->works[step->work_count++] =
-                (struct work){.place = place, .pending = &call->pending[step->from + i]};
+                (struct modify_work){.place = place, .pending = &call->pending[step->from + i]};
         if (i == 0 || place->shard != place[-1].shard)
             step->keys_locks[step->keys_lock_count++] = &call->index->shards[place->shard].keys;
         step->questions[i] = (struct question){place->index, &step->works[step->work_count - 1]};
@@ -198,7 +199,7 @@ static int read_works(struct step *step)
     int rc = index->space->ops->get(index->space, keys, step->work_count, step->call->arena,
                                     records, found);
     for (size_t i = 0; rc == 0 && i < step->work_count; i++) {
-        struct work *work = &step->works[i];
+        struct modify_work *work = &step->works[i];
         work->was_there = work->is_there = found[i];
         if (found[i])
             work->before = work->now = records[i];
@@ -223,7 +224,8 @@ static void unclaim_keys(struct tierce__meta_index *index, int64_t count)
     atomic_fetch_sub_explicit(&index->keys_claimed, count, memory_order_relaxed);
 }
 
-static int decide_put(struct call *call, struct work *work, const struct tierce__record *record)
+static int decide_put(struct modify_call *call, struct modify_work *work,
+                      const struct tierce__record *record)
 {
     TIERCE_ASSERT(!work->is_claimed || !work->was_there);
     if (!work->is_there && !work->was_there) {
@@ -236,7 +238,7 @@ static int decide_put(struct call *call, struct work *work, const struct tierce_
     return 0;
 }
 
-static void decide_delete(struct call *call, struct work *work)
+static void decide_delete(struct modify_call *call, struct modify_work *work)
 {
     TIERCE_ASSERT(!work->is_claimed || !work->was_there);
     if (work->is_claimed)
@@ -247,10 +249,10 @@ static void decide_delete(struct call *call, struct work *work)
     work->now = (struct tierce__record){0};
 }
 
-static int decide_one(struct call *call, const struct question *question)
+static int decide_one(struct modify_call *call, const struct question *question)
 {
     TIERCE_DASSERT(question->index < call->count);
-    struct work *work = question->work;
+    struct modify_work *work = question->work;
     struct tierce__record record = work->now;
     switch (call->change->modify(call->change->arg, question->index, call->keys[question->index],
                                  work->is_there, &record, call->arena)) {
@@ -270,12 +272,12 @@ static int decide_one(struct call *call, const struct question *question)
 static int decide(struct step *step)
 {
     tierce__lock_assert_held(step->keys_locks[0]);
-    struct call *call = step->call;
+    struct modify_call *call = step->call;
     size_t count = step->to - step->from;
     for (size_t i = 0; i < count; i++)
         call->status[step->questions[i].index] = decide_one(call, &step->questions[i]);
     for (size_t i = 0; i < step->work_count; i++) {
-        const struct work *work = &step->works[i];
+        const struct modify_work *work = &step->works[i];
         step->batch.added[TIERCE__META_KEYS] += work->is_there - work->was_there;
         if (work->is_changed) {
             tierce__meta_count_bytes(step->batch.added, &work->before, false);
@@ -294,10 +296,10 @@ static int decide(struct step *step)
 
 /* ---- counts of children --------------------------------------------------------------------- */
 
-static struct work *find_work(struct step *step, const struct delta *delta)
+static struct modify_work *find_work(struct step *step, const struct delta *delta)
 {
     size_t low = 0, high = step->work_count;
-    struct place wanted = {delta->shard, delta->mixed, 0};
+    struct modify_place wanted = {delta->shard, delta->mixed, 0};
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (compare_places(step->works[middle].place, &wanted) < 0)
@@ -317,7 +319,7 @@ static void add_delta(struct step *step, int64_t parent, int64_t change)
     TIERCE_DASSERT(change == 1 || change == -1);
     uint64_t mixed = tierce__meta_mix(parent);
     struct delta delta = {parent, mixed, shard_of(step->call->index, mixed), change};
-    struct work *work = find_work(step, &delta);
+    struct modify_work *work = find_work(step, &delta);
     if (work != NULL)
         work->children += change;
     else
@@ -355,7 +357,7 @@ static int count_children(struct step *step)
     if (step->deltas == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < step->work_count; i++) {
-        const struct work *work = &step->works[i];
+        const struct modify_work *work = &step->works[i];
         bool had = work->was_there && work->before.has_parent;
         bool has = work->is_there && work->now.has_parent;
         if (had && has && work->before.parent == work->now.parent)
@@ -367,7 +369,7 @@ static int count_children(struct step *step)
     }
     merge_deltas(step);
     for (size_t i = 0; i < step->work_count; i++) {
-        struct work *work = &step->works[i];
+        struct modify_work *work = &step->works[i];
         work->children += *work->pending;
         if (work->is_there && work->children != 0)
             work->is_changed = true;
@@ -411,7 +413,7 @@ static int read_counts(struct step *step)
     struct tierce__meta_index *index = step->call->index;
     size_t limit = step->work_count + step->delta_count, count = 0;
     int64_t *keys = scratch(step, limit, sizeof(*keys));
-    struct work **works = scratch(step, limit, sizeof(struct work *));
+    struct modify_work **works = scratch(step, limit, sizeof(struct modify_work *));
     struct tierce__record *records = scratch(step, limit, sizeof(*records));
     bool *found = scratch(step, limit, sizeof(*found));
     if (keys == NULL || works == NULL || records == NULL || found == NULL)
@@ -419,7 +421,7 @@ static int read_counts(struct step *step)
     for (size_t i = 0; i < step->delta_count; i++)
         keys[count++] = step->deltas[i].key;
     for (size_t i = 0; i < step->work_count; i++) {
-        struct work *work = &step->works[i];
+        struct modify_work *work = &step->works[i];
         if (!work->is_changed || !work->was_there || !work->is_there ||
             work->version == version_of(index, work->place->shard))
             continue;
@@ -450,7 +452,7 @@ static uint32_t add_children(uint32_t children, int64_t change)
     return sum > UINT32_MAX ? UINT32_MAX : (uint32_t)sum;
 }
 
-static uint32_t children_before(const struct call *call, const struct work *work)
+static uint32_t children_before(const struct modify_call *call, const struct modify_work *work)
 {
     if (work->was_there)
         return work->before.children;
@@ -470,7 +472,7 @@ static int fill_batch(struct step *step)
     if (step->puts == NULL || step->deletes == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < step->work_count; i++) {
-        struct work *work = &step->works[i];
+        struct modify_work *work = &step->works[i];
         int64_t key = tierce__meta_unmix(work->place->mixed);
         if (work->is_there && work->is_changed) {
             work->now.children = add_children(children_before(step->call, work), work->children);
@@ -546,7 +548,8 @@ static void leave_pending(struct step *step)
 {
     const struct tierce__meta_change *change = step->call->change;
     for (size_t i = 0; i < step->work_count && change->lost != NULL; i++) {
-        const struct work *work = &step->works[i]; /* it was meant to be put but was skipped */
+        const struct modify_work *work =
+            &step->works[i]; /* it was meant to be put but was skipped */
         if (!work->is_there && work->children > 0)
             change->lost(change->arg, tierce__meta_unmix(work->place->mixed),
                          (uint32_t)work->children);
@@ -554,7 +557,7 @@ static void leave_pending(struct step *step)
     for (size_t i = 0; i < step->delta_count; i++) {
         if (step->parents_found[i] || step->deltas[i].change < 0)
             continue;
-        struct place *place = find_place(step->call, step->to, step->deltas[i].mixed);
+        struct modify_place *place = find_place(step->call, step->to, step->deltas[i].mixed);
         TIERCE_DASSERT(step->deltas[i].change > 0);
         if (place != NULL)
             step->call->pending[place - step->call->places] += step->deltas[i].change;
@@ -587,7 +590,7 @@ static void settle_claims(struct step *step, bool is_written)
     tierce__lock_assert_held(step->keys_locks[0]);
     int64_t gone = 0;
     for (size_t i = 0; i < step->work_count; i++) {
-        const struct work *work = &step->works[i];
+        const struct modify_work *work = &step->works[i];
         gone += is_written ? work->was_there && !work->is_there : work->is_claimed;
     }
     if (gone > 0)
@@ -596,7 +599,7 @@ static void settle_claims(struct step *step, bool is_written)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-static int run_step(struct call *call, size_t from, size_t to)
+static int run_step(struct modify_call *call, size_t from, size_t to)
 {
     struct step step = {.call = call, .from = from, .to = to};
     tierce__arena_reset(&call->scratch);
@@ -638,7 +641,7 @@ int tierce__meta_index_settle(struct tierce__meta_index *index)
     return atomic_load_explicit(&index->is_uncertain, memory_order_relaxed) ? recount(index) : 0;
 }
 
-static void fail_from(struct call *call, size_t from, int rc)
+static void fail_from(struct modify_call *call, size_t from, int rc)
 {
     TIERCE_ASSERT(rc < 0 && from <= call->count);
     for (size_t i = from; i < call->count; i++)
@@ -649,12 +652,12 @@ int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *k
                               const struct tierce__meta_change *change, struct tierce__arena *arena,
                               int *status)
 {
-    struct call call = {.index = index,
-                        .keys = keys,
-                        .count = count,
-                        .change = change,
-                        .arena = arena,
-                        .status = status};
+    struct modify_call call = {.index = index,
+                               .keys = keys,
+                               .count = count,
+                               .change = change,
+                               .arena = arena,
+                               .status = status};
     int span = tierce__span_open("index:change");
     int rc = sort_places(&call);
     if (rc == 0)

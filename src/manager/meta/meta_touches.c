@@ -19,14 +19,14 @@ enum {
     FLUSHED_AT = 2048,
 };
 
-struct part {
+struct touch_part {
     struct tierce__lock lock;
     struct tierce__touch *entries; /* PART_ENTRIES_MAX */
     struct tierce__numbers table;  /* of the entries, by space and key */
 };
 
 struct tierce__touches {
-    struct part parts[PARTS];
+    struct touch_part parts[PARTS];
     struct tierce__touch *taken; /* PART_ENTRIES_MAX: the entries that are flushed */
     tierce__touches_flush_fn flush;
     void *arg;
@@ -43,7 +43,7 @@ static uint64_t hash_of(uint32_t space, int64_t key)
 }
 
 /* false: no room. */
-static bool add(struct part *part, uint64_t hash, const struct tierce__touch *touch)
+static bool add(struct touch_part *part, uint64_t hash, const struct tierce__touch *touch)
 {
     uint32_t n = part->table.count;
     tierce__lock_assert_held(&part->lock);
@@ -79,7 +79,7 @@ void tierce__touches_add(struct tierce__touches *touches, uint32_t space, const 
     bool is_full = false;
     for (size_t i = 0; i < count; i++) {
         uint64_t hash = hash_of(space, keys[i]);
-        struct part *part = &touches->parts[hash >> 60];
+        struct touch_part *part = &touches->parts[hash >> 60];
         struct tierce__touch touch = {space, 1, keys[i], tierce__meta_touch_us(now_us, i)};
         tierce__lock_take(&part->lock);
         size_t before = part->table.count;
@@ -94,7 +94,7 @@ void tierce__touches_add(struct tierce__touches *touches, uint32_t space, const 
 static void hand_on(struct tierce__touches *touches)
 {
     for (unsigned p = 0; p < PARTS; p++) {
-        struct part *part = &touches->parts[p];
+        struct touch_part *part = &touches->parts[p];
         tierce__lock_take(&part->lock);
         struct tierce__touch *entries = part->entries;
         size_t count = part->table.count;
@@ -154,7 +154,7 @@ int tierce__touches_start(struct tierce__touches **out, uint32_t interval_ms,
     touches->taken = tierce__calloc(PART_ENTRIES_MAX, sizeof(*touches->taken));
     int rc = touches->taken == NULL ? -ENOMEM : 0;
     for (unsigned i = 0; i < PARTS; i++) {
-        struct part *part = &touches->parts[i];
+        struct touch_part *part = &touches->parts[i];
         tierce__lock_init(&part->lock, TIERCE__LOCK_META_TOUCHES);
         part->entries = tierce__calloc(PART_ENTRIES_MAX, sizeof(*part->entries));
         if (part->entries == NULL || tierce__numbers_init(&part->table, PART_ENTRIES_MAX) < 0)

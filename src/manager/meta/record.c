@@ -46,12 +46,12 @@ static uint8_t *varint_write(uint8_t *out, uint64_t value)
 }
 
 /* The rest of the input; `bad` is sticky, and then the rest is empty. */
-struct reader {
+struct record_reader {
     const uint8_t *at, *end;
     bool bad;
 };
 
-static const uint8_t *take_bytes(struct reader *reader, uint64_t bytes)
+static const uint8_t *take_bytes(struct record_reader *reader, uint64_t bytes)
 {
     static const uint8_t none[TIERCE__LOCATION_ID_BYTES];
     if (bytes > (uint64_t)(reader->end - reader->at)) {
@@ -66,7 +66,7 @@ static const uint8_t *take_bytes(struct reader *reader, uint64_t bytes)
 }
 
 /* Accepts only the shortest form, so that equal records have equal bytes. */
-static uint64_t take_varint(struct reader *reader, uint64_t max)
+static uint64_t take_varint(struct record_reader *reader, uint64_t max)
 {
     TIERCE_DASSERT(reader->at <= reader->end);
     uint64_t value = 0;
@@ -178,7 +178,7 @@ void tierce__record_write(const struct tierce__record *record, void *out)
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-static int read_text(const char **out, size_t *bytes, struct reader *reader,
+static int read_text(const char **out, size_t *bytes, struct record_reader *reader,
                      struct tierce__arena *arena)
 {
     uint64_t length = take_varint(reader, SIZE_MAX);
@@ -195,7 +195,7 @@ static int read_text(const char **out, size_t *bytes, struct reader *reader,
     return 0;
 }
 
-static int read_place(struct tierce__spec_place *out, struct reader *reader,
+static int read_place(struct tierce__spec_place *out, struct record_reader *reader,
                       struct tierce__arena *arena)
 {
     *out = (struct tierce__spec_place){.spec = (uint16_t)take_varint(reader, UINT16_MAX)};
@@ -225,7 +225,7 @@ static bool is_id(const uint8_t *id)
     return true;
 }
 
-static int read_location(struct tierce__location *out, struct reader *reader,
+static int read_location(struct tierce__location *out, struct record_reader *reader,
                          struct tierce__arena *arena)
 {
     const uint8_t *id = take_bytes(reader, TIERCE__LOCATION_ID_BYTES);
@@ -250,7 +250,7 @@ static int read_location(struct tierce__location *out, struct reader *reader,
     return rc;
 }
 
-static int read_locations(struct tierce__record *out, struct reader *reader,
+static int read_locations(struct tierce__record *out, struct record_reader *reader,
                           struct tierce__arena *arena)
 {
     if (out->location_count > (size_t)(reader->end - reader->at) / LOCATION_BYTES_MIN)
@@ -278,7 +278,7 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
         return TIERCE_E_VERSION;
     if (count < FIXED_BYTES || (fixed[AT_FLAGS] & ~FLAGS) != 0)
         return TIERCE_E_FORMAT;
-    struct reader reader = {.at = fixed + FIXED_BYTES, .end = fixed + count};
+    struct record_reader reader = {.at = fixed + FIXED_BYTES, .end = fixed + count};
     struct tierce__record record = {
         .used_us = (int64_t)tierce__load_le64(fixed + AT_USED),
         .stored_us = (int64_t)tierce__load_le64(fixed + AT_STORED),

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-struct slot {
+struct history_slot {
     struct tierce__history_sample sample; /* sequence 0: empty */
     struct tierce__history_group *groups; /* heap: the groups that the sample points to */
 };
@@ -17,7 +17,7 @@ struct tierce__history {
     struct tierce__lock lock; /* HISTORY: guards the fields below */
     uint64_t last;            /* sequence of the newest sample; it lies at last % samples_max */
     size_t samples_max, groups_max;
-    struct slot slots[];
+    struct history_slot slots[];
 };
 
 int tierce__history_create(struct tierce__history **out, size_t samples_max, size_t groups_max)
@@ -58,7 +58,7 @@ int tierce__history_add(struct tierce__history *history,
     }
     tierce__lock_take(&history->lock);
     uint64_t sequence = ++history->last;
-    struct slot *slot = &history->slots[sequence % history->samples_max];
+    struct history_slot *slot = &history->slots[sequence % history->samples_max];
     struct tierce__history_group *old = slot->groups;
     TIERCE_ASSERT(slot->sample.sequence < sequence);
     slot->groups = groups;

@@ -13,7 +13,7 @@
  * the caller waits. There are few of them, so a list is enough.
  */
 
-struct waiting {
+struct later_call {
     struct tierce__list node;
     struct tierce__call *call;
     ProtobufCMessage *message; /* a copy; NULL: never */
@@ -28,7 +28,7 @@ struct tierce__later {
     pthread_t thread;
 };
 
-static void answer(struct waiting *waiting)
+static void answer(struct later_call *waiting)
 {
     if (waiting->message != NULL)
         tierce__api_reply(waiting->call, waiting->message);
@@ -46,12 +46,12 @@ static void answer(struct waiting *waiting)
 }
 
 /* LATER held. Returns a reply that is due, or whose caller is gone. */
-static struct waiting *take_due(struct tierce__later *later)
+static struct later_call *take_due(struct tierce__later *later)
 {
     tierce__lock_assert_held(&later->lock);
     uint64_t now_ns = tierce__now_ns();
     TIERCE__LIST_FOR_EACH (it, &later->waiting) {
-        struct waiting *waiting = TIERCE__CONTAINER_OF(it, struct waiting, node);
+        struct later_call *waiting = TIERCE__CONTAINER_OF(it, struct later_call, node);
         if (later->is_ending || waiting->due_ns <= now_ns || tierce__call_is_over(waiting->call)) {
             tierce__list_remove(&waiting->node);
             return waiting;
@@ -66,7 +66,7 @@ static void *run(void *arg)
     struct tierce__later *later = arg;
     tierce__lock_take(&later->lock);
     while (!later->is_ending || !tierce__list_empty(&later->waiting)) {
-        struct waiting *waiting = take_due(later);
+        struct later_call *waiting = take_due(later);
         if (waiting != NULL) {
             tierce__lock_drop(&later->lock);
             answer(waiting);
@@ -139,12 +139,12 @@ void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
                          const ProtobufCMessage *message, int32_t delay_ms)
 {
     enum { NEVER_MS = 3600 * 1000 };
-    struct waiting *waiting = tierce__alloc(sizeof(*waiting));
+    struct later_call *waiting = tierce__alloc(sizeof(*waiting));
     if (waiting == NULL) {
         tierce__api_reply(call, message);
         return;
     }
-    *waiting = (struct waiting){
+    *waiting = (struct later_call){
         .call = call,
         .message = delay_ms >= 0 ? copy_of(message) : NULL,
         .due_ns = tierce__deadline_in_ms(delay_ms >= 0 ? (uint32_t)delay_ms : NEVER_MS),

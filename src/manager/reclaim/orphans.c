@@ -180,7 +180,7 @@ static int find_victims(struct tierce__live *live, struct tierce__arena *arena)
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-struct removing {
+struct orphan_removal {
     const struct tierce__orphan_sweep *sweep;
     struct tierce__reclaimed *gone;
     size_t gone_count, gone_max;
@@ -189,7 +189,7 @@ struct removing {
 /* Called under the key's lock. Blocks that were stored since the sweep began stay. */
 static bool is_orphan(void *arg, size_t i, int64_t key, const struct tierce__record *record)
 {
-    struct removing *r = arg;
+    struct orphan_removal *r = arg;
     TIERCE_ASSERT(r->gone_count <= r->gone_max);
     (void)i;
     bool goes = record->has_parent && record->stored_us <= r->sweep->began_us;
@@ -209,7 +209,7 @@ static int remove_some(struct tierce__live *live, const struct tierce__orphan_sw
     struct tierce__orphan_sweep *sweep = &live->sweep;
     TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_REMOVE && sweep->victim_count > 0);
     size_t count = sweep->victim_count < AT_ONCE ? sweep->victim_count : AT_ONCE;
-    struct removing removing = {.sweep = sweep, .gone_max = count * LOCATIONS_MAX};
+    struct orphan_removal removing = {.sweep = sweep, .gone_max = count * LOCATIONS_MAX};
     struct tierce__removed removed = {0};
     struct tierce__removal removal = {.due_us =
                                           tierce__locator_now_us(live->locator) + how->delay_us,

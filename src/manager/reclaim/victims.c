@@ -32,7 +32,7 @@ struct member {
 };
 
 /* A candidate, as it was when it was sampled. */
-struct candidate {
+struct victims_candidate {
     struct tierce__policy_rank rank;
     const struct tierce__record *record;
     int64_t key;
@@ -54,7 +54,7 @@ struct taking {
     uint64_t bytes_left, keys_left;
     int64_t now_us;
     struct tierce__arena arena; /* of one pass */
-    struct candidate *candidates;
+    struct victims_candidate *candidates;
     size_t count, room;
     struct tierce__numbers table; /* candidates by member and key */
     bool is_exact;                /* every key was sampled */
@@ -131,7 +131,7 @@ static uint32_t find_candidate(const struct taking *t, uint32_t member, int64_t 
 {
     TIERCE__NUMBERS_FOR_EACH (it, &t->table, hash_of(member, key)) {
         TIERCE_DASSERT(it.number < t->count);
-        const struct candidate *c = &t->candidates[it.number];
+        const struct victims_candidate *c = &t->candidates[it.number];
         if (c->key == key && c->member == member)
             return it.number;
     }
@@ -147,13 +147,13 @@ static void add_candidate(struct taking *t, uint32_t member,
     size_t wanted = 0;
     if (t->count == t->room || find_candidate(t, member, key) != NONE)
         return;
-    struct candidate *c = &t->candidates[t->count];
-    *c = (struct candidate){.record = record,
-                            .key = key,
-                            .member = member,
-                            .parent = NONE,
-                            .followers = record->children,
-                            .is_leaf_only = strcmp(policy->name, "leaf_lru") == 0};
+    struct victims_candidate *c = &t->candidates[t->count];
+    *c = (struct victims_candidate){.record = record,
+                                    .key = key,
+                                    .member = member,
+                                    .parent = NONE,
+                                    .followers = record->children,
+                                    .is_leaf_only = strcmp(policy->name, "leaf_lru") == 0};
     for (size_t l = 0; l < record->location_count; l++) {
         if (!is_wanted(&need, &record->locations[l]))
             continue;
@@ -246,7 +246,7 @@ static int climb_member(struct taking *t, uint32_t member, size_t from, size_t e
     if (keys == NULL || found == NULL || records == NULL)
         return -ENOMEM;
     for (size_t i = from; i < end; i++) {
-        const struct candidate *c = &t->candidates[i];
+        const struct victims_candidate *c = &t->candidates[i];
         if (c->member == member && c->is_whole && c->record->has_parent &&
             (!leaves || c->followers == 0) && find_candidate(t, member, c->record->parent) == NONE)
             keys[count++] = c->record->parent;
@@ -281,14 +281,14 @@ static int climb(struct taking *t)
 static void link_candidates(struct taking *t)
 {
     for (size_t i = 0; i < t->count; i++) {
-        struct candidate *c = &t->candidates[i];
+        struct victims_candidate *c = &t->candidates[i];
         if (c->record->has_parent)
             c->parent = find_candidate(t, c->member, c->record->parent);
     }
 }
 
 /* Compares by rank, then by key, so that equal samples have the same order. */
-static bool is_before(const struct candidate *x, const struct candidate *y)
+static bool is_before(const struct victims_candidate *x, const struct victims_candidate *y)
 {
     if (tierce__policy_rank_before(&x->rank, &y->rank))
         return true;
@@ -297,11 +297,11 @@ static bool is_before(const struct candidate *x, const struct candidate *y)
 
 /* A binary heap of evictable candidates; the next victim is on top. */
 struct heap {
-    struct candidate **items;
+    struct victims_candidate **items;
     size_t count;
 };
 
-static void push(struct heap *heap, struct candidate *c)
+static void push(struct heap *heap, struct victims_candidate *c)
 {
     size_t at = heap->count++;
     for (; at > 0 && is_before(c, heap->items[(at - 1) / 2]); at = (at - 1) / 2)
@@ -309,10 +309,10 @@ static void push(struct heap *heap, struct candidate *c)
     heap->items[at] = c;
 }
 
-static struct candidate *pop(struct heap *heap)
+static struct victims_candidate *pop(struct heap *heap)
 {
     TIERCE_ASSERT(heap->count > 0);
-    struct candidate *top = heap->items[0], *last = heap->items[--heap->count];
+    struct victims_candidate *top = heap->items[0], *last = heap->items[--heap->count];
     size_t at = 0;
     for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
         if (child + 1 < heap->count && is_before(heap->items[child + 1], heap->items[child]))
@@ -330,7 +330,7 @@ static struct candidate *pop(struct heap *heap)
 struct leaving {
     const struct tierce__need *need; /* first: is_wanted reads it */
     struct taking *taking;
-    struct candidate *const *chosen;
+    struct victims_candidate *const *chosen;
     const struct tierce__removed *removed;
     struct tierce__reclaimed *gone;
     size_t gone_count, gone_max;
@@ -345,7 +345,7 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
 {
     struct leaving *l = arg;
     TIERCE_ASSERT(l->gone_count <= l->gone_max);
-    const struct candidate *c = l->chosen[l->removed->offset + i];
+    const struct victims_candidate *c = l->chosen[l->removed->offset + i];
     const struct tierce__record *drawn = c->record;
     bool unused = !c->is_held && record->used_us <= drawn->used_us && record->uses <= drawn->uses &&
                   record->children <= drawn->children;
@@ -368,8 +368,8 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
     return unused;
 }
 
-static void submit(struct taking *t, const struct member *member, struct candidate *const *chosen,
-                   size_t count)
+static void submit(struct taking *t, const struct member *member,
+                   struct victims_candidate *const *chosen, size_t count)
 {
     struct tierce__removed removed = {0};
     struct leaving leaving = {
@@ -410,7 +410,7 @@ static void submit(struct taking *t, const struct member *member, struct candida
 }
 
 /* Returns whether no block that follows it would remain. */
-static bool may_leave(const struct candidate *c)
+static bool may_leave(const struct victims_candidate *c)
 {
     return c->followers == 0 || !c->is_whole;
 }
@@ -420,14 +420,14 @@ static bool may_leave(const struct candidate *c)
  * become a leaf. `breaks_chains`: the lowest ranks, even if blocks follow them; the sweep of
  * orphans.h removes those. `room` is for the heap.
  */
-static size_t choose(const struct taking *t, struct candidate **out, struct candidate **room,
-                     bool breaks_chains)
+static size_t choose(const struct taking *t, struct victims_candidate **out,
+                     struct victims_candidate **room, bool breaks_chains)
 {
     struct heap heap = {.items = room};
     size_t n = 0, could = 0;
     uint64_t bytes = 0;
     for (size_t i = 0; i < t->count; i++) {
-        struct candidate *c = &t->candidates[i];
+        struct victims_candidate *c = &t->candidates[i];
         bool may = may_leave(c) || (breaks_chains && !c->is_leaf_only);
         /* A block that was found by climbing can be evicted later. */
         could += may || (c->followers == 1 && !t->is_exact);
@@ -437,8 +437,8 @@ static size_t choose(const struct taking *t, struct candidate **out, struct cand
     size_t most = t->is_exact ? t->count : (could + SLICE - 1) / SLICE;
     TIERCE_ASSERT(heap.count <= t->count);
     while (heap.count > 0 && n < most && (bytes < t->bytes_left || n < t->keys_left)) {
-        struct candidate *c = pop(&heap);
-        struct candidate *parent =
+        struct victims_candidate *c = pop(&heap);
+        struct victims_candidate *parent =
             c->parent != NONE && c->is_whole ? &t->candidates[c->parent] : NULL;
         out[n++] = c;
         bytes += c->bytes;
@@ -473,8 +473,9 @@ static uint64_t pass(struct taking *t)
     if (!t->is_exact && !is_leafless && climb(t) < 0)
         return 0;
     link_candidates(t);
-    struct candidate **chosen = tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*chosen));
-    struct candidate **of_member =
+    struct victims_candidate **chosen =
+        tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*chosen));
+    struct victims_candidate **of_member =
         tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*of_member));
     if (chosen == NULL || of_member == NULL)
         return 0; /* of_member is the heap's room first */

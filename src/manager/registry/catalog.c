@@ -30,7 +30,7 @@ static const struct tierce__fields *const kinds[TIERCE__KINDS] = {
         .path = key, .kind = TIERCE__FIELD_LIST, .offset = AT(lists[which].items),                 \
         .count_offset = AT(lists[which].count), .items = &(table), .high = INT64_MAX               \
     }
-static const struct tierce__field catalog_rows[] = {
+static const struct tierce__model_field catalog_rows[] = {
     NEXT(storage, "next_storage"),
     NEXT(group, "next_instance_group"),
     NEXT(instance, "next_instance"),
@@ -182,9 +182,9 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-const struct tierce__field *tierce__catalog_number_row(enum tierce__registry_kind kind)
+const struct tierce__model_field *tierce__catalog_number_row(enum tierce__registry_kind kind)
 {
-    const struct tierce__field *last = &kinds[kind]->rows[kinds[kind]->count - 1];
+    const struct tierce__model_field *last = &kinds[kind]->rows[kinds[kind]->count - 1];
     return (last->flags & TIERCE__FIELD_IS_STORED) != 0 ? last : NULL;
 }
 
@@ -200,7 +200,7 @@ static uint64_t *next_of(struct tierce__catalog *catalog, enum tierce__registry_
 int tierce__catalog_assign(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                            void *entry, char why[256])
 {
-    const struct tierce__field *row = tierce__catalog_number_row(kind);
+    const struct tierce__model_field *row = tierce__catalog_number_row(kind);
     if (row == NULL)
         return 0;
     uint64_t *next = next_of(catalog, kind);

@@ -44,7 +44,7 @@ void tierce__catalog_put(struct tierce__catalog *catalog);
 /* The fields of a kind's entries. */
 const struct tierce__fields *tierce__catalog_fields(enum tierce__registry_kind kind);
 /* The row of an entry's number; NULL: the kind has none. */
-const struct tierce__field *tierce__catalog_number_row(enum tierce__registry_kind kind);
+const struct tierce__model_field *tierce__catalog_number_row(enum tierce__registry_kind kind);
 
 /* The i-th entry. */
 void *tierce__catalog_entry(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,

@@ -121,7 +121,7 @@ void tierce__instance_sort(struct tierce__instance *instance)
 bool tierce__instance_is_same(const struct tierce__instance *a, const struct tierce__instance *b,
                               char why[128])
 {
-    const struct tierce__field *field =
+    const struct tierce__model_field *field =
         tierce__model_difference(a, b, &tierce__instance_fields, TIERCE__FIELD_IS_SAME);
     if (field != NULL)
         snprintf(why, 128, "%s", field->path);

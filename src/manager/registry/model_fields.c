@@ -64,7 +64,7 @@
 
 #define S(member, ...)    ROW(tierce__storage, member, "", __VA_ARGS__)
 #define SPEC(member, ...) ROW(tierce__storage, member, "storage_spec.", __VA_ARGS__)
-static const struct tierce__field storage_rows[] = {
+static const struct tierce__model_field storage_rows[] = {
     TYPE(tierce__storage, type, "type", NO_FIELD),
     S(is_enabled, "is_available", NO_FIELD, .initial = true),
     S(name, "global_unique_name", NEEDED),
@@ -97,12 +97,12 @@ const struct tierce__fields tierce__storage_fields = {
     TABLE(storage_rows, tierce__storage), .name = offsetof(struct tierce__storage, name),
     .noun = "storage", .is_of_a_type = true};
 
-static const struct tierce__field name_rows[] = {
+static const struct tierce__model_field name_rows[] = {
     {.kind = TIERCE__FIELD_TEXT, .path = "", .bytes = sizeof(char *)}};
 static const struct tierce__fields name_fields = {
     .rows = name_rows, .count = 1, .size = sizeof(char *)};
 
-static const struct tierce__field quota_rows[] = {
+static const struct tierce__model_field quota_rows[] = {
     TYPE(tierce__type_quota, type, "storage_type"),
     ROW(tierce__type_quota, capacity_bytes, "", "capacity", LIMITS(0, INT64_MAX)),
 };
@@ -118,7 +118,7 @@ enum { STRATEGY_MAX = 8, SHARD_BITS_MAX = 20 };
     ROW(tierce__group, member, "cache_config.reclaim_strategy.", __VA_ARGS__)
 #define INDEXER(member, ...)                                                                       \
     ROW(tierce__group, member, "cache_config.meta_indexer_config.", __VA_ARGS__)
-static const struct tierce__field group_rows[] = {
+static const struct tierce__model_field group_rows[] = {
     G(name, "name", NEEDED),
     G(global_quota_group_name, "global_quota_group_name", NEEDED),
     G(max_instance_count, "max_instance_count", COUNT),
@@ -160,7 +160,7 @@ const struct tierce__fields tierce__group_fields = {TABLE(group_rows, tierce__gr
                                                     .name = offsetof(struct tierce__group, name),
                                                     .noun = "instance group"};
 
-static const struct tierce__field spec_rows[] = {
+static const struct tierce__model_field spec_rows[] = {
     ROW(tierce__spec_info, name, "", "name", NEEDED),
     ROW(tierce__spec_info, size, "", "size", COUNT),
 };
@@ -168,7 +168,7 @@ static const struct tierce__fields spec_fields = {TABLE(spec_rows, tierce__spec_
                                                   .name = offsetof(struct tierce__spec_info, name),
                                                   .noun = "location_spec_infos"};
 
-static const struct tierce__field spec_group_rows[] = {
+static const struct tierce__model_field spec_group_rows[] = {
     ROW(tierce__spec_group, name, "", "name"),
     LIST(tierce__spec_group, spec_names, spec_name_count, "spec_names", .items = &name_fields),
 };
@@ -180,7 +180,7 @@ static const struct tierce__fields spec_group_fields = {
 #define I(member, ...)  ROW(tierce__instance, member, "", __VA_ARGS__)
 #define M(member, ...)                                                                             \
     ROW(tierce__instance, model.member, "", "model_deployment." #member, __VA_ARGS__)
-static const struct tierce__field instance_rows[] = {
+static const struct tierce__model_field instance_rows[] = {
     I(quota_group_name, "quota_group_name"),
     I(group_name, "instance_group_name"),
     I(id, "instance_id", NEEDED),
@@ -219,7 +219,7 @@ const struct tierce__fields tierce__instance_fields = {
 struct secret {
     char *password;
 };
-static const struct tierce__field secret_rows[] = {ROW(secret, password, "", "password")};
+static const struct tierce__model_field secret_rows[] = {ROW(secret, password, "", "password")};
 static const struct tierce__fields secret_fields = {TABLE(secret_rows, secret)};
 
 /* KVCM stores plain passwords; here only their hashes are kept. */
@@ -241,7 +241,7 @@ static int finish_account(void *object, struct tierce__text json, char why[256])
     return rc;
 }
 
-static const struct tierce__field account_rows[] = {
+static const struct tierce__model_field account_rows[] = {
     ROW(tierce__account, name, "", "user_name"),
     ROW(tierce__account, password_hash, "", "password_hash", NO_FIELD),
     ROW(tierce__account, role, "", "role", LIMITS(TIERCE__ROLE_USER, TIERCE__ROLE_ADMIN),
@@ -253,7 +253,7 @@ const struct tierce__fields tierce__account_fields = {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-int64_t tierce__field_integer(const void *object, const struct tierce__field *field)
+int64_t tierce__field_integer(const void *object, const struct tierce__model_field *field)
 {
     TIERCE_DASSERT(field->kind != TIERCE__FIELD_DOUBLE);
     int64_t value = 0;
@@ -263,14 +263,14 @@ int64_t tierce__field_integer(const void *object, const struct tierce__field *fi
     return is_signed && field->bytes == sizeof(int32_t) ? (int32_t)value : value;
 }
 
-void tierce__field_set_integer(void *object, const struct tierce__field *field, int64_t value)
+void tierce__field_set_integer(void *object, const struct tierce__model_field *field, int64_t value)
 {
     TIERCE_DASSERT(field->kind != TIERCE__FIELD_DOUBLE);
     memcpy(tierce__field_at(object, field), &value, field->bytes);
     TIERCE_DASSERT(tierce__field_integer(object, field) == value);
 }
 
-size_t tierce__field_list_max(const struct tierce__field *field)
+size_t tierce__field_list_max(const struct tierce__model_field *field)
 {
     TIERCE_DASSERT(tierce__field_is_list(field));
     TIERCE_DASSERT(field->high >= 0);
@@ -293,7 +293,7 @@ void tierce__model_start(void *object, const struct tierce__fields *fields)
     static char none[] = "";
     memset(object, 0, fields->size);
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         TIERCE_DASSERT(field->offset < fields->size);
         if (field->kind == TIERCE__FIELD_TEXT)
             *tierce__field_text(object, field) = none;
@@ -305,7 +305,7 @@ void tierce__model_start(void *object, const struct tierce__fields *fields)
 static int own(void *object, const struct tierce__fields *fields, int rc);
 
 /* Replaces the list of a shallow copy by a copy; by an empty one if rc is an error. */
-static int own_list(void *object, const struct tierce__field *field, int rc)
+static int own_list(void *object, const struct tierce__model_field *field, int rc)
 {
     TIERCE_DASSERT(tierce__field_is_list(field));
     char **list = tierce__field_at(object, field);
@@ -327,7 +327,7 @@ static int own_list(void *object, const struct tierce__field *field, int rc)
 static int own(void *object, const struct tierce__fields *fields, int rc)
 {
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         if (tierce__field_is_list(field)) {
             rc = own_list(object, field, rc);
         } else if (field->kind == TIERCE__FIELD_TEXT) {
@@ -353,7 +353,7 @@ int tierce__model_copy(void *out, const void *in, const struct tierce__fields *f
     return rc;
 }
 
-void tierce__model_clear_list(void *object, const struct tierce__field *field)
+void tierce__model_clear_list(void *object, const struct tierce__model_field *field)
 {
     TIERCE_DASSERT(tierce__field_is_list(field));
     char **list = tierce__field_at(object, field);
@@ -368,7 +368,7 @@ void tierce__model_clear_list(void *object, const struct tierce__field *field)
 void tierce__model_clear(void *object, const struct tierce__fields *fields)
 {
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         if (tierce__field_is_list(field))
             tierce__model_clear_list(object, field);
         else if (field->kind == TIERCE__FIELD_TEXT)
@@ -377,7 +377,7 @@ void tierce__model_clear(void *object, const struct tierce__fields *fields)
     memset(object, 0, fields->size);
 }
 
-static bool is_same_list(const void *a, const void *b, const struct tierce__field *field)
+static bool is_same_list(const void *a, const void *b, const struct tierce__model_field *field)
 {
     TIERCE_DASSERT(tierce__field_is_list(field));
     size_t count = *tierce__field_count(a, field);
@@ -390,12 +390,12 @@ static bool is_same_list(const void *a, const void *b, const struct tierce__fiel
     return true;
 }
 
-const struct tierce__field *tierce__model_difference(const void *a, const void *b,
-                                                     const struct tierce__fields *fields,
-                                                     unsigned flags)
+const struct tierce__model_field *tierce__model_difference(const void *a, const void *b,
+                                                           const struct tierce__fields *fields,
+                                                           unsigned flags)
 {
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         bool is_same;
         if ((field->flags & flags) != flags)
             continue;
@@ -421,7 +421,8 @@ struct subject {
     char *why;
 };
 
-static int complain(const struct subject *subject, const struct tierce__field *field, int64_t value)
+static int complain(const struct subject *subject, const struct tierce__model_field *field,
+                    int64_t value)
 {
     char accepted[80];
     bool is_open = field->high == INT32_MAX || field->high == INT64_MAX;
@@ -442,7 +443,7 @@ static int complain_unreadable(const struct subject *subject)
 }
 
 /* Such a list could not be read back either. */
-static int complain_long(const struct subject *subject, const struct tierce__field *field,
+static int complain_long(const struct subject *subject, const struct tierce__model_field *field,
                          size_t count)
 {
     TIERCE_DASSERT(count > tierce__field_list_max(field));
@@ -455,7 +456,7 @@ static int complain_long(const struct subject *subject, const struct tierce__fie
 static int check(const void *object, const struct tierce__fields *fields,
                  const struct subject *outer);
 
-static int check_list(const void *object, const struct tierce__field *field,
+static int check_list(const void *object, const struct tierce__model_field *field,
                       const struct subject *outer)
 {
     TIERCE_DASSERT(tierce__field_is_list(field));
@@ -486,7 +487,7 @@ static int check(const void *object, const struct tierce__fields *fields,
     uint32_t types = tierce__model_types(object, fields);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         if (!tierce__field_is_of(field, types))
             continue;
         if (tierce__field_is_list(field)) {

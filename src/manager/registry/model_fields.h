@@ -39,7 +39,7 @@ enum {
     TIERCE__FIELD_IS_SAME = 16,  /* equal in all registrations of an instance */
 };
 
-struct tierce__field {
+struct tierce__model_field {
     const char *path;                   /* in KVCM's JSON: keys joined by dots */
     const char *message;                /* in messages; NULL: the same path; "": in none */
     const struct tierce__fields *items; /* of NAMES and LIST */
@@ -52,7 +52,7 @@ struct tierce__field {
 };
 
 struct tierce__fields {
-    const struct tierce__field *rows;
+    const struct tierce__model_field *rows;
     size_t count;
     size_t size;       /* of the struct */
     size_t name;       /* offset of its name */
@@ -69,38 +69,39 @@ extern const struct tierce__fields tierce__instance_fields;
 extern const struct tierce__fields tierce__account_fields;
 
 /* Whether an object of these types has the field. */
-static inline bool tierce__field_is_of(const struct tierce__field *field, uint32_t types)
+static inline bool tierce__field_is_of(const struct tierce__model_field *field, uint32_t types)
 {
     return field->types == 0 || (field->types & types) != 0;
 }
 
-static inline bool tierce__field_is_list(const struct tierce__field *field)
+static inline bool tierce__field_is_list(const struct tierce__model_field *field)
 {
     return field->kind == TIERCE__FIELD_NAMES || field->kind == TIERCE__FIELD_LIST;
 }
 
-static inline void *tierce__field_at(const void *object, const struct tierce__field *field)
+static inline void *tierce__field_at(const void *object, const struct tierce__model_field *field)
 {
     return (char *)(uintptr_t)object + field->offset;
 }
 
-static inline char **tierce__field_text(const void *object, const struct tierce__field *field)
+static inline char **tierce__field_text(const void *object, const struct tierce__model_field *field)
 {
     TIERCE_DASSERT(field->kind == TIERCE__FIELD_TEXT);
     return tierce__field_at(object, field);
 }
 
-static inline size_t *tierce__field_count(const void *object, const struct tierce__field *field)
+static inline size_t *tierce__field_count(const void *object,
+                                          const struct tierce__model_field *field)
 {
     TIERCE_DASSERT(tierce__field_is_list(field));
     return (size_t *)(void *)((char *)(uintptr_t)object + field->count_offset);
 }
 
 /* The most entries that a list may have: `high`; 0: 65535. */
-size_t tierce__field_list_max(const struct tierce__field *field);
+size_t tierce__field_list_max(const struct tierce__model_field *field);
 
 /* Entry i of a list. */
-static inline void *tierce__field_item(const void *object, const struct tierce__field *field,
+static inline void *tierce__field_item(const void *object, const struct tierce__model_field *field,
                                        size_t i)
 {
     TIERCE_DASSERT(i < *tierce__field_count(object, field));
@@ -111,8 +112,9 @@ static inline void *tierce__field_item(const void *object, const struct tierce__
 uint32_t tierce__model_types(const void *object, const struct tierce__fields *fields);
 
 /* The value of an integer, bool or type. */
-int64_t tierce__field_integer(const void *object, const struct tierce__field *field);
-void tierce__field_set_integer(void *object, const struct tierce__field *field, int64_t value);
+int64_t tierce__field_integer(const void *object, const struct tierce__model_field *field);
+void tierce__field_set_integer(void *object, const struct tierce__model_field *field,
+                               int64_t value);
 
 /* Sets every member of an uninitialised object: the defaults, "" and empty lists. The texts are
  * borrowed: the object is overwritten or copied, not cleared. */
@@ -124,12 +126,12 @@ TIERCE_MUSTUSE int tierce__model_copy(void *out, const void *in,
 /* Frees and zeroes; accepts a zeroed object. */
 void tierce__model_clear(void *object, const struct tierce__fields *fields);
 /* Frees and empties one list. */
-void tierce__model_clear_list(void *object, const struct tierce__field *field);
+void tierce__model_clear_list(void *object, const struct tierce__model_field *field);
 
 /* The first row with all of these flags whose values differ; NULL: none. */
-const struct tierce__field *tierce__model_difference(const void *a, const void *b,
-                                                     const struct tierce__fields *fields,
-                                                     unsigned flags);
+const struct tierce__model_field *tierce__model_difference(const void *a, const void *b,
+                                                           const struct tierce__fields *fields,
+                                                           unsigned flags);
 
 /* Whether all values can be stored and read back (UTF-8, finite) and lie within their limits.
  * Errors: TIERCE_E_ARGUMENT, `why` in words. */

@@ -43,7 +43,7 @@ int tierce__model_parse_json(struct tierce__json_doc *out, const char *text, siz
 }
 
 /* An object whose members are being read. */
-struct reader {
+struct model_json_reader {
     const struct tierce__fields *fields;
     void *object;
     uint32_t types;
@@ -66,7 +66,7 @@ static int take_text(char **out, struct tierce__text value, const char *path, ch
 }
 
 /* Integers beyond 64 bits become the nearest one. */
-static int take_number(struct reader *r, const struct tierce__field *field,
+static int take_number(struct model_json_reader *r, const struct tierce__model_field *field,
                        struct tierce__text value)
 {
     bool is_double = field->kind == TIERCE__FIELD_DOUBLE;
@@ -94,7 +94,8 @@ static int take_number(struct reader *r, const struct tierce__field *field,
 }
 
 /* A type as KVCM writes it: its name, or its number (its writer gives both under one key). */
-static int take_type(struct reader *r, const struct tierce__field *field, struct tierce__text value)
+static int take_type(struct model_json_reader *r, const struct tierce__model_field *field,
+                     struct tierce__text value)
 {
     enum { NAME_BYTES_MAX = 32 };
     enum tierce__storage_type type = TIERCE__STORAGE_NONE;
@@ -114,7 +115,8 @@ static int take_type(struct reader *r, const struct tierce__field *field, struct
     return 0;
 }
 
-static int take_list(struct reader *r, const struct tierce__field *field, struct tierce__text value)
+static int take_list(struct model_json_reader *r, const struct tierce__model_field *field,
+                     struct tierce__text value)
 {
     size_t count = tierce__json_count(value);
     char limit[40];
@@ -146,7 +148,7 @@ static int take_list(struct reader *r, const struct tierce__field *field, struct
     return rc;
 }
 
-static int take_field(struct reader *r, const struct tierce__field *field,
+static int take_field(struct model_json_reader *r, const struct tierce__model_field *field,
                       struct tierce__text value)
 {
     char kind = tierce__json_value_kind(value);
@@ -172,12 +174,13 @@ static int take_field(struct reader *r, const struct tierce__field *field,
 }
 
 /* The row of r->path; NULL: none. `is_folder`: rows lie below it. */
-static const struct tierce__field *find_field(const struct reader *r, bool *is_folder)
+static const struct tierce__model_field *find_field(const struct model_json_reader *r,
+                                                    bool *is_folder)
 {
     size_t bytes = strlen(r->path);
     *is_folder = false;
     for (size_t i = 0; i < r->fields->count; i++) {
-        const struct tierce__field *field = &r->fields->rows[i];
+        const struct tierce__model_field *field = &r->fields->rows[i];
         if (!tierce__field_is_of(field, r->types) || strncmp(field->path, r->path, bytes) != 0)
             continue;
         if (field->path[bytes] == '\0')
@@ -188,7 +191,7 @@ static const struct tierce__field *find_field(const struct reader *r, bool *is_f
 }
 
 /* The members of the object at r->path, "" for the whole entry. */
-static int take_members(struct reader *r, struct tierce__text object)
+static int take_members(struct model_json_reader *r, struct tierce__text object)
 {
     struct tierce__text name, value;
     struct tierce__json each = tierce__json_each(object);
@@ -202,7 +205,7 @@ static int take_members(struct reader *r, struct tierce__text object)
             continue;
         snprintf(r->path + before, sizeof(r->path) - before, "%s%.*s", before > 0 ? "." : "",
                  (int)name.length, name.at);
-        const struct tierce__field *field = find_field(r, &is_folder);
+        const struct tierce__model_field *field = find_field(r, &is_folder);
         if (field != NULL)
             rc = take_field(r, field, value);
         else if (is_folder)
@@ -213,9 +216,9 @@ static int take_members(struct reader *r, struct tierce__text object)
 }
 
 /* Reads the type of an object, which selects its other fields. */
-static int take_type_first(struct reader *r, struct tierce__text object)
+static int take_type_first(struct model_json_reader *r, struct tierce__text object)
 {
-    const struct tierce__field *row = &r->fields->rows[0];
+    const struct tierce__model_field *row = &r->fields->rows[0];
     struct tierce__text value = tierce__json_get(object, row->path);
     TIERCE_DASSERT(row->kind == TIERCE__FIELD_TYPE && strchr(row->path, '.') == NULL);
     return value.length > 0 ? take_type(r, row, value) : complain(r->why, row->path, "there");
@@ -225,7 +228,8 @@ int tierce__model_take_json(void *out, const struct tierce__fields *fields,
                             struct tierce__text value, char why[256])
 {
     union tierce__entry borrowed, entry;
-    struct reader r = {.fields = fields, .object = &entry, .types = UINT32_MAX, .why = why};
+    struct model_json_reader r = {
+        .fields = fields, .object = &entry, .types = UINT32_MAX, .why = why};
     TIERCE_ASSERT(fields->size <= sizeof(entry));
     tierce__model_start(&borrowed, fields);
     int rc = tierce__model_copy(&entry, &borrowed, fields);
@@ -297,7 +301,7 @@ static void put_double(struct tierce__json_write *json, const char *key, const v
 }
 
 static void put_list(struct tierce__json_write *json, const char *key, const void *object,
-                     const struct tierce__field *field, enum tierce__json_form form)
+                     const struct tierce__model_field *field, enum tierce__json_form form)
 {
     TIERCE_DASSERT(tierce__field_is_list(field));
     tierce__json_write_open(json, key, '[');
@@ -312,7 +316,7 @@ static void put_list(struct tierce__json_write *json, const char *key, const voi
 }
 
 static void put_field(struct tierce__json_write *json, const char *key, const void *object,
-                      const struct tierce__field *field, enum tierce__json_form form)
+                      const struct tierce__model_field *field, enum tierce__json_form form)
 {
     switch ((enum tierce__field_kind)field->kind) {
     case TIERCE__FIELD_TEXT:
@@ -342,7 +346,7 @@ static void put_field(struct tierce__json_write *json, const char *key, const vo
 }
 
 /* Returns whether the form omits a field. */
-static bool is_omitted(const void *object, const struct tierce__field *field,
+static bool is_omitted(const void *object, const struct tierce__model_field *field,
                        enum tierce__json_form form)
 {
     if ((field->flags & TIERCE__FIELD_IS_STORED) != 0 && form == TIERCE__JSON_SHOWN)
@@ -360,7 +364,7 @@ void tierce__model_put_json(struct tierce__json_write *json, const void *object,
     const char *at = "";
     tierce__json_write_open(json, NULL, '{');
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         if (!tierce__field_is_of(field, types) || is_omitted(object, field, form))
             continue;
         put_field(json, move(json, at, field->path), object, field, form);

@@ -38,7 +38,7 @@ static const ProtobufCFieldDescriptor *follow(ProtobufCMessage **message, const 
 }
 
 /* The path of a field in a message that has the fields below `prefix`; "": none. */
-static const char *path_below(const struct tierce__field *field, const char *prefix)
+static const char *path_below(const struct tierce__model_field *field, const char *prefix)
 {
     const char *path = field->message != NULL ? field->message : field->path;
     size_t bytes = strlen(prefix);
@@ -52,7 +52,7 @@ static bool is_64_bits(const ProtobufCFieldDescriptor *from)
 
 /* ---- from messages --------------------------------------------------------------------------- */
 
-static int read_list(void *object, const struct tierce__field *field,
+static int read_list(void *object, const struct tierce__model_field *field,
                      const ProtobufCMessage *message, const ProtobufCFieldDescriptor *from,
                      struct tierce__arena *arena)
 {
@@ -84,7 +84,7 @@ int tierce__model_from_message(void *object, const struct tierce__fields *fields
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         ProtobufCMessage *holder = (ProtobufCMessage *)(uintptr_t)message;
         const ProtobufCFieldDescriptor *from = follow(&holder, path_below(field, prefix), NULL);
         if (from == NULL || holder == NULL)
@@ -107,7 +107,8 @@ int tierce__model_from_message(void *object, const struct tierce__fields *fields
 /* ---- to messages ----------------------------------------------------------------------------- */
 
 static int write_list(ProtobufCMessage *message, const ProtobufCFieldDescriptor *to,
-                      ProtobufCMessage *root, const void *object, const struct tierce__field *field)
+                      ProtobufCMessage *root, const void *object,
+                      const struct tierce__model_field *field)
 {
     size_t count = *tierce__field_count(object, field);
     void **list = tierce__proto_member(message, to->offset);
@@ -137,7 +138,7 @@ int tierce__model_to_message(ProtobufCMessage *message, ProtobufCMessage *root,
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         ProtobufCMessage *holder = message;
         const ProtobufCFieldDescriptor *to = follow(&holder, path_below(field, prefix), root);
         if (to == NULL)
@@ -163,7 +164,7 @@ int tierce__model_to_message(ProtobufCMessage *message, ProtobufCMessage *root,
 
 /* Whether a field is missing or has its type's default, or an entry of its list lacks a field. */
 static bool is_lacking(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *from,
-                       const struct tierce__field *field, char inner[256])
+                       const struct tierce__model_field *field, char inner[256])
 {
     if (tierce__field_is_list(field)) {
         size_t count = *(const size_t *)tierce__proto_member(message, from->quantifier_offset);
@@ -195,7 +196,7 @@ bool tierce__model_lacks(const ProtobufCMessage *message, const struct tierce__f
                          char missing[256])
 {
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         char inner[256] = "", top[NAME_BYTES_MAX];
         ProtobufCMessage *holder = (ProtobufCMessage *)(uintptr_t)message;
         const char *path = path_below(field, "");

@@ -305,7 +305,7 @@ static int replace(const struct tierce__catalog *catalog, const struct edit *edi
 {
     const char *name = tierce__entry_name(entry, edit->kind);
     const union tierce__entry *old = tierce__catalog_find(catalog, edit->kind, name);
-    const struct tierce__field *number = tierce__catalog_number_row(edit->kind);
+    const struct tierce__model_field *number = tierce__catalog_number_row(edit->kind);
     int rc = 0;
     TIERCE_ASSERT(edit->kind == TIERCE__KIND_STORAGE || edit->kind == TIERCE__KIND_GROUP);
     if (old == NULL)
@@ -490,7 +490,7 @@ static bool is_kept(enum tierce__registry_kind kind, const union tierce__entry *
 static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before,
                          enum tierce__registry_kind kind)
 {
-    const struct tierce__field *number = tierce__catalog_number_row(kind);
+    const struct tierce__model_field *number = tierce__catalog_number_row(kind);
     for (size_t i = 0; number != NULL && i < after->lists[kind].count; i++) {
         void *entry = tierce__catalog_entry(after, kind, i);
         const void *old = tierce__catalog_find(before, kind, tierce__entry_name(entry, kind));

@@ -144,7 +144,7 @@ static void drop_lock(const struct local *local, int fd)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-struct content {
+struct local_content {
     char *text; /* heap; NULL: there is no file */
     size_t bytes;
     uint64_t fence;
@@ -152,7 +152,7 @@ struct content {
     size_t body_bytes;
 };
 
-static int read_all(const struct local *local, struct content *out)
+static int read_all(const struct local *local, struct local_content *out)
 {
     const struct tierce__vfs_ops *ops = local->vfs->ops;
     struct tierce__vfs_file *file;
@@ -177,7 +177,7 @@ static int read_all(const struct local *local, struct content *out)
         return rc;
     }
     text[length] = '\0';
-    *out = (struct content){.text = text, .bytes = (size_t)length};
+    *out = (struct local_content){.text = text, .bytes = (size_t)length};
     return 0;
 }
 
@@ -187,7 +187,7 @@ static uint64_t sum_of(const char *body, size_t bytes, uint64_t fence)
 }
 
 /* Splits a file into its parts and checks its sum. */
-static int check_content(struct content *content, char why[256])
+static int check_content(struct local_content *content, char why[256])
 {
     unsigned format = 0;
     uint64_t fence = 0, body_bytes = 0, sum = 0;
@@ -217,9 +217,9 @@ static int check_content(struct content *content, char why[256])
 }
 
 /* Reads and checks the file. The caller frees content->text. */
-static int read_content(const struct local *local, struct content *out, char why[256])
+static int read_content(const struct local *local, struct local_content *out, char why[256])
 {
-    struct content content = {0};
+    struct local_content content = {0};
     char inner[256] = "";
     int rc = read_all(local, &content);
     if (rc == 0 && content.text != NULL)
@@ -278,7 +278,7 @@ static int replace(const struct local *local, const char *body, size_t bytes, ui
 
 /* Writes a body; restores `old` if the new one could not be made durable. */
 static int write_content(const struct local *local, const char *body, size_t bytes, uint64_t fence,
-                         const struct content *old, char why[256])
+                         const struct local_content *old, char why[256])
 {
     bool is_replaced;
     int rc = replace(local, body, bytes, fence, &is_replaced);
@@ -292,8 +292,8 @@ static int write_content(const struct local *local, const char *body, size_t byt
     return rc;
 }
 
-static int check_fence(const struct local *local, const struct content *content, uint64_t fence,
-                       char why[256])
+static int check_fence(const struct local *local, const struct local_content *content,
+                       uint64_t fence, char why[256])
 {
     if (fence == 0 || content->text == NULL || content->fence <= fence)
         return 0;
@@ -309,7 +309,7 @@ static int local_load(struct tierce__registry_store *store, uint64_t fence,
                       struct tierce__catalog *out, char why[256])
 {
     struct local *local = local_of(store);
-    struct content content = {0};
+    struct local_content content = {0};
     char inner[256] = "";
     int fd = take_lock(local, fence, why);
     if (fd < 0)
@@ -334,7 +334,7 @@ static int local_save(struct tierce__registry_store *store, uint64_t fence,
                       char why[256])
 {
     struct local *local = local_of(store);
-    struct content old = {0};
+    struct local_content old = {0};
     char *body = NULL;
     (void)before; /* the file is written whole */
     int fd = take_lock(local, fence, why);

@@ -230,13 +230,13 @@ struct doing {
     struct tierce__arena arena;
     struct tierce__meta_note *notes; /* the first is the batch's own */
     size_t note_count, notes_max;
-    struct part *parts;
+    struct deleter_part *parts;
     size_t part_count;
     uint64_t orphans;
 };
 
 /* The part of a batch in one storage. */
-struct part {
+struct deleter_part {
     uint16_t number;
     uint8_t type;
     const struct tierce__storage *storage; /* NULL: no longer in the registry */
@@ -246,17 +246,17 @@ struct part {
     bool is_given; /* its slots are being freed */
 };
 
-static struct part *part_of(struct doing *d, const struct tierce__location *location)
+static struct deleter_part *part_of(struct doing *d, const struct tierce__location *location)
 {
     const struct tierce__storage *storage = tierce__location_storage(d->catalog, location);
     for (size_t i = 0; i < d->part_count; i++) {
-        struct part *part = &d->parts[i];
+        struct deleter_part *part = &d->parts[i];
         if (part->number == location->storage && part->storage == storage)
             return part;
     }
     TIERCE_ASSERT(d->part_count < d->deletion->count);
-    d->parts[d->part_count] =
-        (struct part){.number = location->storage, .type = location->type, .storage = storage};
+    d->parts[d->part_count] = (struct deleter_part){
+        .number = location->storage, .type = location->type, .storage = storage};
     return &d->parts[d->part_count++];
 }
 
@@ -266,8 +266,8 @@ static int make_parts(struct doing *d)
     const struct tierce__deletion *deletion = d->deletion;
     size_t all = 0;
     d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
-    struct part **of =
-        tierce__arena_alloc(&d->arena, (deletion->count + 1) * sizeof(struct part *));
+    struct deleter_part **of =
+        tierce__arena_alloc(&d->arena, (deletion->count + 1) * sizeof(struct deleter_part *));
     if (d->parts == NULL || of == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < deletion->count; i++) {
@@ -299,7 +299,7 @@ static int make_parts(struct doing *d)
 
 /* Selects the files of a part to delete now: empty files; in a second deletion, files of one block,
  * which a late writer may have created again. */
-static int find_empty(struct doing *d, struct part *part, bool *is_empty)
+static int find_empty(struct doing *d, struct deleter_part *part, bool *is_empty)
 {
     TIERCE_ASSERT(part->count == part->room && !part->is_given);
     if (!d->deletion->is_sweep) {
@@ -320,7 +320,7 @@ static int find_empty(struct doing *d, struct part *part, bool *is_empty)
     return 0;
 }
 
-static int delete_part(struct doing *d, struct part *part)
+static int delete_part(struct doing *d, struct deleter_part *part)
 {
     const struct tierce__live *live = d->deletion->live;
     bool *is_empty = tierce__arena_calloc(&d->arena, part->count + 1, sizeof(*is_empty));
@@ -383,7 +383,7 @@ static void settle(struct doing *d, bool is_done)
 {
     struct tierce__live *live = d->deletion->live;
     for (size_t i = 0; i < d->part_count; i++) {
-        const struct part *part = &d->parts[i];
+        const struct deleter_part *part = &d->parts[i];
         if (part->is_given && !is_done)
             tierce__places_ungive(live->places, part->places, part->count);
         if (!part->is_given || !is_done)

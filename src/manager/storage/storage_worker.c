@@ -15,7 +15,7 @@
 
 /* A job: paths to delete or, with `bytes`, to measure. The caller frees it; if the caller has given
  * up, the thread does. */
-struct job {
+struct storage_job {
     struct tierce__list node;
     size_t count, done;
     bool is_left; /* the caller has given up */
@@ -36,7 +36,7 @@ struct tierce__storage_worker {
     struct tierce__cond got_on;
     unsigned references; /* of the thread and of holders */
     struct tierce__list jobs;
-    struct job *current;
+    struct storage_job *current;
     uint64_t busy_ns; /* start of the current driver call; 0: none */
     bool wants_probe, is_ending, has_ended, is_joined;
     struct tierce__storage_report report;
@@ -44,7 +44,7 @@ struct tierce__storage_worker {
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-static void free_job(struct job *job)
+static void free_job(struct storage_job *job)
 {
     for (size_t i = 0; job->paths != NULL && i < job->count; i++)
         tierce__free(job->paths[i]);
@@ -55,9 +55,9 @@ static void free_job(struct job *job)
 }
 
 /* NULL: no memory. */
-static struct job *make_job(const char *const *paths, size_t count, bool measures)
+static struct storage_job *make_job(const char *const *paths, size_t count, bool measures)
 {
-    struct job *job = tierce__calloc(1, sizeof(*job));
+    struct storage_job *job = tierce__calloc(1, sizeof(*job));
     if (job == NULL)
         return NULL;
     job->count = count;
@@ -118,7 +118,7 @@ static void do_job(struct tierce__storage_worker *worker)
 {
     tierce__lock_assert_held(&worker->lock);
     TIERCE_ASSERT(!tierce__list_empty(&worker->jobs));
-    struct job *job = TIERCE__CONTAINER_OF(worker->jobs.next, struct job, node);
+    struct storage_job *job = TIERCE__CONTAINER_OF(worker->jobs.next, struct storage_job, node);
     TIERCE_ASSERT(worker->current == NULL);
     tierce__list_remove(&job->node);
     worker->current = job;
@@ -289,7 +289,7 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
                uint64_t *bytes, int *status)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
-    struct job *job = make_job(paths, count, bytes != NULL);
+    struct storage_job *job = make_job(paths, count, bytes != NULL);
     if (job == NULL)
         return -ENOMEM;
     tierce__lock_take(&worker->lock);

@@ -24,8 +24,8 @@ enum {
 };
 
 /* A storage with one configuration. */
-struct unit {
-    struct unit *next;
+struct storages_unit {
+    struct storages_unit *next;
     struct tierce__storage_worker *worker;
     const struct tierce__storage_ops *ops;
     uint16_t number;
@@ -43,9 +43,9 @@ struct tierce__storages {
     struct tierce__lock lock; /* guards the fields below */
     struct tierce__cond ending;
     bool is_ending;
-    uint64_t version;     /* of the registry from which the units were last updated */
-    struct unit *units;   /* at most one a number */
-    struct unit *retired; /* ending, to be joined */
+    uint64_t version;              /* of the registry from which the units were last updated */
+    struct storages_unit *units;   /* at most one a number */
+    struct storages_unit *retired; /* ending, to be joined */
 
     _Atomic uint8_t is_unwell[NUMBERS]; /* written by the prober alone; relaxed: a hint */
 };
@@ -63,7 +63,7 @@ static char *config_of(const struct tierce__storage *storage)
     return rc == 0 ? text : NULL;
 }
 
-static void free_unit(struct unit *unit)
+static void free_unit(struct storages_unit *unit)
 {
     tierce__free(unit->name);
     tierce__free(unit->config);
@@ -71,10 +71,10 @@ static void free_unit(struct unit *unit)
 }
 
 /* Errors: of the driver and its thread, -ENOMEM. */
-static int make_unit(struct unit **out, const struct tierce__storages *storages,
+static int make_unit(struct storages_unit **out, const struct tierce__storages *storages,
                      const struct tierce__storage *storage, char why[128])
 {
-    struct unit *unit = tierce__calloc(1, sizeof(*unit));
+    struct storages_unit *unit = tierce__calloc(1, sizeof(*unit));
     if (unit == NULL)
         return -ENOMEM;
     unit->ops = storages->opts.find_ops(storage->type);
@@ -94,10 +94,10 @@ static int make_unit(struct unit **out, const struct tierce__storages *storages,
     return rc;
 }
 
-static struct unit **find_unit(struct tierce__storages *storages, uint16_t number)
+static struct storages_unit **find_unit(struct tierce__storages *storages, uint16_t number)
 {
     tierce__lock_assert_held(&storages->lock);
-    struct unit **at = &storages->units;
+    struct storages_unit **at = &storages->units;
     while (*at != NULL && (*at)->number != number)
         at = &(*at)->next;
     return at;
@@ -109,10 +109,10 @@ static void set_unwell(struct tierce__storages *storages, uint16_t number, bool 
 }
 
 /* Removes a unit from the list and ends its worker. */
-static void retire(struct tierce__storages *storages, struct unit **at)
+static void retire(struct tierce__storages *storages, struct storages_unit **at)
 {
     tierce__lock_assert_held(&storages->lock);
-    struct unit *unit = *at;
+    struct storages_unit *unit = *at;
     *at = unit->next;
     unit->next = storages->retired;
     storages->retired = unit;
@@ -124,8 +124,8 @@ static void retire(struct tierce__storages *storages, struct unit **at)
 static void reap(struct tierce__storages *storages, bool all)
 {
     tierce__lock_assert_held(&storages->lock);
-    for (struct unit **at = &storages->retired; *at != NULL;) {
-        struct unit *unit = *at;
+    for (struct storages_unit **at = &storages->retired; *at != NULL;) {
+        struct storages_unit *unit = *at;
         if (!tierce__storage_worker_has_ended(unit->worker, all) && !all) {
             at = &unit->next;
             continue;
@@ -138,11 +138,11 @@ static void reap(struct tierce__storages *storages, bool all)
 
 /* Returns the unit of a storage, created if necessary. A changed configuration creates a new
  * unit. */
-static int take_unit(struct unit **out, struct tierce__storages *storages,
+static int take_unit(struct storages_unit **out, struct tierce__storages *storages,
                      const struct tierce__storage *storage, bool is_current, char why[128])
 {
     tierce__lock_assert_held(&storages->lock);
-    struct unit **at = find_unit(storages, storage->number), *unit = NULL;
+    struct storages_unit **at = find_unit(storages, storage->number), *unit = NULL;
     if (*at != NULL && is_current) {
         char *config = config_of(storage);
         if (config == NULL)
@@ -168,7 +168,7 @@ static int take_unit(struct unit **out, struct tierce__storages *storages,
 
 /* ---- the prober ------------------------------------------------------------------------------ */
 
-static bool is_in(const struct tierce__catalog *catalog, const struct unit *unit)
+static bool is_in(const struct tierce__catalog *catalog, const struct storages_unit *unit)
 {
     return tierce__catalog_storage_numbered(catalog, unit->number) != NULL;
 }
@@ -195,14 +195,14 @@ static void refresh(struct tierce__storages *storages)
     bool is_whole = true;
     const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
     const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
-    for (struct unit **at = &storages->units; *at != NULL;) {
+    for (struct storages_unit **at = &storages->units; *at != NULL;) {
         if (is_in(catalog, *at))
             at = &(*at)->next;
         else
             retire(storages, at);
     }
     for (size_t i = 0; i < count; i++) {
-        struct unit *unit = NULL;
+        struct storages_unit *unit = NULL;
         char why[128] = "";
         int rc = take_unit(&unit, storages, &all[i], true, why);
         if (rc != 0) {
@@ -228,7 +228,8 @@ struct change {
 };
 
 /* Requests a probe if it is due, and reads the last result; true if the health has changed. */
-static bool look_after(struct tierce__storages *storages, struct unit *unit, struct change *out)
+static bool look_after(struct tierce__storages *storages, struct storages_unit *unit,
+                       struct change *out)
 {
     tierce__lock_assert_held(&storages->lock);
     struct tierce__storage_report report;
@@ -262,10 +263,10 @@ static void tell(const struct tierce__storages *storages, const struct change *c
 }
 
 /* Returns the n-th unit, or NULL. The list may change while the lock is not held. */
-static struct unit *unit_at(struct tierce__storages *storages, size_t n)
+static struct storages_unit *unit_at(struct tierce__storages *storages, size_t n)
 {
     tierce__lock_assert_held(&storages->lock);
-    struct unit *unit = storages->units;
+    struct storages_unit *unit = storages->units;
     while (unit != NULL && n-- > 0)
         unit = unit->next;
     return unit;
@@ -288,7 +289,7 @@ static void *probe_all(void *arg)
     while (!storages->is_ending) {
         refresh(storages);
         reap(storages, false);
-        struct unit *unit;
+        struct storages_unit *unit;
         for (size_t i = 0; (unit = unit_at(storages, i)) != NULL; i++) {
             if (!look_after(storages, unit, &change))
                 continue;
@@ -404,7 +405,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
     *out = (struct tierce__storage_state){.used_share = -1};
     if (storage != NULL) {
         tierce__lock_take(&storages->lock);
-        struct unit *unit = *find_unit(storages, storage->number);
+        struct storages_unit *unit = *find_unit(storages, storage->number);
         if (unit != NULL)
             tierce__storage_worker_report(unit->worker, &report);
         tierce__lock_drop(&storages->lock);
@@ -428,7 +429,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
 static int hold_worker(struct tierce__storage_worker **out, struct tierce__storages *storages,
                        const struct tierce__storage *storage)
 {
-    struct unit *unit = NULL;
+    struct storages_unit *unit = NULL;
     char why[128] = "";
     *out = NULL;
     if (!storages->opts.find_ops(storage->type)->is_reached)

@@ -67,7 +67,7 @@ bool tierce__control_only(const struct tierce__control_query *query, const char 
 /* ---- one call -------------------------------------------------------------------------------- */
 
 /* The state between the parts of a request. */
-struct call {
+struct control_call {
     struct tierce__line body;
     bool too_large;
 };
@@ -124,7 +124,7 @@ static bool may_enter(const struct door *door, struct MHD_Connection *connection
 }
 
 static void answer_call(const struct door *door, struct MHD_Connection *connection,
-                        const char *path, const char *method, const struct call *call,
+                        const char *path, const char *method, const struct control_call *call,
                         struct tierce__control_answer *answer)
 {
     const struct tierce__control_opts *opts = &door->control->opts;
@@ -165,7 +165,7 @@ static enum MHD_Result on_call(void *arg, struct MHD_Connection *connection, con
                                size_t *bytes, void **kept)
 {
     (void)version;
-    struct call *call = *kept;
+    struct control_call *call = *kept;
     if (call == NULL) {
         call = tierce__calloc(1, sizeof(*call));
         *kept = call;
@@ -194,7 +194,7 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **ke
     (void)arg;
     (void)connection;
     (void)code;
-    struct call *call = *kept;
+    struct control_call *call = *kept;
     if (call == NULL)
         return;
     tierce__line_clear(&call->body);

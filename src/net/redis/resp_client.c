@@ -24,7 +24,7 @@
 #define PIECES_AT_ONCE     64
 
 /* Consecutive bytes to send: of `out` from `at` on, or the caller's. */
-struct piece {
+struct resp_piece {
     const char *borrowed;
     size_t at, bytes;
 };
@@ -39,7 +39,7 @@ struct tierce__resp {
     size_t in_at, in_end, in_size;
     char *out;
     size_t out_used, out_size;
-    struct piece *pieces;
+    struct resp_piece *pieces;
     size_t piece_count, piece_size;
     uint64_t appended, awaited; /* commands not sent, answers not read */
     uint64_t retry_ns;          /* no attempt to connect before */
@@ -252,9 +252,9 @@ static int grow(void **array, size_t *size, size_t wanted, size_t first, size_t 
     return 0;
 }
 
-static int add_piece(struct tierce__resp *resp, struct piece piece)
+static int add_piece(struct tierce__resp *resp, struct resp_piece piece)
 {
-    struct piece *last = resp->piece_count > 0 ? &resp->pieces[resp->piece_count - 1] : NULL;
+    struct resp_piece *last = resp->piece_count > 0 ? &resp->pieces[resp->piece_count - 1] : NULL;
     if (piece.borrowed == NULL && last != NULL && last->borrowed == NULL) {
         last->bytes += piece.bytes;
         return 0;
@@ -277,7 +277,7 @@ static int add_bytes(struct tierce__resp *resp, const void *bytes, size_t count)
     int rc = grow(&out, &resp->out_size, resp->out_used + count, OUT_BYTES_FIRST, 1);
     resp->out = out;
     if (rc == 0 && count > 0)
-        rc = add_piece(resp, (struct piece){.at = resp->out_used, .bytes = count});
+        rc = add_piece(resp, (struct resp_piece){.at = resp->out_used, .bytes = count});
     if (rc != 0)
         return rc;
     TIERCE_DASSERT(resp->out_used + count <= resp->out_size);
@@ -299,7 +299,7 @@ static int add_argument(struct tierce__resp *resp, const char *bytes, size_t cou
 {
     int rc = add_head(resp, '$', count);
     if (rc == 0 && borrowed && count > 0)
-        rc = add_piece(resp, (struct piece){.borrowed = bytes, .bytes = count});
+        rc = add_piece(resp, (struct resp_piece){.borrowed = bytes, .bytes = count});
     else if (rc == 0)
         rc = add_bytes(resp, bytes, count);
     return rc == 0 ? add_bytes(resp, "\r\n", 2) : rc;
@@ -392,7 +392,7 @@ static int gather(const struct tierce__resp *resp, size_t first, size_t skip,
     TIERCE_DASSERT(first < resp->piece_count);
     int count = 0;
     for (size_t i = first; i < resp->piece_count && count < PIECES_AT_ONCE; i++, skip = 0) {
-        const struct piece *piece = &resp->pieces[i];
+        const struct resp_piece *piece = &resp->pieces[i];
         const char *bytes = piece->borrowed != NULL ? piece->borrowed : resp->out + piece->at;
         pieces[count++] = (struct iovec){(void *)(uintptr_t)(bytes + skip), piece->bytes - skip};
     }

@@ -23,7 +23,7 @@ struct tierce__resp_sentinel {
     uint32_t ask_timeout_ms;     /* of each */
 };
 
-struct place {
+struct sentinel_place {
     char host[HOST_BYTES_MAX];
     uint16_t port;
 };
@@ -80,7 +80,7 @@ void tierce__resp_sentinel_close(struct tierce__resp_sentinel *sentinel)
 }
 
 /* [host, port], both texts. */
-static bool read_place(struct place *out, const struct tierce__resp_value *value)
+static bool read_place(struct sentinel_place *out, const struct tierce__resp_value *value)
 {
     uint64_t port;
     if (value->type != TIERCE__RESP_ARRAY || value->count != 2 ||
@@ -96,7 +96,7 @@ static bool read_place(struct place *out, const struct tierce__resp_value *value
 
 /* The master's address according to one sentinel. */
 static int ask(const struct tierce__resp_sentinel *sentinel, const struct tierce__resp_node *node,
-               struct place *out, char why[TIERCE__RESP_WHY_BYTES])
+               struct sentinel_place *out, char why[TIERCE__RESP_WHY_BYTES])
 {
     struct tierce__resp *resp = NULL;
     struct tierce__resp_value value = {0};
@@ -125,7 +125,7 @@ static int ask(const struct tierce__resp_sentinel *sentinel, const struct tierce
 }
 
 /* ["master", ..] */
-static int check_role(struct tierce__resp *resp, const struct place *place,
+static int check_role(struct tierce__resp *resp, const struct sentinel_place *place,
                       char why[TIERCE__RESP_WHY_BYTES])
 {
     struct tierce__resp_value value;
@@ -143,8 +143,9 @@ static int check_role(struct tierce__resp *resp, const struct place *place,
                 "the server that the sentinels name is not a master");
 }
 
-static int open_master(const struct tierce__resp_sentinel *sentinel, const struct place *place,
-                       struct tierce__resp **out, char why[TIERCE__RESP_WHY_BYTES])
+static int open_master(const struct tierce__resp_sentinel *sentinel,
+                       const struct sentinel_place *place, struct tierce__resp **out,
+                       char why[TIERCE__RESP_WHY_BYTES])
 {
     struct tierce__resp *resp = NULL;
     struct tierce__resp_opts opts = sentinel->opts;
@@ -164,12 +165,12 @@ static int open_master(const struct tierce__resp_sentinel *sentinel, const struc
 int tierce__resp_sentinel_open(struct tierce__resp_sentinel *sentinel, struct tierce__resp **out,
                                char why[TIERCE__RESP_WHY_BYTES])
 {
-    struct place places[TIERCE__RESP_URI_NODES];
+    struct sentinel_place places[TIERCE__RESP_URI_NODES];
     size_t tried = 0;
     int rc = TIERCE_E_DOWN;
     for (size_t i = 0; i < sentinel->node_count; i++) {
         size_t at = (sentinel->first + i) % sentinel->node_count, known = 0;
-        struct place place;
+        struct sentinel_place place;
         int asked = ask(sentinel, &sentinel->nodes[at], &place, why);
         if (asked != 0) {
             rc = asked;

@@ -16,12 +16,12 @@ _Static_assert(TIERCE__URL_HOSTS_MAX == TIERCE__RESP_URI_NODES, "every host has 
 
 /* ---- schemes --------------------------------------------------------------------------------- */
 
-struct scheme {
+struct resp_scheme {
     const char *name;
     bool tls, is_unix, is_cluster, is_sentinel, is_node;
 };
 
-static const struct scheme schemes[] = {
+static const struct resp_scheme schemes[] = {
     {"redis", .is_unix = false},
     {"rediss", .tls = true},
     {"redis-cluster", .is_cluster = true},
@@ -36,13 +36,13 @@ static const struct scheme schemes[] = {
 };
 
 /* "valkeys+cluster" is "rediss+cluster". */
-static bool has_name(const struct scheme *scheme, const char *name)
+static bool has_name(const struct resp_scheme *scheme, const char *name)
 {
     bool is_valkey = strncmp(name, "valkey", 6) == 0 && strncmp(scheme->name, "redis", 5) == 0;
     return is_valkey ? strcmp(scheme->name + 5, name + 6) == 0 : strcmp(scheme->name, name) == 0;
 }
 
-static const struct scheme *find_scheme(const char *name)
+static const struct resp_scheme *find_scheme(const char *name)
 {
     for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++) {
         if (has_name(&schemes[i], name))
@@ -120,7 +120,7 @@ static const char *take_master(struct tierce__resp_uri *uri)
     return database != NULL ? take_database(uri, database) : NULL;
 }
 
-static const char *take_place(struct tierce__resp_uri *uri, const struct scheme *scheme)
+static const char *take_place(struct tierce__resp_uri *uri, const struct resp_scheme *scheme)
 {
     take_user(uri);
     const char *wrong = scheme->is_unix ? take_socket(uri) : take_hosts(uri);
@@ -211,7 +211,7 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
     int rc = tierce__url_parse(&uri.url, text, why);
     if (rc != 0)
         return rc;
-    const struct scheme *scheme = find_scheme(uri.url.scheme);
+    const struct resp_scheme *scheme = find_scheme(uri.url.scheme);
     const char *wrong = "it must begin with one of redis://, rediss://, redis+cluster://, "
                         "redis+sentinel://, redis+unix://, tierce://";
     if (scheme != NULL) {

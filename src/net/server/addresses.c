@@ -13,7 +13,7 @@
 #include <sys/random.h>
 
 /* An address with connections. */
-struct entry {
+struct address_entry {
     struct tierce__map_node node;
     struct tierce__address address;
     uint32_t count;
@@ -38,13 +38,13 @@ static uint64_t hash(const struct tierce__addresses *addresses,
 }
 
 /* The address's entry, or NULL. */
-static struct entry *find(const struct tierce__addresses *addresses, uint64_t of_address,
-                          const struct tierce__address *address)
+static struct address_entry *find(const struct tierce__addresses *addresses, uint64_t of_address,
+                                  const struct tierce__address *address)
 {
     struct tierce__map_node *node = tierce__map_find(&addresses->entries, of_address);
     tierce__lock_assert_held(&addresses->lock);
     for (; node != NULL; node = tierce__map_find_next(node)) {
-        struct entry *entry = TIERCE__CONTAINER_OF(node, struct entry, node);
+        struct address_entry *entry = TIERCE__CONTAINER_OF(node, struct address_entry, node);
         if (memcmp(&entry->address, address, sizeof(*address)) == 0)
             return entry;
     }
@@ -74,7 +74,7 @@ void tierce__addresses_destroy(struct tierce__addresses *addresses)
         return;
     tierce__lock_fini(&addresses->lock);
     TIERCE__MAP_FOR_EACH (node, &addresses->entries)
-        tierce__free(TIERCE__CONTAINER_OF(node, struct entry, node));
+        tierce__free(TIERCE__CONTAINER_OF(node, struct address_entry, node));
     tierce__map_fini(&addresses->entries);
     tierce__free(addresses);
 }
@@ -99,7 +99,7 @@ bool tierce__addresses_enter(struct tierce__addresses *addresses, struct tierce_
     read_address(&address, from);
     uint64_t of_address = hash(addresses, &address);
     tierce__lock_take(&addresses->lock);
-    struct entry *entry = find(addresses, of_address, &address);
+    struct address_entry *entry = find(addresses, of_address, &address);
     if (entry == NULL && addresses->max > 0) {
         entry = tierce__calloc(1, sizeof(*entry));
         if (entry != NULL) {
@@ -121,7 +121,7 @@ void tierce__addresses_leave(struct tierce__addresses *addresses,
                              const struct tierce__address *address)
 {
     tierce__lock_take(&addresses->lock);
-    struct entry *entry = find(addresses, hash(addresses, address), address);
+    struct address_entry *entry = find(addresses, hash(addresses, address), address);
     TIERCE_ASSERT(entry != NULL && entry->count > 0);
     if (--entry->count == 0) {
         tierce__map_remove(&addresses->entries, &entry->node);

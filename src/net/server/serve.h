@@ -133,10 +133,10 @@ void tierce__call_reply_heap(struct tierce__call *call, const char *type, char *
  * server stops: then only tierce__stream_end may follow. A stream may outlive its server. Thread:
  * any, one at a time.
  */
-struct tierce__stream;
-struct tierce__stream *tierce__call_stream(struct tierce__call *call, const char *type);
-bool tierce__stream_write(struct tierce__stream *stream, const void *bytes, size_t count);
-void tierce__stream_end(struct tierce__stream *stream);
+struct tierce__http_stream;
+struct tierce__http_stream *tierce__call_stream(struct tierce__call *call, const char *type);
+bool tierce__stream_write(struct tierce__http_stream *stream, const void *bytes, size_t count);
+void tierce__stream_end(struct tierce__http_stream *stream);
 
 /* ---- a server -------------------------------------------------------------------------------- */
 

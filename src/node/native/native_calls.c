@@ -23,7 +23,7 @@
 
 _Static_assert(TIERCE__NATIVE_HASH == TIERCE_HASH_BYTES, "hashes of chains go as they are");
 
-struct call {
+struct native_call {
     struct tierce__native_connection *connection;
     struct tierce__native_client *client;
     struct tierce__native *native;
@@ -32,7 +32,7 @@ struct call {
 };
 
 /* Room for rows of the answer, or NULL. */
-static uint8_t *make_rows(struct call *call, struct tierce__native_rows *rows, size_t count,
+static uint8_t *make_rows(struct native_call *call, struct tierce__native_rows *rows, size_t count,
                           size_t row_bytes)
 {
     struct tierce__native_connection *c = call->connection;
@@ -56,7 +56,7 @@ struct about {
     struct tierce__native_held_chain *chain;
 };
 
-static int begin_about(struct call *call, struct about *about, uint64_t view,
+static int begin_about(struct native_call *call, struct about *about, uint64_t view,
                        const struct tierce__native_chain *chain, uint64_t from_block,
                        uint64_t to_block)
 {
@@ -70,7 +70,7 @@ static int begin_about(struct call *call, struct about *about, uint64_t view,
     return rc;
 }
 
-static void end_about(struct call *call, struct about *about)
+static void end_about(struct native_call *call, struct about *about)
 {
     if (about->chain != NULL)
         tierce__native_chain_put(call->client, about->chain);
@@ -86,14 +86,14 @@ static struct tierce__native_held_view *keep_view(struct about *about)
     return view;
 }
 
-static bool is_draining(const struct call *call)
+static bool is_draining(const struct native_call *call)
 {
     return atomic_load_explicit(&call->native->is_draining, memory_order_relaxed);
 }
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-static int answer_hello(struct call *call)
+static int answer_hello(struct native_call *call)
 {
     const struct tierce__native *native = call->native;
     const struct tierce__node_config *config = native->node->config;
@@ -117,13 +117,13 @@ static int answer_hello(struct call *call)
     return 0;
 }
 
-static int answer_ping(struct call *call)
+static int answer_ping(struct native_call *call)
 {
     (void)call;
     return 0;
 }
 
-static int answer_view(struct call *call)
+static int answer_view(struct native_call *call)
 {
     const struct tierce__native_view *ask = &call->ask.view;
     uint32_t cell_bytes[LAYERS_MAX];
@@ -153,13 +153,13 @@ static int answer_view(struct call *call)
                                     ask->engine);
 }
 
-static int answer_view_close(struct call *call)
+static int answer_view_close(struct native_call *call)
 {
     uint64_t number = call->ask.view_close.number;
     return tierce__native_view_close(call->client, number) ? 0 : TIERCE__NATIVE_UNKNOWN;
 }
 
-static int answer_computed(struct call *call)
+static int answer_computed(struct native_call *call)
 {
     const struct tierce__native_computed *ask = &call->ask.computed;
     struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
@@ -172,7 +172,7 @@ static int answer_computed(struct call *call)
 
 /* ---- lookup ---------------------------------------------------------------------------------- */
 
-static int look_up(struct call *call, const struct about *about)
+static int look_up(struct native_call *call, const struct about *about)
 {
     const struct tierce__native_lookup *ask = &call->ask.lookup;
     struct tierce_lookup_opts opts = {.size = sizeof(opts),
@@ -201,7 +201,7 @@ static int look_up(struct call *call, const struct about *about)
     return rc;
 }
 
-static int answer_lookup(struct call *call)
+static int answer_lookup(struct native_call *call)
 {
     const struct tierce__native_lookup *ask = &call->ask.lookup;
     struct about about;
@@ -212,7 +212,7 @@ static int answer_lookup(struct call *call)
     return rc;
 }
 
-static int answer_durable(struct call *call)
+static int answer_durable(struct native_call *call)
 {
     const struct tierce__native_lookup *ask = &call->ask.lookup;
     struct about about;
@@ -224,7 +224,7 @@ static int answer_durable(struct call *call)
     return rc;
 }
 
-static int answer_unpin(struct call *call)
+static int answer_unpin(struct native_call *call)
 {
     const struct tierce__native_session *ask = &call->ask.unpin;
     struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
@@ -238,7 +238,7 @@ static int answer_unpin(struct call *call)
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
-static uint32_t load_ms(const struct call *call)
+static uint32_t load_ms(const struct native_call *call)
 {
     const struct tierce__node_config *config = call->native->node->config;
     uint32_t asked = call->ask.load_begin.timeout_ms;
@@ -254,7 +254,7 @@ static uint64_t lent_bytes(const struct tierce__loan *loan)
 }
 
 /* The answer about a loan. */
-static int tell_loan(struct call *call, const struct tierce__native_held_load *load)
+static int tell_loan(struct native_call *call, const struct tierce__native_held_load *load)
 {
     size_t count = load->loan->count;
     const struct tierce__lent *lent = load->loan->lent;
@@ -288,7 +288,7 @@ static int tell_loan(struct call *call, const struct tierce__native_held_load *l
 }
 
 /* Pins that another client made stay, because others may load from them too. */
-static int lend(struct call *call, struct about *about)
+static int lend(struct native_call *call, struct about *about)
 {
     const struct tierce__native_load *ask = &call->ask.load_begin;
     uint32_t timeout_ms = load_ms(call);
@@ -336,7 +336,7 @@ static int lend(struct call *call, struct about *about)
     return rc;
 }
 
-static int answer_load_begin(struct call *call)
+static int answer_load_begin(struct native_call *call)
 {
     const struct tierce__native_load *ask = &call->ask.load_begin;
     struct about about;
@@ -357,13 +357,13 @@ static struct tierce__native_held_load *load_of(struct tierce__native_open *open
 }
 
 /* A load that a question was about, which may have been ended meanwhile. */
-static void put_load(struct call *call, struct tierce__native_held_load *load)
+static void put_load(struct native_call *call, struct tierce__native_held_load *load)
 {
     if (!tierce__native_put(call->client, &load->open))
         tierce__native_end_load(call->client, load, NULL);
 }
 
-static int wait_for_layer(struct call *call, struct tierce__native_held_load *load)
+static int wait_for_layer(struct native_call *call, struct tierce__native_held_load *load)
 {
     struct tierce__native_ready *say = &call->say.load_wait;
     const struct tierce_part *part = &load->view->part;
@@ -383,7 +383,7 @@ static int wait_for_layer(struct call *call, struct tierce__native_held_load *lo
     return 0;
 }
 
-static int answer_load_wait(struct call *call)
+static int answer_load_wait(struct native_call *call)
 {
     struct tierce__native_held_load *load =
         load_of(tierce__native_get(call->client, TIERCE__NATIVE_LOADS, call->ask.load_wait.load));
@@ -421,7 +421,7 @@ static bool take_chunk(struct tierce__native_client *client, struct tierce__nati
     return there;
 }
 
-static int lend_next(struct call *call, struct tierce__native_held_load *load)
+static int lend_next(struct native_call *call, struct tierce__native_held_load *load)
 {
     const struct tierce__native_next *ask = &call->ask.load_next;
     size_t count = load->loan->count;
@@ -447,7 +447,7 @@ static int lend_next(struct call *call, struct tierce__native_held_load *load)
     return 0;
 }
 
-static int answer_load_next(struct call *call)
+static int answer_load_next(struct native_call *call)
 {
     struct tierce__native_held_load *load =
         load_of(tierce__native_get(call->client, TIERCE__NATIVE_LOADS, call->ask.load_next.load));
@@ -459,7 +459,7 @@ static int answer_load_next(struct call *call)
 }
 
 /* Handles the client's verdict on each chunk. blocks[i]: loaded. */
-static int judge(const struct call *call, const struct tierce__native_held_load *load,
+static int judge(const struct native_call *call, const struct tierce__native_held_load *load,
                  uint32_t *blocks)
 {
     const struct tierce__native_rows *rows = &call->ask.load_end.verdicts;
@@ -478,7 +478,7 @@ static int judge(const struct call *call, const struct tierce__native_held_load 
     return 0;
 }
 
-static int answer_load_end(struct call *call)
+static int answer_load_end(struct native_call *call)
 {
     const struct tierce__native_load_end *ask = &call->ask.load_end;
     bool later;
@@ -496,7 +496,7 @@ static int answer_load_end(struct call *call)
 
 /* ---- store ----------------------------------------------------------------------------------- */
 
-static int tell_rooms(struct call *call, struct tierce__native_held_store *store)
+static int tell_rooms(struct native_call *call, struct tierce__native_held_store *store)
 {
     struct tierce__native_reservation *say = &call->say.store_begin;
     size_t count;
@@ -518,7 +518,7 @@ static int tell_rooms(struct call *call, struct tierce__native_held_store *store
     return 0;
 }
 
-static int reserve(struct call *call, const struct about *about)
+static int reserve(struct native_call *call, const struct about *about)
 {
     const struct tierce__native_store *ask = &call->ask.store_begin;
     uint32_t pin_ms = call->native->node->config->pin_ms;
@@ -554,7 +554,7 @@ static int reserve(struct call *call, const struct about *about)
     return rc < 0 ? rc : is_held ? TIERCE_E_LIMIT : TIERCE_E_FULL;
 }
 
-static int answer_store_begin(struct call *call)
+static int answer_store_begin(struct native_call *call)
 {
     const struct tierce__native_store *ask = &call->ask.store_begin;
     struct about about;
@@ -569,7 +569,7 @@ static int answer_store_begin(struct call *call)
     return rc;
 }
 
-static int answer_store_end(struct call *call)
+static int answer_store_end(struct native_call *call)
 {
     const struct tierce__native_store_end *ask = &call->ask.store_end;
     bool later; /* no store is busy */
@@ -587,7 +587,7 @@ static int answer_store_end(struct call *call)
 
 /* ---- prefetch -------------------------------------------------------------------------------- */
 
-static int begin_prefetch(struct call *call, struct about *about)
+static int begin_prefetch(struct native_call *call, struct about *about)
 {
     const struct tierce__native_prefetch *ask = &call->ask.prefetch_begin;
     struct tierce_prefetch_opts opts = {.size = sizeof(opts),
@@ -621,7 +621,7 @@ static int begin_prefetch(struct call *call, struct about *about)
     return TIERCE_E_LIMIT;
 }
 
-static int answer_prefetch_begin(struct call *call)
+static int answer_prefetch_begin(struct native_call *call)
 {
     const struct tierce__native_prefetch *ask = &call->ask.prefetch_begin;
     struct about about;
@@ -640,7 +640,7 @@ static struct tierce__native_held_prefetch *prefetch_of(struct tierce__native_op
                         : NULL;
 }
 
-static int tell_come(struct call *call, const struct tierce_prefetch_result *result)
+static int tell_come(struct native_call *call, const struct tierce_prefetch_result *result)
 {
     struct tierce__native_come *say = &call->say.prefetch_poll;
     *say =
@@ -663,7 +663,7 @@ static int tell_come(struct call *call, const struct tierce_prefetch_result *res
     return 0;
 }
 
-static int answer_prefetch_poll(struct call *call)
+static int answer_prefetch_poll(struct native_call *call)
 {
     const struct tierce__native_poll *ask = &call->ask.prefetch_poll;
     struct tierce__native_held_prefetch *held =
@@ -680,7 +680,7 @@ static int answer_prefetch_poll(struct call *call)
     return tell_come(call, &result);
 }
 
-static int answer_prefetch_end(struct call *call)
+static int answer_prefetch_end(struct native_call *call)
 {
     bool later;
     struct tierce__native_held_prefetch *held = prefetch_of(tierce__native_take(
@@ -694,7 +694,7 @@ static int answer_prefetch_end(struct call *call)
 /* ---- the whole engine ------------------------------------------------------------------------ */
 
 /* In pieces, so that a node that ends need not wait for a long one. */
-static int answer_flush(struct call *call)
+static int answer_flush(struct native_call *call)
 {
     uint32_t asked = call->ask.flush.timeout_ms, left = asked < FLUSH_MS_MAX ? asked : FLUSH_MS_MAX;
     int rc = TIERCE_E_DEADLINE;
@@ -707,7 +707,7 @@ static int answer_flush(struct call *call)
     return rc;
 }
 
-static int answer_clear(struct call *call)
+static int answer_clear(struct native_call *call)
 {
     const struct tierce__native_clear *ask = &call->ask.clear;
     struct tierce__native_held_view *view = NULL;
@@ -726,7 +726,7 @@ static int answer_clear(struct call *call)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-static int (*const answers[TIERCE__NATIVE_OPS])(struct call *call) = {
+static int (*const answers[TIERCE__NATIVE_OPS])(struct native_call *call) = {
     [TIERCE__NATIVE_HELLO] = answer_hello,
     [TIERCE__NATIVE_PING] = answer_ping,
     [TIERCE__NATIVE_VIEW] = answer_view,
@@ -748,7 +748,7 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct call *call) = {
     [TIERCE__NATIVE_LOAD_NEXT] = answer_load_next,
 };
 
-static void note_begun(const struct call *call, enum tierce__native_op op)
+static void note_begun(const struct native_call *call, enum tierce__native_op op)
 {
     uint64_t begun = op == TIERCE__NATIVE_LOAD_BEGIN    ? call->say.load_begin.load
                      : op == TIERCE__NATIVE_STORE_BEGIN ? call->say.store_begin.store
@@ -761,7 +761,7 @@ static void note_begun(const struct call *call, enum tierce__native_op op)
 
 void tierce__native_end_unheard(struct tierce__native_connection *connection)
 {
-    struct call call = {
+    struct native_call call = {
         .connection = connection, .client = connection->client, .native = connection->native};
     if (connection->begun_by == TIERCE__NATIVE_LOAD_BEGIN) {
         call.ask.load_end = (struct tierce__native_load_end){.load = connection->begun};
@@ -782,7 +782,7 @@ void tierce__native_end_unheard(struct tierce__native_connection *connection)
 int tierce__native_answer(struct tierce__native_connection *connection, uint32_t op,
                           const uint8_t *body, size_t body_bytes)
 {
-    struct call call = {
+    struct native_call call = {
         .connection = connection, .client = connection->client, .native = connection->native};
     int rc = tierce__native_unpack_request(&call.ask, op, body, body_bytes);
     if (rc < 0)

@@ -11,14 +11,15 @@
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
-double tierce__prefill_flops(const struct tierce__model *model, double tokens, double squares)
+double tierce__prefill_flops(const struct tierce__model_profile *model, double tokens,
+                             double squares)
 {
     double attention =
         model->layers.value * model->heads.value * (model->qk_dim.value + model->v_dim.value);
     return 2 * model->params.value * tokens + attention * squares;
 }
 
-double tierce__gpu_speed(const struct tierce__model *model, const struct tierce__gpu *gpu)
+double tierce__gpu_speed(const struct tierce__model_profile *model, const struct tierce__gpu *gpu)
 {
     bool is_fp8 = model->weight_bytes.value <= 1 && gpu->flops_fp8.value > 0;
     return gpu->mfu.value * (is_fp8 ? gpu->flops_fp8.value : gpu->flops.value);
@@ -43,13 +44,13 @@ static double token_bytes(const struct tierce__setup *setup)
 
 double tierce__load_seconds(const struct tierce__setup *setup, double tokens)
 {
-    const struct tierce__storage *s = &setup->storage;
+    const struct tierce__storage_profile *s = &setup->storage;
     return tokens > 0 ? s->latency.value + tokens * token_bytes(setup) / s->bandwidth.value : 0;
 }
 
 double tierce__compute_seconds(const struct tierce__setup *setup, double n, double p)
 {
-    const struct tierce__model *m = &setup->model;
+    const struct tierce__model_profile *m = &setup->model;
     const struct tierce__gpu *g = &setup->gpu;
     double flops = tierce__prefill_flops(m, n - p, n * n - p * p);
     double compute = tierce__gpu_seconds(setup, flops) / g->count.value;
@@ -74,7 +75,8 @@ double tierce__gpu_cost(const struct tierce__setup *setup, double flops)
     return tierce__gpu_seconds(setup, flops) / 3600 * setup->gpu.price.value;
 }
 
-double tierce__storage_cost(const struct tierce__storage *storage, double bytes, double written)
+double tierce__storage_cost(const struct tierce__storage_profile *storage, double bytes,
+                            double written)
 {
     double hours = storage->years.value * TIERCE__HOURS_PER_YEAR;
     if (storage->writes.value > 0 && written > 0)
@@ -203,12 +205,12 @@ static int compare_worths(const void *a, const void *b)
 }
 
 /* The points of a line by capacity, beginning with the empty cache. */
-struct line {
+struct economy_line {
     struct worth *worths; /* [count] heap */
     size_t count;
 };
 
-static int list_worths(struct line *out, const struct tierce__economy *e,
+static int list_worths(struct economy_line *out, const struct tierce__economy *e,
                        const struct tierce__sweep *sweep, const struct tierce__sweep_row *like)
 {
     const struct tierce__sweep_curve *curve = curve_of(sweep, like);
@@ -230,7 +232,7 @@ static int list_worths(struct line *out, const struct tierce__economy *e,
 }
 
 static void find_best(struct tierce__economy_line *out, const struct tierce__economy *e,
-                      const struct line *line)
+                      const struct economy_line *line)
 {
     size_t best = 0;
     for (size_t i = 1; i < line->count; i++) {
@@ -254,7 +256,7 @@ static double slope(const struct worth *a, const struct worth *b)
 }
 
 /* Keeps the corners of the concave hull of the line's savings. */
-static void make_hull(struct line *line)
+static void make_hull(struct economy_line *line)
 {
     size_t kept = 0;
     for (size_t i = 0; i < line->count; i++) {
@@ -278,7 +280,7 @@ static double saved_per_dollar(const struct worth *a, const struct worth *b)
 
 /* The return on the next GiB after a row; without a curve, up to the next row. */
 static double next_gib(const struct tierce__economy *e, const struct tierce__sweep *sweep,
-                       const struct line *line, const struct tierce__sweep_row *row)
+                       const struct economy_line *line, const struct tierce__sweep_row *row)
 {
     const struct tierce__sweep_curve *curve = curve_of(sweep, row);
     struct worth here = worth_of_row(e, row), there;
@@ -296,7 +298,7 @@ static double next_gib(const struct tierce__economy *e, const struct tierce__swe
 }
 
 /* Along the hull from a row on. */
-static double hull_next(const struct line *hull, uint64_t capacity, double block_cost,
+static double hull_next(const struct economy_line *hull, uint64_t capacity, double block_cost,
                         bool is_exact)
 {
     for (size_t i = 1; i < hull->count; i++) {
@@ -312,7 +314,7 @@ static int value_line(struct tierce__economy *e, struct tierce__economy_line *ou
 {
     const struct tierce__sweep_row *like = &sweep->rows[out->first_row];
     double block_cost = tierce__storage_cost(&e->setup.storage, tierce__block_bytes(&e->setup), 0);
-    struct line line = {0};
+    struct economy_line line = {0};
     out->is_valued = e->rows[out->first_row].is_valued;
     int rc = out->is_valued ? list_worths(&line, e, sweep, like) : 0;
     if (rc < 0 || !out->is_valued)

@@ -27,22 +27,23 @@
 #define TIERCE__HOURS_PER_YEAR 8766.0
 
 struct tierce__setup {
-    struct tierce__model model;
+    struct tierce__model_profile model;
     struct tierce__gpu gpu;
-    struct tierce__storage storage; /* the tier of the cache */
-    uint32_t block_tokens;          /* of a full block of the trace; >= 1 */
-    uint64_t block_bytes;           /* 0: block_tokens * bytes of the model */
+    struct tierce__storage_profile storage; /* the tier of the cache */
+    uint32_t block_tokens;                  /* of a full block of the trace; >= 1 */
+    uint64_t block_bytes;                   /* 0: block_tokens * bytes of the model */
 };
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
 /* FLOPs to compute prefixes with `tokens` tokens in total and `squares` as the sum of the squares
  * of their lengths: 2 P * tokens + L h (d_qk + d_v) * squares. For one prefix: (p, p * p). */
-double tierce__prefill_flops(const struct tierce__model *model, double tokens, double squares);
+double tierce__prefill_flops(const struct tierce__model_profile *model, double tokens,
+                             double squares);
 
 /* FLOP/s of one GPU on this model: mfu * its peak, in fp8 if the weights have one byte and the GPU
  * supports it, else in bf16. */
-double tierce__gpu_speed(const struct tierce__model *model, const struct tierce__gpu *gpu);
+double tierce__gpu_speed(const struct tierce__model_profile *model, const struct tierce__gpu *gpu);
 
 /* GPU-seconds for FLOPs: FLOPs / tierce__gpu_speed; summed over all GPUs. */
 double tierce__gpu_seconds(const struct tierce__setup *setup, double flops);
@@ -69,7 +70,8 @@ double tierce__gpu_cost(const struct tierce__setup *setup, double flops);
 
 /* Dollars per hour for `bytes` of the tier: bytes / 10^9 * price / lifetime in hours. The lifetime
  * is the smaller of the tier's years and, at `written` bytes per hour, writes * bytes / written. */
-double tierce__storage_cost(const struct tierce__storage *storage, double bytes, double written);
+double tierce__storage_cost(const struct tierce__storage_profile *storage, double bytes,
+                            double written);
 
 /* The bandwidth in bytes/s above which loading is faster than computing: bytes * tokens /
  * GPU-seconds of the same tokens. Per GPU; a tier that n GPUs share must be n times as fast. 0 for

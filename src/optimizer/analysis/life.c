@@ -15,7 +15,7 @@
 
 enum { STORED = 1, ALIVE = 2, REUSED = 4 }; /* of a block */
 
-struct scan {
+struct life_scan {
     struct tierce__recording_totals totals;
     struct tierce__curve *curve;
     struct tierce__life_blocks blocks;
@@ -26,7 +26,8 @@ struct scan {
 
 /* ---- the scan -------------------------------------------------------------------------------- */
 
-static void use_blocks(struct tierce__life *out, struct scan *s, const struct tierce__recorded *r)
+static void use_blocks(struct tierce__life *out, struct life_scan *s,
+                       const struct tierce__recorded *r)
 {
     const uint32_t *blocks = tierce__recorded_blocks(r);
     for (uint32_t i = 0; i < r->read_count; i++) {
@@ -42,7 +43,7 @@ static void use_blocks(struct tierce__life *out, struct scan *s, const struct ti
     out->uses += r->read_count;
 }
 
-static void name_blocks(struct scan *s, const struct tierce__recorded *r)
+static void name_blocks(struct life_scan *s, const struct tierce__recorded *r)
 {
     const uint32_t *blocks = tierce__recorded_blocks(r);
     const uint64_t *bytes = tierce__recorded_bytes(r);
@@ -61,7 +62,7 @@ static void name_blocks(struct scan *s, const struct tierce__recorded *r)
     }
 }
 
-static int scan_all(struct tierce__life *out, struct scan *s,
+static int scan_all(struct tierce__life *out, struct life_scan *s,
                     const struct tierce__recording *recording)
 {
     for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
@@ -77,7 +78,7 @@ static int scan_all(struct tierce__life *out, struct scan *s,
     return 0;
 }
 
-static void sum_up(struct tierce__life *out, const struct scan *s)
+static void sum_up(struct tierce__life *out, const struct life_scan *s)
 {
     uint32_t length;
     const uint64_t *distances = tierce__curve_histogram(s->curve, 0, &length);
@@ -100,7 +101,7 @@ static void sum_up(struct tierce__life *out, const struct scan *s)
     }
 }
 
-static int prepare(struct scan *s)
+static int prepare(struct life_scan *s)
 {
     static const struct tierce__match any = {TIERCE__MATCH_ANY, 0};
     size_t room = (size_t)s->totals.distinct + 1;
@@ -120,7 +121,7 @@ int tierce__life_scan(struct tierce__life *out, const struct tierce__recording *
                       const struct tierce__life_opts *opts)
 {
     struct tierce__life life = {0};
-    struct scan s = {.totals = tierce__recording_totals(recording)};
+    struct life_scan s = {.totals = tierce__recording_totals(recording)};
     uint32_t instances = s.totals.instances > 0 ? s.totals.instances : 1;
     uint32_t most = NODES_TOTAL / instances > 0 ? NODES_TOTAL / instances : 1;
     uint32_t wanted = opts->nodes_max > 0 ? opts->nodes_max : NODES;

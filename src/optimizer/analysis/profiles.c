@@ -25,13 +25,13 @@ const char *tierce__mark_text(enum tierce__mark mark)
 /* ---- known names ----------------------------------------------------------------------------- */
 
 const struct tierce__profile_key tierce__model_keys[] = {
-    {"bytes", offsetof(struct tierce__model, bytes), "a token", 1, 1e12, true, 0},
-    {"params", offsetof(struct tierce__model, params), "", 1, 1e18, true, 0},
-    {"layers", offsetof(struct tierce__model, layers), "", 0, 1e6, false, 0},
-    {"heads", offsetof(struct tierce__model, heads), "", 0, 1e6, false, 0},
-    {"qk_dim", offsetof(struct tierce__model, qk_dim), "", 0, 1e6, false, 128},
-    {"v_dim", offsetof(struct tierce__model, v_dim), "", 0, 1e6, false, 128},
-    {"weight_bytes", offsetof(struct tierce__model, weight_bytes), "", 0.125, 16, false, 2},
+    {"bytes", offsetof(struct tierce__model_profile, bytes), "a token", 1, 1e12, true, 0},
+    {"params", offsetof(struct tierce__model_profile, params), "", 1, 1e18, true, 0},
+    {"layers", offsetof(struct tierce__model_profile, layers), "", 0, 1e6, false, 0},
+    {"heads", offsetof(struct tierce__model_profile, heads), "", 0, 1e6, false, 0},
+    {"qk_dim", offsetof(struct tierce__model_profile, qk_dim), "", 0, 1e6, false, 128},
+    {"v_dim", offsetof(struct tierce__model_profile, v_dim), "", 0, 1e6, false, 128},
+    {"weight_bytes", offsetof(struct tierce__model_profile, weight_bytes), "", 0.125, 16, false, 2},
     {0},
 };
 
@@ -47,11 +47,11 @@ const struct tierce__profile_key tierce__gpu_keys[] = {
 };
 
 const struct tierce__profile_key tierce__storage_keys[] = {
-    {"price", offsetof(struct tierce__storage, price), "$/GB", 0, 1e9, true, 0},
-    {"years", offsetof(struct tierce__storage, years), "", 1e-3, 1e3, false, 4},
-    {"bandwidth", offsetof(struct tierce__storage, bandwidth), "bytes/s", 1, 1e24, true, 0},
-    {"latency", offsetof(struct tierce__storage, latency), "s", 0, 1e6, false, 0},
-    {"writes", offsetof(struct tierce__storage, writes), "times", 0, 1e12, false, 0},
+    {"price", offsetof(struct tierce__storage_profile, price), "$/GB", 0, 1e9, true, 0},
+    {"years", offsetof(struct tierce__storage_profile, years), "", 1e-3, 1e3, false, 4},
+    {"bandwidth", offsetof(struct tierce__storage_profile, bandwidth), "bytes/s", 1, 1e24, true, 0},
+    {"latency", offsetof(struct tierce__storage_profile, latency), "s", 0, 1e6, false, 0},
+    {"writes", offsetof(struct tierce__storage_profile, writes), "times", 0, 1e12, false, 0},
     {0},
 };
 
@@ -60,7 +60,7 @@ const struct tierce__profile_key tierce__storage_keys[] = {
         .value = (amount), .mark = TIERCE__MARK_##kind                                             \
     }
 
-static const struct tierce__model models[] = {
+static const struct tierce__model_profile models[] = {
 #define TIERCE_MODEL(id, kv, p, l, h, qk, v, weight, origin)                                       \
     {.name = id,                                                                                   \
      .source = origin,                                                                             \
@@ -89,7 +89,7 @@ static const struct tierce__gpu gpus[] = {
 #undef TIERCE_GPU
 };
 
-static const struct tierce__storage storages[] = {
+static const struct tierce__storage_profile storages[] = {
 #define TIERCE_STORAGE(id, dollars, life, speed, wait, cycles)                                     \
     {.name = id,                                                                                   \
      .price = FIGURE(dollars, PLACEHOLDER),                                                        \
@@ -112,33 +112,33 @@ void tierce__profiles_init(struct tierce__profiles *out)
 }
 
 /* The common part of the three: they begin with their name. */
-struct kind {
+struct profile_kind {
     const char *what, *needed;
     const struct tierce__profile_key *keys;
     size_t offset; /* in struct tierce__profiles */
     size_t size;
 };
 
-static const struct kind kinds[] = {
+static const struct profile_kind kinds[] = {
     [TIERCE__PROFILE_MODEL] = {"model", "bytes and params", tierce__model_keys,
                                offsetof(struct tierce__profiles, models),
-                               sizeof(struct tierce__model)},
+                               sizeof(struct tierce__model_profile)},
     [TIERCE__PROFILE_GPU] = {"GPU", "flops and price", tierce__gpu_keys,
                              offsetof(struct tierce__profiles, gpus), sizeof(struct tierce__gpu)},
     [TIERCE__PROFILE_STORAGE] = {"tier", "price and bandwidth", tierce__storage_keys,
                                  offsetof(struct tierce__profiles, storages),
-                                 sizeof(struct tierce__storage)},
+                                 sizeof(struct tierce__storage_profile)},
 };
 
 /* A profile, which begins with its name. */
-static const char *profile_at(const struct tierce__profiles *profiles, const struct kind *kind,
-                              size_t index)
+static const char *profile_at(const struct tierce__profiles *profiles,
+                              const struct profile_kind *kind, size_t index)
 {
     return (const char *)profiles + kind->offset + index * kind->size;
 }
 
-static bool find(const struct tierce__profiles *profiles, const struct kind *kind, const char *name,
-                 size_t *index)
+static bool find(const struct tierce__profiles *profiles, const struct profile_kind *kind,
+                 const char *name, size_t *index)
 {
     for (size_t i = 0; i < profiles->counts[kind - kinds]; i++) {
         if (strcasecmp(profile_at(profiles, kind, i), name) == 0) {
@@ -172,7 +172,7 @@ static bool parse_number(double *out, const char *text)
     return true;
 }
 
-static int no_such_key(const struct kind *kind, const char *key,
+static int no_such_key(const struct profile_kind *kind, const char *key,
                        char why[TIERCE__PROFILE_WHY_BYTES])
 {
     const char *nearest = kind->keys->name;
@@ -187,8 +187,9 @@ static int no_such_key(const struct kind *kind, const char *key,
     return TIERCE_E_ARGUMENT;
 }
 
-static int set_figure(void *profile, const struct kind *kind, const char *key, const char *value,
-                      enum tierce__mark mark, char why[TIERCE__PROFILE_WHY_BYTES])
+static int set_figure(void *profile, const struct profile_kind *kind, const char *key,
+                      const char *value, enum tierce__mark mark,
+                      char why[TIERCE__PROFILE_WHY_BYTES])
 {
     const struct tierce__profile_key *k = kind->keys;
     double number;
@@ -209,7 +210,7 @@ static int set_figure(void *profile, const struct kind *kind, const char *key, c
 }
 
 /* A profile without known values; required values are negative. */
-static void make_empty(void *profile, const struct kind *kind, const char *name)
+static void make_empty(void *profile, const struct profile_kind *kind, const char *name)
 {
     memset(profile, 0, kind->size);
     snprintf(profile, TIERCE__PROFILE_NAME_BYTES, "%s", name);
@@ -221,7 +222,7 @@ int tierce__profiles_set(struct tierce__profiles *profiles, enum tierce__profile
                          const char *name, const char *key, const char *value,
                          enum tierce__mark mark, char why[TIERCE__PROFILE_WHY_BYTES])
 {
-    const struct kind *k = &kinds[kind];
+    const struct profile_kind *k = &kinds[kind];
     size_t index = profiles->counts[kind];
     bool is_new = !find(profiles, k, name, &index);
     if (is_new && (index == TIERCE__PROFILES_MAX || strlen(name) >= TIERCE__PROFILE_NAME_BYTES ||
@@ -242,7 +243,7 @@ int tierce__profiles_set(struct tierce__profiles *profiles, enum tierce__profile
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int no_such_name(const struct tierce__profiles *profiles, const struct kind *kind,
+static int no_such_name(const struct tierce__profiles *profiles, const struct profile_kind *kind,
                         const char *name, char why[TIERCE__PROFILE_WHY_BYTES])
 {
     char list[TIERCE__PROFILE_WHY_BYTES / 2] = "", shown[80];
@@ -261,7 +262,8 @@ static int no_such_name(const struct tierce__profiles *profiles, const struct ki
     return TIERCE_E_ARGUMENT;
 }
 
-static int check_all(void *profile, const struct kind *kind, char why[TIERCE__PROFILE_WHY_BYTES])
+static int check_all(void *profile, const struct profile_kind *kind,
+                     char why[TIERCE__PROFILE_WHY_BYTES])
 {
     for (const struct tierce__profile_key *k = kind->keys; k->name != NULL; k++) {
         if (figure_of(profile, k)->value < 0) {
@@ -275,7 +277,7 @@ static int check_all(void *profile, const struct kind *kind, char why[TIERCE__PR
 
 /* Parses one part of the text: KEY=VALUE, or a name, which must be first. */
 static int read_part(void *profile, const struct tierce__profiles *profiles,
-                     const struct kind *kind, char *part, bool is_first,
+                     const struct profile_kind *kind, char *part, bool is_first,
                      char why[TIERCE__PROFILE_WHY_BYTES])
 {
     size_t index;
@@ -292,13 +294,14 @@ static int read_part(void *profile, const struct tierce__profiles *profiles,
 
 /* Room for each of the three. */
 union profile {
-    struct tierce__model model;
+    struct tierce__model_profile model;
     struct tierce__gpu gpu;
-    struct tierce__storage storage;
+    struct tierce__storage_profile storage;
 };
 
-static int read_profile(void *out, const struct tierce__profiles *profiles, const struct kind *kind,
-                        const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
+static int read_profile(void *out, const struct tierce__profiles *profiles,
+                        const struct profile_kind *kind, const char *text,
+                        char why[TIERCE__PROFILE_WHY_BYTES])
 {
     union profile profile;
     char part[128];
@@ -317,7 +320,7 @@ static int read_profile(void *out, const struct tierce__profiles *profiles, cons
     return rc;
 }
 
-int tierce__model_read(struct tierce__model *out, const struct tierce__profiles *profiles,
+int tierce__model_read(struct tierce__model_profile *out, const struct tierce__profiles *profiles,
                        const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
 {
     return read_profile(out, profiles, &kinds[TIERCE__PROFILE_MODEL], text, why);
@@ -329,8 +332,9 @@ int tierce__gpu_read(struct tierce__gpu *out, const struct tierce__profiles *pro
     return read_profile(out, profiles, &kinds[TIERCE__PROFILE_GPU], text, why);
 }
 
-int tierce__storage_read(struct tierce__storage *out, const struct tierce__profiles *profiles,
-                         const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
+int tierce__storage_read(struct tierce__storage_profile *out,
+                         const struct tierce__profiles *profiles, const char *text,
+                         char why[TIERCE__PROFILE_WHY_BYTES])
 {
     return read_profile(out, profiles, &kinds[TIERCE__PROFILE_STORAGE], text, why);
 }

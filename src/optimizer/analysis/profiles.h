@@ -41,7 +41,7 @@ struct tierce__figure {
 #define TIERCE__PROFILE_NAME_BYTES 64u
 #define TIERCE__PROFILE_WHY_BYTES  512u
 
-struct tierce__model {
+struct tierce__model_profile {
     char name[TIERCE__PROFILE_NAME_BYTES]; /* "given" if the name is unknown */
     const char *source;                    /* of the public configuration, or NULL */
     struct tierce__figure bytes;           /* of KV a token, all layers */
@@ -64,7 +64,7 @@ struct tierce__gpu {
     struct tierce__figure count;     /* that compute one request together */
 };
 
-struct tierce__storage {
+struct tierce__storage_profile {
     char name[TIERCE__PROFILE_NAME_BYTES];
     struct tierce__figure price;     /* dollars a GB, 10^9 bytes */
     struct tierce__figure years;     /* until it is replaced */
@@ -97,9 +97,9 @@ enum tierce__profile_kind {
 
 /* The profiles by name. */
 struct tierce__profiles {
-    struct tierce__model models[TIERCE__PROFILES_MAX];
+    struct tierce__model_profile models[TIERCE__PROFILES_MAX];
     struct tierce__gpu gpus[TIERCE__PROFILES_MAX];
-    struct tierce__storage storages[TIERCE__PROFILES_MAX];
+    struct tierce__storage_profile storages[TIERCE__PROFILES_MAX];
     size_t counts[3]; /* by enum tierce__profile_kind */
 };
 
@@ -118,13 +118,13 @@ TIERCE_MUSTUSE int tierce__profiles_set(struct tierce__profiles *profiles,
 /* Parses NAME, NAME,KEY=VALUE,... or KEY=VALUE,...; keys without a default must be given unless the
  * name's profile has them. TIERCE_E_ARGUMENT: *out is untouched and `why` a sentence, which
  * suggests the nearest name for an unknown one. */
-TIERCE_MUSTUSE int tierce__model_read(struct tierce__model *out,
+TIERCE_MUSTUSE int tierce__model_read(struct tierce__model_profile *out,
                                       const struct tierce__profiles *profiles, const char *text,
                                       char why[TIERCE__PROFILE_WHY_BYTES]);
 TIERCE_MUSTUSE int tierce__gpu_read(struct tierce__gpu *out,
                                     const struct tierce__profiles *profiles, const char *text,
                                     char why[TIERCE__PROFILE_WHY_BYTES]);
-TIERCE_MUSTUSE int tierce__storage_read(struct tierce__storage *out,
+TIERCE_MUSTUSE int tierce__storage_read(struct tierce__storage_profile *out,
                                         const struct tierce__profiles *profiles, const char *text,
                                         char why[TIERCE__PROFILE_WHY_BYTES]);
 

@@ -11,14 +11,14 @@
 /* ---- along the hulls ------------------------------------------------------------------------- */
 
 /* A straight piece of a hull. */
-struct piece {
+struct split_piece {
     size_t group;
     uint64_t from, to; /* capacities */
     double slope;      /* hits a block */
 };
 
-struct pieces {
-    struct piece *list;
+struct split_pieces {
+    struct split_piece *list;
     size_t count, room;
 };
 
@@ -32,7 +32,8 @@ static bool is_below(const uint64_t *curve, uint64_t a, uint64_t b, uint64_t c)
 
 /* The upper concave hull of a curve, as far as it rises. The pieces after `first` are a stack; a
  * new point first removes the points below its line. */
-static int add_hull(struct pieces *pieces, size_t group, const uint64_t *curve, uint64_t length)
+static int add_hull(struct split_pieces *pieces, size_t group, const uint64_t *curve,
+                    uint64_t length)
 {
     TIERCE_ASSERT(length > 0);
     size_t first = pieces->count;
@@ -47,14 +48,14 @@ static int add_hull(struct pieces *pieces, size_t group, const uint64_t *curve, 
         }
         if (pieces->count == pieces->room) {
             size_t room = pieces->room > 0 ? 2 * pieces->room : 256;
-            struct piece *list = tierce__realloc(pieces->list, room * sizeof(*list));
+            struct split_piece *list = tierce__realloc(pieces->list, room * sizeof(*list));
             if (list == NULL)
                 return -ENOMEM;
             pieces->list = list;
             pieces->room = room;
         }
-        pieces->list[pieces->count++] =
-            (struct piece){group, from, c, (double)(curve[c] - curve[from]) / (double)(c - from)};
+        pieces->list[pieces->count++] = (struct split_piece){
+            group, from, c, (double)(curve[c] - curve[from]) / (double)(c - from)};
     }
     return 0;
 }
@@ -62,7 +63,7 @@ static int add_hull(struct pieces *pieces, size_t group, const uint64_t *curve, 
 /* Sorts the steepest first; pieces of one group keep their order despite rounding of the slopes. */
 static int compare_pieces(const void *a, const void *b)
 {
-    const struct piece *left = a, *right = b;
+    const struct split_piece *left = a, *right = b;
     if (left->slope != right->slope)
         return left->slope > right->slope ? -1 : 1;
     if (left->group != right->group)
@@ -73,7 +74,7 @@ static int compare_pieces(const void *a, const void *b)
 int tierce__split_hulls(const uint64_t *const *curves, const uint64_t *lengths, size_t group_count,
                         uint64_t budget, uint64_t *capacities, double *hull_hits)
 {
-    struct pieces pieces = {0};
+    struct split_pieces pieces = {0};
     int rc = 0;
     for (size_t g = 0; rc == 0 && g < group_count; g++) {
         capacities[g] = 0;
@@ -83,7 +84,7 @@ int tierce__split_hulls(const uint64_t *const *curves, const uint64_t *lengths, 
     if (rc == 0 && pieces.count > 0)
         qsort(pieces.list, pieces.count, sizeof(pieces.list[0]), compare_pieces);
     for (size_t i = 0; rc == 0 && i < pieces.count && budget > 0; i++) {
-        const struct piece *p = &pieces.list[i];
+        const struct split_piece *p = &pieces.list[i];
         uint64_t take = p->to - p->from < budget ? p->to - p->from : budget;
         capacities[p->group] += take;
         hull_hits[p->group] += p->slope * (double)take;

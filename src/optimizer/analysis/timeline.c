@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-struct work {
+struct timeline_work {
     const struct tierce__recording *recording;
     const struct tierce__timeline_opts *opts;
     struct tierce__recording_totals totals;
@@ -41,13 +41,13 @@ static void fill_slices(struct tierce__timeline_slice *slices, uint32_t from, ui
 }
 
 /* A cache of either kind. */
-struct cache {
+struct timeline_cache {
     struct tierce__replay *replay;
     struct tierce__kvcm_layout layout;
     struct tierce__kvcm *kvcm;
 };
 
-static int open_cache(struct cache *cache, const struct work *work,
+static int open_cache(struct timeline_cache *cache, const struct timeline_work *work,
                       const struct tierce__sim_point *point)
 {
     const struct tierce__timeline_opts *o = work->opts;
@@ -71,21 +71,21 @@ static int open_cache(struct cache *cache, const struct work *work,
                                                       });
 }
 
-static void close_cache(struct cache *cache)
+static void close_cache(struct timeline_cache *cache)
 {
     tierce__replay_destroy(cache->replay);
     tierce__kvcm_destroy(cache->kvcm);
     tierce__kvcm_layout_clear(&cache->layout);
 }
 
-static int play(struct cache *cache, const struct tierce__recorded *request)
+static int play(struct timeline_cache *cache, const struct tierce__recorded *request)
 {
     struct tierce__kvcm_read read;
     return cache->kvcm != NULL ? tierce__kvcm_request(cache->kvcm, request, &read)
                                : tierce__replay_request(cache->replay, request);
 }
 
-static const struct tierce__replay_result *result_of(const struct cache *cache)
+static const struct tierce__replay_result *result_of(const struct timeline_cache *cache)
 {
     return cache->kvcm != NULL ? tierce__kvcm_result(cache->kvcm)
                                : tierce__replay_result(cache->replay);
@@ -93,11 +93,11 @@ static const struct tierce__replay_result *result_of(const struct cache *cache)
 
 static int run_line(void *arg, size_t index, struct tierce__jobs *workers)
 {
-    struct work *work = arg;
+    struct timeline_work *work = arg;
     struct tierce__timeline *out = work->out;
     struct tierce__timeline_slice *slices = out->lines[index].slices;
     struct tierce__replay_result before = {0};
-    struct cache cache = {0};
+    struct timeline_cache cache = {0};
     uint32_t slice = 0;
     int rc = open_cache(&cache, work, &out->lines[index].point);
     for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
@@ -121,7 +121,7 @@ static int run_line(void *arg, size_t index, struct tierce__jobs *workers)
 
 /* ---- all lines ------------------------------------------------------------------------------- */
 
-static int plan(struct work *work)
+static int plan(struct timeline_work *work)
 {
     const struct tierce__timeline_opts *o = work->opts;
     struct tierce__timeline *out = work->out;
@@ -147,10 +147,10 @@ int tierce__timeline_run(struct tierce__timeline *out, const struct tierce__reco
                          const struct tierce__timeline_opts *opts)
 {
     struct tierce__timeline timeline = {0};
-    struct work work = {.recording = recording,
-                        .opts = opts,
-                        .totals = tierce__recording_totals(recording),
-                        .out = &timeline};
+    struct timeline_work work = {.recording = recording,
+                                 .opts = opts,
+                                 .totals = tierce__recording_totals(recording),
+                                 .out = &timeline};
     int rc = plan(&work);
     if (rc == 0)
         rc = tierce__jobs_run(&(struct tierce__jobs_opts){

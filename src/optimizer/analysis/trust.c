@@ -230,7 +230,7 @@ static int compare_capacities(const void *a, const void *b)
 
 /* Results of one scan for all caches that store every miss: until it is full, each holds all stored
  * blocks. */
-struct scan {
+struct trust_scan {
     struct by_capacity *order; /* [row_count] */
     size_t filled;             /* of these, with an eviction so far */
     bool *stored;              /* [distinct] */
@@ -238,7 +238,7 @@ struct scan {
     uint64_t compulsory; /* lookups of blocks that were not stored before */
 };
 
-static void scan_request(struct scan *scan, const struct tierce__recorded *r)
+static void scan_request(struct trust_scan *scan, const struct tierce__recorded *r)
 {
     const uint32_t *blocks = tierce__recorded_blocks(r);
     for (uint32_t i = 0; i < r->count; i++) {
@@ -251,7 +251,7 @@ static void scan_request(struct scan *scan, const struct tierce__recorded *r)
     }
 }
 
-static int scan_recording(struct scan *scan, struct tierce__trust *trust,
+static int scan_recording(struct trust_scan *scan, struct tierce__trust *trust,
                           const struct tierce__sweep *sweep,
                           const struct tierce__recording *recording)
 {
@@ -324,7 +324,7 @@ int tierce__trust_run(struct tierce__trust *out, const struct tierce__sweep *swe
     if (rounds > TIERCE__BOOTSTRAP_MAX)
         return TIERCE_E_ARGUMENT;
     struct tierce__trust trust = {.row_count = sweep->row_count};
-    struct scan scan = {0};
+    struct trust_scan scan = {0};
     trust.rows = tierce__calloc(sweep->row_count + 1, sizeof(*trust.rows));
     int rc = trust.rows != NULL ? scan_recording(&scan, &trust, sweep, recording) : -ENOMEM;
     for (size_t i = 0; rc == 0 && i < trust.row_count; i++)

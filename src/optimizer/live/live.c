@@ -16,7 +16,7 @@ enum {
     FADES_FULL = 8,    /* of a full window */
 };
 
-struct kept {
+struct live_kept {
     int64_t time_us;
     uint64_t session, input_tokens;
     uint32_t source, instance;
@@ -27,7 +27,7 @@ struct kept {
 };
 
 /* The latest of a source's times, and when it came. */
-struct source {
+struct live_source {
     int64_t latest_us;
     uint64_t came_ns;
     bool began;
@@ -37,10 +37,10 @@ struct tierce__live_window {
     uint32_t magic;
     struct tierce__live_window_opts opts;
     struct tierce__intern *instances; /* (source, its instance) */
-    struct source *sources;           /* [source_count] */
+    struct live_source *sources;      /* [source_count] */
     uint32_t *source_of;              /* [instance_room] by instance */
     uint32_t source_count, instance_room;
-    struct kept *requests; /* [request_room]; in use from first_request on */
+    struct live_kept *requests; /* [request_room]; in use from first_request on */
     size_t first_request, request_end, request_room;
     uint64_t *blocks; /* [block_room]; in use from first_block on */
     size_t first_block, block_end, block_room;
@@ -126,7 +126,7 @@ static int find_instance(struct tierce__live_window *window, uint32_t source, ui
                          uint32_t *out)
 {
     if (source >= window->source_count) {
-        struct source *sources =
+        struct live_source *sources =
             tierce__realloc(window->sources, ((size_t)source + 1) * sizeof(*sources));
         if (sources == NULL)
             return -ENOMEM;
@@ -156,7 +156,7 @@ static void drop_first(struct tierce__live_window *window)
 }
 
 /* 2^63 - 1 on overflow. */
-static uint64_t age_us(const struct tierce__live_window *window, const struct kept *request)
+static uint64_t age_us(const struct tierce__live_window *window, const struct live_kept *request)
 {
     int64_t latest_us = window->sources[request->source].latest_us;
     return latest_us > request->time_us ? (uint64_t)latest_us - (uint64_t)request->time_us : 0;
@@ -175,7 +175,7 @@ static void drop_old(struct tierce__live_window *window)
         drop_first(window);
 }
 
-static void count(struct tierce__live_window *window, const struct kept *request, bool is_read)
+static void count(struct tierce__live_window *window, const struct live_kept *request, bool is_read)
 {
     struct tierce__recording_totals *t = &window->seen;
     if (t->requests++ == 0)
@@ -201,7 +201,7 @@ int tierce__live_window_add(struct tierce__live_window *window, uint32_t source,
     if (rc < 0)
         return rc;
     bool is_write = request->kind == TIERCE__TRACE_WRITE;
-    struct kept kept = {
+    struct live_kept kept = {
         .time_us = request->time_us,
         .session = request->session,
         .input_tokens = request->input_tokens,
@@ -213,10 +213,11 @@ int tierce__live_window_add(struct tierce__live_window *window, uint32_t source,
         .query = request->query,
         .kind = is_write ? TIERCE__TRACE_WRITE : TIERCE__TRACE_TURN,
     };
-    struct source *from = &window->sources[source];
+    struct live_source *from = &window->sources[source];
     window->source_of[instance] = source;
     if (!from->began || request->time_us >= from->latest_us)
-        *from = (struct source){.latest_us = request->time_us, .came_ns = now_ns, .began = true};
+        *from =
+            (struct live_source){.latest_us = request->time_us, .came_ns = now_ns, .began = true};
     if (request->count > 0)
         memcpy(window->blocks + window->block_end, request->blocks,
                request->count * sizeof(*window->blocks));
@@ -240,7 +241,7 @@ static int record(const struct tierce__live_window *window, struct tierce__recor
     const uint64_t *blocks = window->blocks + window->first_block;
     int rc = 0;
     for (size_t i = window->first_request; rc == 0 && i < window->request_end; i++) {
-        const struct kept *kept = &window->requests[i];
+        const struct live_kept *kept = &window->requests[i];
         rc = tierce__recording_add(recording, &(struct tierce__trace_request){
                                                   .time_us = kept->time_us,
                                                   .session = kept->session,
@@ -264,7 +265,7 @@ static int64_t *read_clocks(const struct tierce__live_window *window, uint64_t n
     uint32_t instances = tierce__intern_count(window->instances);
     int64_t *now_us = tierce__calloc((size_t)instances + 1, sizeof(*now_us));
     for (uint32_t i = 0; now_us != NULL && i < instances; i++) {
-        const struct source *from = &window->sources[window->source_of[i]];
+        const struct live_source *from = &window->sources[window->source_of[i]];
         uint64_t silent_us = now_ns > from->came_ns ? (now_ns - from->came_ns) / 1000 : 0;
         bool fits = silent_us < (uint64_t)(INT64_MAX - from->latest_us);
         now_us[i] = fits ? from->latest_us + (int64_t)silent_us : INT64_MAX;

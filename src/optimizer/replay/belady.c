@@ -97,27 +97,27 @@ void tierce__future_destroy(struct tierce__future *future)
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 /* A heap entry is stale, and skipped, if the block's next use has changed. */
-struct candidate {
+struct belady_candidate {
     uint32_t next, depth, block;
 };
 
-struct cache {
+struct belady_cache {
     uint64_t capacity;
     uint32_t *next; /* [distinct] for cached blocks; ABSENT */
     uint64_t count;
-    struct candidate *heap; /* the farthest first, of equal ones the deepest */
+    struct belady_candidate *heap; /* the farthest first, of equal ones the deepest */
     size_t heap_count, heap_room;
     bool *there;
 };
 
-static bool leaves_before(const struct candidate *a, const struct candidate *b)
+static bool leaves_before(const struct belady_candidate *a, const struct belady_candidate *b)
 {
     return a->next != b->next ? a->next > b->next : a->depth > b->depth;
 }
 
-static void sift_down(struct cache *c, size_t at)
+static void sift_down(struct belady_cache *c, size_t at)
 {
-    struct candidate moved = c->heap[at];
+    struct belady_candidate moved = c->heap[at];
     for (;;) {
         size_t child = 2 * at + 1;
         if (child >= c->heap_count)
@@ -132,7 +132,7 @@ static void sift_down(struct cache *c, size_t at)
     c->heap[at] = moved;
 }
 
-static void push(struct cache *c, struct candidate candidate)
+static void push(struct belady_cache *c, struct belady_candidate candidate)
 {
     TIERCE_DASSERT(c->heap_count < c->heap_room);
     size_t at = c->heap_count++;
@@ -143,14 +143,14 @@ static void push(struct cache *c, struct candidate candidate)
     c->heap[at] = candidate;
 }
 
-static bool is_old(const struct cache *c, const struct candidate *candidate)
+static bool is_old(const struct belady_cache *c, const struct belady_candidate *candidate)
 {
     return c->next[candidate->block] != candidate->next;
 }
 
 /* Reserves room for `count` more entries. Stale entries are removed first, so the heap has at most
  * twice the size of the cache plus a request. */
-static int make_heap_room(struct cache *c, uint32_t count)
+static int make_heap_room(struct belady_cache *c, uint32_t count)
 {
     if (c->heap_count + count <= c->heap_room)
         return 0;
@@ -165,7 +165,7 @@ static int make_heap_room(struct cache *c, uint32_t count)
     size_t room = 2 * (kept + count) + 1024;
     if (room <= c->heap_room)
         return 0;
-    struct candidate *heap = tierce__realloc(c->heap, room * sizeof(*heap));
+    struct belady_candidate *heap = tierce__realloc(c->heap, room * sizeof(*heap));
     if (heap == NULL)
         return -ENOMEM;
     c->heap = heap;
@@ -174,11 +174,11 @@ static int make_heap_room(struct cache *c, uint32_t count)
     return 0;
 }
 
-static void keep_nearest(struct cache *c)
+static void keep_nearest(struct belady_cache *c)
 {
     while (c->count > c->capacity) {
         TIERCE_ASSERT(c->heap_count > 0);
-        struct candidate first = c->heap[0];
+        struct belady_candidate first = c->heap[0];
         c->heap[0] = c->heap[--c->heap_count];
         if (c->heap_count > 0)
             sift_down(c, 0);
@@ -189,7 +189,7 @@ static void keep_nearest(struct cache *c)
     }
 }
 
-static int use(struct cache *c, const struct tierce__recorded *request, const uint32_t *next)
+static int use(struct belady_cache *c, const struct tierce__recorded *request, const uint32_t *next)
 {
     const uint32_t *blocks = tierce__recorded_blocks(request);
     int rc = make_heap_room(c, request->count);
@@ -203,13 +203,13 @@ static int use(struct cache *c, const struct tierce__recorded *request, const ui
         c->next[blocks[i]] = is ? next[i] : ABSENT;
         c->count = c->count + is - was;
         if (is)
-            push(c, (struct candidate){.next = next[i], .depth = i, .block = blocks[i]});
+            push(c, (struct belady_candidate){.next = next[i], .depth = i, .block = blocks[i]});
     }
     keep_nearest(c);
     return 0;
 }
 
-static void look_up(struct cache *c, const struct tierce__recorded *request,
+static void look_up(struct belady_cache *c, const struct tierce__recorded *request,
                     const struct tierce__match *matches, size_t match_count, uint32_t *hits,
                     struct tierce__belady_count *counts)
 {
@@ -225,10 +225,11 @@ static void look_up(struct cache *c, const struct tierce__recorded *request,
     }
 }
 
-static int init_cache(struct cache *c, const struct tierce__recording *recording, uint64_t capacity)
+static int init_cache(struct belady_cache *c, const struct tierce__recording *recording,
+                      uint64_t capacity)
 {
     struct tierce__recording_totals totals = tierce__recording_totals(recording);
-    *c = (struct cache){.capacity = capacity};
+    *c = (struct belady_cache){.capacity = capacity};
     c->next = tierce__alloc(((size_t)totals.distinct + 1) * sizeof(*c->next));
     c->there = tierce__alloc((size_t)totals.longest + 1);
     if (c->next == NULL || c->there == NULL)
@@ -251,7 +252,7 @@ int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
             return TIERCE_E_ARGUMENT;
         counts[m] = (struct tierce__belady_count){0};
     }
-    struct cache cache;
+    struct belady_cache cache;
     int rc = init_cache(&cache, future->recording, capacity);
     const uint32_t *next = future->next;
     for (const struct tierce__recorded *r = tierce__recording_first(future->recording);

@@ -12,7 +12,7 @@
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-struct sample {
+struct scale_sample {
     uint32_t *through; /* [distinct] requests that name the block */
     uint64_t most;     /* that go through a root */
     double rate;
@@ -29,7 +29,7 @@ static uint64_t mix(uint64_t x)
 
 static bool is_drawn(void *arg, const struct tierce__recorded *request)
 {
-    const struct sample *s = arg;
+    const struct scale_sample *s = arg;
     const uint32_t *blocks = tierce__recorded_blocks(request);
     uint64_t root = request->session;
     if (root == 0 && request->count > 0) {
@@ -46,7 +46,7 @@ int tierce__scale_draw(struct tierce__recording **out, const struct tierce__reco
                        double rate, uint64_t seed, const char *folder)
 {
     struct tierce__recording_totals totals = tierce__recording_totals(recording);
-    struct sample s = {.most = totals.requests / SHARED_BY, .rate = rate, .seed = seed};
+    struct scale_sample s = {.most = totals.requests / SHARED_BY, .rate = rate, .seed = seed};
     s.through = tierce__calloc((size_t)totals.distinct + 1, sizeof(*s.through));
     if (s.through == NULL)
         return -ENOMEM;

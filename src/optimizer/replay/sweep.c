@@ -107,7 +107,7 @@ enum job_kind {
 
 /* One scan of the recording, which fills the rows of all its matches: of a curve, at all its
  * capacities or times to live. */
-struct job {
+struct sweep_job {
     enum job_kind kind;
     const struct tierce__cache *cache;
     enum tierce__touch_order order;
@@ -119,18 +119,18 @@ struct job {
     struct tierce__sweep_curve *curves; /* [matches], of a curve that is kept; NULL */
 };
 
-struct work {
+struct sweep_work {
     const struct tierce__recording *recording;
     struct tierce__recording_totals totals;
     const struct tierce__sweep_opts *opts;
     const struct tierce__future *future; /* if Belady is asked for */
     struct tierce__sweep *sweep;
     bool is_watched; /* a watch needs every lookup */
-    struct job *jobs;
+    struct sweep_job *jobs;
     size_t job_count;
 };
 
-static size_t list_matches(const struct job *job, struct tierce__match *out)
+static size_t list_matches(const struct sweep_job *job, struct tierce__match *out)
 {
     for (size_t m = 0; m < job->match_count; m++)
         out[m] = job->rows[m].match;
@@ -140,7 +140,7 @@ static size_t list_matches(const struct job *job, struct tierce__match *out)
 /* ---- lookups --------------------------------------------------------------------------------- */
 
 /* Adds the hits of one lookup to one row. */
-static void tell(const struct work *work, struct tierce__sweep_row *row,
+static void tell(const struct sweep_work *work, struct tierce__sweep_row *row,
                  const struct tierce__recorded *request, uint32_t hits)
 {
     const struct tierce__sweep_opts *o = work->opts;
@@ -151,12 +151,13 @@ static void tell(const struct work *work, struct tierce__sweep_row *row,
 }
 
 /* The same for the rows of a replay, from the growth of its hit counts. */
-struct seen {
+struct sweep_seen {
     uint64_t hits[TIERCE__REPLAY_MATCHES_MAX];
 };
 
-static void tell_growth(const struct work *work, const struct job *job, struct seen *seen,
-                        const struct tierce__recorded *request, const uint64_t *hits)
+static void tell_growth(const struct sweep_work *work, const struct sweep_job *job,
+                        struct sweep_seen *seen, const struct tierce__recorded *request,
+                        const uint64_t *hits)
 {
     for (size_t m = 0; work->is_watched && m < job->match_count; m++) {
         if (request->read_count > 0 && job->rows[m].match.kind != TIERCE__MATCH_STREAM)
@@ -174,9 +175,9 @@ static bool has_done(struct tierce__jobs *workers, uint64_t *done)
 }
 
 /* A curve while it is scanned. */
-struct scan {
-    const struct work *work;
-    const struct job *job;
+struct sweep_scan {
+    const struct sweep_work *work;
+    const struct sweep_job *job;
     const struct tierce__recorded *request;
 };
 
@@ -201,8 +202,8 @@ static uint32_t hits_of_costs(const struct tierce__match *match, const uint32_t 
 
 static void tell_costs(void *arg, size_t match, const uint32_t *costs, uint32_t count)
 {
-    const struct scan *scan = arg;
-    const struct job *job = scan->job;
+    const struct sweep_scan *scan = arg;
+    const struct sweep_job *job = scan->job;
     for (size_t i = 0; count > 0 && i < job->point_count; i++) {
         struct tierce__sweep_row *row = &job->rows[i * job->match_count + match];
         tell(scan->work, row, scan->request,
@@ -210,7 +211,8 @@ static void tell_costs(void *arg, size_t match, const uint32_t *costs, uint32_t 
     }
 }
 
-static int keep_curves(const struct job *job, const struct tierce__curve *curve, bool has_tokens)
+static int keep_curves(const struct sweep_job *job, const struct tierce__curve *curve,
+                       bool has_tokens)
 {
     for (size_t m = 0; m < job->match_count; m++) {
         struct tierce__sweep_point sum = {0};
@@ -232,12 +234,13 @@ static int keep_curves(const struct job *job, const struct tierce__curve *curve,
     return 0;
 }
 
-static int run_curve(const struct work *work, const struct job *job, struct tierce__jobs *workers)
+static int run_curve(const struct sweep_work *work, const struct sweep_job *job,
+                     struct tierce__jobs *workers)
 {
     struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX] = {0};
     struct tierce__curve *curve = NULL;
     uint64_t done = 0;
-    struct scan scan = {.work = work, .job = job};
+    struct sweep_scan scan = {.work = work, .job = job};
     bool has_tokens = work->opts->block_tokens > 0 && job->curves != NULL;
     int rc = tierce__curve_create(&curve, job->order, matches, list_matches(job, matches));
     if (rc == 0 && has_tokens)
@@ -259,7 +262,7 @@ static int run_curve(const struct work *work, const struct job *job, struct tier
     return rc;
 }
 
-static int run_ttl_curve(const struct work *work, const struct job *job)
+static int run_ttl_curve(const struct sweep_work *work, const struct sweep_job *job)
 {
     struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX];
     size_t points = job->point_count;
@@ -280,16 +283,16 @@ static int run_ttl_curve(const struct work *work, const struct job *job)
 
 static void tell_belady(void *arg, const struct tierce__recorded *request, const uint32_t *hits)
 {
-    const struct scan *scan = arg;
+    const struct sweep_scan *scan = arg;
     for (size_t m = 0; request->read_count > 0 && m < scan->job->match_count; m++)
         tell(scan->work, &scan->job->rows[m], request, hits[m]);
 }
 
-static int run_belady(const struct work *work, const struct job *job)
+static int run_belady(const struct sweep_work *work, const struct sweep_job *job)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     struct tierce__belady_count counts[TIERCE__BELADY_MATCHES_MAX];
-    struct scan scan = {.work = work, .job = job};
+    struct sweep_scan scan = {.work = work, .job = job};
     size_t count = list_matches(job, matches);
     int rc = tierce__belady_watch(work->future, job->capacity, matches, count, counts,
                                   work->is_watched ? tell_belady : NULL, &scan);
@@ -300,7 +303,7 @@ static int run_belady(const struct work *work, const struct job *job)
     return rc;
 }
 
-static void fill_rows(const struct job *job, const struct tierce__replay_result *result)
+static void fill_rows(const struct sweep_job *job, const struct tierce__replay_result *result)
 {
     for (size_t m = 0; m < job->match_count; m++) {
         struct tierce__sweep_row *row = &job->rows[m];
@@ -318,7 +321,8 @@ static void fill_rows(const struct job *job, const struct tierce__replay_result 
     }
 }
 
-static int run_replay(const struct work *work, const struct job *job, struct tierce__jobs *workers)
+static int run_replay(const struct sweep_work *work, const struct sweep_job *job,
+                      struct tierce__jobs *workers)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     struct tierce__sim_point point = {
@@ -330,7 +334,7 @@ static int run_replay(const struct work *work, const struct job *job, struct tie
         .seed = work->opts->seed,
     };
     struct tierce__replay *replay = NULL;
-    struct seen seen = {0};
+    struct sweep_seen seen = {0};
     uint64_t done = 0;
     int rc = tierce__sim_replay(&replay, &point,
                                 &(struct tierce__replay_opts){
@@ -352,13 +356,14 @@ static int run_replay(const struct work *work, const struct job *job, struct tie
     return rc;
 }
 
-static int run_kvcm(const struct work *work, const struct job *job, struct tierce__jobs *workers)
+static int run_kvcm(const struct sweep_work *work, const struct sweep_job *job,
+                    struct tierce__jobs *workers)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     struct tierce__kvcm_layout layout = {0};
     struct tierce__kvcm_read read;
     struct tierce__kvcm *kvcm = NULL;
-    struct seen seen = {0};
+    struct sweep_seen seen = {0};
     uint64_t done = 0;
     int rc = tierce__kvcm_layout_single(&layout, work->totals.instances, job->cache->kvcm,
                                         job->capacity, &work->opts->kvcm);
@@ -385,8 +390,8 @@ static int run_kvcm(const struct work *work, const struct job *job, struct tierc
 
 static int run_job(void *arg, size_t index, struct tierce__jobs *workers)
 {
-    const struct work *work = arg;
-    const struct job *job = &work->jobs[index];
+    const struct sweep_work *work = arg;
+    const struct sweep_job *job = &work->jobs[index];
     switch (job->kind) {
     case JOB_CURVE:
         return run_curve(work, job, workers);
@@ -405,12 +410,12 @@ static int run_job(void *arg, size_t index, struct tierce__jobs *workers)
 /* ---- which jobs ------------------------------------------------------------------------------ */
 
 /* Curves do not separate hits on internal blocks, and use one last use per block. */
-static bool has_curves(const struct work *work)
+static bool has_curves(const struct sweep_work *work)
 {
     return !work->totals.has_reads && work->totals.internal_blocks == 0;
 }
 
-static enum job_kind kind_of(const struct work *work, const struct job *job)
+static enum job_kind kind_of(const struct sweep_work *work, const struct sweep_job *job)
 {
     switch (job->cache->kind) {
     case TIERCE__CACHE_BELADY:
@@ -439,7 +444,8 @@ static bool has_match(const struct tierce__cache *cache, const struct tierce__ma
 }
 
 /* Appends the rows of one cache, order, capacity and time to live. */
-static size_t add_rows(const struct work *work, struct tierce__sweep *out, const struct job *job)
+static size_t add_rows(const struct sweep_work *work, struct tierce__sweep *out,
+                       const struct sweep_job *job)
 {
     size_t added = 0;
     for (size_t m = 0; m < work->opts->match_count; m++) {
@@ -465,7 +471,7 @@ static size_t add_rows(const struct work *work, struct tierce__sweep *out, const
 }
 
 /* Allocates the curves of a job, if they are kept. */
-static void add_curves(struct work *work, struct tierce__sweep *out, struct job *job)
+static void add_curves(struct sweep_work *work, struct tierce__sweep *out, struct sweep_job *job)
 {
     if (!work->opts->keeps_curves)
         return;
@@ -476,9 +482,9 @@ static void add_curves(struct work *work, struct tierce__sweep *out, struct job 
 }
 
 /* Adds a point to the previous job if it is on the same curve; else adds a new job. */
-static void add_job(struct work *work, struct tierce__sweep *out, struct job job)
+static void add_job(struct sweep_work *work, struct tierce__sweep *out, struct sweep_job job)
 {
-    struct job *before = work->job_count > 0 ? &work->jobs[work->job_count - 1] : NULL;
+    struct sweep_job *before = work->job_count > 0 ? &work->jobs[work->job_count - 1] : NULL;
     job.kind = kind_of(work, &job);
     job.rows = out->rows + out->row_count;
     job.point_count = 1;
@@ -496,7 +502,7 @@ static void add_job(struct work *work, struct tierce__sweep *out, struct job job
     work->jobs[work->job_count++] = job;
 }
 
-static void add_jobs(struct work *work, struct tierce__sweep *out,
+static void add_jobs(struct sweep_work *work, struct tierce__sweep *out,
                      const struct tierce__cache *cache, enum tierce__touch_order order)
 {
     static const uint64_t unlimited = TIERCE__CAPACITY_UNLIMITED, never = 0;
@@ -510,15 +516,15 @@ static void add_jobs(struct work *work, struct tierce__sweep *out,
             continue; /* that is the infinite one */
         for (size_t t = 0; t < (expires ? o->ttl_count : 1); t++)
             add_job(work, out,
-                    (struct job){.cache = cache,
-                                 .order = order,
-                                 .capacity = capacities[c],
-                                 .capacity_index = c,
-                                 .ttl_us = ttls[t]});
+                    (struct sweep_job){.cache = cache,
+                                       .order = order,
+                                       .capacity = capacities[c],
+                                       .capacity_index = c,
+                                       .ttl_us = ttls[t]});
     }
 }
 
-static int plan(struct work *work, struct tierce__sweep *out)
+static int plan(struct sweep_work *work, struct tierce__sweep *out)
 {
     const struct tierce__sweep_opts *o = work->opts;
     size_t ttls = o->ttl_count > 0 ? o->ttl_count : 1;
@@ -549,7 +555,7 @@ static bool wants(const struct tierce__sweep_opts *opts, enum tierce__cache_kind
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static int run_all(struct work *work)
+static int run_all(struct sweep_work *work)
 {
     return tierce__jobs_run(&(struct tierce__jobs_opts){
         .job_count = work->job_count,
@@ -572,11 +578,11 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
         return TIERCE_E_ARGUMENT;
     struct tierce__future *future = NULL;
     struct tierce__sweep sweep = {.in_bytes = opts->in_bytes, .block_tokens = opts->block_tokens};
-    struct work work = {.recording = recording,
-                        .totals = tierce__recording_totals(recording),
-                        .opts = opts,
-                        .sweep = &sweep,
-                        .is_watched = opts->block_tokens > 0 || opts->watch_count > 0};
+    struct sweep_work work = {.recording = recording,
+                              .totals = tierce__recording_totals(recording),
+                              .opts = opts,
+                              .sweep = &sweep,
+                              .is_watched = opts->block_tokens > 0 || opts->watch_count > 0};
     int rc = belady ? tierce__future_create(&future, recording, opts->folder) : 0;
     work.future = future;
     if (rc == 0)

@@ -31,7 +31,7 @@ enum {
 };
 
 /* The view of a tier during a request. */
-struct place {
+struct tier_place {
     struct tierce__tiers *tiers;
     size_t tier;
 };
@@ -41,7 +41,7 @@ struct tierce__tiers {
     struct tierce__tier_spec specs[TIERCE__TIERS_MAX];
     struct tierce__flat stores[TIERCE__TIERS_MAX];
     struct tierce__flat_watch watches[TIERCE__TIERS_MAX];
-    struct place places[TIERCE__TIERS_MAX];
+    struct tier_place places[TIERCE__TIERS_MAX];
     uint64_t refused[TIERCE__TIERS_MAX]; /* before the store was asked */
     uint64_t now_ns;                     /* of the request at hand, since the first */
     struct tierce__tier_queue queues[TIERCE__TIERS_MAX];
@@ -335,7 +335,7 @@ static void nothing_stored(void *arg, uint32_t block)
 /* Passes an evicted block down the waterfall. */
 static void demote(void *arg, uint32_t block)
 {
-    const struct place *place = arg;
+    const struct tier_place *place = arg;
     struct tierce__tiers *t = place->tiers;
     size_t next = place->tier + 1;
     TIERCE_ASSERT(next < t->opts.tier_count);
@@ -620,7 +620,7 @@ static int create_stores(struct tierce__tiers *t)
             return rc;
         if (!waterfall || i + 1 == t->opts.tier_count)
             continue;
-        t->places[i] = (struct place){t, i};
+        t->places[i] = (struct tier_place){t, i};
         t->watches[i] = (struct tierce__flat_watch){nothing_stored, demote, &t->places[i]};
         t->stores[i].watch = &t->watches[i];
     }

@@ -10,7 +10,7 @@
 #define NEVER       UINT32_MAX
 #define NO_TIME_YET INT64_MIN
 
-struct scan {
+struct ttl_curve_scan {
     enum tierce__touch_order order;
     const struct tierce__match *matches;
     size_t match_count;
@@ -22,7 +22,7 @@ struct scan {
 };
 
 /* The shortest time to live that keeps the block until now. */
-static uint32_t needed(const struct scan *s, uint32_t block, int64_t now)
+static uint32_t needed(const struct ttl_curve_scan *s, uint32_t block, int64_t now)
 {
     if (s->used_us[block] == NO_TIME_YET)
         return NEVER;
@@ -38,7 +38,7 @@ static uint32_t needed(const struct scan *s, uint32_t block, int64_t now)
     return from < s->ttl_count ? (uint32_t)from : NEVER;
 }
 
-static void look_up(struct scan *s, const uint32_t *blocks, uint32_t count, int64_t now)
+static void look_up(struct ttl_curve_scan *s, const uint32_t *blocks, uint32_t count, int64_t now)
 {
     for (uint32_t i = 0; i < count; i++)
         s->depth[i] = needed(s, blocks[i], now);
@@ -53,7 +53,7 @@ static void look_up(struct scan *s, const uint32_t *blocks, uint32_t count, int6
     }
 }
 
-static void touch(struct scan *s, uint32_t block, bool is_read, int64_t now)
+static void touch(struct ttl_curve_scan *s, uint32_t block, bool is_read, int64_t now)
 {
     for (size_t m = 0; is_read && m < s->match_count; m++) {
         if (s->matches[m].kind != TIERCE__MATCH_STREAM)
@@ -65,7 +65,7 @@ static void touch(struct scan *s, uint32_t block, bool is_read, int64_t now)
     s->used_us[block] = now;
 }
 
-static int run(struct scan *s, const struct tierce__recording *recording)
+static int run(struct ttl_curve_scan *s, const struct tierce__recording *recording)
 {
     for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
          r = tierce__recording_next(recording, r)) {
@@ -83,7 +83,7 @@ static int run(struct scan *s, const struct tierce__recording *recording)
 }
 
 /* Each time to live keeps the blocks of the shorter ones, and its own. */
-static void sum_up(const struct scan *s, const uint64_t *ttls, uint64_t *hits)
+static void sum_up(const struct ttl_curve_scan *s, const uint64_t *ttls, uint64_t *hits)
 {
     for (size_t m = 0; m < s->match_count; m++) {
         uint64_t *counts = s->counts + m * s->ttl_count;
@@ -110,7 +110,7 @@ int tierce__ttl_curve(const struct tierce__recording *recording, enum tierce__to
                       size_t ttl_count, uint64_t *hits)
 {
     struct tierce__recording_totals totals = tierce__recording_totals(recording);
-    struct scan s = {
+    struct ttl_curve_scan s = {
         .order = order, .matches = matches, .match_count = match_count, .ttl_count = ttl_count};
     if (ttl_count == 0)
         return 0;

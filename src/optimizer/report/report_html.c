@@ -18,7 +18,7 @@
  * if data of a trace were not escaped.
  */
 
-struct page {
+struct html_page {
     FILE *file;
     const struct tierce__report *report;
     struct tierce__report_curves curves;
@@ -59,7 +59,7 @@ static void put_sum(FILE *file, const unsigned char *text, size_t size)
     fputc('\'', file);
 }
 
-static void put_policy(struct page *page)
+static void put_policy(struct html_page *page)
 {
     fputs("default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; script-src ",
           page->file);
@@ -82,7 +82,7 @@ static const struct tierce__sweep_row *row_at(const struct tierce__report_curve 
 
 /* The smallest capacity above `last` in curves of the match; 0: none. Unlimited is the last one; it
  * is skipped if only the infinite cache has it, which is shown in every row. */
-static uint64_t next_capacity(const struct page *page, const struct tierce__report_curve *head,
+static uint64_t next_capacity(const struct html_page *page, const struct tierce__report_curve *head,
                               uint64_t last)
 {
     uint64_t next = 0;
@@ -126,17 +126,17 @@ static void put_bytes(FILE *file, double value)
 }
 
 /* Of blocks, or bytes where capacities are bytes. */
-static bool has_blocks(const struct page *page)
+static bool has_blocks(const struct html_page *page)
 {
     return !page->report->sweep->in_bytes;
 }
 
-static bool has_sizes(const struct page *page)
+static bool has_sizes(const struct html_page *page)
 {
     return !has_blocks(page) || page->report->block_bytes > 0;
 }
 
-static void put_capacity(const struct page *page, uint64_t capacity)
+static void put_capacity(const struct html_page *page, uint64_t capacity)
 {
     uint64_t each = has_blocks(page) ? page->report->block_bytes : 1;
     if (capacity == TIERCE__CAPACITY_UNLIMITED) {
@@ -156,7 +156,7 @@ static void put_capacity(const struct page *page, uint64_t capacity)
     }
 }
 
-static void put_row(const struct page *page, const struct tierce__report_curve *head,
+static void put_row(const struct html_page *page, const struct tierce__report_curve *head,
                     uint64_t capacity)
 {
     put_capacity(page, capacity);
@@ -173,7 +173,7 @@ static void put_row(const struct page *page, const struct tierce__report_curve *
     fputs("</tr>\n", page->file);
 }
 
-static void put_table(const struct page *page, size_t first)
+static void put_table(const struct html_page *page, size_t first)
 {
     const struct tierce__report_curve *head = &page->curves.curves[first];
     char match[TIERCE__MATCH_TEXT_BYTES], label[TIERCE__REPORT_LABEL_BYTES];
@@ -206,7 +206,7 @@ static void put_table(const struct page *page, size_t first)
     fputs("</tbody></table></div>\n", page->file);
 }
 
-static void put_tables(struct page *page)
+static void put_tables(struct html_page *page)
 {
     for (size_t c = 0; c < page->curves.count; c++) {
         bool first = true;
@@ -219,36 +219,36 @@ static void put_tables(struct page *page)
 
 /* ---- the parts ------------------------------------------------------------------------------- */
 
-static void put_name(struct page *page)
+static void put_name(struct html_page *page)
 {
     put_html(page->file, page->report->name);
 }
 
-static void put_version(struct page *page)
+static void put_version(struct html_page *page)
 {
     fputs("version " TIERCE_VERSION, page->file);
 }
 
-static void put_style(struct page *page)
+static void put_style(struct html_page *page)
 {
     fwrite(tierce__page_style, 1, tierce__page_style_size, page->file);
 }
 
-static void put_script(struct page *page)
+static void put_script(struct html_page *page)
 {
     fwrite(tierce__page_script, 1, tierce__page_script_size, page->file);
 }
 
-static void put_data(struct page *page)
+static void put_data(struct html_page *page)
 {
     page->rc = tierce__report_json(page->file, page->report);
 }
 
-static void put_part(struct page *page, const char *name, size_t length)
+static void put_part(struct html_page *page, const char *name, size_t length)
 {
     static const struct {
         const char *name;
-        void (*put)(struct page *page);
+        void (*put)(struct html_page *page);
     } parts[] = {
         {"policy", put_policy}, {"name", put_name},       {"style", put_style},
         {"tables", put_tables}, {"version", put_version}, {"data", put_data},
@@ -263,7 +263,7 @@ static void put_part(struct page *page, const char *name, size_t length)
 int tierce__report_html(FILE *file, const struct tierce__report *report)
 {
     static const char mark[] = "<!--tierce:", end[] = "-->";
-    struct page page = {.file = file, .report = report};
+    struct html_page page = {.file = file, .report = report};
     int rc = tierce__report_curves(&page.curves, report->sweep);
     if (rc < 0)
         return rc;

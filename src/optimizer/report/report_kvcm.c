@@ -17,7 +17,7 @@ static const char header[] =
     "InternalReadBlocks,ExternalReadBlocks,TotalReadBlocks,InternalHitBlocks,InternalHitRate,"
     "ExternalHitBlocks,ExternalHitRate,HitRate,AccInternalHitRate,AccExternalHitRate,AccHitRate\n";
 
-struct report {
+struct kvcm_report {
     struct tierce__kvcm_total *totals;
     const struct tierce__kvcm_layout *layout;
     const struct tierce__kvcm *kvcm;
@@ -27,21 +27,21 @@ struct report {
     char *why;
 };
 
-static int fail(const struct report *r, int rc, const char *what, const char *name)
+static int fail(const struct kvcm_report *r, int rc, const char *what, const char *name)
 {
     snprintf(r->why, TIERCE__KVCM_WHY_BYTES, "%.380s: %s%s%s", name, what, rc < 0 ? ": " : "",
              rc < 0 ? tierce_strerror(rc) : "");
     return rc;
 }
 
-static const char *name_of(const struct report *r, uint32_t instance)
+static const char *name_of(const struct kvcm_report *r, uint32_t instance)
 {
     return r->names[instance][0] != '\0' ? r->names[instance] : "instance";
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static int make_folders(const struct report *r)
+static int make_folders(const struct kvcm_report *r)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof(path), "%s/", r->folder) >= (int)sizeof(path))
@@ -55,7 +55,7 @@ static int make_folders(const struct report *r)
     return 0;
 }
 
-static int check_names(const struct report *r)
+static int check_names(const struct kvcm_report *r)
 {
     if (r->layout->instance_count > TIERCE__KVCM_FILES_MAX)
         return fail(r, TIERCE_E_LIMIT, "the trace has more instances than files can be written",
@@ -68,7 +68,7 @@ static int check_names(const struct report *r)
     return 0;
 }
 
-static int open_file(struct report *r, uint32_t instance)
+static int open_file(struct kvcm_report *r, uint32_t instance)
 {
     char path[PATH_MAX];
     int length =
@@ -81,7 +81,7 @@ static int open_file(struct report *r, uint32_t instance)
     return 0;
 }
 
-static int close_files(struct report *r, int rc)
+static int close_files(struct kvcm_report *r, int rc)
 {
     for (uint32_t i = 0; i < r->layout->instance_count; i++) {
         int closed = tierce__new_file_close(&r->files[i], rc == 0);
@@ -98,7 +98,7 @@ static double share(uint64_t part, uint64_t whole)
     return whole > 0 ? (double)part / (double)whole : 0;
 }
 
-static void print_held(const struct report *r, FILE *file, uint32_t instance)
+static void print_held(const struct kvcm_report *r, FILE *file, uint32_t instance)
 {
     uint64_t all = 0;
     fprintf(file, ", %" PRIu32 ", ", tierce__kvcm_held(r->kvcm, instance));
@@ -111,7 +111,7 @@ static void print_held(const struct report *r, FILE *file, uint32_t instance)
 }
 
 /* Six digits, as the original prints numbers. */
-static int print_row(struct report *r, const struct tierce__recorded *request,
+static int print_row(struct kvcm_report *r, const struct tierce__recorded *request,
                      const struct tierce__kvcm_read *read)
 {
     const struct tierce__kvcm_total *total = &r->totals[request->instance];
@@ -135,7 +135,7 @@ static int print_row(struct report *r, const struct tierce__recorded *request,
     return 0;
 }
 
-static int replay(struct report *r, struct tierce__kvcm *kvcm,
+static int replay(struct kvcm_report *r, struct tierce__kvcm *kvcm,
                   const struct tierce__recording *recording)
 {
     struct tierce__kvcm_read read;
@@ -164,7 +164,7 @@ int tierce__kvcm_report(struct tierce__kvcm_total *totals,
                         const char *folder, char why[TIERCE__KVCM_WHY_BYTES])
 {
     static const struct tierce__match prefix = {TIERCE__MATCH_PREFIX, 0};
-    struct report r = {
+    struct kvcm_report r = {
         .totals = totals, .layout = layout, .names = names, .folder = folder, .why = why};
     struct tierce__kvcm *kvcm = NULL;
     memset(totals, 0, layout->instance_count * sizeof(*totals));

@@ -43,14 +43,14 @@ struct bucket {
     uint32_t numbers[BUCKET_CELLS];
 };
 
-struct segment {
+struct intern_segment {
     struct bucket *buckets; /* [1 << bits] */
     uint32_t bits;
     uint32_t left; /* until it grows */
 };
 
 /* Arrays by number, in pieces that never move. */
-struct pieces {
+struct intern_pieces {
     void **at; /* [room], of which the first `count` are there */
     uint32_t count, room;
 };
@@ -58,9 +58,9 @@ struct pieces {
 struct tierce__intern {
     uint32_t magic;
     uint32_t count;
-    struct segment segments[SEGMENTS];
-    struct pieces ids;       /* uint64_t [CHUNK] each */
-    struct pieces instances; /* uint32_t [CHUNK] each; of numbers beyond: 0 */
+    struct intern_segment segments[SEGMENTS];
+    struct intern_pieces ids;       /* uint64_t [CHUNK] each */
+    struct intern_pieces instances; /* uint32_t [CHUNK] each; of numbers beyond: 0 */
 };
 
 __extension__ typedef unsigned __int128 product;
@@ -96,7 +96,7 @@ static inline bool stands_for(const struct tierce__intern *intern, uint32_t numb
 }
 
 /* Appends pieces of zeros until there are `count`. */
-static int extend(struct pieces *pieces, uint32_t count, size_t item_bytes)
+static int extend(struct intern_pieces *pieces, uint32_t count, size_t item_bytes)
 {
     while (pieces->count < count) {
         if (pieces->count == pieces->room) {
@@ -116,7 +116,7 @@ static int extend(struct pieces *pieces, uint32_t count, size_t item_bytes)
     return 0;
 }
 
-static void free_pieces(struct pieces *pieces)
+static void free_pieces(struct intern_pieces *pieces)
 {
     for (uint32_t i = 0; i < pieces->count; i++)
         tierce__free(pieces->at[i]);
@@ -179,16 +179,16 @@ static inline uint32_t look(const struct bucket *bucket, uint32_t tag)
 }
 #endif
 
-struct place {
+struct intern_place {
     struct bucket *bucket;
     uint32_t cell;
 };
 
 /* The number of the id; NONE: *place is the empty cell where it belongs. The segment has one. */
 static inline uint32_t seek(const struct tierce__intern *intern, uint32_t tag, uint32_t instance,
-                            uint64_t id, struct place *place)
+                            uint64_t id, struct intern_place *place)
 {
-    const struct segment *segment = &intern->segments[segment_of(tag)];
+    const struct intern_segment *segment = &intern->segments[segment_of(tag)];
     uint32_t last = (1u << segment->bits) - 1;
     for (uint32_t at = home_of(tag, segment->bits);; at = (at + 1) & last) {
         struct bucket *bucket = &segment->buckets[at];
@@ -199,14 +199,14 @@ static inline uint32_t seek(const struct tierce__intern *intern, uint32_t tag, u
                 return number;
         }
         if (__builtin_expect(seen >> BUCKET_CELLS != 0, 1)) {
-            *place = (struct place){.bucket = bucket,
-                                    .cell = (uint32_t)__builtin_ctz(seen >> BUCKET_CELLS)};
+            *place = (struct intern_place){.bucket = bucket,
+                                           .cell = (uint32_t)__builtin_ctz(seen >> BUCKET_CELLS)};
             return TIERCE__INTERN_NONE;
         }
     }
 }
 
-static int make_buckets(struct segment *segment)
+static int make_buckets(struct intern_segment *segment)
 {
     TIERCE_DASSERT(segment->bits <= BITS_MAX);
     size_t bytes = sizeof(struct bucket) << segment->bits;
@@ -220,9 +220,9 @@ static int make_buckets(struct segment *segment)
     return 0;
 }
 
-static int grow(struct segment *segment, uint32_t bits)
+static int grow(struct intern_segment *segment, uint32_t bits)
 {
-    struct segment grown = {.bits = bits};
+    struct intern_segment grown = {.bits = bits};
     TIERCE_ASSERT(bits > segment->bits && bits <= BITS_MAX);
     uint8_t *taken = tierce__calloc((size_t)1 << bits, sizeof(*taken)); /* cells of a bucket */
     if (taken == NULL || make_buckets(&grown) < 0) {
@@ -250,9 +250,10 @@ static int grow(struct segment *segment, uint32_t bits)
 
 /* The rare case: adds a missing id. */
 static __attribute__((noinline)) int make_room(struct tierce__intern *intern, uint32_t tag,
-                                               uint32_t instance, uint64_t id, struct place *place)
+                                               uint32_t instance, uint64_t id,
+                                               struct intern_place *place)
 {
-    struct segment *segment = &intern->segments[segment_of(tag)];
+    struct intern_segment *segment = &intern->segments[segment_of(tag)];
     if (segment->left == 0) {
         int rc = segment->bits < BITS_MAX ? grow(segment, segment->bits + 1) : TIERCE_E_LIMIT;
         if (rc < 0)
@@ -265,8 +266,8 @@ static __attribute__((noinline)) int make_room(struct tierce__intern *intern, ui
 static inline int number_one(struct tierce__intern *intern, uint32_t tag, uint32_t instance,
                              uint64_t id, uint32_t *out)
 {
-    struct place place;
-    struct segment *segment = &intern->segments[segment_of(tag)];
+    struct intern_place place;
+    struct intern_segment *segment = &intern->segments[segment_of(tag)];
     *out = seek(intern, tag, instance, id, &place);
     if (*out != TIERCE__INTERN_NONE)
         return 0;
@@ -287,7 +288,7 @@ static inline int number_one(struct tierce__intern *intern, uint32_t tag, uint32
 static inline __attribute__((always_inline)) void prefetch(const struct tierce__intern *intern,
                                                            uint32_t tag)
 {
-    const struct segment *segment = &intern->segments[segment_of(tag)];
+    const struct intern_segment *segment = &intern->segments[segment_of(tag)];
     __builtin_prefetch(&segment->buckets[home_of(tag, segment->bits)], 1);
 }
 
@@ -369,7 +370,7 @@ int tierce__intern_one(struct tierce__intern *intern, uint32_t instance, uint64_
 
 uint32_t tierce__intern_find(const struct tierce__intern *intern, uint32_t instance, uint64_t id)
 {
-    struct place place;
+    struct intern_place place;
     TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
     return seek(intern, tag_of(instance, id), instance, id, &place);
 }

@@ -22,7 +22,7 @@
 #define INSTANCES_MAX     65536u
 #define INSTANCE_NAME_MAX 255u
 
-static const struct row {
+static const struct trace_row {
     const char *name;
     const char *summary;
     const struct tierce__trace_format *format;
@@ -47,7 +47,7 @@ struct tierce__trace {
     const struct tierce__trace_format *format;
     void *state;
     struct tierce__input *input;
-    struct tierce__order *order;
+    struct tierce__trace_order *order;
     struct instances instances;
     double bad_share_max;
     size_t line_bytes_max;
@@ -86,7 +86,7 @@ static void list_formats(char *out, size_t size)
     TIERCE_ASSERT(used < size);
 }
 
-static const struct row *find_format(const char *name)
+static const struct trace_row *find_format(const char *name)
 {
     for (size_t i = 0; i < FORMAT_COUNT; i++) {
         if (strcmp(formats[i].name, name) == 0)
@@ -127,7 +127,7 @@ static int peek_head(struct tierce__input *input, const char **head, size_t *len
 }
 
 /* Detects the format from one of the first lines. */
-static const struct row *probe_formats(const char *head, size_t length)
+static const struct trace_row *probe_formats(const char *head, size_t length)
 {
     const char *at = head, *end = head + length;
     for (unsigned line = 0; line < PROBED_LINES && at < end; line++) {
@@ -146,7 +146,7 @@ static int tell_format(struct tierce__trace *trace, const char *wanted)
     char names[256], shown[64];
     const char *head;
     size_t length;
-    const struct row *row;
+    const struct trace_row *row;
     list_formats(names, sizeof(names));
     if (wanted != NULL) {
         row = find_format(wanted);
@@ -203,14 +203,14 @@ static int prepare(struct tierce__trace *trace, const struct tierce__trace_opts 
 }
 
 /* The origin of a trace: one of the three. */
-struct origin {
+struct trace_origin {
     const char *path;
     const struct tierce__trace_source *source;
     const void *data;
     size_t size;
 };
 
-static int open_origin(struct tierce__trace *trace, struct origin from)
+static int open_origin(struct tierce__trace *trace, struct trace_origin from)
 {
     size_t most = trace->line_bytes_max;
     if (from.path != NULL)
@@ -220,7 +220,7 @@ static int open_origin(struct tierce__trace *trace, struct origin from)
     return tierce__input_open_memory(&trace->input, from.data, from.size, most, trace->why);
 }
 
-static int open_trace(struct tierce__trace **out, struct origin from,
+static int open_trace(struct tierce__trace **out, struct trace_origin from,
                       const struct tierce__trace_opts *opts, char why[TIERCE__TRACE_WHY_BYTES])
 {
     static const struct tierce__trace_opts defaults = {.size = sizeof(defaults)};
@@ -257,14 +257,14 @@ int tierce__trace_open(struct tierce__trace **out, const char *path,
                        const struct tierce__trace_opts *opts, char why[TIERCE__TRACE_WHY_BYTES])
 {
     TIERCE_ASSERT(path != NULL);
-    return open_trace(out, (struct origin){.path = path}, opts, why);
+    return open_trace(out, (struct trace_origin){.path = path}, opts, why);
 }
 
 int tierce__trace_open_memory(struct tierce__trace **out, const void *data, size_t size,
                               const struct tierce__trace_opts *opts,
                               char why[TIERCE__TRACE_WHY_BYTES])
 {
-    return open_trace(out, (struct origin){.data = data, .size = size}, opts, why);
+    return open_trace(out, (struct trace_origin){.data = data, .size = size}, opts, why);
 }
 
 int tierce__trace_open_source(struct tierce__trace **out, const struct tierce__trace_source *source,
@@ -272,7 +272,7 @@ int tierce__trace_open_source(struct tierce__trace **out, const struct tierce__t
                               char why[TIERCE__TRACE_WHY_BYTES])
 {
     TIERCE_ASSERT(source != NULL);
-    return open_trace(out, (struct origin){.source = source}, opts, why);
+    return open_trace(out, (struct trace_origin){.source = source}, opts, why);
 }
 
 void tierce__trace_close(struct tierce__trace *trace)
@@ -495,7 +495,7 @@ static int input_error(struct tierce__trace *trace, int error)
 
 static int next_line(struct tierce__trace *trace)
 {
-    struct tierce__line line;
+    struct tierce__trace_line line;
     int rc = tierce__input_line(trace->input, &line);
     if (rc < 0)
         return input_error(trace, rc);

@@ -22,7 +22,7 @@ int tierce__ids_reserve(struct tierce__ids *ids)
     return 0;
 }
 
-static int reserve_flags(struct tierce__mask *mask, size_t count)
+static int reserve_flags(struct tierce__trace_mask *mask, size_t count)
 {
     if (count <= mask->capacity)
         return 0;
@@ -37,7 +37,7 @@ static int reserve_flags(struct tierce__mask *mask, size_t count)
     return 0;
 }
 
-int tierce__mask_apply(struct tierce__mask *mask, const uint8_t **internal, size_t count)
+int tierce__mask_apply(struct tierce__trace_mask *mask, const uint8_t **internal, size_t count)
 {
     uint8_t any = 0;
     *internal = NULL;
@@ -123,7 +123,7 @@ static int read_hex_ids(struct tierce__json *json, struct tierce__ids *ids)
     return json->why == NULL ? 0 : TIERCE_E_FORMAT;
 }
 
-static int read_mask(struct tierce__json *json, struct tierce__mask *mask)
+static int read_mask(struct tierce__json *json, struct tierce__trace_mask *mask)
 {
     mask->count = 0;
     mask->is_offset = tierce__json_kind(json) == '0';
@@ -189,7 +189,7 @@ static bool read_time(struct tierce__json *json, int64_t *out, int scale)
            (*out >= 0 || tierce__json_fail(json, "is negative"));
 }
 
-static int read_value(struct tierce__json *json, const struct tierce__field *field, void *out)
+static int read_value(struct tierce__json *json, const struct tierce__trace_field *field, void *out)
 {
     void *value = (char *)out + field->offset;
     bool good = false;
@@ -235,7 +235,7 @@ static int read_value(struct tierce__json *json, const struct tierce__field *fie
 }
 
 /* The value of a missing field. */
-static void clear_value(const struct tierce__field *field, void *out)
+static void clear_value(const struct tierce__trace_field *field, void *out)
 {
     void *value = (char *)out + field->offset;
     switch (field->type) {
@@ -245,8 +245,8 @@ static void clear_value(const struct tierce__field *field, void *out)
         ((struct tierce__ids *)value)->count = 0;
         break;
     case TIERCE__FIELD_MASK:
-        ((struct tierce__mask *)value)->count = 0;
-        ((struct tierce__mask *)value)->is_offset = false;
+        ((struct tierce__trace_mask *)value)->count = 0;
+        ((struct tierce__trace_mask *)value)->is_offset = false;
         break;
     case TIERCE__FIELD_NAME:
         ((struct tierce__name *)value)->length = 0;
@@ -270,12 +270,12 @@ static void clear_value(const struct tierce__field *field, void *out)
 
 /* The row of a name, or `count`. Fields mostly come in the order of the table: `hint` is tried
  * first. */
-static inline bool is_field(const struct tierce__field *field, struct tierce__text name)
+static inline bool is_field(const struct tierce__trace_field *field, struct tierce__text name)
 {
     return field->name_length == name.length && memcmp(field->name, name.at, name.length) == 0;
 }
 
-static inline size_t find_field(const struct tierce__field *fields, size_t count, size_t hint,
+static inline size_t find_field(const struct tierce__trace_field *fields, size_t count, size_t hint,
                                 struct tierce__text name)
 {
     if (hint < count && is_field(&fields[hint], name))
@@ -289,15 +289,15 @@ static inline size_t find_field(const struct tierce__field *fields, size_t count
 
 /* The parser's position: the row of the current field, NULL between fields and for unknown
  * fields. */
-struct reading {
+struct trace_field_reading {
     struct tierce__json json;
-    const struct tierce__field *fields;
+    const struct tierce__trace_field *fields;
     size_t count;
-    const struct tierce__field *field;
+    const struct tierce__trace_field *field;
     uint32_t had, seen;
 };
 
-static int read_line(struct reading *r, void *out)
+static int read_line(struct trace_field_reading *r, void *out)
 {
     struct tierce__text name;
     size_t hint = 0;
@@ -330,10 +330,10 @@ static int read_line(struct reading *r, void *out)
 }
 
 int tierce__fields_read(struct tierce__trace *trace, const char *line, size_t length,
-                        const struct tierce__field *fields, size_t count, uint32_t wanted,
+                        const struct tierce__trace_field *fields, size_t count, uint32_t wanted,
                         void *out, uint32_t *seen)
 {
-    struct reading r = {.fields = fields, .count = count};
+    struct trace_field_reading r = {.fields = fields, .count = count};
     TIERCE_DASSERT(count <= TIERCE__FIELDS_MAX);
     tierce__json_start(&r.json, line, length);
     int rc = read_line(&r, out);
@@ -355,8 +355,8 @@ int tierce__fields_read(struct tierce__trace *trace, const char *line, size_t le
     return 0;
 }
 
-uint32_t tierce__fields_probe(const char *head, size_t length, const struct tierce__field *fields,
-                              size_t count)
+uint32_t tierce__fields_probe(const char *head, size_t length,
+                              const struct tierce__trace_field *fields, size_t count)
 {
     struct tierce__json json;
     struct tierce__text name;

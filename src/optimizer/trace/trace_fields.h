@@ -9,7 +9,7 @@
  * type and its member in a struct. Unknown fields are skipped, a repeated field is an error, and
  * null counts as missing. Missing fields are zero or empty.
  *
- *     static const struct tierce__field fields[] = {
+ *     static const struct tierce__trace_field fields[] = {
  *         TIERCE__FIELD("timestamp", TIME_MS, line, time_us),
  *         TIERCE__FIELD("hash_ids", IDS, line, ids)};
  */
@@ -21,7 +21,7 @@ struct tierce__ids {
 };
 
 /* The blocks that the engine held: the first `offset`, or by flags. */
-struct tierce__mask {
+struct tierce__trace_mask {
     bool is_offset;
     int64_t offset;
     uint8_t *flags;
@@ -45,12 +45,12 @@ enum tierce__field_type {
     TIERCE__FIELD_IDS,     /* struct tierce__ids: an array of integers of 64 bits */
     TIERCE__FIELD_SIZES,   /* struct tierce__ids: an array of sizes in bytes, or one for all */
     TIERCE__FIELD_HEX_IDS, /* struct tierce__ids: a text of 16 hex digits each */
-    TIERCE__FIELD_MASK,    /* struct tierce__mask: an integer or an array of true and false */
+    TIERCE__FIELD_MASK,    /* struct tierce__trace_mask: an integer or an array of true and false */
     TIERCE__FIELD_LENGTH,  /* uint64_t: how many elements an array has */
     TIERCE__FIELD_OBJECT,  /* the value is ignored */
 };
 
-struct tierce__field {
+struct tierce__trace_field {
     const char *name;
     size_t name_length;
     enum tierce__field_type type;
@@ -73,19 +73,19 @@ struct tierce__trace;
  * Returns 0; the value of tierce__trace_bad; -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__fields_read(struct tierce__trace *trace, const char *line, size_t length,
-                                       const struct tierce__field *fields, size_t count,
+                                       const struct tierce__trace_field *fields, size_t count,
                                        uint32_t wanted, void *out, uint32_t *seen);
 
 /* Returns the fields of a table in the first line of a trace, which may be incomplete. */
-uint32_t tierce__fields_probe(const char *head, size_t length, const struct tierce__field *fields,
-                              size_t count);
+uint32_t tierce__fields_probe(const char *head, size_t length,
+                              const struct tierce__trace_field *fields, size_t count);
 
 /* Room for one more id. 0 or -ENOMEM. */
 TIERCE_MUSTUSE int tierce__ids_reserve(struct tierce__ids *ids);
 
 /* Sets *internal to 1 for each masked block of `count` and to 0 for the others, in the mask's
  * memory; NULL if none is masked. Returns 0 or -ENOMEM. */
-TIERCE_MUSTUSE int tierce__mask_apply(struct tierce__mask *mask, const uint8_t **internal,
+TIERCE_MUSTUSE int tierce__mask_apply(struct tierce__trace_mask *mask, const uint8_t **internal,
                                       size_t count);
 
 static inline bool tierce__text_is(struct tierce__text text, const char *wanted)

@@ -307,7 +307,7 @@ static int drop_line(struct tierce__input *input)
     }
 }
 
-int tierce__input_line(struct tierce__input *input, struct tierce__line *line)
+int tierce__input_line(struct tierce__input *input, struct tierce__trace_line *line)
 {
     TIERCE_CHECK_MAGIC(input, INPUT_MAGIC);
     size_t seen = 0; /* no line end among these */
@@ -318,7 +318,8 @@ int tierce__input_line(struct tierce__input *input, struct tierce__line *line)
         size_t length = found != NULL ? (size_t)(found - text) : held;
         if (found == NULL && input->ended && held == 0)
             return 0;
-        *line = (struct tierce__line){.at = text, .length = length, .number = input->lines + 1};
+        *line =
+            (struct tierce__trace_line){.at = text, .length = length, .number = input->lines + 1};
         if (length > input->line_bytes_max) {
             line->too_long = true;
             input->lines++;
@@ -377,15 +378,15 @@ static int read_head(struct tierce__input *input)
 }
 
 /* The origin of an input's bytes: one of the three. */
-struct origin {
+struct trace_input_origin {
     const char *path;
     const struct tierce__trace_source *source;
     const void *data;
     size_t size;
 };
 
-static int open_input(struct tierce__input **out, struct origin from, size_t line_bytes_max,
-                      char why[TIERCE__INPUT_WHY_BYTES])
+static int open_input(struct tierce__input **out, struct trace_input_origin from,
+                      size_t line_bytes_max, char why[TIERCE__INPUT_WHY_BYTES])
 {
     struct tierce__input *input = tierce__calloc(1, sizeof(*input));
     int rc = 0;
@@ -431,13 +432,13 @@ int tierce__input_open(struct tierce__input **out, const char *path, size_t line
                        char why[TIERCE__INPUT_WHY_BYTES])
 {
     TIERCE_ASSERT(path != NULL);
-    return open_input(out, (struct origin){.path = path}, line_bytes_max, why);
+    return open_input(out, (struct trace_input_origin){.path = path}, line_bytes_max, why);
 }
 
 int tierce__input_open_memory(struct tierce__input **out, const void *data, size_t size,
                               size_t line_bytes_max, char why[TIERCE__INPUT_WHY_BYTES])
 {
-    return open_input(out, (struct origin){.data = size > 0 ? data : "", .size = size},
+    return open_input(out, (struct trace_input_origin){.data = size > 0 ? data : "", .size = size},
                       line_bytes_max, why);
 }
 
@@ -445,7 +446,7 @@ int tierce__input_open_source(struct tierce__input **out, const struct tierce__t
                               size_t line_bytes_max, char why[TIERCE__INPUT_WHY_BYTES])
 {
     TIERCE_ASSERT(source != NULL);
-    return open_input(out, (struct origin){.source = source}, line_bytes_max, why);
+    return open_input(out, (struct trace_input_origin){.source = source}, line_bytes_max, why);
 }
 
 void tierce__input_close(struct tierce__input *input)

@@ -22,7 +22,7 @@
 struct tierce__input;
 
 /* A line without its end. */
-struct tierce__line {
+struct tierce__trace_line {
     const char *at; /* [borrow] until the next call */
     size_t length;
     uint64_t number; /* from 1 */
@@ -53,7 +53,7 @@ void tierce__input_close(struct tierce__input *input);
 /* Reads the next line: returns 1; 0 at the end; or an error as below. "\r
  * " ends a line as "
  * " does. */
-TIERCE_MUSTUSE int tierce__input_line(struct tierce__input *input, struct tierce__line *line);
+TIERCE_MUSTUSE int tierce__input_line(struct tierce__input *input, struct tierce__trace_line *line);
 
 /*
  * Peeks at the next bytes: at least `wanted`, or all that are left. [borrow]ed until the next call.

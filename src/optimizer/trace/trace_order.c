@@ -17,44 +17,44 @@
  * Chunks of memory for the arrays of requests, in order of arrival, so memory is written and read
  * sequentially. A chunk is reused when all its requests have been returned.
  */
-struct chunk {
-    struct chunk *next; /* of those that are free */
+struct window_chunk {
+    struct window_chunk *next; /* of those that are free */
     size_t size, used;
     uint32_t live;
     max_align_t data[];
 };
 
 /* A request that waits. */
-struct slot {
+struct window_slot {
     struct tierce__trace_request request;
     uint64_t sequence; /* of its present place; 0: the slot is free */
     uint32_t next_free;
-    struct chunk *chunk; /* the chunk of its arrays; NULL: none */
+    struct window_chunk *chunk; /* the chunk of its arrays; NULL: none */
 };
 
 /* An entry of the ring or the heap. It is stale if its slot has another sequence. */
-struct place {
+struct window_place {
     int64_t time_us;
     uint64_t sequence;
     uint32_t slot;
 };
 
 struct places {
-    struct place *at;
+    struct window_place *at;
     size_t capacity, count, first; /* first: of the ring */
 };
 
-struct tierce__order {
+struct tierce__trace_order {
     uint32_t magic;
     uint32_t requests_max;
     uint32_t held; /* slots in use, without the one lent out */
     uint32_t free_slot;
     uint32_t lent; /* the slot whose request was given out last */
-    struct slot *slots;
+    struct window_slot *slots;
     uint32_t slot_count;
-    struct chunk *chunk;      /* that is being filled */
-    struct chunk *free_chunk; /* each of CHUNK_BYTES */
-    uint64_t held_bytes;      /* of all chunks but the free ones */
+    struct window_chunk *chunk;      /* that is being filled */
+    struct window_chunk *free_chunk; /* each of CHUNK_BYTES */
+    uint64_t held_bytes;             /* of all chunks but the free ones */
     uint64_t sequence;
     struct tierce__order_ticket pushed; /* the last one with a settled time */
     struct places ring;                 /* times never fall */
@@ -65,9 +65,9 @@ struct tierce__order {
     uint64_t reordered;
 };
 
-int tierce__order_create(struct tierce__order **out, uint32_t requests_max)
+int tierce__order_create(struct tierce__trace_order **out, uint32_t requests_max)
 {
-    struct tierce__order *order = tierce__calloc(1, sizeof(*order));
+    struct tierce__trace_order *order = tierce__calloc(1, sizeof(*order));
     TIERCE_ASSERT(requests_max > 0);
     if (order == NULL)
         return -ENOMEM;
@@ -81,17 +81,17 @@ int tierce__order_create(struct tierce__order **out, uint32_t requests_max)
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
-static int add_slots(struct tierce__order *order)
+static int add_slots(struct tierce__trace_order *order)
 {
     uint64_t count = order->slot_count > 0 ? 2ULL * order->slot_count : 64;
     if (count >= NONE)
         return -ENOMEM;
-    struct slot *slots = tierce__realloc(order->slots, (size_t)count * sizeof(*slots));
+    struct window_slot *slots = tierce__realloc(order->slots, (size_t)count * sizeof(*slots));
     if (slots == NULL)
         return -ENOMEM;
     order->slots = slots;
     for (uint32_t i = (uint32_t)count; i-- > order->slot_count;) {
-        slots[i] = (struct slot){.next_free = order->free_slot};
+        slots[i] = (struct window_slot){.next_free = order->free_slot};
         order->free_slot = i;
     }
     order->slot_count = (uint32_t)count;
@@ -99,7 +99,7 @@ static int add_slots(struct tierce__order *order)
 }
 
 /* Keeps an empty chunk for reuse, unless it is larger than the others. */
-static void release_chunk(struct tierce__order *order, struct chunk *chunk)
+static void release_chunk(struct tierce__trace_order *order, struct window_chunk *chunk)
 {
     TIERCE_DASSERT(chunk->live == 0);
     order->held_bytes -= chunk->size;
@@ -111,9 +111,9 @@ static void release_chunk(struct tierce__order *order, struct chunk *chunk)
     order->free_chunk = chunk;
 }
 
-static struct chunk *take_chunk(struct tierce__order *order, size_t size)
+static struct window_chunk *take_chunk(struct tierce__trace_order *order, size_t size)
 {
-    struct chunk *chunk = order->free_chunk;
+    struct window_chunk *chunk = order->free_chunk;
     if (size <= CHUNK_BYTES && chunk != NULL) {
         order->free_chunk = chunk->next;
     } else {
@@ -130,10 +130,10 @@ static struct chunk *take_chunk(struct tierce__order *order, size_t size)
 }
 
 /* Room for the arrays of a request, at a multiple of 8; NULL for no memory. */
-static void *take_room(struct tierce__order *order, struct slot *slot, size_t bytes)
+static void *take_room(struct tierce__trace_order *order, struct window_slot *slot, size_t bytes)
 {
     size_t rounded = (bytes + 7) & ~(size_t)7;
-    struct chunk *chunk = order->chunk;
+    struct window_chunk *chunk = order->chunk;
     if (chunk == NULL || chunk->size - chunk->used < rounded) {
         chunk = take_chunk(order, rounded);
         if (chunk == NULL)
@@ -149,15 +149,15 @@ static void *take_room(struct tierce__order *order, struct slot *slot, size_t by
     return room;
 }
 
-static void leave_chunk(struct tierce__order *order, struct chunk *chunk)
+static void leave_chunk(struct tierce__trace_order *order, struct window_chunk *chunk)
 {
     if (chunk != NULL && --chunk->live == 0 && chunk != order->chunk)
         release_chunk(order, chunk);
 }
 
-static void release_slot(struct tierce__order *order, uint32_t index)
+static void release_slot(struct tierce__trace_order *order, uint32_t index)
 {
-    struct slot *slot = &order->slots[index];
+    struct window_slot *slot = &order->slots[index];
     leave_chunk(order, slot->chunk);
     slot->chunk = NULL;
     slot->sequence = 0;
@@ -173,7 +173,7 @@ static size_t bytes_of(const struct tierce__trace_request *request)
 }
 
 /* Copies the request with its arrays: blocks, then bytes, then internal. */
-static int fill_slot(struct tierce__order *order, struct slot *slot,
+static int fill_slot(struct tierce__trace_order *order, struct window_slot *slot,
                      const struct tierce__trace_request *request)
 {
     size_t count = request->count;
@@ -203,12 +203,12 @@ static int fill_slot(struct tierce__order *order, struct slot *slot,
 
 /* ---- ring and heap -------------------------------------------------------------------------- */
 
-static bool is_before(const struct place *a, const struct place *b)
+static bool is_before(const struct window_place *a, const struct window_place *b)
 {
     return a->time_us != b->time_us ? a->time_us < b->time_us : a->sequence < b->sequence;
 }
 
-static bool is_stale(const struct tierce__order *order, const struct place *place)
+static bool is_stale(const struct tierce__trace_order *order, const struct window_place *place)
 {
     return order->slots[place->slot].sequence != place->sequence;
 }
@@ -219,7 +219,7 @@ static int reserve(struct places *places)
     if (places->count < places->capacity)
         return 0;
     size_t capacity = places->capacity > 0 ? places->capacity * 2 : 64;
-    struct place *at = tierce__alloc(capacity * sizeof(*at));
+    struct window_place *at = tierce__alloc(capacity * sizeof(*at));
     if (at == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < places->count; i++)
@@ -229,13 +229,13 @@ static int reserve(struct places *places)
     return 0;
 }
 
-static struct place *ring_at(const struct places *ring, size_t index)
+static struct window_place *ring_at(const struct places *ring, size_t index)
 {
     /* A power of two. */
     return &ring->at[(ring->first + index) & (ring->capacity - 1)];
 }
 
-static void heap_push(struct places *heap, struct place place)
+static void heap_push(struct places *heap, struct window_place place)
 {
     size_t at = heap->count++;
     while (at > 0 && is_before(&place, &heap->at[(at - 1) / 2])) {
@@ -245,7 +245,7 @@ static void heap_push(struct places *heap, struct place place)
     heap->at[at] = place;
 }
 
-static void heap_sift(struct places *heap, size_t at, struct place place)
+static void heap_sift(struct places *heap, size_t at, struct window_place place)
 {
     for (;;) {
         size_t child = 2 * at + 1;
@@ -263,19 +263,19 @@ static void heap_sift(struct places *heap, size_t at, struct place place)
 
 static void heap_drop(struct places *heap)
 {
-    struct place last = heap->at[--heap->count];
+    struct window_place last = heap->at[--heap->count];
     if (heap->count > 0)
         heap_sift(heap, 0, last);
 }
 
 /* Removes stale entries when they are as many as the others. */
-static void sweep(struct tierce__order *order)
+static void sweep(struct tierce__trace_order *order)
 {
     if (order->stale <= order->held + 64ULL)
         return;
     size_t kept = 0;
     for (size_t i = 0; i < order->ring.count; i++) {
-        struct place place = *ring_at(&order->ring, i);
+        struct window_place place = *ring_at(&order->ring, i);
         if (!is_stale(order, &place))
             *ring_at(&order->ring, kept++) = place;
     }
@@ -292,11 +292,11 @@ static void sweep(struct tierce__order *order)
 }
 
 /* Adds the entry of a slot. Room was reserved in both. */
-static void put_place(struct tierce__order *order, uint32_t index, bool may_move)
+static void put_place(struct tierce__trace_order *order, uint32_t index, bool may_move)
 {
-    struct slot *slot = &order->slots[index];
+    struct window_slot *slot = &order->slots[index];
     struct places *ring = &order->ring;
-    struct place place = {slot->request.time_us, ++order->sequence, index};
+    struct window_place place = {slot->request.time_us, ++order->sequence, index};
     slot->sequence = place.sequence;
     /* A request whose time may change would block the following ones in the ring. */
     if (may_move || (ring->count > 0 && place.time_us < ring_at(ring, ring->count - 1)->time_us)) {
@@ -309,7 +309,7 @@ static void put_place(struct tierce__order *order, uint32_t index, bool may_move
 
 /* ---- entry functions ------------------------------------------------------------------------ */
 
-void tierce__order_destroy(struct tierce__order *order)
+void tierce__order_destroy(struct tierce__trace_order *order)
 {
     if (order == NULL)
         return;
@@ -320,7 +320,7 @@ void tierce__order_destroy(struct tierce__order *order)
     if (order->chunk != NULL)
         release_chunk(order, order->chunk);
     while (order->free_chunk != NULL) {
-        struct chunk *chunk = order->free_chunk;
+        struct window_chunk *chunk = order->free_chunk;
         order->free_chunk = chunk->next;
         tierce__free(chunk);
     }
@@ -331,14 +331,14 @@ void tierce__order_destroy(struct tierce__order *order)
     tierce__free(order);
 }
 
-static int reserve_places(struct tierce__order *order)
+static int reserve_places(struct tierce__trace_order *order)
 {
     sweep(order);
     int rc = reserve(&order->ring);
     return rc < 0 ? rc : reserve(&order->heap);
 }
 
-static void note_time(struct tierce__order *order, int64_t time_us)
+static void note_time(struct tierce__trace_order *order, int64_t time_us)
 {
     if (time_us < order->latest_us)
         order->reordered++;
@@ -346,7 +346,8 @@ static void note_time(struct tierce__order *order, int64_t time_us)
         order->latest_us = time_us;
 }
 
-int tierce__order_push(struct tierce__order *order, const struct tierce__trace_request *request,
+int tierce__order_push(struct tierce__trace_order *order,
+                       const struct tierce__trace_request *request,
                        struct tierce__order_ticket *ticket)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
@@ -358,7 +359,7 @@ int tierce__order_push(struct tierce__order *order, const struct tierce__trace_r
     if (rc < 0)
         return rc;
     uint32_t index = order->free_slot;
-    struct slot *slot = &order->slots[index];
+    struct window_slot *slot = &order->slots[index];
     rc = fill_slot(order, slot, request);
     if (rc < 0)
         return rc;
@@ -374,24 +375,24 @@ int tierce__order_push(struct tierce__order *order, const struct tierce__trace_r
     return 0;
 }
 
-struct tierce__order_ticket tierce__order_pushed(const struct tierce__order *order)
+struct tierce__order_ticket tierce__order_pushed(const struct tierce__trace_order *order)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
     return order->pushed;
 }
 
-const struct tierce__trace_request *tierce__order_look(const struct tierce__order *order,
+const struct tierce__trace_request *tierce__order_look(const struct tierce__trace_order *order,
                                                        struct tierce__order_ticket ticket)
 {
     return tierce__order_waits(order, ticket) ? &order->slots[ticket.slot].request : NULL;
 }
 
-int tierce__order_replace(struct tierce__order *order, struct tierce__order_ticket ticket,
+int tierce__order_replace(struct tierce__trace_order *order, struct tierce__order_ticket ticket,
                           const struct tierce__trace_request *request)
 {
     if (!tierce__order_waits(order, ticket))
         return TIERCE_E_MISS;
-    struct slot *slot = &order->slots[ticket.slot], before = *slot;
+    struct window_slot *slot = &order->slots[ticket.slot], before = *slot;
     slot->chunk = NULL;
     int rc = fill_slot(order, slot, request);
     if (rc < 0) {
@@ -404,7 +405,7 @@ int tierce__order_replace(struct tierce__order *order, struct tierce__order_tick
     return 0;
 }
 
-int tierce__order_retime(struct tierce__order *order, struct tierce__order_ticket ticket,
+int tierce__order_retime(struct tierce__trace_order *order, struct tierce__order_ticket ticket,
                          int64_t time_us)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
@@ -422,14 +423,15 @@ int tierce__order_retime(struct tierce__order *order, struct tierce__order_ticke
     return 0;
 }
 
-bool tierce__order_waits(const struct tierce__order *order, struct tierce__order_ticket ticket)
+bool tierce__order_waits(const struct tierce__trace_order *order,
+                         struct tierce__order_ticket ticket)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
     return ticket.slot < order->slot_count && ticket.slot != order->lent && ticket.sequence != 0 &&
            order->slots[ticket.slot].sequence == ticket.sequence;
 }
 
-bool tierce__order_full(const struct tierce__order *order)
+bool tierce__order_full(const struct tierce__trace_order *order)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
     return order->held >= order->requests_max ||
@@ -437,7 +439,7 @@ bool tierce__order_full(const struct tierce__order *order)
 }
 
 /* Drops stale entries from the front of the ring and the top of the heap. */
-static void drop_stale(struct tierce__order *order)
+static void drop_stale(struct tierce__trace_order *order)
 {
     struct places *ring = &order->ring, *heap = &order->heap;
     while (ring->count > 0 && is_stale(order, ring_at(ring, 0))) {
@@ -451,7 +453,7 @@ static void drop_stale(struct tierce__order *order)
     }
 }
 
-bool tierce__order_pop(struct tierce__order *order, struct tierce__trace_request *request)
+bool tierce__order_pop(struct tierce__trace_order *order, struct tierce__trace_request *request)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
     struct places *ring = &order->ring, *heap = &order->heap;
@@ -461,7 +463,7 @@ bool tierce__order_pop(struct tierce__order *order, struct tierce__trace_request
     drop_stale(order);
     if (order->held == 0)
         return false;
-    struct place place;
+    struct window_place place;
     if (heap->count > 0 && (ring->count == 0 || is_before(&heap->at[0], ring_at(ring, 0)))) {
         place = heap->at[0];
         heap_drop(heap);
@@ -477,13 +479,13 @@ bool tierce__order_pop(struct tierce__order *order, struct tierce__trace_request
     return true;
 }
 
-uint64_t tierce__order_reordered(const struct tierce__order *order)
+uint64_t tierce__order_reordered(const struct tierce__trace_order *order)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
     return order->reordered;
 }
 
-int64_t tierce__order_last(const struct tierce__order *order)
+int64_t tierce__order_last(const struct tierce__trace_order *order)
 {
     TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
     return order->last_us;

@@ -11,20 +11,20 @@
 
 #define LIMIT_MIN 32u
 
-struct named {
+struct waiting_request {
     struct tierce__map_node node;
     struct tierce__order_ticket ticket;
     uint8_t length;
     char name[TIERCE__WAITING_NAME_MAX];
 };
 
-static struct named *named_of(struct tierce__map_node *node)
+static struct waiting_request *named_of(struct tierce__map_node *node)
 {
-    return TIERCE__CONTAINER_OF(node, struct named, node);
+    return TIERCE__CONTAINER_OF(node, struct waiting_request, node);
 }
 
-static struct named *find(const struct tierce__waiting *w, uint64_t hash, const void *name,
-                          size_t length)
+static struct waiting_request *find(const struct tierce__waiting *w, uint64_t hash,
+                                    const void *name, size_t length)
 {
     struct tierce__map_node *node = tierce__map_find(&w->names, hash);
     while (node != NULL &&
@@ -33,7 +33,7 @@ static struct named *find(const struct tierce__waiting *w, uint64_t hash, const 
     return node != NULL ? named_of(node) : NULL;
 }
 
-static void drop(struct tierce__waiting *w, struct named *named)
+static void drop(struct tierce__waiting *w, struct waiting_request *named)
 {
     tierce__map_remove(&w->names, &named->node);
     tierce__free(named);
@@ -55,7 +55,7 @@ int tierce__waiting_put(struct tierce__waiting *waiting, const struct tierce__tr
     if (waiting->names.count >= waiting->limit)
         drop_returned(waiting, trace);
     uint64_t hash = XXH3_64bits(name, length);
-    struct named *named = find(waiting, hash, name, length);
+    struct waiting_request *named = find(waiting, hash, name, length);
     if (named == NULL) {
         int rc = tierce__map_reserve(&waiting->names, waiting->names.count + 1);
         named = rc == 0 ? tierce__alloc(sizeof(*named)) : NULL;
@@ -72,7 +72,7 @@ int tierce__waiting_put(struct tierce__waiting *waiting, const struct tierce__tr
 bool tierce__waiting_find(const struct tierce__waiting *waiting, struct tierce__order_ticket *out,
                           const void *name, size_t length)
 {
-    const struct named *named = find(waiting, XXH3_64bits(name, length), name, length);
+    const struct waiting_request *named = find(waiting, XXH3_64bits(name, length), name, length);
     if (named != NULL)
         *out = named->ticket;
     return named != NULL;
@@ -80,7 +80,7 @@ bool tierce__waiting_find(const struct tierce__waiting *waiting, struct tierce__
 
 void tierce__waiting_forget(struct tierce__waiting *waiting, const void *name, size_t length)
 {
-    struct named *named = find(waiting, XXH3_64bits(name, length), name, length);
+    struct waiting_request *named = find(waiting, XXH3_64bits(name, length), name, length);
     if (named != NULL)
         drop(waiting, named);
 }

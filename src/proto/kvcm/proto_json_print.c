@@ -14,20 +14,20 @@
 #include <string.h>
 
 /* A text that is written. Nothing changes after a failure of the line, or an invalid string. */
-struct text {
+struct print_text {
     struct tierce__json_write json;
     struct tierce__line line;
     bool is_invalid;
 };
 
-static bool has_failed(const struct text *text)
+static bool has_failed(const struct print_text *text)
 {
     return text->line.failed || text->is_invalid;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void put_int64(struct text *text, const char *name, int64_t value)
+static void put_int64(struct print_text *text, const char *name, int64_t value)
 {
     char digits[24];
     snprintf(digits, sizeof(digits), "%" PRId64, value);
@@ -35,7 +35,7 @@ static void put_int64(struct text *text, const char *name, int64_t value)
 }
 
 /* The shorter of two precisions that reads back as the same number. */
-static void put_double(struct text *text, const char *name, double value)
+static void put_double(struct print_text *text, const char *name, double value)
 {
     char number[32];
     if (!isfinite(value)) {
@@ -52,7 +52,7 @@ static void put_double(struct text *text, const char *name, double value)
     tierce__line_put(&text->line, number);
 }
 
-static void put_string(struct text *text, const char *name, const char *value)
+static void put_string(struct print_text *text, const char *name, const char *value)
 {
     value = value != NULL ? value : "";
     if (tierce__is_utf8(value, strlen(value)))
@@ -61,8 +61,8 @@ static void put_string(struct text *text, const char *name, const char *value)
         text->is_invalid = true;
 }
 
-static void put_enum(struct text *text, const char *name, const ProtobufCEnumDescriptor *descriptor,
-                     int value)
+static void put_enum(struct print_text *text, const char *name,
+                     const ProtobufCEnumDescriptor *descriptor, int value)
 {
     const ProtobufCEnumValue *known = protobuf_c_enum_descriptor_get_value(descriptor, value);
     if (known != NULL)
@@ -71,11 +71,11 @@ static void put_enum(struct text *text, const char *name, const ProtobufCEnumDes
         tierce__json_write_signed(&text->json, name, value);
 }
 
-static void put_message(struct text *text, const char *name, const ProtobufCMessage *message);
+static void put_message(struct print_text *text, const char *name, const ProtobufCMessage *message);
 
 /* One value of a field's type at `at`. */
-static void put_value(struct text *text, const char *name, const ProtobufCFieldDescriptor *field,
-                      const void *at)
+static void put_value(struct print_text *text, const char *name,
+                      const ProtobufCFieldDescriptor *field, const void *at)
 {
     if (field->type == PROTOBUF_C_TYPE_INT32)
         tierce__json_write_signed(&text->json, name, *(const int32_t *)at);
@@ -112,7 +112,7 @@ _Static_assert(sizeof(protobuf_c_boolean) == 4 && sizeof(int) == 4 && sizeof(voi
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static void put_repeated(struct text *text, const ProtobufCMessage *message,
+static void put_repeated(struct print_text *text, const ProtobufCMessage *message,
                          const ProtobufCFieldDescriptor *field)
 {
     const char *at = *(const char *const *)tierce__proto_member(message, field->offset);
@@ -135,7 +135,7 @@ static bool is_printed(const ProtobufCMessage *message, const ProtobufCFieldDesc
            *(void *const *)tierce__proto_member(message, field->offset) != NULL;
 }
 
-static void put_message(struct text *text, const char *name, const ProtobufCMessage *message)
+static void put_message(struct print_text *text, const char *name, const ProtobufCMessage *message)
 {
     tierce__json_write_open(&text->json, name, '{');
     for (unsigned i = 0; i < message->descriptor->n_fields && !has_failed(text); i++) {
@@ -158,8 +158,8 @@ int tierce__proto_json_print(char **out, size_t *bytes, const ProtobufCMessage *
 int tierce__proto_json_print_max(char **out, size_t *bytes, size_t max,
                                  const ProtobufCMessage *message)
 {
-    struct text text = {.json = {.line = &text.line, .is_short = true},
-                        .line = {.bytes_max = max + 1}}; /* and the NUL */
+    struct print_text text = {.json = {.line = &text.line, .is_short = true},
+                              .line = {.bytes_max = max + 1}}; /* and the NUL */
     TIERCE_ASSERT(max < SIZE_MAX);
     put_message(&text, NULL, message);
     TIERCE_ASSERT(text.json.depth == 0);

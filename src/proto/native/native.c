@@ -21,7 +21,7 @@ enum kind {
     CHAIN, /* struct tierce__native_chain */
 };
 
-struct field {
+struct native_field {
     uint16_t at;
     uint8_t kind;
     uint8_t row;
@@ -36,97 +36,99 @@ struct field {
         offsetof(struct tierce__native_##message, member), ROWS, row                               \
     }
 
-static const struct field nothing[] = {{0}};
-static const struct field hello[] = {
+static const struct native_field nothing[] = {{0}};
+static const struct native_field hello[] = {
     F(hello, magic, U32), F(hello, version, U32), F(hello, client, ID), F(hello, pid, U64), {0}};
-static const struct field view[] = {F(view, weights, TEXT),
-                                    F(view, model, TEXT),
-                                    F(view, kv_dtype, TEXT),
-                                    F(view, quantization, TEXT),
-                                    F(view, layout, TEXT),
-                                    R(view, cell_bytes, 4),
-                                    F(view, block_tokens, U32),
-                                    F(view, chunk_blocks, U32),
-                                    F(view, algo, U32),
-                                    F(view, tp_rank, U32),
-                                    F(view, tp_size, U32),
-                                    F(view, pp_rank, U32),
-                                    F(view, pp_size, U32),
-                                    F(view, first_layer, U32),
-                                    F(view, layer_count, U32),
-                                    F(view, part_index, U32),
-                                    F(view, part_count, U32),
-                                    F(view, engine, TEXT),
-                                    {0}};
-static const struct field number[] = {F(number, number, U64), {0}};
-static const struct field computed[] = {
+static const struct native_field view[] = {F(view, weights, TEXT),
+                                           F(view, model, TEXT),
+                                           F(view, kv_dtype, TEXT),
+                                           F(view, quantization, TEXT),
+                                           F(view, layout, TEXT),
+                                           R(view, cell_bytes, 4),
+                                           F(view, block_tokens, U32),
+                                           F(view, chunk_blocks, U32),
+                                           F(view, algo, U32),
+                                           F(view, tp_rank, U32),
+                                           F(view, tp_size, U32),
+                                           F(view, pp_rank, U32),
+                                           F(view, pp_size, U32),
+                                           F(view, first_layer, U32),
+                                           F(view, layer_count, U32),
+                                           F(view, part_index, U32),
+                                           F(view, part_count, U32),
+                                           F(view, engine, TEXT),
+                                           {0}};
+static const struct native_field number[] = {F(number, number, U64), {0}};
+static const struct native_field computed[] = {
     F(computed, view, U64), F(computed, tokens, U64), F(computed, ns, U64), {0}};
-static const struct field lookup[] = {F(lookup, view, U64),
-                                      F(lookup, session, U64),
-                                      F(lookup, from_block, U64),
-                                      F(lookup, to_block, U64),
-                                      F(lookup, flags, U32),
-                                      F(lookup, tiers, U32),
-                                      F(lookup, pin_ms, U32),
-                                      F(lookup, wait_ms, U32),
-                                      F(lookup, tag, TEXT),
-                                      F(lookup, chain, CHAIN),
-                                      {0}};
-static const struct field session[] = {F(session, view, U64), F(session, session, U64), {0}};
-static const struct field load[] = {
+static const struct native_field lookup[] = {F(lookup, view, U64),
+                                             F(lookup, session, U64),
+                                             F(lookup, from_block, U64),
+                                             F(lookup, to_block, U64),
+                                             F(lookup, flags, U32),
+                                             F(lookup, tiers, U32),
+                                             F(lookup, pin_ms, U32),
+                                             F(lookup, wait_ms, U32),
+                                             F(lookup, tag, TEXT),
+                                             F(lookup, chain, CHAIN),
+                                             {0}};
+static const struct native_field session[] = {F(session, view, U64), F(session, session, U64), {0}};
+static const struct native_field load[] = {
     F(load, view, U64),     F(load, session, U64),    F(load, from_block, U64),
     F(load, to_block, U64), F(load, timeout_ms, U32), F(load, tiers, U32),
     F(load, wait_ms, U32),  F(load, chain, CHAIN),    {0}};
-static const struct field wait[] = {F(wait, load, U64), F(wait, layer, U32), {0}};
-static const struct field next[] = {
+static const struct native_field wait[] = {F(wait, load, U64), F(wait, layer, U32), {0}};
+static const struct native_field next[] = {
     F(next, load, U64), F(next, chunk, U32), F(next, verdict, U32), {0}};
-static const struct field load_end[] = {
+static const struct native_field load_end[] = {
     F(load_end, load, U64), R(load_end, verdicts, TIERCE__NATIVE_RESULT_BYTES), {0}};
-static const struct field store[] = {
+static const struct native_field store[] = {
     F(store, view, U64),  F(store, session, U64), F(store, to_block, U64),
     F(store, write, U64), F(store, tail, U32),    F(store, tiers, U32),
     F(store, tag, TEXT),  F(store, chain, CHAIN), {0}};
-static const struct field store_end[] = {
+static const struct native_field store_end[] = {
     F(store_end, store, U64), F(store_end, complete, U32), {0}};
-static const struct field prefetch[] = {
+static const struct native_field prefetch[] = {
     F(prefetch, view, U64),       F(prefetch, session, U64), F(prefetch, from_block, U64),
     F(prefetch, to_block, U64),   F(prefetch, flags, U32),   F(prefetch, tiers, U32),
     F(prefetch, timeout_ms, U32), F(prefetch, chain, CHAIN), {0}};
-static const struct field poll[] = {F(poll, prefetch, U64), F(poll, wait_ms, U32), {0}};
-static const struct field flush[] = {F(flush, timeout_ms, U32), {0}};
-static const struct field clear[] = {F(clear, tiers, U32), F(clear, view, U64), {0}};
+static const struct native_field poll[] = {F(poll, prefetch, U64), F(poll, wait_ms, U32), {0}};
+static const struct native_field flush[] = {F(flush, timeout_ms, U32), {0}};
+static const struct native_field clear[] = {F(clear, tiers, U32), F(clear, view, U64), {0}};
 
-static const struct field welcome[] = {F(welcome, client, ID),       F(welcome, boot, U64),
-                                       F(welcome, pool_bytes, U64),  F(welcome, tiers, U32),
-                                       F(welcome, lookup_ms, U32),   F(welcome, load_ms, U32),
-                                       F(welcome, store_ms, U32),    F(welcome, pin_ms, U32),
-                                       F(welcome, prefetch_ms, U32), {0}};
-static const struct field given[] = {F(given, number, U64), {0}};
-static const struct field found[] = {
+static const struct native_field welcome[] = {
+    F(welcome, client, ID),       F(welcome, boot, U64),
+    F(welcome, pool_bytes, U64),  F(welcome, tiers, U32),
+    F(welcome, lookup_ms, U32),   F(welcome, load_ms, U32),
+    F(welcome, store_ms, U32),    F(welcome, pin_ms, U32),
+    F(welcome, prefetch_ms, U32), {0}};
+static const struct native_field given[] = {F(given, number, U64), {0}};
+static const struct native_field found[] = {
     F(found, blocks, U64), F(found, memory_blocks, U64), F(found, pending, U32), {0}};
-static const struct field loan[] = {
+static const struct native_field loan[] = {
     F(loan, load, U64), F(loan, left_ms, U32), R(loan, chunks, TIERCE__NATIVE_LENT_BYTES), {0}};
-static const struct field ready[] = {F(ready, ready, U32), R(ready, states, 1), {0}};
-static const struct field passed[] = {
+static const struct native_field ready[] = {F(ready, ready, U32), R(ready, states, 1), {0}};
+static const struct native_field passed[] = {
     F(passed, offset, U64), F(passed, state, U32), F(passed, origin, U32), {0}};
-static const struct field reservation[] = {F(reservation, store, U64),
-                                           F(reservation, left_ms, U32),
-                                           R(reservation, chunks, TIERCE__NATIVE_RESERVED_BYTES),
+static const struct native_field reservation[] = {
+    F(reservation, store, U64),
+    F(reservation, left_ms, U32),
+    R(reservation, chunks, TIERCE__NATIVE_RESERVED_BYTES),
+    {0}};
+static const struct native_field count[] = {F(count, count, U64), {0}};
+static const struct native_field come[] = {F(come, blocks, U64),
+                                           F(come, memory_blocks, U64),
+                                           F(come, flags, U32),
+                                           R(come, tiers, TIERCE__NATIVE_TIER_BYTES),
                                            {0}};
-static const struct field count[] = {F(count, count, U64), {0}};
-static const struct field come[] = {F(come, blocks, U64),
-                                    F(come, memory_blocks, U64),
-                                    F(come, flags, U32),
-                                    R(come, tiers, TIERCE__NATIVE_TIER_BYTES),
-                                    {0}};
-static const struct field chain[] = {F(chain, number, U64),
-                                     F(chain, first, U32),
-                                     F(chain, parent, HASH),
-                                     R(chain, hashes, TIERCE__NATIVE_HASH),
-                                     {0}};
+static const struct native_field chain[] = {F(chain, number, U64),
+                                            F(chain, first, U32),
+                                            F(chain, parent, HASH),
+                                            R(chain, hashes, TIERCE__NATIVE_HASH),
+                                            {0}};
 
 static const struct {
-    const struct field *request, *answer;
+    const struct native_field *request, *answer;
 } messages[TIERCE__NATIVE_OPS] = {
     [TIERCE__NATIVE_HELLO] = {hello, welcome},
     [TIERCE__NATIVE_PING] = {nothing, nothing},
@@ -207,7 +209,7 @@ static bool put_text(struct tierce__native_frame *frame, const char *text)
     return put_u32(frame, (uint32_t)n) && put_bytes(frame, text != NULL ? text : "", n + 1);
 }
 
-static bool put_fields(struct tierce__native_frame *frame, const struct field *field,
+static bool put_fields(struct tierce__native_frame *frame, const struct native_field *field,
                        const void *message)
 {
     bool ok = true;
@@ -244,8 +246,8 @@ static bool put_fields(struct tierce__native_frame *frame, const struct field *f
     return ok;
 }
 
-static int pack(struct tierce__native_frame *frame, uint32_t word, const struct field *fields,
-                const void *message)
+static int pack(struct tierce__native_frame *frame, uint32_t word,
+                const struct native_field *fields, const void *message)
 {
     frame->used = 0;
     if (!put_u32(frame, 0) || !put_u32(frame, word) || !put_fields(frame, fields, message))
@@ -276,12 +278,12 @@ void tierce__native_frame_fini(struct tierce__native_frame *frame)
 
 /* ---- unpacking ------------------------------------------------------------------------------- */
 
-struct reader {
+struct native_reader {
     const uint8_t *at, *end;
 };
 
 /* The next bytes, or NULL. */
-static const uint8_t *take(struct reader *reader, uint64_t bytes)
+static const uint8_t *take(struct native_reader *reader, uint64_t bytes)
 {
     TIERCE_DASSERT(reader->at <= reader->end);
     if (bytes > (uint64_t)(reader->end - reader->at))
@@ -291,7 +293,7 @@ static const uint8_t *take(struct reader *reader, uint64_t bytes)
     return at;
 }
 
-static bool take_u32(struct reader *reader, uint32_t *out)
+static bool take_u32(struct native_reader *reader, uint32_t *out)
 {
     const uint8_t *at = take(reader, 4);
     if (at != NULL)
@@ -299,7 +301,7 @@ static bool take_u32(struct reader *reader, uint32_t *out)
     return at != NULL;
 }
 
-static bool take_u64(struct reader *reader, uint64_t *out)
+static bool take_u64(struct native_reader *reader, uint64_t *out)
 {
     const uint8_t *at = take(reader, 8);
     if (at != NULL)
@@ -307,7 +309,7 @@ static bool take_u64(struct reader *reader, uint64_t *out)
     return at != NULL;
 }
 
-static bool take_bytes(struct reader *reader, void *out, size_t bytes)
+static bool take_bytes(struct native_reader *reader, void *out, size_t bytes)
 {
     const uint8_t *at = take(reader, bytes);
     if (at != NULL)
@@ -315,7 +317,7 @@ static bool take_bytes(struct reader *reader, void *out, size_t bytes)
     return at != NULL;
 }
 
-static bool take_text(struct reader *reader, const char **out)
+static bool take_text(struct native_reader *reader, const char **out)
 {
     uint32_t n;
     if (!take_u32(reader, &n))
@@ -327,7 +329,7 @@ static bool take_text(struct reader *reader, const char **out)
     return true;
 }
 
-static bool take_rows(struct reader *reader, struct tierce__native_rows *out, uint8_t row)
+static bool take_rows(struct native_reader *reader, struct tierce__native_rows *out, uint8_t row)
 {
     TIERCE_DASSERT(row > 0);
     if (!take_u32(reader, &out->count))
@@ -336,7 +338,8 @@ static bool take_rows(struct reader *reader, struct tierce__native_rows *out, ui
     return out->bytes != NULL;
 }
 
-static bool take_fields(struct reader *reader, const struct field *field, void *message)
+static bool take_fields(struct native_reader *reader, const struct native_field *field,
+                        void *message)
 {
     bool ok = true;
     for (; ok && field->kind != END; field++) {
@@ -370,9 +373,10 @@ static bool take_fields(struct reader *reader, const struct field *field, void *
     return ok;
 }
 
-static int unpack(void *out, const struct field *fields, const uint8_t *body, size_t body_bytes)
+static int unpack(void *out, const struct native_field *fields, const uint8_t *body,
+                  size_t body_bytes)
 {
-    struct reader reader = {.at = body, .end = body + body_bytes};
+    struct native_reader reader = {.at = body, .end = body + body_bytes};
     bool ok = take_fields(&reader, fields, out) && reader.at == reader.end;
     TIERCE_DASSERT(reader.at <= reader.end);
     return ok ? 0 : TIERCE_E_FORMAT;

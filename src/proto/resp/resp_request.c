@@ -27,7 +27,7 @@ enum state {
     BROKEN,
 };
 
-struct span {
+struct resp_request_span {
     size_t at, bytes;
     bool is_large;
 };
@@ -43,7 +43,7 @@ struct tierce__resp_request_parser {
 
     char *text; /* of all arguments, a NUL behind each; or the inline line */
     size_t text_bytes, text_room;
-    struct span *spans;
+    struct resp_request_span *spans;
     struct tierce__resp_arg *args; /* made of spans when all are there */
     size_t count, room, wanted;
     bool has_ended; /* the request was returned: the next feed discards it */
@@ -158,7 +158,7 @@ static int add_span(struct tierce__resp_request_parser *parser, size_t bytes, bo
 {
     if (parser->count == parser->room) {
         size_t room = parser->room > 0 ? 2 * parser->room : ARGS_FIRST;
-        struct span *spans = tierce__realloc(parser->spans, room * sizeof(*spans));
+        struct resp_request_span *spans = tierce__realloc(parser->spans, room * sizeof(*spans));
         if (spans == NULL)
             return no_memory(parser);
         parser->spans = spans;
@@ -170,7 +170,7 @@ static int add_span(struct tierce__resp_request_parser *parser, size_t bytes, bo
     }
     TIERCE_DASSERT(parser->count < parser->room);
     parser->spans[parser->count++] =
-        (struct span){.at = parser->text_bytes, .bytes = bytes, .is_large = is_large};
+        (struct resp_request_span){.at = parser->text_bytes, .bytes = bytes, .is_large = is_large};
     return 0;
 }
 
@@ -178,7 +178,7 @@ static void tell(struct tierce__resp_request_parser *parser, struct tierce__resp
 {
     TIERCE_DASSERT(parser->count <= parser->room);
     for (size_t i = 0; i < parser->count; i++) {
-        const struct span *span = &parser->spans[i];
+        const struct resp_request_span *span = &parser->spans[i];
         parser->args[i] = (struct tierce__resp_arg){
             .text = span->is_large ? NULL : parser->text + span->at, .bytes = span->bytes};
     }

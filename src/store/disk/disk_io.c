@@ -181,7 +181,7 @@ static void take_in(struct tierce__disk *d, struct tierce__list *finished,
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
 
-struct sweep {
+struct disk_sweep {
     struct tierce__list *finished;
     struct tierce__list *spent;
     uint64_t now;
@@ -190,7 +190,7 @@ struct sweep {
 };
 
 /* Answers a request that is too late, or that close has no time for; true if it did. */
-static bool expire(struct sweep *s, struct tierce__store_req *req)
+static bool expire(struct disk_sweep *s, struct tierce__store_req *req)
 {
     bool late = req->deadline_ns <= s->now;
     if (!late && !s->cancel) {
@@ -203,7 +203,7 @@ static bool expire(struct sweep *s, struct tierce__store_req *req)
     return true;
 }
 
-static void expire_list(struct sweep *s, struct tierce__list *list)
+static void expire_list(struct disk_sweep *s, struct tierce__list *list)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, list)
         expire(s, tierce__disk_req_of(it));
@@ -211,7 +211,7 @@ static void expire_list(struct sweep *s, struct tierce__list *list)
 
 /* The request of an op was answered at its deadline. The buffer stays ours until the device has
  * released it. A put continues, so that the work is not lost, unless the tier closes. */
-static void abandon(struct tierce__disk *d, struct sweep *s, struct tierce__disk_op *op)
+static void abandon(struct tierce__disk *d, struct disk_sweep *s, struct tierce__disk_op *op)
 {
     op->req = NULL;
     d->abandoned++;
@@ -228,11 +228,11 @@ static void abandon(struct tierce__disk *d, struct sweep *s, struct tierce__disk
 static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
                        struct tierce__list *spent)
 {
-    struct sweep s = {.finished = finished,
-                      .spent = spent,
-                      .now = tierce__now_ns(),
-                      .next = TIERCE__DEADLINE_NEVER,
-                      .cancel = d->cancel};
+    struct disk_sweep s = {.finished = finished,
+                           .spent = spent,
+                           .now = tierce__now_ns(),
+                           .next = TIERCE__DEADLINE_NEVER,
+                           .cancel = d->cancel};
     tierce__lock_assert_held(&d->lock);
     if (s.now < d->next_deadline && !s.cancel)
         return;

@@ -96,7 +96,7 @@ static bool opts_are_sane(const struct tierce__disk_opts *o)
 
 /* ---- reading back ---------------------------------------------------------------------------- */
 
-struct replay {
+struct disk_open_replay {
     struct tierce__journal_reader reader;
     struct tierce__vfs_file *file; /* the journal, or NULL: there is none */
     uint64_t journal_length;
@@ -107,7 +107,7 @@ struct replay {
 
 /* Opens the journal and finds how many slots its chunks may need: those of the store that wrote
  * it, which may have had a larger cap. */
-static int open_journal(struct tierce__disk *d, struct replay *r, uint32_t *slot_count)
+static int open_journal(struct tierce__disk *d, struct disk_open_replay *r, uint32_t *slot_count)
 {
     int rc = d->vfs->ops->open(d->vfs, &r->file, TIERCE__DISK_JOURNAL, 0);
     if (rc == -ENOENT)
@@ -127,7 +127,8 @@ static int open_journal(struct tierce__disk *d, struct replay *r, uint32_t *slot
     return rc;
 }
 
-static void log_damage(const struct tierce__disk *d, const struct replay *r, uint64_t dropped)
+static void log_damage(const struct tierce__disk *d, const struct disk_open_replay *r,
+                       uint64_t dropped)
 {
     if (r->reader.bad == 0 && r->reader.missing == 0 && r->lost == 0 &&
         r->reader.damaged_records == 0 && dropped == 0)
@@ -141,7 +142,7 @@ static void log_damage(const struct tierce__disk *d, const struct replay *r, uin
                 (unsigned long long)(dropped + r->reader.damaged_records));
 }
 
-static int read_journal(struct tierce__disk *d, struct replay *r)
+static int read_journal(struct tierce__disk *d, struct disk_open_replay *r)
 {
     uint32_t slot_count = d->chunk_count_max;
     d->opening = TIERCE__DISK_JOURNAL;
@@ -193,7 +194,7 @@ static bool may_be_named_value(const struct tierce__key *key, const struct tierc
 
 /* Drops the named values if removals are lost. A chunk always has the same bytes, but a value that
  * returns may have been replaced or removed. */
-static void drop_values(struct tierce__disk *d, struct replay *r)
+static void drop_values(struct tierce__disk *d, struct disk_open_replay *r)
 {
     uint64_t dropped = 0;
     for (uint32_t slot = 0; slot < d->table.slot_count && r->forgets; slot++) {
@@ -215,7 +216,7 @@ static void drop_values(struct tierce__disk *d, struct replay *r)
 
 /* Claims the space of every chunk, newest first, so that of two overlapping chunks the later one is
  * kept; a chunk beyond the file or the cap, or that overlaps another one, is dropped. */
-static int claim_space(struct tierce__disk *d, struct replay *r, const uint32_t *slots,
+static int claim_space(struct tierce__disk *d, struct disk_open_replay *r, const uint32_t *slots,
                        uint64_t file_length)
 {
     uint8_t *page = tierce__alloc_aligned(PAGE, PAGE);
@@ -269,7 +270,7 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
 }
 
 /* For a store with fewer slots than the one that wrote the journal: evicts by policy. */
-static void evict_surplus(struct tierce__disk *d, struct replay *r)
+static void evict_surplus(struct tierce__disk *d, struct disk_open_replay *r)
 {
     uint32_t slot;
     while (tierce__index_count(d->table.index) > d->chunk_count_max &&
@@ -286,7 +287,7 @@ static void evict_surplus(struct tierce__disk *d, struct replay *r)
     }
 }
 
-static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_length)
+static int rebuild(struct tierce__disk *d, struct disk_open_replay *r, uint64_t file_length)
 {
     drop_values(d, r);
     uint32_t count = tierce__index_count(d->table.index);
@@ -311,7 +312,7 @@ static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_lengt
 /* Continues the existing journal, and truncates it after its last valid page: an appended page must
  * not be followed by a page of an earlier process. The journal is synced in every case: its writer
  * may have been killed before it could, and from now on its chunks count as durable. */
-static int resume_journal(struct tierce__disk *d, struct replay *r)
+static int resume_journal(struct tierce__disk *d, struct disk_open_replay *r)
 {
     uint64_t good = r->reader.end * PAGE;
     int rc = 0;
@@ -348,7 +349,7 @@ static int remove_leftover(struct tierce__disk *d)
 }
 
 /* Makes the files agree with the index. */
-static int repair(struct tierce__disk *d, struct replay *r, uint64_t file_length)
+static int repair(struct tierce__disk *d, struct disk_open_replay *r, uint64_t file_length)
 {
     int rc = remove_leftover(d);
     bool too_long = r->reader.end > d->journal_pages_max;
@@ -438,7 +439,7 @@ static int64_t open_data(struct tierce__disk *d, bool buffered)
 
 static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
-    struct replay r = {0};
+    struct disk_open_replay r = {0};
     int rc = tierce__disk_check_contents(d);
     if (rc == 0)
         rc = read_journal(d, &r);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct scheme {
+static const struct connector_scheme {
     const char *name;
     const struct tierce__client *client;
 } schemes[] = {
@@ -20,7 +20,7 @@ static const struct scheme {
 
 #define SCHEME_COUNT (sizeof(schemes) / sizeof(*schemes))
 
-static const struct scheme *find_scheme(const char *name)
+static const struct connector_scheme *find_scheme(const char *name)
 {
     for (size_t i = 0; i < SCHEME_COUNT; i++) {
         if (strcmp(schemes[i].name, name) == 0)
@@ -63,7 +63,7 @@ int tierce__connector_open(struct tierce__connector **out, const char *url,
     int rc = tierce__url_parse(&parsed, url, why);
     if (rc != 0)
         return rc;
-    const struct scheme *scheme = find_scheme(parsed.scheme);
+    const struct connector_scheme *scheme = find_scheme(parsed.scheme);
     tierce__url_store_name(store_name, sizeof(store_name), url);
     const struct tierce__connector_source source = {
         .url = &parsed, .text = url, .store_name = store_name, .opts = opts};

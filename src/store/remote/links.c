@@ -21,7 +21,7 @@
 #define GETS_BYTES       (4u << 20) /* of a link at a time, where there are several */
 
 /* A request that a worker has taken. */
-struct slot {
+struct link_slot {
     struct tierce__links_call call; /* the thread's alone */
     struct tierce__store_req *req;  /* belongs to the call until it is answered; under the lock */
 };
@@ -31,7 +31,7 @@ struct worker {
     void *link;
     pthread_t thread;
     struct tierce__cond wake;
-    struct slot slots[TIERCE__LINKS_GETS];
+    struct link_slot slots[TIERCE__LINKS_GETS];
     /* Under the lock. */
     bool takes_stores, is_idle, in_call, is_connected;
     bool is_told; /* a request was answered with the link's last failure */
@@ -136,7 +136,7 @@ static struct tierce__link_state state_after(const struct worker *worker, int rc
 }
 
 /* The link's last failure, or what is wrong with its answer. Under no lock. */
-static const char *why_of(const struct worker *worker, const struct slot *slot, int rc)
+static const char *why_of(const struct worker *worker, const struct link_slot *slot, int rc)
 {
     const struct tierce_plugin *table = &worker->owner->client.table;
     if (slot->call.why[0] != '\0')
@@ -183,7 +183,7 @@ static void end_answer(struct links *links)
 
 /* A call has been made, the worker's last one for now or not. Returns whether the link is
  * connected. */
-static bool end_call(struct links *links, struct worker *worker, struct slot *slot, int rc,
+static bool end_call(struct links *links, struct worker *worker, struct link_slot *slot, int rc,
                      bool is_last)
 {
     const struct tierce__link_state state = state_after(worker, rc);
@@ -219,7 +219,7 @@ static void put_back(struct links *links, struct worker *worker, size_t first, s
     tierce__lock_take(&links->lock);
     TIERCE_DASSERT(worker->in_call && first > 0 && first < count && count <= TIERCE__LINKS_GETS);
     for (size_t i = count; i-- > first;) {
-        struct slot *slot = &worker->slots[i];
+        struct link_slot *slot = &worker->slots[i];
         tierce__links_call_end(&slot->call);
         if (slot->req != NULL && links->closing) {
             tierce__list_push_front(&cancelled, &slot->req->node);
@@ -249,7 +249,7 @@ static void make_gets(struct links *links, struct worker *worker, size_t count)
     bool was_sent = rc == 0, goes_on = was_sent;
     size_t done = 0;
     do {
-        struct slot *slot = &worker->slots[done];
+        struct link_slot *slot = &worker->slots[done];
         if (was_sent)
             rc = client->read_get(worker->link, &gets[done], slot->call.deadline_ns);
         done++;
@@ -263,7 +263,7 @@ static void make_gets(struct links *links, struct worker *worker, size_t count)
 static bool take_request(struct worker *worker, size_t i, struct tierce__store_req *req)
 {
     const struct links *links = worker->owner;
-    struct slot *slot = &worker->slots[i];
+    struct link_slot *slot = &worker->slots[i];
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(i < TIERCE__LINKS_GETS && slot->req == NULL);
     if (tierce__links_prepare(&slot->call, req, links->client.prefix) != 0)
@@ -305,7 +305,7 @@ static void serve(struct links *links, struct worker *worker, struct tierce__sto
 {
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(!worker->in_call && worker->slots[0].req == NULL);
-    struct slot *slot = &worker->slots[0];
+    struct link_slot *slot = &worker->slots[0];
     if (!take_request(worker, 0, req)) {
         links->answering++;
         tierce__lock_drop(&links->lock);
@@ -426,7 +426,7 @@ static bool take_running(struct worker *worker, uint64_t now, struct tierce__lis
     tierce__lock_assert_held(&worker->owner->lock);
     bool any = false;
     for (size_t i = 0; i < TIERCE__LINKS_GETS; i++) {
-        struct slot *slot = &worker->slots[i];
+        struct link_slot *slot = &worker->slots[i];
         if (slot->req == NULL)
             continue;
         if (slot->req->deadline_ns > now) {

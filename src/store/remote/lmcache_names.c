@@ -13,7 +13,7 @@
 #define SETS 2048u
 #define WAYS 4u
 
-struct entry {
+struct lmcache_entry {
     struct tierce__lmcache_chunk chunk;
     uint8_t *block_hashes; /* form.chunk_blocks of them; NULL: the entry is free */
     uint64_t used;         /* when it was, by the count of uses */
@@ -23,7 +23,7 @@ struct tierce__lmcache_names {
     struct tierce__lmcache_names_opts opts;
     struct tierce__lock lock; /* LMCACHE_NAMES: all below */
     uint64_t uses;
-    struct entry entries[SETS][WAYS];
+    struct lmcache_entry entries[SETS][WAYS];
 };
 
 /* ---- layouts --------------------------------------------------------------------------------- */
@@ -107,18 +107,18 @@ void tierce__lmcache_names_destroy(struct tierce__lmcache_names *names)
     tierce__free(names);
 }
 
-static struct entry *set_of(struct tierce__lmcache_names *names, const uint8_t *hash)
+static struct lmcache_entry *set_of(struct tierce__lmcache_names *names, const uint8_t *hash)
 {
     uint64_t spread;
     memcpy(&spread, hash, sizeof(spread));
     return names->entries[spread % SETS];
 }
 
-static struct entry *find(struct tierce__lmcache_names *names, const uint8_t *ns_digest,
-                          const struct tierce_shard *shard, const uint8_t *hash)
+static struct lmcache_entry *find(struct tierce__lmcache_names *names, const uint8_t *ns_digest,
+                                  const struct tierce_shard *shard, const uint8_t *hash)
 {
     tierce__lock_assert_held(&names->lock);
-    struct entry *set = set_of(names, hash);
+    struct lmcache_entry *set = set_of(names, hash);
     for (size_t i = 0; i < WAYS; i++) {
         const struct tierce__lmcache_chunk *chunk = &set[i].chunk;
         if (set[i].block_hashes != NULL &&
@@ -134,8 +134,9 @@ static void insert(struct tierce__lmcache_names *names, const struct tierce__lmc
                    const uint8_t *block_hashes)
 {
     tierce__lock_assert_held(&names->lock);
-    struct entry *entry = find(names, chunk->form.ns_digest, &chunk->shard, chunk->chunk_hash);
-    struct entry *set = set_of(names, chunk->chunk_hash);
+    struct lmcache_entry *entry =
+        find(names, chunk->form.ns_digest, &chunk->shard, chunk->chunk_hash);
+    struct lmcache_entry *set = set_of(names, chunk->chunk_hash);
     size_t bytes = (size_t)chunk->form.chunk_blocks * TIERCE_HASH_BYTES;
     TIERCE_DASSERT(chunk->form.chunk_blocks <= TIERCE__LMCACHE_BLOCKS_MAX);
     if (entry == NULL) {
@@ -193,7 +194,7 @@ bool tierce__lmcache_names_find(struct tierce__lmcache_names *names,
     if (tierce__key_text_parse(digest, &shard, hash, key_text, key_bytes) < 0)
         return false;
     tierce__lock_take(&names->lock);
-    struct entry *entry = find(names, digest, &shard, hash);
+    struct lmcache_entry *entry = find(names, digest, &shard, hash);
     if (entry != NULL) {
         TIERCE_DASSERT(entry->used <= names->uses &&
                        entry->chunk.form.chunk_blocks <= TIERCE__LMCACHE_BLOCKS_MAX);

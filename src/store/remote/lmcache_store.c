@@ -33,7 +33,7 @@ struct lmcache_store {
 
 enum step { METADATA, HEADER, KV, REPAIR };
 
-struct task {
+struct lmcache_task {
     struct lmcache_store *store;
     struct tierce__store_req *req;
     struct tierce__store_req call;
@@ -92,7 +92,7 @@ static size_t make_key(char text[TIERCE__CONNECTOR_NAME_MAX + 1], const struct l
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
-static void set_suffix(struct task *task, const char *suffix)
+static void set_suffix(struct lmcache_task *task, const char *suffix)
 {
     size_t bytes = strlen(suffix);
     TIERCE_ASSERT(task->key_bytes + bytes < sizeof(task->text));
@@ -108,7 +108,7 @@ static const char *suffix_of(enum step step)
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 /* length, format, type, and [2, layers, tokens, hidden]. */
-static void make_metadata(uint8_t out[METADATA_BYTES], const struct task *task)
+static void make_metadata(uint8_t out[METADATA_BYTES], const struct lmcache_task *task)
 {
     const struct tierce__lmcache_form *form = &task->chunk.form;
     TIERCE_DASSERT(task->extent.payload_bytes <= INT32_MAX);
@@ -124,7 +124,7 @@ static void make_metadata(uint8_t out[METADATA_BYTES], const struct task *task)
 }
 
 /* A cell is K and V of its tokens; LMCache has all K before all V. */
-static void move_cells(const struct task *task, uint8_t *payload, uint8_t *kv, bool to_kv)
+static void move_cells(const struct lmcache_task *task, uint8_t *payload, uint8_t *kv, bool to_kv)
 {
     const struct tierce__lmcache_form *form = &task->chunk.form;
     size_t half = form->cell_bytes / 2, cells = (size_t)form->layer_count * form->chunk_blocks;
@@ -136,7 +136,7 @@ static void move_cells(const struct task *task, uint8_t *payload, uint8_t *kv, b
 }
 
 /* A header for a chunk that has none. */
-static void make_header(struct task *task, uint8_t *object)
+static void make_header(struct lmcache_task *task, uint8_t *object)
 {
     TIERCE_DASSERT(task->is_foreign);
     const struct tierce__lmcache_chunk *chunk = &task->chunk;
@@ -155,7 +155,7 @@ static void make_header(struct task *task, uint8_t *object)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void end_task(struct task *task, int status)
+static void end_task(struct lmcache_task *task, int status)
 {
     struct tierce__store_req *req = task->req;
     tierce__buf_release(task->kv);
@@ -167,7 +167,7 @@ static void end_task(struct task *task, int status)
 
 static void called_back(struct tierce__store_req *call);
 
-static void call(struct task *task, enum step step, enum tierce__store_op op,
+static void call(struct lmcache_task *task, enum step step, enum tierce__store_op op,
                  struct tierce__buf *buf, uint64_t length)
 {
     const struct tierce__store_req *req = task->req;
@@ -186,7 +186,7 @@ static void call(struct task *task, enum step step, enum tierce__store_op op,
 }
 
 /* All three are there, or the first two. */
-static void finish_get(struct task *task)
+static void finish_get(struct lmcache_task *task)
 {
     uint8_t *object = task->req->buf->data;
     const struct tierce__extent *extent = &task->extent;
@@ -204,7 +204,7 @@ static bool is_missing(int status)
     return status == TIERCE_E_MISS || status == TIERCE_E_FORMAT;
 }
 
-static void go_on_get(struct task *task, int status)
+static void go_on_get(struct lmcache_task *task, int status)
 {
     uint8_t wanted[METADATA_BYTES];
     switch (task->step) {
@@ -235,7 +235,7 @@ static void go_on_get(struct task *task, int status)
     }
 }
 
-static void go_on_put(struct task *task, int status)
+static void go_on_put(struct lmcache_task *task, int status)
 {
     if (status != 0 || task->step == METADATA) {
         end_task(task, status);
@@ -247,7 +247,7 @@ static void go_on_put(struct task *task, int status)
 }
 
 /* Deletes the metadata first, so that half a chunk is never found. */
-static void go_on_delete(struct task *task, int status)
+static void go_on_delete(struct lmcache_task *task, int status)
 {
     if (status != 0 || task->step == KV)
         end_task(task, status);
@@ -257,7 +257,7 @@ static void go_on_delete(struct task *task, int status)
 
 static void called_back(struct tierce__store_req *call)
 {
-    struct task *task = call->arg;
+    struct lmcache_task *task = call->arg;
     TIERCE_DASSERT(call == &task->call);
     if (task->req->op == TIERCE__STORE_GET)
         go_on_get(task, call->status);
@@ -270,7 +270,7 @@ static void called_back(struct tierce__store_req *call)
 /* ---- the beginning --------------------------------------------------------------------------- */
 
 /* Finds the chunk's description and reserves memory for it. */
-static int prepare(struct task *task)
+static int prepare(struct lmcache_task *task)
 {
     struct lmcache_store *store = task->store;
     const struct tierce__store_req *req = task->req;
@@ -305,7 +305,7 @@ static int prepare(struct task *task)
 }
 
 /* The chunk that is to be put must be the one of its name. */
-static int check_put(const struct task *task)
+static int check_put(const struct lmcache_task *task)
 {
     const struct tierce__lmcache_chunk *chunk = &task->chunk;
     struct tierce__chunk_info info;
@@ -318,7 +318,7 @@ static int check_put(const struct task *task)
 
 static void begin_task(struct lmcache_store *store, struct tierce__store_req *req)
 {
-    struct task *task = tierce__calloc(1, sizeof(*task));
+    struct lmcache_task *task = tierce__calloc(1, sizeof(*task));
     if (task == NULL) {
         answer(req, -ENOMEM);
         return;
@@ -352,7 +352,7 @@ static void begin_task(struct lmcache_store *store, struct tierce__store_req *re
 #define TEXT_BYTES (TIERCE__CONNECTOR_NAME_MAX + 1)
 
 /* A lookup that is one call, with names of its own, and their texts behind them. */
-struct passing {
+struct lmcache_passing {
     struct tierce__store_req call;
     struct tierce__store_req *req;
     struct tierce_plugin_name names[];
@@ -360,7 +360,7 @@ struct passing {
 
 static void passed(struct tierce__store_req *call)
 {
-    struct passing *passing = call->arg;
+    struct lmcache_passing *passing = call->arg;
     struct tierce__store_req *req = passing->req;
     int status = call->status;
     TIERCE_DASSERT(status != 0 || call->found <= call->name_count);
@@ -370,7 +370,7 @@ static void passed(struct tierce__store_req *call)
 }
 
 /* The leading names that have one in LMCache. */
-static size_t take_names(struct lmcache_store *store, struct passing *passing)
+static size_t take_names(struct lmcache_store *store, struct lmcache_passing *passing)
 {
     static const char suffix[] = "metadata";
     const struct tierce__store_req *req = passing->req;
@@ -395,7 +395,7 @@ static size_t take_names(struct lmcache_store *store, struct passing *passing)
 
 static void look_up(struct lmcache_store *store, struct tierce__store_req *req)
 {
-    struct passing *passing = tierce__alloc(
+    struct lmcache_passing *passing = tierce__alloc(
         sizeof(*passing) + req->name_count * (sizeof(passing->names[0]) + TEXT_BYTES));
     if (passing == NULL) {
         answer(req, -ENOMEM);

@@ -182,7 +182,7 @@ int tierce__remote_status(const struct tierce__store_req *call)
 
 /* A request of the tier that the connector answers: it is given names, and passes through
  * end_passing on its way back. It takes no memory, except the names of several keys. */
-struct passing {
+struct remote_passing {
     struct tierce__remote *remote;
     tierce__store_done_fn *done; /* the caller's */
     uint64_t asked_ns;
@@ -190,16 +190,17 @@ struct passing {
     struct tierce_plugin_name *names; /* LOOKUP of several keys: owned */
     struct tierce__remote_name name;
 };
-_Static_assert(sizeof(struct passing) <= sizeof(((struct tierce__store_req *)0)->scratch),
+_Static_assert(sizeof(struct remote_passing) <= sizeof(((struct tierce__store_req *)0)->scratch),
                "a request has room for it");
 
-static struct passing *passing_of(struct tierce__store_req *req)
+static struct remote_passing *passing_of(struct tierce__store_req *req)
 {
-    return (struct passing *)(void *)req->scratch;
+    return (struct remote_passing *)(void *)req->scratch;
 }
 
 /* Under the lock. */
-static void learn_lookup(const struct passing *passing, struct tierce__store_req *req, int status)
+static void learn_lookup(const struct remote_passing *passing, struct tierce__store_req *req,
+                         int status)
 {
     tierce__lock_assert_held(&passing->remote->lock);
     size_t first = passing->first, end = first + req->found;
@@ -237,7 +238,7 @@ static void judge(struct tierce__remote *remote, const struct tierce__key *key, 
 
 static void end_passing(struct tierce__store_req *req)
 {
-    struct passing *passing = passing_of(req);
+    struct remote_passing *passing = passing_of(req);
     struct tierce__remote *remote = passing->remote;
     int status = tierce__remote_status(req);
     TIERCE_DASSERT(req->done == end_passing);
@@ -258,7 +259,7 @@ static void end_passing(struct tierce__store_req *req)
 static void pass_on(struct tierce__remote *remote, struct tierce__store_req *req,
                     enum tierce__connector_urgency urgency)
 {
-    struct passing *passing = passing_of(req);
+    struct remote_passing *passing = passing_of(req);
     TIERCE_DASSERT(req->done != end_passing);
     passing->remote = remote;
     passing->done = req->done;
@@ -277,7 +278,7 @@ static void pass_on(struct tierce__remote *remote, struct tierce__store_req *req
 static void pass_one(struct tierce__remote *remote, struct tierce__store_req *req,
                      enum tierce__connector_urgency urgency)
 {
-    struct passing *passing = passing_of(req);
+    struct remote_passing *passing = passing_of(req);
     passing->names = NULL;
     req->names = &passing->name.name;
     req->name_count =
@@ -371,7 +372,7 @@ static enum tierce__connector_urgency urgency_of(const struct tierce__store_req 
 }
 
 /* A call that reads an object for all who wait for parts of it. */
-struct whole {
+struct remote_whole {
     struct tierce__store_req call;
     struct tierce__remote *remote;
     struct tierce__remote_name name;
@@ -379,7 +380,7 @@ struct whole {
     struct tierce__list waiting; /* requests: at least one */
 };
 
-static struct tierce__store_req *first_of(const struct whole *whole)
+static struct tierce__store_req *first_of(const struct remote_whole *whole)
 {
     TIERCE_DASSERT(!tierce__list_empty(&whole->waiting));
     return TIERCE__CONTAINER_OF(whole->waiting.next, struct tierce__store_req, node);
@@ -388,7 +389,7 @@ static struct tierce__store_req *first_of(const struct whole *whole)
 /* Requests that joined later are answered by the same read, which has their parts by now. */
 static void has_read_whole(struct tierce__store_req *call)
 {
-    struct whole *whole = call->arg;
+    struct remote_whole *whole = call->arg;
     struct tierce__remote *remote = whole->remote;
     TIERCE_DASSERT(call == &whole->call);
     int status = tierce__remote_status(call);
@@ -409,11 +410,12 @@ static void has_read_whole(struct tierce__store_req *call)
 }
 
 /* A read of the same chunk into the same buffer, or NULL. Under the lock. */
-static struct whole *find_whole(struct tierce__remote *remote, const struct tierce__store_req *req)
+static struct remote_whole *find_whole(struct tierce__remote *remote,
+                                       const struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&remote->lock);
     TIERCE__LIST_FOR_EACH (it, &remote->wholes) {
-        struct whole *whole = TIERCE__CONTAINER_OF(it, struct whole, node);
+        struct remote_whole *whole = TIERCE__CONTAINER_OF(it, struct remote_whole, node);
         if (whole->call.buf == req->buf &&
             tierce__key_equal(&first_of(whole)->keys[0], &req->keys[0]))
             return whole;
@@ -422,10 +424,11 @@ static struct whole *find_whole(struct tierce__remote *remote, const struct tier
 }
 
 /* Begins a read for a request, in whose buffer the whole object lands. Under the lock. */
-static struct whole *begin_whole(struct tierce__remote *remote, struct tierce__store_req *req)
+static struct remote_whole *begin_whole(struct tierce__remote *remote,
+                                        struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&remote->lock);
-    struct whole *whole = tierce__calloc(1, sizeof(*whole));
+    struct remote_whole *whole = tierce__calloc(1, sizeof(*whole));
     if (whole == NULL)
         return NULL;
     whole->remote = remote;
@@ -446,7 +449,7 @@ static struct whole *begin_whole(struct tierce__remote *remote, struct tierce__s
 static void read_whole(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     tierce__lock_take(&remote->lock);
-    struct whole *whole = find_whole(remote, req);
+    struct remote_whole *whole = find_whole(remote, req);
     bool joins = whole != NULL;
     if (!joins)
         whole = begin_whole(remote, req);

@@ -29,7 +29,7 @@ struct clear {
     uint8_t *page;
     size_t page_bytes, page_room, page_at;
     uint32_t deleting;
-    struct deletion {
+    struct clear_deletion {
         struct clear *clear;
         struct tierce__remote_event deleted;
         struct tierce__store_req call;
@@ -97,7 +97,7 @@ static bool next_name(struct clear *clear, struct tierce_plugin_name *name)
 
 static void run_deleted(struct tierce__remote_event *event)
 {
-    struct deletion *deletion = TIERCE__CONTAINER_OF(event, struct deletion, deleted);
+    struct clear_deletion *deletion = TIERCE__CONTAINER_OF(event, struct clear_deletion, deleted);
     struct clear *clear = deletion->clear;
     int status = tierce__remote_status(&deletion->call);
     TIERCE_DASSERT(clear->deleting > 0 && clear->deleting <= DELETIONS);
@@ -111,7 +111,7 @@ static void run_deleted(struct tierce__remote_event *event)
 
 static void has_deleted(struct tierce__store_req *call)
 {
-    struct deletion *deletion = call->arg;
+    struct clear_deletion *deletion = call->arg;
     TIERCE_DASSERT(call == &deletion->call);
     tierce__remote_note(deletion->clear->remote, &deletion->deleted);
 }
@@ -129,20 +129,20 @@ static void go_on(struct clear *clear)
 {
     struct tierce_plugin_name name;
     while (clear->status == 0 && clear->deleting < DELETIONS && next_name(clear, &name)) {
-        struct deletion *deletion = clear->deletions;
+        struct clear_deletion *deletion = clear->deletions;
         while (deletion->clear != NULL)
             deletion++;
         TIERCE_DASSERT(deletion < clear->deletions + DELETIONS);
-        *deletion = (struct deletion){.clear = clear,
-                                      .deleted = {.run = run_deleted},
-                                      .name = name,
-                                      .call = {.op = TIERCE__STORE_DELETE,
-                                               .urgency = TIERCE__CONNECTOR_STORE,
-                                               .deadline_ns = clear->req->deadline_ns,
-                                               .done = has_deleted,
-                                               .arg = deletion,
-                                               .names = &deletion->name,
-                                               .name_count = 1}};
+        *deletion = (struct clear_deletion){.clear = clear,
+                                            .deleted = {.run = run_deleted},
+                                            .name = name,
+                                            .call = {.op = TIERCE__STORE_DELETE,
+                                                     .urgency = TIERCE__CONNECTOR_STORE,
+                                                     .deadline_ns = clear->req->deadline_ns,
+                                                     .done = has_deleted,
+                                                     .arg = deletion,
+                                                     .names = &deletion->name,
+                                                     .name_count = 1}};
         tierce__list_init(&deletion->deleted.node);
         clear->deleting++;
         tierce__remote_call(clear->remote, &deletion->call);

@@ -12,7 +12,7 @@
  * may outlive its request, which the clock answers at its deadline.
  */
 
-struct deletion {
+struct remote_deletion {
     struct tierce__store_req call;
     struct tierce__remote *remote;
     struct tierce__key key;
@@ -29,7 +29,7 @@ static void hide(struct tierce__remote *remote, const struct tierce__key *key)
 
 static void has_deleted(struct tierce__store_req *call)
 {
-    struct deletion *deletion = call->arg;
+    struct remote_deletion *deletion = call->arg;
     TIERCE_DASSERT(call == &deletion->call);
     struct tierce__remote *remote = deletion->remote;
     int status = tierce__remote_status(call);
@@ -52,7 +52,7 @@ static void delete_now(struct tierce__remote_event *event)
 {
     struct tierce__remote_waiter *waiter =
         TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
-    struct deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct deletion, waiter);
+    struct remote_deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct remote_deletion, waiter);
     struct tierce__remote *remote = deletion->remote;
     TIERCE_DASSERT(waiter->left == 0);
     if (tierce__remote_keeps(remote)) {
@@ -73,7 +73,7 @@ void tierce__remote_delete(struct tierce__remote *remote, struct tierce__store_r
         tierce__remote_answer(remote, req, 0);
         return;
     }
-    struct deletion *deletion = tierce__calloc(1, sizeof(*deletion));
+    struct remote_deletion *deletion = tierce__calloc(1, sizeof(*deletion));
     if (deletion == NULL || !tierce__remote_name(remote, &deletion->name, &req->keys[0])) {
         int error = deletion == NULL ? -ENOMEM : TIERCE_E_MISS;
         tierce__free(deletion);

@@ -140,7 +140,7 @@ static void count(void *arg, struct tierce__call *call)
 
 static void *write_events(void *arg)
 {
-    struct tierce__stream *stream = arg;
+    struct tierce__http_stream *stream = arg;
     char text[64];
     for (int i = 0;; i++) {
         int n = snprintf(text, sizeof(text), "data: %d\n\n", i);
@@ -157,7 +157,7 @@ static void events(void *arg, struct tierce__call *call)
 {
     (void)arg;
     pthread_t thread;
-    struct tierce__stream *stream = tierce__call_stream(call, "text/event-stream");
+    struct tierce__http_stream *stream = tierce__call_stream(call, "text/event-stream");
     if (stream == NULL || pthread_create(&thread, NULL, write_events, stream) != 0)
         abort();
     pthread_detach(thread);
@@ -167,7 +167,7 @@ static void events(void *arg, struct tierce__call *call)
 static void few(void *arg, struct tierce__call *call)
 {
     (void)arg;
-    struct tierce__stream *stream = tierce__call_stream(call, "text/event-stream");
+    struct tierce__http_stream *stream = tierce__call_stream(call, "text/event-stream");
     for (int i = 0; i < 3; i++)
         if (!tierce__stream_write(stream, "data: x\n\n", 9))
             break;

@@ -242,10 +242,10 @@ START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
 }
 END_TEST
 
-static struct tierce__session *find_session(struct tierce__live *live, const char *id)
+static struct tierce__write_session *find_session(struct tierce__live *live, const char *id)
 {
     tierce__lock_take(&live->lock);
-    struct tierce__session *session = tierce__live_session(live, id);
+    struct tierce__write_session *session = tierce__live_session(live, id);
     tierce__lock_drop(&live->lock);
     return session;
 }
@@ -256,7 +256,7 @@ static void damage_note(struct harness *h, const char *id, const struct tierce__
 {
     struct tierce__live *live;
     ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
-    struct tierce__session *session = find_session(live, id);
+    struct tierce__write_session *session = find_session(live, id);
     ck_assert_ptr_nonnull(session);
     struct tierce__session_key *key = &session->keys[1], good = *key;
     key->places = places;

@@ -35,7 +35,7 @@ static const struct {
 };
 enum { SPECS = sizeof(specs) / sizeof(specs[0]) };
 
-static bool is_in_messages(const struct tierce__field *field)
+static bool is_in_messages(const struct tierce__model_field *field)
 {
     return field->message == NULL || field->message[0] != '\0';
 }
@@ -59,7 +59,7 @@ static void check_members(const struct tierce__fields *fields)
     ck_assert_uint_lt(fields->size, sizeof(alignments));
     alignments[fields->size] = sizeof(void *);
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         cover(alignments, fields->size, field->offset, field->bytes);
         if (tierce__field_is_list(field))
             cover(alignments, fields->size, field->count_offset, sizeof(size_t));
@@ -90,7 +90,7 @@ END_TEST
 static bool has_row(const struct tierce__fields *fields, uint32_t types, const char *path)
 {
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         const char *of = field->message != NULL ? field->message : field->path;
         if (strcmp(of, path) == 0 && tierce__field_is_of(field, types))
             return true;
@@ -154,7 +154,7 @@ END_TEST
 /* ---- the way of a value ---------------------------------------------------------------------- */
 
 /* A value within the limits that is not the default. */
-static int64_t unusual(const struct tierce__field *field, size_t i)
+static int64_t unusual(const struct tierce__model_field *field, size_t i)
 {
     int64_t value = (int64_t)i + 2;
     if (field->kind == TIERCE__FIELD_TYPE)
@@ -172,7 +172,7 @@ static void fill(void *object, const struct tierce__fields *fields, bool only_la
 {
     uint32_t types = tierce__model_types(object, fields);
     for (size_t i = 0; i < fields->count; i++) {
-        const struct tierce__field *field = &fields->rows[i];
+        const struct tierce__model_field *field = &fields->rows[i];
         char text[40];
         double number = (double)i + 0.1;
         snprintf(text, sizeof(text), "%s %zu", "text \"\\\xc3\xa9", i);
@@ -213,7 +213,7 @@ static ProtobufCMessage *send_message(const ProtobufCMessageDescriptor *type, co
 
 static void expect_same(const void *a, const void *b, const struct tierce__fields *fields)
 {
-    const struct tierce__field *field = tierce__model_difference(a, b, fields, 0);
+    const struct tierce__model_field *field = tierce__model_difference(a, b, fields, 0);
     ck_assert_msg(field == NULL, "%s.%s is lost", fields->noun, field != NULL ? field->path : "");
 }
 
@@ -290,7 +290,7 @@ START_TEST(test_limits)
         union tierce__entry entry;
         tierce__model_start(&entry, tables[t]);
         for (size_t i = 0; i < tables[t]->count; i++) {
-            const struct tierce__field *field = &tables[t]->rows[i];
+            const struct tierce__model_field *field = &tables[t]->rows[i];
             if (field->low == field->high || tierce__field_is_list(field) ||
                 (field->flags & TIERCE__FIELD_IS_STORED) != 0)
                 continue;
@@ -437,7 +437,7 @@ START_TEST(test_fields_that_requests_lack)
         for (size_t i = 0; i < fields->count; i++) {
             union tierce__entry entry;
             struct tierce__arena arena = {0};
-            const struct tierce__field *field = &fields->rows[i];
+            const struct tierce__model_field *field = &fields->rows[i];
             char missing[256] = "";
             if ((field->flags & TIERCE__FIELD_IS_NEEDED) == 0)
                 continue;

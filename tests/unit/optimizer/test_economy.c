@@ -89,7 +89,7 @@ END_TEST
 
 START_TEST(wear_shortens_life)
 {
-    struct tierce__storage s = plain.storage;
+    struct tierce__storage_profile s = plain.storage;
     s.writes.value = 100;
     /* 1 GB that may be written 100 times, at 10 GB an hour: 10 hours. */
     is_near(tierce__storage_cost(&s, 1e9, 10e9), 1 / 10.0);

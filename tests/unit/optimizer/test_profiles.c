@@ -12,7 +12,7 @@ static char why[TIERCE__PROFILE_WHY_BYTES];
 
 START_TEST(a_name_is_found_in_any_case)
 {
-    struct tierce__model model;
+    struct tierce__model_profile model;
     ck_assert_int_eq(tierce__model_read(&model, &profiles, "Llama-3.1-8B", why), 0);
     ck_assert_str_eq(model.name, "llama-3.1-8b");
     ck_assert_double_eq(model.bytes.value, 2 * 32 * 8 * 128 * 2); /* K and V, 32 layers, 8 heads */
@@ -23,9 +23,9 @@ END_TEST
 
 START_TEST(every_profile_is_whole)
 {
-    struct tierce__model model;
+    struct tierce__model_profile model;
     struct tierce__gpu gpu;
-    struct tierce__storage storage;
+    struct tierce__storage_profile storage;
     for (size_t i = 0; i < profiles.counts[TIERCE__PROFILE_MODEL]; i++)
         ck_assert_int_eq(tierce__model_read(&model, &profiles, profiles.models[i].name, why), 0);
     for (size_t i = 0; i < profiles.counts[TIERCE__PROFILE_GPU]; i++)
@@ -53,7 +53,7 @@ END_TEST
 
 START_TEST(a_profile_may_be_all_given)
 {
-    struct tierce__model model;
+    struct tierce__model_profile model;
     ck_assert_int_eq(tierce__model_read(&model, &profiles, "bytes=128KiB,params=8e9", why), 0);
     ck_assert_double_eq(model.bytes.value, 131072);
     ck_assert_int_eq(model.bytes.mark, TIERCE__MARK_GIVEN);
@@ -89,7 +89,7 @@ END_TEST
 
 START_TEST(a_book_learns)
 {
-    struct tierce__storage storage;
+    struct tierce__storage_profile storage;
     enum tierce__profile_kind kind = TIERCE__PROFILE_STORAGE;
     ck_assert_int_eq(tierce__profiles_set(&profiles, kind, "DRAM", "bandwidth", "40GB",
                                           TIERCE__MARK_MEASURED, why),

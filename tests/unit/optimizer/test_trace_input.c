@@ -40,7 +40,7 @@ START_TEST(lines)
     static const char text[] = "a\n\nbc\r\n\rd\n\r\nlast";
     static const char *const wanted[] = {"a", "", "bc", "\rd", "", "last"};
     struct tierce__input *input = open_bytes(text, sizeof(text) - 1);
-    struct tierce__line line;
+    struct tierce__trace_line line;
     for (unsigned i = 0; i < 6; i++) {
         ck_assert_int_eq(tierce__input_line(input, &line), 1);
         ck_assert_uint_eq(line.number, i + 1);
@@ -67,7 +67,7 @@ START_TEST(a_line_that_is_too_long_is_passed_over)
         text[LIMIT + extra + 1] = 'y';
         text[LIMIT + extra + 2] = '\n';
         struct tierce__input *input = open_bytes(text, sizeof(text));
-        struct tierce__line line;
+        struct tierce__trace_line line;
         ck_assert_int_eq(tierce__input_line(input, &line), 1);
         ck_assert_int_eq(line.too_long, extra > 0);
         ck_assert(extra > 0 || line.length == LIMIT);
@@ -98,7 +98,7 @@ static size_t make_text(char *text, size_t size, struct test_random *random)
 static void check_lines(const void *data, size_t size, const char *text, size_t length)
 {
     struct tierce__input *input = open_bytes(data, size);
-    struct tierce__line line;
+    struct tierce__trace_line line;
     const char *at = text;
     while (tierce__input_line(input, &line) == 1) {
         ck_assert_uint_le(line.length + 1, (size_t)(text + length - at));
@@ -140,7 +140,7 @@ END_TEST
 static int read_all(const void *data, size_t size)
 {
     struct tierce__input *input;
-    struct tierce__line line;
+    struct tierce__trace_line line;
     char why[TIERCE__INPUT_WHY_BYTES];
     int rc = tierce__input_open_memory(&input, data, size, LIMIT, why);
     if (rc < 0)
@@ -181,7 +181,7 @@ START_TEST(pipes_may_give_bytes_one_by_one)
     size_t n = gzip(packed, sizeof(packed), "one\ntwo\n", 8);
     int ends[2], saved = dup(STDIN_FILENO);
     struct tierce__input *input;
-    struct tierce__line line;
+    struct tierce__trace_line line;
     ck_assert_int_eq(pipe(ends), 0);
     if (fork() == 0) {
         for (size_t i = 0; i < n; i++)

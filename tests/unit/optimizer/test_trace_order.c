@@ -12,13 +12,13 @@ static struct tierce__trace_request request_of(int64_t time_us, uint64_t line)
     return (struct tierce__trace_request){.time_us = time_us, .line = line};
 }
 
-static void push(struct tierce__order *order, int64_t time_us, uint64_t line)
+static void push(struct tierce__trace_order *order, int64_t time_us, uint64_t line)
 {
     struct tierce__trace_request request = request_of(time_us, line);
     ck_assert_int_eq(tierce__order_push(order, &request, NULL), 0);
 }
 
-static uint64_t pop(struct tierce__order *order)
+static uint64_t pop(struct tierce__trace_order *order)
 {
     struct tierce__trace_request request;
     return tierce__order_pop(order, &request) ? request.line : 0;
@@ -26,7 +26,7 @@ static uint64_t pop(struct tierce__order *order)
 
 START_TEST(equal_times_stay_in_their_order)
 {
-    struct tierce__order *order;
+    struct tierce__trace_order *order;
     ck_assert_int_eq(tierce__order_create(&order, 8), 0);
     const int64_t times[] = {5, 5, 3, 3, 5, 3, 9};
     const uint64_t wanted[] = {3, 4, 6, 1, 2, 5, 7};
@@ -47,7 +47,7 @@ END_TEST
 
 START_TEST(what_comes_too_late_is_refused)
 {
-    struct tierce__order *order;
+    struct tierce__trace_order *order;
     struct tierce__trace_request late = request_of(4, 3);
     ck_assert_int_eq(tierce__order_create(&order, 1), 0);
     push(order, 5, 1);
@@ -62,7 +62,7 @@ END_TEST
 
 START_TEST(a_time_may_change_while_it_waits)
 {
-    struct tierce__order *order;
+    struct tierce__trace_order *order;
     struct tierce__order_ticket first, second;
     struct tierce__trace_request a = request_of(10, 1), b = request_of(20, 2);
     ck_assert_int_eq(tierce__order_create(&order, 8), 0);
@@ -91,7 +91,7 @@ START_TEST(a_content_may_change_while_it_waits)
 {
     enum { LONG = 100000, ROUNDS = 50 };
     static uint64_t blocks[LONG];
-    struct tierce__order *order;
+    struct tierce__trace_order *order;
     struct tierce__trace_request request, other = {.time_us = 99, .line = 99, .blocks = blocks};
     ck_assert_int_eq(tierce__order_create(&order, 8), 0);
     push(order, 10, 1);
@@ -122,7 +122,7 @@ END_TEST
 
 START_TEST(arrays_are_copied)
 {
-    struct tierce__order *order;
+    struct tierce__trace_order *order;
     struct tierce__trace_request out;
     static uint64_t blocks[100000], bytes[100000];
     static uint8_t internal[100000];
@@ -176,7 +176,7 @@ START_TEST(it_does_what_a_list_does)
         uint32_t spread = 1 + test_random_below(&random, 200), step = test_random_below(&random, 3);
         uint64_t sequence = 0, line = 0;
         int64_t now = 0, last = INT64_MIN;
-        struct tierce__order *order;
+        struct tierce__trace_order *order;
         ck_assert_int_eq(tierce__order_create(&order, window), 0);
         for (unsigned i = 0; i < 500; i++) {
             uint32_t what = test_random_below(&random, 10);
@@ -227,7 +227,7 @@ END_TEST
 /* Requests that wait long while others pass take no memory from those. */
 START_TEST(memory_is_used_again)
 {
-    struct tierce__order *order;
+    struct tierce__trace_order *order;
     uint64_t blocks[1000] = {0};
     ck_assert_int_eq(tierce__order_create(&order, 100), 0);
     for (int64_t i = 0; i < 200; i++) {

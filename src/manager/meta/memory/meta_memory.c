@@ -199,7 +199,7 @@ static int memory_space_drop(struct tierce__meta_space *base)
 struct group {
     uint64_t mixed[GROUP_KEYS];
     uint16_t order[GROUP_KEYS]; /* indexes, grouped by shard */
-    struct run {
+    struct memory_run {
         uint16_t shard, end; /* in `order` */
     } runs[SHARDS];          /* of the shards that have keys in this call */
     unsigned run_count;
@@ -214,7 +214,7 @@ static void group_keys(struct group *group, const int64_t *keys, size_t count)
         group->mixed[0] = tierce__meta_mix(keys[0]);
         group->order[0] = 0;
         group->runs[group->run_count++] =
-            (struct run){(uint16_t)(group->mixed[0] >> (64 - SHARD_BITS)), 1};
+            (struct memory_run){(uint16_t)(group->mixed[0] >> (64 - SHARD_BITS)), 1};
         return;
     }
     for (size_t i = 0; i < count; i++) {
@@ -226,7 +226,7 @@ static void group_keys(struct group *group, const int64_t *keys, size_t count)
         ends[s] = at;
         at = (uint16_t)(at + keys_of_shard);
         if (keys_of_shard > 0)
-            group->runs[group->run_count++] = (struct run){(uint16_t)s, at};
+            group->runs[group->run_count++] = (struct memory_run){(uint16_t)s, at};
     }
     for (size_t i = 0; i < count; i++)
         group->order[ends[group->mixed[i] >> (64 - SHARD_BITS)]++] = (uint16_t)i;

@@ -468,13 +468,13 @@ static int redis_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
 }
 
 /* Random seeks, made many at a time. */
-struct draws {
+struct redis_index_draws {
     struct tierce__redis_space *space;
     int64_t keys[DRAWS];
     size_t count, at;
 };
 
-static int draw_many(struct draws *draws, uint64_t random)
+static int draw_many(struct redis_index_draws *draws, uint64_t random)
 {
     TIERCE_DASSERT(draws->at == draws->count);
     struct tierce__resp_pipeline batch;
@@ -493,7 +493,7 @@ static int draw_many(struct draws *draws, uint64_t random)
 
 static int draw(void *arg, uint64_t random, int64_t *key)
 {
-    struct draws *draws = (struct draws *)arg;
+    struct redis_index_draws *draws = (struct redis_index_draws *)arg;
     if (draws->at == draws->count) {
         int rc = draw_many(draws, random);
         if (rc < 0)
@@ -509,7 +509,7 @@ static int draw(void *arg, uint64_t random, int64_t *key)
 static int redis_sample(struct tierce__meta_space *base, uint64_t *random, size_t count,
                         int64_t *keys, size_t *found)
 {
-    struct draws draws = {.space = space_of(base)};
+    struct redis_index_draws draws = {.space = space_of(base)};
     struct tierce__resp_pipeline batch;
     uint64_t there = 0;
     tierce__resp_pipeline_begin(&batch, draws.space->redis->pool);

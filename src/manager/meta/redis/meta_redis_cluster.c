@@ -81,7 +81,7 @@ static int redo_records(struct tierce__redis_space *space, const struct tierce__
 /* ---- the journal ---------------------------------------------------------------------------- */
 
 /* Home's answer at the beginning of an era. */
-struct settling {
+struct cluster_settling {
     struct tierce__arena *arena;
     char era[TIERCE__REDIS_TOKEN_BYTES + 1];
     uint64_t last;                      /* number of the last batch; 0 */
@@ -89,7 +89,7 @@ struct settling {
     size_t count;
 };
 
-static int take_settling(struct settling *settling, const struct tierce__resp_value *value)
+static int take_settling(struct cluster_settling *settling, const struct tierce__resp_value *value)
 {
     const struct tierce__resp_value *items = value->items;
     if (value->type != TIERCE__RESP_ARRAY || value->count != 3 ||
@@ -113,7 +113,7 @@ static int take_settling(struct settling *settling, const struct tierce__resp_va
     return settling->entries != NULL ? 0 : -ENOMEM;
 }
 
-static int begin_era(struct tierce__redis_space *space, struct settling *settling)
+static int begin_era(struct tierce__redis_space *space, struct cluster_settling *settling)
 {
     struct tierce__redis_ledger *ledger = &space->ledger;
     const char *const keys[] = {space->keys->metadata, space->keys->journal};
@@ -134,7 +134,7 @@ static int begin_era(struct tierce__redis_space *space, struct settling *settlin
 }
 
 /* Writes the records of all entries. */
-static int redo_journal(struct tierce__redis_space *space, struct settling *settling)
+static int redo_journal(struct tierce__redis_space *space, struct cluster_settling *settling)
 {
     tierce__lock_assert_held(&space->ledger.lock);
     int rc = 0;
@@ -158,7 +158,7 @@ static int redo_journal(struct tierce__redis_space *space, struct settling *sett
     return rc;
 }
 
-static int empty_journal(struct tierce__redis_space *space, const struct settling *settling)
+static int empty_journal(struct tierce__redis_space *space, const struct cluster_settling *settling)
 {
     tierce__lock_assert_held(&space->ledger.lock);
     struct tierce__resp_pipeline batch;
@@ -173,7 +173,8 @@ static int empty_journal(struct tierce__redis_space *space, const struct settlin
 }
 
 /* Batches that home has lost include their keys and counters; their records still exist. */
-static void look_for_loss(struct tierce__redis_space *space, const struct settling *settling)
+static void look_for_loss(struct tierce__redis_space *space,
+                          const struct cluster_settling *settling)
 {
     tierce__lock_assert_held(&space->ledger.lock);
     struct tierce__redis_ledger *ledger = &space->ledger;
@@ -191,7 +192,7 @@ static int work_off(struct tierce__redis_space *space)
     tierce__lock_assert_held(&space->ledger.lock);
     struct tierce__redis_ledger *ledger = &space->ledger;
     struct tierce__arena arena = {0};
-    struct settling settling = {.arena = &arena};
+    struct cluster_settling settling = {.arena = &arena};
     uint32_t fences = atomic_load_explicit(&space->redis->fences, memory_order_acquire);
     int rc = tierce__redis_raise_fence(space->redis);
     if (rc == 0)

@@ -41,14 +41,14 @@ static char *make_pattern(const char *prefix)
 }
 
 /* A result of SCAN: the next cursor, and keys of records. */
-struct page {
+struct import_page {
     const char *prefix;
     char cursor[24];
     int64_t *keys;
     size_t count;
 };
 
-static int take_page(struct page *page, const struct tierce__resp_value *value)
+static int take_page(struct import_page *page, const struct tierce__resp_value *value)
 {
     if (value->type != TIERCE__RESP_ARRAY || value->count != 2 ||
         value->items[0].type != TIERCE__RESP_STRING ||
@@ -118,7 +118,7 @@ static int import_page(struct import *import, const int64_t *keys, size_t count)
 }
 
 /* Reads one page of the i-th server. -ENOENT: there are fewer servers. */
-static int scan_page(struct import *import, size_t i, struct page *page)
+static int scan_page(struct import *import, size_t i, struct import_page *page)
 {
     struct tierce__resp_pipeline batch;
     tierce__resp_pipeline_begin(&batch, import->space->redis->pool);
@@ -133,7 +133,7 @@ static int scan_page(struct import *import, size_t i, struct page *page)
 
 static int import_pages(struct import *import, size_t i)
 {
-    struct page page = {.prefix = import->space->keys->data, .cursor = "0"};
+    struct import_page page = {.prefix = import->space->keys->data, .cursor = "0"};
     int rc;
     do {
         page.count = 0;

@@ -36,7 +36,7 @@ struct rocks_space {
     uint32_t number;
 };
 
-struct key {
+struct rocksdb_key {
     char bytes[TIERCE__ROCKS_KEY_MAX];
     size_t length;
 };
@@ -66,7 +66,7 @@ static int told(char *error, const char *doing)
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-static void append_be64(struct key *key, uint64_t value)
+static void append_be64(struct rocksdb_key *key, uint64_t value)
 {
     TIERCE_DASSERT(key->length + sizeof(value) <= sizeof(key->bytes));
     value = __builtin_bswap64(value);
@@ -74,34 +74,34 @@ static void append_be64(struct key *key, uint64_t value)
     key->length += sizeof(value);
 }
 
-static struct key key_of(uint32_t space, char letter)
+static struct rocksdb_key key_of(uint32_t space, char letter)
 {
-    struct key key = {.length = TIERCE__ROCKS_SPACE_BYTES + 1};
+    struct rocksdb_key key = {.length = TIERCE__ROCKS_SPACE_BYTES + 1};
     tierce__store_le32(key.bytes, __builtin_bswap32(space));
     key.bytes[TIERCE__ROCKS_SPACE_BYTES] = letter;
     return key;
 }
 
-static struct key record_key(uint32_t space, uint64_t mixed)
+static struct rocksdb_key record_key(uint32_t space, uint64_t mixed)
 {
-    struct key key = key_of(space, TIERCE__ROCKS_RECORD);
+    struct rocksdb_key key = key_of(space, TIERCE__ROCKS_RECORD);
     append_be64(&key, mixed);
     return key;
 }
 
-static struct key note_key(uint32_t space, uint8_t kind, uint64_t number)
+static struct rocksdb_key note_key(uint32_t space, uint8_t kind, uint64_t number)
 {
     TIERCE_DASSERT(kind < TIERCE__NOTE_KINDS);
-    struct key key = key_of(space, TIERCE__ROCKS_NOTE);
+    struct rocksdb_key key = key_of(space, TIERCE__ROCKS_NOTE);
     key.bytes[key.length++] = (char)kind;
     append_be64(&key, number);
     return key;
 }
 
-static struct key counter_key(uint32_t space, unsigned counter)
+static struct rocksdb_key counter_key(uint32_t space, unsigned counter)
 {
     TIERCE_DASSERT(counter < TIERCE__META_COUNTERS);
-    struct key key = key_of(space, TIERCE__ROCKS_COUNTER);
+    struct rocksdb_key key = key_of(space, TIERCE__ROCKS_COUNTER);
     key.bytes[key.length++] = (char)counter;
     return key;
 }
@@ -246,12 +246,12 @@ static unsigned stripe_of(uint64_t mixed)
     return (unsigned)(mixed % TIERCE__ROCKS_STRIPES);
 }
 
-struct held {
+struct rocksdb_held {
     struct tierce__lock *locks[TIERCE__ROCKS_STRIPES];
     size_t count;
 };
 
-static void take_stripes(struct tierce__rocks *rocks, struct held *held, uint64_t mask)
+static void take_stripes(struct tierce__rocks *rocks, struct rocksdb_held *held, uint64_t mask)
 {
     held->count = 0;
     for (unsigned i = 0; i < TIERCE__ROCKS_STRIPES; i++)
@@ -274,7 +274,7 @@ static uint64_t stripes_of(const struct tierce__meta_batch *batch)
 /* Writes and destroys the batch. */
 static int write_striped(struct tierce__rocks *rocks, rocksdb_writebatch_t *batch, uint64_t mask)
 {
-    struct held held;
+    struct rocksdb_held held;
     char *error = NULL;
     int rc = tierce__rocks_admit_write(rocks);
     if (rc == 0)
@@ -296,7 +296,7 @@ static int rocks_space_drop(struct tierce__meta_space *base)
 {
     struct rocks_space *space = space_of(base);
     /* The end of a range: the next number, or beyond every key if this is the last. */
-    struct key first = key_of(space->number, 0), last = key_of(space->number + 1, 0);
+    struct rocksdb_key first = key_of(space->number, 0), last = key_of(space->number + 1, 0);
     if (space->number == UINT32_MAX)
         last = key_of(UINT32_MAX, (char)0xff);
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
@@ -307,19 +307,19 @@ static int rocks_space_drop(struct tierce__meta_space *base)
 /* ---- reads ---------------------------------------------------------------------------------- */
 
 /* Arrays for a batched read of `count` keys, in one allocation. */
-struct reading {
+struct rocksdb_reading {
     const char **keys;
     size_t *lengths;
     rocksdb_pinnableslice_t **values;
     char **errors;
-    struct key *bytes;
+    struct rocksdb_key *bytes;
     size_t count;
 };
 
-static int begin_reading(struct reading *reading, size_t count)
+static int begin_reading(struct rocksdb_reading *reading, size_t count)
 {
     size_t each = sizeof(char *) + sizeof(size_t) + sizeof(rocksdb_pinnableslice_t *) +
-                  sizeof(char *) + sizeof(struct key);
+                  sizeof(char *) + sizeof(struct rocksdb_key);
     char *memory = tierce__calloc(count, each);
     if (memory == NULL)
         return -ENOMEM;
@@ -328,11 +328,11 @@ static int begin_reading(struct reading *reading, size_t count)
     reading->lengths = (size_t *)(void *)(memory + count * sizeof(char *));
     reading->values = (rocksdb_pinnableslice_t **)(void *)(reading->lengths + count);
     reading->errors = (char **)(reading->values + count);
-    reading->bytes = (struct key *)(void *)(reading->errors + count);
+    reading->bytes = (struct rocksdb_key *)(void *)(reading->errors + count);
     return 0;
 }
 
-static void set_key(struct reading *reading, size_t i, struct key key)
+static void set_key(struct rocksdb_reading *reading, size_t i, struct rocksdb_key key)
 {
     TIERCE_DASSERT(i < reading->count && key.length <= sizeof(key.bytes));
     reading->bytes[i] = key;
@@ -341,7 +341,7 @@ static void set_key(struct reading *reading, size_t i, struct key key)
 }
 
 /* The first error, or NULL; rocksdb_free. */
-static char *read_all(struct reading *reading, struct tierce__rocks *rocks)
+static char *read_all(struct rocksdb_reading *reading, struct tierce__rocks *rocks)
 {
     rocksdb_batched_multi_get_cf(rocks->db, rocks->reads, rocks->family, reading->count,
                                  reading->keys, reading->lengths, reading->values, reading->errors,
@@ -357,14 +357,14 @@ static char *read_all(struct reading *reading, struct tierce__rocks *rocks)
 }
 
 /* The results of a read; valid while the database is open. */
-static void end_values(struct reading *reading)
+static void end_values(struct rocksdb_reading *reading)
 {
     for (size_t i = 0; i < reading->count; i++)
         if (reading->values[i] != NULL)
             rocksdb_pinnableslice_destroy(reading->values[i]);
 }
 
-static void end_reading(struct reading *reading)
+static void end_reading(struct rocksdb_reading *reading)
 {
     tierce__free((void *)reading->keys);
 }
@@ -392,7 +392,7 @@ static int rocks_get(struct tierce__meta_space *base, const int64_t *keys, size_
                      struct tierce__arena *arena, struct tierce__record *records, bool *found)
 {
     struct rocks_space *space = space_of(base);
-    struct reading reading;
+    struct rocksdb_reading reading;
     if (count == 0)
         return 0;
     int rc = begin_reading(&reading, count);
@@ -416,7 +416,7 @@ static int rocks_note(struct tierce__meta_space *base, uint8_t kind, uint64_t nu
                       struct tierce__arena *arena, const void **value, size_t *bytes)
 {
     struct rocks_space *space = space_of(base);
-    struct key key = note_key(space->number, kind, number);
+    struct rocksdb_key key = note_key(space->number, kind, number);
     char *error = NULL;
     int rc = tierce__rocks_enter(space->rocks);
     if (rc < 0)
@@ -442,7 +442,7 @@ static int rocks_note(struct tierce__meta_space *base, uint8_t kind, uint64_t nu
 static int rocks_counters(struct tierce__meta_space *base, int64_t out[TIERCE__META_COUNTERS])
 {
     struct rocks_space *space = space_of(base);
-    struct reading reading;
+    struct rocksdb_reading reading;
     int rc = begin_reading(&reading, TIERCE__META_COUNTERS);
     if (rc < 0)
         return rc;
@@ -480,7 +480,7 @@ static int add_puts(rocksdb_writebatch_t *out, uint32_t space,
         return -ENOMEM;
     for (size_t i = 0; i < batch->put_count; i++) {
         const struct tierce__meta_put *put = &batch->puts[i];
-        struct key key = record_key(space, tierce__meta_mix(put->key));
+        struct rocksdb_key key = record_key(space, tierce__meta_mix(put->key));
         tierce__record_write(&put->record, value);
         rocksdb_writebatch_put(out, key.bytes, key.length, value,
                                tierce__record_size(&put->record));
@@ -493,12 +493,12 @@ static void add_others(rocksdb_writebatch_t *out, uint32_t space,
                        const struct tierce__meta_batch *batch)
 {
     for (size_t i = 0; i < batch->delete_count; i++) {
-        struct key key = record_key(space, tierce__meta_mix(batch->deletes[i]));
+        struct rocksdb_key key = record_key(space, tierce__meta_mix(batch->deletes[i]));
         rocksdb_writebatch_delete(out, key.bytes, key.length);
     }
     for (size_t i = 0; i < batch->note_count; i++) {
         const struct tierce__meta_note *note = &batch->notes[i];
-        struct key key = note_key(space, note->kind, note->number);
+        struct rocksdb_key key = note_key(space, note->kind, note->number);
         if (note->value == NULL)
             rocksdb_writebatch_delete(out, key.bytes, key.length);
         else
@@ -507,7 +507,7 @@ static void add_others(rocksdb_writebatch_t *out, uint32_t space,
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++) {
         if (batch->added[i] == 0)
             continue;
-        struct key key = counter_key(space, i);
+        struct rocksdb_key key = counter_key(space, i);
         char value[sizeof(uint64_t)];
         tierce__store_le64(value, (uint64_t)batch->added[i]);
         rocksdb_writebatch_merge(out, key.bytes, key.length, value, sizeof(value));
@@ -539,7 +539,7 @@ static void rocks_touch(struct tierce__meta_space *base, const int64_t *keys, si
 }
 
 /* Applies the touch to a copy of the record, and adds it to the batch. */
-static int raise_records(rocksdb_writebatch_t *batch, const struct reading *reading,
+static int raise_records(rocksdb_writebatch_t *batch, const struct rocksdb_reading *reading,
                          const struct tierce__touch *const *touches)
 {
     for (size_t i = 0; i < reading->count; i++) {
@@ -563,7 +563,7 @@ static int flush_stripe(struct tierce__rocks *rocks, unsigned stripe,
                         const struct tierce__touch *const *touches, size_t count)
 {
     TIERCE_DASSERT(stripe < TIERCE__ROCKS_STRIPES && count > 0);
-    struct reading reading;
+    struct rocksdb_reading reading;
     int rc = tierce__rocks_admit_write(rocks);
     if (rc < 0)
         return rc;
@@ -621,14 +621,15 @@ void tierce__rocks_flush_touches(void *arg, const struct tierce__touch *touches,
 /* ---- scans, samples, notes ------------------------------------------------------------------ */
 
 /* An iterator over the keys of a space from `first` on that share its letter and kind. */
-struct range {
+struct rocksdb_range {
     struct tierce__rocks *rocks;
-    struct key end;
+    struct rocksdb_key end;
     rocksdb_readoptions_t *reads;
     rocksdb_iterator_t *iterator;
 };
 
-static int begin_range(struct range *range, struct tierce__rocks *rocks, struct key end)
+static int begin_range(struct rocksdb_range *range, struct tierce__rocks *rocks,
+                       struct rocksdb_key end)
 {
     int rc = tierce__rocks_enter(rocks);
     if (rc < 0)
@@ -641,7 +642,7 @@ static int begin_range(struct range *range, struct tierce__rocks *rocks, struct 
     return 0;
 }
 
-static int end_range(struct range *range)
+static int end_range(struct rocksdb_range *range)
 {
     char *error = NULL;
     rocksdb_iter_get_error(range->iterator, &error);
@@ -655,8 +656,8 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
                       int64_t *keys, size_t *count)
 {
     struct rocks_space *space = space_of(base);
-    struct key first = record_key(space->number, *cursor);
-    struct range range;
+    struct rocksdb_key first = record_key(space->number, *cursor);
+    struct rocksdb_range range;
     int rc = begin_range(&range, space->rocks, key_of(space->number, TIERCE__ROCKS_RECORD + 1));
     if (rc < 0)
         return rc;
@@ -677,16 +678,16 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
     return 0;
 }
 
-struct draws {
-    struct range range;
+struct rocksdb_draws {
+    struct rocksdb_range range;
     uint32_t space;
 };
 
 static int draw(void *arg, uint64_t random, int64_t *key)
 {
-    struct draws *draws = (struct draws *)arg;
+    struct rocksdb_draws *draws = (struct rocksdb_draws *)arg;
     rocksdb_iterator_t *iterator = draws->range.iterator;
-    struct key at = record_key(draws->space, random);
+    struct rocksdb_key at = record_key(draws->space, random);
     rocksdb_iter_seek(iterator, at.bytes, at.length);
     if (!rocksdb_iter_valid(iterator)) {
         at = record_key(draws->space, 0);
@@ -707,7 +708,7 @@ static int rocks_sample(struct tierce__meta_space *base, uint64_t *random, size_
     if (rc < 0)
         return rc;
     int64_t there = counters[TIERCE__META_KEYS];
-    struct draws draws = {.space = space->number};
+    struct rocksdb_draws draws = {.space = space->number};
     rc = begin_range(&draws.range, space->rocks, key_of(space->number, TIERCE__ROCKS_RECORD + 1));
     if (rc < 0)
         return rc;
@@ -729,10 +730,10 @@ static int rocks_notes(struct tierce__meta_space *base, uint8_t kind,
     struct rocks_space *space = space_of(base);
     if (kind >= TIERCE__NOTE_KINDS)
         return TIERCE_E_ARGUMENT;
-    struct key first = note_key(space->number, kind, 0);
-    struct key end = key_of(space->number, TIERCE__ROCKS_NOTE);
+    struct rocksdb_key first = note_key(space->number, kind, 0);
+    struct rocksdb_key end = key_of(space->number, TIERCE__ROCKS_NOTE);
     end.bytes[end.length++] = (char)(kind + 1);
-    struct range range;
+    struct rocksdb_range range;
     int rc = begin_range(&range, space->rocks, end);
     if (rc < 0)
         return rc;

@@ -200,14 +200,14 @@ size_t tierce__grpc_client_poll(struct tierce__grpc_client *client, uint32_t tim
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
-struct waiting {
+struct grpc_waiting {
     struct tierce__grpc_answer *answer;
     bool is_done;
 };
 
 static void take_answer(void *arg, struct tierce__grpc_answer *answer)
 {
-    struct waiting *waiting = arg;
+    struct grpc_waiting *waiting = arg;
     *waiting->answer = *answer;
     answer->body = NULL;
     waiting->is_done = true;
@@ -217,7 +217,7 @@ int tierce__grpc_client_unary(struct tierce__grpc_client *client,
                               const struct tierce__grpc_request *request,
                               struct tierce__grpc_answer *answer)
 {
-    struct waiting waiting = {.answer = answer};
+    struct grpc_waiting waiting = {.answer = answer};
     int rc = tierce__grpc_client_start(client, request, take_answer, &waiting);
     while (rc == 0 && !waiting.is_done)
         (void)tierce__grpc_client_poll(client, UINT32_MAX);

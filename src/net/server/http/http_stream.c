@@ -14,7 +14,7 @@
 
 #define STREAM_MAGIC 0x6d727473u
 
-struct tierce__stream {
+struct tierce__http_stream {
     uint32_t magic;
     struct tierce__lock lock;
     struct MHD_Connection *connection;
@@ -27,7 +27,7 @@ struct tierce__stream {
     size_t begin, end, capacity, bytes_max;
 };
 
-static void drop(struct tierce__stream *stream)
+static void drop(struct tierce__http_stream *stream)
 {
     tierce__lock_take(&stream->lock);
     TIERCE_ASSERT(stream->holders > 0);
@@ -45,7 +45,7 @@ static void drop(struct tierce__stream *stream)
 static ssize_t pull(void *arg, uint64_t position, char *out, size_t capacity)
 {
     (void)position;
-    struct tierce__stream *stream = arg;
+    struct tierce__http_stream *stream = arg;
     ssize_t result = 0;
     tierce__lock_take(&stream->lock);
     TIERCE_ASSERT(stream->begin <= stream->end && stream->end <= stream->capacity);
@@ -68,7 +68,7 @@ static ssize_t pull(void *arg, uint64_t position, char *out, size_t capacity)
 
 static void response_is_gone(void *arg)
 {
-    struct tierce__stream *stream = arg;
+    struct tierce__http_stream *stream = arg;
     tierce__lock_take(&stream->http->lock);
     tierce__list_remove(&stream->node);
     tierce__lock_drop(&stream->http->lock);
@@ -78,9 +78,9 @@ static void response_is_gone(void *arg)
     drop(stream);
 }
 
-static struct tierce__stream *make_stream(struct tierce__http_call *call)
+static struct tierce__http_stream *make_stream(struct tierce__http_call *call)
 {
-    struct tierce__stream *stream = tierce__calloc(1, sizeof(*stream));
+    struct tierce__http_stream *stream = tierce__calloc(1, sizeof(*stream));
     if (stream == NULL)
         return NULL;
     stream->magic = STREAM_MAGIC;
@@ -98,12 +98,12 @@ static struct tierce__stream *make_stream(struct tierce__http_call *call)
     return stream;
 }
 
-struct tierce__stream *tierce__call_stream(struct tierce__call *base, const char *type)
+struct tierce__http_stream *tierce__call_stream(struct tierce__call *base, const char *type)
 {
     if (tierce__call_info(base)->protocol != TIERCE__SERVE_HTTP)
         return NULL;
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
-    struct tierce__stream *stream = make_stream(call);
+    struct tierce__http_stream *stream = make_stream(call);
     if (stream == NULL)
         return NULL;
     struct MHD_Response *response = MHD_create_response_from_callback(
@@ -121,7 +121,7 @@ struct tierce__stream *tierce__call_stream(struct tierce__call *base, const char
 }
 
 /* Makes room for `count` bytes after the queued ones. */
-static bool reserve(struct tierce__stream *stream, size_t count)
+static bool reserve(struct tierce__http_stream *stream, size_t count)
 {
     tierce__lock_assert_held(&stream->lock);
     size_t waiting = stream->end - stream->begin;
@@ -145,14 +145,14 @@ static bool reserve(struct tierce__stream *stream, size_t count)
 }
 
 /* While the connection is suspended, only this check detects it. */
-static bool has_left(const struct tierce__stream *stream)
+static bool has_left(const struct tierce__http_stream *stream)
 {
     tierce__lock_assert_held(&stream->lock);
     return stream->is_suspended && tierce__http_has_left(stream->fd);
 }
 
 /* Called under the lock; returns the connection to resume after unlocking, or NULL. */
-static struct MHD_Connection *awaken(struct tierce__stream *stream)
+static struct MHD_Connection *awaken(struct tierce__http_stream *stream)
 {
     tierce__lock_assert_held(&stream->lock);
     bool was_suspended = stream->is_suspended;
@@ -160,7 +160,7 @@ static struct MHD_Connection *awaken(struct tierce__stream *stream)
     return was_suspended ? stream->connection : NULL;
 }
 
-bool tierce__stream_write(struct tierce__stream *stream, const void *bytes, size_t count)
+bool tierce__stream_write(struct tierce__http_stream *stream, const void *bytes, size_t count)
 {
     TIERCE_CHECK_MAGIC(stream, STREAM_MAGIC);
     struct MHD_Connection *resumed = NULL;
@@ -183,7 +183,7 @@ bool tierce__stream_write(struct tierce__stream *stream, const void *bytes, size
     return good;
 }
 
-static void end(struct tierce__stream *stream)
+static void end(struct tierce__http_stream *stream)
 {
     tierce__lock_take(&stream->lock);
     stream->is_ended = true;
@@ -193,7 +193,7 @@ static void end(struct tierce__stream *stream)
         MHD_resume_connection(resumed);
 }
 
-void tierce__stream_end(struct tierce__stream *stream)
+void tierce__stream_end(struct tierce__http_stream *stream)
 {
     if (stream == NULL)
         return;
@@ -207,6 +207,6 @@ void tierce__http_streams_end(struct tierce__http *http)
 {
     tierce__lock_take(&http->lock);
     TIERCE__LIST_FOR_EACH (node, &http->streams)
-        end(TIERCE__CONTAINER_OF(node, struct tierce__stream, node));
+        end(TIERCE__CONTAINER_OF(node, struct tierce__http_stream, node));
     tierce__lock_drop(&http->lock);
 }

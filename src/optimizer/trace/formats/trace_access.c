@@ -17,7 +17,7 @@ struct access {
     int64_t time_us;
     struct tierce__name op, space;
     struct tierce__ids blocks;
-    struct tierce__mask mask;
+    struct tierce__trace_mask mask;
     struct tierce__waiting requests; /* by their number and instance */
 };
 
@@ -27,7 +27,7 @@ struct request_name {
 
 enum { VERSION, TIME, OP, NAMESPACE, SESSION, TOKENS, REQUEST, HELD, BLOCKS, TIERS, FIELDS };
 
-static const struct tierce__field fields[FIELDS] = {
+static const struct tierce__trace_field fields[FIELDS] = {
     [VERSION] = TIERCE__FIELD("tierce_access", COUNT, access, version),
     [TIME] = TIERCE__FIELD("time_us", TIME_US, access, time_us),
     [OP] = TIERCE__FIELD("op", NAME, access, op),
@@ -50,10 +50,10 @@ static bool probe(const char *head, size_t length)
 /* Marks the first `held` of a request's blocks. */
 static int mark_held(struct access *a, struct tierce__trace_request *request, uint64_t held)
 {
-    a->mask = (struct tierce__mask){.is_offset = true,
-                                    .offset = (int64_t)held,
-                                    .flags = a->mask.flags,
-                                    .capacity = a->mask.capacity};
+    a->mask = (struct tierce__trace_mask){.is_offset = true,
+                                          .offset = (int64_t)held,
+                                          .flags = a->mask.flags,
+                                          .capacity = a->mask.capacity};
     return tierce__mask_apply(&a->mask, &request->internal, request->count);
 }
 

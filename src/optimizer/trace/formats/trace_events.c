@@ -30,7 +30,7 @@ struct events {
     struct tierce__ids parents;    /* number of the block before + 1; 0: it is not known */
     struct tierce__ids named;      /* blocks that the event names */
     struct tierce__ids chain;
-    struct tierce__mask mask;
+    struct tierce__trace_mask mask;
     uint64_t emitted;        /* requests of this batch */
     uint64_t emitted_blocks; /* and their blocks */
 };

@@ -32,7 +32,7 @@ struct kvcm_log {
     uint64_t tokens, block_tokens;
     struct tierce__name type, source, query, session;
     struct tierce__ids keys, gone, bytes;
-    struct tierce__mask mask, success;
+    struct tierce__trace_mask mask, success;
     struct tierce__waiting begun; /* writes, by their session */
 };
 
@@ -53,7 +53,7 @@ enum {
     FIELDS
 };
 
-static const struct tierce__field fields[FIELDS] = {
+static const struct tierce__trace_field fields[FIELDS] = {
     [TYPE] = TIERCE__FIELD("type", NAME, kvcm_log, type),
     [TIME] = TIERCE__FIELD("trigger_time_us", TIME_US, kvcm_log, time_us),
     [SOURCE] = TIERCE__FIELD("source", NAME, kvcm_log, source),
@@ -169,7 +169,7 @@ static int read_start(struct tierce__trace *trace, struct kvcm_log *k, bool has_
 }
 
 /* Whether the `index`-th of the keys that a session had to write was written. */
-static bool is_written(const struct tierce__mask *success, uint32_t index)
+static bool is_written(const struct tierce__trace_mask *success, uint32_t index)
 {
     if (success->is_offset)
         return success->offset < 0 || index < (uint64_t)success->offset;
@@ -177,7 +177,7 @@ static bool is_written(const struct tierce__mask *success, uint32_t index)
 }
 
 /* Returns the number of leading keys of a write that are stored at its end. */
-static uint32_t count_stored(const struct tierce__mask *success,
+static uint32_t count_stored(const struct tierce__trace_mask *success,
                              const struct tierce__trace_request *write)
 {
     uint32_t at = 0, own = 0;

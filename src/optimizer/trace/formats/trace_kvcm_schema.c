@@ -18,12 +18,12 @@ struct kvcm_schema {
     uint64_t input_tokens, output_tokens, tokens;
     struct tierce__name instance, query;
     struct tierce__ids keys, total;
-    struct tierce__mask mask;
+    struct tierce__trace_mask mask;
 };
 
 enum { INSTANCE, TIME, TOKENS, KEYS, QUERY, MASK, WINDOW, INPUT, OUTPUT, TOTAL, FIELDS };
 
-static const struct tierce__field fields[FIELDS] = {
+static const struct tierce__trace_field fields[FIELDS] = {
     [INSTANCE] = TIERCE__FIELD("instance_id", NAME, kvcm_schema, instance),
     [TIME] = TIERCE__FIELD("timestamp_us", TIME_US, kvcm_schema, time_us),
     [TOKENS] = TIERCE__FIELD("tokens", LENGTH, kvcm_schema, tokens),

@@ -7,7 +7,7 @@
 #include "optimizer/trace/trace_fields.h"
 #include "optimizer/trace/trace_private.h"
 
-struct mooncake {
+struct mooncake_trace {
     int64_t time_us;
     uint64_t input_tokens, output_tokens, session;
     struct tierce__ids ids;
@@ -15,12 +15,12 @@ struct mooncake {
 
 enum { TIMESTAMP, INPUT, OUTPUT, HASH_IDS, SESSION, FIELDS };
 
-static const struct tierce__field fields[FIELDS] = {
-    [TIMESTAMP] = TIERCE__FIELD("timestamp", TIME_MS, mooncake, time_us),
-    [INPUT] = TIERCE__FIELD("input_length", COUNT, mooncake, input_tokens),
-    [OUTPUT] = TIERCE__FIELD("output_length", COUNT, mooncake, output_tokens),
-    [HASH_IDS] = TIERCE__FIELD("hash_ids", IDS, mooncake, ids),
-    [SESSION] = TIERCE__FIELD("session_id", SESSION, mooncake, session),
+static const struct tierce__trace_field fields[FIELDS] = {
+    [TIMESTAMP] = TIERCE__FIELD("timestamp", TIME_MS, mooncake_trace, time_us),
+    [INPUT] = TIERCE__FIELD("input_length", COUNT, mooncake_trace, input_tokens),
+    [OUTPUT] = TIERCE__FIELD("output_length", COUNT, mooncake_trace, output_tokens),
+    [HASH_IDS] = TIERCE__FIELD("hash_ids", IDS, mooncake_trace, ids),
+    [SESSION] = TIERCE__FIELD("session_id", SESSION, mooncake_trace, session),
 };
 
 #define WANTED (1u << TIMESTAMP | 1u << HASH_IDS)
@@ -32,7 +32,7 @@ static bool probe(const char *head, size_t length)
 
 static int record(struct tierce__trace *trace, void *state, const char *line, size_t length)
 {
-    struct mooncake *m = state;
+    struct mooncake_trace *m = state;
     uint32_t seen;
     int rc = tierce__fields_read(trace, line, length, fields, FIELDS, WANTED, m, &seen);
     if (rc < 0)
@@ -53,12 +53,12 @@ static int record(struct tierce__trace *trace, void *state, const char *line, si
 
 static void fini(void *state)
 {
-    struct mooncake *m = state;
+    struct mooncake_trace *m = state;
     tierce__free(m->ids.at);
 }
 
 const struct tierce__trace_format tierce__trace_format_mooncake = {
-    .state_bytes = sizeof(struct mooncake),
+    .state_bytes = sizeof(struct mooncake_trace),
     .probe = probe,
     .record = record,
     .fini = fini,

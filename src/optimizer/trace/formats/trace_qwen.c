@@ -25,7 +25,7 @@ struct qwen {
 
 enum { CHAT, PARENT, TIMESTAMP, INPUT, OUTPUT, HASH_IDS, FIELDS };
 
-static const struct tierce__field fields[FIELDS] = {
+static const struct tierce__trace_field fields[FIELDS] = {
     [CHAT] = TIERCE__FIELD("chat_id", INTEGER, qwen, chat),
     [PARENT] = TIERCE__FIELD("parent_chat_id", INTEGER, qwen, parent),
     [TIMESTAMP] = TIERCE__FIELD("timestamp", TIME_S, qwen, time_us),

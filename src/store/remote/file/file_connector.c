@@ -269,7 +269,7 @@ static int file_remove(void *opened, const struct tierce_plugin_name *name, uint
 
 /* ---- pages of names -------------------------------------------------------------------------- */
 
-struct listing {
+struct file_listing {
     const struct tierce_plugin_name *prefix;
     tierce_plugin_each_fn *each;
     void *arg;
@@ -278,7 +278,7 @@ struct listing {
 
 static int tell_name(void *arg, const char *path, const char *relative)
 {
-    struct listing *listing = arg;
+    struct file_listing *listing = arg;
     const struct tierce_plugin_name *prefix = listing->prefix;
     char text[TIERCE__CONNECTOR_NAME_MAX];
     struct tierce_plugin_name name = {.text = text};
@@ -315,7 +315,7 @@ static int file_list(void *opened, const struct tierce_plugin_name *prefix, uint
 {
     struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
-    struct listing listing = {.prefix = prefix, .each = each, .arg = arg};
+    struct file_listing listing = {.prefix = prefix, .each = each, .arg = arg};
     uint64_t now = tierce__now_ns(), leaf = *cursor;
     uint64_t enough_ns = deadline_ns > now ? now + (deadline_ns - now) / 2 : now;
     int rc = ready(link);

@@ -27,7 +27,7 @@
 #define GAP_MS        1000u /* between two sweeps of one process */
 #define CLOSE_WAIT_MS 1000u
 
-struct sweep {
+struct file_sweep {
     struct tierce__file_store *store;
     uint32_t levels;
     uint64_t now_ms; /* by the clock of the files */
@@ -66,7 +66,7 @@ static uint64_t bytes_of(const struct stat *st)
     return tierce__round_up((uint64_t)st->st_size, TIERCE__FILE_BLOCK_BYTES);
 }
 
-static uint64_t age_ms(const struct sweep *sweep, uint64_t time_ms)
+static uint64_t age_ms(const struct file_sweep *sweep, uint64_t time_ms)
 {
     return sweep->now_ms > time_ms ? sweep->now_ms - time_ms : 0;
 }
@@ -78,19 +78,19 @@ static const char *base_of(const char *path)
     return strrchr(path, '/') + 1;
 }
 
-static bool is_ending(const struct sweep *sweep)
+static bool is_ending(const struct file_sweep *sweep)
 {
     return atomic_load_explicit(&sweep->store->ending, memory_order_relaxed);
 }
 
-static int remove_file(const struct sweep *sweep, const char *path)
+static int remove_file(const struct file_sweep *sweep, const char *path)
 {
     int rc = sweep->store->vfs->ops->unlink(sweep->store->vfs, path);
     return rc == -ENOENT ? 0 : rc; /* another host was quicker */
 }
 
 /* 1: *st is of a file; 0: there is none any more; or why the sweep ends. */
-static int look_at(const struct sweep *sweep, const char *path, struct stat *st)
+static int look_at(const struct file_sweep *sweep, const char *path, struct stat *st)
 {
     if (is_ending(sweep))
         return TIERCE_E_CLOSED;
@@ -101,7 +101,7 @@ static int look_at(const struct sweep *sweep, const char *path, struct stat *st)
 
 static int count_file(void *arg, const char *path, const char *relative)
 {
-    struct sweep *sweep = arg;
+    struct file_sweep *sweep = arg;
     struct stat st;
     bool is_temporary = tierce__file_is_temporary(base_of(path));
     if (!is_temporary && !tierce__file_is_object(relative, sweep->levels))
@@ -122,7 +122,7 @@ static int count_file(void *arg, const char *path, const char *relative)
 
 static int evict_file(void *arg, const char *path, const char *relative)
 {
-    struct sweep *sweep = arg;
+    struct file_sweep *sweep = arg;
     struct stat st;
     if (!tierce__file_is_object(relative, sweep->levels))
         return 0;
@@ -144,7 +144,7 @@ static int evict_file(void *arg, const char *path, const char *relative)
 }
 
 /* How old is old enough to free `bytes`. */
-static void choose_age(struct sweep *sweep, uint64_t bytes)
+static void choose_age(struct file_sweep *sweep, uint64_t bytes)
 {
     uint32_t age = AGES - 1;
     while (age > 0 && sweep->by_age[age] < bytes)
@@ -216,7 +216,7 @@ static void take_claim(struct tierce__file_store *store, const char *text)
 
 /* ---- a sweep --------------------------------------------------------------------------------- */
 
-static int walk_and_evict(struct sweep *sweep)
+static int walk_and_evict(struct file_sweep *sweep)
 {
     struct tierce__file_store *store = sweep->store;
     uint64_t keep = store->cap_bytes - store->cap_bytes / 10;
@@ -229,7 +229,7 @@ static int walk_and_evict(struct sweep *sweep)
 
 static int sweep_store(struct tierce__file_store *store, uint32_t levels)
 {
-    struct sweep *sweep = tierce__calloc(1, sizeof(*sweep));
+    struct file_sweep *sweep = tierce__calloc(1, sizeof(*sweep));
     if (sweep == NULL)
         return -ENOMEM;
     sweep->store = store;

@@ -35,7 +35,7 @@ int tierce__file_look(const char *root, const char *path)
 
 /* ---- walking --------------------------------------------------------------------------------- */
 
-struct walk {
+struct file_walk {
     uint32_t levels;
     tierce__file_visit_fn *visit;
     void *arg;
@@ -52,7 +52,8 @@ static bool is_folder(const char *path, const struct dirent *entry)
 }
 
 /* Whether a store makes folders of that name: of the fan-out, or of a long name's beginning. */
-static bool may_be_ours(const struct walk *walk, const char *name, size_t bytes, uint32_t depth)
+static bool may_be_ours(const struct file_walk *walk, const char *name, size_t bytes,
+                        uint32_t depth)
 {
     TIERCE_DASSERT(bytes > 0);
     if (depth < walk->levels)
@@ -61,7 +62,7 @@ static bool may_be_ours(const struct walk *walk, const char *name, size_t bytes,
 }
 
 /* The folder whose path has `used` bytes. */
-static int walk_folder(struct walk *walk, size_t used, uint32_t depth)
+static int walk_folder(struct file_walk *walk, size_t used, uint32_t depth)
 {
     TIERCE_DASSERT(used < sizeof(walk->path) && depth <= DEPTH_MAX);
     DIR *folder = opendir(walk->path);
@@ -95,7 +96,7 @@ static int walk_folder(struct walk *walk, size_t used, uint32_t depth)
 
 int tierce__file_walk(const char *folder, uint32_t levels, tierce__file_visit_fn *visit, void *arg)
 {
-    struct walk walk = {.levels = levels, .visit = visit, .arg = arg};
+    struct file_walk walk = {.levels = levels, .visit = visit, .arg = arg};
     size_t used = strlen(folder);
     if (used >= sizeof(walk.path))
         return -ENAMETOOLONG;

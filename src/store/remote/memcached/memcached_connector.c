@@ -182,14 +182,15 @@ static void drop_parts(struct memcached_link *link, const struct tierce__memcach
 }
 
 /* The part of an object that a GET reads. */
-struct range {
+struct memcached_range {
     uint8_t *memory;
     uint64_t offset, length;
 };
 
 /* One part, as far as it lies in the range. */
 static int read_part(struct memcached_link *link, const struct tierce__memcached_head *head,
-                     uint32_t part, const struct range *range, bool *lost, uint64_t deadline_ns)
+                     uint32_t part, const struct memcached_range *range, bool *lost,
+                     uint64_t deadline_ns)
 {
     struct tierce__memcached *client = &link->client;
     struct tierce__memcached_line line;
@@ -220,7 +221,7 @@ static int read_part(struct memcached_link *link, const struct tierce__memcached
 /* *lost: one of the parts is not there. All answers are read, so that the connection stays in
  * step. */
 static int read_parts(struct memcached_link *link, const struct tierce__memcached_head *head,
-                      const struct range *range, bool *lost, uint64_t deadline_ns)
+                      const struct memcached_range *range, bool *lost, uint64_t deadline_ns)
 {
     uint32_t part = (uint32_t)(range->offset / head->part_bytes);
     uint32_t last = (uint32_t)((range->offset + range->length - 1) / head->part_bytes);
@@ -333,7 +334,7 @@ static int memcached_get(void *opened, const struct tierce_plugin_name *name, vo
                          uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
     struct memcached_link *link = opened;
-    const struct range range = {memory, offset, length};
+    const struct memcached_range range = {memory, offset, length};
     struct tierce__memcached_key key;
     struct tierce__memcached_head before = {0};
     for (;;) {

@@ -291,12 +291,12 @@ static const char *text_or(const struct tierce__url *url, const char *name, cons
 }
 
 /* The arguments of the process, as "name=value". */
-struct arguments {
+struct mooncake_arguments {
     char texts[11][ARGUMENT_BYTES];
     const char *list[12];
 };
 
-static void tell(struct arguments *out, size_t i, const char *name, const char *value)
+static void tell(struct mooncake_arguments *out, size_t i, const char *name, const char *value)
 {
     TIERCE_ASSERT(i < sizeof(out->texts) / sizeof(*out->texts));
     snprintf(out->texts[i], ARGUMENT_BYTES, "%s=%s", name, value);
@@ -304,14 +304,14 @@ static void tell(struct arguments *out, size_t i, const char *name, const char *
     out->list[i + 1] = NULL;
 }
 
-static void tell_number(struct arguments *out, size_t i, const char *name, uint64_t value)
+static void tell_number(struct mooncake_arguments *out, size_t i, const char *name, uint64_t value)
 {
     char text[24];
     snprintf(text, sizeof(text), "%" PRIu64, value);
     tell(out, i, name, text);
 }
 
-static void make_arguments(struct arguments *out, const struct tierce__url *url,
+static void make_arguments(struct mooncake_arguments *out, const struct tierce__url *url,
                            const struct numbers *numbers)
 {
     char master[300];
@@ -338,7 +338,7 @@ static int start_bridge(struct mooncake *mooncake, const struct tierce__connecto
 {
     const struct tierce__url *url = source->url;
     const char *prefix = text_or(url, "prefix", "");
-    struct arguments *arguments = tierce__calloc(1, sizeof(*arguments));
+    struct mooncake_arguments *arguments = tierce__calloc(1, sizeof(*arguments));
     if (arguments == NULL)
         return -ENOMEM;
     uint64_t pool_bytes;

@@ -45,12 +45,12 @@ struct hello {
 };
 
 /* Then the lengths of the names, two bytes each, then the names. */
-struct ask {
+struct bridge_ask {
     uint32_t magic, op, name_count, text_bytes;
     uint64_t place, offset, length;
 };
 
-struct answer {
+struct bridge_answer {
     uint32_t magic, zero;
     int64_t result;
 };
@@ -446,12 +446,12 @@ static int send_ask(int fd, const struct tierce__bridge_ask *ask, uint64_t deadl
 {
     uint16_t sizes[TIERCE__BRIDGE_NAMES_MAX];
     struct iovec parts[TIERCE__BRIDGE_NAMES_MAX + 2];
-    struct ask head = {.magic = FRAME_MAGIC,
-                       .op = (uint32_t)ask->op,
-                       .name_count = (uint32_t)ask->name_count,
-                       .place = ask->place,
-                       .offset = ask->offset,
-                       .length = ask->length};
+    struct bridge_ask head = {.magic = FRAME_MAGIC,
+                              .op = (uint32_t)ask->op,
+                              .name_count = (uint32_t)ask->name_count,
+                              .place = ask->place,
+                              .offset = ask->offset,
+                              .length = ask->length};
     TIERCE_ASSERT(ask->name_count <= TIERCE__BRIDGE_NAMES_MAX);
     for (size_t i = 0; i < ask->name_count; i++) {
         TIERCE_ASSERT(ask->names[i].bytes <= UINT16_MAX);
@@ -472,7 +472,7 @@ int tierce__bridge_call(struct tierce__bridge *bridge, uint32_t number,
     TIERCE_CHECK_MAGIC(bridge, BRIDGE_MAGIC);
     TIERCE_ASSERT(number < bridge->seat_count);
     struct seat *seat = &bridge->seats[number];
-    struct answer answer;
+    struct bridge_answer answer;
     int rc = take_seat(bridge, seat, why);
     if (rc != 0)
         return rc;

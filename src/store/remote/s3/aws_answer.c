@@ -10,7 +10,7 @@
 #include <time.h>
 
 /* The fields read from an answer. */
-struct answer {
+struct aws_answer {
     char access[TIERCE__S3_ACCESS_MAX + 2], secret[TIERCE__S3_SECRET_MAX + 2];
     char token[TIERCE__S3_TOKEN_MAX + 2];
     char expires[40]; /* "2026-11-23T10:00:00Z" */
@@ -18,7 +18,7 @@ struct answer {
 };
 
 /* The source of an answer, and the buffer for its error. */
-struct report {
+struct aws_report {
     const char *whom;
     char *why; /* [TIERCE__CONNECTOR_WHY_BYTES] */
 };
@@ -35,14 +35,14 @@ uint64_t tierce__aws_time(const char *text)
     return seconds > 0 ? (uint64_t)seconds : 0;
 }
 
-static int malformed(const struct report *report, const char *what)
+static int malformed(const struct aws_report *report, const char *what)
 {
     snprintf(report->why, TIERCE__CONNECTOR_WHY_BYTES, "AWS credentials: %s: %s", report->whom,
              what);
     return TIERCE_E_FORMAT;
 }
 
-static int take(const struct report *report, const struct answer *answer,
+static int take(const struct aws_report *report, const struct aws_answer *answer,
                 struct tierce__s3_credentials *out, uint64_t *expires_s)
 {
     uint64_t seconds =
@@ -68,8 +68,8 @@ static bool is_name(const struct tierce__text *name, const char *text)
 }
 
 /* Takes a text; null is the same as no member. */
-static int take_text(const struct report *report, struct tierce__json *json, char *out, size_t room,
-                     const char *name)
+static int take_text(const struct aws_report *report, struct tierce__json *json, char *out,
+                     size_t room, const char *name)
 {
     char text[96];
     size_t length;
@@ -83,8 +83,8 @@ static int take_text(const struct report *report, struct tierce__json *json, cha
 }
 
 /* A text, or milliseconds since 1970. */
-static int take_expiration(const struct report *report, struct tierce__json *json,
-                           struct answer *answer)
+static int take_expiration(const struct aws_report *report, struct tierce__json *json,
+                           struct aws_answer *answer)
 {
     size_t length;
     char kind = tierce__json_kind(json);
@@ -95,11 +95,11 @@ static int take_expiration(const struct report *report, struct tierce__json *jso
     return good ? 0 : malformed(report, "Expiration is not a time");
 }
 
-static int take_members(const struct report *report, struct tierce__json *json,
-                        struct answer *answer, bool is_inner);
+static int take_members(const struct aws_report *report, struct tierce__json *json,
+                        struct aws_answer *answer, bool is_inner);
 
-static int take_member(const struct report *report, struct tierce__json *json,
-                       const struct tierce__text *name, struct answer *answer, bool is_inner)
+static int take_member(const struct aws_report *report, struct tierce__json *json,
+                       const struct tierce__text *name, struct aws_answer *answer, bool is_inner)
 {
     if (is_name(name, "AccessKeyId"))
         return take_text(report, json, answer->access, sizeof(answer->access), "AccessKeyId");
@@ -120,8 +120,8 @@ static int take_member(const struct report *report, struct tierce__json *json,
 }
 
 /* Reads the members of a credentials object, whatever their case; other members are ignored. */
-static int take_members(const struct report *report, struct tierce__json *json,
-                        struct answer *answer, bool is_inner)
+static int take_members(const struct aws_report *report, struct tierce__json *json,
+                        struct aws_answer *answer, bool is_inner)
 {
     struct tierce__text name;
     int rc = 0;
@@ -135,8 +135,8 @@ static int take_members(const struct report *report, struct tierce__json *json,
 int tierce__aws_take_json(struct tierce__s3_credentials *out, uint64_t *expires_s, const char *text,
                           size_t bytes, const char *whom, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    struct report report = {whom, why};
-    struct answer answer = {.access = ""};
+    struct aws_report report = {whom, why};
+    struct aws_answer answer = {.access = ""};
     struct tierce__json json;
     tierce__json_start(&json, text, bytes);
     int rc = take_members(&report, &json, &answer, false);
@@ -171,8 +171,8 @@ int tierce__aws_take_xml(struct tierce__s3_credentials *out, uint64_t *expires_s
                          size_t bytes, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
 #define IN_STS "AssumeRoleWithWebIdentityResponse/AssumeRoleWithWebIdentityResult/Credentials/"
-    struct report report = {"STS", why};
-    struct answer answer = {.access = ""};
+    struct aws_report report = {"STS", why};
+    struct aws_answer answer = {.access = ""};
     const struct {
         const char *path;
         char *text;

@@ -21,7 +21,7 @@
 #define INSTANCE_PATH "/latest/meta-data/iam/security-credentials/"
 
 /* One HTTP request. */
-struct call {
+struct login_call {
     struct tierce__aws_login *login;
     struct tierce__curl_request request;
     struct tierce__curl_answer answer;
@@ -29,13 +29,13 @@ struct call {
 
 /* ---- HTTP ------------------------------------------------------------------------------------ */
 
-static void set_header(struct call *call, const char *name, const char *value)
+static void set_header(struct login_call *call, const char *name, const char *value)
 {
     call->request.headers[0] = (struct tierce__curl_header){name, value};
 }
 
 /* Makes the request. A status other than 200 is an error. `whom` names the service in messages. */
-static int ask(struct call *call, const char *whom, char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int ask(struct login_call *call, const char *whom, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     char reason[256];
     TIERCE_DASSERT(call->request.url != NULL);
@@ -81,7 +81,7 @@ static char *read_token(const char *path, char why[TIERCE__CONNECTOR_WHY_BYTES])
 }
 
 /* The token is in the body, because URLs are logged. */
-static int fetch_web_identity(struct call *call, struct tierce__s3_credentials *out,
+static int fetch_web_identity(struct login_call *call, struct tierce__s3_credentials *out,
                               uint64_t *expires_s, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     const struct tierce__aws_login *login = call->login;
@@ -149,8 +149,8 @@ static int get_sso_token(const struct tierce__aws_login *login, struct tierce__a
     return 0;
 }
 
-static int fetch_sso(struct call *call, struct tierce__s3_credentials *out, uint64_t *expires_s,
-                     char why[TIERCE__CONNECTOR_WHY_BYTES])
+static int fetch_sso(struct login_call *call, struct tierce__s3_credentials *out,
+                     uint64_t *expires_s, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     const struct tierce__aws_login *login = call->login;
     char url[8 * TIERCE__AWS_TEXT_BYTES], role[3 * TIERCE__AWS_TEXT_BYTES];
@@ -179,7 +179,7 @@ static int fetch_sso(struct call *call, struct tierce__s3_credentials *out, uint
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
-static int fetch_container(struct call *call, struct tierce__s3_credentials *out,
+static int fetch_container(struct login_call *call, struct tierce__s3_credentials *out,
                            uint64_t *expires_s, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     const struct tierce__aws_login *login = call->login;
@@ -203,7 +203,7 @@ static int fetch_container(struct call *call, struct tierce__s3_credentials *out
 }
 
 /* Takes the first line of an answer; false if it contains a character that a URL cannot. */
-static bool take_line(char *out, size_t room, const struct call *call)
+static bool take_line(char *out, size_t room, const struct login_call *call)
 {
     size_t bytes = strcspn(call->answer.body, "\r\n");
     if (bytes == 0 || bytes >= room)
@@ -217,7 +217,7 @@ static bool take_line(char *out, size_t room, const struct call *call)
     return true;
 }
 
-static int fetch_instance(struct call *call, struct tierce__s3_credentials *out,
+static int fetch_instance(struct login_call *call, struct tierce__s3_credentials *out,
                           uint64_t *expires_s, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     static const char whom[] = "the EC2 metadata service";
@@ -254,12 +254,12 @@ static int fetch_instance(struct call *call, struct tierce__s3_credentials *out,
 int tierce__aws_login_fetch(struct tierce__aws_login *login, struct tierce__s3_credentials *out,
                             uint64_t *expires_s, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static int (*const fetches[])(struct call *, struct tierce__s3_credentials *, uint64_t *,
+    static int (*const fetches[])(struct login_call *, struct tierce__s3_credentials *, uint64_t *,
                                   char *) = {[TIERCE__AWS_WEB_IDENTITY] = fetch_web_identity,
                                              [TIERCE__AWS_SSO] = fetch_sso,
                                              [TIERCE__AWS_CONTAINER] = fetch_container,
                                              [TIERCE__AWS_INSTANCE] = fetch_instance};
-    struct call call = {.login = login};
+    struct login_call call = {.login = login};
     TIERCE_DASSERT((size_t)login->source < sizeof(fetches) / sizeof(fetches[0]));
     *expires_s = 0;
     int rc = fetches[login->source](&call, out, expires_s, why);

@@ -176,7 +176,7 @@ static int begin_page(struct tierce__s3 *s3, struct tierce__s3_job *job)
     return 0;
 }
 
-struct page {
+struct s3_job_page {
     const struct tierce__s3 *s3;
     const struct tierce__store_req *req;
     bool is_encoded, is_more;
@@ -185,7 +185,7 @@ struct page {
 
 static bool read_page_head(void *arg, const char *path, const char *text, size_t bytes)
 {
-    struct page *page = arg;
+    struct s3_job_page *page = arg;
     if (strcmp(path, "ListBucketResult/EncodingType") == 0)
         page->is_encoded = strcmp(text, "url") == 0;
     else if (strcmp(path, "ListBucketResult/IsTruncated") == 0)
@@ -200,7 +200,7 @@ static bool read_page_head(void *arg, const char *path, const char *text, size_t
 
 static bool read_page_key(void *arg, const char *path, const char *text, size_t bytes)
 {
-    const struct page *page = arg;
+    const struct s3_job_page *page = arg;
     const struct tierce__store_req *req = page->req;
     char key[TIERCE__S3_XML_TEXT_MAX + 1], name_text[TIERCE__CONNECTOR_NAME_MAX];
     struct tierce_plugin_name name = {.text = name_text};
@@ -222,7 +222,7 @@ static bool read_page_key(void *arg, const char *path, const char *text, size_t 
 static int end_page(struct tierce__s3 *s3, struct tierce__s3_job *job,
                     const struct tierce__s3_transfer *transfer)
 {
-    struct page page = {.s3 = s3, .req = job->req};
+    struct s3_job_page page = {.s3 = s3, .req = job->req};
     uint64_t cursor = 0;
     int rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, read_page_head, &page);
     if (rc != 0 || page.is_more != (page.token[0] != '\0')) {

@@ -7,7 +7,7 @@
 
 #define PATH_BYTES 256u
 
-struct reader {
+struct xml_reader {
     const char *at, *end;
     tierce__s3_xml_leaf_fn *leaf;
     void *arg;
@@ -19,14 +19,14 @@ struct reader {
     char text[TIERCE__S3_XML_TEXT_MAX + 1];
 };
 
-static bool starts(const struct reader *reader, const char *with)
+static bool starts(const struct xml_reader *reader, const char *with)
 {
     size_t bytes = strlen(with);
     return (size_t)(reader->end - reader->at) >= bytes && memcmp(reader->at, with, bytes) == 0;
 }
 
 /* Moves behind the next `end`; false if there is none. */
-static bool skip_behind(struct reader *reader, const char *end)
+static bool skip_behind(struct xml_reader *reader, const char *end)
 {
     size_t bytes = strlen(end);
     const char *found = memmem(reader->at, (size_t)(reader->end - reader->at), end, bytes);
@@ -95,7 +95,7 @@ static bool take_entity(char *out, const char *name, size_t bytes)
 
 /* The text [from, to) with its entities replaced; false if one is invalid, or the text does not
  * fit. */
-static bool take_text(struct reader *reader, const char *from, const char *to, size_t *out)
+static bool take_text(struct xml_reader *reader, const char *from, const char *to, size_t *out)
 {
     size_t used = 0;
     for (const char *at = from; at < to; at++) {
@@ -118,7 +118,7 @@ static bool take_text(struct reader *reader, const char *from, const char *to, s
 /* ---- tags ------------------------------------------------------------------------------------ */
 
 /* The name of a tag without its namespace. */
-static bool take_name(struct reader *reader, const char **name, size_t *bytes)
+static bool take_name(struct xml_reader *reader, const char **name, size_t *bytes)
 {
     const char *from = reader->at;
     while (reader->at < reader->end && is_name_char(*reader->at)) {
@@ -131,7 +131,7 @@ static bool take_name(struct reader *reader, const char **name, size_t *bytes)
 }
 
 /* Behind the '>' of a start tag; attributes' values may hold a '>'. */
-static bool end_tag(struct reader *reader, bool *is_empty)
+static bool end_tag(struct xml_reader *reader, bool *is_empty)
 {
     char quote = '\0', last = '\0';
     for (; reader->at < reader->end; reader->at++) {
@@ -152,7 +152,7 @@ static bool end_tag(struct reader *reader, bool *is_empty)
     return false;
 }
 
-static bool close_element(struct reader *reader, const char *name, size_t bytes)
+static bool close_element(struct xml_reader *reader, const char *name, size_t bytes)
 {
     size_t before = reader->path_bytes;
     if (reader->depth == 0 || before < bytes)
@@ -169,7 +169,7 @@ static bool close_element(struct reader *reader, const char *name, size_t bytes)
 }
 
 /* A start tag, behind its '<'. */
-static bool open_element(struct reader *reader)
+static bool open_element(struct xml_reader *reader)
 {
     const char *name;
     size_t bytes;
@@ -194,7 +194,7 @@ static bool open_element(struct reader *reader)
 }
 
 /* An end tag, behind its "</"; [from, to) is the text before it. */
-static bool leave_element(struct reader *reader, const char *from, const char *to)
+static bool leave_element(struct xml_reader *reader, const char *from, const char *to)
 {
     const char *name;
     size_t bytes, text_bytes = 0;
@@ -213,7 +213,7 @@ static bool leave_element(struct reader *reader, const char *from, const char *t
 }
 
 /* One tag, at its '<'; [from, at) is the text before it. */
-static bool read_tag(struct reader *reader, const char *from)
+static bool read_tag(struct xml_reader *reader, const char *from)
 {
     const char *to = reader->at;
     if (starts(reader, "<?"))
@@ -230,7 +230,7 @@ static bool read_tag(struct reader *reader, const char *from)
 
 int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *leaf, void *arg)
 {
-    struct reader reader = {.at = xml, .end = xml + bytes, .leaf = leaf, .arg = arg};
+    struct xml_reader reader = {.at = xml, .end = xml + bytes, .leaf = leaf, .arg = arg};
     while (reader.at < reader.end) {
         const char *from = reader.at;
         const char *tag = memchr(from, '<', (size_t)(reader.end - from));
@@ -247,7 +247,7 @@ int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *l
 
 /* ---- one text -------------------------------------------------------------------------------- */
 
-struct wanted {
+struct xml_wanted {
     const char *path;
     char *text;
     size_t room;
@@ -256,7 +256,7 @@ struct wanted {
 
 static bool look_at(void *arg, const char *path, const char *text, size_t bytes)
 {
-    struct wanted *wanted = arg;
+    struct xml_wanted *wanted = arg;
     if (wanted->is_found || strcmp(path, wanted->path) != 0)
         return true;
     if (bytes >= wanted->room)
@@ -268,7 +268,7 @@ static bool look_at(void *arg, const char *path, const char *text, size_t bytes)
 
 int tierce__s3_xml_find(char *text, size_t room, const char *xml, size_t bytes, const char *path)
 {
-    struct wanted wanted = {.path = path, .text = text, .room = room};
+    struct xml_wanted wanted = {.path = path, .text = text, .room = room};
     TIERCE_ASSERT(room > 0);
     int rc = tierce__s3_xml_read(xml, bytes, look_at, &wanted);
     return rc != 0 ? rc : wanted.is_found ? 0 : TIERCE_E_MISS;

@@ -26,13 +26,13 @@ enum {
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-struct writer {
+struct reflection_writer {
     uint8_t *data;
     size_t bytes, capacity;
     bool failed;
 };
 
-static void put(struct writer *out, const void *bytes, size_t count)
+static void put(struct reflection_writer *out, const void *bytes, size_t count)
 {
     if (out->failed || count == 0)
         return;
@@ -51,7 +51,7 @@ static void put(struct writer *out, const void *bytes, size_t count)
     out->bytes += count;
 }
 
-static void put_varint(struct writer *out, uint64_t value)
+static void put_varint(struct reflection_writer *out, uint64_t value)
 {
     uint8_t bytes[10];
     size_t n = 0;
@@ -62,14 +62,16 @@ static void put_varint(struct writer *out, uint64_t value)
     put(out, bytes, n);
 }
 
-static void put_bytes(struct writer *out, uint32_t field, const void *bytes, size_t count)
+static void put_bytes(struct reflection_writer *out, uint32_t field, const void *bytes,
+                      size_t count)
 {
     put_varint(out, field << 3 | 2);
     put_varint(out, count);
     put(out, bytes, count);
 }
 
-static void put_message(struct writer *out, uint32_t field, struct writer *message)
+static void put_message(struct reflection_writer *out, uint32_t field,
+                        struct reflection_writer *message)
 {
     put_bytes(out, field, message->data, message->bytes);
     out->failed |= message->failed;
@@ -78,23 +80,23 @@ static void put_message(struct writer *out, uint32_t field, struct writer *messa
 
 /* ---- the answers ----------------------------------------------------------------------------- */
 
-static void put_error(struct writer *out, uint32_t code, const char *text)
+static void put_error(struct reflection_writer *out, uint32_t code, const char *text)
 {
-    struct writer error = {0};
+    struct reflection_writer error = {0};
     put_varint(&error, 1 << 3);
     put_varint(&error, code);
     put_bytes(&error, 2, text, strlen(text));
     put_message(out, ERROR, &error);
 }
 
-static void put_services(struct writer *out, const struct tierce__reflection *reflection)
+static void put_services(struct reflection_writer *out, const struct tierce__reflection *reflection)
 {
-    struct writer list = {0};
+    struct reflection_writer list = {0};
     for (size_t i = 0; i < reflection->symbol_count; i++) {
         const struct tierce__symbol *symbol = &reflection->symbols[i];
         if (symbol->kind != TIERCE__SYMBOL_SERVICE)
             continue;
-        struct writer service = {0};
+        struct reflection_writer service = {0};
         put_bytes(&service, 1, symbol->name, strlen(symbol->name));
         put_message(&list, 1, &service);
     }
@@ -102,8 +104,8 @@ static void put_services(struct writer *out, const struct tierce__reflection *re
 }
 
 /* Adds the file and all its dependencies, each once. */
-static void put_file(struct writer *list, const struct tierce__reflection *reflection, size_t file,
-                     bool *done)
+static void put_file(struct reflection_writer *list, const struct tierce__reflection *reflection,
+                     size_t file, bool *done)
 {
     TIERCE_ASSERT(file < reflection->file_count);
     if (done[file])
@@ -120,9 +122,10 @@ static void put_file(struct writer *list, const struct tierce__reflection *refle
     }
 }
 
-static void put_files(struct writer *out, const struct tierce__reflection *reflection, size_t file)
+static void put_files(struct reflection_writer *out, const struct tierce__reflection *reflection,
+                      size_t file)
 {
-    struct writer list = {0};
+    struct reflection_writer list = {0};
     bool *done = tierce__calloc(reflection->file_count, sizeof(bool));
     if (done != NULL)
         put_file(&list, reflection, file, done);
@@ -132,7 +135,7 @@ static void put_files(struct writer *out, const struct tierce__reflection *refle
     tierce__free(done);
 }
 
-static void put_answer(struct writer *out, const struct tierce__reflection *reflection,
+static void put_answer(struct reflection_writer *out, const struct tierce__reflection *reflection,
                        const struct tierce__protobuf_field *asked)
 {
     const struct tierce__symbol *symbol;
@@ -157,7 +160,7 @@ static void put_answer(struct writer *out, const struct tierce__reflection *refl
     case EXTENSION_NUMBERS:
         symbol = tierce__reflection_find_symbol(reflection, asked->data, asked->bytes);
         if (symbol != NULL && symbol->kind == TIERCE__SYMBOL_MESSAGE) {
-            struct writer numbers = {0};
+            struct reflection_writer numbers = {0};
             put_bytes(&numbers, 1, symbol->name, strlen(symbol->name));
             put_message(out, EXTENSION_NUMBERS_RESPONSE, &numbers);
             return;
@@ -183,7 +186,7 @@ static int answer(const struct tierce__shared *shared, const struct tierce__grpc
             asked = field;
     if (rc < 0)
         return rc;
-    struct writer response = {0}, all = {*out, *bytes, *capacity, false};
+    struct reflection_writer response = {0}, all = {*out, *bytes, *capacity, false};
     uint8_t prefix[TIERCE__GRPC_PREFIX_BYTES];
     put_bytes(&response, ORIGINAL_REQUEST, message->body, message->bytes);
     put_answer(&response, shared->reflection, &asked);
