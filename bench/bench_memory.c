@@ -4,6 +4,8 @@
  * bytes between the same scattered blocks and contiguous memory. Every cell is summed on its way
  * in and verified on its way out; a store also evicts, since the tier is full.
  *
+ * The last case copies with two threads, in the engine (copy.threads) and in the plain copies.
+ *
  * Data is cold on both sides: four windows, each several times as large as the last-level cache,
  * are used in turn.
  */
@@ -12,6 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/threads/threads.h"
 #include "bench/bench_kv.h"
 
 #define WINDOWS      4u
@@ -25,6 +28,8 @@ struct memory_case {
     struct tierce_chain *stored[WINDOWS]; /* the stored chains, which loads find */
     uint32_t window;                      /* the next one */
     bool load;                            /* which way plain copies go */
+    uint32_t threads;                     /* that copy, in both */
+    struct tierce__workers *workers;      /* of plain copies; NULL for one thread */
 };
 
 static uint32_t next_window(struct memory_case *c)
@@ -36,23 +41,37 @@ static uint32_t next_window(struct memory_case *c)
 
 /* ---- plain copies --------------------------------------------------------------------------- */
 
+struct plain_layer {
+    const struct memory_case *c;
+    tierce__plain_copy_fn *copy;
+    uint32_t window, layer;
+};
+
+/* The token blocks of some chunks in one layer. */
+static void copy_chunks(void *arg, size_t from, size_t to)
+{
+    const struct plain_layer *l = arg;
+    const struct tierce__kv *kv = &l->c->kv;
+    const int32_t *ids = tierce__kv_ids(kv, l->window);
+    uint8_t *flat = l->c->flat + l->window * kv->window_bytes;
+    uint64_t chunk_bytes = (uint64_t)TIERCE__KV_CHUNK_CELLS * kv->cell_bytes;
+    for (size_t b = from * TIERCE__KV_CHUNK_BLOCKS; b < to * TIERCE__KV_CHUNK_BLOCKS; b++) {
+        uint64_t in_chunk = l->layer * TIERCE__KV_CHUNK_BLOCKS + b % TIERCE__KV_CHUNK_BLOCKS;
+        uint8_t *cell =
+            flat + b / TIERCE__KV_CHUNK_BLOCKS * chunk_bytes + in_chunk * kv->cell_bytes;
+        uint8_t *block = tierce__kv_block(kv, l->layer, ids[b]);
+        l->copy(l->c->load ? block : cell, l->c->load ? cell : block, kv->cell_bytes);
+    }
+    tierce__plain_fence();
+}
+
 /* In the order of the engine: layer by layer, in it chunk by chunk. */
 static void copy_plain(const struct memory_case *c, uint32_t window, tierce__plain_copy_fn *copy)
 {
-    const struct tierce__kv *kv = &c->kv;
-    const int32_t *ids = tierce__kv_ids(kv, window);
-    uint8_t *flat = c->flat + window * kv->window_bytes;
-    uint64_t chunk_bytes = (uint64_t)TIERCE__KV_CHUNK_CELLS * kv->cell_bytes;
-    for (uint32_t layer = 0; layer < TIERCE__KV_LAYERS; layer++) {
-        for (uint32_t b = 0; b < kv->window_blocks; b++) {
-            uint32_t in_chunk = layer * TIERCE__KV_CHUNK_BLOCKS + b % TIERCE__KV_CHUNK_BLOCKS;
-            uint8_t *cell = flat + b / TIERCE__KV_CHUNK_BLOCKS * chunk_bytes +
-                            (uint64_t)in_chunk * kv->cell_bytes;
-            uint8_t *block = tierce__kv_block(kv, layer, ids[b]);
-            copy(c->load ? block : cell, c->load ? cell : block, kv->cell_bytes);
-        }
-    }
-    tierce__plain_fence();
+    struct plain_layer l = {.c = c, .copy = copy, .window = window};
+    for (; l.layer < TIERCE__KV_LAYERS; l.layer++)
+        tierce__workers_share(c->workers, c->kv.window_blocks / TIERCE__KV_CHUNK_BLOCKS,
+                              copy_chunks, &l);
 }
 
 static int64_t run_plain(struct memory_case *c, tierce__plain_copy_fn *copy)
@@ -138,8 +157,9 @@ static int measure(struct memory_case *c, bool load)
     if (c->stream != NULL && sides[2].median_ns < best_ns)
         best_ns = sides[2].median_ns;
     char name[64];
-    snprintf(name, sizeof(name), "%s chunks of %u MiB", load ? "load" : "store",
-             TIERCE__KV_CHUNK_CELLS * c->kv.cell_bytes >> 20);
+    snprintf(name, sizeof(name), "%s chunks of %u MiB%s", load ? "load" : "store",
+             TIERCE__KV_CHUNK_CELLS * c->kv.cell_bytes >> 20,
+             c->threads > 1 ? " by 2 threads" : "");
     tierce__bench_emit(bench,
                        &(struct tierce__bench_row){.case_name = name,
                                                    .unit = "GB/s",
@@ -151,9 +171,10 @@ static int measure(struct memory_case *c, bool load)
     return 0;
 }
 
-static int run_case(const struct tierce__bench *bench, uint32_t cell_bytes)
+static int run_case(const struct tierce__bench *bench, uint32_t cell_bytes, uint32_t threads)
 {
     struct memory_case c = {.kv = {.bench = bench, .cell_bytes = cell_bytes, .windows = WINDOWS},
+                            .threads = threads,
                             .stream = tierce__plain_stream()};
     /* Paged memory, the plain copies' memory and the pool. */
     uint64_t chunk_bytes = (uint64_t)TIERCE__KV_CHUNK_CELLS * cell_bytes;
@@ -167,10 +188,13 @@ static int run_case(const struct tierce__bench *bench, uint32_t cell_bytes)
     char size[32];
     snprintf(size, sizeof(size), "%llu",
              (unsigned long long)(WINDOWS * chunks * (chunk_bytes + 4096)));
-    const struct tierce__bench_param params[] = {{"memory.size", size}};
+    const struct tierce__bench_param params[] = {{"memory.size", size},
+                                                 {"copy.threads", threads > 1 ? "2" : "1"}};
     uint64_t flat_bytes = WINDOWS * chunks * chunk_bytes;
     c.flat = tierce__bench_map(flat_bytes);
-    int rc = c.flat != NULL ? tierce__kv_open(&c.kv, params, 1) : -ENOMEM;
+    int rc = c.flat != NULL ? tierce__kv_open(&c.kv, params, 2) : -ENOMEM;
+    if (rc == 0 && threads > 1)
+        rc = tierce__workers_create(&c.workers, threads - 1, 1);
     if (rc == 0)
         rc = store_and_check(&c);
     /* Loads first: stores evict what they find. */
@@ -182,6 +206,7 @@ static int run_case(const struct tierce__bench *bench, uint32_t cell_bytes)
     for (uint32_t w = 0; w < WINDOWS; w++)
         tierce_chain_destroy(c.stored[w]);
     tierce__kv_close(&c.kv);
+    tierce__workers_destroy(c.workers);
     tierce__bench_unmap(c.flat, flat_bytes);
     return rc;
 }
@@ -192,6 +217,8 @@ int tierce__bench_memory(const struct tierce__bench *bench)
     static const uint32_t cell_bytes[] = {16u << 10, 64u << 10, 256u << 10};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof(cell_bytes) / sizeof(cell_bytes[0]); i++)
-        rc = run_case(bench, cell_bytes[i]);
+        rc = run_case(bench, cell_bytes[i], 1);
+    if (rc == 0)
+        rc = run_case(bench, cell_bytes[1], 2);
     return rc;
 }

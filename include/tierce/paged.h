@@ -25,10 +25,10 @@
  * an address of the process; Tierce touches only blocks whose ids a call names.
  *
  * Caveats: the memory belongs to the engine. Tierce reads it only inside a store call and writes it
- * only inside a load call, on the calling thread; no transfer continues after the call returns. The
- * memory must be readable and writable by the processor: KV in GPU memory is not supported. Tierce
- * does not synchronise with the engine's kernels: store a layer only after the engine has computed
- * it.
+ * only inside a load call, on the calling thread and on those of copy.threads; no transfer
+ * continues after the call returns. The memory must be readable and writable by the processor: KV
+ * in GPU memory is not supported. Tierce does not synchronise with the engine's kernels: store a
+ * layer only after the engine has computed it.
  */
 
 #ifdef __cplusplus

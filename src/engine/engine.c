@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
+#include "base/threads/threads.h"
 #include "engine/store/backfill.h"
 #include "engine/node_client/client_socket.h"
 #include "engine/engine_config.h"
@@ -132,7 +133,11 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     TIERCE_ASSERT(engine->state == TIERCE__ENGINE_OPENING);
+    enum { COPIES_WAITING_MAX = 1024 };
+    uint32_t threads = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_COPY_THREADS);
     int rc = tierce__namespaces_create(&engine->namespaces);
+    if (rc == 0 && threads > 1)
+        rc = tierce__workers_create(&engine->copiers, threads - 1, COPIES_WAITING_MAX);
     return rc == 0 ? engine->lender->open(engine, config, why) : rc;
 }
 
@@ -166,6 +171,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__tombstones_close(atomic_load(&engine->tombstones));
     tierce__prefetches_fini(&engine->prefetches);
     tierce__smalls_destroy(engine->smalls);
+    tierce__workers_destroy(engine->copiers);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
     tierce__departures_destroy(engine->departures);

@@ -91,7 +91,8 @@ struct tierce_engine {
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     const struct tierce__lender *lender;
     struct tierce__pool *pool;
-    struct tierce__smalls *smalls; /* small named values in memory; NULL without tiers */
+    struct tierce__workers *copiers; /* NULL unless copy.threads is more than 1 */
+    struct tierce__smalls *smalls;   /* small named values in memory; NULL without tiers */
     struct tierce__node_client
         *client; /* instead of tiers and a pool: asks a node (client.h); or NULL */
     struct tierce__level levels[TIERCE__TIERS_MAX];

@@ -67,6 +67,9 @@ static inline struct tierce_config *fx_config(const char *folder, const char *co
     ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", "5s", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.load", "60s", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.close", "120s", why), 0);
+#ifdef TIERCE_TEST_COPY_THREADS
+    ck_assert_int_eq(tierce_config_set(config, "copy.threads", TIERCE_TEST_COPY_THREADS, why), 0);
+#endif
     for (; sets != NULL && sets[0] != NULL; sets += 2)
         ck_assert_msg(tierce_config_set(config, sets[0], sets[1], why) == 0, "%s", why);
     return config;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
@@ -126,20 +127,125 @@ void tierce__workers_destroy(struct tierce__workers *workers)
     tierce__free(workers);
 }
 
-bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task)
+/* The lock is held. */
+static bool queue(struct tierce__workers *workers, struct tierce__task *task)
 {
     TIERCE_DASSERT(task->run != NULL);
-    tierce__lock_take(&workers->lock);
-    bool is_taken = workers->waiting < workers->queue_max && !workers->is_ending;
     TIERCE_DASSERT(workers->waiting <= workers->queue_max);
-    if (is_taken) {
-        tierce__list_push_back(&workers->queue, &task->node);
-        workers->waiting++;
-        if (workers->idle > 0)
-            tierce__cond_signal(&workers->more);
-    }
+    if (workers->waiting == workers->queue_max || workers->is_ending)
+        return false;
+    tierce__list_push_back(&workers->queue, &task->node);
+    workers->waiting++;
+    if (workers->idle > 0)
+        tierce__cond_signal(&workers->more);
+    return true;
+}
+
+bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task)
+{
+    tierce__lock_take(&workers->lock);
+    bool is_taken = queue(workers, task);
     tierce__lock_drop(&workers->lock);
     return is_taken;
+}
+
+/* ---- one job for several workers ------------------------------------------------------------- */
+
+enum { SHARERS_MAX = 63, PARTS_PER_THREAD = 4 };
+
+struct share {
+    struct tierce__workers *workers;
+    void (*each)(void *arg, size_t from, size_t to);
+    void *arg;
+    size_t count, part;
+    _Atomic size_t next;         /* the first index that nobody has taken */
+    struct tierce__cond changed; /* with the lock of the workers: */
+    uint32_t helping;            /* tasks that are queued or run */
+};
+
+struct helper {
+    struct tierce__task task;
+    struct share *share;
+};
+
+static void take_parts(struct share *share)
+{
+    TIERCE_DASSERT(share->part > 0);
+    for (;;) {
+        size_t from = atomic_fetch_add_explicit(&share->next, share->part, memory_order_relaxed);
+        if (from >= share->count)
+            return;
+        size_t left = share->count - from;
+        share->each(share->arg, from, from + (left < share->part ? left : share->part));
+    }
+}
+
+static void help(struct tierce__task *task)
+{
+    struct share *share = TIERCE__CONTAINER_OF(task, struct helper, task)->share;
+    struct tierce__workers *workers = share->workers;
+    take_parts(share);
+    tierce__lock_take(&workers->lock);
+    TIERCE_DASSERT(share->helping > 0);
+    share->helping--;
+    tierce__cond_signal(&share->changed);
+    tierce__lock_drop(&workers->lock); /* from here on the share may be gone */
+}
+
+/* Returns how many tasks were queued: as many as the queue has room for. */
+static uint32_t begin_helping(struct share *share, struct helper *helpers, uint32_t most)
+{
+    struct tierce__workers *workers = share->workers;
+    tierce__lock_take(&workers->lock);
+    for (uint32_t i = 0; i < most; i++) {
+        helpers[i] = (struct helper){.task.run = help, .share = share};
+        if (!queue(workers, &helpers[i].task))
+            break;
+        share->helping++;
+    }
+    uint32_t made = share->helping; /* no task ends before the lock is dropped */
+    tierce__lock_drop(&workers->lock);
+    return made;
+}
+
+/* Takes back the tasks that no worker has begun, and waits for the others. */
+static void end_helping(struct share *share, struct helper *helpers, uint32_t made)
+{
+    struct tierce__workers *workers = share->workers;
+    tierce__lock_take(&workers->lock);
+    for (uint32_t i = 0; i < made; i++) {
+        if (tierce__list_empty(&helpers[i].task.node))
+            continue;
+        tierce__list_remove(&helpers[i].task.node);
+        TIERCE_DASSERT(workers->waiting > 0 && share->helping > 0);
+        workers->waiting--;
+        share->helping--;
+    }
+    while (share->helping > 0)
+        (void)tierce__cond_wait(&share->changed, &workers->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&workers->lock);
+}
+
+void tierce__workers_share(struct tierce__workers *workers, size_t count,
+                           void (*each)(void *arg, size_t from, size_t to), void *arg)
+{
+    struct helper helpers[SHARERS_MAX];
+    if (workers == NULL || count < 2) {
+        each(arg, 0, count);
+        return;
+    }
+    uint32_t most = workers->threads.count < SHARERS_MAX ? workers->threads.count : SHARERS_MAX;
+    size_t parts = (size_t)(most + 1) * PARTS_PER_THREAD;
+    struct share share = {.workers = workers,
+                          .each = each,
+                          .arg = arg,
+                          .count = count,
+                          .part = count > parts ? count / parts : 1};
+    tierce__cond_init(&share.changed);
+    uint32_t made = begin_helping(&share, helpers, most < count - 1 ? most : (uint32_t)count - 1);
+    take_parts(&share);
+    end_helping(&share, helpers, made);
+    tierce__cond_fini(&share.changed);
 }
 
 uint32_t tierce__workers_waiting(struct tierce__workers *workers)

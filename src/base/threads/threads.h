@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <tierce/status.h>
@@ -57,6 +58,15 @@ void tierce__workers_destroy(struct tierce__workers *workers);
 /* Tasks begin in the order of their submission. A task may free itself. False: the queue is full.
  * Thread: any. */
 bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task);
+
+/*
+ * Calls each(arg, from, to) for parts of [0, count) that together are all of it: on the calling
+ * thread, and at the same time on workers that are idle or become idle. Returns when all calls have
+ * returned; what they wrote is visible then. Workers that are busy with others are not waited for.
+ * `workers` NULL: one call on the calling thread. Does not allocate. Thread: any but a worker.
+ */
+void tierce__workers_share(struct tierce__workers *workers, size_t count,
+                           void (*each)(void *arg, size_t from, size_t to), void *arg);
 
 /* The number of queued tasks. Thread: any. */
 uint32_t tierce__workers_waiting(struct tierce__workers *workers);

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/threads/threads.h"
 #include "engine/view.h"
 #include "engine/lender.h"
 #include "engine/load/loan.h"
@@ -80,21 +81,56 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
 
 /* ---- layer by layer ---- */
 
-/* Verifies and writes one layer of one chunk. */
-static void move_layer(struct tierce_load *load, size_t i, uint32_t layer)
+/* Waits until a layer of a chunk is in memory and its header is good. */
+static bool is_ready(struct tierce_load *load, size_t i, uint32_t layer)
 {
     struct tierce__scatter *scatter = &load->scatter;
     TIERCE_DASSERT(i < load->loan->count && layer < load->view->part.layer_count);
     if (scatter->moved[i].failed)
-        return;
+        return false;
     bool there = load->ops->wait(load->loan, i, load->view->part.first_layer + layer);
     int rc = there ? tierce__scatter_check(scatter, i) : TIERCE_E_MISS;
     if (there && rc < 0)
         load->ops->refuse(load->loan, i, rc);
     if (rc < 0)
         tierce__scatter_fail(scatter, i);
-    else if (tierce__scatter_layer(scatter, i, layer))
+    return rc == 0;
+}
+
+/* Verifies and writes one layer of one chunk. */
+static void move_layer(struct tierce_load *load, size_t i, uint32_t layer)
+{
+    if (is_ready(load, i, layer) && tierce__scatter_layer(&load->scatter, i, layer))
         load->ops->spoil(load->loan, i);
+}
+
+struct moving {
+    struct tierce_load *load;
+    uint32_t layer;
+};
+
+static void move_chunks(void *arg, size_t from, size_t to)
+{
+    const struct moving *moving = arg;
+    struct tierce__scatter *scatter = &moving->load->scatter;
+    for (size_t i = from; i < to; i++)
+        scatter->moved[i].first_bad =
+            !scatter->moved[i].failed && tierce__scatter_layer(scatter, i, moving->layer);
+    tierce__paged_row_end();
+}
+
+/* One layer of all chunks, on several threads: only the copies, because the lender's calls belong
+ * to the thread of the load. */
+static void move_together(struct tierce_load *load, uint32_t layer)
+{
+    struct moving moving = {.load = load, .layer = layer};
+    for (size_t i = 0; i < load->loan->count; i++)
+        (void)is_ready(load, i, layer);
+    tierce__workers_share(load->engine->copiers, load->loan->count, move_chunks, &moving);
+    for (size_t i = 0; i < load->loan->count; i++) {
+        if (load->scatter.moved[i].first_bad)
+            load->ops->spoil(load->loan, i);
+    }
 }
 
 /* Whether the lent memory may have been reused meanwhile. */
@@ -140,7 +176,9 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
             load_through(load);
     } else {
         load->ops->ahead(load->loan, load->view->part.first_layer + layer);
-        for (size_t i = 0; i < load->loan->count; i++)
+        if (load->engine->copiers != NULL)
+            move_together(load, layer);
+        for (size_t i = 0; load->engine->copiers == NULL && i < load->loan->count; i++)
             move_layer(load, i, layer);
         fail_if_over(load);
     }

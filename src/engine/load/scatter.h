@@ -16,8 +16,9 @@
 struct tierce__moved {
     uint8_t *header; /* a copy, or NULL: that in the object */
     bool header_good;
-    bool failed;  /* no block of it is loaded */
-    bool any_bad; /* a cell did not verify: its block is not */
+    bool failed;    /* no block of it is loaded */
+    bool any_bad;   /* a cell did not verify: its block is not */
+    bool first_bad; /* in the layer that is being loaded; load.c */
 };
 
 struct tierce__scatter {

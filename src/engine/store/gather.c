@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/threads/threads.h"
 #include "core/paged/paged.h"
 
 static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
@@ -95,14 +96,26 @@ static void gather_room(struct tierce__gather *gather, size_t i, uint32_t layer)
     TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
 }
 
+struct gathering {
+    struct tierce__gather *gather;
+    uint32_t layer;
+};
+
+static void gather_rooms(void *arg, size_t from, size_t to)
+{
+    const struct gathering *gathering = arg;
+    for (size_t i = from; i < to; i++)
+        gather_room(gathering->gather, i, gathering->layer);
+    tierce__paged_row_end();
+}
+
 int tierce__gather_layer(struct tierce__gather *gather, uint32_t layer)
 {
     if (layer != gather->next_layer || layer >= gather->view->part.layer_count)
         return TIERCE_E_ARGUMENT;
     gather->next_layer++;
     TIERCE_DASSERT(gather->next_layer <= gather->view->part.layer_count);
-    for (size_t i = 0; i < gather->count; i++)
-        gather_room(gather, i, layer);
-    tierce__paged_row_end();
+    struct gathering gathering = {.gather = gather, .layer = layer};
+    tierce__workers_share(gather->view->engine->copiers, gather->count, gather_rooms, &gathering);
     return 0;
 }

@@ -73,6 +73,95 @@ START_TEST(all_workers_run_at_once)
 }
 END_TEST
 
+/* Each index once, whoever calls it, however many share the workers. */
+enum { INDEXES = 1000 };
+
+static void count_calls(void *arg, size_t from, size_t to)
+{
+    atomic_uchar *calls = arg;
+    ck_assert_uint_le(from, to);
+    for (size_t i = from; i < to; i++)
+        atomic_fetch_add_explicit(&calls[i], 1, memory_order_relaxed);
+}
+
+static void share_once(struct tierce__workers *workers, size_t count)
+{
+    atomic_uchar *calls = calloc(INDEXES, sizeof(*calls));
+    tierce__workers_share(workers, count, count_calls, calls);
+    for (size_t i = 0; i < INDEXES; i++)
+        ck_assert_uint_eq(calls[i], i < count);
+    free(calls);
+}
+
+static void *share_often(void *workers)
+{
+    for (int round = 0; round < 200; round++)
+        share_once(workers, (size_t)(round * 37 % INDEXES));
+    return NULL;
+}
+
+START_TEST(a_shared_job_calls_each_index_once)
+{
+    static const size_t counts[] = {0, 1, 2, 3, 17, INDEXES};
+    struct tierce__workers *workers;
+    struct tierce__threads callers = {0};
+    ck_assert_int_eq(tierce__workers_create(&workers, 3, 4), 0);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        share_once(NULL, counts[i]);
+        share_once(workers, counts[i]);
+    }
+    ck_assert_int_eq(tierce__threads_start(&callers, 4, share_often, workers), 0);
+    tierce__threads_join(&callers);
+    ck_assert_uint_eq(tierce__workers_waiting(workers), 0);
+    tierce__workers_destroy(workers);
+}
+END_TEST
+
+/* A worker takes part, and the call waits for it. */
+static atomic_int taking_part;
+
+static void wait_for_another(void *arg, size_t from, size_t to)
+{
+    (void)arg;
+    atomic_fetch_add(&taking_part, (int)(to - from));
+    while (atomic_load(&taking_part) < 2) {
+    }
+}
+
+START_TEST(a_shared_job_runs_on_several_threads)
+{
+    struct tierce__workers *workers;
+    ck_assert_int_eq(tierce__workers_create(&workers, 1, 1), 0);
+    tierce__workers_share(workers, 2, wait_for_another, NULL);
+    ck_assert_int_eq(atomic_load(&taking_part), 2);
+    tierce__workers_destroy(workers);
+}
+END_TEST
+
+START_TEST(a_shared_job_does_not_wait_for_busy_workers)
+{
+    struct tierce__workers *workers;
+    struct tierce__task busy[3];
+    sem_init(&arrived, 0, 0);
+    sem_init(&leave, 0, 0);
+    ck_assert_int_eq(tierce__workers_create(&workers, 2, 2), 0);
+    for (int i = 0; i < 2; i++) {
+        busy[i].run = meet;
+        ck_assert(tierce__workers_submit(workers, &busy[i]));
+        ck_assert_int_eq(sem_wait(&arrived), 0);
+    }
+    share_once(workers, INDEXES); /* its tasks leave the queue again */
+    ck_assert_uint_eq(tierce__workers_waiting(workers), 0);
+    busy[2].run = meet;
+    ck_assert(tierce__workers_submit(workers, &busy[2]));
+    share_once(workers, INDEXES); /* there is room for one of them */
+    ck_assert_uint_eq(tierce__workers_waiting(workers), 1);
+    for (int i = 0; i < 3; i++)
+        sem_post(&leave);
+    tierce__workers_destroy(workers);
+}
+END_TEST
+
 struct numbered {
     struct tierce__task task;
     int number;
@@ -186,6 +275,9 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, workers_have_a_limit_and_finish_what_waits);
     tcase_add_test(t, all_workers_run_at_once);
+    tcase_add_test(t, a_shared_job_calls_each_index_once);
+    tcase_add_test(t, a_shared_job_runs_on_several_threads);
+    tcase_add_test(t, a_shared_job_does_not_wait_for_busy_workers);
     tcase_add_test(t, tasks_begin_in_the_order_of_their_submission);
     tcase_add_test(t, only_signals_of_faults_reach_a_thread);
     tcase_add_test(t, without_memory_nothing_is_left);
