@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "cli/optimize/kvcm_config.h"
+#include "cli/optimize/kvcm/kvcm_config.h"
 
 #include <stdlib.h>
 #include <string.h>

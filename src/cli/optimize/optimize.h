@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "optimizer/report/report.h"
-#include "cli/optimize/kvcm_config.h"
+#include "cli/optimize/kvcm/kvcm_config.h"
 #include "cli/optimize/optimize_money.h"
 #include "cli/optimize/optimize_sim.h"
 

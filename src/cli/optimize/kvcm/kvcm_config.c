@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/optimize/kvcm_config.h"
+#include "cli/optimize/kvcm/kvcm_config.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/json/json_value.h"

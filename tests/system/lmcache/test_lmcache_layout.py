@@ -11,7 +11,7 @@ import pytest
 from manager_process import Redis
 
 PYTHON = os.environ.get("TIERCE_LMCACHE_PYTHON")
-CHUNKS = os.environ.get("TIERCE_LMCACHE_CHUNKS", str(Path(__file__).resolve().parents[2] / "build/dev/bin/lmcache_chunks"))
+CHUNKS = os.environ.get("TIERCE_LMCACHE_CHUNKS", str(Path(__file__).resolve().parents[3] / "build/dev/bin/lmcache_chunks"))
 BLOCKS = 12
 
 pytestmark = pytest.mark.skipif(not PYTHON or not os.path.exists(CHUNKS),
