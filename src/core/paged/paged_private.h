@@ -69,6 +69,7 @@ struct tierce__stream {
     size_t copy_end;     /* and [0, copy_end) are copied, from src + shift to dst + shift */
     size_t shift;        /* < 64; makes dst + shift a multiple of 64 */
     const uint8_t *next; /* where the row of copies reads on; NULL: nothing is fetched ahead */
+    size_t fetch_from;   /* bytes of src before this one are not fetched ahead */
 };
 
 #define TIERCE__FETCH_AHEAD 4096u
@@ -80,13 +81,13 @@ struct tierce__stream {
  * streamed stores need them too. Of a plain streamed copy, cold cells of 16, 64 and 256 KiB have
  * 1.11, 1.15 and 1.15 when scattered (first level: 0.91 to 1.0; nothing fetched: 1.0) and 1.10
  * for 16 KiB when gathered; 2 and 8 KiB ahead, and other orders of fetches and copies, are no
- * better (Intel Xeon with 260 MiB of last-level cache, 2026-11). On Zen 5 only the first level was
- * tried: gathers of 16 KiB had 1.18 with it and 0.83 without, scatters of 16 KiB 0.92 and 0.84, of
- * 256 KiB 0.93 and 0.96.
+ * better (Intel Xeon with 260 MiB of last-level cache, 2026-11). For Zen 5 see plan_fetches.
  */
 static inline void tierce__fetch_block(const struct tierce__stream *s, size_t i)
 {
     size_t ahead = i * TIERCE__STRIPE_BYTES + TIERCE__FETCH_AHEAD;
+    if (ahead < s->fetch_from)
+        return;
     uintptr_t p =
         ahead < s->bytes ? (uintptr_t)s->src + ahead : (uintptr_t)s->next + (ahead - s->bytes);
     for (size_t k = 0; k < TIERCE__BLOCK_BYTES; k += TIERCE__STRIPE_BYTES)
