@@ -21,7 +21,7 @@
 #include "engine/objects/smalls.h"
 #include "engine/objects/tombstones.h"
 #include "engine/observe/access_log.h"
-#include "engine/observe/departures.h"
+#include "engine/why/departures.h"
 #include "engine/engine.h"
 #include "engine/lender.h"
 #include "engine/observe/engine_events.h"

@@ -14,7 +14,7 @@
 #include "base/log/log.h"
 #include "engine/engine_config.h"
 #include "engine/view.h"
-#include "engine/observe/departures.h"
+#include "engine/why/departures.h"
 #include "engine/observe/engine_events.h"
 #include "engine/observe/engine_metrics.h"
 #include "engine/observe/operate.h"

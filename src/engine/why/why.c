@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/observe/departures.h"
+#include "engine/why/departures.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
 #include "engine/own_tiers.h"

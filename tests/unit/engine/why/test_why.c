@@ -2,7 +2,7 @@
 /* Why a lookup found no more: each reason, reported and counted. */
 #include "base/clock.h"
 #include "check_main.h"
-#include "engine/observe/departures.h"
+#include "engine/why/departures.h"
 #include "engine_fixture.h"
 #include "test_random.h"
 #include "tier_fault.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/observe/departures.h"
+#include "engine/why/departures.h"
 
 #include <errno.h>
 #include <string.h>
