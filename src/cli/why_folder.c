@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/inspect/inspect.h"
 #include "cli/why_folder.h"
+#include "engine/why/why.h"
 #include "store/index.h"
 
 #include <errno.h>
@@ -92,14 +93,11 @@ static void conclude(struct tierce__answer *a, const struct folder_wanted *w,
     bool is_tail = block + 1 - first * step < step;
     if (twin == 0 && is_tail)
         return; /* tails are stored only on request */
-    a->miss.reason = twin > 0 ? TIERCE_MISS_NAMESPACE : TIERCE_MISS_NEVER_STORED;
+    a->miss.reason = TIERCE_MISS_NEVER_STORED;
     a->miss.block = a->held_blocks;
     memcpy(a->miss.hash, tierce_chain_hash(chain, block), TIERCE_HASH_BYTES);
-    if (twin > 0) {
-        a->miss.twin = tierce__namespaces_text(namespaces, twin - 1);
-        memcpy(a->miss.twin_digest, tierce__namespaces_digest(namespaces, twin - 1),
-               TIERCE_HASH_BYTES);
-    }
+    if (twin > 0)
+        tierce__why_twin(&a->miss, namespaces, twin - 1);
     for (uint32_t i = first + 1; i < chunks; i++)
         a->later = a->later || w->held[last_block(w, step, i)];
 }
@@ -193,23 +191,13 @@ int tierce__why_folder(struct tierce__line *json, const char *folder,
 
 /* ---- one chunk ------------------------------------------------------------------------------- */
 
-struct sought {
-    const struct tierce__hash_prefix *prefix;
-    struct tierce__sightings found;
-};
-
 static bool note(void *arg, const struct tierce__disk_entry *entry)
 {
-    struct sought *s = arg;
-    if (!tierce__hash_begins(entry->key.hash, s->prefix))
-        return true;
-    uint64_t at = s->found.count++;
-    if (at < TIERCE__SIGHTINGS_MAX)
-        s->found.items[at] = (struct tierce__sighting){.tier = "disk",
-                                                       .key = entry->key,
-                                                       .object_bytes = entry->object_bytes,
-                                                       .token_start = entry->token_start,
-                                                       .block_count = entry->block_count};
+    struct tierce__tier_event seen = {.key = &entry->key,
+                                      .object_bytes = entry->object_bytes,
+                                      .token_start = entry->token_start,
+                                      .block_count = entry->block_count};
+    tierce__sightings_add(arg, &seen);
     return true;
 }
 
@@ -217,15 +205,16 @@ int tierce__why_folder_hash(struct tierce__line *json, const char *folder,
                             const struct tierce__hash_prefix *prefix)
 {
     struct tierce__namespaces *namespaces = NULL;
-    struct sought *sought = tierce__calloc(1, sizeof(*sought));
-    int rc = sought != NULL ? tierce__namespaces_create(&namespaces) : -ENOMEM;
+    struct tierce__sightings *found = tierce__calloc(1, sizeof(*found));
+    int rc = found != NULL ? tierce__namespaces_create(&namespaces) : -ENOMEM;
     if (rc == 0) {
-        sought->prefix = prefix;
-        rc = tierce__disk_scan(folder, namespaces, note, sought);
+        found->prefix = prefix;
+        found->tier = "disk";
+        rc = tierce__disk_scan(folder, namespaces, note, found);
     }
     if (rc == 0)
-        tierce__sightings_json(json, &sought->found, namespaces);
+        tierce__sightings_json(json, found, namespaces);
     tierce__namespaces_destroy(namespaces);
-    tierce__free(sought);
+    tierce__free(found);
     return rc == 0 ? TIERCE__CLI_OK : tierce__inspect_explain("why", folder, rc);
 }

@@ -98,7 +98,7 @@ static void leave(const struct lookup *l, const uint8_t *places, size_t from, si
 {
     struct tierce_engine *engine = l->view->engine;
     TIERCE_DASSERT(from <= to && l->found + to <= l->keys.count);
-    tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
+    tierce__why_count(engine, TIERCE_MISS_NOT_WORTH_LOADING);
     tierce__count(engine, TIERCE__STAT_blocks_not_worth,
                   (int64_t)((to - from) * l->view->chunk_blocks));
     tierce__session_leave(l->view, l->opts->session, l->found + from);
@@ -186,7 +186,7 @@ static int find_nothing(const struct lookup *l, size_t first, struct tierce_foun
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
         tierce_unpin(l->view, l->opts->session);
     if (first < l->keys.count)
-        tierce__count(l->view->engine, TIERCE__STAT_misses_bypassed, 1);
+        tierce__why_count(l->view->engine, TIERCE_MISS_BYPASSED);
     out->blocks = tierce__keys_blocks(&l->keys, l->view, first, l->to_block);
     out->memory_blocks = out->blocks;
     return 0;
@@ -230,7 +230,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         return 0;
     add_sibling(l, out);
     if (!only_memory(l) && out->blocks < l->to_block)
-        tierce__why_count(engine, &l->keys, l->found, &l->unasked);
+        tierce__why_missing(engine, &l->keys, l->found, &l->unasked);
     return 0;
 }
 

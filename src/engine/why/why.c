@@ -12,8 +12,8 @@
 #include "engine/load/sibling.h"
 #include "engine/own_tiers.h"
 
-/* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
- * as much as 3 us for all of them, and nothing where there is one namespace. */
+/* A search for a twin queries at most this many other namespaces, the newest first. Each query is a
+ * lookup of one key; all of them take up to 3 us. */
 #define TWINS_MAX 16u
 
 static const struct {
@@ -42,7 +42,7 @@ const char *tierce_miss_text(enum tierce_miss_reason reason)
     return rows[reason < TIERCE_MISS_COUNT ? reason : 0].words;
 }
 
-/* ---- remembering ---- */
+/* ---- recording ---- */
 
 enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
 {
@@ -101,7 +101,7 @@ void tierce__why_refused(struct tierce_engine *engine, size_t level, const struc
          cleared ? 0 : status);
 }
 
-/* ---- telling ---- */
+/* ---- explaining ---- */
 
 void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierce__key *key)
 {
@@ -137,23 +137,30 @@ bool tierce__why_departed(struct tierce_engine *engine, const uint8_t *hash,
     return false;
 }
 
-/* Whether the chunk is there under another namespace, and under which. */
+void tierce__why_twin(struct tierce_miss *out, struct tierce__namespaces *namespaces, uint32_t ns)
+{
+    TIERCE_DASSERT(ns < tierce__namespaces_count(namespaces));
+    out->reason = TIERCE_MISS_NAMESPACE;
+    out->twin = tierce__namespaces_text(namespaces, ns);
+    memcpy(out->twin_digest, tierce__namespaces_digest(namespaces, ns), TIERCE_HASH_BYTES);
+}
+
+/* Whether another namespace has the chunk, and which. */
 static bool find_twin(struct tierce_engine *engine, const struct tierce__key *key, uint32_t *ns)
 {
-    uint32_t count = tierce__namespaces_count(engine->namespaces), tried = 0;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
-    for (uint32_t id = count; count > 1 && id-- > 0 && tried < TWINS_MAX;) {
-        struct tierce__key twin = *key;
+    uint32_t tried = 0, id = tierce__namespaces_count(engine->namespaces);
+    struct tierce__key twin = *key;
+    TIERCE_DASSERT(key->ns < id);
+    while (id-- > 0 && tried < TWINS_MAX) {
         if (id == key->ns)
             continue;
-        twin.ns = id;
-        tried++;
-        if (tierce__storage_has(engine, &twin)) {
-            *ns = id;
+        twin.ns = *ns = id;
+        if (tierce__storage_has(engine, &twin))
             return true;
-        }
         if (tierce__now_ns() > deadline_ns)
             break;
+        tried++;
     }
     return false;
 }
@@ -178,25 +185,28 @@ static void tell_reason(struct tierce_engine *engine, const struct tierce__key *
     } else if (left) {
         tell_departure(engine, &last, out);
     } else if (with_twins && find_twin(engine, key, &ns)) {
-        out->reason = TIERCE_MISS_NAMESPACE;
-        out->twin = tierce__namespaces_text(engine->namespaces, ns);
-        memcpy(out->twin_digest, tierce__namespaces_digest(engine->namespaces, ns),
-               TIERCE_HASH_BYTES);
+        tierce__why_twin(out, engine->namespaces, ns);
     } else {
         out->reason = TIERCE_MISS_NEVER_STORED;
     }
+    TIERCE_DASSERT(out->reason > TIERCE_MISS_NONE && out->reason < TIERCE_MISS_COUNT);
 }
 
-void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *keys, size_t index,
-                       const struct tierce__unasked *unasked)
+void tierce__why_count(struct tierce_engine *engine, enum tierce_miss_reason reason)
+{
+    TIERCE_DASSERT(reason > TIERCE_MISS_NONE && reason < TIERCE_MISS_COUNT);
+    tierce__count(engine, (enum tierce__stat)(TIERCE__STAT_misses_never_stored + (int)reason - 1),
+                  1);
+}
+
+void tierce__why_missing(struct tierce_engine *engine, const struct tierce__keys *keys,
+                         size_t index, const struct tierce__unasked *unasked)
 {
     struct tierce_miss miss = {0};
     TIERCE_DASSERT(index < keys->count);
     tell_reason(engine, &keys->keys[index], index == 0, unasked, &miss);
     if (index < keys->full_count || miss.reason != TIERCE_MISS_NEVER_STORED)
-        tierce__count(engine,
-                      (enum tierce__stat)(TIERCE__STAT_misses_never_stored + (int)miss.reason - 1),
-                      1);
+        tierce__why_count(engine, miss.reason);
 }
 
 static void tell_missing(const struct tierce_view *view, const struct tierce__keys *keys,
@@ -268,8 +278,8 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
         rc = find_missing(view, &keys, first, what->whole_view, out);
     bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
                       out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
-    /* Siblings are compared with what the view says of itself, and taken out if they prove
-     * wrong. */
+    /* Only a whole view can search for siblings: it compares their headers with its own identity,
+     * and removes wrong ones. */
     if (rc == 0 && is_missing && what->whole_view)
         pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/json/json_write.h"
 #include "engine/why/why.h"
@@ -27,14 +28,31 @@ bool tierce__hash_prefix(struct tierce__hash_prefix *out, const char *hex)
     return tierce__hex_decode(out->bytes, (digits + 1) / 2, padded);
 }
 
-bool tierce__hash_begins(const uint8_t *hash, const struct tierce__hash_prefix *prefix)
+static bool has_prefix(const uint8_t *hash, const struct tierce__hash_prefix *prefix)
 {
     uint32_t whole = prefix->digits / 2;
+    TIERCE_DASSERT(prefix->digits >= 1 && prefix->digits <= 2 * TIERCE_HASH_BYTES);
     return memcmp(hash, prefix->bytes, whole) == 0 &&
            (prefix->digits % 2 == 0 || hash[whole] >> 4 == prefix->bytes[whole] >> 4);
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+void tierce__sightings_add(void *arg, const struct tierce__tier_event *seen)
+{
+    struct tierce__sightings *sightings = arg;
+    TIERCE_DASSERT(sightings->tier != NULL);
+    if (!has_prefix(seen->key->hash, sightings->prefix))
+        return;
+    uint64_t at = sightings->count++;
+    if (at < TIERCE__SIGHTINGS_MAX)
+        sightings->items[at] = (struct tierce__sighting){.tier = sightings->tier,
+                                                         .key = *seen->key,
+                                                         .object_bytes = seen->object_bytes,
+                                                         .token_start = seen->token_start,
+                                                         .block_count = seen->block_count};
+}
+
+/* ---- answering ---------------------------------------------------------------------------------
+ */
 
 static void put_sighting(struct tierce__json_write *json, struct tierce__line *text,
                          const struct tierce__sighting *s, struct tierce__namespaces *namespaces)
@@ -60,6 +78,7 @@ void tierce__sightings_json(struct tierce__line *out, const struct tierce__sight
 {
     struct tierce__json_write json = {.line = out};
     struct tierce__line text = {0};
+    char line[256];
     enum tierce_miss_reason reason = TIERCE_MISS_NONE;
     uint64_t kept = sightings->count;
     tierce__json_write_open(&json, NULL, '{');
@@ -72,11 +91,9 @@ void tierce__sightings_json(struct tierce__line *out, const struct tierce__sight
         tierce__line_put(&text, "and more: give more digits\n");
     if (sightings->count == 0) {
         reason = sightings->miss != NULL ? sightings->miss->reason : TIERCE_MISS_NEVER_STORED;
-        tierce__line_put(&text, "nowhere    ");
-        tierce__line_put(&text, tierce_miss_name(reason));
-        tierce__line_put(&text, ": ");
-        tierce__line_put(&text, tierce_miss_text(reason));
-        tierce__line_put(&text, "\n");
+        snprintf(line, sizeof(line), "nowhere    %s: %s\n", tierce_miss_name(reason),
+                 tierce_miss_text(reason));
+        tierce__line_put(&text, line);
     }
     tierce__line_put_bytes(&text, "", 1);
     tierce__json_write_close(&json, ']');
@@ -87,27 +104,8 @@ void tierce__sightings_json(struct tierce__line *out, const struct tierce__sight
     tierce__line_clear(&text);
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
-
-struct why_scan {
-    const struct tierce__hash_prefix *prefix;
-    const char *tier;
-    struct tierce__sightings *out;
-};
-
-static void take(void *arg, const struct tierce__tier_event *event)
-{
-    struct why_scan *scan = arg;
-    if (!tierce__hash_begins(event->key->hash, scan->prefix))
-        return;
-    uint64_t at = scan->out->count++;
-    if (at < TIERCE__SIGHTINGS_MAX)
-        scan->out->items[at] = (struct tierce__sighting){.tier = scan->tier,
-                                                         .key = *event->key,
-                                                         .object_bytes = event->object_bytes,
-                                                         .token_start = event->token_start,
-                                                         .block_count = event->block_count};
-}
+/* ---- searching ---------------------------------------------------------------------------------
+ */
 
 int tierce__why_chunk(struct tierce__line *json, struct tierce_engine *engine,
                       const struct tierce__hash_prefix *prefix)
@@ -116,11 +114,12 @@ int tierce__why_chunk(struct tierce__line *json, struct tierce_engine *engine,
     struct tierce__sightings *found = tierce__calloc(1, sizeof(*found));
     if (found == NULL)
         return -ENOMEM;
+    found->prefix = prefix;
     for (size_t level = 0; level < engine->level_count; level++) {
         struct tierce__tier *tier = engine->levels[level].tier;
-        struct why_scan scan = {.prefix = prefix, .tier = tier->ops->name, .out = found};
+        found->tier = tier->ops->name;
         uint32_t cursor = 0;
-        while (tier->ops->scan(tier, &cursor, SCAN_PLACES, take, &scan))
+        while (tier->ops->scan(tier, &cursor, SCAN_PLACES, tierce__sightings_add, found))
             ;
     }
     if (found->count == 0 && prefix->digits == 2 * TIERCE_HASH_BYTES &&

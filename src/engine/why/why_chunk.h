@@ -5,6 +5,7 @@
 #include "base/text/line.h"
 #include "core/key/key.h"
 #include "core/key/namespaces.h"
+#include "store/tier.h"
 
 #include <tierce/why.h>
 
@@ -20,7 +21,6 @@ struct tierce__hash_prefix {
 };
 
 TIERCE_MUSTUSE bool tierce__hash_prefix(struct tierce__hash_prefix *out, const char *hex);
-bool tierce__hash_begins(const uint8_t *hash, const struct tierce__hash_prefix *prefix);
 
 #define TIERCE__SIGHTINGS_MAX 64u
 
@@ -31,17 +31,24 @@ struct tierce__sighting {
     uint32_t block_count;
 };
 
+/* The chunks whose hash begins with the prefix. */
 struct tierce__sightings {
-    uint64_t count; /* there may be more than are kept */
+    const struct tierce__hash_prefix *prefix; /* [borrow] */
+    const char *tier;                         /* that is being searched */
+    uint64_t count; /* may exceed TIERCE__SIGHTINGS_MAX; `items` has the first ones */
     struct tierce__sighting items[TIERCE__SIGHTINGS_MAX];
-    const struct tierce_miss *miss; /* why there is none; NULL: unknown */
+    const struct tierce_miss *miss; /* the reason if there is none; NULL: unknown */
 };
+
+/* Adds a chunk of `tier` if its hash has the prefix; a visitor of a tier's scan. */
+void tierce__sightings_add(void *sightings, const struct tierce__tier_event *seen);
 
 /* One JSON object; "text" holds lines for people. */
 void tierce__sightings_json(struct tierce__line *out, const struct tierce__sightings *sightings,
                             struct tierce__namespaces *namespaces);
 
-/* Asks an engine; of a whole hash that is nowhere, why. Errors: -ENOMEM. */
+/* Searches the tiers of an engine. If no tier has a chunk of a whole hash, the answer has the
+ * reason. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__why_chunk(struct tierce__line *json, struct tierce_engine *engine,
                                      const struct tierce__hash_prefix *prefix);
 

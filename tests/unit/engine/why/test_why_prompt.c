@@ -2,6 +2,7 @@
 /* How an operator names a prompt. */
 #include "base/alloc.h"
 #include "check_main.h"
+#include "engine/why/why_chunk.h"
 #include "engine/why/why_prompt.h"
 
 #include <stdio.h>
@@ -141,8 +142,35 @@ START_TEST(which_namespace)
 }
 END_TEST
 
+/* Counts every chunk whose hash has the prefix, keeps the first of them, and skips others. */
+START_TEST(chunks_by_the_beginning_of_their_hash)
+{
+    static struct tierce__sightings found;
+    struct tierce__hash_prefix prefix;
+    struct tierce__key key = {.hash = {0xab, 0xcd}};
+    struct tierce__tier_event seen = {.key = &key};
+    ck_assert(!tierce__hash_prefix(&prefix, ""));
+    ck_assert(!tierce__hash_prefix(&prefix, "abx"));
+    ck_assert(tierce__hash_prefix(&prefix, "abc"));
+    found.prefix = &prefix;
+    found.tier = "disk";
+    for (uint32_t i = 0; i < TIERCE__SIGHTINGS_MAX + 5; i++) {
+        seen.block_count = i;
+        tierce__sightings_add(&found, &seen);
+    }
+    key.hash[1] = 0xdd; /* the third digit differs */
+    tierce__sightings_add(&found, &seen);
+    key.hash[0] = 0xaa;
+    tierce__sightings_add(&found, &seen);
+    ck_assert_uint_eq(found.count, TIERCE__SIGHTINGS_MAX + 5);
+    for (uint32_t i = 0; i < TIERCE__SIGHTINGS_MAX; i++)
+        ck_assert_uint_eq(found.items[i].block_count, i);
+    ck_assert_str_eq(found.items[0].tier, "disk");
+}
+END_TEST
+
 int main(void)
 {
     return CHECK_TESTS("why_prompt", 0, token_ids_in_every_dress, what_is_no_token_id, shards,
-                       which_namespace);
+                       which_namespace, chunks_by_the_beginning_of_their_hash);
 }
