@@ -5,6 +5,7 @@
 #include <tierce/engine.h>
 
 #include "base/list.h"
+#include "engine/lender.h"
 #include "proto/native/native.h"
 
 /*
@@ -107,14 +108,10 @@ struct tierce__owed {
 uint64_t tierce__peer_end(struct tierce__node_session *peer, struct tierce__owed *owed,
                           const union tierce__native_request *question);
 
-/* ---- client_ask.c: counterparts of the calls of the same names in include/tierce ----------- */
+/* ---- client_ask.c, which has the table of the lender ---- */
 
 /* A client's part of a view: the names of its namespace, and the peer that knows the view. */
 struct tierce__client_view;
-
-TIERCE_MUSTUSE int tierce__client_view_open(struct tierce_view *view,
-                                            const struct tierce_namespace *ns);
-void tierce__client_view_close(struct tierce_view *view);
 
 /* The peer, and the view's number there; NULL: there is none, or it does not take the view, or the
  * deadline is over. */
@@ -134,19 +131,27 @@ TIERCE_MUSTUSE int tierce__client_ask_chain(struct tierce__asking *asking,
  * the view's number if the peer does not know it. */
 int tierce__client_miss(const struct tierce_view *view, int status);
 
-TIERCE_MUSTUSE int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,
-                                         uint64_t to_block, const struct tierce_lookup_opts *opts,
-                                         struct tierce_found *out);
-TIERCE_MUSTUSE int tierce__client_durable(struct tierce_view *view,
-                                          const struct tierce_chain *chain, uint64_t to_block,
-                                          uint64_t *blocks);
+/* Drops the session's pins in the node. If the request is lost, they expire. */
 void tierce__client_unpin(struct tierce_view *view, uint64_t session);
-void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns);
-TIERCE_MUSTUSE int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms);
-TIERCE_MUSTUSE int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
-                                            const struct tierce_view *view);
 
 /* Whether the node is connected now: for the counters. */
 bool tierce__client_is_connected(struct tierce__node_client *client);
+
+/* ---- client_transfer.c ---- */
+
+/*
+ * Stores and loads in the memory of a node's pool. If no node answers, there is nothing to store or
+ * to load. Beginning a store blocks for up to timeout.lookup plus timeout.store, beginning a load
+ * for up to timeout.lookup.
+ *
+ * Errors: TIERCE_E_ARGUMENT, -ENOMEM. Thread: a store or a load belongs to one thread at a time.
+ */
+
+int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce_view *view,
+                               const struct tierce_transfer_opts *opts);
+int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete);
+
+int tierce__client_load_begin(struct tierce__loan **out, struct tierce_view *view,
+                              const struct tierce_transfer_opts *opts);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests of an engine without tiers to its node: views, lookups, pins. An absent or late node, or
- * a node that does not know the view, is a miss.
+ * The lender of an engine without tiers: its opening, the table, and the requests to its node about
+ * views, lookups and pins. An absent or late node, or a node that does not know the view, is a
+ * miss.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -11,8 +13,10 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log/log.h"
+#include "engine/engine_config.h"
 #include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
+#include "engine/prefetch/prefetch_private.h"
 #include "engine/view.h"
 #include "core/key/key.h"
 
@@ -45,11 +49,12 @@ static char *copy_text(const char *text)
     return tierce__strdup(text != NULL ? text : "");
 }
 
-int tierce__client_view_open(struct tierce_view *view, const struct tierce_namespace *ns)
+static int open_view(struct tierce_view *view, const struct tierce_namespace *ns)
 {
     struct tierce__client_view *v = tierce__calloc(1, sizeof(*v));
     if (v == NULL)
         return -ENOMEM;
+    TIERCE_DASSERT(view->remote == NULL);
     tierce__lock_init(&v->lock, TIERCE__LOCK_CLIENT);
     v->weights = copy_text(ns->weights);
     v->model = copy_text(ns->model);
@@ -76,6 +81,7 @@ static void describe(union tierce__native_request *out, const struct tierce_view
 {
     const struct tierce__client_view *v = view->remote;
     const struct tierce__geometry *g = &view->full.geometry;
+    TIERCE_DASSERT(view->part.first_layer + view->part.layer_count <= g->layer_count);
     for (uint32_t i = 0; i < g->layer_count; i++)
         tierce__store_le32(cell_bytes + 4 * (size_t)i, g->cell_bytes[i]);
     out->view =
@@ -101,6 +107,7 @@ static void describe(union tierce__native_request *out, const struct tierce_view
 
 static void end_view(struct tierce__node_session *peer, uint64_t number, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(number != 0);
     union tierce__native_request question = {.view_close = {number}};
     (void)tierce__peer_tell(peer, TIERCE__NATIVE_VIEW_CLOSE, &question, deadline_ns);
 }
@@ -138,6 +145,7 @@ struct tierce__node_session *tierce__client_view_peer(const struct tierce_view *
     if (peer == NULL)
         return NULL;
     uint64_t who = tierce__peer_number(peer);
+    TIERCE_DASSERT(who != 0);
     tierce__lock_take(&v->lock);
     bool known = v->peer == who;
     *number = v->number;
@@ -163,7 +171,7 @@ struct tierce__node_session *tierce__client_view_peer(const struct tierce_view *
     return NULL;
 }
 
-void tierce__client_view_close(struct tierce_view *view)
+static void close_view(struct tierce_view *view)
 {
     struct tierce__client_view *v = view->remote;
     if (v == NULL)
@@ -201,6 +209,7 @@ static void describe_chain(struct tierce__native_chain *out,
     if (!again && atomic_load(&told->peer) == tierce__peer_number(peer))
         first = atomic_load(&told->blocks);
     first = first < blocks ? first : blocks;
+    TIERCE_DASSERT(first <= blocks && told->number != 0);
     *out = (struct tierce__native_chain){
         .number = told->number,
         .first = (uint32_t)first,
@@ -260,6 +269,7 @@ static int find(struct tierce_view *view, enum tierce__native_op op,
         out->memory_blocks =
             found->memory_blocks < out->blocks ? found->memory_blocks : out->blocks;
         out->pending = found->pending != 0;
+        TIERCE_DASSERT(out->memory_blocks <= out->blocks && out->blocks <= to);
         tierce__peer_done(&asking);
     }
     tierce__peer_release(peer);
@@ -280,15 +290,15 @@ static void add_own(const struct tierce_view *view, uint64_t from_block, uint64_
 {
     uint64_t own = from_block / view->chunk_blocks * view->chunk_blocks;
     own = own < to_block ? own : to_block;
+    TIERCE_DASSERT(own <= from_block && own <= to_block);
     if (out->memory_blocks < own)
         out->memory_blocks = own;
     if (out->blocks < own)
         out->blocks = own;
 }
 
-int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,
-                          uint64_t to_block, const struct tierce_lookup_opts *opts,
-                          struct tierce_found *out)
+static int lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
+                  const struct tierce_lookup_opts *opts, struct tierce_found *out)
 {
     int rc = check_chain(view, chain, to_block);
     if (rc < 0)
@@ -313,8 +323,8 @@ int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *c
     return 0;
 }
 
-int tierce__client_durable(struct tierce_view *view, const struct tierce_chain *chain,
-                           uint64_t to_block, uint64_t *blocks)
+static int durable(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
+                   uint64_t *blocks)
 {
     int rc = check_chain(view, chain, to_block);
     struct tierce_found found = {0};
@@ -346,7 +356,7 @@ void tierce__client_unpin(struct tierce_view *view, uint64_t session)
     tell(view, TIERCE__NATIVE_UNPIN, &question, &question.unpin.view);
 }
 
-void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
+static void computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
 {
     union tierce__native_request question = {.computed = {.tokens = tokens, .ns = ns}};
     tell(view, TIERCE__NATIVE_COMPUTED, &question, &question.computed.view);
@@ -354,9 +364,10 @@ void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t
 
 /* ---- all of the node ---- */
 
-int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms)
+static int flush_node(struct tierce_engine *engine, uint32_t timeout_ms)
 {
-    /* The node tells it itself if it is late. */
+    TIERCE_DASSERT(engine->level_count == 0);
+    /* A node that needs longer reports it itself: its answer needs time to arrive. */
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
     if (deadline_ns != TIERCE__DEADLINE_NEVER)
         deadline_ns += FLUSH_GRACE_NS;
@@ -369,10 +380,11 @@ int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms)
     return rc <= 0 ? rc : TIERCE_E_DOWN;
 }
 
-int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
-                             const struct tierce_view *view)
+static int64_t clear_node(struct tierce_engine *engine, uint32_t tiers,
+                          const struct tierce_view *view)
 {
     union tierce__native_request question = {.clear = {.tiers = tiers}};
+    TIERCE_DASSERT(engine->level_count == 0 && (view == NULL || view->engine == engine));
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     struct tierce__node_session *peer =
         view != NULL ? tierce__client_view_peer(view, &question.clear.view, deadline_ns)
@@ -391,3 +403,100 @@ int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
     tierce__peer_release(peer);
     return rc;
 }
+
+/* ---- opening and closing ---- */
+
+/* Parameters of a node that its clients may not set. */
+static bool is_of_node(const char *name)
+{
+    static const char *const prefixes[] = {"memory.",  "disk.", "remote.",    "prefetch.",
+                                           "metrics.", "cost.", "access_log."};
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int check_client(const struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    for (enum tierce__engine_param i = 0; i < TIERCE__ENGINE_PARAMS; i++) {
+        const char *name = tierce__engine_params()[i].name;
+        const char *source = tierce__engine_source(config, i);
+        if (!is_of_node(name) || strcmp(source, "default") == 0)
+            continue;
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                 "%s: with node.socket the node has memory and tiers; set it in the node's "
+                 "configuration, not here (%.128s)",
+                 name, source);
+        return TIERCE_E_CONFIG;
+    }
+    return 0;
+}
+
+/* Connects. An engine that is not strict connects later if no node answers now. */
+static int meet_node(struct tierce_engine *engine, const struct tierce_config *config,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce__node_session *peer =
+        tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
+    bool is_there = peer != NULL;
+    tierce__peer_release(peer);
+    if (is_there || !tierce__engine_bool(config, TIERCE__ENGINE_STRICT))
+        return 0;
+    snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+             "node.socket: no node answers on %.150s within timeout.lookup",
+             tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET));
+    return TIERCE_E_DOWN;
+}
+
+/* The first request connects to the node. */
+static int open_node(struct tierce_engine *engine, const struct tierce_config *config,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    int rc = check_client(config, why);
+    if (rc == 0)
+        rc = tierce__client_open(&engine->client, engine, config);
+    return rc == 0 ? meet_node(engine, config, why) : rc;
+}
+
+/* The operator asks the node. */
+static void serve_nothing(struct tierce_engine *engine, const struct tierce_config *config)
+{
+    (void)config;
+    TIERCE_DASSERT(engine->control == NULL && engine->level_count == 0);
+}
+
+static bool leave_node(struct tierce_engine *engine)
+{
+    TIERCE_DASSERT(engine->level_count == 0 && tierce__list_empty(&engine->unattended));
+    tierce__client_close(engine->client);
+    engine->client = NULL;
+    return true;
+}
+
+static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
+{
+    out->node_connected_now = tierce__client_is_connected(engine->client);
+}
+
+const struct tierce__lender tierce__node_client = {
+    .open = open_node,
+    .serve = serve_nothing,
+    .close = leave_node,
+    .stats = add_stats,
+    .flush = flush_node,
+    .clear = clear_node,
+    .view_open = open_view,
+    .view_close = close_view,
+    .computed = computed,
+    .unpin = tierce__client_unpin,
+    .lookup = lookup,
+    .durable = durable,
+    .store_begin = tierce__client_store_begin,
+    .store_end = tierce__client_store_end,
+    .load_begin = tierce__client_load_begin,
+    .prefetch_begin = tierce__client_prefetch_begin,
+    .prefetch_wait = tierce__client_prefetch_wait,
+    .prefetch_end = tierce__client_prefetch_end,
+};

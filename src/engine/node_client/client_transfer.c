@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/node_client/client_transfer.h"
+#include "engine/node_client/client.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,7 +8,6 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/load/scatter.h"
-#include "engine/node_client/client.h"
 #include "engine/observe/operate.h"
 #include "engine/store/gather.h"
 

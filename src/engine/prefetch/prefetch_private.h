@@ -111,7 +111,7 @@ void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use);
 /* One step: does everything that is possible now. Called by one thread at a time, under no lock. */
 void tierce__prefetch_advance(struct tierce_prefetch *p);
 
-/* ---- client_prefetch.c: of the table in client_lender.c ---- */
+/* ---- client_prefetch.c: of the table in client_ask.c ---- */
 
 int tierce__client_prefetch_begin(struct tierce_prefetch *p, const struct tierce_chain *chain);
 bool tierce__client_prefetch_wait(struct tierce_prefetch *p, uint32_t wait_ms);
