@@ -204,7 +204,7 @@ static uint32_t turn_of(const struct tierce__shape *shape, const struct tierce_p
     return segment < first ? 0 : segment - first + 1;
 }
 
-void tierce__loan_ahead(struct tierce__loan *base, uint32_t layer)
+static void ahead(struct tierce__loan *base, uint32_t layer)
 {
     struct own_loan *loan = own(base);
     const struct tierce__shape *full = &loan->base.view->full;
@@ -527,7 +527,7 @@ int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
         return rc;
     }
     pass(loan, loan->base.is_too_large);
-    tierce__loan_ahead(&loan->base, loan->part.first_layer);
+    ahead(&loan->base, loan->part.first_layer);
     *out = &loan->base;
     return 0;
 }
@@ -549,7 +549,7 @@ static bool wait_for(struct own_loan *loan, size_t i, uint32_t layer)
            (before == 0 || before == last || tierce__fetch_wait(waiter, before));
 }
 
-bool tierce__loan_wait(struct tierce__loan *base, size_t i, uint32_t layer)
+static bool wait_chunk(struct tierce__loan *base, size_t i, uint32_t layer)
 {
     struct own_loan *loan = own(base);
     TIERCE_DASSERT(i < loan->base.count);
@@ -698,7 +698,7 @@ static void ask_all(struct own_loan *loan, size_t i)
 }
 
 /* The next one is read meanwhile, if there is memory for both. */
-bool tierce__loan_take(struct tierce__loan *base, size_t i)
+static bool take(struct tierce__loan *base, size_t i)
 {
     struct own_loan *loan = own(base);
     bool has_next = i + 1 < loan->base.count;
@@ -718,7 +718,7 @@ bool tierce__loan_take(struct tierce__loan *base, size_t i)
     return true;
 }
 
-void tierce__loan_return(struct tierce__loan *base, size_t i)
+static void give_back(struct tierce__loan *base, size_t i)
 {
     struct own_loan *loan = own(base);
     TIERCE_DASSERT(i < loan->base.count);
@@ -781,7 +781,7 @@ static void report(struct own_loan *loan, const uint32_t *blocks)
     tierce__storage_touch(engine, 0, engine->level_count, loan->keys.keys, loan->keys.count, used);
 }
 
-void tierce__loan_end(struct tierce__loan *base, const uint32_t *blocks)
+static void end_loan(struct tierce__loan *base, const uint32_t *blocks)
 {
     struct own_loan *loan = own(base);
     if (blocks != NULL)
@@ -790,11 +790,11 @@ void tierce__loan_end(struct tierce__loan *base, const uint32_t *blocks)
 }
 
 static const struct tierce__loan_ops ops = {
-    .ahead = tierce__loan_ahead,
-    .wait = tierce__loan_wait,
+    .ahead = ahead,
+    .wait = wait_chunk,
     .refuse = refuse,
     .spoil = spoil,
-    .take = tierce__loan_take,
-    .give_back = tierce__loan_return,
-    .end = tierce__loan_end,
+    .take = take,
+    .give_back = give_back,
+    .end = end_loan,
 };

@@ -71,18 +71,18 @@ struct tierce__loan_ops {
 };
 
 /*
- * A loan of the engine's own tiers: locates each chunk, leases or fetches it, and handles the
- * caller's verdict.
+ * A loan of the engine's own tiers: locates each chunk, and leases or fetches it. `refuse` and
+ * `spoil` delete the chunk from the tier that it came from; `end` promotes chunks to memory and
+ * marks them as used.
  *
  *     rc = tierce__loan_begin(&loan, view, &what);
- *     tierce__loan_ahead(loan, layer);
- *     if (tierce__loan_wait(loan, i, layer))
- *         ... read the header and the layer in lent[i].object, in whatever process;
- *         ... where it is wrong, tierce__loan_refuse(loan, i, why) or tierce__loan_spoil(loan, i)
- *     tierce__loan_end(loan, blocks);
+ *     loan->ops->ahead(loan, layer);
+ *     if (loan->ops->wait(loan, i, layer))
+ *         ... read the header and the layer in lent[i].object, in any process that maps it;
+ *         ... if it is wrong, loan->ops->refuse(loan, i, why) or loan->ops->spoil(loan, i)
+ *     loan->ops->end(loan, blocks);
  *
- * Thread: a loan belongs to one at a time. Promises: as of tierce__loan_ops, and of
- * tierce_load_begin and _end.
+ * The functions below accept only such loans. Thread: a loan belongs to one thread at a time.
  */
 
 struct tierce__loan_what {
@@ -101,14 +101,6 @@ struct tierce__loan_what {
  * header. */
 TIERCE_MUSTUSE int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
                                       const struct tierce__loan_what *what);
-
-/* As of the table. Refuse and spoil take the chunk out of service; end promotes and marks as used.
- */
-void tierce__loan_ahead(struct tierce__loan *loan, uint32_t layer);
-TIERCE_MUSTUSE bool tierce__loan_wait(struct tierce__loan *loan, size_t i, uint32_t layer);
-TIERCE_MUSTUSE bool tierce__loan_take(struct tierce__loan *loan, size_t i);
-void tierce__loan_return(struct tierce__loan *loan, size_t i);
-void tierce__loan_end(struct tierce__loan *loan, const uint32_t *blocks);
 
 /* Up to which layer all has been waited for that a wait for `layer` has, where segments hold
  * several layers. */

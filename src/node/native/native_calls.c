@@ -329,7 +329,7 @@ static int lend(struct native_call *call, struct about *about)
         tierce__native_end_load(call->client, load, NULL);
         return TIERCE_E_LIMIT;
     }
-    tierce__loan_end(load->loan, NULL);
+    load->loan->ops->end(load->loan, NULL);
     if (is_held)
         tierce__native_unhold(call->client, load->bytes);
     tierce__free(load);
@@ -375,10 +375,10 @@ static int wait_for_layer(struct native_call *call, struct tierce__native_held_l
     uint8_t *states = make_rows(call, &say->states, count, 1);
     if (states == NULL)
         return -ENOMEM;
-    tierce__loan_ahead(load->loan, layer);
+    load->loan->ops->ahead(load->loan, layer);
     for (size_t i = 0; i < count; i++)
-        states[i] =
-            tierce__loan_wait(load->loan, i, layer) ? TIERCE__NATIVE_HERE : TIERCE__NATIVE_FAILED;
+        states[i] = load->loan->ops->wait(load->loan, i, layer) ? TIERCE__NATIVE_HERE
+                                                                : TIERCE__NATIVE_FAILED;
     say->ready = tierce__loan_ready(load->loan, layer) - part->first_layer;
     return 0;
 }
@@ -410,13 +410,13 @@ static bool take_chunk(struct tierce__native_client *client, struct tierce__nati
                        size_t i)
 {
     const struct tierce_part *part = &load->view->part;
-    bool there = tierce__loan_take(load->loan, i);
+    bool there = load->loan->ops->take(load->loan, i);
     there = tierce__native_rehold(client, &load->bytes, lent_bytes(load->loan)) && there;
     for (uint32_t l = 0; l < part->layer_count && there; l++)
-        there = tierce__loan_wait(load->loan, i, part->first_layer + l);
+        there = load->loan->ops->wait(load->loan, i, part->first_layer + l);
     if (!there) {
         tierce__loan_skip(load->loan, i);
-        tierce__loan_return(load->loan, i);
+        load->loan->ops->give_back(load->loan, i);
     }
     return there;
 }
@@ -431,7 +431,7 @@ static int lend_next(struct native_call *call, struct tierce__native_held_load *
         return TIERCE_E_ARGUMENT;
     if (load->next > 0) {
         judge_chunk(load->loan, load->next - 1, ask->verdict);
-        tierce__loan_return(load->loan, load->next - 1);
+        load->loan->ops->give_back(load->loan, load->next - 1);
     }
     load->next = (size_t)ask->chunk + 1;
     call->say.load_next = (struct tierce__native_passed){.state = TIERCE__NATIVE_FAILED};

@@ -236,8 +236,8 @@ START_TEST(a_part_waits_for_the_segment_in_which_it_begins)
     if (_i == 0)
         fault(TIERCE__FAULT_HANG, 1, 1); /* the first is the header's */
     ck_assert_int_eq(tierce__loan_begin(&loan, wide, &what), 0);
-    ck_assert(tierce__loan_wait(loan, 0, 2) == (_i == 1));
-    tierce__loan_end(loan, NULL);
+    ck_assert(loan->ops->wait(loan, 0, 2) == (_i == 1));
+    loan->ops->end(loan, NULL);
     tierce_chain_destroy(chain);
     await_no_memory_used();
 }
