@@ -5,7 +5,7 @@
 #include <tierce/engine.h>
 #include <tierce/prefetch.h>
 
-#include "engine/load/loan.h"
+#include "engine/load/load_lease.h"
 #include "engine/store/shared_write.h"
 
 /* Space for the chunks of a store. */
@@ -62,7 +62,7 @@ struct tierce__lender {
     int (*store_begin)(struct tierce__lender_space *space, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts);
     int64_t (*store_end)(struct tierce__lender_space *space, bool complete);
-    int (*load_begin)(struct tierce__loan **out, struct tierce_view *view,
+    int (*load_begin)(struct tierce__load_lease **out, struct tierce_view *view,
                       const struct tierce_transfer_opts *opts);
 
     /* Of a handle that has its view, options and deadline. After a failed begin, the caller frees

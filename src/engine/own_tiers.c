@@ -254,7 +254,7 @@ static int open_view(struct tierce_view *view, const struct tierce_namespace *ns
     return fits ? 0 : TIERCE_E_LIMIT;
 }
 
-/* ---- space and loans ---- */
+/* ---- space and leases ---- */
 
 static int reserve_space(struct tierce__lender_space *space, struct tierce_view *view,
                          const struct tierce_transfer_opts *opts)
@@ -277,18 +277,18 @@ static int64_t end_space(struct tierce__lender_space *space, bool complete)
     return tierce__share_end(&space->share, complete);
 }
 
-static int lend(struct tierce__loan **out, struct tierce_view *view,
+static int lend(struct tierce__load_lease **out, struct tierce_view *view,
                 const struct tierce_transfer_opts *opts)
 {
-    struct tierce__loan_what what = {.chain = opts->chain,
-                                     .from_block = opts->from_block,
-                                     .to_block = opts->to_block,
-                                     .session = opts->session,
-                                     .part = &view->part,
-                                     .timeout_ms = opts->timeout_ms,
-                                     .tiers = opts->tiers,
-                                     .keeps_pins = view->part.count > 1};
-    return tierce__loan_begin(out, view, &what);
+    struct tierce__load_lease_what what = {.chain = opts->chain,
+                                           .from_block = opts->from_block,
+                                           .to_block = opts->to_block,
+                                           .session = opts->session,
+                                           .part = &view->part,
+                                           .timeout_ms = opts->timeout_ms,
+                                           .tiers = opts->tiers,
+                                           .keeps_pins = view->part.count > 1};
+    return tierce__load_lease_begin(out, view, &what);
 }
 
 static void unpin(struct tierce_view *view, uint64_t session)

@@ -187,16 +187,16 @@ static bool waiter_with(struct tierce_engine *engine, struct tierce__fetch_waite
 
 bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_waiter *waiter,
                         size_t level, const struct tierce__storage_chunk *chunk,
-                        const struct tierce__shape *shape, struct tierce__buf **lent)
+                        const struct tierce__shape *shape, struct tierce__buf **leased)
 {
     const struct tierce__key *key = &chunk->key;
     TIERCE_ASSERT(waiter->fetch == NULL);
-    *lent = NULL;
+    *leased = NULL;
     if (waiter_with(engine, waiter, key, NULL))
         return true;
     /* One that was promoted before it was forgotten is in memory now. */
-    *lent = tierce__storage_lease(engine, key);
-    if (*lent != NULL)
+    *leased = tierce__storage_lease(engine, key);
+    if (*leased != NULL)
         return false;
     struct tierce__fetch *fresh = make_fetch(engine, level, chunk, shape, waiter->before);
     if (fresh == NULL)

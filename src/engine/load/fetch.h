@@ -15,7 +15,7 @@
  * concurrent requests for the chunk share it: each segment is read once.
  *
  *     struct tierce__fetch_waiter waiter = {.deadline_ns = deadline};
- *     if (tierce__fetch_join(engine, &waiter, level, &record, shape, &lent)) {
+ *     if (tierce__fetch_join(engine, &waiter, level, &record, shape, &leased)) {
  *         tierce__fetch_ask(&waiter, 0);
  *         if (tierce__fetch_wait(&waiter, 0))
  *             ... waiter.buf->data holds the bytes of segment 0, not verified ...
@@ -87,14 +87,14 @@ void tierce__fetches_fini(struct tierce__fetches *fetches);
 /*
  * Takes a waiter in the fetch of a chunk that is under way, or begins one from `level`, for which
  * memory is evicted. Asks for nothing yet. False, and the waiter is not taken: memory has the chunk
- * by now, then *lent has a reference that is the caller's; or no memory can be had, then *lent is
- * NULL.
+ * by now, then *leased has a reference that is the caller's; or no memory can be had, then *leased
+ * is NULL.
  */
 TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
                                        struct tierce__fetch_waiter *waiter, size_t level,
                                        const struct tierce__storage_chunk *chunk,
                                        const struct tierce__shape *shape,
-                                       struct tierce__buf **lent);
+                                       struct tierce__buf **leased);
 
 /* Requests a segment (of the shape), unless that has been done, with the latest deadline of all
  * waiters. */

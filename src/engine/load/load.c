@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Load: chunks become the engine's paged KV. The engine's lender (lender.h) lends the chunks
- * (loan.h). Each header is checked once; each layer is written and verified in one pass
+ * (load_lease.h). Each header is checked once; each layer is written and verified in one pass
  * (scatter.h); the end reports each block.
  *
  * An error before the cells fails the whole chunk. A cell that does not verify fails only its
@@ -19,7 +19,7 @@
 #include "base/threads/threads.h"
 #include "engine/view.h"
 #include "engine/lender.h"
-#include "engine/load/loan.h"
+#include "engine/load/load_lease.h"
 #include "engine/load/scatter.h"
 #include "core/paged/paged.h"
 
@@ -28,10 +28,10 @@ struct tierce_load {
     struct tierce_engine *engine;
     struct tierce_view *view;
     uint32_t next_layer; /* of the view's part */
-    struct tierce__loan *loan;
-    const struct tierce__loan_ops *ops; /* the loan's */
+    struct tierce__load_lease *lease;
+    const struct tierce__load_lease_ops *ops; /* the lease's */
     struct tierce__scatter scatter;
-    uint32_t *loaded; /* [loan->count] blocks, at the end */
+    uint32_t *loaded; /* [lease->count] blocks, at the end */
 };
 
 static void free_load(struct tierce_load *load)
@@ -44,17 +44,17 @@ static void free_load(struct tierce_load *load)
 
 static int begin_load(struct tierce_load *load, const struct tierce_transfer_opts *opts)
 {
-    int rc = load->engine->lender->load_begin(&load->loan, load->view, opts);
+    int rc = load->engine->lender->load_begin(&load->lease, load->view, opts);
     if (rc < 0)
         return rc;
-    load->ops = load->loan->ops;
-    rc = tierce__scatter_init(&load->scatter, opts, load->loan);
+    load->ops = load->lease->ops;
+    rc = tierce__scatter_init(&load->scatter, opts, load->lease);
     if (rc == 0) {
-        load->loaded = tierce__calloc(load->loan->count, sizeof(*load->loaded));
+        load->loaded = tierce__calloc(load->lease->count, sizeof(*load->loaded));
         rc = load->loaded != NULL ? 0 : -ENOMEM;
     }
     if (rc < 0)
-        load->ops->end(load->loan, NULL);
+        load->ops->end(load->lease, NULL);
     return rc;
 }
 
@@ -85,13 +85,13 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
 static bool is_ready(struct tierce_load *load, size_t i, uint32_t layer)
 {
     struct tierce__scatter *scatter = &load->scatter;
-    TIERCE_DASSERT(i < load->loan->count && layer < load->view->part.layer_count);
+    TIERCE_DASSERT(i < load->lease->count && layer < load->view->part.layer_count);
     if (scatter->moved[i].failed)
         return false;
-    bool there = load->ops->wait(load->loan, i, load->view->part.first_layer + layer);
+    bool there = load->ops->wait(load->lease, i, load->view->part.first_layer + layer);
     int rc = there ? tierce__scatter_check(scatter, i) : TIERCE_E_MISS;
     if (there && rc < 0)
-        load->ops->refuse(load->loan, i, rc);
+        load->ops->refuse(load->lease, i, rc);
     if (rc < 0)
         tierce__scatter_fail(scatter, i);
     return rc == 0;
@@ -101,7 +101,7 @@ static bool is_ready(struct tierce_load *load, size_t i, uint32_t layer)
 static void move_layer(struct tierce_load *load, size_t i, uint32_t layer)
 {
     if (is_ready(load, i, layer) && tierce__scatter_layer(&load->scatter, i, layer))
-        load->ops->spoil(load->loan, i);
+        load->ops->spoil(load->lease, i);
 }
 
 struct moving {
@@ -124,43 +124,43 @@ static void move_chunks(void *arg, size_t from, size_t to)
 static void move_together(struct tierce_load *load, uint32_t layer)
 {
     struct moving moving = {.load = load, .layer = layer};
-    for (size_t i = 0; i < load->loan->count; i++)
+    for (size_t i = 0; i < load->lease->count; i++)
         (void)is_ready(load, i, layer);
-    tierce__workers_share(load->engine->copiers, load->loan->count, move_chunks, &moving);
-    for (size_t i = 0; i < load->loan->count; i++) {
+    tierce__workers_share(load->engine->copiers, load->lease->count, move_chunks, &moving);
+    for (size_t i = 0; i < load->lease->count; i++) {
         if (load->scatter.moved[i].first_bad)
-            load->ops->spoil(load->loan, i);
+            load->ops->spoil(load->lease, i);
     }
 }
 
-/* Whether the lent memory may have been reused meanwhile. */
-static bool is_over(const struct tierce__loan *loan)
+/* Whether the leased memory may have been reused meanwhile. */
+static bool is_over(const struct tierce__load_lease *lease)
 {
-    return loan->over_ns != TIERCE__DEADLINE_NEVER && tierce__now_ns() >= loan->over_ns;
+    return lease->over_ns != TIERCE__DEADLINE_NEVER && tierce__now_ns() >= lease->over_ns;
 }
 
 /* If other chunks may have overwritten the memory during the load, all chunks fail, even verified
  * ones: the sum and the copy may have read different bytes. */
 static void fail_if_over(struct tierce_load *load)
 {
-    for (size_t i = 0; is_over(load->loan) && i < load->loan->count; i++)
+    for (size_t i = 0; is_over(load->lease) && i < load->lease->count; i++)
         tierce__scatter_fail(&load->scatter, i);
 }
 
 /* Writes all layers of one chunk after the other, so that memory needs to hold few at a time. */
 static void load_through(struct tierce_load *load)
 {
-    TIERCE_DASSERT(load->loan->is_too_large);
-    for (size_t i = 0; i < load->loan->count; i++) {
-        if (!load->ops->take(load->loan, i)) {
+    TIERCE_DASSERT(load->lease->is_too_large);
+    for (size_t i = 0; i < load->lease->count; i++) {
+        if (!load->ops->take(load->lease, i)) {
             tierce__scatter_fail(&load->scatter, i);
             continue;
         }
         for (uint32_t layer = 0; layer < load->view->part.layer_count; layer++)
             move_layer(load, i, layer);
-        if (is_over(load->loan))
+        if (is_over(load->lease))
             tierce__scatter_fail(&load->scatter, i);
-        load->ops->give_back(load->loan, i);
+        load->ops->give_back(load->lease, i);
     }
 }
 
@@ -171,14 +171,14 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
         return TIERCE_E_ARGUMENT;
     load->next_layer++;
     TIERCE_DASSERT(load->next_layer <= load->view->part.layer_count);
-    if (load->loan->is_too_large) {
+    if (load->lease->is_too_large) {
         if (layer == 0)
             load_through(load);
     } else {
-        load->ops->ahead(load->loan, load->view->part.first_layer + layer);
+        load->ops->ahead(load->lease, load->view->part.first_layer + layer);
         if (load->engine->copiers != NULL)
             move_together(load, layer);
-        for (size_t i = 0; load->engine->copiers == NULL && i < load->loan->count; i++)
+        for (size_t i = 0; load->engine->copiers == NULL && i < load->lease->count; i++)
             move_layer(load, i, layer);
         fail_if_over(load);
     }
@@ -196,14 +196,14 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
     int64_t loaded = 0;
     if (origins != NULL)
         memset(origins, TIERCE_ORIGIN_FAILED, blocks);
-    for (size_t i = 0; complete && i < load->loan->count; i++) {
+    for (size_t i = 0; complete && i < load->lease->count; i++) {
         load->loaded[i] = tierce__scatter_report(scatter, i, origins);
         loaded += load->loaded[i];
         TIERCE_DASSERT((uint64_t)loaded <= blocks);
     }
     if (!complete)
         tierce__count(load->engine, TIERCE__STAT_blocks_failed, (int64_t)blocks);
-    load->ops->end(load->loan, complete ? load->loaded : NULL);
+    load->ops->end(load->lease, complete ? load->loaded : NULL);
     free_load(load);
     return loaded;
 }
@@ -215,7 +215,7 @@ void tierce_load_abort(struct tierce_load *load)
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
     if (tierce__engine_inherited(load->engine))
         return;
-    load->ops->end(load->loan, NULL);
+    load->ops->end(load->lease, NULL);
     free_load(load);
 }
 

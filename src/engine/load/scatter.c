@@ -11,104 +11,107 @@
 #include "core/paged/paged.h"
 
 static const struct tierce__shape *shape_of(const struct tierce__scatter *scatter,
-                                            const struct tierce__lent *lent)
+                                            const struct tierce__leased *leased)
 {
-    switch (lent->kind) {
-    case TIERCE__LENT_FULL:
+    switch (leased->kind) {
+    case TIERCE__LEASED_FULL:
         return &scatter->view->full;
-    case TIERCE__LENT_TAIL:
+    case TIERCE__LEASED_TAIL:
         return &scatter->tail_shape;
-    case TIERCE__LENT_SIBLING:
+    case TIERCE__LEASED_SIBLING:
         return &scatter->sibling_shape;
     }
     return NULL;
 }
 
-static size_t first_block(const struct tierce__scatter *scatter, const struct tierce__lent *lent)
+static size_t first_block(const struct tierce__scatter *scatter,
+                          const struct tierce__leased *leased)
 {
-    return lent->index * scatter->view->chunk_blocks;
+    return leased->index * scatter->view->chunk_blocks;
 }
 
 /* The blocks that a chunk of this kind has, or 0 where there is none. */
-static size_t blocks_of(const struct tierce__loan *loan, const struct tierce__lent *lent)
+static size_t blocks_of(const struct tierce__load_lease *lease, const struct tierce__leased *leased)
 {
-    size_t full = loan->view->chunk_blocks;
-    TIERCE_DASSERT(lent->index * full <= loan->hash_count);
-    size_t left = loan->hash_count - lent->index * full;
-    switch (lent->kind) {
-    case TIERCE__LENT_FULL:
+    size_t full = lease->view->chunk_blocks;
+    TIERCE_DASSERT(leased->index * full <= lease->hash_count);
+    size_t left = lease->hash_count - leased->index * full;
+    switch (leased->kind) {
+    case TIERCE__LEASED_FULL:
         return left >= full ? full : 0;
-    case TIERCE__LENT_TAIL:
+    case TIERCE__LEASED_TAIL:
         return left < full ? left : 0;
-    case TIERCE__LENT_SIBLING:
-        return lent->to <= left && lent->block_count <= full ? lent->block_count : 0;
+    case TIERCE__LEASED_SIBLING:
+        return leased->to <= left && leased->block_count <= full ? leased->block_count : 0;
     }
     return 0;
 }
 
 /* Whether an object has the length of a chunk of its blocks. */
-static bool is_as_long(const struct tierce_view *view, const struct tierce__lent *lent)
+static bool is_as_long(const struct tierce_view *view, const struct tierce__leased *leased)
 {
-    TIERCE_DASSERT(lent->block_count > 0 && lent->block_count <= view->chunk_blocks);
+    TIERCE_DASSERT(leased->block_count > 0 && leased->block_count <= view->chunk_blocks);
     struct tierce__geometry geometry = view->full.geometry;
     struct tierce__extent extent = view->full.extent;
     int rc = 0;
-    if (lent->block_count != geometry.block_count) {
-        geometry.block_count = lent->block_count;
+    if (leased->block_count != geometry.block_count) {
+        geometry.block_count = leased->block_count;
         rc = tierce__chunk_extent(&extent, &geometry);
     }
-    return rc == 0 && lent->bytes == extent.object_bytes;
+    return rc == 0 && leased->bytes == extent.object_bytes;
 }
 
-bool tierce__scatter_fits(const struct tierce__loan *loan, uint64_t from_block, uint64_t to_block)
+bool tierce__scatter_fits(const struct tierce__load_lease *lease, uint64_t from_block,
+                          uint64_t to_block)
 {
-    size_t full = loan->view->chunk_blocks, others[TIERCE__LENT_SIBLING + 1] = {0};
-    for (size_t i = 0; i < loan->count; i++) {
-        const struct tierce__lent *lent = &loan->lent[i];
-        if (lent->index > loan->hash_count / full || (i > 0 && lent->index <= lent[-1].index))
+    size_t full = lease->view->chunk_blocks, others[TIERCE__LEASED_SIBLING + 1] = {0};
+    for (size_t i = 0; i < lease->count; i++) {
+        const struct tierce__leased *leased = &lease->leased[i];
+        if (leased->index > lease->hash_count / full ||
+            (i > 0 && leased->index <= leased[-1].index))
             return false;
-        uint64_t first = (uint64_t)lent->index * full;
-        if (lent->block_count == 0 || lent->block_count != blocks_of(loan, lent) ||
-            lent->from > lent->to || lent->to > lent->block_count ||
-            first + lent->from < from_block || first + lent->to > to_block)
+        uint64_t first = (uint64_t)leased->index * full;
+        if (leased->block_count == 0 || leased->block_count != blocks_of(lease, leased) ||
+            leased->from > leased->to || leased->to > leased->block_count ||
+            first + leased->from < from_block || first + leased->to > to_block)
             return false;
-        bool is_second = lent->kind != TIERCE__LENT_FULL && others[lent->kind]++ > 0;
-        if (is_second || (!lent->failed && !is_as_long(loan->view, lent)))
+        bool is_second = leased->kind != TIERCE__LEASED_FULL && others[leased->kind]++ > 0;
+        if (is_second || (!leased->failed && !is_as_long(lease->view, leased)))
             return false;
     }
     return true;
 }
 
 /* The shape that a chunk needs besides that of a full one. */
-static int add_shape(struct tierce__scatter *scatter, const struct tierce__lent *lent)
+static int add_shape(struct tierce__scatter *scatter, const struct tierce__leased *leased)
 {
-    if (lent->kind == TIERCE__LENT_FULL)
+    if (leased->kind == TIERCE__LEASED_FULL)
         return 0;
     struct tierce__shape *shape =
-        lent->kind == TIERCE__LENT_TAIL ? &scatter->tail_shape : &scatter->sibling_shape;
+        leased->kind == TIERCE__LEASED_TAIL ? &scatter->tail_shape : &scatter->sibling_shape;
     TIERCE_ASSERT(shape->layer_offset == NULL); /* one of a kind at most */
-    return tierce__shape_init(shape, scatter->view, lent->block_count);
+    return tierce__shape_init(shape, scatter->view, leased->block_count);
 }
 
 int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_transfer_opts *opts,
-                         const struct tierce__loan *loan)
+                         const struct tierce__load_lease *lease)
 {
-    TIERCE_DASSERT(tierce__scatter_fits(loan, opts->from_block, opts->to_block));
-    *scatter = (struct tierce__scatter){.view = loan->view,
+    TIERCE_DASSERT(tierce__scatter_fits(lease, opts->from_block, opts->to_block));
+    *scatter = (struct tierce__scatter){.view = lease->view,
                                         .paged = opts->paged,
-                                        .loan = loan,
-                                        .count = loan->count,
+                                        .lease = lease,
+                                        .count = lease->count,
                                         .from_block = (size_t)opts->from_block,
                                         .to_block = (size_t)opts->to_block,
-                                        .keeps_headers = loan->over_ns != TIERCE__DEADLINE_NEVER};
+                                        .keeps_headers = lease->over_ns != TIERCE__DEADLINE_NEVER};
     TIERCE_DASSERT(scatter->from_block <= scatter->to_block);
     size_t blocks = scatter->to_block;
     int rc = 0;
-    for (size_t i = 0; i < loan->count && rc == 0; i++)
-        rc = add_shape(scatter, &loan->lent[i]);
+    for (size_t i = 0; i < lease->count && rc == 0; i++)
+        rc = add_shape(scatter, &lease->leased[i]);
     scatter->block_ids = tierce__calloc(blocks, sizeof(*scatter->block_ids));
     scatter->good = tierce__alloc(blocks);
-    scatter->moved = tierce__calloc(loan->count, sizeof(*scatter->moved));
+    scatter->moved = tierce__calloc(lease->count, sizeof(*scatter->moved));
     if (rc == 0 && (scatter->block_ids == NULL || scatter->good == NULL || scatter->moved == NULL))
         rc = -ENOMEM;
     if (rc < 0) {
@@ -119,8 +122,8 @@ int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_tr
         memcpy(scatter->block_ids, opts->block_ids, blocks * sizeof(*scatter->block_ids));
         memset(scatter->good, 1, blocks);
     }
-    for (size_t i = 0; i < loan->count; i++) {
-        if (loan->lent[i].failed)
+    for (size_t i = 0; i < lease->count; i++) {
+        if (lease->leased[i].failed)
             tierce__scatter_fail(scatter, i);
     }
     return 0;
@@ -140,33 +143,34 @@ void tierce__scatter_fini(struct tierce__scatter *scatter)
 
 void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
 {
-    const struct tierce__lent *lent = &scatter->loan->lent[i];
-    TIERCE_DASSERT(i < scatter->count && lent->from <= lent->to);
-    TIERCE_ASSERT(first_block(scatter, lent) + lent->to <= scatter->to_block);
+    const struct tierce__leased *leased = &scatter->lease->leased[i];
+    TIERCE_DASSERT(i < scatter->count && leased->from <= leased->to);
+    TIERCE_ASSERT(first_block(scatter, leased) + leased->to <= scatter->to_block);
     scatter->moved[i].failed = true;
-    memset(scatter->good + first_block(scatter, lent) + lent->from, 0, lent->to - lent->from);
+    memset(scatter->good + first_block(scatter, leased) + leased->from, 0,
+           leased->to - leased->from);
 }
 
 /* The header that is checked, and whose sums count from then on; NULL for no memory. */
 static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
 {
-    const struct tierce__lent *lent = &scatter->loan->lent[i];
+    const struct tierce__leased *leased = &scatter->lease->leased[i];
     struct tierce__moved *moved = &scatter->moved[i];
-    uint64_t bytes = shape_of(scatter, lent)->extent.header_bytes;
-    TIERCE_DASSERT(bytes <= lent->bytes);
+    uint64_t bytes = shape_of(scatter, leased)->extent.header_bytes;
+    TIERCE_DASSERT(bytes <= leased->bytes);
     if (!scatter->keeps_headers)
-        return lent->object;
+        return leased->object;
     if (moved->header == NULL)
         moved->header = tierce__alloc(bytes);
     if (moved->header != NULL)
-        memcpy(moved->header, lent->object, bytes);
+        memcpy(moved->header, leased->object, bytes);
     return moved->header;
 }
 
 int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
 {
-    const struct tierce__lent *lent = &scatter->loan->lent[i];
-    const struct tierce__shape *shape = shape_of(scatter, lent);
+    const struct tierce__leased *leased = &scatter->lease->leased[i];
+    const struct tierce__shape *shape = shape_of(scatter, leased);
     TIERCE_DASSERT(i < scatter->count && !scatter->moved[i].failed);
     if (scatter->moved[i].header_good)
         return 0;
@@ -174,55 +178,55 @@ int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
     if (header == NULL)
         return -ENOMEM;
     int rc;
-    if (lent->kind != TIERCE__LENT_SIBLING) {
-        rc = tierce__view_check_header(scatter->view, shape, lent->index, scatter->loan->hashes,
-                                       scatter->loan->root, header);
+    if (leased->kind != TIERCE__LEASED_SIBLING) {
+        rc = tierce__view_check_header(scatter->view, shape, leased->index, scatter->lease->hashes,
+                                       scatter->lease->root, header);
     } else {
-        struct tierce__sibling_want want = {.index = lent->index,
-                                            .from = lent->from,
-                                            .to = lent->to,
-                                            .hashes = scatter->loan->hashes,
-                                            .root = scatter->loan->root};
-        rc = tierce__sibling_check(scatter->view, shape, &want, lent->hash, header);
+        struct tierce__sibling_want want = {.index = leased->index,
+                                            .from = leased->from,
+                                            .to = leased->to,
+                                            .hashes = scatter->lease->hashes,
+                                            .root = scatter->lease->root};
+        rc = tierce__sibling_check(scatter->view, shape, &want, leased->hash, header);
         /* Fewer than when it was found: the bytes have changed. */
         if (rc >= 0)
-            rc = rc == (int)lent->to ? 0 : TIERCE_E_IDENTITY;
+            rc = rc == (int)leased->to ? 0 : TIERCE_E_IDENTITY;
     }
     scatter->moved[i].header_good = rc == 0;
     return rc;
 }
 
 /* Where a layer's first wanted cell lies in the object. */
-static uint64_t first_cell(const struct tierce__scatter *scatter, const struct tierce__lent *lent,
-                           uint32_t of_chunk)
+static uint64_t first_cell(const struct tierce__scatter *scatter,
+                           const struct tierce__leased *leased, uint32_t of_chunk)
 {
-    const struct tierce__shape *shape = shape_of(scatter, lent);
+    const struct tierce__shape *shape = shape_of(scatter, leased);
     TIERCE_DASSERT(of_chunk < shape->geometry.layer_count);
     return shape->layer_offset[of_chunk] +
-           (uint64_t)shape->geometry.cell_bytes[of_chunk] * lent->from;
+           (uint64_t)shape->geometry.cell_bytes[of_chunk] * leased->from;
 }
 
 bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t layer)
 {
-    const struct tierce__lent *lent = &scatter->loan->lent[i];
-    const struct tierce__shape *shape = shape_of(scatter, lent);
+    const struct tierce__leased *leased = &scatter->lease->leased[i];
+    const struct tierce__shape *shape = shape_of(scatter, leased);
     uint32_t of_chunk = scatter->view->part.first_layer + layer;
     uint64_t blocks = scatter->to_block - scatter->from_block;
-    size_t block = first_block(scatter, lent) + lent->from;
+    size_t block = first_block(scatter, leased) + leased->from;
     TIERCE_DASSERT(scatter->moved[i].header_good && !scatter->moved[i].failed);
     TIERCE_DASSERT(block >= scatter->from_block);
-    uint8_t *header = scatter->keeps_headers ? scatter->moved[i].header : lent->object;
-    struct tierce__cells cells = {.bytes = lent->object + first_cell(scatter, lent, of_chunk),
+    uint8_t *header = scatter->keeps_headers ? scatter->moved[i].header : leased->object;
+    struct tierce__cells cells = {.bytes = leased->object + first_cell(scatter, leased, of_chunk),
                                   .sums = tierce__chunk_sums(header, &shape->geometry, of_chunk) +
-                                          lent->from,
-                                  .count = lent->to - lent->from};
+                                          leased->from,
+                                  .count = leased->to - leased->from};
     TIERCE_DASSERT(block + cells.count <= scatter->to_block);
-    TIERCE_DASSERT(first_cell(scatter, lent, of_chunk) +
+    TIERCE_DASSERT(first_cell(scatter, leased, of_chunk) +
                        (uint64_t)cells.count * shape->geometry.cell_bytes[of_chunk] <=
-                   lent->bytes);
+                   leased->bytes);
     struct tierce__row row = {.bytes = blocks * shape->geometry.cell_bytes[of_chunk]};
-    if (i + 1 < scatter->count && lent[1].object != NULL)
-        row.next = lent[1].object + first_cell(scatter, lent + 1, of_chunk);
+    if (i + 1 < scatter->count && leased[1].object != NULL)
+        row.next = leased[1].object + first_cell(scatter, leased + 1, of_chunk);
     int bad = tierce__paged_scatter(scatter->paged, layer, scatter->block_ids + block, &cells,
                                     scatter->good + block, &row);
     TIERCE_ASSERT(bad >= 0); /* ids and layer were checked at begin */
@@ -233,17 +237,17 @@ bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t l
 
 uint32_t tierce__scatter_report(const struct tierce__scatter *scatter, size_t i, uint8_t *origins)
 {
-    const struct tierce__lent *lent = &scatter->loan->lent[i];
+    const struct tierce__leased *leased = &scatter->lease->leased[i];
     uint32_t loaded = 0;
-    TIERCE_DASSERT(first_block(scatter, lent) + lent->to <= scatter->to_block);
-    for (uint32_t b = lent->from; b < lent->to; b++) {
-        size_t block = first_block(scatter, lent) + b;
+    TIERCE_DASSERT(first_block(scatter, leased) + leased->to <= scatter->to_block);
+    for (uint32_t b = leased->from; b < leased->to; b++) {
+        size_t block = first_block(scatter, leased) + b;
         bool good = !scatter->moved[i].failed && scatter->good[block] != 0;
         loaded += good;
         if (origins != NULL)
             origins[block - scatter->from_block] =
-                good ? (uint8_t)lent->origin : (uint8_t)TIERCE_ORIGIN_FAILED;
+                good ? (uint8_t)leased->origin : (uint8_t)TIERCE_ORIGIN_FAILED;
     }
-    TIERCE_DASSERT(loaded <= lent->to - lent->from);
+    TIERCE_DASSERT(loaded <= leased->to - leased->from);
     return loaded;
 }

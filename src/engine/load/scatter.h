@@ -3,7 +3,7 @@
 #define TIERCE_ENGINE_SCATTER_H
 
 #include "engine/view.h"
-#include "engine/load/loan.h"
+#include "engine/load/load_lease.h"
 
 /*
  * The half of a load that has to do with the inference engine's memory: the cells of chunk objects
@@ -24,7 +24,7 @@ struct tierce__moved {
 struct tierce__scatter {
     const struct tierce_view *view; /* [borrow] all three; fini does not use them */
     const struct tierce_paged *paged;
-    const struct tierce__loan *loan;
+    const struct tierce__load_lease *lease;
     size_t from_block, to_block;
     int32_t *block_ids;          /* [to_block] */
     uint8_t *good;               /* [to_block] 1 until a block fails */
@@ -39,14 +39,16 @@ struct tierce__scatter {
     bool keeps_headers;
 };
 
-/* Whether each lent chunk is of the sequence and has the right length: a node may say anything. */
-bool tierce__scatter_fits(const struct tierce__loan *loan, uint64_t from_block, uint64_t to_block);
+/* Whether each leased chunk belongs to the sequence and has the right length: a node may send
+ * anything. */
+bool tierce__scatter_fits(const struct tierce__load_lease *lease, uint64_t from_block,
+                          uint64_t to_block);
 
-/* [in] opts: its block_ids are copied; loan: of chunks that fit. Errors, and *scatter is as after
+/* [in] opts: its block_ids are copied; lease: of chunks that fit. Errors, and *scatter is as after
  * fini: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__scatter_init(struct tierce__scatter *scatter,
                                         const struct tierce_transfer_opts *opts,
-                                        const struct tierce__loan *loan);
+                                        const struct tierce__load_lease *lease);
 void tierce__scatter_fini(struct tierce__scatter *scatter);
 
 /* No block of the chunk is loaded. */

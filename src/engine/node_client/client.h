@@ -151,7 +151,7 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
                                const struct tierce_transfer_opts *opts);
 int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete);
 
-int tierce__client_load_begin(struct tierce__loan **out, struct tierce_view *view,
+int tierce__client_load_begin(struct tierce__load_lease **out, struct tierce_view *view,
                               const struct tierce_transfer_opts *opts);
 
 #endif

@@ -143,9 +143,9 @@ int64_t tierce__client_store_end(struct tierce__lender_space *space, bool comple
 /* ---- loads ---- */
 
 struct client_load {
-    struct tierce__loan base;          /* over_ns: 0 until something is lent */
+    struct tierce__load_lease base;    /* over_ns: 0 until something is leased */
     size_t block_count;                /* that are wanted */
-    struct tierce__node_session *peer; /* NULL: there was no node; nothing is lent */
+    struct tierce__node_session *peer; /* NULL: there was no node; nothing is leased */
     struct tierce__owed *owed;         /* its pending end, if it has a peer; NULL: it was sent */
     uint64_t number;
     uint64_t deadline_ns;
@@ -156,18 +156,18 @@ struct client_load {
     uint8_t *hashes;   /* base.hashes */
 };
 
-static const struct tierce__loan_ops ops;
+static const struct tierce__load_lease_ops ops;
 
-static struct client_load *own(struct tierce__loan *loan)
+static struct client_load *own(struct tierce__load_lease *lease)
 {
-    TIERCE_DASSERT(loan->ops == &ops);
-    return TIERCE__CONTAINER_OF(loan, struct client_load, base);
+    TIERCE_DASSERT(lease->ops == &ops);
+    return TIERCE__CONTAINER_OF(lease, struct client_load, base);
 }
 
 static void free_load(struct client_load *load)
 {
     tierce__peer_release(load->peer);
-    tierce__free(load->base.lent);
+    tierce__free(load->base.leased);
     tierce__free(load->verdicts);
     tierce__free(load->results);
     tierce__free(load->hashes);
@@ -175,64 +175,64 @@ static void free_load(struct client_load *load)
     tierce__free(load);
 }
 
-static enum tierce__lent_kind kind_of(uint8_t kind)
+static enum tierce__leased_kind kind_of(uint8_t kind)
 {
-    return kind == TIERCE__NATIVE_SIBLING ? TIERCE__LENT_SIBLING
-           : kind == TIERCE__NATIVE_TAIL  ? TIERCE__LENT_TAIL
-                                          : TIERCE__LENT_FULL;
+    return kind == TIERCE__NATIVE_SIBLING ? TIERCE__LEASED_SIBLING
+           : kind == TIERCE__NATIVE_TAIL  ? TIERCE__LEASED_TAIL
+                                          : TIERCE__LEASED_FULL;
 }
 
 /* Sets the address and the origin of a chunk; a chunk outside the pool has failed. */
-static void place(const struct client_load *load, struct tierce__lent *lent, uint64_t offset,
+static void place(const struct client_load *load, struct tierce__leased *leased, uint64_t offset,
                   uint32_t origin)
 {
     bool is_known = origin >= TIERCE_ORIGIN_MEMORY && origin <= TIERCE_ORIGIN_REMOTE;
-    lent->object = is_known ? tierce__peer_memory(load->peer, offset, lent->bytes) : NULL;
-    lent->origin = (enum tierce_origin)origin;
-    lent->failed = lent->object == NULL;
-    lent->here &= !lent->failed;
+    leased->object = is_known ? tierce__peer_memory(load->peer, offset, leased->bytes) : NULL;
+    leased->origin = (enum tierce_origin)origin;
+    leased->failed = leased->object == NULL;
+    leased->here &= !leased->failed;
 }
 
-/* One chunk that was lent. */
-static int take_lent(struct client_load *load, const struct tierce__native_rows *rows, uint32_t i)
+/* One chunk that was leased. */
+static int take_leased(struct client_load *load, const struct tierce__native_rows *rows, uint32_t i)
 {
     struct tierce__native_lent row;
     int rc = tierce__native_get_lent(&row, rows, i);
     if (rc < 0)
         return rc;
-    struct tierce__lent *lent = &load->base.lent[i];
-    *lent = (struct tierce__lent){.index = row.index,
-                                  .kind = kind_of(row.kind),
-                                  .block_count = row.block_count,
-                                  .from = row.from,
-                                  .to = row.to,
-                                  .bytes = row.bytes,
-                                  .here = row.state == TIERCE__NATIVE_HERE,
-                                  .failed = row.state == TIERCE__NATIVE_FAILED};
-    memcpy(lent->hash, row.hash, TIERCE_HASH_BYTES);
+    struct tierce__leased *leased = &load->base.leased[i];
+    *leased = (struct tierce__leased){.index = row.index,
+                                      .kind = kind_of(row.kind),
+                                      .block_count = row.block_count,
+                                      .from = row.from,
+                                      .to = row.to,
+                                      .bytes = row.bytes,
+                                      .here = row.state == TIERCE__NATIVE_HERE,
+                                      .failed = row.state == TIERCE__NATIVE_FAILED};
+    memcpy(leased->hash, row.hash, TIERCE_HASH_BYTES);
     if (row.state == TIERCE__NATIVE_WAITS)
         load->base.is_too_large = true;
-    else if (!lent->failed)
-        place(load, lent, row.offset, row.origin);
+    else if (!leased->failed)
+        place(load, leased, row.offset, row.origin);
     return 0;
 }
 
-/* Memory for what is lent. From here on the load has a peer, which must receive its end. */
-static int take_loan(struct client_load *load, struct tierce__node_session *peer,
-                     const struct tierce__native_loan *loan)
+/* Memory for what is leased. From here on the load has a peer, which must receive its end. */
+static int take_lease(struct client_load *load, struct tierce__node_session *peer,
+                      const struct tierce__native_loan *lease)
 {
-    uint32_t count = loan->chunks.count;
-    load->owed->question.load_end = (struct tierce__native_load_end){.load = loan->load};
+    uint32_t count = lease->chunks.count;
+    load->owed->question.load_end = (struct tierce__native_load_end){.load = lease->load};
     load->peer = tierce__peer_acquire(peer);
-    load->number = loan->load;
-    load->base.lent = tierce__calloc(count, sizeof(*load->base.lent));
+    load->number = lease->load;
+    load->base.leased = tierce__calloc(count, sizeof(*load->base.leased));
     load->verdicts = tierce__calloc(count, 1);
     load->results = tierce__calloc(count, TIERCE__NATIVE_RESULT_BYTES);
-    if (load->base.lent == NULL || load->verdicts == NULL || load->results == NULL)
+    if (load->base.leased == NULL || load->verdicts == NULL || load->results == NULL)
         return -ENOMEM;
     int rc = 0;
     for (; load->base.count < count && rc == 0; load->base.count++)
-        rc = take_lent(load, &loan->chunks, (uint32_t)load->base.count);
+        rc = take_leased(load, &lease->chunks, (uint32_t)load->base.count);
     return rc;
 }
 
@@ -250,7 +250,7 @@ static int copy_hashes(struct client_load *load, const struct tierce_chain *chai
     return 0;
 }
 
-/* Ends a loan that cannot be used: nothing is lent any more. */
+/* Ends a lease that cannot be used: nothing is leased any more. */
 static void send_back(struct client_load *load)
 {
     (void)tierce__peer_end(load->peer, load->owed, &load->owed->question);
@@ -259,8 +259,8 @@ static void send_back(struct client_load *load)
 }
 
 /* Requests chunks from the node; if it lends none, the load has no peer. */
-static int ask_loan(struct client_load *load, struct tierce_view *view,
-                    const struct tierce_transfer_opts *opts)
+static int ask_lease(struct client_load *load, struct tierce_view *view,
+                     const struct tierce_transfer_opts *opts)
 {
     uint64_t number, deadline_ns = deadline_in(view, 0);
     struct tierce__node_session *peer = tierce__client_view_peer(view, &number, deadline_ns);
@@ -290,7 +290,7 @@ static int ask_loan(struct client_load *load, struct tierce_view *view,
     load->deadline_ns = deadline_in(view, (uint64_t)timeout_ms + GRACE_MS);
     if (rc == 0) {
         load->base.over_ns = asked_ns + asking.answer.load_begin.left_ms * TIERCE__MS_NS;
-        rc = take_loan(load, peer, &asking.answer.load_begin);
+        rc = take_lease(load, peer, &asking.answer.load_begin);
         tierce__peer_done(&asking);
         bool fits = rc == 0 && tierce__scatter_fits(&load->base, opts->from_block, opts->to_block);
         if (rc == TIERCE_E_FORMAT || (rc == 0 && !fits)) {
@@ -305,7 +305,7 @@ static int ask_loan(struct client_load *load, struct tierce_view *view,
 static bool any_coming(const struct client_load *load)
 {
     for (size_t i = 0; i < load->base.count; i++) {
-        if (!load->base.lent[i].failed && !load->base.lent[i].here)
+        if (!load->base.leased[i].failed && !load->base.leased[i].here)
             return true;
     }
     return false;
@@ -315,13 +315,13 @@ static bool any_coming(const struct client_load *load)
 static void take_states(struct client_load *load, const uint8_t *states)
 {
     for (size_t i = 0; i < load->base.count; i++) {
-        struct tierce__lent *lent = &load->base.lent[i];
-        if (!lent->here && (states == NULL || states[i] != TIERCE__NATIVE_HERE))
-            lent->failed = true;
+        struct tierce__leased *leased = &load->base.leased[i];
+        if (!leased->here && (states == NULL || states[i] != TIERCE__NATIVE_HERE))
+            leased->failed = true;
     }
 }
 
-static void ahead(struct tierce__loan *base, uint32_t layer)
+static void ahead(struct tierce__load_lease *base, uint32_t layer)
 {
     struct client_load *load = own(base);
     TIERCE_DASSERT(layer >= base->view->part.first_layer);
@@ -339,53 +339,53 @@ static void ahead(struct tierce__loan *base, uint32_t layer)
     tierce__peer_done(&asking);
 }
 
-static bool take(struct tierce__loan *base, size_t i)
+static bool take(struct tierce__load_lease *base, size_t i)
 {
     struct client_load *load = own(base);
     TIERCE_DASSERT(i < base->count);
     TIERCE_DASSERT(base->is_too_large && i >= load->taken);
-    struct tierce__lent *lent = &load->base.lent[i];
+    struct tierce__leased *leased = &load->base.leased[i];
     size_t last = load->taken;
     union tierce__native_request question = {
         .load_next = {.load = load->number,
                       .chunk = (uint32_t)i,
                       .verdict = last > 0 ? load->verdicts[last - 1] : TIERCE__NATIVE_UNUSED}};
     struct tierce__asking asking;
-    if (lent->failed)
+    if (leased->failed)
         return false;
-    lent->failed = true;
+    leased->failed = true;
     load->taken = i + 1;
     if (tierce__peer_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_NEXT, &question,
                          load->deadline_ns) != 0)
         return false;
     const struct tierce__native_passed *passed = &asking.answer.load_next;
-    lent->here = passed->state == TIERCE__NATIVE_HERE;
-    if (lent->here)
-        place(load, lent, passed->offset, passed->origin);
+    leased->here = passed->state == TIERCE__NATIVE_HERE;
+    if (leased->here)
+        place(load, leased, passed->offset, passed->origin);
     tierce__peer_done(&asking);
-    return lent->here;
+    return leased->here;
 }
 
 /* The request for the next chunk, or the end, returns it. */
-static void give_back(struct tierce__loan *base, size_t i)
+static void give_back(struct tierce__load_lease *base, size_t i)
 {
     TIERCE_DASSERT(own(base)->taken == i + 1);
 }
 
-static bool wait_for(struct tierce__loan *base, size_t i, uint32_t layer)
+static bool wait_for(struct tierce__load_lease *base, size_t i, uint32_t layer)
 {
     TIERCE_DASSERT(layer >= base->view->part.first_layer && i < base->count);
-    return !base->lent[i].failed; /* ahead has waited */
+    return !base->leased[i].failed; /* ahead has waited */
 }
 
-static void refuse(struct tierce__loan *base, size_t i, int why)
+static void refuse(struct tierce__load_lease *base, size_t i, int why)
 {
     TIERCE_DASSERT(i < base->count);
     TIERCE_DASSERT(why < 0);
     own(base)->verdicts[i] = TIERCE__NATIVE_WRONG_HEADER;
 }
 
-static void spoil(struct tierce__loan *base, size_t i)
+static void spoil(struct tierce__load_lease *base, size_t i)
 {
     TIERCE_DASSERT(i < base->count);
     own(base)->verdicts[i] = TIERCE__NATIVE_BAD_CELLS;
@@ -395,8 +395,8 @@ static void count(const struct client_load *load, const uint32_t *blocks)
 {
     size_t loaded = 0;
     for (size_t i = 0; i < load->base.count; i++) {
-        if (!load->base.lent[i].failed)
-            tierce__loan_count(load->base.view, &load->base.lent[i], blocks[i]);
+        if (!load->base.leased[i].failed)
+            tierce__load_lease_count(load->base.view, &load->base.leased[i], blocks[i]);
         loaded += blocks[i];
     }
     TIERCE_DASSERT(loaded <= load->block_count);
@@ -404,7 +404,7 @@ static void count(const struct client_load *load, const uint32_t *blocks)
                   (int64_t)(load->block_count - loaded));
 }
 
-static void end_load(struct tierce__loan *base, const uint32_t *blocks)
+static void end_load(struct tierce__load_lease *base, const uint32_t *blocks)
 {
     struct client_load *load = own(base);
     if (blocks != NULL)
@@ -412,7 +412,7 @@ static void end_load(struct tierce__loan *base, const uint32_t *blocks)
     union tierce__native_request question = {.load_end = {.load = load->number}};
     for (uint32_t i = 0; blocks != NULL && i < load->base.count; i++) {
         struct tierce__native_result row = {.verdict = load->verdicts[i], .blocks = blocks[i]};
-        if (load->base.lent[i].failed && row.verdict == TIERCE__NATIVE_GOOD)
+        if (load->base.leased[i].failed && row.verdict == TIERCE__NATIVE_GOOD)
             row.verdict = TIERCE__NATIVE_UNUSED;
         tierce__native_put_result(load->results + (size_t)i * TIERCE__NATIVE_RESULT_BYTES, &row);
     }
@@ -426,7 +426,7 @@ static void end_load(struct tierce__loan *base, const uint32_t *blocks)
     free_load(load);
 }
 
-static const struct tierce__loan_ops ops = {
+static const struct tierce__load_lease_ops ops = {
     .ahead = ahead,
     .wait = wait_for,
     .refuse = refuse,
@@ -436,7 +436,7 @@ static const struct tierce__loan_ops ops = {
     .end = end_load,
 };
 
-int tierce__client_load_begin(struct tierce__loan **out, struct tierce_view *view,
+int tierce__client_load_begin(struct tierce__load_lease **out, struct tierce_view *view,
                               const struct tierce_transfer_opts *opts)
 {
     struct client_load *load = tierce__calloc(1, sizeof(*load));
@@ -447,7 +447,7 @@ int tierce__client_load_begin(struct tierce__loan **out, struct tierce_view *vie
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     int rc = copy_hashes(load, opts->chain);
     if (rc == 0 && tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)
-        rc = ask_loan(load, view, opts);
+        rc = ask_lease(load, view, opts);
     if (rc < 0) {
         end_load(&load->base, NULL);
         return rc;

@@ -245,43 +245,43 @@ static uint32_t load_ms(const struct native_call *call)
     return asked > 0 && asked < TIERCE_PIN_MS_MAX ? asked : config->load_ms;
 }
 
-static uint64_t lent_bytes(const struct tierce__loan *loan)
+static uint64_t leased_bytes(const struct tierce__load_lease *lease)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < loan->count; i++)
-        bytes += loan->lent[i].object != NULL ? loan->lent[i].bytes : 0;
+    for (size_t i = 0; i < lease->count; i++)
+        bytes += lease->leased[i].object != NULL ? lease->leased[i].bytes : 0;
     return bytes;
 }
 
-/* The answer about a loan. */
-static int tell_loan(struct native_call *call, const struct tierce__native_held_load *load)
+/* The answer about a lease. */
+static int answer_lease(struct native_call *call, const struct tierce__native_held_load *load)
 {
-    size_t count = load->loan->count;
-    const struct tierce__lent *lent = load->loan->lent;
+    size_t count = load->lease->count;
+    const struct tierce__leased *leased = load->lease->leased;
     struct tierce__native_loan *say = &call->say.load_begin;
     uint8_t *row = make_rows(call, &say->chunks, count, TIERCE__NATIVE_LENT_BYTES);
     if (row == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++, row += TIERCE__NATIVE_LENT_BYTES) {
-        bool is_there = lent[i].object != NULL && !lent[i].failed;
-        bool waits = lent[i].object == NULL && !lent[i].failed;
+        bool is_there = leased[i].object != NULL && !leased[i].failed;
+        bool waits = leased[i].object == NULL && !leased[i].failed;
         TIERCE_ASSERT(!is_there ||
-                      (uint64_t)(lent[i].object - call->native->memory.base) + lent[i].bytes <=
+                      (uint64_t)(leased[i].object - call->native->memory.base) + leased[i].bytes <=
                           call->native->memory.bytes);
         struct tierce__native_lent out = {
-            .offset = is_there ? (uint64_t)(lent[i].object - call->native->memory.base) : 0,
-            .bytes = lent[i].bytes,
-            .index = (uint32_t)lent[i].index,
-            .block_count = lent[i].block_count,
-            .from = lent[i].from,
-            .to = lent[i].to,
-            .kind = (uint8_t)lent[i].kind,
-            .state = waits          ? TIERCE__NATIVE_WAITS
-                     : !is_there    ? TIERCE__NATIVE_FAILED
-                     : lent[i].here ? TIERCE__NATIVE_HERE
-                                    : TIERCE__NATIVE_COMING,
-            .origin = (uint8_t)lent[i].origin};
-        memcpy(out.hash, lent[i].hash, TIERCE_HASH_BYTES);
+            .offset = is_there ? (uint64_t)(leased[i].object - call->native->memory.base) : 0,
+            .bytes = leased[i].bytes,
+            .index = (uint32_t)leased[i].index,
+            .block_count = leased[i].block_count,
+            .from = leased[i].from,
+            .to = leased[i].to,
+            .kind = (uint8_t)leased[i].kind,
+            .state = waits            ? TIERCE__NATIVE_WAITS
+                     : !is_there      ? TIERCE__NATIVE_FAILED
+                     : leased[i].here ? TIERCE__NATIVE_HERE
+                                      : TIERCE__NATIVE_COMING,
+            .origin = (uint8_t)leased[i].origin};
+        memcpy(out.hash, leased[i].hash, TIERCE_HASH_BYTES);
         tierce__native_put_lent(row, &out);
     }
     return 0;
@@ -298,26 +298,26 @@ static int lend(struct native_call *call, struct about *about)
         return -ENOMEM;
     bool takes_pins = about->view->part.count == 1 &&
                       tierce__native_unpin(call->client, about->view, ask->session);
-    struct tierce__loan_what what = {.chain = about->chain->chain,
-                                     .from_block = ask->from_block,
-                                     .to_block = ask->to_block,
-                                     .session = ask->session,
-                                     .part = &about->view->part,
-                                     .timeout_ms = timeout_ms,
-                                     .wait_ms = ask->wait_ms,
-                                     .tiers = ask->tiers,
-                                     .chain_stays = true,
-                                     .keeps_pins = !takes_pins};
-    int rc = tierce__loan_begin(&load->loan, about->view->shared->view, &what);
+    struct tierce__load_lease_what what = {.chain = about->chain->chain,
+                                           .from_block = ask->from_block,
+                                           .to_block = ask->to_block,
+                                           .session = ask->session,
+                                           .part = &about->view->part,
+                                           .timeout_ms = timeout_ms,
+                                           .wait_ms = ask->wait_ms,
+                                           .tiers = ask->tiers,
+                                           .chain_stays = true,
+                                           .keeps_pins = !takes_pins};
+    int rc = tierce__load_lease_begin(&load->lease, about->view->shared->view, &what);
     if (rc < 0) {
         tierce__free(load);
         return rc;
     }
-    load->bytes = lent_bytes(load->loan);
+    load->bytes = leased_bytes(load->lease);
     load->open.deadline_ns = tierce__now_ns() + late_ms * TIERCE__MS_NS;
     call->say.load_begin.left_ms = (uint32_t)(late_ms < UINT32_MAX ? late_ms : UINT32_MAX);
     bool is_held = tierce__native_hold(call->client, load->bytes);
-    rc = is_held ? tell_loan(call, load) : TIERCE_E_FULL;
+    rc = is_held ? answer_lease(call, load) : TIERCE_E_FULL;
     if (rc == 0) {
         load->view = keep_view(about);
         load->chain = about->chain;
@@ -329,7 +329,7 @@ static int lend(struct native_call *call, struct about *about)
         tierce__native_end_load(call->client, load, NULL);
         return TIERCE_E_LIMIT;
     }
-    load->loan->ops->end(load->loan, NULL);
+    load->lease->ops->end(load->lease, NULL);
     if (is_held)
         tierce__native_unhold(call->client, load->bytes);
     tierce__free(load);
@@ -371,15 +371,15 @@ static int wait_for_layer(struct native_call *call, struct tierce__native_held_l
     if (layer >= part->layer_count)
         return TIERCE_E_ARGUMENT;
     layer += part->first_layer;
-    size_t count = load->loan->count;
+    size_t count = load->lease->count;
     uint8_t *states = make_rows(call, &say->states, count, 1);
     if (states == NULL)
         return -ENOMEM;
-    load->loan->ops->ahead(load->loan, layer);
+    load->lease->ops->ahead(load->lease, layer);
     for (size_t i = 0; i < count; i++)
-        states[i] = load->loan->ops->wait(load->loan, i, layer) ? TIERCE__NATIVE_HERE
-                                                                : TIERCE__NATIVE_FAILED;
-    say->ready = tierce__loan_ready(load->loan, layer) - part->first_layer;
+        states[i] = load->lease->ops->wait(load->lease, i, layer) ? TIERCE__NATIVE_HERE
+                                                                  : TIERCE__NATIVE_FAILED;
+    say->ready = tierce__load_lease_ready(load->lease, layer) - part->first_layer;
     return 0;
 }
 
@@ -396,13 +396,13 @@ static int answer_load_wait(struct native_call *call)
 
 /* Handles the client's verdict on a chunk. The node verifies a bad verdict itself, so that a client
  * cannot remove chunks of others. */
-static void judge_chunk(struct tierce__loan *loan, size_t i, uint32_t verdict)
+static void judge_chunk(struct tierce__load_lease *lease, size_t i, uint32_t verdict)
 {
-    TIERCE_DASSERT(i < loan->count);
+    TIERCE_DASSERT(i < lease->count);
     if (verdict == TIERCE__NATIVE_UNUSED)
-        tierce__loan_skip(loan, i);
-    else if (verdict != TIERCE__NATIVE_GOOD || !loan->lent[i].here)
-        tierce__loan_look(loan, i, verdict == TIERCE__NATIVE_BAD_CELLS);
+        tierce__load_lease_skip(lease, i);
+    else if (verdict != TIERCE__NATIVE_GOOD || !lease->leased[i].here)
+        tierce__load_lease_look(lease, i, verdict == TIERCE__NATIVE_BAD_CELLS);
 }
 
 /* Takes the chunk with all its layers. */
@@ -410,13 +410,13 @@ static bool take_chunk(struct tierce__native_client *client, struct tierce__nati
                        size_t i)
 {
     const struct tierce_part *part = &load->view->part;
-    bool there = load->loan->ops->take(load->loan, i);
-    there = tierce__native_rehold(client, &load->bytes, lent_bytes(load->loan)) && there;
+    bool there = load->lease->ops->take(load->lease, i);
+    there = tierce__native_rehold(client, &load->bytes, leased_bytes(load->lease)) && there;
     for (uint32_t l = 0; l < part->layer_count && there; l++)
-        there = load->loan->ops->wait(load->loan, i, part->first_layer + l);
+        there = load->lease->ops->wait(load->lease, i, part->first_layer + l);
     if (!there) {
-        tierce__loan_skip(load->loan, i);
-        load->loan->ops->give_back(load->loan, i);
+        tierce__load_lease_skip(load->lease, i);
+        load->lease->ops->give_back(load->lease, i);
     }
     return there;
 }
@@ -424,26 +424,26 @@ static bool take_chunk(struct tierce__native_client *client, struct tierce__nati
 static int lend_next(struct native_call *call, struct tierce__native_held_load *load)
 {
     const struct tierce__native_next *ask = &call->ask.load_next;
-    size_t count = load->loan->count;
-    const struct tierce__lent *lent = load->loan->lent;
+    size_t count = load->lease->count;
+    const struct tierce__leased *leased = load->lease->leased;
     if (ask->chunk >= count || ask->chunk < load->next || ask->verdict > TIERCE__NATIVE_UNUSED ||
-        !load->loan->is_too_large)
+        !load->lease->is_too_large)
         return TIERCE_E_ARGUMENT;
     if (load->next > 0) {
-        judge_chunk(load->loan, load->next - 1, ask->verdict);
-        load->loan->ops->give_back(load->loan, load->next - 1);
+        judge_chunk(load->lease, load->next - 1, ask->verdict);
+        load->lease->ops->give_back(load->lease, load->next - 1);
     }
     load->next = (size_t)ask->chunk + 1;
     call->say.load_next = (struct tierce__native_passed){.state = TIERCE__NATIVE_FAILED};
     if (!take_chunk(call->client, load, ask->chunk))
         return 0;
-    lent += ask->chunk;
-    TIERCE_ASSERT((uint64_t)(lent->object - call->native->memory.base) + lent->bytes <=
+    leased += ask->chunk;
+    TIERCE_ASSERT((uint64_t)(leased->object - call->native->memory.base) + leased->bytes <=
                   call->native->memory.bytes);
     call->say.load_next = (struct tierce__native_passed){
-        .offset = (uint64_t)(lent->object - call->native->memory.base),
+        .offset = (uint64_t)(leased->object - call->native->memory.base),
         .state = TIERCE__NATIVE_HERE,
-        .origin = (uint32_t)lent->origin};
+        .origin = (uint32_t)leased->origin};
     return 0;
 }
 
@@ -464,16 +464,16 @@ static int judge(const struct native_call *call, const struct tierce__native_hel
 {
     const struct tierce__native_rows *rows = &call->ask.load_end.verdicts;
     struct tierce__native_result result;
-    size_t count = load->loan->count;
-    const struct tierce__lent *lent = load->loan->lent;
+    size_t count = load->lease->count;
+    const struct tierce__leased *leased = load->lease->leased;
     if (rows->count != count)
         return TIERCE_E_ARGUMENT;
     for (uint32_t i = 0; i < count; i++) {
         if (tierce__native_get_result(&result, rows, i) < 0 ||
-            result.blocks > lent[i].to - lent[i].from)
+            result.blocks > leased[i].to - leased[i].from)
             return TIERCE_E_ARGUMENT;
-        judge_chunk(load->loan, i, result.verdict);
-        blocks[i] = lent[i].failed ? 0 : result.blocks;
+        judge_chunk(load->lease, i, result.verdict);
+        blocks[i] = leased[i].failed ? 0 : result.blocks;
     }
     return 0;
 }
@@ -486,7 +486,7 @@ static int answer_load_end(struct native_call *call)
         load_of(tierce__native_take(call->client, TIERCE__NATIVE_LOADS, ask->load, &later));
     if (load == NULL)
         return later ? 0 : TIERCE__NATIVE_UNKNOWN;
-    size_t count = load->loan->count;
+    size_t count = load->lease->count;
     uint32_t *blocks = ask->verdicts.count > 0 ? tierce__calloc(count, sizeof(*blocks)) : NULL;
     int rc = blocks != NULL ? judge(call, load, blocks) : 0;
     tierce__native_end_load(call->client, load, rc == 0 ? blocks : NULL);

@@ -560,7 +560,7 @@ void tierce__native_end_load(struct tierce__native_client *client,
                              struct tierce__native_held_load *load, const uint32_t *blocks)
 {
     tierce__native_unhold(client, load->bytes); /* before who waits for the memory is woken */
-    load->loan->ops->end(load->loan, blocks);
+    load->lease->ops->end(load->lease, blocks);
     tierce__native_chain_put(client, load->chain);
     tierce__native_view_put(client, load->view);
     tierce__free(load);

@@ -10,7 +10,7 @@
 #include "base/threads/lock.h"
 #include "net/control/socket_users.h"
 #include "engine/store/shared_write.h"
-#include "engine/load/loan.h"
+#include "engine/load/load_lease.h"
 #include "engine/node_client/shared.h"
 #include "node/native/native_server.h"
 #include "proto/native/native.h"
@@ -71,9 +71,9 @@ struct tierce__native_held_load {
     struct tierce__native_open open;
     struct tierce__native_held_view *view;
     struct tierce__native_held_chain *chain; /* which does not change meanwhile */
-    struct tierce__loan *loan;
+    struct tierce__load_lease *lease;
     uint64_t bytes;
-    size_t next; /* behind the chunk that LOAD_NEXT has lent; 0: none */
+    size_t next; /* behind the chunk that LOAD_NEXT has leased; 0: none */
 };
 
 struct tierce__native_held_store {

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/log/log.h"
 #include "check_main.h"
-#include "engine/load/loan.h"
+#include "engine/load/load_lease.h"
 #include "engine_fixture.h"
 #include "test_random.h"
 #include "tier_fault.h"
@@ -163,10 +163,10 @@ static uint64_t gets(void)
 static bool add_waiter(struct tierce__fetch_waiter *waiter, uint32_t n, uint32_t timeout_ms)
 {
     struct tierce__storage_chunk record = record_of(n);
-    struct tierce__buf *lent;
+    struct tierce__buf *leased;
     *waiter = (struct tierce__fetch_waiter){.deadline_ns = tierce__deadline_in_ms(timeout_ms)};
-    bool seated = tierce__fetch_join(fx.engine, waiter, 1, &record, &wide->full, &lent);
-    tierce__buf_release(lent);
+    bool seated = tierce__fetch_join(fx.engine, waiter, 1, &record, &wide->full, &leased);
+    tierce__buf_release(leased);
     return seated;
 }
 
@@ -227,17 +227,17 @@ START_TEST(a_part_waits_for_the_segment_in_which_it_begins)
     record.key = keys.keys[0];
     put_as(record, 1);
     tierce__keys_fini(&keys);
-    struct tierce__loan_what what = {.chain = chain,
-                                     .to_block = FX_CHUNK_BLOCKS,
-                                     .part = &part,
-                                     .timeout_ms = _i == 1 ? LONG_MS : 300};
-    struct tierce__loan *loan;
+    struct tierce__load_lease_what what = {.chain = chain,
+                                           .to_block = FX_CHUNK_BLOCKS,
+                                           .part = &part,
+                                           .timeout_ms = _i == 1 ? LONG_MS : 300};
+    struct tierce__load_lease *lease;
     ck_assert_uint_lt(wide->full.layer_offset[2], start_of(2));
     if (_i == 0)
         fault(TIERCE__FAULT_HANG, 1, 1); /* the first is the header's */
-    ck_assert_int_eq(tierce__loan_begin(&loan, wide, &what), 0);
-    ck_assert(loan->ops->wait(loan, 0, 2) == (_i == 1));
-    loan->ops->end(loan, NULL);
+    ck_assert_int_eq(tierce__load_lease_begin(&lease, wide, &what), 0);
+    ck_assert(lease->ops->wait(lease, 0, 2) == (_i == 1));
+    lease->ops->end(lease, NULL);
     tierce_chain_destroy(chain);
     await_no_memory_used();
 }

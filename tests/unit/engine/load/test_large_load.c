@@ -74,7 +74,7 @@ static void expect_baseline(void)
     ck_assert_uint_eq(held().held_bytes, 0);
     ck_assert_uint_eq(held().loads, 0);
     ck_assert_int_ge(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
-    /* A loan gives its memory back before it is no longer counted. */
+    /* A lease gives its memory back before it is no longer counted. */
     for (int i = 0; i < 3000 && (fx_stats(&fx).memory_bytes_now > 0 || passing() > 0); i++)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);

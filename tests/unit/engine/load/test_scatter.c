@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said to have been lent is believed only where it is a chunk of the sequence. */
+/* What is said to have been leased is believed only where it is a chunk of the sequence. */
 #include "base/alloc.h"
 #include "check_main.h"
 #include "engine/load/scatter.h"
@@ -11,7 +11,7 @@
 
 static struct fixture fx;
 static struct tierce_chain *chain;
-static struct tierce__lent lent[CHUNKS];
+static struct tierce__leased leased[CHUNKS];
 static int32_t ids[BLOCKS];
 
 /* Blocks [2, 14), as a node lends them. */
@@ -22,15 +22,15 @@ static void begin(void)
     struct tierce__shape tail;
     ck_assert_int_eq(tierce__shape_init(&tail, fx.view, 2), 0);
     for (size_t i = 0; i < CHUNKS; i++)
-        lent[i] = (struct tierce__lent){.index = i,
-                                        .kind = TIERCE__LENT_FULL,
-                                        .block_count = FX_CHUNK_BLOCKS,
-                                        .from = i == 0 ? FROM : 0,
-                                        .to = FX_CHUNK_BLOCKS,
-                                        .bytes = fx.view->full.extent.object_bytes};
-    lent[3].kind = TIERCE__LENT_TAIL;
-    lent[3].block_count = lent[3].to = 2;
-    lent[3].bytes = tail.extent.object_bytes;
+        leased[i] = (struct tierce__leased){.index = i,
+                                            .kind = TIERCE__LEASED_FULL,
+                                            .block_count = FX_CHUNK_BLOCKS,
+                                            .from = i == 0 ? FROM : 0,
+                                            .to = FX_CHUNK_BLOCKS,
+                                            .bytes = fx.view->full.extent.object_bytes};
+    leased[3].kind = TIERCE__LEASED_TAIL;
+    leased[3].block_count = leased[3].to = 2;
+    leased[3].bytes = tail.extent.object_bytes;
     tierce__shape_fini(&tail);
     for (int32_t b = 0; b < (int32_t)BLOCKS; b++)
         ids[b] = b;
@@ -48,32 +48,32 @@ static int try_all(void)
 {
     struct tierce__scatter scatter;
     struct tierce_transfer_opts what = fx_what(&fx, chain, FROM, BLOCKS, ids);
-    struct tierce__loan loan = {.view = fx.view,
-                                .count = CHUNKS,
-                                .lent = lent,
-                                .hashes = tierce_chain_hash(chain, 0),
-                                .hash_count = BLOCKS};
-    if (!tierce__scatter_fits(&loan, FROM, BLOCKS))
+    struct tierce__load_lease lease = {.view = fx.view,
+                                       .count = CHUNKS,
+                                       .leased = leased,
+                                       .hashes = tierce_chain_hash(chain, 0),
+                                       .hash_count = BLOCKS};
+    if (!tierce__scatter_fits(&lease, FROM, BLOCKS))
         return TIERCE_E_ARGUMENT;
-    int rc = tierce__scatter_init(&scatter, &what, &loan);
+    int rc = tierce__scatter_init(&scatter, &what, &lease);
     if (rc == 0)
         tierce__scatter_fini(&scatter);
     return rc;
 }
 
 /* With one of the chunks as it is said to be. */
-static int try_with(size_t i, struct tierce__lent said)
+static int try_with(size_t i, struct tierce__leased said)
 {
-    struct tierce__lent truth = lent[i];
-    lent[i] = said;
+    struct tierce__leased truth = leased[i];
+    leased[i] = said;
     int rc = try_all();
-    lent[i] = truth;
+    leased[i] = truth;
     return rc;
 }
 
 #define REFUSED(i, field, value)                                                                   \
     do {                                                                                           \
-        struct tierce__lent said = lent[i];                                                        \
+        struct tierce__leased said = leased[i];                                                    \
         said.field = value;                                                                        \
         ck_assert_int_eq(try_with(i, said), TIERCE_E_ARGUMENT);                                    \
     } while (0)
@@ -86,9 +86,9 @@ START_TEST(what_is_not_of_the_sequence_is_refused)
     REFUSED(2, index, 0); /* backwards */
     REFUSED(3, index, 4); /* behind the end */
     REFUSED(3, index, SIZE_MAX);
-    REFUSED(1, kind, TIERCE__LENT_TAIL);
-    REFUSED(3, kind, TIERCE__LENT_FULL);
-    REFUSED(1, kind, (enum tierce__lent_kind)17);
+    REFUSED(1, kind, TIERCE__LEASED_TAIL);
+    REFUSED(3, kind, TIERCE__LEASED_FULL);
+    REFUSED(1, kind, (enum tierce__leased_kind)17);
     REFUSED(1, block_count, 0);
     REFUSED(1, block_count, FX_CHUNK_BLOCKS - 1);
     REFUSED(1, block_count, FX_CHUNK_BLOCKS + 1);
@@ -98,9 +98,9 @@ START_TEST(what_is_not_of_the_sequence_is_refused)
     REFUSED(1, to, UINT32_MAX);
     REFUSED(0, from, FROM - 1); /* before what is wanted */
     REFUSED(3, to, 3);          /* behind it */
-    REFUSED(1, bytes, lent[1].bytes - 1);
-    REFUSED(1, bytes, lent[1].bytes + 1);
-    REFUSED(3, bytes, lent[1].bytes);
+    REFUSED(1, bytes, leased[1].bytes - 1);
+    REFUSED(1, bytes, leased[1].bytes + 1);
+    REFUSED(3, bytes, leased[1].bytes);
     end();
 }
 END_TEST
@@ -109,21 +109,21 @@ END_TEST
 START_TEST(one_sibling_of_at_most_a_chunk)
 {
     begin();
-    struct tierce__lent sibling = lent[3];
-    sibling.kind = TIERCE__LENT_SIBLING;
+    struct tierce__leased sibling = leased[3];
+    sibling.kind = TIERCE__LEASED_SIBLING;
     ck_assert_int_eq(try_with(3, sibling), 0);
     sibling.block_count = FX_CHUNK_BLOCKS; /* of which two are wanted */
-    sibling.bytes = lent[0].bytes;
+    sibling.bytes = leased[0].bytes;
     ck_assert_int_eq(try_with(3, sibling), 0);
     sibling.to = 3;
     ck_assert_int_eq(try_with(3, sibling), TIERCE_E_ARGUMENT);
     sibling.to = 2;
     sibling.block_count = FX_CHUNK_BLOCKS + 1;
     ck_assert_int_eq(try_with(3, sibling), TIERCE_E_ARGUMENT);
-    lent[3].failed = true; /* and may be of any length */
-    lent[3].bytes = 0;
+    leased[3].failed = true; /* and may be of any length */
+    leased[3].bytes = 0;
     ck_assert_int_eq(try_all(), 0);
-    lent[2].kind = lent[1].kind = TIERCE__LENT_SIBLING;
+    leased[2].kind = leased[1].kind = TIERCE__LEASED_SIBLING;
     ck_assert_int_eq(try_all(), TIERCE_E_ARGUMENT);
     end();
 }

@@ -1,0 +1,799 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The leases of a load: leases the chunks in memory, joins a fetch for each other chunk, requests
+ * its segments ahead of the wanted layer, and promotes chunks that came from slower tiers.
+ *
+ * The first missing chunk may be replaced by a sibling (sibling.h), whose common leading blocks are
+ * leased.
+ */
+#include "engine/load/load_lease.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/view.h"
+#include "engine/own_tiers.h"
+#include "engine/observe/operate.h"
+#include "engine/load/sibling.h"
+
+/* Bytes that are asked for ahead even if that is more than two layers. */
+#define AHEAD_BYTES  (32u << 20)
+#define AHEAD_LAYERS 2u
+
+struct lease_chunk {
+    uint32_t level; /* 0: leased in memory; else where it is read from */
+    bool waits;     /* there was no memory for it at begin */
+    bool spoiled;   /* a cell did not verify */
+};
+
+static const struct tierce__load_lease_ops ops;
+
+struct own_lease {
+    struct tierce__load_lease base;
+    struct tierce_engine *engine;
+    struct tierce_part part;
+    uint64_t deadline_ns;
+    uint64_t soon_ns; /* until then begin may wait */
+    uint64_t session;
+    enum tierce_mode mode; /* in which it began */
+    uint32_t levels;       /* a bit for each that it may read from; none in bypass */
+    uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
+    bool passes;           /* counted in engine->passing */
+    size_t from_block, block_count;
+    struct tierce__buf **bufs;  /* [count] NULL: the chunk has failed, waits or is through */
+    struct lease_chunk *chunks; /* [count]; base.leased, bufs and chunks are one allocation */
+    struct tierce__fetch_waiter
+        *waiters;        /* [count] of what is read, or NULL as long as nothing is */
+    uint8_t *own_hashes; /* base.hashes, or NULL: they are the chain's */
+    struct tierce__shape tail_shape;
+    struct tierce__shape sibling_shape;
+    struct tierce__key sibling_key;
+    struct tierce__keys keys;
+};
+
+static struct own_lease *own(struct tierce__load_lease *lease)
+{
+    TIERCE_DASSERT(lease->ops == &ops);
+    return TIERCE__CONTAINER_OF(lease, struct own_lease, base);
+}
+
+static const struct tierce__shape *shape_of(const struct own_lease *lease, size_t i)
+{
+    TIERCE_DASSERT(i < lease->base.count);
+    switch (lease->base.leased[i].kind) {
+    case TIERCE__LEASED_FULL:
+        return &lease->base.view->full;
+    case TIERCE__LEASED_TAIL:
+        return &lease->tail_shape;
+    case TIERCE__LEASED_SIBLING:
+        return &lease->sibling_shape;
+    }
+    return NULL;
+}
+
+static const struct tierce__key *key_of(const struct own_lease *lease, size_t i)
+{
+    const struct tierce__leased *leased = &lease->base.leased[i];
+    TIERCE_DASSERT(i < lease->base.count && leased->index < lease->keys.count);
+    return leased->kind == TIERCE__LEASED_SIBLING ? &lease->sibling_key
+                                                  : &lease->keys.keys[leased->index];
+}
+
+/* NULL: the chunk is not read from a slower tier. */
+static struct tierce__fetch_waiter *waiter_of(const struct own_lease *lease, size_t i)
+{
+    TIERCE_DASSERT(i < lease->base.count);
+    bool is_taken = lease->waiters != NULL && lease->waiters[i].fetch != NULL;
+    return is_taken ? &lease->waiters[i] : NULL;
+}
+
+static void describe(const struct own_lease *lease, size_t i, struct tierce__storage_chunk *record)
+{
+    tierce__view_describe(record, lease->base.view, &lease->keys, shape_of(lease, i),
+                          lease->base.leased[i].index, lease->base.hashes);
+    record->key = *key_of(lease, i); /* a sibling's is another */
+}
+
+/* Updates the caller's view of a chunk after its memory was taken or released. */
+static inline void show(struct own_lease *lease, size_t i)
+{
+    const struct tierce__buf *buf = lease->bufs[i];
+    size_t level = lease->chunks[i].level;
+    TIERCE_DASSERT(buf == NULL || level < lease->engine->level_count);
+    lease->base.leased[i].object = buf != NULL ? buf->data : NULL;
+    lease->base.leased[i].here = buf != NULL && waiter_of(lease, i) == NULL;
+    lease->base.leased[i].origin = level < lease->engine->level_count
+                                       ? lease->engine->levels[level].origin
+                                       : TIERCE_ORIGIN_FAILED;
+}
+
+static void let_go(struct own_lease *lease, size_t i)
+{
+    TIERCE_DASSERT(i < lease->base.count);
+    tierce__buf_release(lease->bufs[i]);
+    lease->bufs[i] = NULL;
+    if (lease->waiters != NULL)
+        tierce__fetch_leave(&lease->waiters[i]);
+    lease->base.leased[i].object = NULL;
+    lease->base.leased[i].here = false;
+}
+
+/* `passes`: the lease passes, or may pass, through memory, so that others may wait for it. */
+static void pass(struct own_lease *lease, bool passes)
+{
+    struct tierce_engine *engine = lease->engine;
+    if (lease->passes == passes)
+        return;
+    lease->passes = passes;
+    if (passes) {
+        atomic_fetch_add(&engine->passing, 1);
+        return;
+    }
+    TIERCE_DASSERT(atomic_load(&engine->passing) > 0);
+    atomic_fetch_sub(&engine->passing, 1);
+    tierce__pool_tell_room(engine->pool); /* who waits for the last one that passes looks again */
+}
+
+static void free_lease(struct own_lease *lease)
+{
+    if (lease->bufs != NULL)
+        tierce__bufs_release(lease->bufs, lease->base.count);
+    for (size_t i = 0; lease->waiters != NULL && i < lease->base.count; i++)
+        tierce__fetch_leave(&lease->waiters[i]);
+    pass(lease, false);
+    tierce__free(lease->base.leased);
+    tierce__free(lease->waiters);
+    tierce__free(lease->own_hashes);
+    tierce__shape_fini(&lease->tail_shape);
+    tierce__shape_fini(&lease->sibling_shape);
+    tierce__keys_fini(&lease->keys);
+    tierce__free(lease);
+}
+
+/* Whether the chunk's bytes come from a slower tier and may still be needed. */
+static bool is_fetched(const struct own_lease *lease, size_t i)
+{
+    return waiter_of(lease, i) != NULL && !lease->base.leased[i].failed;
+}
+
+static void fail(struct own_lease *lease, size_t i)
+{
+    TIERCE_DASSERT(i < lease->base.count);
+    lease->base.leased[i].failed = true;
+}
+
+/* ---- reading ahead ---- */
+
+static uint64_t bytes_asked(const struct own_lease *lease)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < lease->base.count; i++) {
+        if (is_fetched(lease, i))
+            bytes += tierce__fetch_bytes_asked(&lease->waiters[i]);
+    }
+    return bytes;
+}
+
+/* The segment in which the part begins, and 1 at least: that of the header is turn 0. */
+static uint32_t first_segment(const struct tierce__shape *shape, const struct tierce_part *part)
+{
+    uint32_t first = part->first_layer > 0 ? shape->layer_segment[part->first_layer - 1] : 0;
+    TIERCE_DASSERT(first < shape->segment_count);
+    return first > 0 ? first : 1;
+}
+
+/* Segments in the order in which they are asked for: the header's, those of the part, and then
+ * those that only a promotion needs. */
+static uint32_t segment_at(const struct tierce__shape *shape, const struct tierce_part *part,
+                           uint32_t turn)
+{
+    TIERCE_DASSERT(turn < shape->segment_count);
+    uint32_t segment = turn == 0 ? 0 : first_segment(shape, part) + turn - 1;
+    return segment < shape->segment_count ? segment : segment - shape->segment_count + 1;
+}
+
+/* The turn by which a layer of the part is there. */
+static uint32_t turn_of(const struct tierce__shape *shape, const struct tierce_part *part,
+                        uint32_t layer)
+{
+    TIERCE_DASSERT(layer < shape->geometry.layer_count);
+    uint32_t segment = shape->layer_segment[layer], first = first_segment(shape, part);
+    return segment < first ? 0 : segment - first + 1;
+}
+
+static void ahead(struct tierce__load_lease *base, uint32_t layer)
+{
+    struct own_lease *lease = own(base);
+    const struct tierce__shape *full = &lease->base.view->full;
+    uint32_t last = lease->part.first_layer + lease->part.layer_count - 1;
+    uint32_t must =
+        layer < last
+            ? turn_of(full, &lease->part, layer + AHEAD_LAYERS < last ? layer + AHEAD_LAYERS : last)
+            : full->segment_count - 1;
+    if (lease->waiters == NULL)
+        return;
+    while (lease->next_turn < full->segment_count &&
+           (lease->next_turn <= must || bytes_asked(lease) < AHEAD_BYTES)) {
+        uint32_t turn = lease->next_turn++;
+        for (size_t i = 0; i < lease->base.count; i++) {
+            const struct tierce__shape *shape = shape_of(lease, i);
+            /* The layers of a smaller chunk are, so that its segments hold more of them. */
+            if (is_fetched(lease, i) && turn < shape->segment_count)
+                tierce__fetch_ask(&lease->waiters[i], segment_at(shape, &lease->part, turn));
+        }
+    }
+}
+
+/* ---- begin: where is each chunk, and a buffer for it ---- */
+
+/* Takes a chunk's buffer from the session's pins; pins from *next on are in the order of the chain.
+ */
+static struct tierce__buf *take_pinned(struct tierce__session *session, size_t *next,
+                                       const struct tierce__key *key)
+{
+    TIERCE_DASSERT(session == NULL || *next <= session->count);
+    for (size_t i = *next; session != NULL && i < session->count; i++) {
+        if (!tierce__key_equal(&session->keys[i], key))
+            continue;
+        struct tierce__buf *buf = session->bufs[i];
+        session->bufs[i] = NULL;
+        *next = i + 1;
+        return buf;
+    }
+    return NULL;
+}
+
+/* Skips the pin of a chunk that is leased already. */
+static void pass_pinned(const struct tierce__session *session, size_t *next,
+                        const struct tierce__key *key)
+{
+    if (session != NULL && *next < session->count && tierce__key_equal(&session->keys[*next], key))
+        ++*next;
+}
+
+/* From its level; with a lease, that is memory. */
+static void join_fetch(struct own_lease *lease, size_t i)
+{
+    struct lease_chunk *chunk = &lease->chunks[i];
+    TIERCE_DASSERT(chunk->level > 0 && chunk->level < lease->engine->level_count);
+    struct tierce__storage_chunk record;
+    if (lease->waiters == NULL)
+        lease->waiters = tierce__calloc(lease->base.count, sizeof(*lease->waiters));
+    if (lease->waiters == NULL)
+        return;
+    struct tierce__fetch_waiter *waiter = &lease->waiters[i];
+    describe(lease, i, &record);
+    waiter->deadline_ns = lease->deadline_ns;
+    waiter->before = i > 0 ? lease->bufs[i - 1] : NULL;
+    if (tierce__fetch_join(lease->engine, waiter, chunk->level, &record, shape_of(lease, i),
+                           &lease->bufs[i])) {
+        lease->bufs[i] = waiter->buf;
+        chunk->level = (uint32_t)waiter->level;
+        tierce__buf_acquire(waiter->buf);
+    } else {
+        chunk->level = lease->bufs[i] != NULL ? 0 : chunk->level;
+    }
+    show(lease, i);
+}
+
+/* Without memory, a chunk that can be read waits for memory that earlier chunks release. */
+static void put_off(struct own_lease *lease, size_t i)
+{
+    struct lease_chunk *chunk = &lease->chunks[i];
+    chunk->waits = chunk->level < lease->engine->level_count;
+    lease->base.is_too_large |= chunk->waits;
+    if (!chunk->waits)
+        fail(lease, i);
+}
+
+/* Replaces a chunk by a sibling in these tiers, or a pinned one, that has `blocks_min` blocks. */
+static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__session *session,
+                        uint32_t levels, size_t blocks_min)
+{
+    struct tierce__leased *leased = &lease->base.leased[i];
+    struct tierce__sibling_hit hit;
+    struct tierce__sibling_want want = {.index = leased->index,
+                                        .from = leased->from,
+                                        .to = leased->to,
+                                        .hashes = lease->base.hashes,
+                                        .root = lease->base.root,
+                                        .levels = levels,
+                                        .pinned = session,
+                                        .deadline_ns = lease->soon_ns};
+    tierce__sibling_find(lease->base.view, &hit, &want);
+    TIERCE_DASSERT(hit.blocks <= leased->to && hit.level < lease->engine->level_count);
+    if (hit.blocks < blocks_min ||
+        tierce__shape_init(&lease->sibling_shape, lease->base.view, hit.block_count) < 0) {
+        tierce__buf_release(hit.buf);
+        return false;
+    }
+    leased->kind = TIERCE__LEASED_SIBLING;
+    leased->block_count = hit.block_count;
+    leased->bytes = lease->sibling_shape.extent.object_bytes;
+    leased->to = hit.blocks;
+    memcpy(leased->hash, hit.key.hash, TIERCE_HASH_BYTES);
+    lease->sibling_key = hit.key;
+    lease->chunks[i].level = (uint32_t)hit.level;
+    lease->bufs[i] = hit.buf;
+    return true;
+}
+
+/* In bypass: the leading chunks that were pinned before. */
+static size_t take_all_pinned(struct own_lease *lease, struct tierce__session *session)
+{
+    size_t n = 0, next = 0;
+    while (n < lease->base.count &&
+           (lease->bufs[n] = take_pinned(session, &next, key_of(lease, n))) != NULL)
+        n++;
+    return n;
+}
+
+/* Leases those of the first `count` chunks that are in memory. This comes before room is reserved
+ * for the others, because a reservation evicts and must not evict wanted chunks. */
+static void lease_chunks(struct own_lease *lease, size_t count, struct tierce__session *session)
+{
+    TIERCE_DASSERT(count <= lease->base.count);
+    size_t next = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (lease->bufs[i] != NULL && session == NULL)
+            continue;
+        const struct tierce__key *key = key_of(lease, i);
+        if (lease->bufs[i] != NULL) {
+            pass_pinned(session, &next, key);
+            continue;
+        }
+        lease->bufs[i] = take_pinned(session, &next, key);
+        if (lease->bufs[i] == NULL)
+            lease->bufs[i] = tierce__storage_lease(lease->engine, key);
+    }
+}
+
+/* The tier to read a chunk from that memory had a moment ago: the first slower one of the request.
+ */
+static uint32_t slower_level(const struct own_lease *lease)
+{
+    uint32_t level = 1;
+    while (level < lease->engine->level_count && (lease->levels & 1u << level) == 0)
+        level++;
+    return level;
+}
+
+/* Gives each of the first `count` chunks its buffer, and the next chunk that of a sibling. */
+static void place_chunks(struct own_lease *lease, size_t count, struct tierce__session *session,
+                         const uint8_t *places)
+{
+    struct tierce_engine *engine = lease->engine;
+    if (lease->mode == TIERCE_MODE_BYPASS)
+        count = take_all_pinned(lease, session);
+    lease_chunks(lease, count, session);
+    size_t last = count - 1;
+    if (count < lease->base.count && use_sibling(lease, count, session, lease->levels, 1))
+        count++;
+    else if (count > 0 && lease->bufs[last] == NULL)
+        /* The sibling was pinned before a slower tier got the chunk: only the pin is certain. */
+        (void)use_sibling(lease, last, session, 0, lease->base.leased[last].to);
+    for (size_t i = 0; i < count; i++) {
+        struct lease_chunk *chunk = &lease->chunks[i];
+        show(lease, i);
+        if (lease->bufs[i] != NULL)
+            continue;
+        if (lease->base.leased[i].kind != TIERCE__LEASED_SIBLING)
+            chunk->level = places[i] > 0 ? places[i] : slower_level(lease);
+        if (chunk->level < engine->level_count)
+            join_fetch(lease, i);
+        if (lease->bufs[i] == NULL)
+            put_off(lease, i);
+    }
+    for (size_t i = count; i < lease->base.count; i++)
+        fail(lease, i);
+}
+
+/* The chunks that overlap [from_block, to_block). */
+static void list_chunks(struct own_lease *lease, uint64_t to_block)
+{
+    size_t step = lease->base.view->chunk_blocks;
+    for (size_t i = lease->from_block / step; i < lease->keys.count; i++) {
+        bool is_full = i < lease->keys.full_count;
+        const struct tierce__shape *shape = is_full ? &lease->base.view->full : &lease->tail_shape;
+        struct tierce__leased *leased = &lease->base.leased[lease->base.count++];
+        size_t first = i * step, end = first + shape->geometry.block_count;
+        leased->index = i;
+        leased->kind = is_full ? TIERCE__LEASED_FULL : TIERCE__LEASED_TAIL;
+        leased->block_count = shape->geometry.block_count;
+        leased->bytes = shape->extent.object_bytes;
+        leased->from = lease->from_block > first ? (uint32_t)(lease->from_block - first) : 0;
+        leased->to = (uint32_t)((end < to_block ? end : (size_t)to_block) - first);
+        TIERCE_DASSERT(leased->from <= leased->to && leased->to <= leased->block_count);
+        memcpy(leased->hash, lease->keys.keys[i].hash, TIERCE_HASH_BYTES);
+    }
+    TIERCE_DASSERT(lease->base.count <= lease->keys.count);
+}
+
+/* Copies what the lease needs of the caller's chain, so that it may change after begin. */
+static int copy_sequence(struct own_lease *lease, const struct tierce__load_lease_what *what)
+{
+    size_t blocks = lease->keys.block_count, count = lease->keys.count;
+    lease->base.hash_count = blocks;
+    lease->base.leased = tierce__calloc(count, sizeof(*lease->base.leased) + sizeof(*lease->bufs) +
+                                                   sizeof(*lease->chunks));
+    if (lease->base.leased == NULL)
+        return -ENOMEM;
+    lease->bufs = (struct tierce__buf **)(void *)(lease->base.leased + count);
+    lease->chunks = (struct lease_chunk *)(void *)(lease->bufs + count);
+    memcpy(lease->base.root, tierce_chain_root_hash(what->chain), TIERCE_HASH_BYTES);
+    if (blocks == 0)
+        return 0;
+    lease->base.hashes = tierce_chain_hash(what->chain, 0);
+    if (what->chain_stays)
+        return 0;
+    lease->own_hashes = tierce__alloc(blocks * TIERCE_HASH_BYTES);
+    if (lease->own_hashes == NULL)
+        return -ENOMEM;
+    memcpy(lease->own_hashes, lease->base.hashes, blocks * TIERCE_HASH_BYTES);
+    lease->base.hashes = lease->own_hashes;
+    return 0;
+}
+
+/* The session's pins, which become the caller's, or which he shares. */
+static struct tierce__session *pins_of(struct own_lease *lease,
+                                       const struct tierce__load_lease_what *what)
+{
+    if (what->session == 0)
+        return NULL;
+    return what->keeps_pins ? tierce__session_share(lease->base.view, what->session)
+                            : tierce__session_take(lease->base.view, what->session);
+}
+
+/* The number of leading chunks that some tier holds, from the first wanted one on; the inference
+ * engine holds the chunks before it. places[i]: the level, unless the chunk is leased. */
+static size_t find(struct own_lease *lease, size_t first, uint8_t *places)
+{
+    struct tierce__search search = {
+        .levels = lease->levels, .deadline_ns = lease->soon_ns, .believes_old = true};
+    if (first >= lease->keys.count || lease->mode == TIERCE_MODE_BYPASS)
+        return 0;
+    size_t count = lease->keys.count - first, leased = 0;
+    if ((lease->levels & 1u) != 0) {
+        size_t found = tierce__storage_lease_prefix(lease->engine, lease->keys.keys + first, count,
+                                                    lease->bufs, UINT64_MAX, &leased);
+        TIERCE_ASSERT(found == leased); /* of each buffer that is named there is a reference */
+    }
+    if (leased == count)
+        return count;
+    search.places = places + leased;
+    return leased + tierce__storage_search_until(lease->engine, &search,
+                                                 lease->keys.keys + first + leased, count - leased);
+}
+
+static int plan(struct own_lease *lease, const struct tierce__load_lease_what *what)
+{
+    int rc = tierce__keys_init(&lease->keys, lease->base.view, what->chain, what->to_block,
+                               tierce_chain_blocks(what->chain), true);
+    if (rc < 0)
+        return rc;
+    if (lease->keys.tail_blocks > 0) {
+        rc = tierce__shape_init(&lease->tail_shape, lease->base.view, lease->keys.tail_blocks);
+        if (rc < 0)
+            return rc;
+    }
+    rc = copy_sequence(lease, what);
+    if (rc < 0)
+        return rc;
+    uint8_t *places = tierce__calloc(lease->keys.count, 1);
+    if (places == NULL)
+        return -ENOMEM;
+    list_chunks(lease, what->to_block);
+    size_t found = find(lease, lease->from_block / lease->base.view->chunk_blocks, places);
+    struct tierce__session *session = pins_of(lease, what);
+    place_chunks(lease, found, session, places);
+    tierce__session_free(session);
+    tierce__free(places);
+    return 0;
+}
+
+int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view *view,
+                             const struct tierce__load_lease_what *what)
+{
+    struct own_lease *lease = tierce__calloc(1, sizeof(*lease));
+    if (lease == NULL)
+        return -ENOMEM;
+    lease->base =
+        (struct tierce__load_lease){.ops = &ops, .view = view, .over_ns = TIERCE__DEADLINE_NEVER};
+    lease->engine = view->engine;
+    lease->part = *what->part;
+    lease->session = what->session;
+    lease->mode = tierce__engine_mode(view->engine);
+    if (lease->mode != TIERCE_MODE_BYPASS)
+        lease->levels = tierce__levels_of(view->engine, what->tiers);
+    lease->from_block = (size_t)what->from_block;
+    lease->block_count = (size_t)(what->to_block - what->from_block);
+    lease->deadline_ns = tierce__deadline_in_ms(
+        what->timeout_ms > 0 ? what->timeout_ms : view->engine->settings.load_ms);
+    uint32_t soon_ms = view->engine->settings.lookup_ms;
+    lease->soon_ns = tierce__deadline_in_ms(
+        what->wait_ms > 0 && what->wait_ms < soon_ms ? what->wait_ms : soon_ms);
+    if (lease->soon_ns > lease->deadline_ns)
+        lease->soon_ns = lease->deadline_ns;
+    pass(lease, true); /* before it takes memory: a lease that waits must not give up meanwhile */
+    int rc = plan(lease, what);
+    if (rc < 0) {
+        free_lease(lease);
+        return rc;
+    }
+    pass(lease, lease->base.is_too_large);
+    ahead(&lease->base, lease->part.first_layer);
+    *out = &lease->base;
+    return 0;
+}
+
+/* ---- presence and faults of chunks ---- */
+
+static bool wait_for(struct own_lease *lease, size_t i, uint32_t layer)
+{
+    const struct tierce__shape *shape = shape_of(lease, i);
+    struct tierce__fetch_waiter *waiter = &lease->waiters[i];
+    uint32_t first = lease->part.first_layer, last = shape->layer_segment[layer];
+    if (!tierce__fetch_wait(waiter, last))
+        return false;
+    if (layer > first)
+        return true;
+    /* The segments of earlier layers contain the header and the beginning of this layer. */
+    uint32_t before = first > 0 ? shape->layer_segment[first - 1] : 0;
+    return (last == 0 || tierce__fetch_wait(waiter, 0)) &&
+           (before == 0 || before == last || tierce__fetch_wait(waiter, before));
+}
+
+static bool wait_chunk(struct tierce__load_lease *base, size_t i, uint32_t layer)
+{
+    struct own_lease *lease = own(base);
+    TIERCE_DASSERT(i < lease->base.count);
+    bool there = !lease->base.leased[i].failed && lease->bufs[i] != NULL;
+    if (there && waiter_of(lease, i) != NULL)
+        there = wait_for(lease, i, layer);
+    if (!there)
+        fail(lease, i);
+    return there;
+}
+
+uint32_t tierce__load_lease_ready(struct tierce__load_lease *base, uint32_t layer)
+{
+    const struct own_lease *lease = own(base);
+    uint32_t end = lease->part.first_layer + lease->part.layer_count;
+    for (size_t i = 0; i < lease->base.count; i++) {
+        const struct tierce__shape *shape = shape_of(lease, i);
+        uint32_t ready = layer;
+        if (!is_fetched(lease, i))
+            continue;
+        while (ready < end && shape->layer_segment[ready] <= shape->layer_segment[layer])
+            ready++;
+        end = ready < end ? ready : end;
+    }
+    return end;
+}
+
+static void refuse(struct tierce__load_lease *base, size_t i, int why)
+{
+    struct own_lease *lease = own(base);
+    TIERCE_DASSERT(why < 0 && i < lease->base.count);
+    struct tierce__fetch_waiter *waiter = waiter_of(lease, i);
+    fail(lease, i);
+    if (waiter != NULL)
+        tierce__fetch_refuse(waiter, why);
+    else
+        tierce__storage_quarantine(lease->engine, 0, key_of(lease, i), why);
+}
+
+/* If a chunk in memory came from a slower tier, the copy there may be bad too. */
+static void spoil(struct tierce__load_lease *base, size_t i)
+{
+    struct own_lease *lease = own(base);
+    TIERCE_DASSERT(i < lease->base.count);
+    struct tierce__fetch_waiter *waiter = waiter_of(lease, i);
+    const struct tierce__key *key = key_of(lease, i);
+    if (lease->chunks[i].spoiled)
+        return;
+    lease->chunks[i].spoiled = true;
+    if (waiter != NULL) {
+        tierce__fetch_spoil(waiter);
+        return;
+    }
+    if (lease->bufs[i]->source > 0) /* first: from there it would come again */
+        tierce__storage_quarantine(lease->engine, lease->bufs[i]->source, key, TIERCE_E_CHECKSUM);
+    tierce__storage_quarantine(lease->engine, 0, key, TIERCE_E_CHECKSUM);
+}
+
+/* Whether the object is the leased chunk, according to its header. */
+static int check(const struct own_lease *lease, size_t i, struct tierce__chunk_info *got)
+{
+    const struct tierce__leased *leased = &lease->base.leased[i];
+    int rc = tierce__chunk_parse(got, leased->object, shape_of(lease, i)->extent.header_bytes);
+    if (rc < 0)
+        return rc;
+    bool same = memcmp(got->hash, leased->hash, TIERCE_HASH_BYTES) == 0 &&
+                memcmp(got->ns_digest, lease->base.view->ns_digest, TIERCE_HASH_BYTES) == 0 &&
+                memcmp(&got->shard, &lease->base.view->key.shard, sizeof(got->shard)) == 0 &&
+                got->extent.object_bytes == leased->bytes;
+    return same ? 0 : TIERCE_E_IDENTITY;
+}
+
+void tierce__load_lease_look(struct tierce__load_lease *base, size_t i, bool cells_are_bad)
+{
+    struct own_lease *lease = own(base);
+    TIERCE_DASSERT(i < lease->base.count);
+    const struct tierce__leased *leased = &lease->base.leased[i];
+    struct tierce__chunk_info got;
+    if (leased->failed || leased->object == NULL)
+        return;
+    int rc = check(lease, i, &got);
+    if (rc < 0)
+        refuse(base, i, rc);
+    else if (cells_are_bad &&
+             (!leased->here || tierce__chunk_verify_cells(leased->object, &got) > 0))
+        spoil(base, i);
+}
+
+void tierce__load_lease_skip(struct tierce__load_lease *base, size_t i)
+{
+    struct own_lease *lease = own(base);
+    fail(lease, i);
+    TIERCE_DASSERT(i < lease->base.count);
+}
+
+/* Promotes chunks that arrived completely from a slower tier to memory. */
+static void promote(struct own_lease *lease, size_t i)
+{
+    if (!is_fetched(lease, i) || lease->chunks[i].spoiled || lease->mode != TIERCE_MODE_NORMAL)
+        return;
+    struct tierce__storage_chunk record;
+    describe(lease, i, &record);
+    tierce__fetch_promote(&lease->waiters[i], &record);
+}
+
+/* ---- more than fits into memory ---- */
+
+/* Memory for a chunk that waits; if need be that of the last one behind it that holds some, which
+ * then waits itself. */
+static bool take_memory(struct own_lease *lease, size_t i)
+{
+    size_t last = lease->base.count;
+    TIERCE_DASSERT(i < last);
+    join_fetch(lease, i);
+    while (lease->bufs[i] == NULL && --last > i) {
+        struct lease_chunk *other = &lease->chunks[last];
+        if (lease->bufs[last] == NULL)
+            continue;
+        let_go(lease, last);
+        other->level = other->level > 0 ? other->level : slower_level(lease);
+        put_off(lease, last);
+        join_fetch(lease, i);
+    }
+    return lease->bufs[i] != NULL;
+}
+
+/* The same for memory that other leases release, as long as one passes through memory. */
+static bool wait_for_memory(struct own_lease *lease, size_t i)
+{
+    struct tierce_engine *engine = lease->engine;
+    struct tierce__pool_turn turn;
+    pass(lease, false); /* two that wait do not wait for each other */
+    tierce__pool_turn_begin(engine->pool, &turn);
+    while (lease->bufs[i] == NULL && atomic_load(&engine->passing) > 0 &&
+           tierce__pool_turn_wait(&turn, lease->deadline_ns))
+        join_fetch(lease, i);
+    if (lease->bufs[i] == NULL) /* memory that the last one has released since */
+        join_fetch(lease, i);
+    tierce__pool_turn_end(&turn);
+    return lease->bufs[i] != NULL;
+}
+
+static void ask_all(struct own_lease *lease, size_t i)
+{
+    for (uint32_t s = 0; is_fetched(lease, i) && s < shape_of(lease, i)->segment_count; s++)
+        tierce__fetch_ask(&lease->waiters[i], s);
+}
+
+/* The next one is read meanwhile, if there is memory for both. */
+static bool take(struct tierce__load_lease *base, size_t i)
+{
+    struct own_lease *lease = own(base);
+    bool has_next = i + 1 < lease->base.count;
+    TIERCE_DASSERT(i < lease->base.count);
+    if (lease->base.leased[i].failed)
+        return false;
+    if (lease->bufs[i] == NULL && !take_memory(lease, i) && !wait_for_memory(lease, i)) {
+        fail(lease, i);
+        return false;
+    }
+    pass(lease, true);
+    ask_all(lease, i);
+    if (has_next && lease->chunks[i + 1].waits && lease->bufs[i + 1] == NULL)
+        join_fetch(lease, i + 1);
+    if (has_next)
+        ask_all(lease, i + 1);
+    return true;
+}
+
+static void give_back(struct tierce__load_lease *base, size_t i)
+{
+    struct own_lease *lease = own(base);
+    TIERCE_DASSERT(i < lease->base.count);
+    promote(lease, i);
+    let_go(lease, i);
+    while (++i < lease->base.count && lease->base.leased[i].failed)
+        ;
+    if (i >= lease->base.count)
+        pass(lease, false);
+}
+
+/* ---- end: report ---- */
+
+void tierce__load_lease_count(const struct tierce_view *view, const struct tierce__leased *leased,
+                              size_t blocks)
+{
+    struct tierce_engine *engine = view->engine;
+    uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;
+    static const struct {
+        enum tierce__stat chunks, blocks, bytes, tokens;
+    } stats[] = {
+        [TIERCE_ORIGIN_MEMORY] = {TIERCE__STAT_chunks_loaded_memory,
+                                  TIERCE__STAT_blocks_loaded_memory,
+                                  TIERCE__STAT_bytes_loaded_memory,
+                                  TIERCE__STAT_tokens_loaded_memory},
+        [TIERCE_ORIGIN_DISK] = {TIERCE__STAT_chunks_loaded_disk, TIERCE__STAT_blocks_loaded_disk,
+                                TIERCE__STAT_bytes_loaded_disk, TIERCE__STAT_tokens_loaded_disk},
+        [TIERCE_ORIGIN_REMOTE] = {TIERCE__STAT_chunks_loaded_remote,
+                                  TIERCE__STAT_blocks_loaded_remote,
+                                  TIERCE__STAT_bytes_loaded_remote,
+                                  TIERCE__STAT_tokens_loaded_remote},
+    };
+    enum tierce_origin origin = leased->origin;
+    TIERCE_DASSERT(origin < sizeof(stats) / sizeof(stats[0]));
+    tierce__count(engine, stats[origin].chunks, blocks > 0);
+    tierce__count(engine, stats[origin].blocks, (int64_t)blocks);
+    tierce__count(engine, stats[origin].bytes, (int64_t)(blocks * block_bytes));
+    tierce__count(engine, stats[origin].tokens,
+                  (int64_t)(blocks * view->full.geometry.block_tokens));
+    if (leased->kind == TIERCE__LEASED_SIBLING)
+        tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
+}
+
+static void report(struct own_lease *lease, const uint32_t *blocks)
+{
+    struct tierce_engine *engine = lease->engine;
+    size_t loaded = 0, count = lease->keys.count;
+    for (size_t i = 0; i < lease->base.count; i++) {
+        const struct tierce__leased *leased = &lease->base.leased[i];
+        TIERCE_DASSERT(blocks[i] <= leased->to - leased->from);
+        if (!leased->failed)
+            tierce__load_lease_count(lease->base.view, leased, blocks[i]);
+        promote(lease, i);
+        if (leased->kind == TIERCE__LEASED_SIBLING) /* before its prefix, which ends up newer */
+            tierce__storage_touch(engine, 0, engine->level_count, key_of(lease, i), 1, 0);
+        loaded += blocks[i];
+    }
+    TIERCE_DASSERT(loaded <= lease->block_count);
+    tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(lease->block_count - loaded));
+    size_t used = tierce__session_use(lease->base.view, lease->session, &lease->keys, count);
+    tierce__storage_touch(engine, 0, engine->level_count, lease->keys.keys, count, used);
+}
+
+static void end_lease(struct tierce__load_lease *base, const uint32_t *blocks)
+{
+    struct own_lease *lease = own(base);
+    if (blocks != NULL)
+        report(lease, blocks);
+    free_lease(lease);
+}
+
+static const struct tierce__load_lease_ops ops = {
+    .ahead = ahead,
+    .wait = wait_chunk,
+    .refuse = refuse,
+    .spoil = spoil,
+    .take = take,
+    .give_back = give_back,
+    .end = end_lease,
+};
