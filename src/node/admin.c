@@ -142,9 +142,9 @@ static char *node_metrics(struct tierce__node *node, size_t *bytes)
             .help = "Stalled uploads whose memory was given to other values.",
             .is_counter = true,
             .value = (double)atomic_load_explicit(&node->uploads.dropped, memory_order_relaxed)});
-    put_gauge(&text, "node.grace_bytes",
+    put_gauge(&text, "node.leases_bytes",
               "Bytes of values that are kept because EXISTS has reported them.",
-              (double)tierce__grace_bytes(node->grace));
+              (double)tierce__short_leases_bytes(node->leases));
     put_native(&text, node);
     return tierce__prometheus_end(&text, bytes);
 }

@@ -22,7 +22,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { WORKER_QUEUE_MAX = 65536, GRACE_TICK_MS = 250, DRAIN_TICK_MS = 20 };
+enum { WORKER_QUEUE_MAX = 65536, LEASE_TICK_MS = 250, DRAIN_TICK_MS = 20 };
 
 /* A node with the fields that only this file needs. */
 struct node_whole {
@@ -30,7 +30,7 @@ struct node_whole {
     struct tierce__door *resp, *lm;
     struct tierce__node_ports ports;
     struct tierce__server *server;
-    struct tierce__deadline grace_tick;
+    struct tierce__deadline lease_tick;
     struct tierce__task begin_ticking;
 };
 
@@ -226,19 +226,19 @@ bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK
 
 static void tick(struct tierce__deadline *deadline)
 {
-    struct node_whole *whole = TIERCE__CONTAINER_OF(deadline, struct node_whole, grace_tick);
+    struct node_whole *whole = TIERCE__CONTAINER_OF(deadline, struct node_whole, lease_tick);
     TIERCE_ASSERT(whole->node.loop_count > 0);
-    tierce__grace_expire(whole->node.grace, tierce__now_ns());
+    tierce__short_leases_expire(whole->node.leases, tierce__now_ns());
     if (tierce__deadline_set(&whole->node.loops[0]->base.deadlines, deadline,
-                             tierce__deadline_in_ms(GRACE_TICK_MS)) != 0)
+                             tierce__deadline_in_ms(LEASE_TICK_MS)) != 0)
         tierce__log(TIERCE_LOG_ERROR, "node_no_clock", "a value kept for a moment stays");
 }
 
 static void begin_ticking(struct tierce__task *task)
 {
     struct node_whole *whole = TIERCE__CONTAINER_OF(task, struct node_whole, begin_ticking);
-    whole->grace_tick.expired = tick;
-    tick(&whole->grace_tick);
+    whole->lease_tick.expired = tick;
+    tick(&whole->lease_tick);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
@@ -328,7 +328,7 @@ static int open_parts(struct node_whole *whole, const struct tierce__node_config
     if (config->connections_per_address > 0)
         rc = tierce__addresses_create(&node->addresses, config->connections_per_address);
     if (rc == 0)
-        rc = tierce__grace_create(&node->grace, config->grace_ms, config->grace_max);
+        rc = tierce__short_leases_create(&node->leases, config->grace_ms, config->grace_max);
     if (rc == 0)
         rc = tierce__workers_create(&node->workers, config->workers, WORKER_QUEUE_MAX);
     if (rc == 0)
@@ -471,7 +471,7 @@ void tierce__node_stop(struct tierce__node *node)
         tierce__poll_loop_stop(node->loops[i]);
     tierce__free(node->loops);
     tierce__workers_destroy(node->workers);
-    tierce__grace_destroy(node->grace);
+    tierce__short_leases_destroy(node->leases);
     if (node->addresses != NULL)
         tierce__addresses_destroy(node->addresses);
     tierce__access_destroy(node->access);

@@ -10,7 +10,7 @@
 #include "node/access.h"
 #include "node/node_config.h"
 #include "node/connection.h"
-#include "node/grace.h"
+#include "node/short_lease.h"
 #include "node/upload.h"
 #include "net/server/serve.h"
 
@@ -36,7 +36,7 @@ struct tierce__node {
     const struct tierce__node_config *config;
     struct tierce_engine *engine;
     struct tierce__access *access;
-    struct tierce__grace *grace;
+    struct tierce__short_leases *leases;
     struct tierce__tls_context *tls; /* of the ports of clients, or NULL */
     struct tierce__workers *workers;
     struct tierce__connection_limits limits;

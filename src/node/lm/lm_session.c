@@ -92,7 +92,7 @@ static void reply_exist(struct session *s, int rc, struct tierce__object *object
 {
     tierce__node_count(s->node, TIERCE__NODE_questions, 1);
     if (rc == 0)
-        tierce__grace_keep(s->node->grace, object); /* yes is a promise for a moment */
+        tierce__short_leases_keep(s->node->leases, object); /* yes is a promise for a moment */
     reply(s, rc == 0 ? TIERCE__LM_SUCCESS : TIERCE__LM_FAIL, 0, &tierce__lm_no_shape);
 }
 

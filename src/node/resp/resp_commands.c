@@ -117,7 +117,7 @@ static void count_existing(struct tierce__resp_session *s, int rc, struct tierce
     tierce__node_count(s->node, TIERCE__NODE_questions, 1);
     if (rc == 0) {
         s->number++;
-        tierce__grace_keep(s->node->grace, object);
+        tierce__short_leases_keep(s->node->leases, object);
     }
     TIERCE_ASSERT(s->number <= (int64_t)s->request.count);
     if (s->at == s->request.count)

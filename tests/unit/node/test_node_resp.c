@@ -499,13 +499,13 @@ START_TEST(test_yes_is_no_promise_for_more_than_may_stay)
     set_large("large", value, 20 << 20, "");
     hear(fd, "+OK\r\n+OK\r\n+OK\r\n+OK\r\n");
     talk(fd, "EXISTS a\r\n", ":1\r\n");
-    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), (10 << 20) + 8192);
+    ck_assert_uint_eq(tierce__short_leases_bytes(h.node->leases), (10 << 20) + 8192);
     talk(fd, "EXISTS b\r\n", ":1\r\n"); /* a goes */
-    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), (8 << 20) + 8192);
+    ck_assert_uint_eq(tierce__short_leases_bytes(h.node->leases), (8 << 20) + 8192);
     talk(fd, "EXISTS c\r\n", ":1\r\n"); /* as much as may stay */
-    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), 16 << 20);
+    ck_assert_uint_eq(tierce__short_leases_bytes(h.node->leases), 16 << 20);
     talk(fd, "EXISTS large\r\n", ":1\r\n");
-    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), 16 << 20);
+    ck_assert_uint_eq(tierce__short_leases_bytes(h.node->leases), 16 << 20);
     free(value);
 }
 END_TEST
@@ -517,7 +517,7 @@ START_TEST(test_yes_to_many_leaves_room)
     for (int i = 0; i < 10000; i++) {
         snprintf(text, sizeof(text), "SET small%d v\r\nEXISTS small%d\r\n", i, i);
         talk(fd, text, "+OK\r\n:1\r\n");
-        ck_assert_uint_le(tierce__grace_bytes(h.node->grace), 16 << 20);
+        ck_assert_uint_le(tierce__short_leases_bytes(h.node->leases), 16 << 20);
     }
 }
 END_TEST
