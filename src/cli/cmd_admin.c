@@ -287,7 +287,7 @@ static int read_options(const char *command, int argc, char **argv,
             if (strcmp(argv[i], options[o].name) != 0)
                 continue;
             if (i + 1 >= argc)
-                return tierce__cli_usage(command, "%s wants a value", argv[i]);
+                return tierce__cli_usage(command, "%s requires a value", argv[i]);
             *options[o].value = argv[++i];
             found = true;
         }

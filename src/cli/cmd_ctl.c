@@ -83,7 +83,7 @@ static int clear(const struct tierce__process *process, int argc, char **argv)
             return tierce__cli_usage("ctl", "%s requires %s", argv[i],
                                      is_tier ? "a tier's name" : "a digest in hex");
         if (given[is_tier])
-            return tierce__cli_usage("ctl", "%s comes once", argv[i]);
+            return tierce__cli_usage("ctl", "%s may be given only once", argv[i]);
         given[is_tier] = true;
         size_t at = strlen(path);
         snprintf(path + at, sizeof(path) - at, "%s%s=%s", between, argv[i] + 2, argv[i + 1]);

@@ -223,7 +223,7 @@ static void make_state_folder(const struct manager_whole *whole)
         tierce__log(
             TIERCE_LOG_ERROR, "manager.state_folder",
             "path=\"%s\" error=\"%s\" consequence=\"storage " TIERCE__STARTUP_STORAGE
-            " is unwell\" hint=\"set STATE_DIRECTORY to a folder that this user may write\"",
+            " is unavailable\" hint=\"set STATE_DIRECTORY to a folder that this user may write\"",
             folder, tierce_strerror(rc));
     tierce__registry_release(whole->manager.registry, catalog);
 }

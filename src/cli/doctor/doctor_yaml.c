@@ -149,7 +149,7 @@ static int put_model_mapping(struct yaml_source *source, struct fy_node *node)
         rc = fail(source, -ENOMEM, "no memory");
     else if (rc != 0)
         rc = fail(source, TIERCE_E_CONFIG, "model: %s",
-                  rc == -EEXIST ? "a key stands twice"
+                  rc == -EEXIST ? "a key is given twice"
                                 : "holds a value that JSON does not have, or is nested too deep");
     else
         rc = put(source, "model", line.text);
@@ -325,7 +325,7 @@ static int read_pair(struct yaml_source *source, struct fy_node_pair *pair, uint
     if (row < 0)
         rc = unknown_name(source, name);
     else if ((*seen & 1u << row) != 0)
-        rc = fail(source, TIERCE_E_CONFIG, "%s stands twice", name);
+        rc = fail(source, TIERCE_E_CONFIG, "%s is given twice", name);
     else
         rc = put_pair(source, name, fy_node_pair_value(pair));
     if (row >= 0)

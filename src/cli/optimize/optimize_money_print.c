@@ -176,7 +176,7 @@ static void print_wear(FILE *file, const struct tierce__economy *e, size_t row)
     tierce__human_bytes(bytes, sizeof(bytes), (uint64_t)r->bytes);
     format_seconds(life, hours * 3600);
     fprintf(file,
-            "%s wears out: up to %.2f GB/s are written, which %s stand for %s (%g times all of it, "
+            "%s wears out early: at up to %.2f GB/s of writes, %s last %s (%g times all of it, "
             "%s)\n",
             s->name, r->written / 3600 / 1e9, bytes, life, s->writes.value,
             tierce__mark_text(s->writes.mark));

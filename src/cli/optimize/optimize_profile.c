@@ -36,7 +36,7 @@ static int read_pair(const struct profile_source *source, struct fy_node *mappin
     *line = tierce__yaml_line(fy_node_pair_key(pair));
     *value = fy_node_pair_value(pair);
     if (tierce__yaml_scalar(key, fy_node_pair_key(pair)) != 0)
-        return tierce__cli_usage(COMMAND, "%.300s: a key is not a text", source->path);
+        return tierce__cli_usage(COMMAND, "%.300s: a key must be a string", source->path);
     while ((before = fy_node_mapping_iterate(mapping, &state)) != pair) {
         char *other = NULL;
         bool same =
@@ -71,7 +71,7 @@ static int read_figures(const struct profile_source *source, enum tierce__profil
         if (status != TIERCE__CLI_OK)
             return status;
         if (tierce__yaml_scalar(&text, value) != 0)
-            status = wrong(source, line, key, "takes a number");
+            status = wrong(source, line, key, "must be a number");
         else if (tierce__profiles_set(source->profiles, kind, name, key, text, TIERCE__MARK_GIVEN,
                                       why) < 0)
             status = tierce__cli_usage(COMMAND, "%.300s:%d: %s", source->path, line, why);
@@ -95,8 +95,9 @@ static int read_names(const struct profile_source *source, enum tierce__profile_
         status = read_pair(source, mapping, pair, &name, &value, &line);
         if (status != TIERCE__CLI_OK)
             return status;
-        status = is_mapping(value) ? read_figures(source, kind, name, value)
-                                   : wrong(source, line, name, "takes keys with numbers");
+        status = is_mapping(value)
+                     ? read_figures(source, kind, name, value)
+                     : wrong(source, line, name, "must be a mapping of keys to numbers");
         tierce__free(name);
     }
     return status;
@@ -109,7 +110,8 @@ static int read_root(const struct profile_source *source, struct fy_node *root)
     struct fy_node_pair *pair;
     int status = TIERCE__CLI_OK;
     if (!is_mapping(root))
-        return tierce__cli_usage(COMMAND, "%.300s: the keys models, gpus and tiers are accepted",
+        return tierce__cli_usage(COMMAND,
+                                 "%.300s: must be a mapping with the keys models, gpus and tiers",
                                  source->path);
     while (status == TIERCE__CLI_OK && (pair = fy_node_mapping_iterate(root, &state)) != NULL) {
         char *name, what[80];
@@ -120,12 +122,13 @@ static int read_root(const struct profile_source *source, struct fy_node *root)
             return status;
         while (kind < 3 && strcmp(kinds[kind], name) != 0)
             kind++;
-        snprintf(what, sizeof(what), "is not known here (\"%s\"?)", tierce__nearest(name, kinds));
+        snprintf(what, sizeof(what), "is unknown here; the nearest is \"%s\"",
+                 tierce__nearest(name, kinds));
         if (kind == 3)
             status = wrong(source, line, name, what);
         else
             status = is_mapping(value) ? read_names(source, (enum tierce__profile_kind)kind, value)
-                                       : wrong(source, line, name, "takes names");
+                                       : wrong(source, line, name, "must be a mapping of names");
         tierce__free(name);
     }
     return status;

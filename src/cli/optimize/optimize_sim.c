@@ -108,7 +108,8 @@ static int read_tier_key(struct tierce__optimize_sim *out, const char *key, cons
             memcpy(cost, value, strlen(value) + 1);
         break;
     default:
-        return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" is not known here (\"%s\"?)", key,
+        return tierce__cli_usage(COMMAND,
+                                 "--tier: \"%.60s\" is unknown here; the nearest is \"%s\"", key,
                                  keys[nearest]);
     }
     return good ? TIERCE__CLI_OK

@@ -75,17 +75,16 @@ static int fail_request(const struct tierce__trace_run *run, const struct tierce
 {
     if (rc == TIERCE_E_ARGUMENT)
         return tierce__cli_fail("trace",
-                                "%.300s: line %" PRIu64 " is of no session; --by prefix-tree needs "
-                                "none",
+                                "%.300s: line %" PRIu64 " names no session; use --by prefix-tree",
                                 run->name, request->line);
     if (rc != TIERCE_E_UNSUPPORTED)
         return tierce__cli_fail("trace", "%.300s: %s", run->name, tierce_strerror(rc));
-    return tierce__cli_fail("trace",
-                            "%.300s: line %" PRIu64 " is of a second instance, \"%.80s\", and %s "
-                            "has none: the same id would be the same block; --renumber keeps them "
-                            "apart",
-                            run->name, request->line,
-                            tierce__trace_instance(trace, request->instance), run->to);
+    return tierce__cli_fail(
+        "trace",
+        "%.300s: line %" PRIu64 " names a second instance, \"%.80s\"; %s cannot "
+        "record instances, so equal ids would become one block; use --renumber "
+        "to keep them apart",
+        run->name, request->line, tierce__trace_instance(trace, request->instance), run->to);
 }
 
 /* Writes the requests to stdout, of a sample those that it takes. */
@@ -135,8 +134,8 @@ static int make_trace(struct tierce__trace_run *run, struct make_sample *sample)
     }
     status = copy_requests(run, trace, writer, sample);
     if (status == TIERCE__CLI_OK && sample == NULL && tierce__trace_writer_lines(writer) == 0)
-        status = tierce__cli_fail("trace", "%.300s: holds nothing that %s has a place for",
-                                  run->name, run->to);
+        status = tierce__cli_fail("trace", "%.300s: contains nothing that %s can record", run->name,
+                                  run->to);
     if (status == TIERCE__CLI_OK)
         tell_losses(writer);
     tierce__trace_writer_destroy(writer);

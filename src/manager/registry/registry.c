@@ -281,7 +281,7 @@ static int check_new(const struct tierce__catalog *catalog, enum tierce__registr
         return check_room(catalog, entry, why);
     if (tierce__catalog_find(catalog, kind, name) == NULL)
         return 0;
-    snprintf(why, 256, "%s %.200s is there already", tierce__catalog_fields(kind)->noun, name);
+    snprintf(why, 256, "%s %.200s already exists", tierce__catalog_fields(kind)->noun, name);
     return -EEXIST;
 }
 

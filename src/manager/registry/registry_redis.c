@@ -332,7 +332,7 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
             continue;
         uint64_t number = value->type == TIERCE__RESP_STRING ? strtoull(value->text, NULL, 10) : 0;
         if (number == 0 || number > (uint64_t)UINT32_MAX + 1)
-            return refuse(store->own_key, "a number is none", why);
+            return refuse(store->own_key, "a counter is not a number", why);
         *numbers[i] = number;
     }
     if (values->items[3].type == TIERCE__RESP_STRING &&

@@ -92,7 +92,7 @@ static const char *take_database(struct tierce__resp_uri *uri, const char *text)
 {
     uint64_t number = 0;
     if (text[0] != '\0' && !to_number(&number, text, UINT32_MAX))
-        return "the database is no number";
+        return "the database must be a number";
     uri->opts.database = (uint32_t)number;
     return NULL;
 }

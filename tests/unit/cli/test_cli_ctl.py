@@ -170,7 +170,7 @@ class Ctl(KeeperCase):
         self.check(2, "ctl", pid, "clear", "--tier", err=["--tier requires"], env=self.env)
         self.check(2, "ctl", pid, "clear", "--tier", "a&b", err=["--tier requires"], env=self.env)
         self.check(2, "ctl", pid, "clear", "--tier", "memory", "--tier", "disk",
-                   err=["--tier comes once"], env=self.env)
+                   err=["--tier may be given only once"], env=self.env)
         refused = self.check(1, "ctl", pid, "clear", "--tier", "tape", err=["no tier"],
                              env=self.env)
         self.assertIn("the tiers are: memory\n", refused.stderr)

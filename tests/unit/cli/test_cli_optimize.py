@@ -380,7 +380,7 @@ class Optimize(CliCase):
         for changes, said in [
                 ({"trace_type": None}, '"trace_type" is missing'),
                 ({"trace_type": "csv"}, "publisher_log"),
-                ({"trace_file_pat": "x"}, '"trace_file_pat" is not known here ("trace_file_path"?)'),
+                ({"trace_file_pat": "x"}, '"trace_file_pat" is unknown here; the nearest is "trace_file_path"'),
                 ({"eviction_params__eviction_mode": 4}, '"eviction_params.eviction_mode"'),
                 ({"eviction_params__eviction_batch_size_per_instance": 0}, "between 1 and"),
                 ({"eviction_params__eviction_batch_size_per_instance": 1.5}, "not an integer"),

@@ -107,7 +107,7 @@ class Money(CliCase):
         # 50 tokens hit, which are 5000 bytes and save 5.65 s: 885 bytes/s.
         self.check(0, *at, "price=1,bandwidth=880", out=["too slow"])
         # 4000 bytes may be written 10 times; 4 blocks of 1000 bytes an hour missed.
-        self.check(0, *at, TIER + ",writes=10", out=["wears out", "stand for 10 h (10 times all of"])
+        self.check(0, *at, TIER + ",writes=10", out=["wears out early", "last 10 h (10 times all of"])
 
     def test_a_h20_is_reported(self):
         self.check(0, "optimize", self.story(), "--model", "deepseek-v3", "--gpu", "h20",
@@ -227,17 +227,17 @@ class Money(CliCase):
     def test_wrong_profiles(self):
         at = [self.story(), "--model", "llama-3.1-8b", "--profile"]
         for text, said in [
-                ("gpu: {}\n", '"gpu" is not known here ("gpus"?)'),
-                ("gpus: 3\n", "takes names"),
-                ("gpus:\n  h100: 3\n", "takes keys"),
+                ("gpu: {}\n", '"gpu" is unknown here; the nearest is "gpus"'),
+                ("gpus: 3\n", "must be a mapping of names"),
+                ("gpus:\n  h100: 3\n", "mapping of keys to numbers"),
                 ("gpus:\n  h100: {prize: 3}\n", '("price"?)'),
-                ("gpus:\n  h100: {price: [3]}\n", "takes a number"),
+                ("gpus:\n  h100: {price: [3]}\n", "must be a number"),
                 ("gpus:\n  h100: {price: cheap}\n", 'not "cheap"'),
                 ("gpus:\n  h100: {price: 1, price: 2}\n", "twice"),
                 ("gpus:\n  h100: {price: 1}\n  h100: {mfu: 1}\n", "twice"),
-                ("tiers: {a: &x {price: 1}, b: *x}\n", "takes keys"),
-                ("- gpus\n", "are accepted"),
-                ("", "are accepted"),
+                ("tiers: {a: &x {price: 1}, b: *x}\n", "mapping of keys to numbers"),
+                ("- gpus\n", "mapping with the keys models, gpus and tiers"),
+                ("", "mapping with the keys models, gpus and tiers"),
                 ("gpus: {\n", "profile.yaml")]:
             with self.subTest(text=text):
                 self.check(2, "optimize", *at, self.profile(text), err=[said, "profile.yaml"])

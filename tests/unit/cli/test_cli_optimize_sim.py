@@ -213,7 +213,7 @@ class OptimizeSim(CliCase):
     def test_wrong_tiers(self):
         path = self.trace([[1]])
         for spec, said in [("", "NAME:SIZE"), (":5", "not a name"), ("memory=5", "NAME:SIZE"), ("a:0", "not \"0\""),
-                           ("a:5,polcy=lru", '"polcy" is not known here ("policy"?)'),
+                           ("a:5,polcy=lru", '"polcy" is unknown here; the nearest is "policy"'),
                            ("a:5,policy=belady", "no policy \"belady\""),
                            ("a:5,read", '"read" lacks a value'), ("a:5,read=fast", "a rate like"),
                            ("a:5,latency=x", "a time like"), ("a:5,ttl=0", "a time like"),

@@ -108,14 +108,14 @@ class Trace(CliCase):
         self.assertEqual(len(result.stdout.splitlines()), 1)
         writes = self.write("w.jsonl", '{"instance_id":"i","timestamp_us":1,"keys":[1]}\n')
         self.check(1, "trace", "convert", writes, "--to", "csv",
-                   err=["holds nothing that csv has a place for"])
+                   err=["contains nothing that csv can record"])
 
     def test_instances_stay_apart(self):
         text = "".join(f'{{"instance_id":"{i}","timestamp_us":{t},"keys":[5],"query_type":'
                        f'"prefix_match","block_mask":0}}\n' for t, i in enumerate("aba"))
         path = self.write("s.jsonl", text)
         self.check(1, "trace", "convert", path, "--to", "mooncake",
-                   err=['line 2 is of a second instance, "b"', "--renumber"])
+                   err=['line 2 names a second instance, "b"', "--renumber"])
         result = self.check(0, "trace", "convert", path, "--to", "mooncake", "--renumber",
                             err=["1 requests lost their instance"])
         ids = [json.loads(line)["hash_ids"] for line in result.stdout.splitlines()]
@@ -153,7 +153,7 @@ class Trace(CliCase):
         self.assertEqual(len(whole.splitlines()), 600)
         plain = self.write("p.jsonl", MOONCAKE)
         self.check(1, "trace", "sample", plain, "--rate", "0.5", "--by", "session",
-                   err=["line 1 is of no session", "--by prefix-tree"])
+                   err=["line 1 names no session", "--by prefix-tree"])
 
     def test_bad_lines_are_told(self):
         path = self.write("t.jsonl", MOONCAKE + "x\x1b\n" + '{"timestamp": 1, "hash_ids": [1')

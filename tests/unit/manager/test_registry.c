@@ -139,7 +139,7 @@ START_TEST(test_storages)
     ck_assert_int_eq(add_storage("b"), 0);
     ck_assert_int_eq(add_storage("a"), 0);
     ck_assert_int_eq(add_storage("a"), -EEXIST);
-    ck_assert_str_eq(why, "storage a is there already");
+    ck_assert_str_eq(why, "storage a already exists");
     size_t count;
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
     const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);

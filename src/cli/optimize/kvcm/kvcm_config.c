@@ -60,7 +60,7 @@ static int unknown_key(const struct kvcm_config_reader *r, const char *key,
         if (tierce__edit_distance(k->name, key) < tierce__edit_distance(nearest, key))
             nearest = k->name;
     }
-    snprintf(text, sizeof(text), "is not known here (\"%s\"?)", nearest);
+    snprintf(text, sizeof(text), "is unknown here; the nearest is \"%s\"", nearest);
     return wrong(r, key, text);
 }
 
