@@ -4,6 +4,7 @@
 #include "base/log/line_log.h"
 #include "base/log/log.h"
 #include "check_main.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,14 +87,7 @@ static uint64_t dropped(void)
     return count;
 }
 
-#define WAIT_FOR(condition)                                                                        \
-    do {                                                                                           \
-        uint64_t until_ns = tierce__deadline_in_ms(20000);                                         \
-        while (!(condition)) {                                                                     \
-            ck_assert_msg(tierce__now_ns() < until_ns, "never: " #condition);                      \
-            usleep(1000);                                                                          \
-        }                                                                                          \
-    } while (0)
+enum { WAIT_FOR_MS = 20000 };
 
 /* The file is read once: it may be renamed between two looks. */
 static bool file_holds(const char *suffix, const char *wanted)

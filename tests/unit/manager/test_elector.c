@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "manager/lease/elector.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -160,14 +161,7 @@ static bool sees(struct node *node, const char *leader)
     return strcmp(state_of(node).leader, leader) == 0;
 }
 
-#define WAIT_FOR(condition)                                                                        \
-    do {                                                                                           \
-        uint64_t until_ns_ = tierce__deadline_in_ms(120000);                                       \
-        while (!(condition)) {                                                                     \
-            ck_assert_msg(tierce__now_ns() < until_ns_, "never: " #condition);                     \
-            usleep(1000);                                                                          \
-        }                                                                                          \
-    } while (0)
+enum { WAIT_FOR_MS = 120000 };
 
 /* Waits for longer than a lease: nothing happens in that time, as the callbacks look. */
 static void outlast_a_lease(void)

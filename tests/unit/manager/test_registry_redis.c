@@ -8,6 +8,7 @@
 #include "manager/storage/storages.h"
 #include "redis_server.h"
 #include "net/redis/resp_client.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -328,14 +329,7 @@ END_TEST
 
 /* ---- a storage ------------------------------------------------------------------------------- */
 
-#define WAIT_FOR(condition)                                                                        \
-    do {                                                                                           \
-        uint64_t until_ns_ = tierce__deadline_in_ms(20000);                                        \
-        while (!(condition)) {                                                                     \
-            ck_assert_msg(tierce__now_ns() < until_ns_, "never: " #condition);                     \
-            usleep(1000);                                                                          \
-        }                                                                                          \
-    } while (0)
+enum { WAIT_FOR_MS = 20000 };
 
 static struct tierce__storage_state state_of(struct tierce__storages *storages)
 {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "manager/storage/storages.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -72,15 +73,7 @@ static bool is_available(const char *name)
     return is;
 }
 
-/* Waits for something that comes about. */
-#define WAIT_FOR(condition)                                                                        \
-    do {                                                                                           \
-        uint64_t until_ns_ = tierce__deadline_in_ms(60000);                                        \
-        while (!(condition)) {                                                                     \
-            ck_assert_msg(tierce__now_ns() < until_ns_, "never: " #condition);                     \
-            usleep(1000);                                                                          \
-        }                                                                                          \
-    } while (0)
+enum { WAIT_FOR_MS = 60000 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
