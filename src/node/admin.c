@@ -142,7 +142,7 @@ static char *node_metrics(struct tierce__node *node, size_t *bytes)
             .help = "Stalled uploads whose memory was given to other values.",
             .is_counter = true,
             .value = (double)atomic_load_explicit(&node->uploads.dropped, memory_order_relaxed)});
-    put_gauge(&text, "node.leases_bytes",
+    put_gauge(&text, "node.grace_bytes",
               "Bytes of values that are kept because EXISTS has reported them.",
               (double)tierce__short_leases_bytes(node->leases));
     put_native(&text, node);
