@@ -3,10 +3,8 @@
  * The storage manager: a waterfall of tiers under lookups, loads and stores. It knows the order of
  * the tiers and their breakers, and nothing of tokens or paged memory.
  */
-#include <errno.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
@@ -14,7 +12,6 @@
 #include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/store/tails.h"
-#include "engine/why/why.h"
 #include "store/await.h"
 
 /* ---- requests through the breaker ---- */
@@ -114,98 +111,7 @@ static int ask(struct tierce_engine *engine, size_t level, struct storage_waiter
     return await_status(engine, level, w, submit(engine, level, w));
 }
 
-/* ---- background requests ---- */
-
-/* A request that outlives its submitter: a queued PUT, a DELETE, or a probing GET or PING. The
- * engine lists them, so that a flush can wait for those that were under way when it began. */
-struct detached {
-    struct tierce__list node; /* in the engine's list */
-    uint64_t number;
-    struct tierce__store_req req;
-    struct tierce__storage_chunk chunk;
-    struct tierce_engine *engine;
-    size_t level;
-    struct tierce__written *written; /* of a PUT, or NULL */
-    struct tierce__buf *held;        /* of a PUT that may replace tails, or NULL */
-    struct tierce__fetch_ban ban;    /* of a chunk that proved wrong */
-    bool banned;
-};
-
-/* The PUTs of one store to one tier. */
-struct tierce__written {
-    _Atomic size_t left; /* PUTs not answered, and the store until it has made all of them */
-    struct tierce__tier *tier;
-    size_t count;
-    struct tierce__key keys[];
-};
-
-/* The last writer touches the chunks: earlier, new chunks could not be found there, and would keep
- * the order of writing, in which a prefix is older than its suffix. */
-static void leave_written(struct tierce__written *written)
-{
-    TIERCE_DASSERT(written == NULL ||
-                   atomic_load_explicit(&written->left, memory_order_relaxed) > 0);
-    /* acq_rel: the last sees what the store wrote. */
-    if (written == NULL || atomic_fetch_sub_explicit(&written->left, 1, memory_order_acq_rel) > 1)
-        return;
-    written->tier->ops->touch(written->tier, written->keys, written->count, written->count);
-    tierce__free(written);
-}
-
-/* Records a PUT's error for the next flush. A dropped or rejected PUT is by design and no error. */
-static void note_put(struct tierce_engine *engine, int status)
-{
-    tierce__lock_assert_held(&engine->lock);
-    if (tierce__health_is_fault(status) && engine->put_error == 0)
-        engine->put_error = status;
-}
-
-/* When a waiter sees the request off the list, the request and its buffer have been released. */
-static void free_detached(struct detached *d, int status)
-{
-    struct tierce_engine *engine = d->engine;
-    TIERCE_DASSERT((d->held == NULL && d->written == NULL) || d->req.op == TIERCE__STORE_PUT);
-    if (d->req.op == TIERCE__STORE_PUT && status < 0)
-        tierce__why_refused(engine, d->level, &d->chunk.key, status);
-    leave_written(d->written);
-    if (d->banned)
-        tierce__fetch_ban_end(engine, &d->ban);
-    if (d->req.op == TIERCE__STORE_GET)
-        tierce__buf_release(d->req.buf);
-    tierce__buf_release(d->held);
-    tierce__lock_take(&engine->lock);
-    TIERCE_DASSERT(!tierce__list_empty(&d->node) && d->number <= engine->unattended_made);
-    tierce__list_remove(&d->node);
-    if (d->req.op == TIERCE__STORE_PUT)
-        note_put(engine, status);
-    tierce__free(d);
-    tierce__cond_broadcast(&engine->changed);
-    tierce__lock_drop(&engine->lock);
-}
-
-static void detached_done(struct tierce__store_req *req)
-{
-    struct detached *d = req->arg;
-    TIERCE_DASSERT(req == &d->req);
-    tierce__storage_note(d->engine, d->level, req);
-    if (d->held != NULL && req->status == 0)
-        tierce__tails_end(d->engine, d->level, &d->chunk, d->held);
-    free_detached(d, req->status);
-}
-
-static void submit_detached(struct detached *d)
-{
-    struct tierce_engine *engine = d->engine;
-    TIERCE_DASSERT(d->level < TIERCE__TIERS_MAX);
-    d->req.done = detached_done;
-    d->req.arg = d;
-    tierce__lock_take(&engine->lock);
-    d->number = ++engine->unattended_made;
-    tierce__list_push_back(&engine->unattended, &d->node);
-    tierce__lock_drop(&engine->lock);
-    if (!tierce__storage_submit(engine, d->level, &d->req))
-        free_detached(d, TIERCE_E_DOWN);
-}
+/* ---- interface for lookups, loads and stores ---- */
 
 struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes)
 {
@@ -220,70 +126,6 @@ struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t
             return NULL;
     }
 }
-
-void tierce__storage_sample(struct tierce_engine *engine, size_t level,
-                            const struct tierce__key *key, uint64_t bytes)
-{
-    TIERCE_DASSERT(level > 0 && level < engine->level_count);
-    struct detached *d = tierce__calloc(1, sizeof(*d));
-    struct tierce__buf *buf = tierce__storage_alloc(engine, bytes);
-    if (d == NULL || buf == NULL) {
-        tierce__buf_release(buf);
-        tierce__free(d);
-        return;
-    }
-    d->engine = engine;
-    d->level = level;
-    d->chunk.key = *key;
-    d->req =
-        (struct tierce__store_req){.op = TIERCE__STORE_GET,
-                                   .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
-                                   .keys = &d->chunk.key,
-                                   .key_count = 1,
-                                   .buf = buf,
-                                   .length = bytes};
-    submit_detached(d);
-}
-
-void tierce__storage_try(struct tierce_engine *engine, size_t level,
-                         const struct tierce__key *asked)
-{
-    struct tierce__health *health = &engine->levels[level].health;
-    struct tierce__key key = *asked;
-    (void)tierce__health_proven(health, &key);
-    if (tierce__health_is_due(health))
-        tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
-}
-
-static void ping(struct tierce_engine *engine, size_t level)
-{
-    struct detached *d = tierce__calloc(1, sizeof(*d));
-    if (d == NULL)
-        return;
-    d->engine = engine;
-    d->level = level;
-    d->req = (struct tierce__store_req){
-        .op = TIERCE__STORE_PING, .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms)};
-    submit_detached(d);
-}
-
-/* A reading proves the whole way; where there is nothing to read, a remote store is asked whether
- * it is there. */
-void tierce__storage_probe(struct tierce_engine *engine)
-{
-    for (size_t level = 1; level < engine->level_count; level++) {
-        struct tierce__key key;
-        struct tierce__health *health = &engine->levels[level].health;
-        if (!tierce__health_is_due(health))
-            continue;
-        if (tierce__health_proven(health, &key))
-            tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
-        else if (health->shared)
-            ping(engine, level);
-    }
-}
-
-/* ---- interface for lookups, loads and stores ---- */
 
 /* The number of leading keys that a level holds, and in *status why the count ends there. */
 static size_t ask_prefix(struct tierce_engine *engine, size_t level, const struct tierce__key *keys,
@@ -533,7 +375,7 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     if (rc == 0 && w.req.found > 0)
         return 1;
     if (rc == 0)
-        tierce__tails_end(engine, 0, chunk, buf);
+        tierce__tails_end(engine, chunk, buf);
     return rc;
 }
 
@@ -557,117 +399,6 @@ int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era
     bool is_asked = submit(engine, level, &w);
     tierce__era_leave(engine, era); /* a clear that comes now cancels the put */
     return await_status(engine, level, &w, is_asked);
-}
-
-/* A PUT that could not even be made. */
-static void miss_put(struct tierce_engine *engine, int status)
-{
-    tierce__lock_take(&engine->lock);
-    note_put(engine, status);
-    tierce__lock_drop(&engine->lock);
-}
-
-void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__writes *writes,
-                                  const struct tierce__key *keys, size_t count)
-{
-    *writes = (struct tierce__writes){0};
-    for (size_t level = 1; level < engine->level_count; level++) {
-        struct tierce__written *written =
-            tierce__alloc(sizeof(*written) + count * sizeof(written->keys[0]));
-        if (written == NULL)
-            return;
-        atomic_init(&written->left, 1);
-        written->tier = engine->levels[level].tier;
-        written->count = count;
-        memcpy(written->keys, keys, count * sizeof(written->keys[0]));
-        writes->levels[level] = written;
-    }
-}
-
-void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes)
-{
-    for (size_t level = 1; level < engine->level_count; level++)
-        leave_written(writes->levels[level]);
-}
-
-void tierce__storage_write(struct tierce_engine *engine, uint32_t levels,
-                           struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
-                           struct tierce__buf *buf)
-{
-    for (size_t level = 1; level < engine->level_count; level++) {
-        if ((levels & 1u << level) == 0)
-            continue;
-        struct detached *d = tierce__calloc(1, sizeof(*d));
-        if (d == NULL) {
-            tierce__why_refused(engine, level, &chunk->key, -ENOMEM);
-            miss_put(engine, -ENOMEM);
-            continue;
-        }
-        d->engine = engine;
-        d->level = level;
-        d->chunk = *chunk;
-        tierce__storage_fill_put(&d->req, &d->chunk, buf);
-        d->req.needs_parent = true;
-        if (tierce__tails_may_end(engine, level, chunk)) {
-            tierce__buf_acquire(buf);
-            d->held = buf;
-        }
-        d->written = writes->levels[level];
-        TIERCE_DASSERT(d->written == NULL ||
-                       atomic_load_explicit(&d->written->left, memory_order_relaxed) > 0);
-        if (d->written != NULL)
-            atomic_fetch_add_explicit(&d->written->left, 1, memory_order_relaxed);
-        submit_detached(d);
-    }
-}
-
-/* Submits a DELETE or a HIDE in the background; without memory it does nothing. Until it is
- * answered, the wrong chunk may still be read there. */
-static void drop(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
-                 enum tierce__store_op op, enum tierce__tier_left left, bool proved_wrong)
-{
-    TIERCE_DASSERT(op == TIERCE__STORE_DELETE || op == TIERCE__STORE_HIDE);
-    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
-    struct detached *d = tierce__calloc(1, sizeof(*d));
-    bool ban = proved_wrong && level > 0;
-    if (ban)
-        tierce__fetch_ban_begin(engine, d != NULL ? &d->ban : NULL, level, key);
-    if (d == NULL)
-        return;
-    d->engine = engine;
-    d->level = level;
-    d->banned = ban;
-    d->chunk.key = *key;
-    d->req = (struct tierce__store_req){.op = op,
-                                        .deadline_ns =
-                                            ban ? tierce__deadline_in_ms(engine->settings.load_ms)
-                                                : TIERCE__DEADLINE_NEVER,
-                                        .keys = &d->chunk.key,
-                                        .key_count = 1,
-                                        .left = left};
-    submit_detached(d);
-}
-
-void tierce__storage_drop(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
-                          enum tierce__tier_left left)
-{
-    drop(engine, level, key, TIERCE__STORE_DELETE, left, false);
-}
-
-void tierce__storage_quarantine(struct tierce_engine *engine, size_t level,
-                                const struct tierce__key *key, int why)
-{
-    TIERCE_DASSERT(why < 0 && level < engine->level_count);
-    bool sum = why == TIERCE_E_CHECKSUM;
-    tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
-    tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
-                engine->levels[level].tier->ops->name, tierce_strerror(why));
-    /* A chunk of another version is valid for another build, which may still need it. */
-    if (why == TIERCE_E_VERSION)
-        drop(engine, level, key, TIERCE__STORE_HIDE, TIERCE__LEFT_VERSION, true);
-    else
-        drop(engine, level, key, TIERCE__STORE_DELETE,
-             sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY, true);
 }
 
 void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t levels,
@@ -772,36 +503,6 @@ int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
     return rc < 0 ? rc : (int64_t)w.req.found;
 }
 
-/* Whether requests up to a number are under way. Under the lock. */
-static bool any_up_to(const struct tierce_engine *engine, uint64_t number)
-{
-    tierce__lock_assert_held(&engine->lock);
-    if (tierce__list_empty(&engine->unattended))
-        return false;
-    const struct detached *oldest =
-        TIERCE__CONTAINER_OF(engine->unattended.next, struct detached, node);
-    TIERCE_DASSERT(oldest->number <= engine->unattended_made);
-    return oldest->number <= number;
-}
-
-/* Those that come later do not matter, so that steady stores cannot hold up a flush. Returns the
- * first failure of a PUT that no flush has reported yet. */
-static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
-{
-    tierce__lock_take(&engine->lock);
-    uint64_t last = engine->unattended_made;
-    bool in_time = true;
-    while (any_up_to(engine, last) && in_time)
-        in_time = tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns);
-    int rc = TIERCE_E_DEADLINE;
-    if (!any_up_to(engine, last)) {
-        rc = engine->put_error;
-        engine->put_error = 0;
-    }
-    tierce__lock_drop(&engine->lock);
-    return rc;
-}
-
 int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
@@ -814,7 +515,7 @@ int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
     TIERCE_DASSERT(engine->level_count > 0);
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
-    int first = wait_for_puts(engine, deadline_ns);
+    int first = tierce__storage_wait_for_puts(engine, deadline_ns);
     if (first == TIERCE_E_DEADLINE)
         return first;
     for (size_t level = 1; level < engine->level_count; level++) {

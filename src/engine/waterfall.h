@@ -136,24 +136,43 @@ TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
                                            struct tierce__buf *buf);
 
 /*
- * A store's writes to the slower tiers, and the keys of its request, which are touched there in
- * order after the last write was answered. Begin leaves zeroes if there is no slower tier, or no
- * memory.
+ * A store's writes to the slower tiers. Their memory is allocated when they begin, so that no write
+ * can fail for lack of it, and lives until the last one was answered. Then the keys of the store's
+ * request are touched in that tier, in order.
+ *
+ *     rc = tierce__storage_begin_writes(&writes, engine, levels, chunk_max, key_max);
+ *     tierce__storage_write(writes, &chunk, buf);     // for each chunk
+ *     tierce__storage_end_writes(writes, keys, key_count);
+ *
+ * Thread: one at a time.
  */
-struct tierce__written;
-struct tierce__writes {
-    struct tierce__written *levels[TIERCE__TIERS_MAX];
-};
-void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__writes *writes,
-                                  const struct tierce__key *keys, size_t count);
-void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes);
+struct tierce__writes;
 
-/* Gives a sealed chunk to the queue of every slower tier of `levels` (a bit for each) that is in
- * service. Best effort: a tier counts chunks that it rejects, and they are stored again after a
- * miss. */
-void tierce__storage_write(struct tierce_engine *engine, uint32_t levels,
-                           struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
+/* levels: a bit for each tier that is to be written; memory is ignored. *out is NULL if there is no
+ * slower tier; write and end accept that. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__storage_begin_writes(struct tierce__writes **out,
+                                                struct tierce_engine *engine, uint32_t levels,
+                                                size_t chunk_max, size_t key_max);
+
+/* Gives a sealed chunk to the queue of every tier that is written and in service. Best effort: a
+ * tier counts chunks that it rejects, and they are stored again after a miss. */
+void tierce__storage_write(struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
                            struct tierce__buf *buf);
+
+/* The keys are copied; without keys, no chunk is touched. */
+void tierce__storage_end_writes(struct tierce__writes *writes, const struct tierce__key *keys,
+                                size_t count);
+
+/* Writes one chunk, and touches none. Without memory it is not written; the next flush reports
+ * that. */
+void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
+                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+
+/* Waits for all writes, and other requests in the background, that were under way when it was
+ * called; later ones do not matter, so that steady stores cannot hold up a flush. Returns the first
+ * failure of a write that no flush has reported yet, or TIERCE_E_DEADLINE. */
+TIERCE_MUSTUSE int tierce__storage_wait_for_puts(struct tierce_engine *engine,
+                                                 uint64_t deadline_ns);
 
 /* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version
  * is hidden instead: a miss from here on, and kept for the build that wrote it. */

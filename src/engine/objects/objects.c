@@ -509,14 +509,13 @@ static int put_small(const struct tierce__object_handle *h, uint32_t levels,
         tierce__storage_delete(engine, 0, &h->key); /* an older large value */
     if (chunk != NULL) {
         struct tierce__storage_chunk record = tierce__object_record(&h->key, chunk->bytes);
-        struct tierce__writes writes = {0};
         if (rc < 0 && tierce__storage_replace(engine, &record, chunk) == 0) {
             (void)tierce__smalls_remove(engine->smalls, &h->key);
             tierce__objects_shown(engine, chunk);
             rc = 0;
         }
         if (rc == 0)
-            tierce__storage_write(engine, levels, &writes, &record, chunk);
+            tierce__storage_write_one(engine, levels, &record, chunk);
     }
     tierce__era_leave(engine, era);
     return rc;
@@ -600,14 +599,13 @@ static int put_everywhere(const struct tierce__object_handle *h, uint32_t levels
     TIERCE_DASSERT(!h->is_small && (levels & 1u) == 0);
     struct tierce_engine *engine = h->space->engine;
     struct tierce__storage_chunk chunk = tierce__object_record(&h->key, h->object_bytes);
-    struct tierce__writes writes = {0};
     /* A value published after a clear was not cleared by it. */
     uint64_t era = tierce__era_enter_now(engine);
     int rc = tierce__storage_replace(engine, &chunk, h->buf);
     if (rc == 0) {
         (void)tierce__smalls_remove(engine->smalls, &h->key); /* an older small value */
         tierce__objects_shown(engine, h->buf);
-        tierce__storage_write(engine, levels, &writes, &chunk, h->buf);
+        tierce__storage_write_one(engine, levels, &chunk, h->buf);
     }
     tierce__era_leave(engine, era);
     return rc;

@@ -52,9 +52,10 @@ struct tierce__reservation {
     struct tierce__keys keys;        /* of the whole prefix, touched at the end */
     struct tierce__line line;        /* for the access log */
 
+    struct tierce__writes *writes; /* to slower tiers */
+
     /* From end on. */
     struct tierce__parked parked;
-    struct tierce__writes writes;
     size_t published; /* chunks */
     int64_t blocks;   /* of these */
 };
@@ -305,16 +306,21 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
         return -ENOMEM;
     use_held(r);
     reserve_all(r, what->chain, held);
+    if (r->count > 0) {
+        rc =
+            tierce__storage_begin_writes(&r->writes, r->engine, r->levels, r->count, r->keys.count);
+    }
     for (size_t i = 0; i < r->count; i++)
         r->rooms[i] = (struct tierce__room){.index = r->chunks[i].index,
                                             .block_count = r->chunks[i].record.block_count,
                                             .bytes = r->chunks[i].record.object_bytes,
                                             .object = r->chunks[i].buf->data};
-    return 0;
+    return rc;
 }
 
 static void free_reservation(struct tierce__reservation *r)
 {
+    tierce__storage_end_writes(r->writes, NULL, 0);
     for (size_t i = 0; i < r->count; i++)
         tierce__buf_release(r->chunks[i].buf);
     tierce__free(r->chunks);
@@ -324,6 +330,15 @@ static void free_reservation(struct tierce__reservation *r)
     tierce__line_clear(&r->line);
     tierce__keys_fini(&r->keys);
     tierce__free(r);
+}
+
+static void drop(struct tierce__reservation *r)
+{
+    struct tierce__list ready;
+    tierce__list_init(&ready);
+    end_claims(r, &ready);
+    free_reservation(r);
+    run_ready(&ready);
 }
 
 static void end_line(struct tierce__reservation *r)
@@ -353,7 +368,7 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
     if (rc < 0 || r->count == 0) {
         if (rc == 0)
             end_line(r); /* held already, or no memory: another cache is asked all the same */
-        free_reservation(r);
+        drop(r);
         return rc;
     }
     r->view = NULL;
@@ -388,7 +403,7 @@ static bool publish(struct tierce__reservation *r, struct reserve_chunk *chunk)
     if (rc > 0) /* another request was faster, and this one uses its chunks */
         tierce__storage_touch(engine, 0, engine->level_count, &chunk->record.key, 1, 0);
     if (!chunk->held)
-        tierce__storage_write(engine, r->levels, &r->writes, &chunk->record, chunk->buf);
+        tierce__storage_write(r->writes, &chunk->record, chunk->buf);
     r->blocks += chunk->record.block_count;
     tierce__count(engine, TIERCE__STAT_chunks_stored, 1);
     tierce__count(engine, TIERCE__STAT_bytes_stored, (int64_t)chunk->payload_bytes);
@@ -427,7 +442,8 @@ static void settle(struct tierce__reservation *r, struct tierce__list *ready)
     TIERCE_DASSERT(r->published <= r->count);
     tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(r->count - r->published));
     tierce__storage_touch(engine, 0, 1, r->keys.keys, r->keys.count, r->keys.count);
-    tierce__storage_end_writes(engine, &r->writes);
+    tierce__storage_end_writes(r->writes, r->keys.keys, r->keys.count);
+    r->writes = NULL;
     end_line(r);
     end_claims(r, ready);
     free_reservation(r);
@@ -475,15 +491,6 @@ void tierce__stores_expire(struct tierce_engine *engine)
     run_ready(&ready);
 }
 
-static void drop(struct tierce__reservation *r)
-{
-    struct tierce__list ready;
-    tierce__list_init(&ready);
-    end_claims(r, &ready);
-    free_reservation(r);
-    run_ready(&ready);
-}
-
 void tierce__reserve_give_up(struct tierce__reservation *r)
 {
     struct tierce__list ready;
@@ -516,7 +523,6 @@ int64_t tierce__reserve_end(struct tierce__reservation *r, bool complete)
     }
     struct tierce__list ready;
     tierce__list_init(&ready);
-    tierce__storage_begin_writes(engine, &r->writes, r->keys.keys, r->keys.count);
     r->parked.deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
     int64_t blocks = go_on(r, &ready);
     run_ready(&ready);

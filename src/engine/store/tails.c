@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "core/chunk/header.h"
@@ -38,104 +37,92 @@ static void set_tail(struct tierce__key *tail, const uint8_t *hashes, uint32_t b
     memcpy(tail->hash, hashes + (size_t)(blocks - 1) * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
 }
 
-/* Memory answers at once. */
-static void end_in_memory(struct tierce_engine *engine, const struct tierce__key *chunk,
-                          const uint8_t *hashes, uint32_t block_count)
-{
-    struct tierce__key tail = *chunk;
-    for (uint32_t blocks = 1; blocks < block_count; blocks++) {
-        set_tail(&tail, hashes, blocks);
-        if (tierce__storage_find(engine, &tail, 1, 1, NULL) == 1)
-            tierce__storage_drop(engine, 0, &tail, TIERCE__LEFT_SUPERSEDED);
-    }
-}
-
-/* Searches a slower level for each tail that a new chunk may begin with, one after the other. It
- * runs in the background: the disk's own thread reports that a chunk is on disk, and must not
- * block. */
-struct tail_search {
-    struct tierce__store_req req;
-    struct tierce_engine *engine;
-    size_t level;
-    struct tierce__key tail;  /* being searched */
-    struct tierce__buf *held; /* the chunk */
-    const uint8_t *hashes;    /* of its blocks, in held */
-    uint32_t blocks, block_count;
-    _Atomic bool is_answered; /* or the caller no longer waits for the answer */
-};
-
-static void go_on(struct tail_search *s);
+static void go_on(struct tierce__tail_search *s);
 
 static void answered(struct tierce__store_req *req)
 {
-    struct tail_search *s = req->arg;
+    struct tierce__tail_search *s = req->arg;
+    TIERCE_DASSERT(req == s->req && req->op == TIERCE__STORE_LOOKUP);
     /* acq_rel: the later of the two continues, and sees the writes of the other. */
     if (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel))
         go_on(s);
 }
 
 /* Searches for the next tail. Returns false if there is none or the level is out of service. */
-static bool ask(struct tail_search *s)
+static bool ask(struct tierce__tail_search *s)
 {
     if (++s->blocks >= s->block_count)
         return false;
-    TIERCE_DASSERT(s->level > 0 && s->level < TIERCE__TIERS_MAX);
+    TIERCE_DASSERT(s->level > 0 && s->level < s->engine->level_count);
     set_tail(&s->tail, s->hashes, s->blocks);
-    s->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
-                                        .deadline_ns =
-                                            tierce__deadline_in_ms(s->engine->settings.load_ms),
-                                        .done = answered,
-                                        .arg = s,
-                                        .keys = &s->tail,
-                                        .key_count = 1,
-                                        .recall = TIERCE__RECALL_OLD};
+    *s->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
+                                         .deadline_ns =
+                                             tierce__deadline_in_ms(s->engine->settings.load_ms),
+                                         .done = answered,
+                                         .arg = s,
+                                         .keys = &s->tail,
+                                         .key_count = 1,
+                                         .recall = TIERCE__RECALL_OLD};
     atomic_store_explicit(&s->is_answered, false, memory_order_relaxed);
-    return tierce__storage_submit(s->engine, s->level, &s->req);
+    return tierce__storage_submit(s->engine, s->level, s->req);
+}
+
+static void end(struct tierce__tail_search *s)
+{
+    tierce__buf_release(s->held);
+    s->over(s);
 }
 
 /* Continues from an answer until an answer does not arrive at once. */
-static void go_on(struct tail_search *s)
+static void go_on(struct tierce__tail_search *s)
 {
     do {
-        tierce__storage_note(s->engine, s->level, &s->req);
-        TIERCE_DASSERT(s->req.found <= 1);
-        if (s->req.found == 1)
+        tierce__storage_note(s->engine, s->level, s->req);
+        TIERCE_DASSERT(s->req->found <= 1);
+        if (s->req->found == 1)
             tierce__storage_drop(s->engine, s->level, &s->tail, TIERCE__LEFT_SUPERSEDED);
         if (!ask(s)) {
-            tierce__buf_release(s->held);
-            tierce__free(s);
+            end(s);
             return;
         }
     } while (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel));
 }
 
-void tierce__tails_end(struct tierce_engine *engine, size_t level,
-                       const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
+/* Returns the hashes of a sealed chunk's blocks, and how many there are; or NULL. */
+static const uint8_t *read_hashes(uint32_t *count, const struct tierce__buf *buf,
+                                  const struct tierce__storage_chunk *chunk)
 {
     struct tierce__chunk_info got;
     TIERCE_DASSERT(chunk->object_bytes <= buf->bytes);
-    if (!tierce__tails_may_end(engine, level, chunk) ||
-        tierce__chunk_parse(&got, buf->data, chunk->object_bytes) < 0)
-        return;
-    const uint8_t *hashes = tierce__chunk_block_hashes(buf->data, got.geometry.layer_count);
-    if (level == 0) {
-        end_in_memory(engine, &chunk->key, hashes, got.geometry.block_count);
-        return;
-    }
-    struct tail_search *s = tierce__calloc(1, sizeof(*s));
-    if (s == NULL)
-        return; /* the tails stay, which costs only their space */
-    s->engine = engine;
-    s->level = level;
+    if (tierce__chunk_parse(&got, buf->data, chunk->object_bytes) < 0)
+        return NULL;
+    *count = got.geometry.block_count;
+    return tierce__chunk_block_hashes(buf->data, got.geometry.layer_count);
+}
+
+void tierce__tails_search(struct tierce__tail_search *s, const struct tierce__storage_chunk *chunk)
+{
+    TIERCE_DASSERT(tierce__tails_may_end(s->engine, s->level, chunk));
+    s->hashes = read_hashes(&s->block_count, s->held, chunk);
+    s->blocks = 0;
     s->tail = chunk->key;
-    s->held = buf;
-    s->hashes = hashes;
-    s->block_count = got.geometry.block_count;
-    tierce__buf_acquire(buf);
-    if (!ask(s)) {
-        tierce__buf_release(buf);
-        tierce__free(s);
-    } else if (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel)) {
+    if (s->hashes == NULL || !ask(s))
+        end(s);
+    else if (atomic_exchange_explicit(&s->is_answered, true, memory_order_acq_rel))
         go_on(s);
+}
+
+void tierce__tails_end(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
+                       const struct tierce__buf *buf)
+{
+    uint32_t block_count;
+    if (!tierce__tails_may_end(engine, 0, chunk))
+        return;
+    const uint8_t *hashes = read_hashes(&block_count, buf, chunk);
+    struct tierce__key tail = chunk->key;
+    for (uint32_t blocks = 1; hashes != NULL && blocks < block_count; blocks++) {
+        set_tail(&tail, hashes, blocks);
+        if (tierce__storage_find(engine, &tail, 1, 1, NULL) == 1)
+            tierce__storage_drop(engine, 0, &tail, TIERCE__LEFT_SUPERSEDED);
     }
 }

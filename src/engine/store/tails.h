@@ -25,9 +25,31 @@ TIERCE_MUSTUSE bool tierce__tail_is_held(struct tierce_view *view, const struct 
 TIERCE_MUSTUSE bool tierce__tails_may_end(const struct tierce_engine *engine, size_t level,
                                           const struct tierce__storage_chunk *chunk);
 
-/* Drops the tails that `chunk` replaces in a level; call when the level holds the chunk. [in] buf:
- * the sealed chunk; the call takes a reference until it is done. Does not block. */
-void tierce__tails_end(struct tierce_engine *engine, size_t level,
-                       const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+/* Drops the tails that a chunk replaces in memory, which holds it. [in] buf: the sealed chunk. */
+void tierce__tails_end(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
+                       const struct tierce__buf *buf);
+
+/*
+ * Drops the tails that a chunk replaces in a slower level, which holds it: looks them up one after
+ * the other. It does not block, because the disk's own thread reports that a chunk is on disk; so
+ * the answers continue it. Its memory is the caller's until `over`, which is called exactly once,
+ * perhaps before the search returns.
+ */
+struct tierce__tail_search {
+    /* [in] */
+    struct tierce_engine *engine;
+    size_t level;
+    struct tierce__buf *held;      /* the sealed chunk. [transfer] the reference */
+    struct tierce__store_req *req; /* for the lookups. [borrow until over] */
+    void (*over)(struct tierce__tail_search *search);
+
+    /* The search's own. */
+    struct tierce__key tail; /* being looked up */
+    const uint8_t *hashes;   /* of the chunk's blocks, in held */
+    uint32_t blocks, block_count;
+    _Atomic bool is_answered; /* or the caller no longer waits for the answer */
+};
+void tierce__tails_search(struct tierce__tail_search *search,
+                          const struct tierce__storage_chunk *chunk);
 
 #endif
