@@ -199,7 +199,7 @@ struct tierce__store_req {
     bool connected;
 
     struct tierce__list node; /* the store's while the request is with it */
-    uint64_t scratch[28];     /* a tier's while the request is with it; connectors use none, so a
+    uint64_t scratch[36];     /* a tier's while the request is with it; connectors use none, so a
                                  tier may pass its own request on to one */
 };
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/remote/remote_private.h"
 
-#include <errno.h>
-
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
@@ -20,6 +17,9 @@
  * deletes a chunk that must not be stored; a store that cannot delete keeps it, hidden. An event
  * takes it further: from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is
  * pushed once. Everything of a put but its calls is under the lock.
+ *
+ * A put lies in the scratch of its request, and that request itself makes the calls, one after the
+ * other. So a put takes no memory. What the calls change of the request, the answer restores.
  */
 
 enum phase { WAITING, BEGUN, CHECK, PARENT, SEND, AWAIT, RESUMED, UNDO };
@@ -29,6 +29,8 @@ struct tierce__remote_put {
     struct tierce__list node;          /* among those that wait, or have been begun */
     struct tierce__remote *remote;
     struct tierce__store_req *req;
+    tierce__store_done_fn *done; /* the caller's, as the deadline */
+    uint64_t deadline_ns;
     uint64_t number;
     struct tierce__remote_put *parent; /* that is not over, or NULL */
     bool has_parent;                   /* it had one when it came */
@@ -37,15 +39,21 @@ struct tierce__remote_put {
     bool spared; /* of a newcomer's prompt, for make_room */
     int verdict; /* the answer of a put that is doomed */
     enum phase phase;
-    bool called; /* it is one of remote->writes */
-    struct tierce__store_req call;
-    struct tierce__remote_name name;
-    struct tierce__remote_name parent_name;
+    bool called;                     /* it is one of remote->writes */
+    struct tierce__remote_name name; /* of the call: the chunk's or its parent's */
 };
+_Static_assert(sizeof(struct tierce__remote_put) <=
+                   sizeof(((struct tierce__store_req *)0)->scratch),
+               "a request has room for it");
 
 static struct tierce__remote_put *put_of(struct tierce__list *node)
 {
     return TIERCE__CONTAINER_OF(node, struct tierce__remote_put, node);
+}
+
+static struct tierce__remote_put *put_in(struct tierce__store_req *req)
+{
+    return (struct tierce__remote_put *)(void *)req->scratch;
 }
 
 /* ---- the end of a put ------------------------------------------------------------------------ */
@@ -58,11 +66,13 @@ static void answer_all(struct tierce__list *over)
         struct tierce__remote *remote = put->remote;
         struct tierce__store_req *req = put->req;
         int verdict = put->verdict;
-        req->repeats = put->call.repeats;
-        TIERCE_DASSERT(verdict <= 0 && req->op == TIERCE__STORE_PUT);
+        TIERCE_DASSERT(verdict <= 0 && !put->called && tierce__list_empty(&put->event.node));
         tierce__list_remove(&put->node);
         tierce__buf_release(req->buf);
-        tierce__free(put);
+        req->op = TIERCE__STORE_PUT;
+        req->done = put->done;
+        req->deadline_ns = put->deadline_ns;
+        req->found = 0;
         tierce__remote_answer(remote, req, verdict);
     }
 }
@@ -265,33 +275,33 @@ static void finish(struct tierce__remote_put *put, int verdict)
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
-static void called_back(struct tierce__store_req *call)
+static void called_back(struct tierce__store_req *req)
 {
-    struct tierce__remote_put *put = call->arg;
+    struct tierce__remote_put *put = put_in(req);
+    TIERCE_DASSERT(put->req == req && put->phase >= CHECK && put->phase != AWAIT);
     tierce__remote_note(put->remote, &put->event);
 }
 
 static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__store_op op)
 {
     struct tierce__remote *remote = put->remote;
-    const struct tierce__store_req *req = put->req;
+    struct tierce__store_req *req = put->req;
     TIERCE_DASSERT(phase == CHECK || phase == PARENT || phase == SEND || phase == UNDO);
     tierce__lock_take(&remote->lock);
     put->phase = phase;
     tierce__lock_drop(&remote->lock);
-    put->call = (struct tierce__store_req){
-        .op = op,
-        .urgency = TIERCE__CONNECTOR_STORE,
-        .deadline_ns = tierce__deadline_in_ms(remote->write_timeout_ms),
-        .done = called_back,
-        .arg = put,
-        .names = phase == PARENT ? &put->parent_name.name : &put->name.name,
-        .name_count = 1,
-        .buf = op == TIERCE__STORE_PUT ? req->buf : NULL,
-        .length = op == TIERCE__STORE_PUT ? req->object_bytes : 0};
-    if (phase != UNDO && put->call.deadline_ns > req->deadline_ns)
-        put->call.deadline_ns = req->deadline_ns;
-    tierce__remote_call(remote, &put->call);
+    req->op = op;
+    req->urgency = TIERCE__CONNECTOR_STORE;
+    req->deadline_ns = tierce__deadline_in_ms(remote->write_timeout_ms);
+    if (phase != UNDO && req->deadline_ns > put->deadline_ns)
+        req->deadline_ns = put->deadline_ns;
+    req->length = req->object_bytes;
+    req->found = 0;
+    req->repeats = false;
+    bool named =
+        tierce__remote_name(remote, &put->name, phase == PARENT ? req->parent : &req->keys[0]);
+    TIERCE_ASSERT(named); /* as when it came */
+    tierce__remote_call(remote, req);
 }
 
 static bool must_ask_for_parent(struct tierce__remote_put *put)
@@ -382,25 +392,25 @@ static void note_permission(struct tierce__remote *remote, int status)
 static void run_put(struct tierce__remote_event *event)
 {
     struct tierce__remote_put *put = TIERCE__CONTAINER_OF(event, struct tierce__remote_put, event);
-    int status = tierce__remote_status(&put->call);
+    int status = tierce__remote_status(put->req);
     switch (put->phase) {
     case BEGUN:
         begin(put);
         break;
     case CHECK:
-        if (status < 0 || put->call.found == 1 || is_doomed(put))
+        if (status < 0 || put->req->found == 1 || is_doomed(put))
             finish(put, status);
         else
             ask_for_parent_or_send(put);
         break;
     case PARENT:
-        if (status < 0 || put->call.found == 0 || is_doomed(put))
+        if (status < 0 || put->req->found == 0 || is_doomed(put))
             finish(put, status < 0 ? status : TIERCE_E_REFUSED);
         else
             call(put, SEND, TIERCE__STORE_PUT);
         break;
     case SEND: /* it may have come also where sending it seems to have failed */
-        note_permission(put->remote, put->call.status);
+        note_permission(put->remote, put->req->status);
         if (status == 0 || is_doomed(put))
             settle(put);
         else
@@ -471,42 +481,41 @@ static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *
     return fits(remote, bytes);
 }
 
-static bool put_is_sane(const struct tierce__store_req *req)
+static bool put_is_sane(const struct tierce__remote *remote, const struct tierce__store_req *req)
 {
+    struct tierce__remote_name name;
     return req->buf != NULL && req->object_bytes > 0 && req->object_bytes <= req->buf->bytes &&
-           req->object_bytes % 4096 == 0;
+           req->object_bytes % 4096 == 0 && tierce__remote_name(remote, &name, &req->keys[0]) &&
+           (req->parent == NULL || tierce__remote_name(remote, &name, req->parent));
 }
 
-static struct tierce__remote_put *make_put(struct tierce__remote *remote,
-                                           struct tierce__store_req *req, int *error)
+/* Errors: TIERCE_E_ARGUMENT, TIERCE_E_REFUSED. */
+static int make_put(struct tierce__remote *remote, struct tierce__store_req *req)
 {
-    *error = TIERCE_E_ARGUMENT;
-    if (!put_is_sane(req))
-        return NULL;
-    *error = remote->read_only ? TIERCE_E_REFUSED : -ENOMEM;
-    struct tierce__remote_put *put = remote->read_only ? NULL : tierce__calloc(1, sizeof(*put));
-    if (put == NULL)
-        return NULL;
-    put->remote = remote;
-    put->req = req;
-    put->event.run = run_put;
-    put->checks_parent = req->needs_parent && req->parent != NULL;
+    struct tierce__remote_put *put = put_in(req);
+    if (!put_is_sane(remote, req))
+        return TIERCE_E_ARGUMENT;
+    if (remote->read_only)
+        return TIERCE_E_REFUSED;
+    *put = (struct tierce__remote_put){.remote = remote,
+                                       .req = req,
+                                       .done = req->done,
+                                       .deadline_ns = req->deadline_ns,
+                                       .event.run = run_put,
+                                       .checks_parent = req->needs_parent && req->parent != NULL};
     tierce__list_init(&put->node);
     tierce__list_init(&put->event.node);
-    if (!tierce__remote_name(remote, &put->name, &req->keys[0]) ||
-        (req->parent != NULL && !tierce__remote_name(remote, &put->parent_name, req->parent))) {
-        *error = TIERCE_E_ARGUMENT;
-        tierce__free(put);
-        return NULL;
-    }
-    return put;
+    req->done = called_back;
+    req->names = &put->name.name;
+    req->name_count = 1;
+    return 0;
 }
 
 void tierce__remote_put(struct tierce__remote *remote, struct tierce__store_req *req)
 {
-    int error;
-    struct tierce__remote_put *put = make_put(remote, req, &error);
-    if (put == NULL) {
+    struct tierce__remote_put *put = put_in(req);
+    int error = make_put(remote, req);
+    if (error < 0) {
         tierce__remote_answer(remote, req, error);
         return;
     }

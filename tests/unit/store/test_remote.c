@@ -16,6 +16,34 @@ START_TEST(what_the_store_has_is_not_sent_again)
 }
 END_TEST
 
+START_TEST(a_put_takes_no_memory)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    tierce__alloc_fail_nth(0);
+    check(put(1), 0);
+    check(put_after(2, 1), 0);
+    check(put_after(4, 3), TIERCE_E_REFUSED);
+    ck_assert_uint_eq(tierce__alloc_fail_nth(0), 0);
+    close_tier();
+}
+END_TEST
+
+/* What the calls of a put change of its request is restored. */
+START_TEST(an_answered_put_is_as_it_was)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    struct call *call = make_put(1);
+    call->req.deadline_ns = tierce__deadline_in_ms(60000);
+    struct tierce__store_req before = call->req;
+    check(submit(call), 0); /* its last call was a lookup, which found the chunk */
+    ck_assert(call->req.op == before.op && call->req.done == before.done);
+    ck_assert_uint_eq(call->req.deadline_ns, before.deadline_ns);
+    ck_assert_uint_eq(call->req.found, 0);
+    close_tier();
+}
+END_TEST
+
 /* ---- what the store has said ---- */
 
 enum { RUN = 4 }; /* keys 1 .. RUN, one after the other */
@@ -565,6 +593,8 @@ int main(void)
     TCase *t = tcase_create("remote");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, what_the_store_has_is_not_sent_again);
+    tcase_add_test(t, a_put_takes_no_memory);
+    tcase_add_test(t, an_answered_put_is_as_it_was);
     tcase_add_test(t, an_answer_in_part_counts_and_is_remembered);
     tcase_add_test(t, what_this_process_does_is_known_at_once);
     tcase_add_test(t, a_read_that_misses_is_remembered);
