@@ -384,6 +384,7 @@ static void settle(struct doing *d, bool is_done)
     struct tierce__live *live = d->deletion->live;
     for (size_t i = 0; i < d->part_count; i++) {
         const struct deleter_part *part = &d->parts[i];
+        TIERCE_ASSERT(part->count == part->room);
         if (part->is_given && !is_done)
             tierce__places_ungive(live->places, part->places, part->count);
         if (!part->is_given || !is_done)
@@ -440,10 +441,11 @@ static int was_ended(struct doing *d)
     return rc < 0 ? rc : is_ended;
 }
 
-/* Settles an end with an unknown outcome. 1: it was written; 0: it was not, and is repeated. */
+/* Settles an end with an unknown outcome. The parts must be complete. 1: it was written; 0: it was
+ * not, and is repeated. */
 static int end_again(struct doing *d)
 {
-    TIERCE_ASSERT(d->deletion->is_end_doubtful);
+    TIERCE_ASSERT(d->deletion->is_end_doubtful && d->parts != NULL);
     int ended = was_ended(d);
     if (ended < 0)
         return ended;
@@ -481,12 +483,12 @@ static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
     if (rc == 0)
         rc = make_parts(&d);
     int ended = rc == 0 && deletion->is_end_doubtful ? end_again(&d) : 0;
-    if (rc == 0)
-        rc = ended < 0 ? ended : 0;
-    if (rc == 0 && ended == 0)
+    if (rc == 0 && ended == 0) {
         rc = delete_parts(&d);
-    if (rc < 0 && deletion->is_end_doubtful && end_again(&d) > 0)
-        rc = 0;
+        ended = deletion->is_end_doubtful ? end_again(&d) : 0;
+    }
+    if (ended > 0 || rc == 0)
+        rc = ended < 0 ? ended : 0;
     *orphans = rc == 0 ? d.orphans : 0;
     tierce__registry_release(registry, d.catalog);
     tierce__arena_clear(&d.arena);

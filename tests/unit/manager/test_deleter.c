@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
 #include "base/log/log.h"
 #include "check_main.h"
 #include "manager_harness.h"
@@ -154,6 +155,7 @@ static const struct tierce__meta_store_ops *real_ops;
 static struct tierce__meta_store_ops doubtful_ops;
 static bool is_written; /* what the store says has failed */
 static int doubts;      /* writes that it says it of */
+static bool is_blind;   /* notes cannot be read */
 
 static int doubtful_write(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
 {
@@ -165,6 +167,12 @@ static int doubtful_write(struct tierce__meta_space *space, const struct tierce_
     return -EIO;
 }
 
+static int blind_note(struct tierce__meta_space *space, uint8_t kind, uint64_t number,
+                      struct tierce__arena *arena, const void **value, size_t *bytes)
+{
+    return is_blind ? -EIO : real_ops->note(space, kind, number, arena, value, bytes);
+}
+
 static struct tierce__live *begin_doubts(void)
 {
     struct tierce__live *live;
@@ -172,6 +180,7 @@ static struct tierce__live *begin_doubts(void)
     real_ops = live->space->ops;
     doubtful_ops = *real_ops;
     doubtful_ops.write = doubtful_write;
+    doubtful_ops.note = blind_note;
     live->space->ops = &doubtful_ops;
     return live;
 }
@@ -435,6 +444,45 @@ START_TEST(an_end_that_was_not_written_is_done_again)
 }
 END_TEST
 
+/* Each allocation of the retries fails once, also when only a part of a batch is laid out. Until
+ * the outcome is known, the bytes count. */
+START_TEST(an_end_in_doubt_survives_lack_of_memory)
+{
+    enum { KEYS = 200, BYTES = KEYS * BLOCK_BYTES };
+    int64_t many[KEYS];
+    for (int64_t i = 0; i < KEYS; i++)
+        many[i] = i + 1;
+    open_with((struct harness_opts){.keys_per_file = 4});
+    struct tierce__live *live = begin_doubts();
+    uint64_t nth = 0, left;
+    do {
+        harness_store(&h, many, KEYS);
+        remove_keys(many, KEYS);
+        is_written = _i == 1;
+        is_blind = true;
+        doubts = KEYS; /* at least one for each batch */
+        ck_assert_uint_eq(step(), 0);
+        ck_assert_uint_eq(deleting(), BYTES);
+        is_blind = false;
+        doubts = 0;
+        h.now_us += 70 * 1000000LL;
+        tierce__alloc_fail_nth(++nth);
+        (void)step();
+        tierce__alloc_fail_nth(0);
+        left = stats().waiting;
+        ck_assert_uint_le(left, 1);
+        ck_assert_uint_eq(deleting() > 0, left);
+        h.now_us += 70 * 1000000LL;
+        ck_assert_uint_eq(step(), left);
+        ck_assert_uint_eq(deleting(), 0);
+        ck_assert_uint_eq(notes_of(live), 0);
+    } while (left > 0);
+    ck_assert_uint_gt(nth, 4);
+    ck_assert_uint_eq(stats().done_locations, KEYS * nth);
+    end_doubts(live);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
     Suite *suite = suite_create("deleter");
@@ -451,6 +499,7 @@ static Suite *make_suite(void)
     tcase_add_test(t, a_clock_that_is_set);
     tcase_add_test(t, an_end_that_is_in_doubt_is_looked_up);
     tcase_add_test(t, an_end_that_was_not_written_is_done_again);
+    tcase_add_loop_test(t, an_end_in_doubt_survives_lack_of_memory, 0, 2);
     tcase_add_test(t, threads_do_what_is_due);
     suite_add_tcase(suite, t);
     return suite;
