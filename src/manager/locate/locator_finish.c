@@ -49,7 +49,7 @@ static bool is_left_out(const struct finishing *f, size_t i)
            !atomic_load_explicit(&keys[i - 1].claim.is_removed, memory_order_relaxed);
 }
 
-/* Adds a location to the block's record. */
+/* Adds a location to the block's record, unless the block was removed or its record is full. */
 static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, bool found,
                                              struct tierce__record *record,
                                              struct tierce__arena *arena)
@@ -58,16 +58,15 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     (void)key;
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
     TIERCE_DASSERT(f->session->written[f->served[i]] && key == written->claim.key);
-    if (atomic_load_explicit(&written->claim.is_removed, memory_order_relaxed)) {
+    size_t had = found ? record->location_count : 0;
+    bool is_removed = atomic_load_explicit(&written->claim.is_removed, memory_order_relaxed);
+    for (size_t l = 0; l < had && !is_removed; l++) {
+        if (memcmp(record->locations[l].id, written->location_id, TIERCE__LOCATION_ID_BYTES) == 0)
+            return TIERCE__META_SKIP; /* it was put before, but the store's answer was lost */
+    }
+    if (is_removed || had == UINT16_MAX) {
         f->session->written[f->served[i]] = false;
         return TIERCE__META_SKIP;
-    }
-    size_t had = found ? record->location_count : 0;
-    for (size_t l = 0; l < had;
-         l++) { /* the store's answer was lost: the location exists already */
-        if (memcmp(record->locations[l].id, written->location_id, sizeof(written->location_id)) ==
-            0)
-            return TIERCE__META_SKIP;
     }
     struct tierce__location *locations = tierce__arena_alloc(arena, (had + 1) * sizeof(*locations));
     if (locations == NULL) {

@@ -257,13 +257,15 @@ static int fail_by_index(struct starting *s, size_t keys, int rc, char why[TIERC
                        s->live->instance.id, tierce_strerror(rc));
 }
 
-/* Determines the specs of a block that must be written: those without an available location.
- * Returns 1 if there are any, else 0. */
+/* Determines the specs of a block that must be written: those without an available location, while
+ * its record takes another one. Returns 1 if there are any, else 0. */
 static int find_missing(struct starting *s, struct tierce__chooser *chooser, size_t position,
                         const struct tierce__record *record)
 {
     TIERCE_DASSERT(position < s->request->count);
     size_t specs = s->live->instance.spec_count, wanted = 0, missing = 0;
+    if (record->location_count == UINT16_MAX)
+        return 0;
     bool *lacks = tierce__arena_calloc(s->arena, specs + 1, sizeof(*lacks));
     if (lacks == NULL)
         return -ENOMEM;

@@ -222,11 +222,69 @@ START_TEST(parts_may_lie_in_several_storages)
 }
 END_TEST
 
+/* Repeats a record's first location until the record is full. */
+static enum tierce__meta_action fill_record(void *arg, size_t i, int64_t key, bool found,
+                                            struct tierce__record *record,
+                                            struct tierce__arena *arena)
+{
+    (void)arg, (void)i, (void)key;
+    ck_assert(found);
+    struct tierce__location *locations =
+        tierce__arena_alloc(arena, UINT16_MAX * sizeof(*locations));
+    for (unsigned l = 0; l < UINT16_MAX; l++) {
+        char id[TIERCE__LOCATION_ID_BYTES + 1];
+        snprintf(id, sizeof(id), "x%07u", l);
+        locations[l] = record->locations[0];
+        memcpy(locations[l].id, id, sizeof(locations[l].id));
+    }
+    record->locations = locations;
+    record->location_count = UINT16_MAX;
+    return TIERCE__META_PUT;
+}
+
+static void fill(struct harness *h, int64_t key)
+{
+    struct tierce__live *live;
+    struct tierce__arena arena = {0};
+    int status = -1;
+    struct tierce__meta_change change = {.modify = fill_record};
+    ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
+    ck_assert_int_eq(tierce__meta_index_modify(live->index, &key, 1, &change, &arena, &status), 0);
+    ck_assert_int_eq(status, 0);
+    tierce__arena_clear(&arena);
+    tierce__live_release(live);
+}
+
+/* It becomes full before another part's write begins, or while the part is written. */
+START_TEST(a_block_with_the_most_locations_takes_no_more)
+{
+    for (int during = 0; during < 2; during++) {
+        struct harness h;
+        struct tierce__started started;
+        harness_open(&h, &(struct harness_opts){0});
+        store_groups(&h, chain, 2, only_a);
+        if (during == 0)
+            fill(&h, chain[0]);
+        started = start_groups(&h, chain, 2, both);
+        ck_assert_uint_eq(started.count, during == 0 ? 1 : 2);
+        if (during == 1)
+            fill(&h, chain[0]);
+        uint64_t serving = harness_usage(&h).serving_bytes;
+        harness_finish(&h, &started);
+        ck_assert_uint_eq(harness_prefix(&h, chain, 2), 2);
+        ck_assert_uint_eq(harness_usage(&h).serving_bytes, serving + PART_B_BYTES);
+        ck_assert_uint_eq(harness_usage(&h).writing_bytes, 0);
+        ck_assert_uint_eq(harness_usage(&h).deleting_bytes, during == 0 ? 0 : PART_B_BYTES);
+        harness_close(&h);
+    }
+}
+END_TEST
+
 int main(void)
 {
-    return CHECK_TESTS("specs", 0, blocks_without_a_spec_do_not_count_for_it,
-                       all_specs_that_are_named_must_be_there,
-                       a_spec_that_the_instance_has_not_is_named, a_spec_is_added_to_a_block,
-                       a_look_shows_all_parts, an_addition_needs_no_key,
-                       parts_may_lie_in_several_storages);
+    return CHECK_TESTS(
+        "specs", 0, blocks_without_a_spec_do_not_count_for_it,
+        all_specs_that_are_named_must_be_there, a_spec_that_the_instance_has_not_is_named,
+        a_spec_is_added_to_a_block, a_look_shows_all_parts, an_addition_needs_no_key,
+        parts_may_lie_in_several_storages, a_block_with_the_most_locations_takes_no_more);
 }
