@@ -6,6 +6,7 @@
 #include "manager/registry/registry.h"
 #include "meta_records.h"
 #include "redis_server.h"
+#include "script_server.h"
 #include "net/redis/resp_client.h"
 
 #include <errno.h>
@@ -533,6 +534,41 @@ START_TEST(what_cannot_be_opened_is_told)
 }
 END_TEST
 
+static void check_refusal(const char *uri, const char *part)
+{
+    struct tierce__meta_store *none = NULL;
+    ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), -EPROTO);
+    ck_assert_ptr_null(none);
+    ck_assert_msg(strstr(why, part) != NULL, "%s", why);
+}
+
+/* A server that speaks no TLS, one without hashes of scripts, one without that database, and one
+ * whose user must not load scripts. */
+START_TEST(the_reason_is_the_one_that_stopped_it)
+{
+    static const char numbers[] = ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n";
+    static const struct script_reply plain = {.bytes = "-ERR\r\n", .count = 6};
+    static const struct script_reply odd[] = {{.bytes = "+PONG\r\n", .count = 7},
+                                              {.bytes = numbers, .count = sizeof(numbers) - 1}};
+    struct script_server fake;
+    char uri[128];
+    script_server_start(&fake, &plain, 1);
+    snprintf(uri, sizeof(uri), "rediss://127.0.0.1:%u?timeout_ms=60000", (unsigned)fake.port);
+    check_refusal(uri, "TLS");
+    script_server_stop(&fake);
+    script_server_start(&fake, odd, 2);
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u?timeout_ms=60000", (unsigned)fake.port);
+    check_refusal(uri, "cannot load scripts: invalid answer");
+    script_server_stop(&fake);
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/99?timeout_ms=60000", (unsigned)server.port);
+    check_refusal(uri, "refuses SELECT");
+    SAY("ACL", "SETUSER", "reader", "on", ">secret", "+@all", "-script", "~*");
+    snprintf(uri, sizeof(uri), "redis://reader:secret@127.0.0.1:%u?timeout_ms=60000",
+             (unsigned)server.port);
+    check_refusal(uri, "cannot load scripts: NOPERM");
+}
+END_TEST
+
 /* ---- the index above ------------------------------------------------------------------------ */
 
 static enum tierce__meta_action put_it(void *arg, size_t i, int64_t key, bool found,
@@ -604,6 +640,7 @@ int main(void)
     tcase_add_test(tcase, scripts_that_the_server_forgot);
     tcase_add_test(tcase, a_server_that_comes_back);
     tcase_add_test(tcase, what_cannot_be_opened_is_told);
+    tcase_add_test(tcase, the_reason_is_the_one_that_stopped_it);
     tcase_add_test(tcase, an_index_over_a_server_that_fails);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

@@ -171,9 +171,11 @@ int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256])
         }
     }
     rc = rc == -ENOENT ? 0 : rc;
-    if (rc < 0)
-        snprintf(why, 256, "%.200s",
-                 rc == -EPROTO ? "the server does not support scripts" : batch.why);
+    TIERCE_DASSERT(batch.error == NULL || batch.values != NULL);
+    if (rc < 0) /* without values the connection failed */
+        snprintf(why, 256, "%s%.200s",
+                 batch.values != NULL ? "the server cannot load scripts: " : "",
+                 batch.why[0] != '\0' ? batch.why : "invalid answer to SCRIPT LOAD");
     tierce__resp_pipeline_end(&batch);
     return rc == -EACCES ? TIERCE_E_REFUSED : rc;
 }
