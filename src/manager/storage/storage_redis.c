@@ -2,6 +2,7 @@
 /* Blocks as keys of Redis or Valkey: a server, a master of sentinels, or a cluster. The key is the
  * path without its first '/'. */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "manager/storage/storage.h"
 #include "net/redis/resp_pipeline.h"
@@ -57,45 +58,26 @@ static void begin(struct tierce__resp_pipeline *batch, struct tierce__storage_dr
     TIERCE__RESP_COMMAND(batch, name, key);
 }
 
-static int run(struct tierce__resp_pipeline *batch, char why[128], const char *what)
-{
-    int rc = tierce__resp_pipeline_run(batch);
-    if (rc < 0)
-        snprintf(why, 128, "%s: %.100s", what, batch->why);
-    return rc;
-}
-
-static int remove_key(struct tierce__storage_driver *base, const char *key, char why[128])
-{
-    struct tierce__resp_pipeline batch;
-    begin(&batch, base, "DEL", key);
-    int rc = run(&batch, why, "delete");
-    tierce__resp_pipeline_end(&batch);
-    return rc;
-}
-
-static int write_key(struct tierce__storage_driver *base, const char *key, const char *bytes,
+/* Writes, reads and deletes a key in one batch. The key expires even if its deletion fails. */
+static int probe_key(struct tierce__storage_driver *base, const char *key, const char *bytes,
                      char why[128])
 {
+    static const char *const steps[] = {"write", "read", "delete"};
     struct tierce__resp_pipeline batch;
     begin(&batch, base, "SET", key);
     tierce__resp_pipeline_add(&batch, bytes, PROBE_BYTES);
-    tierce__resp_pipeline_add_text(&batch, "EX"); /* the key expires even if its deletion fails */
+    tierce__resp_pipeline_add_text(&batch, "EX");
     tierce__resp_pipeline_add_text(&batch, "60");
-    int rc = run(&batch, why, "write");
-    tierce__resp_pipeline_end(&batch);
-    return rc;
-}
-
-static int read_key(struct tierce__storage_driver *base, const char *key, const char *bytes,
-                    char why[128])
-{
-    struct tierce__resp_pipeline batch;
-    begin(&batch, base, "GET", key);
-    int rc = run(&batch, why, "read");
-    const struct tierce__resp_value *value = rc == 0 ? batch.values : NULL;
-    if (rc == 0 && (value->type != TIERCE__RESP_STRING || value->bytes != PROBE_BYTES ||
-                    memcmp(value->text, bytes, PROBE_BYTES) != 0)) {
+    TIERCE__RESP_COMMAND(&batch, "GET", key);
+    TIERCE__RESP_COMMAND(&batch, "DEL", key);
+    int rc = tierce__resp_pipeline_run(&batch);
+    ptrdiff_t step = batch.error != NULL ? batch.error - batch.values : 0;
+    const struct tierce__resp_value *value = rc == 0 ? &batch.values[1] : NULL;
+    TIERCE_ASSERT(step < (ptrdiff_t)(sizeof(steps) / sizeof(steps[0])));
+    if (rc < 0) {
+        snprintf(why, 128, "%s: %.100s", steps[step], batch.why);
+    } else if (value->type != TIERCE__RESP_STRING || value->bytes != PROBE_BYTES ||
+               memcmp(value->text, bytes, PROBE_BYTES) != 0) {
         snprintf(why, 128, "read: the bytes differ from those written");
         rc = TIERCE_E_CHECKSUM;
     }
@@ -111,18 +93,18 @@ static int redis_probe(struct tierce__storage_driver *base, char why[128])
         getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
         return -EIO;
     tierce__hex_encode(key + strlen(key), random, sizeof(random));
-    int rc = write_key(base, key, bytes, why);
-    if (rc == 0)
-        rc = read_key(base, key, bytes, why);
-    return rc == 0 ? remove_key(base, key, why) : rc;
+    return probe_key(base, key, bytes, why);
 }
 
 static int redis_remove(struct tierce__storage_driver *base, const char *path)
 {
-    char why[128];
+    struct tierce__resp_pipeline batch;
     if (path[0] != '/' || path[1] == '\0')
         return TIERCE_E_ARGUMENT;
-    return remove_key(base, path + 1, why);
+    begin(&batch, base, "DEL", path + 1);
+    int rc = tierce__resp_pipeline_run(&batch);
+    tierce__resp_pipeline_end(&batch);
+    return rc;
 }
 
 static int redis_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)

@@ -3,6 +3,7 @@
 #include "check_main.h"
 #include "manager/storage/storage.h"
 #include "redis_sentinels.h"
+#include "script_server.h"
 
 #include <errno.h>
 
@@ -110,6 +111,48 @@ START_TEST(a_cluster)
 }
 END_TEST
 
+/* A probe names the step that failed. */
+START_TEST(a_probe_that_is_refused)
+{
+    static const char *const steps[][2] = {
+        {"set", "write: "}, {"get", "read: "}, {"del", "delete: "}};
+    struct redis_server server;
+    char uri[64], answer[256];
+    ck_assert(redis_start(&server, NULL));
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/?timeout_ms=60000", (unsigned)server.port);
+    struct tierce__storage_driver *driver = open_storage(uri);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert(redis_tell(server.port, answer, sizeof(answer), "ACL SETUSER default -%s",
+                             steps[i][0]));
+        ck_assert_int_eq(driver->ops->probe(driver, why), -EPROTO);
+        ck_assert_msg(strncmp(why, steps[i][1], strlen(steps[i][1])) == 0, "%s", why);
+        ck_assert_ptr_nonnull(strstr(why, "NOPERM"));
+        ck_assert(redis_tell(server.port, answer, sizeof(answer), "ACL SETUSER default +%s",
+                             steps[i][0]));
+    }
+    ck_assert_int_eq(driver->ops->probe(driver, why), 0);
+    driver->ops->close(driver);
+    redis_stop(&server);
+}
+END_TEST
+
+START_TEST(a_server_that_returns_other_bytes)
+{
+    static const char answers[] = "+OK\r\n$1\r\nx\r\n:1\r\n";
+    static const struct script_reply replies[] = {{.bytes = "+PONG\r\n", .count = 7},
+                                                  {.bytes = answers, .count = sizeof(answers) - 1}};
+    struct script_server fake;
+    char uri[64];
+    script_server_start(&fake, replies, 2);
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/?timeout_ms=60000", (unsigned)fake.port);
+    struct tierce__storage_driver *driver = open_storage(uri);
+    ck_assert_int_eq(driver->ops->probe(driver, why), TIERCE_E_CHECKSUM);
+    ck_assert_ptr_nonnull(strstr(why, "the bytes differ"));
+    driver->ops->close(driver);
+    script_server_stop(&fake);
+}
+END_TEST
+
 /* Nobody there: told, and with no password. */
 START_TEST(nobody)
 {
@@ -125,5 +168,5 @@ END_TEST
 int main(void)
 {
     return CHECK_TESTS("storage_redis", 120, one_server, the_master_of_sentinels, a_cluster,
-                       nobody);
+                       a_probe_that_is_refused, a_server_that_returns_other_bytes, nobody);
 }
