@@ -12,6 +12,7 @@
 struct tierce_config {
     uint32_t magic;
     struct tierce__config *values;
+    bool requires_disk;
 };
 
 _Static_assert(TIERCE_CONFIG_ERROR_BYTES == sizeof(struct tierce__config_error),
@@ -114,6 +115,18 @@ void tierce_config_print(const struct tierce_config *config, FILE *out)
 {
     TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
     tierce__config_print(config->values, out);
+}
+
+void tierce__engine_config_require_disk(struct tierce_config *config, bool is_required)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    config->requires_disk = is_required;
+}
+
+bool tierce__engine_requires_disk(const struct tierce_config *config)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return config->requires_disk;
 }
 
 uint64_t tierce__engine_number(const struct tierce_config *config, enum tierce__engine_param param)

@@ -44,4 +44,9 @@ TIERCE_MUSTUSE int tierce__engine_config_set(struct tierce_config *config, const
                                              const char *value, const char *source,
                                              char why[TIERCE_CONFIG_ERROR_BYTES]);
 
+/* For a program that ends without a usable disk.path, after it has opened the engine: the engine's
+ * event says so, and not that chunks are kept in memory. Default: false. */
+void tierce__engine_config_require_disk(struct tierce_config *config, bool is_required);
+bool tierce__engine_requires_disk(const struct tierce_config *config);
+
 #endif

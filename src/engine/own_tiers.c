@@ -5,12 +5,14 @@
  */
 #include "engine/own_tiers.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/config/config_parse.h"
 #include "base/log/log.h"
 #include "engine/engine_config.h"
 #include "engine/view.h"
@@ -84,8 +86,10 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                            .shared = tierce__engine_bool(config, TIERCE__ENGINE_MEMORY_SHARED) ||
                                      tierce__remotes_share_memory(config)});
     if (rc < 0) {
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
-                 (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
+        char size[32];
+        tierce__format_size(size, sizeof(size), engine->settings.memory_bytes);
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %s: %s%s", size,
+                 tierce_strerror(rc), rc == -ENOMEM ? "; set memory.size to a smaller value" : "");
         return rc;
     }
     struct tierce__tier *tier;
@@ -146,8 +150,9 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
     tierce__log(TIERCE_LOG_ERROR, "store_folder_refused",
-                "path=\"%s\" reason=\"%s\" consequence=\"chunks are kept in memory only\"", path,
-                tierce_strerror(status));
+                "path=\"%s\" reason=\"%s\" consequence=\"%s\"", path, tierce_strerror(status),
+                tierce__engine_requires_disk(config) ? "the node does not start"
+                                                     : "chunks are kept in memory only");
     return 0;
 }
 

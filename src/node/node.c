@@ -312,6 +312,7 @@ static int open_parts(struct node_whole *whole, const struct tierce__node_config
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce__node *node = &whole->node;
+    tierce__engine_config_require_disk(config->engine, !config->disk_is_optional);
     int rc = tierce_engine_open(&node->engine, config->engine, why);
     if (rc == 0)
         rc = tierce_engine_set_role(node->engine, "node");

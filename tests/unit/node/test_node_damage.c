@@ -242,7 +242,7 @@ START_TEST(test_a_disk_out_of_service_is_told)
 }
 END_TEST
 
-static char logged[512];
+static char logged[512], refused[512];
 
 static void note_event(void *arg, enum tierce_log_level level, const char *event,
                        const char *detail)
@@ -251,6 +251,8 @@ static void note_event(void *arg, enum tierce_log_level level, const char *event
     (void)level;
     if (strcmp(event, "disk_open_failed") == 0)
         snprintf(logged, sizeof(logged), "%s", detail);
+    if (strcmp(event, "store_folder_refused") == 0)
+        snprintf(refused, sizeof(refused), "%s", detail);
 }
 
 /* With disk.optional it starts, and both name the file and the remedy. */
@@ -269,11 +271,15 @@ START_TEST(test_a_folder_that_cannot_be_used)
     ck_assert_msg(strncmp(why, says, strlen(says)) == 0, "%s", why);
     ck_assert_ptr_nonnull(strstr(why, "; move it away, or set disk.path to another folder"));
     ck_assert_msg(strstr(logged, "path=\"/dev/null/store\"") != NULL, "%s", logged);
+    ck_assert_str_eq(refused, "path=\"/dev/null/store\" reason=\"Not a directory\" "
+                              "consequence=\"chunks are kept in memory only\"");
     tierce__node_stop(own.node);
     own.config.disk_is_optional = false;
     ck_assert_int_eq(tierce__node_start(&node, &own.config, why), -ENOTDIR);
     ck_assert_msg(strncmp(why, says, strlen(says)) == 0, "%s", why);
     ck_assert_ptr_nonnull(strstr(why, "; with disk.optional: true the node starts"));
+    ck_assert_str_eq(refused, "path=\"/dev/null/store\" reason=\"Not a directory\" "
+                              "consequence=\"the node does not start\"");
     tierce__node_config_clear(&own.config);
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
 }
