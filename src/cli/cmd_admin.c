@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "base/config/config_parse.h"
 #include "base/json/json_write.h"
+#include "base/text/nearest.h"
 #include "cli/admin.h"
 
 #include <errno.h>
@@ -66,6 +69,8 @@ struct verb {
     enum shape shape;
     bool is_meta;
 };
+
+enum { VERBS_OF_COMMAND_MAX = 8 };
 
 static const struct verb verbs[] = {
     {"storage", "list", "listStorage", NULL, NOTHING, false},
@@ -308,6 +313,25 @@ static const struct verb *find_verb(const char *command, const char *verb)
     return NULL;
 }
 
+static int refuse_verb(const char *command, const char *verb)
+{
+    const char *known[VERBS_OF_COMMAND_MAX + 1] = {NULL};
+    char shown[64];
+    size_t count = 0;
+    if (verb == NULL)
+        return tierce__cli_usage(command, "%s what?", command);
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        if (strcmp(verbs[i].command, command) != 0)
+            continue;
+        TIERCE_ASSERT(count < VERBS_OF_COMMAND_MAX);
+        known[count++] = verbs[i].verb;
+    }
+    TIERCE_ASSERT(count > 0);
+    tierce__text_for_message(shown, sizeof(shown), verb);
+    return tierce__cli_usage(command, "there is no \"%s %s\"; the nearest is \"%s %s\"", command,
+                             shown, command, tierce__nearest(verb, known));
+}
+
 static int run(const char *command, int argc, char **argv)
 {
     struct tierce__admin_target target = {.admin_url = "http://127.0.0.1:6492",
@@ -324,8 +348,7 @@ static int run(const char *command, int argc, char **argv)
     if (verb != NULL)
         status = make_request(verb, count - 1, left + 1, &request);
     else if (status == TIERCE__CLI_OK)
-        status = tierce__cli_usage(command, count > 0 ? "there is no \"%s %.40s\"" : "%s what?",
-                                   command, count > 0 ? left[0] : "");
+        status = refuse_verb(command, count > 0 ? left[0] : NULL);
     tierce__line_put_bytes(&line, "", 1);
     if (status == TIERCE__CLI_OK && line.failed)
         status = tierce__cli_fail(command, "no memory");

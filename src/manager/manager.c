@@ -120,8 +120,10 @@ static int take_log_folder(struct manager_whole *whole, const char *folder, char
         return 0;
     if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
         int rc = -errno;
-        snprintf(why, 256, "log.folder: cannot create the folder %.140s%s: %s", folder, below,
-                 tierce_strerror(rc));
+        snprintf(why, 256,
+                 "log.folder: cannot create the folder %.100s%s: %s; set log.folder to a folder "
+                 "that this user can write",
+                 folder, below, tierce_strerror(rc));
         return rc;
     }
     char *path = tierce__join_path(folder, "kv_cache_manager.lock");
@@ -135,8 +137,10 @@ static int take_log_folder(struct manager_whole *whole, const char *folder, char
                  "log.folder to another folder",
                  folder, below);
     else
-        snprintf(why, 256, "log.folder: cannot lock the folder %.140s%s: %s", folder, below,
-                 tierce_strerror(rc));
+        snprintf(why, 256,
+                 "log.folder: cannot lock the folder %.100s%s: %s; set log.folder to a folder that "
+                 "this user can write",
+                 folder, below, tierce_strerror(rc));
     return rc < 0 ? rc : 0;
 }
 

@@ -37,7 +37,9 @@ static int read_file(char **out, size_t *len, const char *path, const char *show
     if (rc == -EISDIR || rc == -EINVAL)
         return tierce__config_fail(error, rc, "%s: is not a file", shown);
     if (rc < 0)
-        tierce__config_fail(error, rc, "%s: cannot be read: %s", shown, tierce_strerror(rc));
+        tierce__config_fail(error, rc,
+                            "%s: cannot be read: %s; it is given as the configuration file", shown,
+                            tierce_strerror(rc));
     return rc;
 }
 

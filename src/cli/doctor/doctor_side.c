@@ -261,7 +261,10 @@ int tierce__doctor_read(struct tierce__doctor_side *out, const char *path,
     }
     if (stat(path, &st) != 0) {
         rc = -errno;
-        snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "%.300s: %s", path, tierce_strerror(rc));
+        snprintf(why, TIERCE__DOCTOR_WHY_BYTES,
+                 "%.300s: %s; A and B are each a store folder, a file of STORE/ns, or YAML (see "
+                 "tierce help doctor)",
+                 path, tierce_strerror(rc));
         return rc;
     }
     rc = S_ISDIR(st.st_mode) ? read_store(&side, path, why) : read_file(&side, path, why);

@@ -314,7 +314,8 @@ static int check_folder(const char *path, char why[256])
     }
     if (stat(folder, &info) < 0) {
         int rc = -errno;
-        snprintf(why, 256, "listen.native: the folder %.160s: %s", folder, tierce_strerror(rc));
+        snprintf(why, 256, "listen.native: the folder %.140s: %s%s", folder, tierce_strerror(rc),
+                 rc == -ENOENT ? "; create it, with access for this user only (mode 0700)" : "");
         return rc;
     }
     bool is_owned = info.st_uid == geteuid() || info.st_uid == 0;

@@ -40,6 +40,11 @@ class Basics(CliCase):
         self.check(2, "--verison", err=['the nearest is "--version"'])
         self.check(2, "inspekt", err=['the nearest is "inspect"'])
         self.check(0, "help", "help", out=["usage: tierce COMMAND"])
+        for wrong, right in (("storage lst", "storage list"), ("cluster lgo", "cluster log"),
+                             ("cache loook", "cache look"), ("group \x1bshow", "group show")):
+            self.check(2, *wrong.split(" "), err=[
+                f'there is no "{wrong}"; the nearest is "{right}"\n'.replace("\x1b", "?")])
+        self.check(2, "storage", err=["tierce storage: storage what?"])
         self.check(2, "\x1b[31m", err=['"?[31m"'])
 
     def test_a_full_disk_is_said(self):
@@ -102,13 +107,27 @@ class Config(CliCase):
         for content in (b"\x00\x01", b"\xff\xfe: 1", "text", "- a\n"):
             self.check(1, "config", "--file", self.write("odd.yaml", content), err=["odd.yaml:"])
         self.check(0, "config", "--file", self.write("empty.yaml", ""), out=["# default"])
-        self.check(1, "config", "--file", "/nowhere.yaml", err=["/nowhere.yaml: cannot be read"])
+        self.check(1, "config", "--file", "/nowhere.yaml", err=[
+            "/nowhere.yaml: cannot be read: No such file or directory; it is given as the configuration file"])
         self.check(1, "config", env={"TIERCE_CONFIG": "/nowhere.yaml"}, err=["cannot be read"])
         self.check(1, "config", env={"TIERCE_MEMROY_SIZE": "1"}, err=["TIERCE_MEMORY_SIZE"])
         path = self.write("bad.yaml", "disk:\n  sise: 1GiB\n")
         self.check(1, "config", "--file", path, err=[":2: ", '"disk.size"'])
         path = self.write("broken.yaml", "disk: [\n")
         self.check(1, "config", "--file", path, err=[":2:1: is not valid YAML"])
+
+    def test_a_node_that_cannot_start_names_the_remedy(self):
+        def start(*arguments, err):
+            self.check(1, "node", "--listen.resp_port=0", "--listen.lm_port=0", "--listen.http_port=0",
+                       "--control.socket=", *arguments, err=err)
+        start("--memory.size=64MiB", "--listen.native=/none/x", err=[
+            "tierce node: listen.native: the folder /none: No such file or directory; create it, "
+            "with access for this user only (mode 0700)\n"])
+        with open("/proc/sys/vm/overcommit_memory", encoding="ascii") as file:
+            if file.read().strip() != "1":
+                start("--memory.size=16TiB", err=[
+                    "tierce node: memory.size: cannot reserve 16TiB: Cannot allocate memory; set "
+                    "memory.size to a smaller value\n"])
 
     def test_remote_urls_are_checked_as_by_a_node(self):
         good = "redis://h:1/0?ttl=24h file:///s3://no?size=1GiB"
@@ -169,7 +188,8 @@ class Config(CliCase):
                              ("elector.uri=foo://x", "elector.uri begins with memory://, file://"),
                              ("elector.uri=file:///none", "elector.uri: the folder /none: No"),
                              ("log.folder=none/x", "log.folder: cannot create the folder none/x "
-                              "below the working directory: No such file")):
+                              "below the working directory: No such file or directory; set "
+                              "log.folder to a folder that this user can write\n")):
             self.check(1, "manager", *ports, f"--{value}", err=["tierce manager: " + words])
 
 

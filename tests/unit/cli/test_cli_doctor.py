@@ -187,6 +187,9 @@ class Doctor(CliCase):
 
     def test_wrong_arguments(self):
         self.check(2, "doctor", err=["takes two sources"])
+        self.check(1, "doctor", "1", "2", err=[
+            "tierce doctor: 1: No such file or directory; A and B are each a store folder, a file of "
+            "STORE/ns, or YAML (see tierce help doctor)\n"])
         self.check(2, "doctor", "a", err=["takes two sources"])
         self.check(2, "doctor", "a", "b", "c", err=["takes two sources"])
         self.check(2, "doctor", "--fast", "a", "b", err=['no option "--fast"'])
