@@ -116,11 +116,8 @@ static int read_argument(struct manager_config_request *request, int *i, int arg
     else if ((value = value_of(i, argc, argv, 'e', "env", &missing)) != NULL)
         rc = missing ? 0 : tierce__kvcm_settings_set(request->settings, value, error);
     else if (!is_param_flag(arg))
-        return tierce__config_fail(
-            error, TIERCE_E_CONFIG,
-            "\"%.100s\" is not an argument of the manager; parameters are written "
-            "--NAME=VALUE (see tierce help manager)",
-            arg);
+        return tierce__config_refuse_argument(error, tierce__manager_params(),
+                                              TIERCE__MANAGER_PARAMS, "manager", arg);
     if (missing)
         return tierce__config_fail(error, TIERCE_E_CONFIG, "%.100s requires a value", arg);
     return rc;

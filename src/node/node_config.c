@@ -188,11 +188,7 @@ static int read_arguments(struct node_config_request *request, int argc, char *c
         else if (strcmp(arg, "--config") == 0)
             return tierce__config_fail(error, TIERCE_E_CONFIG, "--config requires a file");
         else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
-            return tierce__config_fail(
-                error, TIERCE_E_CONFIG,
-                "\"%.100s\" is not an argument of the node; parameters are written "
-                "--NAME=VALUE (see tierce help node)",
-                arg);
+            return tierce__config_refuse_argument(error, params, TIERCE__NODE_PARAMS, "node", arg);
     }
     return 0;
 }

@@ -239,6 +239,23 @@ static const char *nearest_name(const struct tierce__config *config, const char 
     return best;
 }
 
+int tierce__config_refuse_argument(struct tierce__config_error *error,
+                                   const struct tierce__param *table, size_t count,
+                                   const char *command, const char *arg)
+{
+    char shown[VALUE_SHOWN];
+    for (size_t row = 0; row < count; row++) {
+        if (strncmp(arg, "--", 2) == 0 && strcmp(arg + 2, table[row].name) == 0)
+            return tierce__config_fail(error, TIERCE_E_CONFIG, "%s requires a value: %s=VALUE", arg,
+                                       arg);
+    }
+    tierce__text_for_message(shown, sizeof(shown), arg);
+    return tierce__config_fail(error, TIERCE_E_CONFIG,
+                               "\"%s\" is not an argument of the %s; parameters are written "
+                               "--NAME=VALUE (see tierce help %s)",
+                               shown, command, command);
+}
+
 /* The first row whose name starts with "name.", which stands for that section. */
 static size_t find_section(const struct tierce__config *config, const char *name)
 {

@@ -116,6 +116,16 @@ class Config(CliCase):
         path = self.write("broken.yaml", "disk: [\n")
         self.check(1, "config", "--file", path, err=[":2:1: is not valid YAML"])
 
+    def test_a_parameter_without_a_value(self):
+        for program, name in ("node", "disk.path"), ("node", "listen.lm"), ("manager", "log.folder"):
+            self.check(2, program, f"--{name}",
+                       err=[f"tierce {program}: --{name} requires a value: --{name}=VALUE\n"])
+            for wrong in f"--{name}x", name, "--", "":
+                self.check(2, program, wrong, err=[
+                    f'tierce {program}: "{wrong}" is not an argument of the {program}; parameters are '
+                    f"written --NAME=VALUE (see tierce help {program})\n"])
+        self.check(2, "node", "\x1b[31m", err=['"?[31m" is not an argument'])
+
     def test_a_node_that_cannot_start_names_the_remedy(self):
         def start(*arguments, err):
             self.check(1, "node", "--listen.resp_port=0", "--listen.lm_port=0", "--listen.http_port=0",
