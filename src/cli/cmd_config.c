@@ -139,9 +139,9 @@ static int load_sources(struct tierce_config *config, const char *file)
     if (file == NULL)
         file = getenv("TIERCE_CONFIG");
     if (file != NULL && *file != '\0' && tierce_config_load_file(config, file, why) != 0)
-        return tierce__cli_fail("config", "%s", why);
+        return tierce__cli_usage("config", "%s", why);
     if (tierce_config_load_env(config, why) != 0)
-        return tierce__cli_fail("config", "%s", why);
+        return tierce__cli_usage("config", "%s", why);
     return TIERCE__CLI_OK;
 }
 

@@ -103,18 +103,25 @@ class Config(CliCase):
         self.check(2, "config", "--file", err=["--file needs a value"])
         self.check(2, "config", "--file", "", err=["--file"])
         self.check(2, "config", "--set", err=["--set needs a value"])
-        self.check(1, "config", "--file", self.folder, err=["is not a file"])
+        self.check(2, "config", "--file", self.folder, err=["is not a file"])
         for content in (b"\x00\x01", b"\xff\xfe: 1", "text", "- a\n"):
-            self.check(1, "config", "--file", self.write("odd.yaml", content), err=["odd.yaml:"])
+            self.check(2, "config", "--file", self.write("odd.yaml", content), err=["odd.yaml:"])
         self.check(0, "config", "--file", self.write("empty.yaml", ""), out=["# default"])
-        self.check(1, "config", "--file", "/nowhere.yaml", err=[
+        self.check(2, "config", "--file", "/nowhere.yaml", err=[
             "/nowhere.yaml: cannot be read: No such file or directory; it is given as the configuration file"])
-        self.check(1, "config", env={"TIERCE_CONFIG": "/nowhere.yaml"}, err=["cannot be read"])
-        self.check(1, "config", env={"TIERCE_MEMROY_SIZE": "1"}, err=["TIERCE_MEMORY_SIZE"])
+        self.check(2, "config", env={"TIERCE_CONFIG": "/nowhere.yaml"}, err=["cannot be read"])
+        self.check(2, "config", env={"TIERCE_MEMROY_SIZE": "1"}, err=["TIERCE_MEMORY_SIZE"])
         path = self.write("bad.yaml", "disk:\n  sise: 1GiB\n")
-        self.check(1, "config", "--file", path, err=[":2: ", '"disk.size"'])
+        self.check(2, "config", "--file", path, err=[":2: ", '"disk.size"'])
         path = self.write("broken.yaml", "disk: [\n")
-        self.check(1, "config", "--file", path, err=[":2:1: is not valid YAML"])
+        self.check(2, "config", "--file", path, err=[":2:1: is not valid YAML"])
+
+    def test_a_wrong_key_has_one_status_in_every_program(self):
+        path = self.write("bad.yaml", "memory:\n  sise: 1GiB\n")
+        self.check(2, "config", "--file", path, err=['no parameter "memory.sise"'])
+        for program in "node", "manager":
+            self.check(2, program, "--config", path, err=['no parameter "memory.sise"'])
+            self.check(2, program, "--config", "none.yaml", err=["none.yaml: cannot be read: No such file"])
 
     def test_a_parameter_without_a_value(self):
         for program, name in ("node", "disk.path"), ("node", "listen.lm"), ("manager", "log.folder"):
