@@ -92,8 +92,11 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
     char why[256];
     for (;;) {
         int got = sigtimedwait(signals, NULL, interval_ms > 0 ? &wait : NULL);
-        if (got > 0 && got != SIGHUP)
+        if (got > 0 && got != SIGHUP) {
+            tierce__log_to_stderr("tierce node",
+                                  got == SIGINT ? "ends on SIGINT" : "ends on SIGTERM");
             return;
+        }
         if (got == SIGHUP) {
             if (tierce__node_reload(node, why) < 0)
                 tell_refusal(why);

@@ -543,6 +543,14 @@ def test_addresses_that_others_reach_are_refused(tmp_path):
         Node(tmp_path, "--listen.host=0.0.0.0")
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_ends_the_node_is_logged(tmp_path, name):
+    node = Node(tmp_path)
+    node.process.send_signal(signal.Signals[name])
+    assert node.process.wait(SECONDS) == 0
+    assert node.log.read_text().endswith(f"Z tierce node: ends on {name}\n"), node.log.read_text()
+
+
 # ---- a disk that cannot be used -----------------------------------------------------------------
 
 def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path):
@@ -553,6 +561,7 @@ def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path):
                            "--control.socket=", f"--disk.path={path}"], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode != 0 and "listening" not in done.stderr
     assert f"disk.path {path} cannot be used: " in done.stderr and "disk.optional" in done.stderr, done.stderr
+    assert 'consequence="the node does not start"' in done.stderr and "kept in memory" not in done.stderr, done.stderr
     node = Node(tmp_path, f"--disk.path={path}", "--disk.optional=true")
     status, text = node.ask("GET", "/readyz")
     assert status == 200 and text.startswith(f"memory only: disk.path {path} cannot be used: "), text
