@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -77,6 +78,9 @@ class EngineProcess:
         environment = dict(os.environ)
         path = [str(root / "python"), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
+        # vLLM leaves files in the folder for temporary files.
+        self.temporary = tempfile.TemporaryDirectory(prefix="tierce-run-")
+        environment["TMPDIR"] = self.temporary.name
         self.log = job["log"]
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("play.py"))], env=environment,
@@ -102,6 +106,7 @@ class EngineProcess:
             pass
         self.process.wait()
         self.process.stdout.close()
+        self.temporary.cleanup()
 
 
 def play(screen, root, job, passes):
