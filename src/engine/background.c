@@ -27,7 +27,7 @@ struct background {
 static bool submit(struct background *b, tierce__store_done_fn *done)
 {
     struct tierce_engine *engine = b->engine;
-    TIERCE_DASSERT(b->level < engine->level_count && b->number == 0);
+    TIERCE_DASSERT(b->level < TIERCE__TIERS_MAX && b->number == 0);
     b->req.done = done;
     tierce__lock_take(&engine->lock);
     b->number = ++engine->unattended_made;
@@ -44,7 +44,8 @@ static void note_put(struct tierce_engine *engine, int status)
         engine->put_error = status;
 }
 
-/* When a waiter sees the request off the list, its memory and buffer have been released.
+/* When a waiter sees an errand off the list, its memory and buffer have been released. The memory
+ * of a PUT is that of its store's writes, and a search for tails may still hold its buffer.
  * put_status: 0 for an errand, whose failure no flush reports. */
 static void unlist(struct background *b, int put_status, void (*release)(struct background *b))
 {
@@ -114,6 +115,8 @@ int tierce__storage_begin_writes(struct tierce__writes **out, struct tierce_engi
     if (engine->level_count == 1)
         return 0;
     levels &= (1u << engine->level_count) - 2;
+    if (levels == 0 && key_max == 0)
+        return 0;
     size_t put_max = chunk_max * (size_t)__builtin_popcount(levels);
     struct tierce__writes *writes = tierce__alloc(
         sizeof(*writes) + put_max * sizeof(writes->puts[0]) + key_max * sizeof(writes->keys[0]));
@@ -259,7 +262,7 @@ static struct errand *make_errand(struct tierce_engine *engine, size_t level,
                                   enum tierce__store_op op, const struct tierce__key *key)
 {
     struct errand *errand = tierce__calloc(1, sizeof(*errand));
-    TIERCE_DASSERT(level < engine->level_count && (key != NULL) == (op != TIERCE__STORE_PING));
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX && (key != NULL) == (op != TIERCE__STORE_PING));
     if (errand == NULL)
         return NULL;
     errand->base.engine = engine;

@@ -137,8 +137,8 @@ TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
 
 /*
  * A store's writes to the slower tiers. Their memory is allocated when they begin, so that no write
- * can fail for lack of it, and lives until the last one was answered. Then the keys of the store's
- * request are touched in that tier, in order.
+ * fails here for lack of it, and lives until the last one was answered. Then the keys of the
+ * store's request are touched in that tier, in order.
  *
  *     rc = tierce__storage_begin_writes(&writes, engine, levels, chunk_max, key_max);
  *     tierce__storage_write(writes, &chunk, buf);     // for each chunk

@@ -309,6 +309,8 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
     if (r->count > 0) {
         rc =
             tierce__storage_begin_writes(&r->writes, r->engine, r->levels, r->count, r->keys.count);
+        if (rc == -ENOMEM && r->levels >> 1 == 0) /* only the use of slower tiers is not noted */
+            rc = 0;
     }
     for (size_t i = 0; i < r->count; i++)
         r->rooms[i] = (struct tierce__room){.index = r->chunks[i].index,

@@ -53,7 +53,7 @@ static bool ask(struct tierce__tail_search *s)
 {
     if (++s->blocks >= s->block_count)
         return false;
-    TIERCE_DASSERT(s->level > 0 && s->level < s->engine->level_count);
+    TIERCE_DASSERT(s->level > 0 && s->level < TIERCE__TIERS_MAX);
     set_tail(&s->tail, s->hashes, s->blocks);
     *s->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
                                          .deadline_ns =

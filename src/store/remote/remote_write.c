@@ -19,7 +19,8 @@
  * pushed once. Everything of a put but its calls is under the lock.
  *
  * A put lies in the scratch of its request, and that request itself makes the calls, one after the
- * other. So a put takes no memory. What the calls change of the request, the answer restores.
+ * other. So a put takes no memory. What the calls change of the request, the answer restores, but
+ * for `urgency` and `connected`, which only reads use.
  */
 
 enum phase { WAITING, BEGUN, CHECK, PARENT, SEND, AWAIT, RESUMED, UNDO };
@@ -73,6 +74,9 @@ static void answer_all(struct tierce__list *over)
         req->done = put->done;
         req->deadline_ns = put->deadline_ns;
         req->found = 0;
+        req->names = NULL;
+        req->name_count = 0;
+        req->length = 0;
         tierce__remote_answer(remote, req, verdict);
     }
 }
