@@ -176,4 +176,75 @@ static inline int check_main_at_once(Suite *(*make)(void))
     return failed == 0 && count > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* ---- programs that are a list of tests ------------------------------------------------------- */
+
+enum { CHECK_NO_LIMIT = -1 };
+
+#define CHECK_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* A suite with one test case of the same name. NULL stands for a test that does not run here. */
+struct check_suite {
+    const char *name;
+    double seconds; /* the time limit of each test; 0: Check's, or CHECK_NO_LIMIT */
+    bool at_once;   /* the tests run in parallel: see check_main_at_once */
+    void (*setup)(void), (*teardown)(void); /* before and after each test, in its process */
+    struct {
+        const TTest *test;
+        int start, end;
+    } loops[32]; /* each runs once for every _i from start to end - 1; they come first */
+    const TTest *tests[128];
+    const TTest *panics[16]; /* each must end with SIGABRT */
+};
+
+static inline const struct check_suite **check_suite(void)
+{
+    static const struct check_suite *suite;
+    return &suite;
+}
+
+static inline Suite *check_make_suite(void)
+{
+    const struct check_suite *list = *check_suite();
+    Suite *suite = suite_create(list->name);
+    TCase *tcase = tcase_create(list->name);
+    if (list->seconds != 0)
+        tcase_set_timeout(tcase, list->seconds > 0 ? list->seconds : 0);
+    if (list->setup != NULL || list->teardown != NULL)
+        tcase_add_checked_fixture(tcase, list->setup, list->teardown);
+    for (size_t i = 0; i < CHECK_COUNT(list->loops); i++) {
+        if (list->loops[i].test != NULL)
+            tcase_add_loop_test(tcase, list->loops[i].test, list->loops[i].start,
+                                list->loops[i].end);
+    }
+    for (size_t i = 0; i < CHECK_COUNT(list->tests); i++) {
+        if (list->tests[i] != NULL)
+            tcase_add_test(tcase, list->tests[i]);
+    }
+    for (size_t i = 0; i < CHECK_COUNT(list->panics); i++) {
+        if (list->panics[i] != NULL)
+            tcase_add_test_raise_signal(tcase, list->panics[i], SIGABRT);
+    }
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+static inline int check_run(const struct check_suite *suite)
+{
+    *check_suite() = suite;
+    return suite->at_once ? check_main_at_once(check_make_suite) : check_main(check_make_suite());
+}
+
+/* Runs the suite and returns the exit status of the program: for a main that does more. */
+#define CHECK_RUN(...) check_run(&(const struct check_suite){__VA_ARGS__})
+
+/*
+ * Defines main, which runs the suite:
+ *     CHECK_MAIN("threads", .seconds = 60, .tests = {first, second}, .loops = {{third, 0, 5}})
+ */
+#define CHECK_MAIN(...)                                                                            \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        return CHECK_RUN(__VA_ARGS__);                                                             \
+    }
+
 #endif
