@@ -98,9 +98,6 @@ START_TEST(the_first_piece_leads_back_to_its_arena)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("arena", 0, pieces_are_aligned_and_apart, clearing_gives_everything_back,
-                       a_reset_arena_is_used_again, no_memory_and_absurd_sizes_are_null,
-                       a_limit_ends_it, the_first_piece_leads_back_to_its_arena);
-}
+CHECK_MAIN("arena", .tests = {pieces_are_aligned_and_apart, clearing_gives_everything_back,
+                              a_reset_arena_is_used_again, no_memory_and_absurd_sizes_are_null,
+                              a_limit_ends_it, the_first_piece_leads_back_to_its_arena})

@@ -562,29 +562,12 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("config");
-    TCase *tc = tcase_create("config");
-    tcase_set_timeout(tc, 60);
-    tcase_add_checked_fixture(tc, set_up, tear_down);
-    tcase_add_test(tc, sizes_are_read_strictly);
-    tcase_add_test(tc, durations_counts_shares_and_bools_are_read_strictly);
-    tcase_add_test(tc, formats_round_trip);
-    tcase_add_test(tc, defaults_and_set);
-    tcase_add_test(tc, refused_values_change_nothing);
-    tcase_add_test(tc, a_file_sets_nested_and_dotted_names);
-    tcase_add_test(tc, hostile_files_are_refused_with_the_place);
-    tcase_add_test(tc, big_and_deep_files_are_refused_quickly);
-    tcase_add_test(tc, files_that_are_none_are_refused);
-    tcase_add_test(tc, the_environment_overrides);
-    tcase_add_test(tc, what_is_printed_is_read_back);
-    tcase_add_test(tc, nothing_secret_of_a_url_is_printed);
-    tcase_add_test(tc, markdown_lists_every_row);
-    tcase_add_test(tc, distances);
-    tcase_add_test(tc, messages_are_cut_at_whole_characters);
-    tcase_add_loop_test(tc, a_file_with_passwords_that_others_may_read_is_told, 0, 5);
-    tcase_add_test(tc, every_allocation_may_fail);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("config", .seconds = 60, .setup = set_up, .teardown = tear_down,
+           .tests = {sizes_are_read_strictly, durations_counts_shares_and_bools_are_read_strictly,
+                     formats_round_trip, defaults_and_set, refused_values_change_nothing,
+                     a_file_sets_nested_and_dotted_names, hostile_files_are_refused_with_the_place,
+                     big_and_deep_files_are_refused_quickly, files_that_are_none_are_refused,
+                     the_environment_overrides, what_is_printed_is_read_back,
+                     nothing_secret_of_a_url_is_printed, markdown_lists_every_row, distances,
+                     messages_are_cut_at_whole_characters, every_allocation_may_fail},
+           .loops = {{a_file_with_passwords_that_others_may_read_is_told, 0, 5}})

@@ -127,9 +127,6 @@ START_TEST(what_expires_may_set_and_unset_others)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("deadlines", 0, random_steps_agree_with_a_list,
-                       without_memory_it_is_in_no_heap_and_what_was_in_moves,
-                       what_expires_may_set_and_unset_others);
-}
+CHECK_MAIN("deadlines", .tests = {random_steps_agree_with_a_list,
+                                  without_memory_it_is_in_no_heap_and_what_was_in_moves,
+                                  what_expires_may_set_and_unset_others})

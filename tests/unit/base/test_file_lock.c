@@ -95,15 +95,5 @@ START_TEST(what_cannot_be_locked)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("file_lock");
-    TCase *tcase = tcase_create("file_lock");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, one_holder_of_each_kind);
-    tcase_add_test(tcase, a_lock_is_waited_for);
-    tcase_add_test(tcase, what_cannot_be_locked);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("file_lock", .seconds = 60, .setup = set_up, .teardown = tear_down,
+           .tests = {one_holder_of_each_kind, a_lock_is_waited_for, what_cannot_be_locked})

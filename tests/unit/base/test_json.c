@@ -226,8 +226,5 @@ START_TEST(it_reads_what_json_c_reads)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("json", 50, integers, digits, numbers_that_are_scaled, texts,
-                       it_reads_what_json_c_reads);
-}
+CHECK_MAIN("json", .seconds = 50,
+           .tests = {integers, digits, numbers_that_are_scaled, texts, it_reads_what_json_c_reads})

@@ -164,8 +164,4 @@ START_TEST(mistakes)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("json_value", 0, paths, scalars, numbers, members, numbers_of_python,
-                       mistakes);
-}
+CHECK_MAIN("json_value", .tests = {paths, scalars, numbers, members, numbers_of_python, mistakes})

@@ -130,15 +130,5 @@ START_TEST(values_of_a_text)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("json_write");
-    TCase *tcase = tcase_create("json_write");
-    tcase_add_test(tcase, a_line);
-    tcase_add_test(tcase, html_in_a_file);
-    tcase_add_test(tcase, short_escapes);
-    tcase_add_test(tcase, a_line_with_a_limit);
-    tcase_add_test(tcase, values_of_a_text);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("json_write",
+           .tests = {a_line, html_in_a_file, short_escapes, a_line_with_a_limit, values_of_a_text})

@@ -279,19 +279,7 @@ START_TEST(torture_allocations)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("line_log");
-    TCase *tcase = tcase_create("line_log");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, files_are_rotated_before_they_are_too_large);
-    tcase_add_test(tcase, lines_are_written_together);
-    tcase_add_test(tcase, a_file_that_was_moved_is_made_again);
-    tcase_add_test(tcase, what_cannot_be_written_is_counted);
-    tcase_add_test(tcase, what_does_not_fit_is_counted);
-    tcase_add_test(tcase, a_file_of_one_log_alone);
-    tcase_add_test(tcase, torture_allocations);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("line_log", .seconds = 60, .setup = set_up, .teardown = tear_down,
+           .tests = {files_are_rotated_before_they_are_too_large, lines_are_written_together,
+                     a_file_that_was_moved_is_made_again, what_cannot_be_written_is_counted,
+                     what_does_not_fit_is_counted, a_file_of_one_log_alone, torture_allocations})

@@ -229,9 +229,7 @@ START_TEST(too_many_numbers_are_an_error)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("map", 60, a_map_agrees_with_a_list, a_map_without_memory_has_longer_chains,
-                       a_reserved_map_does_not_allocate, growing_numbers_agree_with_an_array,
-                       fixed_numbers_agree_with_an_array, too_many_numbers_are_an_error);
-}
+CHECK_MAIN("map", .seconds = 60,
+           .tests = {a_map_agrees_with_a_list, a_map_without_memory_has_longer_chains,
+                     a_reserved_map_does_not_allocate, growing_numbers_agree_with_an_array,
+                     fixed_numbers_agree_with_an_array, too_many_numbers_are_an_error})

@@ -49,8 +49,5 @@ START_TEST(texts_are_hashed_by_fnv_1a)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("mix", 0, the_generator_is_splitmix64, mixing_is_undone,
-                       spreading_multiplies_by_the_golden_ratio, texts_are_hashed_by_fnv_1a);
-}
+CHECK_MAIN("mix", .tests = {the_generator_is_splitmix64, mixing_is_undone,
+                            spreading_multiplies_by_the_golden_ratio, texts_are_hashed_by_fnv_1a})

@@ -84,8 +84,5 @@ START_TEST(no_memory_is_no_page)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("prometheus", 0, help_comes_once_and_tags_are_escaped, durations_add_up,
-                       no_memory_is_no_page);
-}
+CHECK_MAIN("prometheus",
+           .tests = {help_comes_once_and_tags_are_escaped, durations_add_up, no_memory_is_no_page})

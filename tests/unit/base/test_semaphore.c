@@ -134,9 +134,7 @@ START_TEST(many_threads_never_hold_more_than_there_is_and_all_are_served)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("semaphore", 60, units_are_served_in_the_order_of_coming,
-                       who_leaves_the_queue_lets_the_next_ones_pass, none_and_all,
-                       many_threads_never_hold_more_than_there_is_and_all_are_served);
-}
+CHECK_MAIN("semaphore", .seconds = 60,
+           .tests = {units_are_served_in_the_order_of_coming,
+                     who_leaves_the_queue_lets_the_next_ones_pass, none_and_all,
+                     many_threads_never_hold_more_than_there_is_and_all_are_served})

@@ -235,19 +235,8 @@ START_TEST(a_store_has_a_name)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("url");
-    TCase *tcase = tcase_create("url");
-    tcase_add_test(tcase, all_pieces);
-    tcase_add_test(tcase, few_pieces);
-    tcase_add_loop_test(tcase, wrong_ones_are_refused, 0, sizeof(refused) / sizeof(*refused));
-    tcase_add_test(tcase, limits);
-    tcase_add_test(tcase, parameters_are_checked);
-    tcase_add_test(tcase, numbers);
-    tcase_add_loop_test(tcase, no_credentials_are_shown, 0, sizeof(shown) / sizeof(*shown));
-    tcase_add_test(tcase, all_urls_of_a_text_are_shown);
-    tcase_add_test(tcase, a_store_has_a_name);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("url",
+           .tests = {all_pieces, few_pieces, limits, parameters_are_checked, numbers,
+                     all_urls_of_a_text_are_shown, a_store_has_a_name},
+           .loops = {{wrong_ones_are_refused, 0, sizeof(refused) / sizeof(*refused)},
+                     {no_credentials_are_shown, 0, sizeof(shown) / sizeof(*shown)}})

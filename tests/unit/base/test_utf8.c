@@ -62,8 +62,4 @@ START_TEST(letters_are_decoded_up_to_the_nul)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("utf8", 0, plain_text_is_judged_by_code_point,
-                       letters_are_decoded_up_to_the_nul);
-}
+CHECK_MAIN("utf8", .tests = {plain_text_is_judged_by_code_point, letters_are_decoded_up_to_the_nul})

@@ -395,21 +395,13 @@ START_TEST(what_is_no_file_is_not_opened)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("vfs");
-    TCase *t = tcase_create("vfs");
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_loop_test(t, blocking_calls_round_trip, 0, 2);
-    tcase_add_loop_test(t, many_transfers_beyond_the_depth, 0, 2);
-    tcase_add_loop_test(t, poll_ends_at_wake_and_deadline, 0, 2);
-    tcase_add_loop_test(t, destroy_waits_for_transfers, 0, 2);
-    tcase_add_test(t, the_script_fails_delays_hangs_and_flips);
-    tcase_add_loop_test(t, a_cut_takes_back_only_what_was_not_synced, 0, 10);
-    tcase_add_test(t, a_cut_leaves_no_descriptor);
-    tcase_add_test(t, a_folder_has_a_longest_name);
-    tcase_add_loop_test(t, a_cut_undoes_names_newest_first, 0, 6);
-    tcase_add_loop_test(t, what_is_no_file_is_not_opened, 0, 2);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("vfs", .setup = setup, .teardown = teardown,
+           .tests = {the_script_fails_delays_hangs_and_flips, a_cut_leaves_no_descriptor,
+                     a_folder_has_a_longest_name},
+           .loops = {{blocking_calls_round_trip, 0, 2},
+                     {many_transfers_beyond_the_depth, 0, 2},
+                     {poll_ends_at_wake_and_deadline, 0, 2},
+                     {destroy_waits_for_transfers, 0, 2},
+                     {a_cut_takes_back_only_what_was_not_synced, 0, 10},
+                     {a_cut_undoes_names_newest_first, 0, 6},
+                     {what_is_no_file_is_not_opened, 0, 2}})

@@ -125,19 +125,5 @@ START_TEST(test_keys_that_do_not_fit)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("lm");
-    TCase *t = tcase_create("messages");
-    tcase_add_test(t, test_requests_are_lmcaches);
-    tcase_add_test(t, test_replies_are_lmcaches);
-    tcase_add_test(t, test_what_is_wrong);
-    tcase_add_test(t, test_keys_that_do_not_fit);
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("lm", .tests = {test_requests_are_lmcaches, test_replies_are_lmcaches,
+                           test_what_is_wrong, test_keys_that_do_not_fit})

@@ -156,20 +156,6 @@ START_TEST(test_a_body_has_a_bound)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("native");
-    TCase *t = tcase_create("native");
-    tcase_add_test(t, test_a_request_comes_as_it_went);
-    tcase_add_test(t, test_bytes_are_those_of_the_format);
-    tcase_add_test(t, test_rows_come_as_they_went);
-    tcase_add_test(t, test_lengths_are_checked);
-    tcase_add_test(t, test_a_body_has_a_bound);
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("native", .tests = {test_a_request_comes_as_it_went, test_bytes_are_those_of_the_format,
+                               test_rows_come_as_they_went, test_lengths_are_checked,
+                               test_a_body_has_a_bound})

@@ -255,9 +255,6 @@ START_TEST(test_camel)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("proto", 0, test_types, test_reply_with_its_own_memory, test_empty,
-                       test_reasons, test_a_text_has_a_largest_size, test_no_utf8_leaves,
-                       test_no_utf8_comes, test_no_memory, test_camel);
-}
+CHECK_MAIN("proto", .tests = {test_types, test_reply_with_its_own_memory, test_empty, test_reasons,
+                              test_a_text_has_a_largest_size, test_no_utf8_leaves,
+                              test_no_utf8_comes, test_no_memory, test_camel})

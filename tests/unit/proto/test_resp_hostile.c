@@ -364,10 +364,8 @@ START_TEST(test_replicas_of_a_node_that_wrote_nothing)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("resp_hostile", 60, test_byte_by_byte, test_errors_are_values,
-                       test_errors_that_repeat_the_password, test_greetings, test_half_a_reply,
-                       test_garbage, test_unasked, test_both_write, test_places_that_are_none,
-                       test_redirections_to_nowhere, test_replicas_of_a_node_that_wrote_nothing);
-}
+CHECK_MAIN("resp_hostile", .seconds = 60,
+           .tests = {test_byte_by_byte, test_errors_are_values,
+                     test_errors_that_repeat_the_password, test_greetings, test_half_a_reply,
+                     test_garbage, test_unasked, test_both_write, test_places_that_are_none,
+                     test_redirections_to_nowhere, test_replicas_of_a_node_that_wrote_nothing})

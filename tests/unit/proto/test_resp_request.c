@@ -240,25 +240,8 @@ START_TEST(test_no_memory)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("resp_request");
-    TCase *t = tcase_create("requests");
-    tcase_add_checked_fixture(t, set_up, tear_down);
-    tcase_add_test(t, test_arrays);
-    tcase_add_test(t, test_a_nul_in_an_argument);
-    tcase_add_test(t, test_inline);
-    tcase_add_test(t, test_a_large_argument_goes_where_it_belongs);
-    tcase_add_test(t, test_several_large_arguments);
-    tcase_add_test(t, test_what_is_wrong);
-    tcase_add_test(t, test_what_is_too_much);
-    tcase_add_test(t, test_memory_goes_with_its_request);
-    tcase_add_test(t, test_no_memory);
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("resp_request", .setup = set_up, .teardown = tear_down,
+           .tests = {test_arrays, test_a_nul_in_an_argument, test_inline,
+                     test_a_large_argument_goes_where_it_belongs, test_several_large_arguments,
+                     test_what_is_wrong, test_what_is_too_much, test_memory_goes_with_its_request,
+                     test_no_memory})

@@ -81,8 +81,5 @@ START_TEST(test_descriptors)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("rpcs", 0, test_table_is_the_services, test_http_paths, test_who_answers,
-                       test_descriptors);
-}
+CHECK_MAIN("rpcs", .tests = {test_table_is_the_services, test_http_paths, test_who_answers,
+                             test_descriptors})

@@ -371,16 +371,15 @@ START_TEST(random_bytes_never_parse)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS(
-        "chunk_header", 30, a_sealed_chunk_says_what_went_in, the_layout_is_the_documented_one,
-        every_flipped_header_bit_is_noticed, the_sum_counts_padding_as_zero_without_a_look_at_it,
-        an_object_without_padding_is_the_same_but_for_that,
-        every_flipped_payload_byte_is_a_bad_cell,
-        cells_that_grow_after_they_were_parsed_are_bad_and_not_read,
-        sealing_and_comparing_believe_no_length_in_the_header, a_header_that_is_cut_off_is_refused,
-        hostile_lengths_with_a_good_sum_are_refused, identity_is_compared_in_full,
-        the_first_blocks_are_compared_alone, geometry_out_of_bounds_is_refused,
-        random_bytes_never_parse);
-}
+CHECK_MAIN("chunk_header", .seconds = 30,
+           .tests = {a_sealed_chunk_says_what_went_in, the_layout_is_the_documented_one,
+                     every_flipped_header_bit_is_noticed,
+                     the_sum_counts_padding_as_zero_without_a_look_at_it,
+                     an_object_without_padding_is_the_same_but_for_that,
+                     every_flipped_payload_byte_is_a_bad_cell,
+                     cells_that_grow_after_they_were_parsed_are_bad_and_not_read,
+                     sealing_and_comparing_believe_no_length_in_the_header,
+                     a_header_that_is_cut_off_is_refused,
+                     hostile_lengths_with_a_good_sum_are_refused, identity_is_compared_in_full,
+                     the_first_blocks_are_compared_alone, geometry_out_of_bounds_is_refused,
+                     random_bytes_never_parse})

@@ -506,27 +506,13 @@ START_TEST(a_pool_needs_no_thread)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("pool");
-    TCase *t = tcase_create("pool");
-    tcase_set_timeout(t, 30);
-    tcase_add_test(t, a_buffer_lives_until_its_last_reference);
-    tcase_add_test(t, bytes_and_buffers_are_capped);
-    tcase_add_test(t, allocation_makes_no_heap_allocation);
-    tcase_add_test(t, the_keeper_hears_when_it_is_alone);
-    tcase_add_test(t, many_are_released_at_once);
-    tcase_add_test(t, touching_pages_leaves_data_alone);
-    tcase_add_test(t, a_leak_is_reported_and_stays_valid);
-    tcase_add_test(t, options_are_checked_and_memory_may_fail);
-    tcase_add_test(t, another_mapping_is_the_same_memory);
-    tcase_add_test(t, nobody_changes_the_length_of_shared_memory);
-    tcase_add_test(t, a_child_does_not_have_shared_memory);
-    tcase_add_test(t, nobody_waits_for_pages_to_be_touched);
-    tcase_add_test(t, shared_memory_is_touched_and_its_lack_is_told);
-    tcase_add_test_raise_signal(t, one_release_too_many_panics, SIGABRT);
-    tcase_add_test(t, threads_share_a_pool);
-    tcase_add_test(t, a_pool_needs_no_thread);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("pool", .seconds = 30,
+           .tests = {a_buffer_lives_until_its_last_reference, bytes_and_buffers_are_capped,
+                     allocation_makes_no_heap_allocation, the_keeper_hears_when_it_is_alone,
+                     many_are_released_at_once, touching_pages_leaves_data_alone,
+                     a_leak_is_reported_and_stays_valid, options_are_checked_and_memory_may_fail,
+                     another_mapping_is_the_same_memory, nobody_changes_the_length_of_shared_memory,
+                     a_child_does_not_have_shared_memory, nobody_waits_for_pages_to_be_touched,
+                     shared_memory_is_touched_and_its_lack_is_told, threads_share_a_pool,
+                     a_pool_needs_no_thread},
+           .panics = {one_release_too_many_panics})

@@ -163,17 +163,8 @@ START_TEST(giving_back_too_much_panics)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("space");
-    TCase *t = tcase_create("space");
-    tcase_add_test(t, the_smallest_hole_that_holds_it_is_used);
-    tcase_add_test(t, neighbours_become_one_on_both_sides);
-    tcase_add_test(t, sizes_out_of_bounds_are_refused);
-    tcase_add_test(t, claims_are_checked);
-    tcase_add_test(t, no_memory_changes_nothing);
-    tcase_add_test_raise_signal(t, giving_back_twice_panics, SIGABRT);
-    tcase_add_test_raise_signal(t, giving_back_too_much_panics, SIGABRT);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("space",
+           .tests = {the_smallest_hole_that_holds_it_is_used, neighbours_become_one_on_both_sides,
+                     sizes_out_of_bounds_are_refused, claims_are_checked,
+                     no_memory_changes_nothing},
+           .panics = {giving_back_twice_panics, giving_back_too_much_panics})

@@ -341,20 +341,13 @@ END_TEST
 int main(void)
 {
     make_tokens();
-    Suite *suite = suite_create("chain");
-    TCase *t = tcase_create("chain");
-    tcase_add_loop_test(t, hashes_are_as_written_down, 0, GOLDEN_COUNT);
-    tcase_add_test(t, the_root_of_vllm_is_its_none_hash);
-    tcase_add_test(t, root_and_extras_enter_our_chains);
-    tcase_add_test(t, extras_of_vllm_are_cbor_items);
-    tcase_add_test(t, both_ways_to_feed_a_rooted_vllm_chain_agree);
-    tcase_add_test(t, engine_hashes_without_a_root_are_kept_as_they_are);
-    tcase_add_test(t, different_roots_differ);
-    tcase_add_test(t, arguments_out_of_bounds_are_refused);
-    tcase_add_test(t, algorithms_have_names);
-    tcase_add_test(t, every_failed_allocation_leaves_the_chain_as_it_was);
-    tcase_add_test_raise_signal(t, a_hash_beyond_the_last_panics, SIGABRT);
-    tcase_add_test_raise_signal(t, a_destroyed_chain_panics, SIGABRT);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN(
+        "chain",
+        .tests = {the_root_of_vllm_is_its_none_hash, root_and_extras_enter_our_chains,
+                  extras_of_vllm_are_cbor_items, both_ways_to_feed_a_rooted_vllm_chain_agree,
+                  engine_hashes_without_a_root_are_kept_as_they_are, different_roots_differ,
+                  arguments_out_of_bounds_are_refused, algorithms_have_names,
+                  every_failed_allocation_leaves_the_chain_as_it_was},
+        .panics = {a_hash_beyond_the_last_panics, a_destroyed_chain_panics},
+        .loops = {{hashes_are_as_written_down, 0, GOLDEN_COUNT}});
 }

@@ -506,26 +506,12 @@ START_TEST(every_failed_allocation_is_reported)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("fingerprint");
-    TCase *t = tcase_create("fingerprint");
-    tcase_add_checked_fixture(t, make_root, remove_root);
-    tcase_set_timeout(t, 30);
-    tcase_add_test(t, the_format_is_as_written_down);
-    tcase_add_test(t, files_are_taken_by_name);
-    tcase_add_test(t, every_byte_and_name_counts);
-    tcase_add_test(t, other_formats_count_where_there_is_no_safetensors);
-    tcase_add_test(t, the_cache_saves_reading);
-    tcase_add_test(t, what_has_just_changed_is_not_remembered);
-    tcase_add_test(t, an_entry_is_synced_before_it_has_its_name_and_after);
-    tcase_add_test(t, a_damaged_or_hostile_cache_is_ignored);
-    tcase_add_test(t, a_cache_folder_that_others_may_write_is_not_used);
-    tcase_add_test(t, links_lead_to_their_targets);
-    tcase_add_test(t, large_files_report_progress);
-    tcase_add_test(t, a_file_that_changes_while_it_is_read_has_none);
-    tcase_add_test(t, arguments_are_checked);
-    tcase_add_test(t, every_failed_allocation_is_reported);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("fingerprint", .seconds = 30, .setup = make_root, .teardown = remove_root,
+           .tests = {the_format_is_as_written_down, files_are_taken_by_name,
+                     every_byte_and_name_counts, other_formats_count_where_there_is_no_safetensors,
+                     the_cache_saves_reading, what_has_just_changed_is_not_remembered,
+                     an_entry_is_synced_before_it_has_its_name_and_after,
+                     a_damaged_or_hostile_cache_is_ignored,
+                     a_cache_folder_that_others_may_write_is_not_used, links_lead_to_their_targets,
+                     large_files_report_progress, a_file_that_changes_while_it_is_read_has_none,
+                     arguments_are_checked, every_failed_allocation_is_reported})

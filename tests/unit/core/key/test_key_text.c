@@ -301,10 +301,7 @@ START_TEST(digests_print_in_full)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("key_text", 0, own_keys_round_trip, own_keys_have_one_form,
-                       lmcache_keys_are_read_in_full, lmcache_keys_round_trip,
-                       what_lmcache_would_not_write_is_refused, bad_fields_are_not_formatted,
-                       digests_print_in_full);
-}
+CHECK_MAIN("key_text",
+           .tests = {own_keys_round_trip, own_keys_have_one_form, lmcache_keys_are_read_in_full,
+                     lmcache_keys_round_trip, what_lmcache_would_not_write_is_refused,
+                     bad_fields_are_not_formatted, digests_print_in_full})

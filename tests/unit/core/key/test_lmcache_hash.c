@@ -105,13 +105,8 @@ END_TEST
 int main(void)
 {
     make_tokens();
-    Suite *suite = suite_create("lmcache_hash");
-    TCase *t = tcase_create("lmcache_hash");
-    tcase_add_test(t, ints_hash_as_in_python);
-    tcase_add_test(t, tuples_hash_as_in_python);
-    tcase_add_test(t, chunks_hash_as_in_lmcache);
-    tcase_add_test(t, short_chunks_hash_as_lmcache_did);
-    tcase_add_test(t, the_none_hash_of_vllm_is_folded);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN("lmcache_hash",
+                     .tests = {ints_hash_as_in_python, tuples_hash_as_in_python,
+                               chunks_hash_as_in_lmcache, short_chunks_hash_as_lmcache_did,
+                               the_none_hash_of_vllm_is_folded});
 }

@@ -261,10 +261,8 @@ START_TEST(every_failed_allocation_is_reported)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("namespace", 0, the_text_is_canonical, the_digest_is_the_sum_of_the_text,
-                       every_field_is_checked, every_number_is_checked,
-                       differences_are_told_field_by_field, what_is_no_namespace_is_refused,
-                       every_failed_allocation_is_reported);
-}
+CHECK_MAIN("namespace",
+           .tests = {the_text_is_canonical, the_digest_is_the_sum_of_the_text,
+                     every_field_is_checked, every_number_is_checked,
+                     differences_are_told_field_by_field, what_is_no_namespace_is_refused,
+                     every_failed_allocation_is_reported})

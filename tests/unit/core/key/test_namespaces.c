@@ -144,9 +144,6 @@ START_TEST(threads_agree_on_ids)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("namespaces", 30, ids_count_up_and_stay, a_text_comes_when_it_is_known,
-                       their_number_is_limited, every_failed_allocation_is_reported,
-                       threads_agree_on_ids);
-}
+CHECK_MAIN("namespaces", .seconds = 30,
+           .tests = {ids_count_up_and_stay, a_text_comes_when_it_is_known, their_number_is_limited,
+                     every_failed_allocation_is_reported, threads_agree_on_ids})

@@ -174,12 +174,4 @@ START_TEST(gather_and_scatter_do_what_the_model_does)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("paged properties");
-    TCase *t = tcase_create("paged properties");
-    tcase_set_timeout(t, 30);
-    tcase_add_test(t, gather_and_scatter_do_what_the_model_does);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("paged properties", .seconds = 30, .tests = {gather_and_scatter_do_what_the_model_does})

@@ -219,20 +219,9 @@ START_TEST(kernels_are_listed_and_forced)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("copy_sum");
-    TCase *t = tcase_create("copy_sum");
-    tcase_set_timeout(t, 30);
-    tcase_add_checked_fixture(t, make_buffers, drop_buffers);
-    tcase_add_test(t, sums_equal_libxxhash_at_every_short_length);
-    tcase_add_test(t, streamed_copies_keep_to_their_bytes);
-    tcase_add_test(t, sums_equal_libxxhash_at_random_lengths);
-    tcase_add_test(t, nothing_outside_the_buffers_is_touched);
-    tcase_add_test(t, one_byte_more_is_another_sum);
-    tcase_add_test(t, zeroes_need_not_be_there_to_be_summed);
-    tcase_add_test(t, an_empty_copy_accepts_null);
-    tcase_add_test(t, kernels_are_listed_and_forced);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("copy_sum", .seconds = 30, .setup = make_buffers, .teardown = drop_buffers,
+           .tests = {sums_equal_libxxhash_at_every_short_length,
+                     streamed_copies_keep_to_their_bytes, sums_equal_libxxhash_at_random_lengths,
+                     nothing_outside_the_buffers_is_touched, one_byte_more_is_another_sum,
+                     zeroes_need_not_be_there_to_be_summed, an_empty_copy_accepts_null,
+                     kernels_are_listed_and_forced})

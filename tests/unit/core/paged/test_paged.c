@@ -198,10 +198,7 @@ START_TEST(far_blocks_are_addressed_in_64_bits)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("paged", 0, each_field_of_a_description_is_checked,
-                       hostile_ids_and_layers_move_nothing, missing_buffers_are_refused,
-                       blocks_make_the_way_there_and_back, a_good_cell_leaves_its_flag_alone,
-                       far_blocks_are_addressed_in_64_bits);
-}
+CHECK_MAIN("paged",
+           .tests = {each_field_of_a_description_is_checked, hostile_ids_and_layers_move_nothing,
+                     missing_buffers_are_refused, blocks_make_the_way_there_and_back,
+                     a_good_cell_leaves_its_flag_alone, far_blocks_are_addressed_in_64_bits})

@@ -111,9 +111,6 @@ START_TEST(hostile_ids_are_refused)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("slots", 0, whole_blocks_are_found, hostile_slots_are_refused,
-                       ids_beyond_int32_are_refused, ids_and_slots_are_inverse,
-                       hostile_ids_are_refused);
-}
+CHECK_MAIN("slots", .tests = {whole_blocks_are_found, hostile_slots_are_refused,
+                              ids_beyond_int32_are_refused, ids_and_slots_are_inverse,
+                              hostile_ids_are_refused})

@@ -103,9 +103,7 @@ START_TEST(the_registry_knows_names)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("policy_lru", 0, the_longest_unused_leaves_first,
-                       a_victim_stays_until_it_is_removed, pinned_slots_keep_their_place,
-                       nothing_is_evictable_when_all_is_pinned, the_registry_knows_names);
-}
+CHECK_MAIN("policy_lru",
+           .tests = {the_longest_unused_leaves_first, a_victim_stays_until_it_is_removed,
+                     pinned_slots_keep_their_place, nothing_is_evictable_when_all_is_pinned,
+                     the_registry_knows_names})
