@@ -92,9 +92,7 @@ START_TEST(an_answer_at_the_deadline_has_one_owner)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("await", 120, answers_before_the_wait_end_it_at_once,
-                       a_wait_ends_with_the_last_answer, the_last_answer_frees_an_abandoned_wait,
-                       an_answer_at_the_deadline_has_one_owner);
-}
+CHECK_MAIN("await", .seconds = 120,
+           .tests = {answers_before_the_wait_end_it_at_once, a_wait_ends_with_the_last_answer,
+                     the_last_answer_frees_an_abandoned_wait,
+                     an_answer_at_the_deadline_has_one_owner})

@@ -665,45 +665,34 @@ START_TEST(siblings_are_known_when_it_is_opened_again)
 }
 END_TEST
 
-static Suite *make_suite(void)
+int main(void)
 {
-    Suite *suite = suite_create("disk");
-    TCase *t = tcase_create("disk");
-    tcase_set_timeout(t, 60);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_loop_test(t, put_get_flush_reopen, 0, 2);
-    tcase_add_test(t, nobody_else_may_look_into_a_store);
-    tcase_add_test(t, a_lookup_counts_the_leading_keys);
-    tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
-    tcase_add_test(t, a_large_store_evicts_ahead);
-    tcase_add_test(t, a_deletion_alone_is_committed);
     int policies = 0;
     while (tierce__policy_at((size_t)policies) != NULL)
         policies++;
-    tcase_add_loop_test(t, every_policy_evicts, 0, policies);
-    tcase_add_test(t, siblings_are_known_when_it_is_opened_again);
-    tcase_add_test(t, what_has_expired_is_a_miss);
-    tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
-    tcase_add_test(t, fewer_slots_evict_the_oldest);
-    tcase_add_test(t, full_of_slots_with_space_in_limbo);
-    tcase_add_test(t, a_folder_is_held_by_one_store);
-    tcase_add_test(t, only_what_is_asked_for_twice);
-    tcase_add_test(t, what_is_refused_is_named);
-    tcase_add_test(t, a_folder_that_others_may_write_is_told);
-    tcase_add_test(t, more_than_the_file_system_has_is_told);
-    tcase_add_test(t, arguments_are_checked);
-    tcase_add_test(t, a_scan_sees_what_is_durable);
-    tcase_add_test(t, many_requests_at_once);
-    tcase_add_test(t, the_journal_is_compacted_and_bounded);
-    tcase_add_test(t, the_journal_grows_in_steps);
-    tcase_add_test(t, the_bound_of_the_journal_holds_for_many_namespaces);
-    tcase_add_test(t, a_clear_of_many_is_durable_after_a_flush);
-    tcase_add_test(t, a_clear_of_many_survives_closing);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
+    return CHECK_RUN("disk", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
+                     .tests = {nobody_else_may_look_into_a_store,
+                               a_lookup_counts_the_leading_keys,
+                               eviction_keeps_the_cap_and_the_order,
+                               a_large_store_evicts_ahead,
+                               a_deletion_alone_is_committed,
+                               siblings_are_known_when_it_is_opened_again,
+                               what_has_expired_is_a_miss,
+                               a_smaller_cap_evicts_and_truncates,
+                               fewer_slots_evict_the_oldest,
+                               full_of_slots_with_space_in_limbo,
+                               a_folder_is_held_by_one_store,
+                               only_what_is_asked_for_twice,
+                               what_is_refused_is_named,
+                               a_folder_that_others_may_write_is_told,
+                               more_than_the_file_system_has_is_told,
+                               arguments_are_checked,
+                               a_scan_sees_what_is_durable,
+                               many_requests_at_once,
+                               the_journal_is_compacted_and_bounded,
+                               the_journal_grows_in_steps,
+                               the_bound_of_the_journal_holds_for_many_namespaces,
+                               a_clear_of_many_is_durable_after_a_flush,
+                               a_clear_of_many_survives_closing},
+                     .loops = {{put_get_flush_reopen, 0, 2}, {every_policy_evicts, 0, policies}});
 }

@@ -411,19 +411,9 @@ START_TEST(a_journal_that_is_too_long_is_refused_at_once)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("disk_files");
-    TCase *t = tcase_create("files");
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, an_empty_folder_with_something_of_somebody_else, 0, NAMES);
-    tcase_add_loop_test(t, a_store_with_something_of_somebody_else, 0, NAMES);
-    tcase_add_test(t, strays_among_the_texts_are_left_alone);
-    tcase_add_test(t, own_leftovers_are_removed);
-    tcase_add_test(t, a_folder_that_is_moved_stays_the_store);
-    tcase_add_test(t, the_folder_may_be_a_link);
-    tcase_add_test(t, a_journal_that_is_too_long_is_refused_at_once);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("disk_files", .seconds = 60, .setup = setup, .teardown = teardown,
+           .tests = {strays_among_the_texts_are_left_alone, own_leftovers_are_removed,
+                     a_folder_that_is_moved_stays_the_store, the_folder_may_be_a_link,
+                     a_journal_that_is_too_long_is_refused_at_once},
+           .loops = {{an_empty_folder_with_something_of_somebody_else, 0, NAMES},
+                     {a_store_with_something_of_somebody_else, 0, NAMES}})

@@ -378,27 +378,14 @@ START_TEST(a_flush_of_removals_fails_with_the_journal)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("disk_flush");
-    TCase *t = tcase_create("disk_flush");
-    tcase_set_timeout(t, 60);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, what_a_failed_sync_should_have_covered_is_dropped);
-    tcase_add_loop_test(t, a_sync_that_failed_in_between_is_told_by_the_next_flush, 0, 2);
-    tcase_add_test(t, a_flush_during_a_sync_that_fails_is_told);
-    tcase_add_test(t, a_flush_of_removals_does_not_wait_for_chunks);
-    tcase_add_test(t, each_removal_is_known_until_it_is_durable);
-    tcase_add_test(t, a_flush_of_removals_leaves_chunks_their_time);
-    tcase_add_test(t, a_flush_of_removals_does_not_report_lost_chunks);
-    tcase_add_test(t, a_flush_of_removals_waits_for_a_commit_of_its_own);
-    tcase_add_test(t, a_removal_during_a_commit_is_for_the_next);
-    tcase_add_test(t, a_flush_of_removals_fails_with_the_journal);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("disk_flush", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
+           .tests = {what_a_failed_sync_should_have_covered_is_dropped,
+                     a_flush_during_a_sync_that_fails_is_told,
+                     a_flush_of_removals_does_not_wait_for_chunks,
+                     each_removal_is_known_until_it_is_durable,
+                     a_flush_of_removals_leaves_chunks_their_time,
+                     a_flush_of_removals_does_not_report_lost_chunks,
+                     a_flush_of_removals_waits_for_a_commit_of_its_own,
+                     a_removal_during_a_commit_is_for_the_next,
+                     a_flush_of_removals_fails_with_the_journal},
+           .loops = {{a_sync_that_failed_in_between_is_told_by_the_next_flush, 0, 2}})

@@ -214,15 +214,8 @@ int main(void)
     bool mounts = small_disk_permitted();
     if (!mounts)
         return small_disk_status(EXIT_SUCCESS, mounts);
-    Suite *suite = suite_create("disk_full");
-    TCase *t = tcase_create("full");
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, a_store_larger_than_its_file_system_goes_on_writing);
-    tcase_add_test(t, a_full_store_grows_again);
-    tcase_add_test(t, others_fill_the_file_system);
-    tcase_add_test(t, a_file_system_that_cannot_reserve);
-    tcase_add_test(t, a_file_system_without_any_room);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN("disk_full", .seconds = 120, .setup = setup, .teardown = teardown,
+                     .tests = {a_store_larger_than_its_file_system_goes_on_writing,
+                               a_full_store_grows_again, others_fill_the_file_system,
+                               a_file_system_that_cannot_reserve, a_file_system_without_any_room});
 }

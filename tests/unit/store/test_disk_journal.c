@@ -610,31 +610,12 @@ START_TEST(data_that_is_missing_is_not_served)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("disk_journal");
-    TCase *t = tcase_create("disk_journal");
-    tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_loop_test(t, what_is_written_is_read, 0, 2);
-    tcase_add_test(t, no_byte_of_a_page_can_change_unseen);
-    tcase_add_test(t, each_field_is_checked_by_itself);
-    tcase_add_test(t, a_gap_is_reported_and_the_rest_is_read);
-    tcase_add_test(t, each_page_can_be_read_alone);
-    tcase_add_test(t, a_table_refuses_what_makes_no_sense);
-    tcase_add_loop_test(t, a_journal_cut_anywhere, 0, 2);
-    tcase_add_test(t, a_journal_that_lost_its_end_is_told);
-    tcase_add_test(t, one_bad_bit_costs_the_records_of_its_page);
-    tcase_add_test(t, a_journal_damaged_at_random);
-    tcase_add_test(t, a_journal_forged_at_random);
-    tcase_add_test(t, an_impossible_capacity_costs_the_records_of_its_page);
-    tcase_add_test(t, a_newer_version_is_left_alone);
-    tcase_add_test(t, data_that_is_missing_is_not_served);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("disk_journal", .seconds = 120, .at_once = true, .setup = setup, .teardown = teardown,
+           .tests = {no_byte_of_a_page_can_change_unseen, each_field_is_checked_by_itself,
+                     a_gap_is_reported_and_the_rest_is_read, each_page_can_be_read_alone,
+                     a_table_refuses_what_makes_no_sense, a_journal_that_lost_its_end_is_told,
+                     one_bad_bit_costs_the_records_of_its_page, a_journal_damaged_at_random,
+                     a_journal_forged_at_random,
+                     an_impossible_capacity_costs_the_records_of_its_page,
+                     a_newer_version_is_left_alone, data_that_is_missing_is_not_served},
+           .loops = {{what_is_written_is_read, 0, 2}, {a_journal_cut_anywhere, 0, 2}})

@@ -113,9 +113,6 @@ START_TEST(sizes_are_bounded)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("index", 0, insert_find_erase, every_field_of_a_key_counts,
-                       equal_spreads_are_told_apart, a_prefix_ends_at_the_first_key_that_is_missing,
-                       sizes_are_bounded);
-}
+CHECK_MAIN("index",
+           .tests = {insert_find_erase, every_field_of_a_key_counts, equal_spreads_are_told_apart,
+                     a_prefix_ends_at_the_first_key_that_is_missing, sizes_are_bounded})

@@ -545,26 +545,18 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("memory");
-    TCase *t = tcase_create("memory");
-    tcase_set_timeout(t, 30);
-    tcase_add_test(t, a_full_index_evicts_one_or_refuses);
-    tcase_add_test(t, leases_and_pins_are_not_evicted);
-    tcase_add_test(t, what_a_lookup_lent_is_evicted_when_it_is_back);
-    tcase_add_test(t, what_a_lookup_touches_is_evicted_last);
     int policies = 0;
     while (tierce__policy_at((size_t)policies) != NULL)
         policies++;
-    tcase_add_loop_test(t, every_policy_evicts, 0, policies);
-    tcase_add_test(t, what_has_expired_is_a_miss);
-    tcase_add_test(t, leases_outlive_the_tier);
-    tcase_add_test(t, a_put_may_take_the_place_of_what_is_there);
-    tcase_add_test(t, requests_are_checked);
-    tcase_add_test(t, each_allocation_of_open_may_fail);
-    tcase_add_test(t, a_put_races_with_releases_by_others);
-    tcase_add_loop_test(t, a_get_races_with_the_hook_of_a_release, 0, 3);
-    tcase_add_test(t, a_hook_that_comes_too_late_does_nothing);
-    tcase_add_test(t, closing_races_with_the_last_release);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN("memory", .seconds = 30,
+                     .tests = {a_full_index_evicts_one_or_refuses, leases_and_pins_are_not_evicted,
+                               what_a_lookup_lent_is_evicted_when_it_is_back,
+                               what_a_lookup_touches_is_evicted_last, what_has_expired_is_a_miss,
+                               leases_outlive_the_tier, a_put_may_take_the_place_of_what_is_there,
+                               requests_are_checked, each_allocation_of_open_may_fail,
+                               a_put_races_with_releases_by_others,
+                               a_hook_that_comes_too_late_does_nothing,
+                               closing_races_with_the_last_release},
+                     .loops = {{every_policy_evicts, 0, policies},
+                               {a_get_races_with_the_hook_of_a_release, 0, 3}});
 }

@@ -587,38 +587,29 @@ START_TEST(no_memory_is_an_answer)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("remote");
-    TCase *t = tcase_create("remote");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, what_the_store_has_is_not_sent_again);
-    tcase_add_test(t, a_put_takes_no_memory);
-    tcase_add_test(t, an_answered_put_is_as_it_was);
-    tcase_add_test(t, an_answer_in_part_counts_and_is_remembered);
-    tcase_add_test(t, what_this_process_does_is_known_at_once);
-    tcase_add_test(t, a_read_that_misses_is_remembered);
-    tcase_add_test(t, a_no_is_believed_for_a_second_only);
-    tcase_add_test(t, a_suffix_goes_with_its_prefix);
-    tcase_add_test(t, a_prefix_of_another_process_is_asked_for);
-    tcase_add_test(t, the_queue_is_bounded);
-    tcase_add_test(t, a_large_one_alone_always_fits);
-    tcase_add_test(t, what_is_only_read_is_not_changed);
-    tcase_add_test(t, what_is_hidden_is_not_served);
-    tcase_add_test(t, what_is_too_short_is_a_miss);
-    tcase_add_test(t, what_cannot_be_deleted_is_hidden_until_it_is_replaced);
-    tcase_add_test(t, what_cannot_be_taken_back_is_hidden);
-    tcase_add_loop_test(t, one_reading_serves_all_parts, 0, 2);
-    tcase_add_test(t, rejected_writes_are_logged);
-    tcase_add_test(t, a_repeated_failure_is_marked);
-    tcase_add_test(t, failures_of_the_store_are_told);
-    tcase_add_test(t, who_reads_ahead_says_so);
-    tcase_add_test(t, a_ping_asks_the_store);
-    tcase_add_test(t, requests_are_passed_on_without_memory);
-    tcase_add_test(t, the_connections_are_counted);
-    tcase_add_test(t, closing_sends_what_it_can);
-    tcase_add_test(t, what_has_no_name_is_answered);
-    tcase_add_test(t, no_memory_is_an_answer);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("remote", .seconds = 60,
+           .tests = {what_the_store_has_is_not_sent_again,
+                     an_answer_in_part_counts_and_is_remembered,
+                     what_this_process_does_is_known_at_once,
+                     a_read_that_misses_is_remembered,
+                     a_no_is_believed_for_a_second_only,
+                     a_suffix_goes_with_its_prefix,
+                     a_prefix_of_another_process_is_asked_for,
+                     the_queue_is_bounded,
+                     a_large_one_alone_always_fits,
+                     what_is_only_read_is_not_changed,
+                     what_is_hidden_is_not_served,
+                     what_is_too_short_is_a_miss,
+                     what_cannot_be_deleted_is_hidden_until_it_is_replaced,
+                     what_cannot_be_taken_back_is_hidden,
+                     rejected_writes_are_logged,
+                     a_repeated_failure_is_marked,
+                     failures_of_the_store_are_told,
+                     who_reads_ahead_says_so,
+                     a_ping_asks_the_store,
+                     requests_are_passed_on_without_memory,
+                     the_connections_are_counted,
+                     closing_sends_what_it_can,
+                     what_has_no_name_is_answered,
+                     no_memory_is_an_answer},
+           .loops = {{one_reading_serves_all_parts, 0, 2}})

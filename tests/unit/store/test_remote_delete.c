@@ -182,19 +182,9 @@ START_TEST(a_clear_tells_its_failure)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("remote_delete");
-    TCase *t = tcase_create("remote_delete");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, what_is_deleted_on_its_way_does_not_come);
-    tcase_add_loop_test(t, a_deletion_is_answered_by_its_deadline, 0, 2);
-    tcase_add_test(t, a_deletion_happens_after_its_deadline);
-    tcase_add_test(t, a_clear_is_answered_by_its_deadline);
-    tcase_add_test(t, closing_ends_a_late_deletion);
-    tcase_add_test(t, what_is_put_after_a_deletion_comes_after_it);
-    tcase_add_test(t, a_clear_takes_what_is_there_and_what_comes);
-    tcase_add_test(t, a_clear_tells_its_failure);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("remote_delete", .seconds = 60,
+           .tests = {what_is_deleted_on_its_way_does_not_come,
+                     a_deletion_happens_after_its_deadline, a_clear_is_answered_by_its_deadline,
+                     closing_ends_a_late_deletion, what_is_put_after_a_deletion_comes_after_it,
+                     a_clear_takes_what_is_there_and_what_comes, a_clear_tells_its_failure},
+           .loops = {{a_deletion_is_answered_by_its_deadline, 0, 2}})

@@ -104,7 +104,4 @@ START_TEST(as_a_list_for_each_family)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("siblings", 0, bounds_and_memory, as_a_list_for_each_family);
-}
+CHECK_MAIN("siblings", .tests = {bounds_and_memory, as_a_list_for_each_family})

@@ -196,15 +196,7 @@ START_TEST(a_claim_of_others_stays)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("file foreign");
-    TCase *tcase = tcase_create("file foreign");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, a_sweep_leaves_what_others_have_there);
-    tcase_add_loop_test(tcase, what_is_not_ours_is_neither_read_nor_replaced, 0, 3);
-    tcase_add_loop_test(tcase, a_mark_is_no_link, 0, 2);
-    tcase_add_loop_test(tcase, a_claim_of_others_stays, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("file foreign", .seconds = 60, .tests = {a_sweep_leaves_what_others_have_there},
+           .loops = {{what_is_not_ours_is_neither_read_nor_replaced, 0, 3},
+                     {a_mark_is_no_link, 0, 2},
+                     {a_claim_of_others_stays, 0, 2}})

@@ -652,31 +652,13 @@ START_TEST(processes_share_a_store)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("file store");
-    TCase *tcase = tcase_create("file store");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, where_an_object_lies);
-    tcase_add_test(tcase, a_store_keeps_its_fanout);
-    tcase_add_test(tcase, a_folder_that_is_no_store);
-    tcase_add_test(tcase, a_store_that_goes);
-    tcase_add_test(tcase, a_store_that_went_is_not_made_again);
-    tcase_add_test(tcase, a_file_of_another_length);
-    tcase_add_loop_test(tcase, each_io_fails_once, 0, 6);
-    tcase_add_test(tcase, each_io_of_the_first_put_fails_once);
-    tcase_add_test(tcase, a_stale_handle_is_opened_again);
-    tcase_add_test(tcase, a_late_put_is_not_published);
-    tcase_add_test(tcase, each_allocation_fails_once);
-    tcase_add_test(tcase, no_thread_is_an_answer);
-    tcase_add_test(tcase, the_oldest_go);
-    tcase_add_test(tcase, the_cap_is_never_exceeded);
-    tcase_add_test(tcase, who_runs_out_of_room_sweeps);
-    tcase_add_test(tcase, the_count_survives);
-    tcase_add_test(tcase, temporaries_of_the_dead_go);
-    tcase_add_test(tcase, a_writer_is_killed);
-    tcase_add_test(tcase, the_power_goes);
-    tcase_add_test(tcase, processes_share_a_store);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("file store", .seconds = 120,
+           .tests = {where_an_object_lies, a_store_keeps_its_fanout, a_folder_that_is_no_store,
+                     a_store_that_goes, a_store_that_went_is_not_made_again,
+                     a_file_of_another_length, each_io_of_the_first_put_fails_once,
+                     a_stale_handle_is_opened_again, a_late_put_is_not_published,
+                     each_allocation_fails_once, no_thread_is_an_answer, the_oldest_go,
+                     the_cap_is_never_exceeded, who_runs_out_of_room_sweeps, the_count_survives,
+                     temporaries_of_the_dead_go, a_writer_is_killed, the_power_goes,
+                     processes_share_a_store},
+           .loops = {{each_io_fails_once, 0, 6}})

@@ -141,10 +141,5 @@ int main(void)
 {
     if (!s3_is_there())
         printf("no nanio (tools/requirements-test.txt): S3 is left out\n");
-    Suite *suite = suite_create("killed");
-    TCase *tcase = tcase_create("killed");
-    tcase_set_timeout(tcase, 230);
-    tcase_add_loop_test(tcase, killed_in_the_middle, 0, SERVERS);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_RUN("killed", .seconds = 230, .loops = {{killed_in_the_middle, 0, SERVERS}});
 }

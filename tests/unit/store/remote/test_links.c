@@ -527,28 +527,12 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("links");
-    TCase *tcase = tcase_create("links");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, names_are_asked_for_in_parts);
-    tcase_add_test(tcase, names_found_so_far_are_told);
-    tcase_add_test(tcase, the_urgent_first);
-    tcase_add_test(tcase, one_link_takes_no_stores);
-    tcase_add_test(tcase, nobody_waits_beside_an_idle_link);
-    tcase_add_test(tcase, what_waits_is_answered_at_its_deadline);
-    tcase_add_test(tcase, what_hangs_is_left_behind);
-    tcase_add_test(tcase, not_too_many_wait);
-    tcase_add_test(tcase, statuses_and_reasons);
-    tcase_add_test(tcase, who_needed_a_connection_is_told);
-    tcase_add_test(tcase, one_failure_is_told_once);
-    tcase_add_test(tcase, a_prefix_is_of_the_store_alone);
-    tcase_add_test(tcase, pages);
-    tcase_add_test(tcase, close_cancels_what_waits_and_awaits_what_runs);
-    tcase_add_test(tcase, close_is_bounded);
-    tcase_add_loop_test(tcase, a_link_that_cannot_be_made, 1, 5);
-    tcase_add_test(tcase, each_allocation_fails_once);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("links", .seconds = 60,
+           .tests = {names_are_asked_for_in_parts, names_found_so_far_are_told, the_urgent_first,
+                     one_link_takes_no_stores, nobody_waits_beside_an_idle_link,
+                     what_waits_is_answered_at_its_deadline, what_hangs_is_left_behind,
+                     not_too_many_wait, statuses_and_reasons, who_needed_a_connection_is_told,
+                     one_failure_is_told_once, a_prefix_is_of_the_store_alone, pages,
+                     close_cancels_what_waits_and_awaits_what_runs, close_is_bounded,
+                     each_allocation_fails_once},
+           .loops = {{a_link_that_cannot_be_made, 1, 5}})

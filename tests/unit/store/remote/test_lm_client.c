@@ -195,16 +195,6 @@ START_TEST(nobody_listens)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("lm");
-    TCase *tcase = tcase_create("lm");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, wrong_urls_are_told, 0, sizeof(wrong_urls) / sizeof(*wrong_urls));
-    tcase_add_loop_test(tcase, wrong_answers, 0, sizeof(answers) / sizeof(*answers));
-    tcase_add_test(tcase, a_late_answer);
-    tcase_add_test(tcase, an_answer_too_many);
-    tcase_add_test(tcase, nobody_listens);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("lm", .seconds = 60, .tests = {a_late_answer, an_answer_too_many, nobody_listens},
+           .loops = {{wrong_urls_are_told, 0, sizeof(wrong_urls) / sizeof(*wrong_urls)},
+                     {wrong_answers, 0, sizeof(answers) / sizeof(*answers)}})

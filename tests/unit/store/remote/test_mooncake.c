@@ -589,35 +589,21 @@ END_TEST
 
 static bool has_mooncake;
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("mooncake");
-    TCase *tcase = tcase_create("mooncake");
-    tcase_set_timeout(tcase, 60);
-    if (has_mooncake) {
-        tcase_add_test(tcase, the_master_goes_and_comes_back);
-        tcase_add_test(tcase, the_memory_hangs_and_goes_on);
-        tcase_add_test(tcase, the_bridge_is_killed_in_the_middle);
-        tcase_add_test(tcase, the_bridge_ends_with_its_parent);
-    }
-    tcase_add_loop_test(tcase, a_bridge_that_hangs, 0, 2);
-    tcase_add_test(tcase, a_bridge_starts_clean);
-    tcase_add_loop_test(tcase, a_bridge_that_does_not_start, 0, 5);
-    tcase_add_test(tcase, there_is_no_such_python);
-    tcase_add_test(tcase, it_says_why_it_does_not_start);
-    tcase_add_loop_test(tcase, a_bridge_that_answers_nonsense, 0, 9);
-    tcase_add_test(tcase, a_bridge_that_chatters);
-    tcase_add_loop_test(tcase, errors_of_mooncake, 0, 11);
-    tcase_add_loop_test(tcase, close_ends_what_hangs, 0, 3);
-    tcase_add_test(tcase, a_bridge_that_was_killed_costs_no_request);
-    tcase_add_test(tcase, urls_that_are_refused);
-    tcase_add_test(tcase, each_allocation_fails_once);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
 int main(void)
 {
     has_mooncake = mooncake_is_there();
-    return check_main_at_once(make_suite);
+    return CHECK_RUN("mooncake", .seconds = 60, .at_once = true,
+                     .tests = {has_mooncake ? the_master_goes_and_comes_back : NULL,
+                               has_mooncake ? the_memory_hangs_and_goes_on : NULL,
+                               has_mooncake ? the_bridge_is_killed_in_the_middle : NULL,
+                               has_mooncake ? the_bridge_ends_with_its_parent : NULL,
+                               a_bridge_starts_clean, there_is_no_such_python,
+                               it_says_why_it_does_not_start, a_bridge_that_chatters,
+                               a_bridge_that_was_killed_costs_no_request, urls_that_are_refused,
+                               each_allocation_fails_once},
+                     .loops = {{a_bridge_that_hangs, 0, 2},
+                               {a_bridge_that_does_not_start, 0, 5},
+                               {a_bridge_that_answers_nonsense, 0, 9},
+                               {errors_of_mooncake, 0, 11},
+                               {close_ends_what_hangs, 0, 3}});
 }

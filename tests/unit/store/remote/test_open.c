@@ -64,12 +64,5 @@ START_TEST(not_every_url_is_opened)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("open");
-    TCase *tcase = tcase_create("open");
-    tcase_add_loop_test(tcase, not_every_url_is_opened, 0,
-                        sizeof(not_opened) / sizeof(*not_opened));
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("open",
+           .loops = {{not_every_url_is_opened, 0, sizeof(not_opened) / sizeof(*not_opened)}})

@@ -171,17 +171,7 @@ START_TEST(wrong_answers)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("plugin");
-    TCase *tcase = tcase_create("plugin");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, what_is_no_file_is_told);
-    tcase_add_test(tcase, what_others_may_write_is_not_loaded);
-    tcase_add_loop_test(tcase, wrong_tables_are_told, 0, sizeof(wrong) / sizeof(*wrong));
-    tcase_add_test(tcase, links_that_do_not_open);
-    tcase_add_test(tcase, parameters_are_the_plugins);
-    tcase_add_test(tcase, wrong_answers);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("plugin", .seconds = 60,
+           .tests = {what_is_no_file_is_told, what_others_may_write_is_not_loaded,
+                     links_that_do_not_open, parameters_are_the_plugins, wrong_answers},
+           .loops = {{wrong_tables_are_told, 0, sizeof(wrong) / sizeof(*wrong)}})

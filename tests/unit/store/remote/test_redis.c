@@ -710,32 +710,13 @@ START_TEST(answers_that_are_too_large)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("redis");
-    TCase *tcase = tcase_create("redis");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, a_full_server);
-    tcase_add_test(tcase, a_password);
-    tcase_add_test(tcase, a_user_who_may_only_read);
-    tcase_add_test(tcase, a_replica_takes_no_stores);
-    tcase_add_test(tcase, objects_of_others);
-    tcase_add_test(tcase, what_is_stored_is_a_string_with_a_ttl);
-    tcase_add_test(tcase, each_allocation_fails_once);
-    tcase_add_test(tcase, a_server_comes_and_goes);
-    tcase_add_test(tcase, a_failed_attempt_is_repeated);
-    tcase_add_test(tcase, a_server_that_says_nothing);
-    tcase_add_loop_test(tcase, cut_in_the_middle, 0, 10);
-    tcase_add_test(tcase, half_open);
-    tcase_add_loop_test(tcase, wrong_answers, 0, sizeof(answers) / sizeof(*answers));
-    tcase_add_loop_test(tcase, a_server_that_repeats_the_password, 0, 5);
-    tcase_add_loop_test(tcase, a_server_named_as_the_password, 0, 4);
-    tcase_add_loop_test(tcase, answers_that_are_too_large, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main(make_suite());
-}
+CHECK_MAIN("redis", .seconds = 120,
+           .tests = {a_full_server, a_password, a_user_who_may_only_read, a_replica_takes_no_stores,
+                     objects_of_others, what_is_stored_is_a_string_with_a_ttl,
+                     each_allocation_fails_once, a_server_comes_and_goes,
+                     a_failed_attempt_is_repeated, a_server_that_says_nothing, half_open},
+           .loops = {{cut_in_the_middle, 0, 10},
+                     {wrong_answers, 0, sizeof(answers) / sizeof(*answers)},
+                     {a_server_that_repeats_the_password, 0, 5},
+                     {a_server_named_as_the_password, 0, 4},
+                     {answers_that_are_too_large, 0, 2}})

@@ -535,31 +535,13 @@ START_TEST(a_bucket_in_the_host_name)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("s3");
-    TCase *tcase = tcase_create("s3");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, refusals_are_told, 0, sizeof(refusals) / sizeof(*refusals));
-    tcase_add_loop_test(tcase, redirections_are_told_and_not_followed, 0,
-                        sizeof(locations) / sizeof(*locations));
-    tcase_add_test(tcase, only_names_of_places_are_told);
-    tcase_add_loop_test(tcase, lies_are_seen, 0, sizeof(lies) / sizeof(*lies));
-    tcase_add_test(tcase, a_busy_store_is_asked_again);
-    tcase_add_loop_test(tcase, a_silent_store_costs_the_deadline, 0, 2);
-    tcase_add_test(tcase, connections_are_kept_for_lookups);
-    tcase_add_test(tcase, what_was_sent_and_not_answered_is_not_sent_again);
-    tcase_add_test(tcase, all_kept_connections_prove_closed);
-    tcase_add_test(tcase, nobody_there);
-    tcase_add_test(tcase, the_clock_of_the_store_counts);
-    tcase_add_test(tcase, a_clock_is_corrected_once);
-    tcase_add_test(tcase, credentials_are_read_again);
-    tcase_add_test(tcase, a_bucket_in_the_host_name);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN(
+    "s3", .seconds = 120, .at_once = true,
+    .tests = {only_names_of_places_are_told, a_busy_store_is_asked_again,
+              connections_are_kept_for_lookups, what_was_sent_and_not_answered_is_not_sent_again,
+              all_kept_connections_prove_closed, nobody_there, the_clock_of_the_store_counts,
+              a_clock_is_corrected_once, credentials_are_read_again, a_bucket_in_the_host_name},
+    .loops = {{refusals_are_told, 0, sizeof(refusals) / sizeof(*refusals)},
+              {redirections_are_told_and_not_followed, 0, sizeof(locations) / sizeof(*locations)},
+              {lies_are_seen, 0, sizeof(lies) / sizeof(*lies)},
+              {a_silent_store_costs_the_deadline, 0, 2}})

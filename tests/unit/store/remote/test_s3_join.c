@@ -390,26 +390,10 @@ START_TEST(waiting_deletions_are_one_request)
 }
 END_TEST
 
-static Suite *join_suite(void)
-{
-    Suite *suite = suite_create("s3_join");
-    TCase *tcase = tcase_create("s3_join");
-    tcase_set_timeout(tcase, 100);
-    tcase_add_test(tcase, waiting_ranges_are_one_request);
-    tcase_add_test(tcase, a_range_is_answered_when_it_is_there);
-    tcase_add_test(tcase, only_neighbours_are_joined);
-    tcase_add_test(tcase, a_shorter_object);
-    tcase_add_test(tcase, a_missing_object);
-    tcase_add_test(tcase, a_rejected_request);
-    tcase_add_loop_test(tcase, one_range_is_late, 0, 8);
-    tcase_add_loop_test(tcase, a_connection_breaks, 0, 8);
-    tcase_add_test(tcase, close_while_they_ride);
-    tcase_add_loop_test(tcase, waiting_deletions_are_one_request, 0, 5);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main(join_suite());
-}
+CHECK_MAIN("s3_join", .seconds = 100,
+           .tests = {waiting_ranges_are_one_request, a_range_is_answered_when_it_is_there,
+                     only_neighbours_are_joined, a_shorter_object, a_missing_object,
+                     a_rejected_request, close_while_they_ride},
+           .loops = {{one_range_is_late, 0, 8},
+                     {a_connection_breaks, 0, 8},
+                     {waiting_deletions_are_one_request, 0, 5}})

@@ -626,33 +626,17 @@ START_TEST(an_sso_token_that_is_no_header)
 }
 END_TEST
 
-static Suite *login_suite(void)
-{
-    Suite *suite = suite_create("s3 login");
-    TCase *tcase = tcase_create("s3 login");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, each_place_gives_credentials, 0, USES);
-    tcase_add_loop_test(tcase, they_are_renewed_before_they_expire, 0, 1);
-    tcase_add_loop_test(tcase, they_are_renewed_before_they_expire, 3, 4);
-    tcase_add_loop_test(tcase, they_are_fetched_again_when_the_store_refuses, 1, 2);
-    tcase_add_test(tcase, an_agent_that_fails_is_not_asked_for_each_request);
-    tcase_add_loop_test(tcase, a_place_that_is_down_comes_back, 0, 2);
-    tcase_add_test(tcase, requests_wait_for_the_first_ones);
-    tcase_add_test(tcase, close_does_not_wait_for_them);
-    tcase_add_loop_test(tcase, places_have_an_order, 0, 3);
-    tcase_add_loop_test(tcase, wrong_settings_are_told, 0, sizeof(wrong) / sizeof(*wrong));
-    tcase_add_test(tcase, an_instance_without_credentials_says_why);
-    tcase_add_loop_test(tcase, malformed_answers_are_told, 0,
-                        sizeof(malformed) / sizeof(*malformed));
-    tcase_add_loop_test(tcase, answers_that_are_too_long_are_told, 0, 2);
-    tcase_add_test(tcase, members_that_are_null_are_absent);
-    tcase_add_test(tcase, an_sso_session_that_has_expired);
-    tcase_add_test(tcase, an_sso_token_that_is_no_header);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main(login_suite());
-}
+CHECK_MAIN("s3 login", .seconds = 60,
+           .tests = {an_agent_that_fails_is_not_asked_for_each_request,
+                     requests_wait_for_the_first_ones, close_does_not_wait_for_them,
+                     an_instance_without_credentials_says_why, members_that_are_null_are_absent,
+                     an_sso_session_that_has_expired, an_sso_token_that_is_no_header},
+           .loops = {{each_place_gives_credentials, 0, USES},
+                     {they_are_renewed_before_they_expire, 0, 1},
+                     {they_are_renewed_before_they_expire, 3, 4},
+                     {they_are_fetched_again_when_the_store_refuses, 1, 2},
+                     {a_place_that_is_down_comes_back, 0, 2},
+                     {places_have_an_order, 0, 3},
+                     {wrong_settings_are_told, 0, sizeof(wrong) / sizeof(*wrong)},
+                     {malformed_answers_are_told, 0, sizeof(malformed) / sizeof(*malformed)},
+                     {answers_that_are_too_long_are_told, 0, 2}})

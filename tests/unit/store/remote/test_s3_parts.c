@@ -418,19 +418,10 @@ END_TEST
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-int main(void)
-{
-    Suite *suite = suite_create("s3 parts");
-    TCase *tcase = tcase_create("s3 parts");
-    tcase_add_loop_test(tcase, signatures_of_amazon, 0, COUNT(examples));
-    tcase_add_test(tcase, hashes_and_times);
-    tcase_add_loop_test(tcase, xml, 0, COUNT(xmls));
-    tcase_add_test(tcase, texts_of_xml_have_limits);
-    tcase_add_test(tcase, keys_and_names);
-    tcase_add_test(tcase, percents);
-    tcase_add_loop_test(tcase, places_of_buckets, 0, COUNT(places));
-    tcase_add_loop_test(tcase, wrong_urls_are_told, 0, COUNT(wrong_urls));
-    tcase_add_test(tcase, credentials_have_an_order);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("s3 parts",
+           .tests = {hashes_and_times, texts_of_xml_have_limits, keys_and_names, percents,
+                     credentials_have_an_order},
+           .loops = {{signatures_of_amazon, 0, COUNT(examples)},
+                     {xml, 0, COUNT(xmls)},
+                     {places_of_buckets, 0, COUNT(places)},
+                     {wrong_urls_are_told, 0, COUNT(wrong_urls)}})

@@ -374,25 +374,9 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("s3 in parts");
-    TCase *tcase = tcase_create("s3 in parts");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, a_long_object_goes_in_parts);
-    tcase_add_test(tcase, an_upload_that_fails_is_aborted);
-    tcase_add_test(tcase, an_upload_that_is_late_is_aborted);
-    tcase_add_test(tcase, pieces_are_of_one_version);
-    tcase_add_test(tcase, keys_of_others_are_no_names);
-    tcase_add_test(tcase, a_listing_that_was_forgotten);
-    tcase_add_test(tcase, what_was_there_is_remembered);
-    tcase_add_test(tcase, only_the_size_of_the_object_itself_is_remembered);
-    tcase_add_test(tcase, each_allocation_fails_once);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("s3 in parts", .seconds = 120, .at_once = true,
+           .tests = {a_long_object_goes_in_parts, an_upload_that_fails_is_aborted,
+                     an_upload_that_is_late_is_aborted, pieces_are_of_one_version,
+                     keys_of_others_are_no_names, a_listing_that_was_forgotten,
+                     what_was_there_is_remembered, only_the_size_of_the_object_itself_is_remembered,
+                     each_allocation_fails_once})

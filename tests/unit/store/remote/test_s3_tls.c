@@ -76,20 +76,6 @@ START_TEST(strangers_are_told_nothing)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("s3 by TLS");
-    TCase *tcase = tcase_create("s3 by TLS");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, whose_authority_is_named);
-    tcase_add_loop_test(tcase, strangers_are_told_nothing, 0,
-                        sizeof(strangers) / sizeof(*strangers));
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("s3 by TLS", .seconds = 120, .at_once = true, .setup = set_up, .teardown = tear_down,
+           .tests = {whose_authority_is_named},
+           .loops = {{strangers_are_told_nothing, 0, sizeof(strangers) / sizeof(*strangers)}})

@@ -154,18 +154,5 @@ START_TEST(no_descriptors)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("scarce");
-    TCase *tcase = tcase_create("scarce");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, no_descriptors, 0, URLS);
-    tcase_add_loop_test(tcase, no_threads, 0, URLS);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("scarce", .seconds = 60, .at_once = true,
+           .loops = {{no_descriptors, 0, URLS}, {no_threads, 0, URLS}})
