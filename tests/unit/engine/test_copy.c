@@ -179,18 +179,8 @@ START_TEST(wrong_wishes)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("copy");
-    TCase *t = tcase_create("copy");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, down_and_up);
-    tcase_add_test(t, what_was_moved_down_outlives_the_process);
-    tcase_add_test(t, a_part_of_a_prompt);
-    tcase_add_test(t, what_is_pinned_stays_with_its_holder);
-    tcase_add_test(t, nothing_is_lost_where_the_disk_takes_only_some);
-    tcase_add_test(t, a_small_queue_drops_nothing);
-    tcase_add_test(t, wrong_wishes);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("copy", .seconds = 60,
+           .tests = {down_and_up, what_was_moved_down_outlives_the_process, a_part_of_a_prompt,
+                     what_is_pinned_stays_with_its_holder,
+                     nothing_is_lost_where_the_disk_takes_only_some, a_small_queue_drops_nothing,
+                     wrong_wishes})

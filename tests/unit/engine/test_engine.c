@@ -610,16 +610,15 @@ START_TEST(opening_survives_every_failed_allocation)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS(
-        "engine", 60, what_was_stored_is_loaded, another_prompt_shares_only_its_prefix,
-        a_load_may_begin_inside_a_chunk, blocks_the_engine_holds_need_not_be_held,
-        layers_come_in_order_and_all_of_them, an_unfull_tail_is_kept_if_asked,
-        contracts_are_checked, no_block_is_named_twice, namespaces_and_shards_never_share,
-        a_flipped_bit_in_memory_fails_its_block_only, every_flipped_header_byte_in_memory_is_a_miss,
-        pinned_chunks_stay_others_leave, pins_end_with_the_load_and_are_bounded,
-        a_prompt_larger_than_memory_keeps_its_prefix, equal_configurations_share_one_engine,
-        every_policy_has_a_name_for_each_tier, threads_share_an_engine,
-        every_failed_allocation_is_survived, opening_survives_every_failed_allocation);
-}
+CHECK_MAIN("engine", .seconds = 60,
+           .tests = {
+               what_was_stored_is_loaded, another_prompt_shares_only_its_prefix,
+               a_load_may_begin_inside_a_chunk, blocks_the_engine_holds_need_not_be_held,
+               layers_come_in_order_and_all_of_them, an_unfull_tail_is_kept_if_asked,
+               contracts_are_checked, no_block_is_named_twice, namespaces_and_shards_never_share,
+               a_flipped_bit_in_memory_fails_its_block_only,
+               every_flipped_header_byte_in_memory_is_a_miss, pinned_chunks_stay_others_leave,
+               pins_end_with_the_load_and_are_bounded, a_prompt_larger_than_memory_keeps_its_prefix,
+               equal_configurations_share_one_engine, every_policy_has_a_name_for_each_tier,
+               threads_share_an_engine, every_failed_allocation_is_survived,
+               opening_survives_every_failed_allocation})

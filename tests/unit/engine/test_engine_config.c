@@ -105,15 +105,6 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("engine_config");
-    TCase *tc = tcase_create("engine_config");
-    tcase_add_checked_fixture(tc, set_up, tear_down);
-    tcase_add_test(tc, defaults_are_those_of_the_table);
-    tcase_add_test(tc, every_parameter_has_a_variable_of_its_own);
-    tcase_add_test(tc, file_environment_and_values_override_in_this_order);
-    tcase_add_test(tc, every_allocation_may_fail);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("engine_config", .setup = set_up, .teardown = tear_down,
+           .tests = {defaults_are_those_of_the_table, every_parameter_has_a_variable_of_its_own,
+                     file_environment_and_values_override_in_this_order, every_allocation_may_fail})

@@ -462,28 +462,15 @@ START_TEST(a_child_of_a_killed_process_does_not_hold_the_folder)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("engine_hostile");
-    TCase *t = tcase_create("engine_hostile");
-    tcase_set_timeout(t, 240);
-    tcase_add_test(t, flush_does_not_wait_for_stores_that_begin_later);
-    tcase_add_test(t, flush_tells_once_that_a_write_failed);
-    tcase_add_test(t, a_sync_that_hangs_over_close_harms_nobody_later);
-    tcase_add_test(t, opening_waits_for_the_engine_that_is_being_closed);
-    tcase_add_test(t, opening_does_not_wait_beyond_the_deadline_of_a_close);
-    tcase_add_test(t, a_slow_opening_holds_up_only_those_who_want_the_same);
-    tcase_add_test(t, a_session_has_one_set_of_pins_whoever_races);
-    tcase_add_test(t, the_bound_on_pins_holds_in_a_race);
-    tcase_add_test(t, a_chain_of_another_namespace_is_refused);
-    tcase_add_test(t, a_child_by_fork_can_let_go_of_the_engine);
-    tcase_add_test(t, a_child_by_fork_does_not_hold_the_folder);
-    tcase_add_test(t, a_child_of_a_killed_process_does_not_hold_the_folder);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main(make_suite());
-}
+CHECK_MAIN("engine_hostile", .seconds = 240,
+           .tests = {flush_does_not_wait_for_stores_that_begin_later,
+                     flush_tells_once_that_a_write_failed,
+                     a_sync_that_hangs_over_close_harms_nobody_later,
+                     opening_waits_for_the_engine_that_is_being_closed,
+                     opening_does_not_wait_beyond_the_deadline_of_a_close,
+                     a_slow_opening_holds_up_only_those_who_want_the_same,
+                     a_session_has_one_set_of_pins_whoever_races, the_bound_on_pins_holds_in_a_race,
+                     a_chain_of_another_namespace_is_refused,
+                     a_child_by_fork_can_let_go_of_the_engine,
+                     a_child_by_fork_does_not_hold_the_folder,
+                     a_child_of_a_killed_process_does_not_hold_the_folder})

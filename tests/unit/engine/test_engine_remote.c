@@ -313,21 +313,10 @@ START_TEST(a_wrong_url_is_told)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("engine remote");
-    TCase *t = tcase_create("engine remote");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, what_one_stored_another_loads);
-    tcase_add_test(t, what_the_store_changed_is_never_loaded);
-    tcase_add_test(t, a_store_that_is_not_there_costs_a_miss);
-    tcase_add_test(t, a_store_that_may_only_be_read);
-    tcase_add_test(t, a_failed_connection_counts_once);
-    tcase_add_test(t, a_store_comes_back_without_being_asked);
-    tcase_add_test(t, a_clear_reaches_the_store_if_it_is_named);
-    if (mooncake_is_there())
-        tcase_add_test(t, another_process_works_on_the_memory);
-    tcase_add_test(t, a_wrong_url_is_told);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("engine remote", .seconds = 60,
+           .tests = {what_one_stored_another_loads, what_the_store_changed_is_never_loaded,
+                     a_store_that_is_not_there_costs_a_miss, a_store_that_may_only_be_read,
+                     a_failed_connection_counts_once, a_store_comes_back_without_being_asked,
+                     a_clear_reaches_the_store_if_it_is_named,
+                     mooncake_is_there() ? another_process_works_on_the_memory : NULL,
+                     a_wrong_url_is_told})

@@ -152,14 +152,10 @@ int main(void)
         printf("no nanio (tools/requirements-test.txt)\n");
         return 77;
     }
-    Suite *suite = suite_create("engine and s3");
-    TCase *tcase = tcase_create("engine and s3");
-    tcase_set_timeout(tcase, 110);
-    tcase_add_test(tcase, the_breaker_opens_and_closes_again);
-    tcase_add_test(tcase, a_store_that_comes_back_empty_is_asked_again);
-    tcase_add_loop_test(
-        tcase, a_distant_bucket, 0,
-        (int)(sizeof(delay_proxy_round_trips_us) / sizeof(delay_proxy_round_trips_us[0])));
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_RUN(
+        "engine and s3", .seconds = 110,
+        .tests = {the_breaker_opens_and_closes_again, a_store_that_comes_back_empty_is_asked_again},
+        .loops = {
+            {a_distant_bucket, 0,
+             (int)(sizeof(delay_proxy_round_trips_us) / sizeof(delay_proxy_round_trips_us[0]))}});
 }

@@ -434,17 +434,8 @@ START_TEST(on_disk_a_prefix_outlives_its_suffix)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("engine_uses");
-    TCase *tcase = tcase_create("uses");
-    tcase_set_timeout(tcase, 240);
-    tcase_add_test(tcase, a_request_in_many_steps_is_one_use);
-    tcase_add_test(tcase, requests_without_a_name_count_each);
-    tcase_add_test(tcase, more_requests_than_are_remembered_do_no_harm);
-    tcase_add_test(tcase, memory_holds_what_the_simulator_holds);
-    tcase_add_test(tcase, disk_holds_what_the_simulator_holds);
-    tcase_add_test(tcase, on_disk_a_prefix_outlives_its_suffix);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("engine_uses", .seconds = 240,
+           .tests = {a_request_in_many_steps_is_one_use, requests_without_a_name_count_each,
+                     more_requests_than_are_remembered_do_no_harm,
+                     memory_holds_what_the_simulator_holds, disk_holds_what_the_simulator_holds,
+                     on_disk_a_prefix_outlives_its_suffix})

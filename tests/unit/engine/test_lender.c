@@ -52,12 +52,4 @@ START_TEST(the_configuration_chooses)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("lender");
-    TCase *t = tcase_create("lender");
-    tcase_add_test(t, no_call_is_missing);
-    tcase_add_test(t, the_configuration_chooses);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("lender", .tests = {no_call_is_missing, the_configuration_chooses})

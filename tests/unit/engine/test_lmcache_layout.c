@@ -314,19 +314,7 @@ START_TEST(wrong_urls)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("lmcache layout");
-    TCase *tcase = tcase_create("lmcache layout");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, the_bytes);
-    tcase_add_test(tcase, without_a_header);
-    tcase_add_test(tcase, halves);
-    tcase_add_test(tcase, metadata_comes_last);
-    tcase_add_test(tcase, damage);
-    tcase_add_test(tcase, what_is_not_shared);
-    tcase_add_test(tcase, other_weights);
-    tcase_add_loop_test(tcase, wrong_urls, 0, sizeof(refused) / sizeof(*refused));
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("lmcache layout", .seconds = 60,
+           .tests = {the_bytes, without_a_header, halves, metadata_comes_last, damage,
+                     what_is_not_shared, other_weights},
+           .loops = {{wrong_urls, 0, sizeof(refused) / sizeof(*refused)}})

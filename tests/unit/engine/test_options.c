@@ -265,20 +265,9 @@ START_TEST(tags_are_written)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("options");
-    TCase *t = tcase_create("options");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, a_store_goes_where_it_is_told);
-    tcase_add_test(t, a_store_to_disk_alone);
-    tcase_add_test(t, a_tier_that_is_not_there);
-    tcase_add_test(t, what_left_memory_is_read_only_where_it_is_wished);
-    tcase_add_test(t, what_is_in_a_faster_tier_is_read_from_there);
-    FX_ADD_EMBEDDED(t, pins_last_as_long_as_is_wished);
-    FX_ADD_EMBEDDED(t, pins_are_added_to);
-    FX_ADD_EMBEDDED(t, a_closed_view_is_forgotten);
-    tcase_add_test(t, tags_are_written);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("options", .seconds = 60,
+           .tests = {a_store_goes_where_it_is_told, a_store_to_disk_alone, a_tier_that_is_not_there,
+                     what_left_memory_is_read_only_where_it_is_wished,
+                     what_is_in_a_faster_tier_is_read_from_there,
+                     FX_EMBEDDED(pins_last_as_long_as_is_wished), FX_EMBEDDED(pins_are_added_to),
+                     FX_EMBEDDED(a_closed_view_is_forgotten), tags_are_written})

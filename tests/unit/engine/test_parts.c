@@ -624,26 +624,14 @@ START_TEST(memory_that_cannot_be_had)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("parts");
-    TCase *t = tcase_create("parts");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, a_chunk_is_there_when_all_parts_are, 0, 3);
-    tcase_add_test(t, parts_need_not_overlap);
-    tcase_add_test(t, many_parts_in_any_order);
-    tcase_add_test(t, a_part_that_does_not_end_well_spoils_all);
-    tcase_add_test(t, a_store_that_a_part_has_missed_is_given_up);
-    tcase_add_test(t, another_writers_store_stays);
-    tcase_add_test(t, what_does_not_belong_together_is_refused);
-    tcase_add_test(t, a_layer_of_no_part_is_missed);
-    tcase_add_test(t, parts_have_bounds);
-    tcase_add_test(t, a_part_that_does_not_come);
-    tcase_add_test(t, a_part_that_waits_beyond_the_deadline);
-    tcase_add_loop_test(t, what_is_left_at_the_end_goes_with_the_engine, 0, 2);
-    tcase_add_loop_test(t, ranks_that_run_at_once, 0, 2);
-    tcase_add_test(t, no_chunk_is_of_two_tries);
-    tcase_add_test(t, memory_that_cannot_be_had);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("parts", .seconds = 120,
+           .tests = {parts_need_not_overlap, many_parts_in_any_order,
+                     a_part_that_does_not_end_well_spoils_all,
+                     a_store_that_a_part_has_missed_is_given_up, another_writers_store_stays,
+                     what_does_not_belong_together_is_refused, a_layer_of_no_part_is_missed,
+                     parts_have_bounds, a_part_that_does_not_come,
+                     a_part_that_waits_beyond_the_deadline, no_chunk_is_of_two_tries,
+                     memory_that_cannot_be_had},
+           .loops = {{a_chunk_is_there_when_all_parts_are, 0, 3},
+                     {what_is_left_at_the_end_goes_with_the_engine, 0, 2},
+                     {ranks_that_run_at_once, 0, 2}})

@@ -179,13 +179,6 @@ START_TEST(what_was_computed_on_a_failed_load_is_not_published)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("replicas");
-    TCase *t = tcase_create("replicas");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, all_load_what_each_has_stored_a_share_of, 0, 2);
-    tcase_add_loop_test(t, what_was_computed_on_a_failed_load_is_not_published, 0, 2);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("replicas", .seconds = 120,
+           .loops = {{all_load_what_each_has_stored_a_share_of, 0, 2},
+                     {what_was_computed_on_a_failed_load_is_not_published, 0, 2}})

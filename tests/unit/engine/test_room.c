@@ -272,21 +272,9 @@ START_TEST(close_while_one_waits)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("room");
-    TCase *t = tcase_create("room");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, two_that_do_not_fit_together_both_end);
-    tcase_add_test(t, an_abort_wakes);
-    tcase_add_test(t, an_unpin_wakes);
-    tcase_add_test(t, the_end_of_a_load_wakes);
-    tcase_add_test(t, a_clear_and_a_closed_view_wake);
-    tcase_add_test(t, the_deadline_is_kept_and_what_fits_is_stored);
-    tcase_add_test(t, nothing_waits_by_default);
-    tcase_add_test(t, what_never_fits_is_not_waited_for);
-    tcase_add_test(t, many_wait_in_turns);
-    FX_ADD_EMBEDDED(t, close_while_one_waits);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("room", .seconds = 60,
+           .tests = {two_that_do_not_fit_together_both_end, an_abort_wakes, an_unpin_wakes,
+                     the_end_of_a_load_wakes, a_clear_and_a_closed_view_wake,
+                     the_deadline_is_kept_and_what_fits_is_stored, nothing_waits_by_default,
+                     what_never_fits_is_not_waited_for, many_wait_in_turns,
+                     FX_EMBEDDED(close_while_one_waits)})

@@ -386,20 +386,15 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("slow remote");
-    TCase *t = tcase_create("slow remote");
     int speeds = (int)(sizeof(delay_proxy_round_trips_us) / sizeof(delay_proxy_round_trips_us[0]));
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, a_store_does_not_wait_for_it, 0, speeds);
-    tcase_add_test(t, a_store_does_not_wait_for_one_that_hangs);
-    tcase_add_loop_test(t, what_it_has_is_not_sent_again, 0, speeds);
-    tcase_add_loop_test(t, what_was_spoiled_is_replaced, 0, speeds);
-    tcase_add_loop_test(t, a_lookup_finds_all_and_a_load_brings_it, 0, speeds);
-    tcase_add_loop_test(t, one_who_does_not_wait_asks_again, 0, speeds);
-    tcase_add_test(t, a_distant_store_is_no_failure);
-    tcase_add_test(t, a_store_that_says_nothing_is_left_alone);
-    tcase_add_test(t, a_prefetch_waits_for_a_distant_store);
-    tcase_add_test(t, a_prefetch_ends_when_a_distant_store_has_a_part_only);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN(
+        "slow remote", .seconds = 60,
+        .tests = {a_store_does_not_wait_for_one_that_hangs, a_distant_store_is_no_failure,
+                  a_store_that_says_nothing_is_left_alone, a_prefetch_waits_for_a_distant_store,
+                  a_prefetch_ends_when_a_distant_store_has_a_part_only},
+        .loops = {{a_store_does_not_wait_for_it, 0, speeds},
+                  {what_it_has_is_not_sent_again, 0, speeds},
+                  {what_was_spoiled_is_replaced, 0, speeds},
+                  {a_lookup_finds_all_and_a_load_brings_it, 0, speeds},
+                  {one_who_does_not_wait_asks_again, 0, speeds}});
 }

@@ -192,16 +192,8 @@ START_TEST(a_prefetch_does_not_wait_for_a_silent_store)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("two remotes");
-    TCase *t = tcase_create("two remotes");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, a_slow_store_costs_another_no_time);
-    tcase_add_test(t, a_silent_store_costs_another_no_time);
-    tcase_add_test(t, a_store_that_is_gone_costs_another_no_time);
-    tcase_add_loop_test(t, what_both_have_is_put_together, 1, 3);
-    tcase_add_test(t, a_prefetch_does_not_wait_for_a_silent_store);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("two remotes", .seconds = 60,
+           .tests = {a_slow_store_costs_another_no_time, a_silent_store_costs_another_no_time,
+                     a_store_that_is_gone_costs_another_no_time,
+                     a_prefetch_does_not_wait_for_a_silent_store},
+           .loops = {{what_both_have_is_put_together, 1, 3}})

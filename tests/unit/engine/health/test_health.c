@@ -562,30 +562,15 @@ START_TEST(recompute_all_asks_nobody_during_an_outage)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("health");
-    TCase *t = tcase_create("health");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, failures_in_a_row_end_service_and_a_try_brings_it_back);
-    tcase_add_test(t, a_full_disk_stays_in_service);
-    tcase_add_test(t, a_read_only_disk_stays_in_service);
-    tcase_add_test(t, a_repeated_failure_counts_once);
-    tcase_add_test(t, a_no_brings_a_shared_tier_back);
-    tcase_add_test(t, a_ping_brings_a_shared_tier_back);
-    tcase_add_test(t, one_try_at_a_time);
-    tcase_add_test(t, failing_now_and_then_ends_service_too);
-    tcase_add_test(t, an_answer_that_came_too_late_is_a_failure);
-    tcase_add_test(t, a_tier_that_is_silent_to_the_deadline_hangs);
-    tcase_add_test(t, the_deadline_of_a_lookup_is_no_failure);
-    tcase_add_test(t, what_takes_longer_than_computing_is_not_worth_it);
-    tcase_add_test(t, a_slow_disk_is_not_promised);
-    tcase_add_test(t, a_slow_disk_is_measured_with_nobody_waiting);
-    tcase_add_loop_test(t, what_the_configuration_says_is_taken, 0, 2);
-    tcase_add_test(t, what_is_sooner_computed_is_put_into_memory_again);
-    tcase_add_test(t, a_tier_comes_back_by_itself);
-    tcase_add_test(t, a_tier_comes_back_that_never_answered);
-    tcase_add_test(t, recompute_all_asks_nobody_during_an_outage);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN(
+    "health", .seconds = 60,
+    .tests = {failures_in_a_row_end_service_and_a_try_brings_it_back, a_full_disk_stays_in_service,
+              a_read_only_disk_stays_in_service, a_repeated_failure_counts_once,
+              a_no_brings_a_shared_tier_back, a_ping_brings_a_shared_tier_back, one_try_at_a_time,
+              failing_now_and_then_ends_service_too, an_answer_that_came_too_late_is_a_failure,
+              a_tier_that_is_silent_to_the_deadline_hangs, the_deadline_of_a_lookup_is_no_failure,
+              what_takes_longer_than_computing_is_not_worth_it, a_slow_disk_is_not_promised,
+              a_slow_disk_is_measured_with_nobody_waiting,
+              what_is_sooner_computed_is_put_into_memory_again, a_tier_comes_back_by_itself,
+              a_tier_comes_back_that_never_answered, recompute_all_asks_nobody_during_an_outage},
+    .loops = {{what_the_configuration_says_is_taken, 0, 2}})

@@ -227,17 +227,8 @@ START_TEST(an_old_speed_is_replaced)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("speed");
-    TCase *t = tcase_create("speed");
-    tcase_add_test(t, speed_is_what_all_readings_bring_together);
-    tcase_add_test(t, latency_is_that_of_the_first_answer);
-    tcase_add_test(t, a_distant_store_is_not_a_slow_store);
-    tcase_add_test(t, an_outage_does_not_count_as_slowness);
-    tcase_add_test(t, making_a_connection_is_no_reading_speed);
-    tcase_add_test(t, a_stall_is_no_reading_speed);
-    tcase_add_test(t, an_old_speed_is_replaced);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("speed",
+           .tests = {speed_is_what_all_readings_bring_together, latency_is_that_of_the_first_answer,
+                     a_distant_store_is_not_a_slow_store, an_outage_does_not_count_as_slowness,
+                     making_a_connection_is_no_reading_speed, a_stall_is_no_reading_speed,
+                     an_old_speed_is_replaced})

@@ -530,24 +530,8 @@ START_TEST(a_node_that_is_killed)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("large_load");
-    TCase *t = tcase_create("large_load");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, two_at_once_are_both_loaded_whole);
-    tcase_add_test(t, one_that_begins_has_all_memory);
-    tcase_add_test(t, a_client_that_goes_in_the_middle);
-    tcase_add_test(t, what_is_asked_wrongly);
-    tcase_add_test(t, the_last_chunk_is_gone);
-    tcase_add_test(t, one_that_stops_costs_others_a_deadline);
-    tcase_add_test(t, clients_that_are_killed);
-    tcase_add_test(t, a_node_that_is_killed);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("large_load", .seconds = 120, .at_once = true,
+           .tests = {two_at_once_are_both_loaded_whole, one_that_begins_has_all_memory,
+                     a_client_that_goes_in_the_middle, what_is_asked_wrongly,
+                     the_last_chunk_is_gone, one_that_stops_costs_others_a_deadline,
+                     clients_that_are_killed, a_node_that_is_killed})

@@ -129,12 +129,5 @@ START_TEST(one_sibling_of_at_most_a_chunk)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("scatter");
-    TCase *t = tcase_create("scatter");
-    tcase_add_test(t, what_is_not_of_the_sequence_is_refused);
-    tcase_add_test(t, one_sibling_of_at_most_a_chunk);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("scatter",
+           .tests = {what_is_not_of_the_sequence_is_refused, one_sibling_of_at_most_a_chunk})

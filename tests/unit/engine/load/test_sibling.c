@@ -582,38 +582,21 @@ START_TEST(many_at_once)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("sibling");
-    TCase *t = tcase_create("sibling");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, the_blocks_before_prompts_part);
-    tcase_add_test(t, the_engine_holds_some_of_them);
-    tcase_add_loop_test(t, a_prompt_that_ended_sooner, 0, 2);
-    tcase_add_test(t, the_best_of_several);
-    tcase_add_test(t, another_salt_or_position_is_no_sibling);
-    tcase_add_test(t, it_can_be_turned_off);
-    tcase_add_loop_test(t, a_sibling_is_pinned, 0, 2);
-    tcase_add_test(t, a_pinned_sibling_is_loaded_though_the_chunk_has_come);
-    tcase_add_loop_test(t, a_pin_lasts_as_long_as_was_asked_for, 0, 2);
-    tcase_add_test(t, what_is_pinned_is_loaded_in_bypass);
-    tcase_add_test(t, what_cannot_be_pinned_is_not_promised_as_memory);
-    tcase_add_test(t, memory_only);
-    tcase_add_test(t, evicted_between_lookup_and_load);
-    tcase_add_test(t, a_header_that_lies);
-    FX_ADD_EMBEDDED(t, a_header_that_changes);
-    tcase_add_test(t, a_cell_that_is_not_right);
-    tcase_add_test(t, a_disk_that_fails_or_lies);
-    tcase_add_test(t, a_disk_that_is_slow);
-    tcase_add_test(t, the_reason_is_that_of_the_chunk);
-    tcase_add_test(t, what_is_sooner_computed_is_not_promised);
-    tcase_add_test(t, many_at_once);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
 int main(void)
 {
     tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
-    return check_main_at_once(make_suite);
+    return CHECK_RUN(
+        "sibling", .seconds = 60, .at_once = true,
+        .tests = {the_blocks_before_prompts_part, the_engine_holds_some_of_them,
+                  the_best_of_several, another_salt_or_position_is_no_sibling, it_can_be_turned_off,
+                  a_pinned_sibling_is_loaded_though_the_chunk_has_come,
+                  what_is_pinned_is_loaded_in_bypass,
+                  what_cannot_be_pinned_is_not_promised_as_memory, memory_only,
+                  evicted_between_lookup_and_load, a_header_that_lies,
+                  FX_EMBEDDED(a_header_that_changes), a_cell_that_is_not_right,
+                  a_disk_that_fails_or_lies, a_disk_that_is_slow, the_reason_is_that_of_the_chunk,
+                  what_is_sooner_computed_is_not_promised, many_at_once},
+        .loops = {{a_prompt_that_ended_sooner, 0, 2},
+                  {a_sibling_is_pinned, 0, 2},
+                  {a_pin_lasts_as_long_as_was_asked_for, 0, 2}});
 }

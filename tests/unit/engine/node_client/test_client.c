@@ -501,26 +501,10 @@ START_TEST(a_child_of_fork_has_nothing_of_it)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("client");
-    TCase *tc = tcase_create("client");
-    tcase_set_timeout(tc, 60);
-    suite_add_tcase(suite, tc);
-    tcase_add_test(tc, what_the_node_has_is_not_set_here);
-    tcase_add_test(tc, without_a_node_everything_is_a_miss);
-    tcase_add_test(tc, a_node_that_is_gone_is_a_miss_and_comes_back);
-    tcase_add_test(tc, a_node_that_dies_under_a_transfer);
-    tcase_add_test(tc, a_load_that_has_no_memory_is_ended);
-    tcase_add_test(tc, sessions_are_an_engine_s_own);
-    tcase_add_test(tc, a_chunk_that_another_one_takes_the_place_of);
-    tcase_add_test(tc, a_load_that_is_later_than_its_lease);
-    tcase_add_test(tc, a_damaged_chunk_is_taken_out_of_service);
-    tcase_add_test(tc, a_child_of_fork_has_nothing_of_it);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("client", .seconds = 60, .at_once = true,
+           .tests = {what_the_node_has_is_not_set_here, without_a_node_everything_is_a_miss,
+                     a_node_that_is_gone_is_a_miss_and_comes_back,
+                     a_node_that_dies_under_a_transfer, a_load_that_has_no_memory_is_ended,
+                     sessions_are_an_engine_s_own, a_chunk_that_another_one_takes_the_place_of,
+                     a_load_that_is_later_than_its_lease, a_damaged_chunk_is_taken_out_of_service,
+                     a_child_of_fork_has_nothing_of_it})

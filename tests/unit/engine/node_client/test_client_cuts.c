@@ -213,21 +213,7 @@ START_TEST(chunks_that_are_passed)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("client_cuts");
-    TCase *tc = tcase_create("client_cuts");
-    tcase_set_timeout(tc, 240);
-    tcase_add_test(tc, cut_answers);
-    tcase_add_loop_test(tc, answers_that_do_not_come, 0, 4);
-    tcase_add_test(tc, answers_that_are_late_together);
-    tcase_add_test(tc, answers_that_never_come);
-    tcase_add_test(tc, chunks_that_are_passed);
-    suite_add_tcase(suite, tc);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("client_cuts", .seconds = 240, .at_once = true,
+           .tests = {cut_answers, answers_that_are_late_together, answers_that_never_come,
+                     chunks_that_are_passed},
+           .loops = {{answers_that_do_not_come, 0, 4}})

@@ -333,26 +333,9 @@ START_TEST(mutated_answers)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("client_lies");
-    TCase *tc = tcase_create("client_lies");
-    tcase_set_timeout(tc, 240);
-    tcase_add_test(tc, statuses);
-    tcase_add_test(tc, numbers_of_loans);
-    tcase_add_test(tc, numbers_of_stores);
-    tcase_add_loop_test(tc, numbers_of_everything_else, 0,
-                        sizeof(everything_else) / sizeof(*everything_else));
-    tcase_add_test(tc, rows);
-    tcase_add_test(tc, a_prefetch_that_never_ends);
-    tcase_add_test(tc, a_chunk_at_the_end_of_the_pool);
-    tcase_add_test(tc, memory_that_is_none);
-    tcase_add_test(tc, mutated_answers);
-    suite_add_tcase(suite, tc);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("client_lies", .seconds = 240, .at_once = true,
+           .tests = {statuses, numbers_of_loans, numbers_of_stores, rows,
+                     a_prefetch_that_never_ends, a_chunk_at_the_end_of_the_pool,
+                     memory_that_is_none, mutated_answers},
+           .loops = {
+               {numbers_of_everything_else, 0, sizeof(everything_else) / sizeof(*everything_else)}})

@@ -85,13 +85,6 @@ START_TEST(damage_ends_the_reading)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("object_parts");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, a_large_value_is_read_in_parts, 0, sizeof(values) / sizeof(values[0]));
-    tcase_add_loop_test(tc, damage_ends_the_reading, 0, sizeof(damage) / sizeof(damage[0]));
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("object_parts", .seconds = 60,
+           .loops = {{a_large_value_is_read_in_parts, 0, sizeof(values) / sizeof(values[0])},
+                     {damage_ends_the_reading, 0, sizeof(damage) / sizeof(damage[0])}})

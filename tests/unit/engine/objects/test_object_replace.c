@@ -519,25 +519,18 @@ START_TEST(a_tier_that_hangs_is_left_at_the_deadline)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("object_replace");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, a_disk_that_fails_leaves_the_old_value, 0, 2);
-    tcase_add_loop_test(tc, a_remote_store_that_fails_does_not_stop_replacing, 0, 2);
-    tcase_add_loop_test(tc, a_tombstone_survives_a_restart, 0, 2);
-    tcase_add_loop_test(tc, tombstones_that_cannot_be_read_keep_the_store_from_being_asked, 0, 2);
-    tcase_add_test(tc, stores_have_numbers_of_their_own);
-    tcase_add_loop_test(tc, a_name_with_a_tombstone_is_kept_from_the_store, 0, 2);
-    tcase_add_loop_test(tc, without_a_disk_a_remote_store_that_fails_keeps_the_old_value, 0, 2);
-    tcase_add_loop_test(tc, a_removal_that_is_not_durable_leaves_one_of_both, 0, 2);
-    tcase_add_loop_test(tc, the_same_value_again_settles_the_removal_too, 0, 2);
-    tcase_add_loop_test(tc, a_tier_that_hangs_is_left_at_the_deadline, 0, 2);
-    tcase_add_test(tc, a_small_value_without_a_place_leaves_the_old_one);
-    tcase_add_test(tc, a_small_value_that_loses_its_place_is_stored_as_a_large_one);
-    tcase_add_test(tc, a_small_value_that_cannot_grow_stays);
-    tcase_add_test(tc, a_small_value_that_only_memory_has_is_counted);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("object_replace", .seconds = 60,
+           .tests = {stores_have_numbers_of_their_own,
+                     a_small_value_without_a_place_leaves_the_old_one,
+                     a_small_value_that_loses_its_place_is_stored_as_a_large_one,
+                     a_small_value_that_cannot_grow_stays,
+                     a_small_value_that_only_memory_has_is_counted},
+           .loops = {{a_disk_that_fails_leaves_the_old_value, 0, 2},
+                     {a_remote_store_that_fails_does_not_stop_replacing, 0, 2},
+                     {a_tombstone_survives_a_restart, 0, 2},
+                     {tombstones_that_cannot_be_read_keep_the_store_from_being_asked, 0, 2},
+                     {a_name_with_a_tombstone_is_kept_from_the_store, 0, 2},
+                     {without_a_disk_a_remote_store_that_fails_keeps_the_old_value, 0, 2},
+                     {a_removal_that_is_not_durable_leaves_one_of_both, 0, 2},
+                     {the_same_value_again_settles_the_removal_too, 0, 2},
+                     {a_tier_that_hangs_is_left_at_the_deadline, 0, 2}})

@@ -180,15 +180,7 @@ START_TEST(a_damaged_name_is_not_told)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("object_walk");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, values_that_come_from_disk_are_told_once, 0,
-                        sizeof(walks) / sizeof(walks[0]));
-    tcase_add_test(t, a_damaged_name_is_not_told);
-    tcase_add_loop_test(t, values_that_are_replaced_are_told, 0, sizeof(walks) / sizeof(walks[0]));
-    suite_add_tcase(s, t);
-    return check_main(s);
-}
+CHECK_MAIN("object_walk", .seconds = 120, .tests = {a_damaged_name_is_not_told},
+           .loops = {
+               {values_that_come_from_disk_are_told_once, 0, sizeof(walks) / sizeof(walks[0])},
+               {values_that_are_replaced_are_told, 0, sizeof(walks) / sizeof(walks[0])}})

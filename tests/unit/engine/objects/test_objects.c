@@ -753,36 +753,22 @@ START_TEST(a_clear_is_told_once)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("objects");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, a_value_is_found_as_it_was_stored, 0,
-                        (int)(sizeof(sizes) / sizeof(sizes[0])));
-    tcase_add_test(tc, names_are_any_bytes_up_to_a_limit);
-    tcase_add_test(tc, spaces_do_not_see_each_other);
-    tcase_add_test(tc, of_what_was_not_published_nothing_stays);
-    tcase_add_test(tc, a_handle_outlives_what_becomes_of_the_value);
-    tcase_add_test(tc, values_leave_by_policy_and_what_is_held_does_not);
-    tcase_add_test(tc, modes_are_obeyed);
-    tcase_add_loop_test(tc, a_new_value_takes_the_place_of_the_old_one_everywhere, IN_MEMORY,
-                        IN_QUEUE + 1);
-    tcase_add_test(tc, the_same_bytes_are_kept_as_they_are);
-    tcase_add_loop_test(tc, other_bytes_with_the_same_sums_are_another_value, IN_MEMORY,
-                        IN_QUEUE + 1);
-    tcase_add_test(tc, what_lay_in_memory_before_does_not_go_to_disk);
-    tcase_add_loop_test(tc, what_was_replaced_or_removed_is_not_there_after_a_crash, 0, 2);
-    tcase_add_loop_test(tc, a_damaged_journal_brings_no_old_value_back, 4, 6);
-    tcase_add_test(tc, a_disk_that_does_not_forget_refuses_the_new_value);
-    tcase_add_loop_test(tc, a_reading_under_way_does_not_bring_the_old_value_back, 0, 2);
-    tcase_add_loop_test(tc, what_has_expired_is_not_found_and_is_taken_out, 0, 2);
-    tcase_add_loop_test(tc, a_byte_that_rots_in_memory_is_found, 0, 6);
-    tcase_add_loop_test(tc, a_byte_that_rots_on_disk_is_found, 0, 10);
-    tcase_add_test(tc, values_are_counted_and_told_wherever_they_lie);
-    tcase_add_test(tc, a_clear_is_told_once);
-    tcase_add_test(tc, one_reading_serves_all_who_want_it);
-    tcase_add_loop_test(tc, a_disk_that_hangs_is_answered_by_the_deadline, 0, 2);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN(
+    "objects", .seconds = 60,
+    .tests = {names_are_any_bytes_up_to_a_limit, spaces_do_not_see_each_other,
+              of_what_was_not_published_nothing_stays, a_handle_outlives_what_becomes_of_the_value,
+              values_leave_by_policy_and_what_is_held_does_not, modes_are_obeyed,
+              the_same_bytes_are_kept_as_they_are, what_lay_in_memory_before_does_not_go_to_disk,
+              a_disk_that_does_not_forget_refuses_the_new_value,
+              values_are_counted_and_told_wherever_they_lie, a_clear_is_told_once,
+              one_reading_serves_all_who_want_it},
+    .loops = {{a_value_is_found_as_it_was_stored, 0, (int)(sizeof(sizes) / sizeof(sizes[0]))},
+              {a_new_value_takes_the_place_of_the_old_one_everywhere, IN_MEMORY, IN_QUEUE + 1},
+              {other_bytes_with_the_same_sums_are_another_value, IN_MEMORY, IN_QUEUE + 1},
+              {what_was_replaced_or_removed_is_not_there_after_a_crash, 0, 2},
+              {a_damaged_journal_brings_no_old_value_back, 4, 6},
+              {a_reading_under_way_does_not_bring_the_old_value_back, 0, 2},
+              {what_has_expired_is_not_found_and_is_taken_out, 0, 2},
+              {a_byte_that_rots_in_memory_is_found, 0, 6},
+              {a_byte_that_rots_on_disk_is_found, 0, 10},
+              {a_disk_that_hangs_is_answered_by_the_deadline, 0, 2}})

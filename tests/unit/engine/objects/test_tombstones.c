@@ -443,25 +443,10 @@ START_TEST(threads_share_syncs)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("tombstones");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 60);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, none);
-    tcase_add_test(tc, they_are_there_until_they_are_lifted);
-    tcase_add_test(tc, a_long_file_is_written_anew);
-    tcase_add_test(tc, a_damaged_page_is_told_from_a_torn_one);
-    tcase_add_test(tc, a_file_of_another_version_stays);
-    tcase_add_test(tc, a_torn_batch_is_not_appended_to);
-    tcase_add_test(tc, what_a_failed_sync_leaves_does_not_count);
-    tcase_add_test(tc, a_file_of_somebody_else_stays);
-    tcase_add_test(tc, a_failed_write_is_an_error_and_no_more);
-    tcase_add_test(tc, a_device_that_keeps_failing);
-    tcase_add_test(tc, each_allocation_fails_once);
-    tcase_add_test(tc, a_power_cut_loses_no_tombstone);
-    tcase_add_test(tc, threads_share_syncs);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("tombstones", .seconds = 60, .setup = setup, .teardown = teardown,
+           .tests = {none, they_are_there_until_they_are_lifted, a_long_file_is_written_anew,
+                     a_damaged_page_is_told_from_a_torn_one, a_file_of_another_version_stays,
+                     a_torn_batch_is_not_appended_to, what_a_failed_sync_leaves_does_not_count,
+                     a_file_of_somebody_else_stays, a_failed_write_is_an_error_and_no_more,
+                     a_device_that_keeps_failing, each_allocation_fails_once,
+                     a_power_cut_loses_no_tombstone, threads_share_syncs})

@@ -498,20 +498,9 @@ START_TEST(a_replay_of_the_log_does_what_the_engine_did)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("access_log");
-    TCase *t = tcase_create("access_log");
-    tcase_set_timeout(t, 50);
-    tcase_add_checked_fixture(t, set_up, tear_down);
-    tcase_add_test(t, what_is_written_is_read);
-    tcase_add_test(t, it_is_appended_to_a_whole_line_with_narrow_rights);
-    tcase_add_test(t, it_never_grows_beyond_its_size);
-    tcase_add_test(t, a_full_disk_costs_lines_and_one_warning);
-    tcase_add_test(t, a_path_that_cannot_be_written_is_told_and_nothing_else);
-    tcase_add_test(t, what_does_not_fit_is_dropped);
-    tcase_add_test(t, two_engines_do_not_share_a_file);
-    tcase_add_test(t, a_replay_of_the_log_does_what_the_engine_did);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("access_log", .seconds = 50, .setup = set_up, .teardown = tear_down,
+           .tests = {what_is_written_is_read, it_is_appended_to_a_whole_line_with_narrow_rights,
+                     it_never_grows_beyond_its_size, a_full_disk_costs_lines_and_one_warning,
+                     a_path_that_cannot_be_written_is_told_and_nothing_else,
+                     what_does_not_fit_is_dropped, two_engines_do_not_share_a_file,
+                     a_replay_of_the_log_does_what_the_engine_did})

@@ -412,25 +412,13 @@ START_TEST(clears_beside_stores_and_loads)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("operate");
-    TCase *t = tcase_create("operate");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, frozen_answers_and_stores_nothing);
-    tcase_add_test(t, bypassed_finds_and_stores_nothing);
-    tcase_add_test(t, what_the_engine_holds_counts_as_found_in_bypass_too);
-    tcase_add_test(t, what_is_under_way_ends_as_it_began);
-    tcase_add_test(t, a_prefetch_brings_nothing_when_frozen);
-    tcase_add_test(t, modes_have_names);
-    tcase_add_test(t, tiers_are_cleared_one_by_one_or_all);
-    tcase_add_test(t, a_namespace_is_cleared);
-    tcase_add_test(t, what_is_pinned_stays_with_its_holder);
-    tcase_add_test(t, a_store_that_began_before_publishes_nothing);
-    tcase_add_test(t, a_read_that_began_before_is_not_promoted);
-    tcase_add_test(t, a_read_that_begins_during_a_clear_is_not_promoted);
-    tcase_add_test(t, a_tier_that_is_left_alone_is_cleared_too);
-    tcase_add_test(t, clears_beside_stores_and_loads);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("operate", .seconds = 60,
+           .tests = {frozen_answers_and_stores_nothing, bypassed_finds_and_stores_nothing,
+                     what_the_engine_holds_counts_as_found_in_bypass_too,
+                     what_is_under_way_ends_as_it_began, a_prefetch_brings_nothing_when_frozen,
+                     modes_have_names, tiers_are_cleared_one_by_one_or_all, a_namespace_is_cleared,
+                     what_is_pinned_stays_with_its_holder,
+                     a_store_that_began_before_publishes_nothing,
+                     a_read_that_began_before_is_not_promoted,
+                     a_read_that_begins_during_a_clear_is_not_promoted,
+                     a_tier_that_is_left_alone_is_cleared_too, clears_beside_stores_and_loads})

@@ -639,40 +639,28 @@ START_TEST(a_child_by_fork_can_let_go_of_it)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("prefetch");
-    TCase *t = tcase_create("prefetch");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, what_the_disk_has_comes_to_memory_and_is_held);
-    FX_ADD_EMBEDDED(t, the_tiers_are_told_who_reads_ahead);
-    tcase_add_test(t, each_tier_gives_what_the_faster_ones_lack);
-    tcase_add_test(t, only_the_tiers_that_are_wanted_are_searched);
-    tcase_add_test(t, a_part_of_a_prompt_and_its_tail);
-    tcase_add_test(t, a_load_and_a_prefetch_read_once);
-    tcase_add_test(t, it_can_be_begun_again_and_replaces_the_pins);
-    tcase_add_test(t, at_a_gap_it_is_cut_and_the_rest_released);
-    tcase_add_test(t, a_wrong_header_is_not_published);
-    tcase_add_test(t, a_wrong_cell_is_found_by_the_load_and_leaves_both_tiers);
-    tcase_add_test(t, a_tier_that_does_not_answer_a_lookup_has_nothing);
-    tcase_add_test(t, the_deadline_ends_what_hangs_and_keeps_what_came);
-    tcase_add_test(t, what_is_abandoned_gives_all_back_by_its_deadline);
-    tcase_add_test(t, a_view_can_be_closed_over_a_running_one);
-    FX_ADD_EMBEDDED(t, each_tier_and_the_end_are_told_once);
-    FX_ADD_EMBEDDED(t, who_is_ended_early_is_told_so_before_end_returns);
-    tcase_add_test(t, a_prompt_larger_than_the_bound_passes_through_it);
-    tcase_add_test(t, without_a_share_of_memory_nothing_is_read);
-    tcase_add_test(t, the_bound_on_pins_bounds_it_too);
-    tcase_add_test(t, who_finds_no_room_waits_in_the_queue);
-    tcase_add_test(t, stores_go_on_while_prefetches_hold_all_they_may);
-    FX_ADD_EMBEDDED(t, each_allocation_fails_once);
-    tcase_add_test(t, wrong_arguments_are_refused);
-    tcase_add_test(t, a_child_by_fork_can_let_go_of_it);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("prefetch", .seconds = 60, .at_once = true,
+           .tests = {what_the_disk_has_comes_to_memory_and_is_held,
+                     FX_EMBEDDED(the_tiers_are_told_who_reads_ahead),
+                     each_tier_gives_what_the_faster_ones_lack,
+                     only_the_tiers_that_are_wanted_are_searched,
+                     a_part_of_a_prompt_and_its_tail,
+                     a_load_and_a_prefetch_read_once,
+                     it_can_be_begun_again_and_replaces_the_pins,
+                     at_a_gap_it_is_cut_and_the_rest_released,
+                     a_wrong_header_is_not_published,
+                     a_wrong_cell_is_found_by_the_load_and_leaves_both_tiers,
+                     a_tier_that_does_not_answer_a_lookup_has_nothing,
+                     the_deadline_ends_what_hangs_and_keeps_what_came,
+                     what_is_abandoned_gives_all_back_by_its_deadline,
+                     a_view_can_be_closed_over_a_running_one,
+                     FX_EMBEDDED(each_tier_and_the_end_are_told_once),
+                     FX_EMBEDDED(who_is_ended_early_is_told_so_before_end_returns),
+                     a_prompt_larger_than_the_bound_passes_through_it,
+                     without_a_share_of_memory_nothing_is_read,
+                     the_bound_on_pins_bounds_it_too,
+                     who_finds_no_room_waits_in_the_queue,
+                     stores_go_on_while_prefetches_hold_all_they_may,
+                     FX_EMBEDDED(each_allocation_fails_once),
+                     wrong_arguments_are_refused,
+                     a_child_by_fork_can_let_go_of_it})

@@ -212,15 +212,7 @@ START_TEST(nothing_returns_after_a_clear)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("backfill");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 60);
-    tcase_add_test(tc, a_store_that_has_all_is_queried_in_batches);
-    tcase_add_loop_test(tc, a_store_gets_exactly_what_it_lacks, 0, 3);
-    tcase_add_test(tc, nothing_returns_after_a_clear);
-    tcase_add_test(tc, nothing_is_sent_during_a_clear);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("backfill", .seconds = 60,
+           .tests = {a_store_that_has_all_is_queried_in_batches, nothing_returns_after_a_clear,
+                     nothing_is_sent_during_a_clear},
+           .loops = {{a_store_gets_exactly_what_it_lacks, 0, 3}})

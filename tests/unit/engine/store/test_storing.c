@@ -328,12 +328,9 @@ START_TEST(threads_that_store_the_same)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("storing", 100, what_is_being_stored_is_left_to_who_does_it,
-                       the_suffix_is_published_behind_a_prefix_that_is_there,
-                       the_suffix_waits_for_its_prefix, without_its_prefix_the_suffix_is_dropped,
-                       one_that_does_not_end_is_not_waited_for_for_ever,
-                       two_that_wait_for_each_other, a_clear_takes_what_waits_too, random_stores,
-                       threads_that_store_the_same);
-}
+CHECK_MAIN("storing", .seconds = 100,
+           .tests = {what_is_being_stored_is_left_to_who_does_it,
+                     the_suffix_is_published_behind_a_prefix_that_is_there,
+                     the_suffix_waits_for_its_prefix, without_its_prefix_the_suffix_is_dropped,
+                     one_that_does_not_end_is_not_waited_for_for_ever, two_that_wait_for_each_other,
+                     a_clear_takes_what_waits_too, random_stores, threads_that_store_the_same})

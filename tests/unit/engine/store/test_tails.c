@@ -243,21 +243,13 @@ START_TEST(a_tail_that_is_not_known_stays_there)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("tails");
-    TCase *tc = tcase_create("tails");
-    tcase_set_timeout(tc, 60);
-    tcase_add_test(tc, the_chunk_that_completes_a_tail_takes_its_place);
-    tcase_add_test(tc, a_longer_tail_takes_the_place_of_a_shorter_one);
-    tcase_add_test(tc, a_tail_that_a_longer_chunk_begins_with_is_not_stored);
-    tcase_add_test(tc, the_tail_of_another_prompt_stays);
-    tcase_add_test(tc, many_tails_with_one_beginning);
-    tcase_add_test(tc, without_siblings_a_tail_is_found_only_as_itself);
-    FX_ADD_EMBEDDED(tc, a_tail_that_was_replaced_is_no_miss);
-    FX_ADD_EMBEDDED(tc, a_chunk_that_memory_rejects_leaves_the_tail);
-    tcase_add_test(tc, a_tail_that_this_process_has_sent_is_deleted_there);
-    tcase_add_test(tc, a_tail_that_is_not_known_stays_there);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("tails", .seconds = 60,
+           .tests = {the_chunk_that_completes_a_tail_takes_its_place,
+                     a_longer_tail_takes_the_place_of_a_shorter_one,
+                     a_tail_that_a_longer_chunk_begins_with_is_not_stored,
+                     the_tail_of_another_prompt_stays, many_tails_with_one_beginning,
+                     without_siblings_a_tail_is_found_only_as_itself,
+                     FX_EMBEDDED(a_tail_that_was_replaced_is_no_miss),
+                     FX_EMBEDDED(a_chunk_that_memory_rejects_leaves_the_tail),
+                     a_tail_that_this_process_has_sent_is_deleted_there,
+                     a_tail_that_is_not_known_stays_there})

@@ -403,24 +403,12 @@ START_TEST(the_table_remembers_the_last)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("why");
-    TCase *t = tcase_create("why");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, what_was_never_stored);
-    tcase_add_test(t, a_tail_that_was_never_stored_is_not_missing);
-    tcase_add_loop_test(t, what_was_evicted, 0, 2);
-    tcase_add_test(t, the_last_tier_that_let_it_go_counts);
-    tcase_add_test(t, what_was_cleared);
-    tcase_add_test(t, what_has_expired);
-    tcase_add_test(t, what_could_not_be_written);
-    tcase_add_test(t, what_the_disk_did_not_take);
-    tcase_add_loop_test(t, what_lies_under_another_namespace, 0, 2);
-    tcase_add_test(t, what_may_be_in_a_tier_that_does_not_answer);
-    tcase_add_test(t, what_is_computed_sooner);
-    tcase_add_test(t, nothing_is_remembered_if_nothing_shall_be);
-    tcase_add_loop_test(t, the_table_remembers_the_last, 0, 2);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("why", .seconds = 60,
+           .tests = {what_was_never_stored, a_tail_that_was_never_stored_is_not_missing,
+                     the_last_tier_that_let_it_go_counts, what_was_cleared, what_has_expired,
+                     what_could_not_be_written, what_the_disk_did_not_take,
+                     what_may_be_in_a_tier_that_does_not_answer, what_is_computed_sooner,
+                     nothing_is_remembered_if_nothing_shall_be},
+           .loops = {{what_was_evicted, 0, 2},
+                     {what_lies_under_another_namespace, 0, 2},
+                     {the_table_remembers_the_last, 0, 2}})

@@ -169,8 +169,5 @@ START_TEST(chunks_by_the_beginning_of_their_hash)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("why_prompt", 0, token_ids_in_every_dress, what_is_no_token_id, shards,
-                       which_namespace, chunks_by_the_beginning_of_their_hash);
-}
+CHECK_MAIN("why_prompt", .tests = {token_ids_in_every_dress, what_is_no_token_id, shards,
+                                   which_namespace, chunks_by_the_beginning_of_their_hash})
