@@ -243,19 +243,7 @@ START_TEST(test_without_memory)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("http_client");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_any_status_is_an_answer);
-    tcase_add_test(tests, test_a_body_has_a_limit);
-    tcase_add_test(tests, test_a_long_body_grows);
-    tcase_add_test(tests, test_errors_in_words);
-    tcase_add_test(tests, test_a_call_can_be_stopped);
-    tcase_add_test(tests, test_a_body_in_parts);
-    tcase_add_test(tests, test_what_is_sent);
-    tcase_add_test(tests, test_without_memory);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
-}
+CHECK_MAIN("http_client", .seconds = 120,
+           .tests = {test_any_status_is_an_answer, test_a_body_has_a_limit, test_a_long_body_grows,
+                     test_errors_in_words, test_a_call_can_be_stopped, test_a_body_in_parts,
+                     test_what_is_sent, test_without_memory})

@@ -255,20 +255,8 @@ START_TEST(test_takes_one_descriptor)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("stream");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, test_connects_over_tcp);
-    tcase_add_test(tests, test_names_a_port_without_listener);
-    tcase_add_test(tests, test_connects_to_unix_sockets);
-    tcase_add_test(tests, test_receives_exactly);
-    tcase_add_test(tests, test_waits_no_longer_than_the_deadline);
-    tcase_add_test(tests, test_reports_the_end);
-    tcase_add_test(tests, test_sends_all_pieces);
-    tcase_add_test(tests, test_takes_one_descriptor);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
-}
+CHECK_MAIN("stream", .seconds = 120, .setup = setup, .teardown = teardown,
+           .tests = {test_connects_over_tcp, test_names_a_port_without_listener,
+                     test_connects_to_unix_sockets, test_receives_exactly,
+                     test_waits_no_longer_than_the_deadline, test_reports_the_end,
+                     test_sends_all_pieces, test_takes_one_descriptor})

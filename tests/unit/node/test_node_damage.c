@@ -285,20 +285,6 @@ START_TEST(test_a_folder_that_cannot_be_used)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("node_damage");
-    TCase *t = tcase_create("damage");
-    tcase_set_timeout(t, 900);
-    tcase_add_checked_fixture(t, set_up, tear_down);
-    tcase_add_test(t, test_a_disk_out_of_service_is_told);
-    tcase_add_test(t, test_a_folder_that_cannot_be_used);
-    tcase_add_test(t, test_flipped_bytes_are_misses_and_cut_nothing);
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("node_damage", .seconds = 900, .setup = set_up, .teardown = tear_down,
+           .tests = {test_a_disk_out_of_service_is_told, test_a_folder_that_cannot_be_used,
+                     test_flipped_bytes_are_misses_and_cut_nothing})

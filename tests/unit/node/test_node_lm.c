@@ -219,25 +219,7 @@ START_TEST(test_what_a_slower_tier_does_not_have)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("node_lm");
-    TCase *t = tcase_create("requests");
-    tcase_set_timeout(t, 60);
-    tcase_add_checked_fixture(t, set_up, tear_down);
-    tcase_add_test(t, test_values);
-    tcase_add_test(t, test_what_is_about_no_key);
-    tcase_add_test(t, test_half_a_value_is_none);
-    tcase_add_test(t, test_lengths_that_cannot_be);
-    tcase_add_test(t, test_no_room);
-    tcase_add_test(t, test_yes_holds_for_a_moment);
-    tcase_add_test(t, test_a_trickle);
-    tcase_add_test(t, test_what_a_slower_tier_does_not_have);
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("node_lm", .seconds = 60, .setup = set_up, .teardown = tear_down,
+           .tests = {test_values, test_what_is_about_no_key, test_half_a_value_is_none,
+                     test_lengths_that_cannot_be, test_no_room, test_yes_holds_for_a_moment,
+                     test_a_trickle, test_what_a_slower_tier_does_not_have})

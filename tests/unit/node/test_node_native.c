@@ -531,12 +531,10 @@ START_TEST(a_folder_that_others_can_change)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("node_native", 120, what_one_stores_another_loads, what_lies_on_disk_comes,
-                       connections_of_a_client_share_what_it_has, chains_are_sent_once,
-                       parts_of_two_clients_are_one_chunk, pins_end_with_their_client, prefetches,
-                       verdicts_are_looked_at, a_header_that_was_overwritten,
-                       bytes_that_are_no_frame, mutated_questions, clients_that_are_killed,
-                       a_node_that_starts_anew, a_folder_that_others_can_change);
-}
+CHECK_MAIN("node_native", .seconds = 120,
+           .tests = {what_one_stores_another_loads, what_lies_on_disk_comes,
+                     connections_of_a_client_share_what_it_has, chains_are_sent_once,
+                     parts_of_two_clients_are_one_chunk, pins_end_with_their_client, prefetches,
+                     verdicts_are_looked_at, a_header_that_was_overwritten, bytes_that_are_no_frame,
+                     mutated_questions, clients_that_are_killed, a_node_that_starts_anew,
+                     a_folder_that_others_can_change})

@@ -47,7 +47,4 @@ START_TEST(memory_comes_with_the_bytes)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("node_native_frames", 120, memory_comes_with_the_bytes);
-}
+CHECK_MAIN("node_native_frames", .seconds = 120, .tests = {memory_comes_with_the_bytes})

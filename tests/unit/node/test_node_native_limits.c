@@ -324,23 +324,8 @@ START_TEST(an_end_reaches_what_is_being_asked_about)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("node_native_limits");
-    TCase *t = tcase_create("limits");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, what_is_late_is_given_up);
-    tcase_add_test(t, what_nobody_hears_of_is_ended);
-    tcase_add_test(t, a_client_has_limits);
-    tcase_add_test(t, a_session_that_pins_nothing_takes_no_place);
-    tcase_add_test(t, chains_that_loads_hold_have_a_limit);
-    tcase_add_test(t, who_says_nothing_is_not_waited_for);
-    tcase_add_loop_test(t, an_end_reaches_what_is_being_asked_about, 0, 2);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("node_native_limits", .seconds = 120, .at_once = true,
+           .tests = {what_is_late_is_given_up, what_nobody_hears_of_is_ended, a_client_has_limits,
+                     a_session_that_pins_nothing_takes_no_place,
+                     chains_that_loads_hold_have_a_limit, who_says_nothing_is_not_waited_for},
+           .loops = {{an_end_reaches_what_is_being_asked_about, 0, 2}})

@@ -225,23 +225,8 @@ START_TEST(test_a_start_without_descriptors_says_so)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("node_parts");
-    TCase *t = tcase_create("parts");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, test_patterns);
-    tcase_add_test(t, test_a_pattern_that_would_take_for_ever);
-    tcase_add_test(t, test_whom_a_configuration_lets_in);
-    tcase_add_test(t, test_whose_loops_may_not_wait);
-    tcase_add_test(t, test_each_allocation_of_a_start_fails_once);
-    tcase_add_test(t, test_a_start_without_descriptors_says_so);
-    tcase_add_test(t, test_systemd_is_told);
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("node_parts", .seconds = 120,
+           .tests = {test_patterns, test_a_pattern_that_would_take_for_ever,
+                     test_whom_a_configuration_lets_in, test_whose_loops_may_not_wait,
+                     test_each_allocation_of_a_start_fails_once,
+                     test_a_start_without_descriptors_says_so, test_systemd_is_told})

@@ -316,11 +316,9 @@ START_TEST(test_replaced_values_stay_gone)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("node_small", 110, test_more_than_fit_in_memory, test_more_than_a_disk_takes,
-                       test_full_memory_keeps_nothing_from_the_disk,
-                       test_each_allocation_of_a_command_fails_once, test_getdel_leaves_nothing,
-                       test_pipeline_keeps_its_order, test_pipeline_is_listed_and_ends_at_http,
-                       test_replaced_values_stay_gone);
-}
+CHECK_MAIN("node_small", .seconds = 110,
+           .tests = {test_more_than_fit_in_memory, test_more_than_a_disk_takes,
+                     test_full_memory_keeps_nothing_from_the_disk,
+                     test_each_allocation_of_a_command_fails_once, test_getdel_leaves_nothing,
+                     test_pipeline_keeps_its_order, test_pipeline_is_listed_and_ends_at_http,
+                     test_replaced_values_stay_gone})

@@ -148,8 +148,5 @@ START_TEST(test_no_worker_is_free)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("waits of a node's commands", 240, test_a_name_in_use,
-                       test_no_worker_is_free);
-}
+CHECK_MAIN("waits of a node's commands", .seconds = 240,
+           .tests = {test_a_name_in_use, test_no_worker_is_free})

@@ -322,20 +322,8 @@ START_TEST(many_may_come_at_once)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("control");
-    TCase *tests = tcase_create("control");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, the_socket_answers_and_goes);
-    tcase_add_test(tests, the_port_shows_what_is_public);
-    tcase_add_test(tests, a_dead_socket_is_taken_over_and_a_live_one_is_not);
-    tcase_add_test(tests, stale_sockets_are_removed);
-    tcase_add_test(tests, a_folder_of_somebody_else_is_refused);
-    tcase_add_test(tests, a_body_beyond_the_limit_is_refused);
-    tcase_add_test(tests, every_allocation_fails_once);
-    tcase_add_test(tests, many_may_come_at_once);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
-}
+CHECK_MAIN("control", .seconds = 60, .setup = setup, .teardown = teardown,
+           .tests = {the_socket_answers_and_goes, the_port_shows_what_is_public,
+                     a_dead_socket_is_taken_over_and_a_live_one_is_not, stale_sockets_are_removed,
+                     a_folder_of_somebody_else_is_refused, a_body_beyond_the_limit_is_refused,
+                     every_allocation_fails_once, many_may_come_at_once})

@@ -535,26 +535,10 @@ int main(void)
         fprintf(stderr, "redis-server is not installed\n");
         return 77;
     }
-    Suite *suite = suite_create("resp_client");
-    TCase *tests = tcase_create("redis");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, test_types);
-    tcase_add_test(tests, test_pipeline);
-    tcase_add_test(tests, test_flush_twice);
-    tcase_add_test(tests, test_large_values);
-    tcase_add_test(tests, test_value_beyond_the_limit);
-    tcase_add_test(tests, test_database);
-    tcase_add_test(tests, test_authentication);
-    tcase_add_test(tests, test_readonly);
-    tcase_add_test(tests, test_server_is_killed);
-    tcase_add_test(tests, test_retry_interval);
-    tcase_add_test(tests, test_server_stalls);
-    tcase_add_test(tests, test_idle_connection_is_closed);
-    tcase_add_test(tests, test_no_memory);
-    tcase_add_test(tests, test_tls);
-    tcase_add_test(tests, test_tls_refused);
-    tcase_add_test(tests, test_pool);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
+    return CHECK_RUN("resp_client", .seconds = 60, .setup = set_up, .teardown = tear_down,
+                     .tests = {test_types, test_pipeline, test_flush_twice, test_large_values,
+                               test_value_beyond_the_limit, test_database, test_authentication,
+                               test_readonly, test_server_is_killed, test_retry_interval,
+                               test_server_stalls, test_idle_connection_is_closed, test_no_memory,
+                               test_tls, test_tls_refused, test_pool});
 }

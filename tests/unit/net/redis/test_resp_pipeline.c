@@ -226,16 +226,8 @@ int main(void)
         puts("redis-server is missing");
         return 77;
     }
-    Suite *suite = suite_create("resp_pipeline");
-    TCase *tcase = tcase_create("resp_pipeline");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, answers_have_the_order_of_commands);
-    tcase_add_test(tcase, the_first_error_is_reported);
-    tcase_add_test(tcase, a_forgotten_script_runs_once);
-    tcase_add_test(tcase, only_reads_are_sent_again);
-    tcase_add_test(tcase, no_link_is_free);
-    tcase_add_test(tcase, torture_allocations);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_RUN("resp_pipeline", .seconds = 60, .setup = set_up, .teardown = tear_down,
+                     .tests = {answers_have_the_order_of_commands, the_first_error_is_reported,
+                               a_forgotten_script_runs_once, only_reads_are_sent_again,
+                               no_link_is_free, torture_allocations});
 }

@@ -265,24 +265,10 @@ START_TEST(test_what_is_no_http2)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("grpc_connection");
-    TCase *tests = tcase_create("all");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, test_bytes_one_by_one);
-    tcase_add_test(tests, test_answers_in_another_order);
-    tcase_add_test(tests, test_an_answer_of_another_thread_waits_for_the_loop);
-    tcase_add_test(tests, test_a_deadline);
-    tcase_add_test(tests, test_a_deadline_of_a_call_that_ended);
-    tcase_add_test(tests, test_a_cancelled_call);
-    tcase_add_test(tests, test_bodies_are_released_once);
-    tcase_add_test(tests, test_a_connection_that_is_lost);
-    tcase_add_test(tests, test_drain);
-    tcase_add_test(tests, test_drain_without_calls);
-    tcase_add_test(tests, test_give_up);
-    tcase_add_test(tests, test_an_early_answer_stops_the_request);
-    tcase_add_test(tests, test_what_is_no_http2);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
-}
+CHECK_MAIN("grpc_connection", .setup = setup, .teardown = teardown,
+           .tests = {test_bytes_one_by_one, test_answers_in_another_order,
+                     test_an_answer_of_another_thread_waits_for_the_loop, test_a_deadline,
+                     test_a_deadline_of_a_call_that_ended, test_a_cancelled_call,
+                     test_bodies_are_released_once, test_a_connection_that_is_lost, test_drain,
+                     test_drain_without_calls, test_give_up, test_an_early_answer_stops_the_request,
+                     test_what_is_no_http2})

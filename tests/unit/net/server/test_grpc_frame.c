@@ -169,17 +169,6 @@ START_TEST(test_inflate_of_broken_bytes)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("grpc_frame");
-    TCase *tests = tcase_create("all");
-    tcase_add_checked_fixture(tests, NULL, teardown);
-    tcase_add_test(tests, test_pieces_of_every_size);
-    tcase_add_test(tests, test_bad_prefixes);
-    tcase_add_test(tests, test_memory_follows_what_came);
-    tcase_add_test(tests, test_no_memory);
-    tcase_add_test(tests, test_inflate_up_to_the_limit);
-    tcase_add_test(tests, test_inflate_of_broken_bytes);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
-}
+CHECK_MAIN("grpc_frame", .teardown = teardown,
+           .tests = {test_pieces_of_every_size, test_bad_prefixes, test_memory_follows_what_came,
+                     test_no_memory, test_inflate_up_to_the_limit, test_inflate_of_broken_bytes})

@@ -331,13 +331,12 @@ START_TEST(without_memory_nothing_is_left)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS(
-        "poll loop", 60, a_source_hears_of_input_and_of_the_end,
-        a_source_that_repeats_lets_others_have_their_turn,
-        a_source_that_was_closed_in_the_round_is_not_called,
-        a_loop_without_events_keeps_its_deadlines, a_door_passes_connections_on_until_it_is_closed,
-        a_door_that_cannot_accept_tries_again_later,
-        the_emptiest_loop_is_the_one_with_the_fewest_members, without_memory_nothing_is_left);
-}
+CHECK_MAIN("poll loop", .seconds = 60,
+           .tests = {a_source_hears_of_input_and_of_the_end,
+                     a_source_that_repeats_lets_others_have_their_turn,
+                     a_source_that_was_closed_in_the_round_is_not_called,
+                     a_loop_without_events_keeps_its_deadlines,
+                     a_door_passes_connections_on_until_it_is_closed,
+                     a_door_that_cannot_accept_tries_again_later,
+                     the_emptiest_loop_is_the_one_with_the_fewest_members,
+                     without_memory_nothing_is_left})

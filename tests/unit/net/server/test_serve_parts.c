@@ -591,25 +591,10 @@ START_TEST(test_addresses_without_memory)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("serve parts");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 240);
-    tcase_add_test(tests, test_timeouts);
-    tcase_add_test(tests, test_timeouts_come_back);
-    tcase_add_test(tests, test_messages);
-    tcase_add_test(tests, test_messages_are_cut_between_characters);
-    tcase_add_test(tests, test_content_types);
-    tcase_add_test(tests, test_routes);
-    tcase_add_test(tests, test_a_deferred_call_keeps_its_state);
-    tcase_add_test(tests, test_protobuf_fields);
-    tcase_add_test(tests, test_peers);
-    tcase_add_test(tests, test_accepting_without_descriptors);
-    tcase_add_test(tests, test_http_without_descriptors);
-    tcase_add_test(tests, test_http_without_descriptors_closes_an_idle_connection);
-    tcase_add_test(tests, test_addresses_have_a_limit);
-    tcase_add_test(tests, test_addresses_without_memory);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
-}
+CHECK_MAIN("serve parts", .seconds = 240,
+           .tests = {test_timeouts, test_timeouts_come_back, test_messages,
+                     test_messages_are_cut_between_characters, test_content_types, test_routes,
+                     test_a_deferred_call_keeps_its_state, test_protobuf_fields, test_peers,
+                     test_accepting_without_descriptors, test_http_without_descriptors,
+                     test_http_without_descriptors_closes_an_idle_connection,
+                     test_addresses_have_a_limit, test_addresses_without_memory})

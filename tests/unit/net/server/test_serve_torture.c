@@ -86,7 +86,4 @@ START_TEST(test_every_allocation)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("serve torture", 0, test_every_allocation);
-}
+CHECK_MAIN("serve torture", .tests = {test_every_allocation})
