@@ -483,29 +483,12 @@ START_TEST(an_end_in_doubt_survives_lack_of_memory)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("deleter");
-    TCase *t = tcase_create("deleter");
-    tcase_add_checked_fixture(t, set_up, tear_down);
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, a_batch_is_done_when_it_is_due);
-    tcase_add_test(t, what_fails_is_tried_later_and_later);
-    tcase_add_test(t, one_that_fails_does_not_hold_the_others_up);
-    tcase_add_test(t, a_storage_that_hangs_is_left_behind);
-    tcase_add_test(t, what_is_refused_is_an_orphan);
-    tcase_add_test(t, a_shared_file_goes_when_it_is_empty);
-    tcase_add_test(t, a_leader_that_is_dropped_leaves_its_batches_to_the_next);
-    tcase_add_test(t, a_clock_that_is_set);
-    tcase_add_test(t, an_end_that_is_in_doubt_is_looked_up);
-    tcase_add_test(t, an_end_that_was_not_written_is_done_again);
-    tcase_add_loop_test(t, an_end_in_doubt_survives_lack_of_memory, 0, 2);
-    tcase_add_test(t, threads_do_what_is_due);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("deleter", .seconds = 60, .at_once = true, .setup = set_up, .teardown = tear_down,
+           .tests = {a_batch_is_done_when_it_is_due, what_fails_is_tried_later_and_later,
+                     one_that_fails_does_not_hold_the_others_up,
+                     a_storage_that_hangs_is_left_behind, what_is_refused_is_an_orphan,
+                     a_shared_file_goes_when_it_is_empty,
+                     a_leader_that_is_dropped_leaves_its_batches_to_the_next, a_clock_that_is_set,
+                     an_end_that_is_in_doubt_is_looked_up,
+                     an_end_that_was_not_written_is_done_again, threads_do_what_is_due},
+           .loops = {{an_end_in_doubt_survives_lack_of_memory, 0, 2}})

@@ -377,12 +377,10 @@ START_TEST(an_idle_manager_looks_at_nothing)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS(
-        "expiry", 60, a_calendar_is_a_sorted_list, a_calendar_without_memory_stays_as_it_is,
-        a_block_with_a_time_of_its_own_expires, an_expired_block_is_written_anew_at_once,
-        a_second_location_keeps_the_time, a_group_has_a_time_for_what_is_not_used,
-        many_blocks_expire_at_once, times_survive_a_change_of_leader, uses_that_are_kept_back_count,
-        times_that_make_no_sense_are_rejected, an_idle_manager_looks_at_nothing);
-}
+CHECK_MAIN("expiry", .seconds = 60,
+           .tests = {a_calendar_is_a_sorted_list, a_calendar_without_memory_stays_as_it_is,
+                     a_block_with_a_time_of_its_own_expires,
+                     an_expired_block_is_written_anew_at_once, a_second_location_keeps_the_time,
+                     a_group_has_a_time_for_what_is_not_used, many_blocks_expire_at_once,
+                     times_survive_a_change_of_leader, uses_that_are_kept_back_count,
+                     times_that_make_no_sense_are_rejected, an_idle_manager_looks_at_nothing})

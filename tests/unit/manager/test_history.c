@@ -157,18 +157,7 @@ START_TEST(test_readers_see_whole_samples)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("history");
-    TCase *tcase = tcase_create("history");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, test_nothing_is_there_at_first);
-    tcase_add_test(tcase, test_samples_come_in_order);
-    tcase_add_test(tcase, test_only_what_is_new_is_told);
-    tcase_add_test(tcase, test_the_oldest_are_forgotten);
-    tcase_add_test(tcase, test_groups_are_bounded);
-    tcase_add_test(tcase, test_readers_see_whole_samples);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("history", .seconds = 60, .setup = set_up, .teardown = tear_down,
+           .tests = {test_nothing_is_there_at_first, test_samples_come_in_order,
+                     test_only_what_is_new_is_told, test_the_oldest_are_forgotten,
+                     test_groups_are_bounded, test_readers_see_whole_samples})

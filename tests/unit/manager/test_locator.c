@@ -610,21 +610,27 @@ START_TEST(names_with_one_key_are_told_apart)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS(
-        "locator", 0, what_was_written_is_found, every_place_is_another_one,
-        batches_have_an_entry_for_each_key, windows_are_found_from_the_end,
-        a_window_of_no_size_or_too_large_is_refused, masks_say_what_need_not_be_written,
-        nobody_writes_what_another_is_writing, a_mask_of_another_length_leaves_the_session,
-        a_session_ends_by_its_time,
-        files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too,
-        a_damaged_note_of_a_session_is_left_alone,
-        a_timeout_of_nothing_ends_at_once_and_less_is_refused, whoever_does_not_lead_says_so,
-        what_is_removed_is_gone_and_its_files_go,
-        what_is_removed_while_it_is_written_does_not_serve, quotas_are_hard,
-        an_index_has_a_largest_number_of_keys, spec_groups_choose_the_parts,
-        an_instance_leaves_nothing_behind, a_removed_instance_stays_in_its_groups_counters,
-        a_trim_takes_what_was_stored_in_its_time, a_disabled_storage_is_not_written_to_nor_chosen,
-        names_with_one_key_are_told_apart);
-}
+CHECK_MAIN("locator",
+           .tests = {what_was_written_is_found,
+                     every_place_is_another_one,
+                     batches_have_an_entry_for_each_key,
+                     windows_are_found_from_the_end,
+                     a_window_of_no_size_or_too_large_is_refused,
+                     masks_say_what_need_not_be_written,
+                     nobody_writes_what_another_is_writing,
+                     a_mask_of_another_length_leaves_the_session,
+                     a_session_ends_by_its_time,
+                     files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too,
+                     a_damaged_note_of_a_session_is_left_alone,
+                     a_timeout_of_nothing_ends_at_once_and_less_is_refused,
+                     whoever_does_not_lead_says_so,
+                     what_is_removed_is_gone_and_its_files_go,
+                     what_is_removed_while_it_is_written_does_not_serve,
+                     quotas_are_hard,
+                     an_index_has_a_largest_number_of_keys,
+                     spec_groups_choose_the_parts,
+                     an_instance_leaves_nothing_behind,
+                     a_removed_instance_stays_in_its_groups_counters,
+                     a_trim_takes_what_was_stored_in_its_time,
+                     a_disabled_storage_is_not_written_to_nor_chosen,
+                     names_with_one_key_are_told_apart})

@@ -209,8 +209,5 @@ START_TEST(what_is_submitted_late_does_not_stop_the_end)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("locator_threads", 60, everything_at_once,
-                       what_is_submitted_late_does_not_stop_the_end);
-}
+CHECK_MAIN("locator_threads", .seconds = 60,
+           .tests = {everything_at_once, what_is_submitted_late_does_not_stop_the_end})

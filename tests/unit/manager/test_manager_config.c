@@ -362,23 +362,8 @@ START_TEST(test_the_state_folder_is_made)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("manager_config");
-    TCase *tests = tcase_create("config");
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, test_nothing_said);
-    tcase_add_test(tests, test_precedence);
-    tcase_add_test(tests, test_kvcm_keys);
-    tcase_add_test(tests, test_ports);
-    tcase_add_test(tests, test_who_may_reach_it);
-    tcase_add_test(tests, test_warnings);
-    tcase_add_test(tests, test_log_variables);
-    tcase_add_test(tests, test_refused);
-    tcase_add_test(tests, test_help_and_version);
-    tcase_add_test(tests, test_no_memory);
-    tcase_add_test(tests, test_the_state_folder);
-    tcase_add_test(tests, test_the_state_folder_is_made);
-    suite_add_tcase(suite, tests);
-    return check_main(suite);
-}
+CHECK_MAIN("manager_config", .setup = set_up, .teardown = tear_down,
+           .tests = {test_nothing_said, test_precedence, test_kvcm_keys, test_ports,
+                     test_who_may_reach_it, test_warnings, test_log_variables, test_refused,
+                     test_help_and_version, test_no_memory, test_the_state_folder,
+                     test_the_state_folder_is_made})

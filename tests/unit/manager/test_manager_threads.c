@@ -89,7 +89,4 @@ START_TEST(test_every_thread)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("manager threads", 60, test_every_thread);
-}
+CHECK_MAIN("manager threads", .seconds = 60, .tests = {test_every_thread})

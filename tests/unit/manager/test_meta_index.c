@@ -581,26 +581,11 @@ START_TEST(a_prefix_ends_at_the_first_gap)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("meta_index");
-    TCase *tcase = tcase_create("meta_index");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, puts_deletes_and_counts);
-    tcase_add_test(tcase, the_same_key_twice);
-    tcase_add_test(tcase, nothing_is_written_for_nothing);
-    tcase_add_test(tcase, steps_are_of_whole_shards);
-    tcase_add_test(tcase, no_key_beyond_the_limit);
-    tcase_add_test(tcase, shards_are_a_power_of_two);
-    tcase_add_test(tcase, parents_count_their_children);
-    tcase_add_test(tcase, a_chain_in_one_call);
-    tcase_add_test(tcase, a_count_that_changes_meanwhile_is_kept);
-    tcase_add_test(tcase, what_was_read_is_kept);
-    tcase_add_test(tcase, a_read_does_not_outlive_a_write);
-    tcase_add_test(tcase, the_cache_stays_below_its_bytes);
-    tcase_add_test(tcase, a_failed_write_is_told);
-    tcase_add_test(tcase, a_write_in_doubt_is_counted_as_it_went);
-    tcase_add_test(tcase, a_prefix_ends_at_the_first_gap);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("meta_index", .setup = setup, .teardown = teardown,
+           .tests = {puts_deletes_and_counts, the_same_key_twice, nothing_is_written_for_nothing,
+                     steps_are_of_whole_shards, no_key_beyond_the_limit, shards_are_a_power_of_two,
+                     parents_count_their_children, a_chain_in_one_call,
+                     a_count_that_changes_meanwhile_is_kept, what_was_read_is_kept,
+                     a_read_does_not_outlive_a_write, the_cache_stays_below_its_bytes,
+                     a_failed_write_is_told, a_write_in_doubt_is_counted_as_it_went,
+                     a_prefix_ends_at_the_first_gap})

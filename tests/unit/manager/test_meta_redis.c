@@ -625,23 +625,12 @@ int main(void)
     const char *ci = getenv("CI");
     if (!redis_is_there() && (ci == NULL || strcmp(ci, "true") != 0))
         return 77;
-    Suite *suite = suite_create("meta_redis");
-    TCase *tcase = tcase_create("meta_redis");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, what_is_written_is_there_in_their_words);
-    tcase_add_test(tcase, a_data_set_of_theirs_is_taken_over);
-    tcase_add_test(tcase, their_text_stays_a_text);
-    tcase_add_test(tcase, what_they_write_later_counts);
-    tcase_add_test(tcase, a_touch_of_theirs);
-    tcase_add_test(tcase, a_large_data_set);
-    tcase_add_test(tcase, hostile_fields_do_no_harm);
-    tcase_add_test(tcase, an_older_leader_is_refused);
-    tcase_add_test(tcase, scripts_that_the_server_forgot);
-    tcase_add_test(tcase, a_server_that_comes_back);
-    tcase_add_test(tcase, what_cannot_be_opened_is_told);
-    tcase_add_test(tcase, the_reason_is_the_one_that_stopped_it);
-    tcase_add_test(tcase, an_index_over_a_server_that_fails);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_RUN("meta_redis", .seconds = 120, .setup = setup, .teardown = teardown,
+                     .tests = {what_is_written_is_there_in_their_words,
+                               a_data_set_of_theirs_is_taken_over, their_text_stays_a_text,
+                               what_they_write_later_counts, a_touch_of_theirs, a_large_data_set,
+                               hostile_fields_do_no_harm, an_older_leader_is_refused,
+                               scripts_that_the_server_forgot, a_server_that_comes_back,
+                               what_cannot_be_opened_is_told, the_reason_is_the_one_that_stopped_it,
+                               an_index_over_a_server_that_fails});
 }

@@ -492,27 +492,10 @@ START_TEST(test_locations)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("model");
-    TCase *tcase = tcase_create("model");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, test_storage_as_kvcm_writes_it);
-    tcase_add_test(tcase, test_storage_defaults_and_unknown_keys);
-    tcase_add_test(tcase, test_wrong_types_name_their_field);
-    tcase_add_test(tcase, test_texts_that_are_no_json);
-    tcase_add_test(tcase, test_group_both_ways);
-    tcase_add_test(tcase, test_group_defaults);
-    tcase_add_test(tcase, test_instance_both_ways);
-    tcase_add_test(tcase, test_instance_is_same);
-    tcase_add_test(tcase, test_copies_of_borrowed_texts);
-    tcase_add_test(tcase, test_torture_allocations);
-    tcase_add_test(tcase, test_passwords);
-    tcase_add_test(tcase, test_account_of_kvcm_gets_a_hash);
-    tcase_add_test(tcase, test_uris);
-    tcase_add_test(tcase, test_paths);
-    tcase_add_test(tcase, test_parts_of_uris);
-    tcase_add_test(tcase, test_locations);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("model", .seconds = 60,
+           .tests = {test_storage_as_kvcm_writes_it, test_storage_defaults_and_unknown_keys,
+                     test_wrong_types_name_their_field, test_texts_that_are_no_json,
+                     test_group_both_ways, test_group_defaults, test_instance_both_ways,
+                     test_instance_is_same, test_copies_of_borrowed_texts, test_torture_allocations,
+                     test_passwords, test_account_of_kvcm_gets_a_hash, test_uris, test_paths,
+                     test_parts_of_uris, test_locations})

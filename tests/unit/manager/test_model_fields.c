@@ -465,21 +465,9 @@ START_TEST(test_fields_that_requests_lack)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("model_fields");
-    TCase *tcase = tcase_create("model_fields");
-    tcase_add_test(tcase, test_every_member_has_a_row);
-    tcase_add_test(tcase, test_every_field_of_a_message_has_a_row);
-    tcase_add_test(tcase, test_fields_that_messages_lack);
-    tcase_add_test(tcase, test_every_value_makes_the_whole_way);
-    tcase_add_test(tcase, test_uri_of_a_storage);
-    tcase_add_test(tcase, test_limits);
-    tcase_add_test(tcase, test_texts_that_cannot_be_read_back);
-    tcase_add_test(tcase, test_a_negative_type);
-    tcase_add_test(tcase, test_lists_that_are_too_long);
-    tcase_add_test(tcase, test_copies);
-    tcase_add_test(tcase, test_fields_that_requests_lack);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("model_fields",
+           .tests = {test_every_member_has_a_row, test_every_field_of_a_message_has_a_row,
+                     test_fields_that_messages_lack, test_every_value_makes_the_whole_way,
+                     test_uri_of_a_storage, test_limits, test_texts_that_cannot_be_read_back,
+                     test_a_negative_type, test_lists_that_are_too_long, test_copies,
+                     test_fields_that_requests_lack})

@@ -362,26 +362,15 @@ START_TEST(a_use_meanwhile_makes_no_hole)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("orphans");
-    TCase *t = tcase_create("orphans");
-    tcase_add_test(t, what_follows_a_removed_block_is_deleted);
-    tcase_add_test(t, branches_go_and_what_is_beside_them_stays);
-    tcase_add_test(t, a_chain_that_is_removed_as_a_whole_leaves_no_hole);
-    tcase_add_test(t, a_block_that_is_stored_again_has_its_suffix_back);
-    tcase_add_test(t, a_block_that_is_removed_twice_leaves_one_hole);
-    tcase_add_test(t, each_allocation_of_a_sweep_fails_once);
-    tcase_add_test(t, the_next_leader_finds_what_was_left);
-    tcase_add_test(t, what_follows_an_expired_block_goes);
-    tcase_add_test(t, what_is_stored_behind_a_hole_goes);
-    tcase_add_test(t, a_hole_knows_all_that_came_behind_it);
-    tcase_add_test(t, what_was_never_stored_is_no_hole);
-    tcase_add_test(t, a_prefix_does_not_expire_before_its_suffix);
-    tcase_add_loop_test(t, chains_are_reclaimed_from_their_ends, 0, 3);
-    tcase_add_test(t, a_sample_makes_no_holes);
-    tcase_add_test(t, a_circle_can_be_reclaimed);
-    tcase_add_test(t, a_use_meanwhile_makes_no_hole);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("orphans",
+           .tests = {what_follows_a_removed_block_is_deleted,
+                     branches_go_and_what_is_beside_them_stays,
+                     a_chain_that_is_removed_as_a_whole_leaves_no_hole,
+                     a_block_that_is_stored_again_has_its_suffix_back,
+                     a_block_that_is_removed_twice_leaves_one_hole,
+                     each_allocation_of_a_sweep_fails_once, the_next_leader_finds_what_was_left,
+                     what_follows_an_expired_block_goes, what_is_stored_behind_a_hole_goes,
+                     a_hole_knows_all_that_came_behind_it, what_was_never_stored_is_no_hole,
+                     a_prefix_does_not_expire_before_its_suffix, a_sample_makes_no_holes,
+                     a_circle_can_be_reclaimed, a_use_meanwhile_makes_no_hole},
+           .loops = {{chains_are_reclaimed_from_their_ends, 0, 3}})

@@ -390,25 +390,10 @@ START_TEST(test_torture_allocations)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("places");
-    TCase *tcase = tcase_create("places");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, test_slots_follow_each_other);
-    tcase_add_test(tcase, test_slots_wait_for_their_time);
-    tcase_add_test(tcase, test_files_are_empty_once);
-    tcase_add_test(tcase, test_slots_are_free_after_a_restart);
-    tcase_add_test(tcase, test_slots_that_are_free_already);
-    tcase_add_test(tcase, test_a_slot_that_its_file_has_not);
-    tcase_add_test(tcase, test_busy_files);
-    tcase_add_test(tcase, test_a_give_waits_for_another);
-    tcase_add_test(tcase, test_texts_and_single_slots);
-    tcase_add_test(tcase, test_numbers_after_a_restart);
-    tcase_add_test(tcase, test_limits);
-    tcase_add_test(tcase, test_damaged_notes_cost_their_file_alone);
-    tcase_add_test(tcase, test_torture_allocations);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("places", .seconds = 60, .setup = set_up, .teardown = tear_down,
+           .tests = {test_slots_follow_each_other, test_slots_wait_for_their_time,
+                     test_files_are_empty_once, test_slots_are_free_after_a_restart,
+                     test_slots_that_are_free_already, test_a_slot_that_its_file_has_not,
+                     test_busy_files, test_a_give_waits_for_another, test_texts_and_single_slots,
+                     test_numbers_after_a_restart, test_limits,
+                     test_damaged_notes_cost_their_file_alone, test_torture_allocations})

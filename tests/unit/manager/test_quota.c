@@ -348,24 +348,11 @@ START_TEST(threads_do_not_exceed_it)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("quota");
-    TCase *t = tcase_create("quota");
-    tcase_add_checked_fixture(t, set_up, tear_down);
-    tcase_add_test(t, more_than_was_added_takes_all_and_ends_nothing);
-    tcase_add_test(t, the_leading_amounts_that_fit_are_reserved);
-    tcase_add_test(t, none_is_left_out);
-    tcase_add_test(t, each_limit_is_one_and_the_least_says_so);
-    tcase_add_test(t, what_is_counted_where);
-    tcase_add_test(t, kinds_that_are_one_to_quotas);
-    tcase_add_test(t, bytes_count_until_they_are_gone);
-    tcase_add_test(t, what_is_beyond_a_limit_stays);
-    tcase_add_test(t, amounts_that_are_too_large);
-    tcase_add_test(t, shared_limits_change_while_in_use);
-    tcase_add_test(t, writes_leave_what_they_wanted);
-    tcase_add_test(t, without_memory_nothing_is_reserved);
-    tcase_add_test(t, threads_do_not_exceed_it);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("quota", .setup = set_up, .teardown = tear_down,
+           .tests = {more_than_was_added_takes_all_and_ends_nothing,
+                     the_leading_amounts_that_fit_are_reserved, none_is_left_out,
+                     each_limit_is_one_and_the_least_says_so, what_is_counted_where,
+                     kinds_that_are_one_to_quotas, bytes_count_until_they_are_gone,
+                     what_is_beyond_a_limit_stays, amounts_that_are_too_large,
+                     shared_limits_change_while_in_use, writes_leave_what_they_wanted,
+                     without_memory_nothing_is_reserved, threads_do_not_exceed_it})

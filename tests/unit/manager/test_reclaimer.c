@@ -444,28 +444,18 @@ START_TEST(what_is_told_is_what_left)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("reclaimer");
-    TCase *t = tcase_create("reclaimer");
-    tcase_add_test(t, what_was_not_read_leaves_first);
-    tcase_add_test(t, the_age_of_what_leaves_is_known);
-    tcase_add_test(t, what_was_read_often_stays);
-    tcase_add_test(t, what_is_too_old_leaves_below_the_watermark_too);
-    tcase_add_test(t, leaves_leave_before_what_they_follow);
-    tcase_add_test(t, an_index_that_is_nearly_full_gives_keys_up);
-    tcase_add_test(t, each_kind_of_storage_has_its_own_limit);
-    tcase_add_test(t, idle_instances_give_before_busy_ones);
-    tcase_add_test(t, a_sample_is_drawn_from_all_instances);
-    tcase_add_loop_test(t, a_group_without_a_watermark_stays_writable, 0, 2);
-    tcase_add_test(t, a_block_that_found_no_room_finds_some_later);
-    tcase_add_test(t, what_groups_share_is_reclaimed_from_all_of_them);
-    tcase_add_test(t, a_kind_above_its_quota_loses_locations_and_not_blocks);
-    tcase_add_test(t, changes_of_a_group_reach_open_instances);
-    tcase_add_test(t, an_instance_that_is_full_gives_its_own_keys_up);
-    tcase_add_test(t, frequencies_differ_beyond_any_small_count);
-    tcase_add_test(t, watermarks_that_are_no_share_are_rejected);
-    tcase_add_test(t, what_is_told_is_what_left);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("reclaimer",
+           .tests = {what_was_not_read_leaves_first, the_age_of_what_leaves_is_known,
+                     what_was_read_often_stays, what_is_too_old_leaves_below_the_watermark_too,
+                     leaves_leave_before_what_they_follow,
+                     an_index_that_is_nearly_full_gives_keys_up,
+                     each_kind_of_storage_has_its_own_limit, idle_instances_give_before_busy_ones,
+                     a_sample_is_drawn_from_all_instances,
+                     a_block_that_found_no_room_finds_some_later,
+                     what_groups_share_is_reclaimed_from_all_of_them,
+                     a_kind_above_its_quota_loses_locations_and_not_blocks,
+                     changes_of_a_group_reach_open_instances,
+                     an_instance_that_is_full_gives_its_own_keys_up,
+                     frequencies_differ_beyond_any_small_count,
+                     watermarks_that_are_no_share_are_rejected, what_is_told_is_what_left},
+           .loops = {{a_group_without_a_watermark_stays_writable, 0, 2}})

@@ -198,18 +198,7 @@ START_TEST(random_bytes_do_no_harm)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("record");
-    TCase *tcase = tcase_create("record");
-    tcase_add_checked_fixture(tcase, NULL, teardown);
-    tcase_add_test(tcase, comes_back_as_it_was);
-    tcase_add_test(tcase, an_empty_record_and_text);
-    tcase_add_test(tcase, every_cut_is_refused);
-    tcase_add_test(tcase, each_field_is_checked);
-    tcase_add_test(tcase, a_touch_in_place);
-    tcase_add_test(tcase, no_memory_is_told);
-    tcase_add_test(tcase, random_bytes_do_no_harm);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("record", .teardown = teardown,
+           .tests = {comes_back_as_it_was, an_empty_record_and_text, every_cut_is_refused,
+                     each_field_is_checked, a_touch_in_place, no_memory_is_told,
+                     random_bytes_do_no_harm})

@@ -709,38 +709,25 @@ START_TEST(test_readers_see_whole_catalogs)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("registry");
-    TCase *tcase = tcase_create("registry");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, test_storages);
-    tcase_add_test(tcase, test_numbers_are_never_given_again);
-    tcase_add_test(tcase, test_values_that_are_refused);
-    tcase_add_test(tcase, test_groups);
-    tcase_add_test(tcase, test_instances);
-    tcase_add_test(tcase, test_spec_groups_in_any_order);
-    tcase_add_test(tcase, test_sizes_of_specs);
-    tcase_add_test(tcase, test_accounts);
-    tcase_add_test(tcase, test_all_of_it_comes_back);
-    tcase_add_test(tcase, test_not_loaded);
-    tcase_add_test(tcase, test_memory_keeps_what_it_dropped);
-    tcase_add_test(tcase, test_foreign_and_damaged_files_are_refused);
-    tcase_add_test(tcase, test_uris_that_are_refused);
-    tcase_add_test(tcase, test_an_older_leader_is_refused);
-    tcase_add_test(tcase, test_a_writer_that_hangs);
-    tcase_add_test(tcase, test_without_a_lease_there_is_one_only);
-    tcase_add_test(tcase, test_restore);
-    tcase_add_test(tcase, test_startup);
-    tcase_add_test(tcase, test_torture_allocations);
-    tcase_add_test(tcase, test_torture_files);
-    tcase_add_test(tcase, test_readers_see_whole_catalogs);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardown = tear_down,
+           .tests = {test_storages,
+                     test_numbers_are_never_given_again,
+                     test_values_that_are_refused,
+                     test_groups,
+                     test_instances,
+                     test_spec_groups_in_any_order,
+                     test_sizes_of_specs,
+                     test_accounts,
+                     test_all_of_it_comes_back,
+                     test_not_loaded,
+                     test_memory_keeps_what_it_dropped,
+                     test_foreign_and_damaged_files_are_refused,
+                     test_uris_that_are_refused,
+                     test_an_older_leader_is_refused,
+                     test_a_writer_that_hangs,
+                     test_without_a_lease_there_is_one_only,
+                     test_restore,
+                     test_startup,
+                     test_torture_allocations,
+                     test_torture_files,
+                     test_readers_see_whole_catalogs})

@@ -104,8 +104,5 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("spans", 0, nothing_is_noted_for_other_calls, spans_nest, spans_are_bounded,
-                       each_allocation_fails_once);
-}
+CHECK_MAIN("spans", .tests = {nothing_is_noted_for_other_calls, spans_nest, spans_are_bounded,
+                              each_allocation_fails_once})

@@ -280,11 +280,9 @@ START_TEST(a_block_with_the_most_locations_takes_no_more)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS(
-        "specs", 0, blocks_without_a_spec_do_not_count_for_it,
-        all_specs_that_are_named_must_be_there, a_spec_that_the_instance_has_not_is_named,
-        a_spec_is_added_to_a_block, a_look_shows_all_parts, an_addition_needs_no_key,
-        parts_may_lie_in_several_storages, a_block_with_the_most_locations_takes_no_more);
-}
+CHECK_MAIN("specs", .tests = {blocks_without_a_spec_do_not_count_for_it,
+                              all_specs_that_are_named_must_be_there,
+                              a_spec_that_the_instance_has_not_is_named, a_spec_is_added_to_a_block,
+                              a_look_shows_all_parts, an_addition_needs_no_key,
+                              parts_may_lie_in_several_storages,
+                              a_block_with_the_most_locations_takes_no_more})

@@ -165,8 +165,6 @@ START_TEST(nobody)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("storage_redis", 120, one_server, the_master_of_sentinels, a_cluster,
-                       a_probe_that_is_refused, a_server_that_returns_other_bytes, nobody);
-}
+CHECK_MAIN("storage_redis", .seconds = 120,
+           .tests = {one_server, the_master_of_sentinels, a_cluster, a_probe_that_is_refused,
+                     a_server_that_returns_other_bytes, nobody})

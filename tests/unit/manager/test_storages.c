@@ -666,29 +666,12 @@ START_TEST(test_threads)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("storages");
-    TCase *tcase = tcase_create("storages");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 180);
-    tcase_add_test(tcase, test_deletes_and_tidies);
-    tcase_add_test(tcase, test_never_leaves_the_root);
-    tcase_add_test(tcase, test_foreign_files_stay);
-    tcase_add_test(tcase, test_a_root_that_is_a_dead_link);
-    tcase_add_test(tcase, test_deletes_many);
-    tcase_add_test(tcase, test_measures_files_and_nothing_else);
-    tcase_add_test(tcase, test_others_are_not_reached);
-    tcase_add_test(tcase, test_probes_a_folder);
-    tcase_add_test(tcase, test_makes_the_root_but_not_above);
-    tcase_add_test(tcase, test_roots_that_cannot_be_written);
-    tcase_add_test(tcase, test_ill_and_well_again);
-    tcase_add_test(tcase, test_a_probe_that_hangs);
-    tcase_add_test(tcase, test_a_delete_that_hangs);
-    tcase_add_test(tcase, test_closes_beside_what_hangs);
-    tcase_add_test(tcase, test_changes_of_set_up);
-    tcase_add_test(tcase, test_changes_are_told);
-    tcase_add_test(tcase, test_threads);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("storages", .seconds = 180, .setup = set_up, .teardown = tear_down,
+           .tests = {test_deletes_and_tidies, test_never_leaves_the_root, test_foreign_files_stay,
+                     test_a_root_that_is_a_dead_link, test_deletes_many,
+                     test_measures_files_and_nothing_else, test_others_are_not_reached,
+                     test_probes_a_folder, test_makes_the_root_but_not_above,
+                     test_roots_that_cannot_be_written, test_ill_and_well_again,
+                     test_a_probe_that_hangs, test_a_delete_that_hangs,
+                     test_closes_beside_what_hangs, test_changes_of_set_up, test_changes_are_told,
+                     test_threads})
