@@ -336,25 +336,7 @@ START_TEST(test_no_server)
 }
 END_TEST
 
-static Suite *slow_link_suite(void)
-{
-    Suite *suite = suite_create("slow_link");
-    TCase *tcase = tcase_create("slow_link");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, start_link, stop_link);
-    tcase_add_test(tcase, test_a_byte_takes_a_round_trip);
-    tcase_add_test(tcase, test_a_pipeline_takes_one_round_trip);
-    tcase_add_test(tcase, test_the_rate_is_shared);
-    tcase_add_test(tcase, test_bytes_keep_their_order);
-    tcase_add_test(tcase, test_what_is_on_its_way_is_bounded);
-    tcase_add_test(tcase, test_cut);
-    tcase_add_test(tcase, test_freeze);
-    tcase_add_test(tcase, test_no_server);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main(slow_link_suite());
-}
+CHECK_MAIN("slow_link", .seconds = 60, .setup = start_link, .teardown = stop_link,
+           .tests = {test_a_byte_takes_a_round_trip, test_a_pipeline_takes_one_round_trip,
+                     test_the_rate_is_shared, test_bytes_keep_their_order,
+                     test_what_is_on_its_way_is_bounded, test_cut, test_freeze, test_no_server})

@@ -338,10 +338,7 @@ START_TEST(what_cannot_be_valued)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("economy", 0, steps, fp8_where_weights_and_gpu_have_it, first_token,
-                       wear_shortens_life, break_even_of_known_models, a_story_in_lru,
-                       a_story_replayed, what_the_engine_held, where_it_stops_paying,
-                       what_cannot_be_valued);
-}
+CHECK_MAIN("economy",
+           .tests = {steps, fp8_where_weights_and_gpu_have_it, first_token, wear_shortens_life,
+                     break_even_of_known_models, a_story_in_lru, a_story_replayed,
+                     what_the_engine_held, where_it_stops_paying, what_cannot_be_valued})

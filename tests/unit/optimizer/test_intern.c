@@ -188,10 +188,8 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("intern", 50, numbers_come_in_order_of_appearance,
-                       an_instance_is_part_of_the_key, a_number_costs_at_most_32_bytes,
-                       it_does_what_an_array_does, room_that_was_made_changes_no_number,
-                       what_follows_a_number_is_compared, every_allocation_may_fail);
-}
+CHECK_MAIN("intern", .seconds = 50,
+           .tests = {numbers_come_in_order_of_appearance, an_instance_is_part_of_the_key,
+                     a_number_costs_at_most_32_bytes, it_does_what_an_array_does,
+                     room_that_was_made_changes_no_number, what_follows_a_number_is_compared,
+                     every_allocation_may_fail})

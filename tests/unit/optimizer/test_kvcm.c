@@ -584,33 +584,26 @@ START_TEST(the_numbers_of_the_original)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("kvcm");
-    TCase *t = tcase_create("kvcm");
-    suite_add_tcase(suite, t);
-    tcase_add_test(t, the_head_of_a_chain_leaves_first);
-    tcase_add_test(t, what_is_behind_a_hole_is_neither_counted_nor_touched);
-    tcase_add_test(t, a_read_touches_what_it_counts);
-    tcase_add_test(t, a_read_stores_nothing_and_a_write_touches_nothing);
-    tcase_add_test(t, a_hole_is_filled_when_it_is_written_again);
-    tcase_add_test(t, leaves_leave_first);
-    tcase_add_test(t, in_a_leaf_the_head_leaves_first_too);
-    tcase_add_test(t, an_old_run_comes_back_as_it_stood);
-    tcase_add_test(t, a_new_run_comes_back_turned_round);
-    tcase_add_test(t, a_run_from_the_middle_comes_back_as_it_stood);
-    tcase_add_test(t, a_leaf_of_holes_goes_with_its_node);
-    tcase_add_test(t, rough_modes_overshoot);
-    tcase_add_test(t, a_quota_is_shared);
-    tcase_add_test(t, no_more_than_there_is_leaves);
-    tcase_add_test(t, only_a_share_of_the_capacity_is_used);
-    tcase_add_test(t, random_lru_takes_the_oldest_of_what_it_draws);
-    tcase_add_test(t, what_the_engine_held_counts_apart);
-    tcase_add_test(t, hits_of_a_turn_may_be_more_than_it_asks_for);
-    tcase_add_test(t, other_matches_are_left_out);
-    tcase_add_test(t, no_branch_of_holes_stays);
-    tcase_add_test(t, every_allocation_may_fail);
-    tcase_add_test(t, bad_options_are_refused);
-    tcase_add_test(t, the_numbers_of_the_original);
-    return check_main(suite);
-}
+CHECK_MAIN("kvcm", .tests = {the_head_of_a_chain_leaves_first,
+                             what_is_behind_a_hole_is_neither_counted_nor_touched,
+                             a_read_touches_what_it_counts,
+                             a_read_stores_nothing_and_a_write_touches_nothing,
+                             a_hole_is_filled_when_it_is_written_again,
+                             leaves_leave_first,
+                             in_a_leaf_the_head_leaves_first_too,
+                             an_old_run_comes_back_as_it_stood,
+                             a_new_run_comes_back_turned_round,
+                             a_run_from_the_middle_comes_back_as_it_stood,
+                             a_leaf_of_holes_goes_with_its_node,
+                             rough_modes_overshoot,
+                             a_quota_is_shared,
+                             no_more_than_there_is_leaves,
+                             only_a_share_of_the_capacity_is_used,
+                             random_lru_takes_the_oldest_of_what_it_draws,
+                             what_the_engine_held_counts_apart,
+                             hits_of_a_turn_may_be_more_than_it_asks_for,
+                             other_matches_are_left_out,
+                             no_branch_of_holes_stays,
+                             every_allocation_may_fail,
+                             bad_options_are_refused,
+                             the_numbers_of_the_original})

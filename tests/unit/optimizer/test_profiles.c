@@ -133,18 +133,7 @@ static void start(void)
     tierce__profiles_init(&profiles);
 }
 
-int main(void)
-{
-    Suite *suite = suite_create("profiles");
-    TCase *tcase = tcase_create("profiles");
-    tcase_add_checked_fixture(tcase, start, NULL);
-    tcase_add_test(tcase, a_name_is_found_in_any_case);
-    tcase_add_test(tcase, every_profile_is_whole);
-    tcase_add_test(tcase, a_name_may_be_changed_and_the_change_is_marked);
-    tcase_add_test(tcase, a_profile_may_be_all_given);
-    tcase_add_test(tcase, what_is_wrong_is_told);
-    tcase_add_test(tcase, a_book_learns);
-    tcase_add_test(tcase, a_book_is_bounded);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("profiles", .setup = start,
+           .tests = {a_name_is_found_in_any_case, every_profile_is_whole,
+                     a_name_may_be_changed_and_the_change_is_marked, a_profile_may_be_all_given,
+                     what_is_wrong_is_told, a_book_learns, a_book_is_bounded})

@@ -541,11 +541,9 @@ START_TEST(formats_are_told)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("trace_formats", 0, mooncake, mooncake_bad_lines, a_line_may_hold_anything,
-                       qwen, kvcm_log, kvcm_log_tokens_are_no_keys, kvcm_log_of_writes_that_fail,
-                       kvcm_log_of_a_manager, kvcm_schema, access_log,
-                       an_access_logs_request_is_one_turn, csv, events_of_vllm, events_as_arrays,
-                       events_in_frames, events_that_are_damaged, formats_are_told);
-}
+CHECK_MAIN("trace_formats",
+           .tests = {mooncake, mooncake_bad_lines, a_line_may_hold_anything, qwen, kvcm_log,
+                     kvcm_log_tokens_are_no_keys, kvcm_log_of_writes_that_fail,
+                     kvcm_log_of_a_manager, kvcm_schema, access_log,
+                     an_access_logs_request_is_one_turn, csv, events_of_vllm, events_as_arrays,
+                     events_in_frames, events_that_are_damaged, formats_are_told})

@@ -238,10 +238,8 @@ START_TEST(files_that_cannot_be_read)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("trace_input", 50, lines, a_line_that_is_too_long_is_passed_over,
-                       compressed_or_not_it_is_the_same, a_damaged_stream_is_an_error,
-                       pipes_may_give_bytes_one_by_one, records_are_peeked_and_taken,
-                       files_that_cannot_be_read);
-}
+CHECK_MAIN("trace_input", .seconds = 50,
+           .tests = {lines, a_line_that_is_too_long_is_passed_over,
+                     compressed_or_not_it_is_the_same, a_damaged_stream_is_an_error,
+                     pipes_may_give_bytes_one_by_one, records_are_peeked_and_taken,
+                     files_that_cannot_be_read})

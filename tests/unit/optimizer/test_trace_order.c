@@ -250,10 +250,7 @@ START_TEST(memory_is_used_again)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("trace_order", 50, equal_times_stay_in_their_order,
-                       what_comes_too_late_is_refused, a_time_may_change_while_it_waits,
-                       a_content_may_change_while_it_waits, arrays_are_copied,
-                       it_does_what_a_list_does, memory_is_used_again);
-}
+CHECK_MAIN("trace_order", .seconds = 50,
+           .tests = {equal_times_stay_in_their_order, what_comes_too_late_is_refused,
+                     a_time_may_change_while_it_waits, a_content_may_change_while_it_waits,
+                     arrays_are_copied, it_does_what_a_list_does, memory_is_used_again})

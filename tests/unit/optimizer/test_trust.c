@@ -315,10 +315,7 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("trust", 0, findings_of_the_curve, findings_of_a_replay, reads_fill_nothing,
-                       the_hand, a_policy_without_a_hand_has_no_finding_about_it,
-                       sessions_of_the_trace, a_subtree_stands_for_a_session,
-                       one_session_is_no_interval_at_all, every_allocation_may_fail);
-}
+CHECK_MAIN("trust", .tests = {findings_of_the_curve, findings_of_a_replay, reads_fill_nothing,
+                              the_hand, a_policy_without_a_hand_has_no_finding_about_it,
+                              sessions_of_the_trace, a_subtree_stands_for_a_session,
+                              one_session_is_no_interval_at_all, every_allocation_may_fail})
