@@ -292,17 +292,13 @@ END_TEST
 int main(void)
 {
     tier_test_use(factories);
-    Suite *suite = suite_create("fault");
-    TCase *t = tcase_create("kinds");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, a_short_read_leaves_the_rest_of_the_range_as_it_was);
-    tcase_add_test(t, a_bit_flipped_in_a_put_is_wrong_on_the_device_alone);
-    tcase_add_test(t, a_bit_flipped_in_a_put_to_memory_is_in_the_buffer_that_is_kept);
-    tcase_add_test(t, a_full_device_keeps_nothing_of_the_put);
-    tcase_add_test(t, a_random_rule_hits_what_its_seed_says);
-    tcase_add_test(t, a_random_flip_hits_one_bit_of_the_range);
-    tcase_add_test(t, kinds_that_mean_nothing_to_an_operation_let_it_pass);
-    tcase_add_test(t, who_hears_a_late_answer_at_the_close_may_call_the_tier);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN("fault", .seconds = 60,
+                     .tests = {a_short_read_leaves_the_rest_of_the_range_as_it_was,
+                               a_bit_flipped_in_a_put_is_wrong_on_the_device_alone,
+                               a_bit_flipped_in_a_put_to_memory_is_in_the_buffer_that_is_kept,
+                               a_full_device_keeps_nothing_of_the_put,
+                               a_random_rule_hits_what_its_seed_says,
+                               a_random_flip_hits_one_bit_of_the_range,
+                               kinds_that_mean_nothing_to_an_operation_let_it_pass,
+                               who_hears_a_late_answer_at_the_close_may_call_the_tier});
 }

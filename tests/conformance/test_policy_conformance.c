@@ -349,20 +349,15 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy conformance");
-    TCase *t = tcase_create("policy");
     int rows = 0;
     while (tierce__policy_at((size_t)rows) != NULL)
         rows++;
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, victims_are_evictable_and_nothing_is_lost, 0, rows);
-    tcase_add_loop_test(t, equal_histories_have_equal_victims, 0, rows);
-    tcase_add_loop_test(t, memory_is_taken_in_create_only, 0, rows);
-    tcase_add_loop_test(t, names_are_unique_and_options_checked, 0, rows);
-    tcase_add_loop_test(t, pinned_entries_are_passed_over_once, 0, rows);
-    tcase_add_loop_test(t, one_slot_is_enough, 0, rows);
-    tcase_add_loop_test(t, ranks_are_the_order_of_victims, 0, rows);
-    tcase_add_test(t, frequencies_fade);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN("policy conformance", .seconds = 60, .tests = {frequencies_fade},
+                     .loops = {{victims_are_evictable_and_nothing_is_lost, 0, rows},
+                               {equal_histories_have_equal_victims, 0, rows},
+                               {memory_is_taken_in_create_only, 0, rows},
+                               {names_are_unique_and_options_checked, 0, rows},
+                               {pinned_entries_are_passed_over_once, 0, rows},
+                               {one_slot_is_enough, 0, rows},
+                               {ranks_are_the_order_of_victims, 0, rows}});
 }

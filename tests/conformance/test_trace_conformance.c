@@ -290,20 +290,11 @@ START_TEST(real_traces)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("trace_conformance");
-    TCase *t = tcase_create("formats");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, every_format_has_a_sample);
-    tcase_add_loop_test(t, it_is_told_and_read, 0, SAMPLES);
-    tcase_add_loop_test(t, it_is_the_same_compressed, 0, SAMPLES);
-    tcase_add_loop_test(t, it_may_be_cut_anywhere, 0, SAMPLES);
-    tcase_add_loop_test(t, bad_lines_are_counted, 0, SAMPLES);
-    tcase_add_loop_test(t, lines_have_a_limit, 0, SAMPLES);
-    tcase_add_loop_test(t, random_bytes_do_no_harm, 0, SAMPLES);
-    tcase_add_loop_test(t, every_allocation_may_fail, 0, SAMPLES);
-    tcase_add_test(t, real_traces);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("trace_conformance", .seconds = 50, .tests = {every_format_has_a_sample, real_traces},
+           .loops = {{it_is_told_and_read, 0, SAMPLES},
+                     {it_is_the_same_compressed, 0, SAMPLES},
+                     {it_may_be_cut_anywhere, 0, SAMPLES},
+                     {bad_lines_are_counted, 0, SAMPLES},
+                     {lines_have_a_limit, 0, SAMPLES},
+                     {random_bytes_do_no_harm, 0, SAMPLES},
+                     {every_allocation_may_fail, 0, SAMPLES}})

@@ -315,14 +315,6 @@ START_TEST(processes_that_are_killed)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("crash_clients");
-    TCase *t = tcase_create("clients");
-    tcase_set_timeout(t, 3500);
-    tcase_add_loop_test(t, threads_that_vanish, 0, 2);
-    tcase_add_test(t, each_session_that_is_left_is_counted_once);
-    tcase_add_test(t, processes_that_are_killed);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("crash_clients", .seconds = 3500,
+           .tests = {each_session_that_is_left_is_counted_once, processes_that_are_killed},
+           .loops = {{threads_that_vanish, 0, 2}})

@@ -289,20 +289,8 @@ START_TEST(power_cuts_at_random_over_many_lives)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("crash_disk");
-    TCase *t = tcase_create("disk");
-    tcase_set_timeout(t, 3600);
-    tcase_add_loop_test(t, killed_before_each_change, 0, 2);
-    tcase_add_loop_test(t, killed_at_random, 0, 2);
-    tcase_add_loop_test(t, power_cut_at_every_change_of_a_first_life, 0, 2);
-    tcase_add_loop_test(t, power_cuts_at_random_over_many_lives, 0, 2);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("crash_disk", .seconds = 3600, .at_once = true,
+           .loops = {{killed_before_each_change, 0, 2},
+                     {killed_at_random, 0, 2},
+                     {power_cut_at_every_change_of_a_first_life, 0, 2},
+                     {power_cuts_at_random_over_many_lives, 0, 2}})

@@ -244,13 +244,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("crash_meta");
-    TCase *tcase = tcase_create("crash_meta");
-    tcase_set_timeout(tcase, 300 * test_scale());
-    tcase_add_loop_test(tcase, on_rocksdb, 0, 2);
     const char *ci = getenv("CI");
-    if (redis_is_there() || (ci != NULL && strcmp(ci, "true") == 0))
-        tcase_add_test(tcase, on_redis);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_RUN(
+        "crash_meta", .seconds = 300 * test_scale(),
+        .tests = {redis_is_there() || (ci != NULL && strcmp(ci, "true") == 0) ? on_redis : NULL},
+        .loops = {{on_rocksdb, 0, 2}});
 }

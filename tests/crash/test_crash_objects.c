@@ -197,12 +197,5 @@ START_TEST(what_was_replaced_does_not_come_back)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("crash_objects");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 0);
-    tcase_add_test(tc, what_was_replaced_does_not_come_back);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("crash_objects", .seconds = CHECK_NO_LIMIT,
+           .tests = {what_was_replaced_does_not_come_back})

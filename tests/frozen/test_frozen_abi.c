@@ -68,18 +68,6 @@ START_TEST(reasons_keep_their_names)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("frozen_abi");
-    TCase *t = tcase_create("frozen_abi");
-    tcase_add_loop_test(t, errors_keep_their_texts, 0, (int)(sizeof(texts) / sizeof(texts[0])));
-    tcase_add_loop_test(t, reasons_keep_their_names, 0,
-                        (int)(sizeof(reasons) / sizeof(reasons[0])));
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("frozen_abi",
+           .loops = {{errors_keep_their_texts, 0, (int)(sizeof(texts) / sizeof(texts[0]))},
+                     {reasons_keep_their_names, 0, (int)(sizeof(reasons) / sizeof(reasons[0]))}})

@@ -228,17 +228,5 @@ START_TEST(requests)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("frozen_clients");
-    TCase *t = tcase_create("frozen_clients");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, requests, 0, (int)(sizeof(clients) / sizeof(clients[0])));
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("frozen_clients", .seconds = 60,
+           .loops = {{requests, 0, (int)(sizeof(clients) / sizeof(clients[0]))}})

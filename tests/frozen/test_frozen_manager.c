@@ -316,17 +316,4 @@ START_TEST(enums)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("frozen_manager");
-    TCase *t = tcase_create("frozen_manager");
-    tcase_add_test(t, calls);
-    tcase_add_test(t, enums);
-    suite_add_tcase(s, t);
-    return s;
-}
-
-int main(void)
-{
-    return check_main(suite());
-}
+CHECK_MAIN("frozen_manager", .tests = {calls, enums})

@@ -246,21 +246,9 @@ START_TEST(none_is_left_out)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-    Suite *s = suite_create("frozen_native");
-    TCase *t = tcase_create("frozen_native");
-    fill_rows();
-    tcase_add_loop_test(t, requests, 0, (int)COUNT);
-    tcase_add_loop_test(t, answers, 0, (int)COUNT);
-    tcase_add_test(t, rows);
-    tcase_add_test(t, statuses);
-    tcase_add_test(t, none_is_left_out);
-    suite_add_tcase(s, t);
-    return s;
-}
-
 int main(void)
 {
-    return check_main(suite());
+    fill_rows();
+    return CHECK_RUN("frozen_native", .tests = {rows, statuses, none_is_left_out},
+                     .loops = {{requests, 0, (int)COUNT}, {answers, 0, (int)COUNT}});
 }

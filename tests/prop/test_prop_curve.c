@@ -167,14 +167,6 @@ START_TEST(a_match_is_read_as_it_is_written)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("curve");
-    TCase *tcase = tcase_create("curve");
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, every_capacity_is_that_of_a_replay);
-    tcase_add_test(tcase, a_long_line_is_closed_up);
-    tcase_add_test(tcase, a_match_is_read_as_it_is_written);
-    return check_main(suite);
-}
+CHECK_MAIN("curve", .seconds = 60,
+           .tests = {every_capacity_is_that_of_a_replay, a_long_line_is_closed_up,
+                     a_match_is_read_as_it_is_written})

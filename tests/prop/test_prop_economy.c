@@ -357,13 +357,5 @@ START_TEST(a_hit_from_a_fast_tier_is_no_loss)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_economy");
-    TCase *tcase = tcase_create("prop_economy");
-    tcase_set_timeout(tcase, 0);
-    tcase_add_test(tcase, all_of_it);
-    tcase_add_test(tcase, a_hit_from_a_fast_tier_is_no_loss);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_economy", .seconds = CHECK_NO_LIMIT,
+           .tests = {all_of_it, a_hit_from_a_fast_tier_is_no_loss})

@@ -141,13 +141,5 @@ START_TEST(without_a_policy_all_is_kept)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("flat");
-    TCase *t = tcase_create("flat");
-    tcase_set_timeout(t, 50 * test_scale());
-    tcase_add_test(t, a_run_is_its_uses_one_by_one);
-    tcase_add_test(t, without_a_policy_all_is_kept);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("flat", .seconds = 50 * test_scale(),
+           .tests = {a_run_is_its_uses_one_by_one, without_a_policy_all_is_kept})

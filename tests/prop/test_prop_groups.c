@@ -391,18 +391,9 @@ START_TEST(every_job_runs_once)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("groups");
-    TCase *tcase = tcase_create("groups");
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, a_group_is_a_replay_of_its_requests);
-    tcase_add_test(tcase, the_split_lies_between_the_curves_and_their_hulls);
-    tcase_add_test(tcase, a_split_is_that_of_the_groups_curves);
-    tcase_add_test(tcase, a_filter_keeps_all_of_a_request);
-    tcase_add_test(tcase, a_part_that_is_all_has_no_error);
-    tcase_add_test(tcase, the_best_row_can_be_bought);
-    tcase_add_test(tcase, every_job_runs_once);
-    return check_main(suite);
-}
+CHECK_MAIN("groups", .seconds = 60,
+           .tests = {a_group_is_a_replay_of_its_requests,
+                     the_split_lies_between_the_curves_and_their_hulls,
+                     a_split_is_that_of_the_groups_curves, a_filter_keeps_all_of_a_request,
+                     a_part_that_is_all_has_no_error, the_best_row_can_be_bought,
+                     every_job_runs_once})

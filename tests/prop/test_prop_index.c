@@ -96,12 +96,4 @@ START_TEST(an_index_does_what_an_array_does)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_index");
-    TCase *t = tcase_create("index");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, an_index_does_what_an_array_does);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_index", .seconds = 50, .tests = {an_index_does_what_an_array_does})

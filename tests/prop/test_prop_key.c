@@ -160,12 +160,4 @@ START_TEST(chains_are_as_the_model)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_key");
-    TCase *t = tcase_create("prop_key");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, chains_are_as_the_model);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_key", .seconds = 50, .tests = {chains_are_as_the_model})

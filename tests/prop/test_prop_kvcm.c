@@ -431,14 +431,6 @@ START_TEST(random_lru_keeps_the_quota)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_kvcm");
-    TCase *tcase = tcase_create("kvcm");
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, they_do_what_the_models_do);
-    tcase_add_test(tcase, with_room_for_all_they_are_the_infinite_cache);
-    tcase_add_test(tcase, random_lru_keeps_the_quota);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_kvcm", .seconds = 60,
+           .tests = {they_do_what_the_models_do, with_room_for_all_they_are_the_infinite_cache,
+                     random_lru_keeps_the_quota})

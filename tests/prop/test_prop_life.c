@@ -525,21 +525,9 @@ START_TEST(bins_double)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("life");
-    TCase *tcase = tcase_create("life");
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, a_scan_counts_what_it_says);
-    tcase_add_test(tcase, the_tree_holds_the_hottest_prefixes);
-    tcase_add_test(tcase, blocks_in_a_cache_live_as_in_its_replay);
-    tcase_add_test(tcase, a_block_that_leaves_unused_is_counted);
-    tcase_add_test(tcase, every_time_to_live_is_that_of_a_replay);
-    tcase_add_test(tcase, a_trace_that_reads_has_no_curve_of_times);
-    tcase_add_test(tcase, slices_add_up_to_the_replay);
-    tcase_add_test(tcase, belady_has_no_timeline);
-    tcase_add_test(tcase, the_tokens_of_a_block_are_found);
-    tcase_add_test(tcase, bins_double);
-    return check_main(suite);
-}
+CHECK_MAIN("life", .seconds = 60,
+           .tests = {a_scan_counts_what_it_says, the_tree_holds_the_hottest_prefixes,
+                     blocks_in_a_cache_live_as_in_its_replay, a_block_that_leaves_unused_is_counted,
+                     every_time_to_live_is_that_of_a_replay,
+                     a_trace_that_reads_has_no_curve_of_times, slices_add_up_to_the_replay,
+                     belady_has_no_timeline, the_tokens_of_a_block_are_found, bins_double})

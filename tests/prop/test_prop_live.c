@@ -249,17 +249,7 @@ START_TEST(a_part_stands_for_the_whole)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("live");
-    TCase *tcase = tcase_create("live");
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, a_window_that_holds_all_is_a_sweep);
-    tcase_add_test(tcase, what_is_old_counts_less);
-    tcase_add_test(tcase, the_curve_follows_the_workload);
-    tcase_add_test(tcase, memory_is_bounded);
-    tcase_add_test(tcase, sources_stay_apart);
-    tcase_add_test(tcase, a_part_stands_for_the_whole);
-    return check_main(suite);
-}
+CHECK_MAIN("live", .seconds = 60,
+           .tests = {a_window_that_holds_all_is_a_sweep, what_is_old_counts_less,
+                     the_curve_follows_the_workload, memory_is_bounded, sources_stay_apart,
+                     a_part_stands_for_the_whole})

@@ -365,12 +365,4 @@ START_TEST(answers_are_those_of_the_model)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("match");
-    TCase *t = tcase_create("match");
-    tcase_set_timeout(t, 60 * (double)test_scale());
-    tcase_add_test(t, answers_are_those_of_the_model);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("match", .seconds = 60 * (double)test_scale(), .tests = {answers_are_those_of_the_model})

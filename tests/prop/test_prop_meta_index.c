@@ -263,13 +263,5 @@ START_TEST(the_limit_holds_under_pressure)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_meta_index");
-    TCase *tcase = tcase_create("prop_meta_index");
-    tcase_set_timeout(tcase, 100 * test_scale());
-    tcase_add_loop_test(tcase, threads_see_each_other, 0, 4);
-    tcase_add_test(tcase, the_limit_holds_under_pressure);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_meta_index", .seconds = 100 * test_scale(),
+           .tests = {the_limit_holds_under_pressure}, .loops = {{threads_see_each_other, 0, 4}})

@@ -215,12 +215,4 @@ START_TEST(nobody_finds_an_old_value)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_objects");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 0);
-    tcase_add_loop_test(tc, nobody_finds_an_old_value, 0, 2);
-    suite_add_tcase(suite, tc);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_objects", .seconds = CHECK_NO_LIMIT, .loops = {{nobody_finds_an_old_value, 0, 2}})

@@ -130,12 +130,5 @@ START_TEST(every_block_that_stays_is_reached)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_orphans");
-    TCase *t = tcase_create("prop");
-    tcase_set_timeout(t, 60 * (double)test_scale());
-    tcase_add_test(t, every_block_that_stays_is_reached);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_orphans", .seconds = 60 * (double)test_scale(),
+           .tests = {every_block_that_stays_is_reached})

@@ -336,12 +336,4 @@ START_TEST(test_prop_places)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("places");
-    TCase *tcase = tcase_create("prop");
-    tcase_set_timeout(tcase, 0);
-    tcase_add_loop_test(tcase, test_prop_places, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("places", .seconds = CHECK_NO_LIMIT, .loops = {{test_prop_places, 0, 2}})

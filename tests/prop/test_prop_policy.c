@@ -206,14 +206,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("prop_policy");
-    TCase *t = tcase_create("policies");
     int count = 0;
     while (model_ops_at((size_t)count) != NULL)
         count++;
-    tcase_set_timeout(t, 100);
-    tcase_add_loop_test(t, policies_evict_what_their_models_evict, 0, count);
-    tcase_add_test(t, every_policy_has_a_model);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN("prop_policy", .seconds = 100, .tests = {every_policy_has_a_model},
+                     .loops = {{policies_evict_what_their_models_evict, 0, count}});
 }

@@ -98,12 +98,4 @@ START_TEST(live_buffers_are_apart)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_pool");
-    TCase *t = tcase_create("pool");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, live_buffers_are_apart);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_pool", .seconds = 50, .tests = {live_buffers_are_apart})

@@ -271,12 +271,5 @@ START_TEST(prefetches_report_what_is_there_and_give_all_back)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_prefetch");
-    TCase *t = tcase_create("prefetch");
-    tcase_set_timeout(t, 100 * (int)test_scale());
-    tcase_add_test(t, prefetches_report_what_is_there_and_give_all_back);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_prefetch", .seconds = 100 * (int)test_scale(),
+           .tests = {prefetches_report_what_is_there_and_give_all_back})

@@ -159,12 +159,5 @@ START_TEST(the_lowest_of_the_group_leave)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_reclaim");
-    TCase *t = tcase_create("prop");
-    tcase_set_timeout(t, 60 * (double)test_scale());
-    tcase_add_test(t, the_lowest_of_the_group_leave);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_reclaim", .seconds = 60 * (double)test_scale(),
+           .tests = {the_lowest_of_the_group_leave})

@@ -222,15 +222,6 @@ START_TEST(belady_is_the_best_there_is)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("replay");
-    TCase *tcase = tcase_create("replay");
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, the_curve_is_lru_at_every_capacity);
-    tcase_add_test(tcase, lru_from_the_tail_is_leaf_first_lru);
-    tcase_add_test(tcase, nothing_beats_belady);
-    tcase_add_test(tcase, belady_is_the_best_there_is);
-    return check_main(suite);
-}
+CHECK_MAIN("replay", .seconds = 60,
+           .tests = {the_curve_is_lru_at_every_capacity, lru_from_the_tail_is_leaf_first_lru,
+                     nothing_beats_belady, belady_is_the_best_there_is})

@@ -320,12 +320,4 @@ START_TEST(a_lookup_finds_what_there_is)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_sibling");
-    TCase *t = tcase_create("sibling");
-    tcase_set_timeout(t, 200);
-    tcase_add_loop_test(t, a_lookup_finds_what_there_is, 0, 3);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_sibling", .seconds = 200, .loops = {{a_lookup_finds_what_there_is, 0, 3}})

@@ -314,14 +314,6 @@ START_TEST(a_cache_of_mixed_sizes_stays_full)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("prop_space");
-    TCase *t = tcase_create("space");
-    tcase_set_timeout(t, 50);
-    tcase_add_test(t, a_space_does_what_a_map_of_pages_does);
-    tcase_add_loop_test(t, a_cache_of_mixed_sizes_stays_full, 0,
-                        (int)(sizeof(mixes) / sizeof(mixes[0])));
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("prop_space", .seconds = 50, .tests = {a_space_does_what_a_map_of_pages_does},
+           .loops = {
+               {a_cache_of_mixed_sizes_stays_full, 0, (int)(sizeof(mixes) / sizeof(mixes[0]))}})

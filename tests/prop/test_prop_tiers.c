@@ -558,15 +558,6 @@ START_TEST(nothing_gets_lost)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("tiers");
-    TCase *tcase = tcase_create("tiers");
-    tcase_set_timeout(tcase, 60);
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, tiers_do_what_the_engine_does);
-    tcase_add_test(tcase, one_tier_is_a_replay);
-    tcase_add_test(tcase, a_tier_without_a_bound_is_the_infinite_cache);
-    tcase_add_test(tcase, nothing_gets_lost);
-    return check_main(suite);
-}
+CHECK_MAIN("tiers", .seconds = 60,
+           .tests = {tiers_do_what_the_engine_does, one_tier_is_a_replay,
+                     a_tier_without_a_bound_is_the_infinite_cache, nothing_gets_lost})

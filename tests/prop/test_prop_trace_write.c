@@ -163,12 +163,4 @@ START_TEST(losses)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("trace_write");
-    TCase *tcase = tcase_create("trace_write");
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, the_schema_of_kvcm_is_read_as_it_was_written);
-    tcase_add_test(tcase, losses);
-    return check_main(suite);
-}
+CHECK_MAIN("trace_write", .tests = {the_schema_of_kvcm_is_read_as_it_was_written, losses})

@@ -770,14 +770,6 @@ START_TEST(neither_on_disk)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("sim_manager");
-    TCase *t = tcase_create("sim");
-    tcase_set_timeout(t, 240 * (double)test_scale());
-    tcase_add_test(t, nothing_is_lost_and_nothing_is_left);
-    tcase_add_test(t, neither_on_disk);
-    tcase_add_test(t, capacity_follows_traffic);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("sim_manager", .seconds = 240 * (double)test_scale(),
+           .tests = {nothing_is_lost_and_nothing_is_left, neither_on_disk,
+                     capacity_follows_traffic})

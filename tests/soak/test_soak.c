@@ -413,10 +413,7 @@ END_TEST
 int main(void)
 {
     const char *seconds = getenv("TIERCE_TEST_SOAK_SECONDS");
-    Suite *suite = suite_create("soak");
-    TCase *t = tcase_create("soak");
-    tcase_set_timeout(t, 200 * (int)test_scale() + (seconds != NULL ? atoi(seconds) : 0));
-    tcase_add_test(t, the_promises_hold);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
+    return CHECK_RUN("soak",
+                     .seconds = 200 * (int)test_scale() + (seconds != NULL ? atoi(seconds) : 0),
+                     .tests = {the_promises_hold});
 }

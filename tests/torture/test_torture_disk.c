@@ -255,16 +255,8 @@ START_TEST(each_operation_fails_once_around_a_clear)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("torture_disk");
-    TCase *t = tcase_create("disk");
-    tcase_set_timeout(t, 300);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_loop_test(t, each_allocation_fails_once, 0, 2);
-    tcase_add_loop_test(t, each_operation_fails_once, 0, 2);
-    tcase_add_loop_test(t, each_operation_fails_for_ever_from_some_point, 0, 2);
-    tcase_add_loop_test(t, each_operation_fails_once_around_a_clear, 0, 2);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("torture_disk", .seconds = 300, .setup = setup, .teardown = teardown,
+           .loops = {{each_allocation_fails_once, 0, 2},
+                     {each_operation_fails_once, 0, 2},
+                     {each_operation_fails_for_ever_from_some_point, 0, 2},
+                     {each_operation_fails_once_around_a_clear, 0, 2}})

@@ -192,15 +192,7 @@ START_TEST(each_allocation_for_a_long_prompt_fails_once)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("torture_load");
-    TCase *t = tcase_create("load");
-    tcase_set_timeout(t, 300);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, each_allocation_of_a_load_fails_once);
-    tcase_add_test(t, each_allocation_of_a_hit_inside_a_chunk_fails_once);
-    tcase_add_test(t, each_allocation_for_a_long_prompt_fails_once);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("torture_load", .seconds = 300, .setup = setup, .teardown = teardown,
+           .tests = {each_allocation_of_a_load_fails_once,
+                     each_allocation_of_a_hit_inside_a_chunk_fails_once,
+                     each_allocation_for_a_long_prompt_fails_once})

@@ -514,17 +514,7 @@ START_TEST(deletions_in_a_storage)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("torture_locator");
-    TCase *tcase = tcase_create("torture_locator");
-    tcase_set_timeout(tcase, 300);
-    tcase_add_test(tcase, allocations);
-    tcase_add_test(tcase, operations_of_the_store);
-    tcase_add_test(tcase, a_start_in_doubt);
-    tcase_add_test(tcase, an_old_leader_finishes_nothing);
-    tcase_add_test(tcase, an_old_leader_deletes_nothing_by_what_another_wrote);
-    tcase_add_test(tcase, deletions_in_a_storage);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
+CHECK_MAIN("torture_locator", .seconds = 300,
+           .tests = {allocations, operations_of_the_store, a_start_in_doubt,
+                     an_old_leader_finishes_nothing,
+                     an_old_leader_deletes_nothing_by_what_another_wrote, deletions_in_a_storage})

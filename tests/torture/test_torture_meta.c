@@ -206,14 +206,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("torture_meta");
-    TCase *tcase = tcase_create("torture_meta");
-    tcase_set_timeout(tcase, 300);
-    tcase_add_test(tcase, memory);
-    tcase_add_test(tcase, rocksdb);
     const char *ci = getenv("CI");
-    if (redis_is_there() || (ci != NULL && strcmp(ci, "true") == 0))
-        tcase_add_test(tcase, redis);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return CHECK_RUN(
+        "torture_meta", .seconds = 300,
+        .tests = {memory, rocksdb,
+                  redis_is_there() || (ci != NULL && strcmp(ci, "true") == 0) ? redis : NULL});
 }

@@ -163,14 +163,6 @@ START_TEST(each_request_to_the_disk_fails_once)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("torture_objects");
-    TCase *t = tcase_create("objects");
-    tcase_set_timeout(t, 300);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, each_allocation_fails_once);
-    tcase_add_loop_test(t, each_request_to_the_disk_fails_once, 0, 2);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("torture_objects", .seconds = 300, .setup = setup, .teardown = teardown,
+           .tests = {each_allocation_fails_once},
+           .loops = {{each_request_to_the_disk_fails_once, 0, 2}})

@@ -157,14 +157,5 @@ START_TEST(moves)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("torture_store");
-    TCase *t = tcase_create("store");
-    tcase_set_timeout(t, 300);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_loop_test(t, stores_that_wait_for_each_other, 0, 2);
-    tcase_add_test(t, moves);
-    suite_add_tcase(suite, t);
-    return check_main(suite);
-}
+CHECK_MAIN("torture_store", .seconds = 300, .setup = setup, .teardown = teardown, .tests = {moves},
+           .loops = {{stores_that_wait_for_each_other, 0, 2}})
