@@ -52,25 +52,6 @@ static inline int check_main(Suite *suite)
     return check_main_end(runner);
 }
 
-static inline int check_tests(const char *name, double seconds, const TTest *const *tests,
-                              size_t count)
-{
-    Suite *suite = suite_create(name);
-    TCase *tcase = tcase_create(name);
-    if (seconds > 0)
-        tcase_set_timeout(tcase, seconds);
-    for (size_t i = 0; i < count; i++)
-        tcase_add_test(tcase, tests[i]);
-    suite_add_tcase(suite, tcase);
-    return check_main(suite);
-}
-
-/* The same for the tests that are named, each with a time limit (0: Check's):
- * return CHECK_TESTS("threads", 60, first, second); */
-#define CHECK_TESTS(name, seconds, ...)                                                            \
-    check_tests(name, seconds, (const TTest *const[]){__VA_ARGS__},                                \
-                sizeof((const TTest *const[]){__VA_ARGS__}) / sizeof(TTest *))
-
 /* ---- several at once ------------------------------------------------------------------------- */
 
 enum { CHECK_AT_ONCE = 4 };

@@ -28,11 +28,9 @@
 /* A test of features that a client of a node does not have, or of the internals of the node's
  * engine. */
 #ifdef TIERCE_TEST_NODE
-#define FX_ADD_EMBEDDED(tc, test) ((void)(tc), (void)sizeof(test))
-#define FX_EMBEDDED(test)         ((void)(test), NULL)
+#define FX_EMBEDDED(test) ((void)(test), NULL)
 #else
-#define FX_ADD_EMBEDDED(tc, test) tcase_add_test(tc, test)
-#define FX_EMBEDDED(test)         (test)
+#define FX_EMBEDDED(test) (test)
 #endif
 
 #define FX_LAYERS       4u
