@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "temp_folder.h"
+
 /*
  * Check writes the place of every assertion that passes to a file, under a lock: most of the time
  * of a test with a loop, and an order between threads that hides races from the thread sanitizer.
@@ -34,22 +36,26 @@
          ? CHECK_PASSED()                                                                          \
          : _ck_assert_failed(__FILE__, __LINE__, "Assertion '" #expr "' failed", ##__VA_ARGS__))
 
-/* The exit status for a suite that has run and is freed. A run without a test is a failure. */
-static inline int check_main_end(SRunner *runner)
+/* Runs a suite and turns its result into the exit status of the program. A run without a test, and
+ * a folder that cannot be removed, are failures. */
+static inline int check_run_suite(Suite *suite, enum print_output output)
 {
+    SRunner *runner = srunner_create(suite);
+    temp_folders_open();
+    srunner_run_all(runner, output);
     int failed = srunner_ntests_failed(runner), run = srunner_ntests_run(runner);
+    if (output == CK_SILENT && failed > 0)
+        srunner_print(runner, CK_ENV);
     if (run == 0)
         fprintf(stderr, "no test has run\n");
     srunner_free(runner);
-    return failed == 0 && run > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return temp_folders_close() && failed == 0 && run > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /* Runs a suite in fork mode and turns its result into the exit status of the program. */
 static inline int check_main(Suite *suite)
 {
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    return check_main_end(runner);
+    return check_run_suite(suite, CK_ENV);
 }
 
 /* ---- several at once ------------------------------------------------------------------------- */
@@ -127,11 +133,7 @@ static inline int check_run_one(size_t index)
 {
     struct check_choice *choice = check_choice();
     *choice = (struct check_choice){.is_one = true, .index = index, .make = choice->make};
-    SRunner *runner = srunner_create(choice->make());
-    srunner_run_all(runner, CK_SILENT);
-    if (srunner_ntests_failed(runner) > 0)
-        srunner_print(runner, CK_ENV);
-    return check_main_end(runner);
+    return check_run_suite(choice->make(), CK_SILENT);
 }
 
 /*
@@ -145,13 +147,11 @@ static inline int check_main_at_once(Suite *(*make)(void))
 {
     struct check_choice *choice = check_choice();
     *choice = (struct check_choice){.make = make};
-    SRunner *runner = srunner_create(make());
-    if (getenv("CK_RUN_CASE") != NULL || getenv("CK_FORK") != NULL) {
-        srunner_run_all(runner, CK_ENV);
-        return check_main_end(runner);
-    }
+    Suite *suite = make();
+    if (getenv("CK_RUN_CASE") != NULL || getenv("CK_FORK") != NULL)
+        return check_main(suite);
     size_t count = choice->seen, failed;
-    srunner_free(runner);
+    srunner_free(srunner_create(suite));
     failed = check_at_once(check_run_one, count);
     printf("%zu tests, %d at once, %zu failed\n", count, CHECK_AT_ONCE, failed);
     return failed == 0 && count > 0 ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -123,7 +123,7 @@ static inline struct tierce_engine *fx_open_engine(struct fixture *fx, const cha
                          "120s",
                          NULL};
     snprintf(fx->socket_folder, sizeof(fx->socket_folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fx->socket_folder));
+    temp_folder_make(fx->socket_folder);
     const char *const *const both[] = {own, sets};
     for (size_t i = 0; i < 2; i++) {
         for (const char *const *from = both[i]; from != NULL && from[0] != NULL; from += 2)
@@ -157,7 +157,7 @@ static inline void fx_close_engine(struct fixture *fx)
 {
     tierce_engine_close(fx->client);
     harness_stop(&fx->node);
-    rmdir(fx->socket_folder);
+    temp_folder_remove(fx->socket_folder);
 }
 
 #else
@@ -183,7 +183,7 @@ static inline void fx_open(struct fixture *fx, bool disk, const char *const *set
 {
     if (disk && fx->folder[0] == '\0') {
         snprintf(fx->folder, sizeof(fx->folder), "/tmp/tierce-test-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(fx->folder));
+        temp_folder_make(fx->folder);
     }
     struct tierce_engine *engine = fx_open_engine(fx, disk ? fx->folder : "", sets);
     struct tierce_namespace ns = fx_namespace();
@@ -216,11 +216,7 @@ static inline void fx_remove(struct fixture *fx)
 {
     for (uint32_t i = 0; i < FX_LAYERS; i++)
         free(fx->layers[i].base);
-    if (fx->folder[0] != '\0') {
-        char command[128];
-        snprintf(command, sizeof(command), "rm -rf %s", fx->folder);
-        ck_assert_int_eq(system(command), 0);
-    }
+    temp_folder_remove(fx->folder);
 }
 
 /* The tokens of sequence `seed`: equal seeds share all, seeds equal modulo 1000 share `shared`. */

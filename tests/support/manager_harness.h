@@ -126,7 +126,7 @@ static inline void harness_open(struct harness *h, const struct harness_opts *op
 {
     *h = (struct harness){.now_us = 1000000000000};
     snprintf(h->folder, sizeof(h->folder), "/tmp/tierce_managerXXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(h->folder));
+    temp_folder_make(h->folder);
     ck_assert_int_eq(
         tierce__registry_open(&h->registry,
                               &(struct tierce__registry_opts){
@@ -150,13 +150,11 @@ static inline void harness_open(struct harness *h, const struct harness_opts *op
 
 static inline void harness_close(struct harness *h)
 {
-    char command[128];
     tierce__arena_clear(&h->arena);
     tierce__locator_close(h->locator);
     tierce__storages_close(h->storages);
     tierce__registry_close(h->registry);
-    snprintf(command, sizeof(command), "rm -rf '%s'", h->folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(h->folder);
 }
 
 /* Begins a write of keys; the result lives until the next harness_reset. */

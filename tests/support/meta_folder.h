@@ -4,7 +4,6 @@
 
 #include "check_main.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -16,7 +15,7 @@ static char meta_folder[64];
 static inline void meta_folder_make(void)
 {
     snprintf(meta_folder, sizeof(meta_folder), "./test_meta.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(meta_folder));
+    temp_folder_make(meta_folder);
 }
 
 static inline const char *meta_folder_path(void)
@@ -24,18 +23,9 @@ static inline const char *meta_folder_path(void)
     return meta_folder;
 }
 
-static inline int meta_folder_unlink(const char *path, const struct stat *stat, int type,
-                                     struct FTW *ftw)
-{
-    (void)stat;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
 static inline void meta_folder_remove(void)
 {
-    nftw(meta_folder, meta_folder_unlink, 16, FTW_DEPTH | FTW_PHYS);
+    temp_folder_remove(meta_folder);
 }
 
 #endif

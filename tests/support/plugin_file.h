@@ -19,7 +19,7 @@ static inline void plugin_file_make(struct plugin_file *file, const char *from)
 {
     char command[512];
     snprintf(file->folder, sizeof(file->folder), "/tmp/tierce-plugin-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(file->folder));
+    temp_folder_make(file->folder);
     snprintf(file->path, sizeof(file->path), "%s/plugin.so", file->folder);
     snprintf(command, sizeof(command), "cp '%s' %s", from, file->path);
     ck_assert_int_eq(system(command), 0);
@@ -29,7 +29,7 @@ static inline void plugin_file_make(struct plugin_file *file, const char *from)
 static inline void plugin_file_remove(const struct plugin_file *file)
 {
     unlink(file->path);
-    rmdir(file->folder);
+    temp_folder_remove(file->folder);
 }
 
 #endif

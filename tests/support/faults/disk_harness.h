@@ -257,14 +257,12 @@ static inline void store_parts_end(struct store *s)
 static inline void store_folder(struct store *s)
 {
     snprintf(s->folder, sizeof(s->folder), "test_disk.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(s->folder));
+    temp_folder_make(s->folder);
 }
 
 static inline void store_remove(struct store *s)
 {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", s->folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(s->folder);
 }
 
 static inline int store_open(struct store *s, const struct tierce__disk_opts *opts)
