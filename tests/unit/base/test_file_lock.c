@@ -16,7 +16,7 @@ static char folder[64], path[80];
 static void set_up(void)
 {
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/lock", folder);
 }
 

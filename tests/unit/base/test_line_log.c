@@ -31,18 +31,16 @@ static void note_failure(void *arg, enum tierce_log_level level, const char *eve
 static void set_up(void)
 {
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/x.log", folder);
     tierce_set_log_fn(note_failure, NULL, TIERCE_LOG_WARN);
 }
 
 static void tear_down(void)
 {
-    char command[96];
     tierce__line_log_close(line_log);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 static int open_log(struct tierce__line_log_opts opts)

@@ -22,15 +22,13 @@ static char folder[64], path[128];
 static void setup(void)
 {
     snprintf(folder, sizeof(folder), "test_vfs.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/file", folder);
 }
 
 static void teardown(void)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 /* 0: io_uring, 1: threads; false where the machine has no io_uring. */

@@ -398,7 +398,7 @@ START_TEST(two_spellings_of_a_folder_are_one_also_the_first_time)
     const char *sets[] = {"memory.size", "8MiB", NULL};
     char parent[] = "/tmp/tierce-engine-XXXXXX", folder[64], again[64];
     char why[TIERCE_CONFIG_ERROR_BYTES];
-    ck_assert_ptr_nonnull(mkdtemp(parent));
+    temp_folder_make(parent);
     snprintf(folder, sizeof(folder), "%s/./store", parent);
     snprintf(again, sizeof(again), "%s/store", parent);
     struct tierce_config *config = fx_config(folder, NULL), *other = fx_config(again, sets);

@@ -219,7 +219,7 @@ START_TEST(a_slow_opening_holds_up_only_those_who_want_the_same)
     const char *sets[] = {"disk.lock_wait", "20s", NULL};
     char why[TIERCE_CONFIG_ERROR_BYTES], path[128];
     snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    temp_folder_make(fx.folder);
     struct tierce_config *slow = fx_config(fx.folder, sets);
     snprintf(path, sizeof(path), "%s/lock", fx.folder);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
@@ -445,7 +445,7 @@ START_TEST(a_child_of_a_killed_process_does_not_hold_the_folder)
 {
     int told[2];
     snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    temp_folder_make(fx.folder);
     ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     ck_assert_int_eq(pipe(told), 0);
     pid_t parent = fork();

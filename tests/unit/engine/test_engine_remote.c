@@ -22,7 +22,7 @@ static void open_shared(const char *parameters)
     char cwd[256];
     if (folder[0] == '\0') {
         snprintf(folder, sizeof(folder), "test_engine_remote.XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(folder));
+        temp_folder_make(folder);
     }
     ck_assert_ptr_nonnull(getcwd(cwd, sizeof(cwd)));
     snprintf(url, sizeof(url), "file://%s/%s%s", cwd, folder, parameters);
@@ -34,9 +34,7 @@ static void close_and_remove(void)
 {
     fx_close(&fx);
     fx_remove(&fx);
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 /* Loads all blocks into wiped memory; returns how many came, each of them checked. */

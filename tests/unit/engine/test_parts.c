@@ -120,7 +120,7 @@ START_TEST(a_chunk_is_there_when_all_parts_are)
 {
     char folder[] = "/tmp/tierce-parts-XXXXXX", text[64];
     const char *sets[] = {"remote.urls", text, NULL};
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(text, sizeof(text), "file://%s/store", folder);
     open_parts(_i == 1, _i == 2 ? sets : NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS + 2, 0);
@@ -148,8 +148,7 @@ START_TEST(a_chunk_is_there_when_all_parts_are)
     ck_assert_ptr_null(begin(0, chain, 8));
     tierce_chain_destroy(chain);
     close_parts();
-    snprintf(text, sizeof(text), "rm -rf %s", folder);
-    ck_assert_int_eq(system(text), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 

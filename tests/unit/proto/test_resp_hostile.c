@@ -82,7 +82,7 @@ static void start(const char *greeting, const char *reply, size_t bytes, size_t 
     fake.bytes = bytes;
     fake.step = step;
     snprintf(fake.dir, sizeof(fake.dir), "/tmp/tierce-resp-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fake.dir));
+    temp_folder_make(fake.dir);
     snprintf(fake.path, sizeof(fake.path), "%s/s", fake.dir);
     memcpy(address.sun_path, fake.path, strlen(fake.path) + 1);
     fake.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -99,7 +99,7 @@ static void stop(void)
     pthread_join(fake.thread, NULL);
     close(fake.listener);
     unlink(fake.path);
-    rmdir(fake.dir);
+    temp_folder_remove(fake.dir);
     ck_assert_uint_eq(tierce__alloc_live(), live);
 }
 

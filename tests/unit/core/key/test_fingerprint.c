@@ -18,34 +18,15 @@ static char root[64], model[128], cache[128];
 static void make_root(void)
 {
     strcpy(root, "/tmp/tierce-fingerprint-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(root));
+    temp_folder_make(root);
     snprintf(model, sizeof(model), "%s/model", root);
     snprintf(cache, sizeof(cache), "%s/cache", root);
     ck_assert_int_eq(mkdir(model, 0755), 0);
 }
 
-static void remove_tree(const char *path)
-{
-    DIR *dir = opendir(path);
-    const struct dirent *entry;
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        char child[512];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(child, sizeof(child), "%s/%s", path, entry->d_name);
-        if (entry->d_type == DT_DIR)
-            remove_tree(child);
-        else
-            unlink(child);
-    }
-    if (dir != NULL)
-        closedir(dir);
-    rmdir(path);
-}
-
 static void remove_root(void)
 {
-    remove_tree(root);
+    temp_folder_remove(root);
 }
 
 static void write_file(const char *folder, const char *name, const char *content)
@@ -276,7 +257,7 @@ static void with_bad_entries(void (*change)(const char *path))
     ck_assert_str_eq(text, first);
     ck_assert_uint_eq(fingerprint(text, cache), 0);
     ck_assert_str_eq(text, first);
-    remove_tree(cache);
+    temp_folder_remove(cache);
 }
 
 /* Stands before the C library's: that of a file fails when it is told to. */

@@ -30,7 +30,7 @@ static void open_with_remote(void)
 {
     char url[80];
     strcpy(remote, "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(remote));
+    temp_folder_make(remote);
     snprintf(url, sizeof(url), "file://%s/store", remote);
     fx_open(&fx, true, (const char *const[]){"remote.urls", url, "breaker.retry", "10ms", NULL});
     ck_assert_uint_eq(fx.engine->level_count, 3);
@@ -50,12 +50,10 @@ static void open_with_disk(void)
 
 static void end(void)
 {
-    char command[80];
     tierce__objects_close(space);
     fx_close(&fx);
     fx_remove(&fx);
-    snprintf(command, sizeof(command), "rm -rf '%s'", remote);
-    ck_assert(remote[0] == '\0' || system(command) == 0);
+    temp_folder_remove(remote);
 }
 
 static void break_tier(size_t level, bool broken)
@@ -276,7 +274,7 @@ START_TEST(without_a_disk_a_remote_store_that_fails_keeps_the_old_value)
 {
     char url[80];
     strcpy(remote, "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(remote));
+    temp_folder_make(remote);
     snprintf(url, sizeof(url), "file://%s/store", remote);
     fx_open(&fx, false, (const char *const[]){"remote.urls", url, "breaker.retry", "10ms", NULL});
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);

@@ -29,7 +29,7 @@ static void setup(void)
 {
     static const uint8_t digest[TIERCE_HASH_BYTES] = {1, 2, 3};
     strcpy(folder, "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/tombstones", folder);
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_ERROR);
     ck_assert_int_eq(tierce__namespaces_create(&namespaces), 0);
@@ -38,9 +38,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    char command[96];
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
     tierce__namespaces_destroy(namespaces);
 }
 

@@ -31,7 +31,7 @@ static void note_warning(void *arg, enum tierce_log_level level, const char *eve
 static void set_up(void)
 {
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/access.jsonl", folder);
     snprintf(old_path, sizeof(old_path), "%s.1", path);
     tierce_set_log_fn(note_warning, NULL, TIERCE_LOG_WARN);
@@ -39,10 +39,8 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    char command[128];
     fx_remove(&fx);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 static void open_engine(const char *log_path, const char *size)

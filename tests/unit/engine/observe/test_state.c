@@ -102,7 +102,7 @@ static void store_until(const char *wanted, uint32_t seed)
 START_TEST(a_disk_that_is_full)
 {
     snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    temp_folder_make(fx.folder);
     small_disk_mount(fx.folder, 40 << 20);
     fx_open(&fx, true, NULL); /* 16 MiB */
     ck_assert_str_eq(state(), "ok");
@@ -115,7 +115,7 @@ START_TEST(a_disk_that_is_full)
     ck_assert_int_eq(metric("tierce_disk_full_now"), 0);
     fx_close(&fx);
     umount(fx.folder);
-    rmdir(fx.folder);
+    temp_folder_remove(fx.folder);
 }
 END_TEST
 

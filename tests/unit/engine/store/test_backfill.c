@@ -72,7 +72,7 @@ static struct tierce__backfill_report backfill(void)
 static void start(void)
 {
     strcpy(remote, "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(remote));
+    temp_folder_make(remote);
     for (int32_t i = 0; i < BLOCKS; i++)
         ids[i] = i;
     open_engine();
@@ -87,11 +87,9 @@ static void start(void)
 
 static void end(void)
 {
-    char command[80];
     close_engine();
     fx_remove(&fx);
-    snprintf(command, sizeof(command), "rm -rf '%s'", remote);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(remote);
 }
 
 START_TEST(a_store_that_has_all_is_queried_in_batches)

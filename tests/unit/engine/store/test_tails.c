@@ -182,7 +182,7 @@ static void open_beside(void)
     char url[96];
     if (shared[0] == '\0') {
         snprintf(shared, sizeof(shared), "/tmp/tierce-test-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(shared));
+        temp_folder_make(shared);
     }
     snprintf(url, sizeof(url), "file://%s", shared);
     const char *sets[] = {"remote.urls", url, "cost.check", "false", NULL};
@@ -191,10 +191,8 @@ static void open_beside(void)
 
 static void end_beside(struct tierce_chain *a, struct tierce_chain *b)
 {
-    char command[96];
     end(a, b);
-    snprintf(command, sizeof(command), "rm -rf %s", shared);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(shared);
     shared[0] = '\0';
 }
 
