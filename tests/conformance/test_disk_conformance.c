@@ -2,6 +2,7 @@
 #include "conformance/tier_conformance.h"
 #include "store/disk/disk.h"
 #include "tier_fault.h"
+#include "temp_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,10 +72,8 @@ static uint32_t intern(void *ctx, unsigned which)
 static void cleanup(void *ctx)
 {
     struct place *place = (struct place *)ctx;
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", place->folder);
     tierce__namespaces_destroy(place->namespaces);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(place->folder);
 }
 
 static struct place direct;

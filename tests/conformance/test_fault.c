@@ -26,7 +26,7 @@ static int open_disk(struct tierce__tier **out, struct tierce__pool *pool, void 
 {
     (void)ctx;
     snprintf(folder, sizeof(folder), "test_fault.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     ck_assert_int_eq(tierce__namespaces_create(&namespaces), 0);
     struct tierce__tier *disk;
     int rc = tierce__disk_open(&disk,
@@ -63,10 +63,8 @@ static uint32_t intern(void *ctx, unsigned which)
 static void remove_folder(void *ctx)
 {
     (void)ctx;
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     tierce__namespaces_destroy(namespaces);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 enum { DISK, MEMORY };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/connector_conformance.h"
 
+#include "temp_folder.h"
+
 #include <stdlib.h>
 
 static char folder[64];
@@ -16,10 +18,8 @@ static bool start_folder(char *url, size_t room, void *ctx)
 
 static void remove_folder(void *ctx)
 {
-    char command[96];
     (void)ctx;
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 #define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)

@@ -40,7 +40,7 @@ static void set_up(void)
         break;
     case IN_FILE:
         snprintf(folder, sizeof(folder), "/tmp/tierce-test-lease-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(folder));
+        temp_folder_make(folder);
         snprintf(uri, sizeof(uri), "file://%s", folder);
         break;
     case IN_REDIS:
@@ -82,15 +82,11 @@ static void set_up_etcd(void)
 
 static void tear_down(void)
 {
-    char command[128];
     a->ops->close(a);
     b->ops->close(b);
     redis_stop(&redis);
     etcd_stop(&etcd);
-    if (folder[0] != '\0') {
-        snprintf(command, sizeof(command), "rm -rf %s", folder);
-        ck_assert_int_eq(system(command), 0);
-    }
+    temp_folder_remove(folder);
 }
 
 /* A server that has just begun may not have elected itself yet. */

@@ -274,7 +274,7 @@ START_TEST(processes_that_are_killed)
 {
     struct test_random rng = test_random_start("processes");
     snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    temp_folder_make(fx.folder);
     for (unsigned round = 0; round < 30 * test_scale(); round++) {
         uint64_t seed = test_random_u64(&rng);
         char byte;

@@ -46,7 +46,7 @@ static void begin(bool small_cap, const char *where)
     s = (struct store){.chunk_bytes = 16 * 1024, .timeout_ms = 60000};
     evicting = small_cap;
     snprintf(s.folder, sizeof(s.folder), "%s/test_crash.XXXXXX", where);
-    ck_assert_ptr_nonnull(mkdtemp(s.folder));
+    temp_folder_make(s.folder);
     model = mmap(NULL, sizeof(*model), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(model, MAP_FAILED);
     tierce_set_log_fn(listen, NULL, TIERCE_LOG_WARN);

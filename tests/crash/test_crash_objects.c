@@ -170,7 +170,7 @@ START_TEST(what_was_replaced_does_not_come_back)
     const char *scale = getenv("TIERCE_TEST_SCALE");
     uint32_t flushes = 0, lives = LIVES * (scale != NULL ? (uint32_t)atoi(scale) : 1);
     snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    temp_folder_make(fx.folder);
     for (uint32_t life = 1; life <= lives; life++) {
         int pipes[2];
         ck_assert_int_eq(pipe(pipes), 0);

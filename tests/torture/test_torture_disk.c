@@ -43,7 +43,7 @@ static void fresh_folder(void)
 {
     snprintf(s.folder, sizeof(s.folder), "%s/test_torture.XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ".");
-    ck_assert_ptr_nonnull(mkdtemp(s.folder));
+    temp_folder_make(s.folder);
     memset(durable, 0, sizeof(durable));
     memset(deleted, 0, sizeof(deleted));
 }

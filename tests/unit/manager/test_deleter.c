@@ -337,8 +337,7 @@ END_TEST
 START_TEST(a_leader_that_is_dropped_leaves_its_batches_to_the_next)
 {
     static char folder[] = "/tmp/tierce_deleterXXXXXX";
-    char command[64];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     open_with((struct harness_opts){.meta_type = "rocksdb", .meta_uri = folder});
     harness_store(&h, keys, 3);
     set_gate(false, -EIO);
@@ -354,8 +353,7 @@ START_TEST(a_leader_that_is_dropped_leaves_its_batches_to_the_next)
     ck_assert_uint_eq(removed(), 4);
     ck_assert_uint_eq(deleting(), 0);
     ck_assert_uint_eq(harness_usage(&h).serving_bytes, BLOCK_BYTES);
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 

@@ -322,16 +322,15 @@ static char uri[64], elsewhere[64];
 
 static void set_up(void)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(uri, sizeof(uri), "file://%s", folder);
     snprintf(elsewhere, sizeof(elsewhere), "%s.away", folder);
 }
 
 static void tear_down(void)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf %s %s", folder, elsewhere);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
+    temp_folder_remove(elsewhere);
 }
 
 START_TEST(test_the_place_of_the_lease_goes)

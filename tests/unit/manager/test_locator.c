@@ -222,8 +222,8 @@ END_TEST
 START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
 {
     struct harness h;
-    char index[] = "/tmp/tierce_indexXXXXXX", command[64];
-    ck_assert_ptr_nonnull(mkdtemp(index));
+    char index[] = "/tmp/tierce_indexXXXXXX";
+    temp_folder_make(index);
     harness_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
     struct tierce__started started = harness_start(&h, chain, 3);
     h.now_us += 30000000;
@@ -237,8 +237,7 @@ START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
     ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
     ck_assert_uint_eq(harness_count_files(&h), 0);
     harness_close(&h);
-    snprintf(command, sizeof(command), "rm -rf '%s'", index);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(index);
 }
 END_TEST
 
@@ -278,8 +277,8 @@ START_TEST(a_damaged_note_of_a_session_is_left_alone)
     for (int round = 0; round < 3; round++) {
         struct harness h;
         struct tierce__live *live;
-        char index[] = "/tmp/tierce_indexXXXXXX", command[64];
-        ck_assert_ptr_nonnull(mkdtemp(index));
+        char index[] = "/tmp/tierce_indexXXXXXX";
+        temp_folder_make(index);
         harness_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
         struct tierce__started started = harness_start(&h, chain, 3);
         damage_note(&h, started.session, round == 1 ? &beyond : &good, round != 2);
@@ -289,8 +288,7 @@ START_TEST(a_damaged_note_of_a_session_is_left_alone)
         ck_assert((find_session(live, started.session) != NULL) == (round == 0));
         tierce__live_release(live);
         harness_close(&h);
-        snprintf(command, sizeof(command), "rm -rf '%s'", index);
-        ck_assert_int_eq(system(command), 0);
+        temp_folder_remove(index);
     }
 }
 END_TEST

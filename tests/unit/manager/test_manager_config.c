@@ -347,7 +347,7 @@ END_TEST
 START_TEST(test_the_state_folder_is_made)
 {
     char folder[] = "/tmp/tierce-state-XXXXXX", path[64];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/a/b/c", folder);
     ck_assert_int_eq(tierce__state_folder_make(path), 0);
     ck_assert_int_eq(tierce__state_folder_make(path), 0);

@@ -159,8 +159,8 @@ END_TEST
 START_TEST(the_next_leader_finds_what_was_left)
 {
     struct harness h;
-    char index[] = "/tmp/tierce_indexXXXXXX", command[64];
-    ck_assert_ptr_nonnull(mkdtemp(index));
+    char index[] = "/tmp/tierce_indexXXXXXX";
+    temp_folder_make(index);
     open_all(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
     harness_store(&h, chain, LENGTH);
     remove_keys(&h, &chain[3], 1);
@@ -173,8 +173,7 @@ START_TEST(the_next_leader_finds_what_was_left)
     ck_assert_int_eq(tierce__locator_recover(h.locator, 3, h.why), 0);
     ck_assert_uint_eq(count_notes(&h), 0); /* in the store, too */
     close_all(&h);
-    snprintf(command, sizeof(command), "rm -rf '%s'", index);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(index);
 }
 END_TEST
 

@@ -37,7 +37,7 @@ static void load(struct tierce__registry *one, uint64_t fence)
 
 static void set_up(void)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/registry", folder);
     snprintf(uri, sizeof(uri), "local://%s", path);
     registry = open_one(uri, NULL);

@@ -27,7 +27,7 @@ static struct tierce__storages *storages;
 
 static void set_up(void)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(root, sizeof(root), "%s/root/", folder);
     ck_assert_int_eq(mkdir(root, 0700), 0);
     struct tierce__registry_opts opts = {.size = sizeof(opts), .uri = ""};

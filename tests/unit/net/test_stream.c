@@ -85,7 +85,7 @@ START_TEST(test_connects_to_unix_sockets)
     char folder[64] = "/tmp/tierce-stream-XXXXXX", why[256], path[200];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = -7, listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s/a.sock", folder);
     ck_assert_int_eq(tierce__stream_connect_unix(&fd, address.sun_path), -ENOENT);
     ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -101,7 +101,7 @@ START_TEST(test_connects_to_unix_sockets)
     ck_assert_int_eq(tierce__stream_connect_unix(&fd, path), -ENAMETOOLONG);
     close(listener);
     unlink(address.sun_path);
-    rmdir(folder);
+    temp_folder_remove(folder);
 }
 END_TEST
 

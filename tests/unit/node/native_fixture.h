@@ -28,7 +28,7 @@ static inline void start(int argc, char *const *argv)
                      (char *)"--serve.drain=200ms", disk};
     if (folder[0] == '\0') {
         snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(folder));
+        temp_folder_make(folder);
     }
     snprintf(path, sizeof(path), "%s/node.sock", folder);
     snprintf(listen, sizeof(listen), "--listen.native=%s", path);
@@ -59,14 +59,12 @@ static inline void stop(void)
 
 static inline void end(void)
 {
-    char command[128];
     stop();
     for (uint32_t i = 0; i < FX_LAYERS; i++) {
         free(fx.layers[i].base);
         fx.layers[i].base = NULL;
     }
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
     folder[0] = '\0';
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }

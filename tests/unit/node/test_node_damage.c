@@ -40,7 +40,7 @@ static void set_up(void)
 {
     char path[96], size[] = "--disk.size=128MiB", flush[] = "--disk.flush_interval=10ms";
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
     char *arguments[] = {path, size, flush};
     harness_start(&h, 3, arguments);
@@ -59,9 +59,7 @@ static void tear_down(void)
     harness_stop(&h);
     for (size_t i = 0; i < VALUES; i++)
         free(values[i]);
-    char command[64];
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */

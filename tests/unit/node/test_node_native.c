@@ -2,6 +2,7 @@
 /* The native protocol as a node speaks it, from bare sockets. */
 #include "native_fixture.h"
 #include "test_random.h"
+#include "temp_folder.h"
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -515,7 +516,7 @@ START_TEST(a_folder_that_others_can_change)
     struct tierce__node_config config;
     struct tierce__node *other;
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(listen, sizeof(listen), "--listen.native=%s/node.sock", folder);
     ck_assert_int_eq(chmod(folder, 0777), 0);
     ck_assert_int_eq(tierce__node_config_load(&config, 5, argv, no_environment, &error), 0);

@@ -138,7 +138,7 @@ START_TEST(test_each_allocation_of_a_start_fails_once)
     struct tierce__config_error error = {""};
     struct tierce__node_config config = {0};
     tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(listen, sizeof(listen), "--listen.native=%s/node", folder);
     snprintf(disk, sizeof(disk), "--disk.path=%s/disk", folder);
     int rc = tierce__node_config_load(&config, sizeof(argv) / sizeof(argv[0]), argv, NULL, &error);
@@ -156,9 +156,7 @@ START_TEST(test_each_allocation_of_a_start_fails_once)
     }
     ck_assert_uint_gt(nth, 80);
     tierce__node_config_clear(&config);
-    char command[64];
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 
@@ -166,7 +164,7 @@ START_TEST(test_systemd_is_told)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char got[64], folder[] = "/tmp/tierce-notify-XXXXXX";
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", folder);
     int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -179,7 +177,7 @@ START_TEST(test_systemd_is_told)
     ck_assert_mem_eq(got, "READY=1", 7);
     close(fd);
     unlink(address.sun_path);
-    rmdir(folder);
+    temp_folder_remove(folder);
     ck_assert(!tierce__notify("READY=1"));
 
     unsetenv("WATCHDOG_PID");

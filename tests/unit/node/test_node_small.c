@@ -64,8 +64,8 @@ END_TEST
 START_TEST(test_more_than_a_disk_takes)
 {
     enum { COUNT = 60 * PIPELINE };
-    char folder[] = "/tmp/tierce-test-XXXXXX", path[64], command[64];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char folder[] = "/tmp/tierce-test-XXXXXX", path[64];
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
     char *args[] = {path, (char *)"--disk.size=1GiB"};
     harness_start(&h, 2, args);
@@ -78,8 +78,7 @@ START_TEST(test_more_than_a_disk_takes)
     ck_assert_uint_eq(found, COUNT / 10);
     close(fd);
     harness_stop(&h);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 
@@ -87,8 +86,8 @@ END_TEST
 START_TEST(test_full_memory_keeps_nothing_from_the_disk)
 {
     enum { BYTES = 7000, AT_ONCE = 100, COUNT = 60 * AT_ONCE };
-    char folder[] = "/tmp/tierce-test-XXXXXX", path[64], command[64], value[BYTES + 1];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char folder[] = "/tmp/tierce-test-XXXXXX", path[64], value[BYTES + 1];
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
     char *args[] = {path, (char *)"--disk.size=2GiB", (char *)"--memory.size=40MiB"};
     harness_start(&h, 3, args);
@@ -112,8 +111,7 @@ START_TEST(test_full_memory_keeps_nothing_from_the_disk)
     ck_assert_int_eq(stats.disk_chunks_now, COUNT);
     close(fd);
     harness_stop(&h);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 
@@ -196,8 +194,8 @@ END_TEST
  * and each GET finds what was stored just before; also when the values are on disk already. */
 START_TEST(test_pipeline_keeps_its_order)
 {
-    char folder[] = "/tmp/tierce-test-XXXXXX", path[64], command[64];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char folder[] = "/tmp/tierce-test-XXXXXX", path[64];
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
     char *args[] = {path, (char *)"--disk.size=1GiB"};
     harness_start(&h, 2, args);
@@ -216,8 +214,7 @@ START_TEST(test_pipeline_keeps_its_order)
         ck_assert_int_eq(tierce_engine_flush(h.node->engine, 60000), 0);
     }
     harness_stop(&h);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 
@@ -244,8 +241,8 @@ static void last_command_is(int fd, const char *asked, const char *wanted)
  * executed after a line of HTTP. */
 START_TEST(test_pipeline_is_listed_and_ends_at_http)
 {
-    char folder[] = "/tmp/tierce-test-XXXXXX", path[64], command[64];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char folder[] = "/tmp/tierce-test-XXXXXX", path[64];
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
     char *args[] = {path, (char *)"--disk.size=1GiB"};
     harness_start(&h, 2, args);
@@ -259,8 +256,7 @@ START_TEST(test_pipeline_is_listed_and_ends_at_http)
     talk(other, "MGET a b\r\n", "*2\r\n$1\r\n3\r\n$1\r\n2\r\n");
     close(other);
     harness_stop(&h);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 
@@ -269,9 +265,9 @@ END_TEST
 START_TEST(test_replaced_values_stay_gone)
 {
     enum { COUNT = 4 * PIPELINE };
-    char folder[] = "/tmp/tierce-test-XXXXXX", path[64], command[64];
+    char folder[] = "/tmp/tierce-test-XXXXXX", path[64];
     int port[2];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
     char *args[] = {path, (char *)"--disk.size=1GiB", (char *)"--disk.flush_interval=1h"};
     ck_assert_int_eq(pipe(port), 0);
@@ -300,7 +296,7 @@ START_TEST(test_replaced_values_stay_gone)
     harness_start(&h, 3, args);
     int fd = harness_connect(h.ports.resp);
     for (unsigned n = 0; n < COUNT; n++) {
-        char got[16] = "";
+        char got[16] = "", command[64];
         snprintf(command, sizeof(command), "GET %010u\r\n", n);
         say(fd, command);
         hear_bytes(fd, got, 5);
@@ -311,8 +307,7 @@ START_TEST(test_replaced_values_stay_gone)
     }
     close(fd);
     harness_stop(&h);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 END_TEST
 

@@ -65,7 +65,7 @@ static void start_node(uid_t user, gid_t group, const char *users, const char *g
     int told[2];
     char byte;
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     ck_assert_int_eq(chown(folder, user, user), 0);
     ck_assert_int_eq(chmod(folder, 0711), 0);
     snprintf(path, sizeof(path), "%s/node.sock", folder);
@@ -96,12 +96,10 @@ static void start_node(uid_t user, gid_t group, const char *users, const char *g
 static void end_node(void)
 {
     int status;
-    char command[128];
     ck_assert_int_eq(kill(node_pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(node_pid, &status, 0), node_pid);
     close(node_says);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 /* ---- what they do ---- */

@@ -20,7 +20,7 @@ static void start(char *timeout, char *workers)
 {
     char path[96];
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
     char *arguments[] = {path, (char *)"--disk.size=64MiB", timeout, workers};
     harness_start(&h, COUNT(arguments), arguments);
@@ -28,10 +28,8 @@ static void start(char *timeout, char *workers)
 
 static void stop(void)
 {
-    char command[96];
     harness_stop(&h);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 static void put_by_lm(int fd, const char *key)

@@ -35,19 +35,12 @@ static void setup(void)
     log_text[0] = '\0';
 }
 
-static void remove_tree(const char *path)
-{
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    ck_assert_int_eq(system(command), 0);
-}
-
 static void teardown(void)
 {
     store_close(&s);
     store_parts_end(&s);
     store_remove(&s);
-    remove_tree(outside);
+    temp_folder_remove(outside);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
@@ -156,7 +149,7 @@ static void check(const char *path, enum kind kind)
 
 static void make_outside_anew(void)
 {
-    remove_tree(outside);
+    temp_folder_remove(outside);
     ck_assert_int_eq(mkdir(outside, 0700), 0);
 }
 
@@ -210,7 +203,7 @@ START_TEST(a_store_with_something_of_somebody_else)
         bool was_there = rename(path, saved) == 0;
         make_outside_anew();
         check_refusal(names[_i], kind);
-        remove_tree(path);
+        temp_folder_remove(path);
         ck_assert(!was_there || rename(saved, path) == 0);
         ck_assert_int_eq(open_here(), 0);
         ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
@@ -258,12 +251,12 @@ START_TEST(strays_among_the_texts_are_left_alone)
     for (size_t i = 0; i < 5; i++) {
         for (enum kind kind = 0; kind < KINDS; kind++) {
             in_folder(path, strays[0]);
-            remove_tree(path); /* the text, so that it is published once more */
+            temp_folder_remove(path); /* the text, so that it is published once more */
             in_folder(path, strays[i]);
             make_outside_anew();
             make(path, kind);
             check_stray(strays[i], kind);
-            remove_tree(path);
+            temp_folder_remove(path);
         }
     }
 }

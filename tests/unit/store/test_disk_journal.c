@@ -19,17 +19,15 @@ static struct tierce__vfs *vfs;
 static void setup(void)
 {
     snprintf(folder, sizeof(folder), "test_journal.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/journal", folder);
     ck_assert_int_eq(tierce__vfs_threads_create(&vfs, 1), 0);
 }
 
 static void teardown(void)
 {
-    char command[128];
     vfs->ops->destroy(vfs);
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 

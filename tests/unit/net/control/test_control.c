@@ -23,15 +23,13 @@ static char folder[64];
 static void setup(void)
 {
     strcpy(folder, "/tmp/tierce-control-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     setenv("XDG_RUNTIME_DIR", folder, 1);
 }
 
 static void teardown(void)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(folder);
 }
 
 /* ---- a little client ---- */

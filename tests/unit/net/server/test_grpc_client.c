@@ -296,7 +296,7 @@ static char folder[] = "test_grpc_client.XXXXXX";
 static void make_certificates(void)
 {
     char command[2048];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     snprintf(command, sizeof(command),
              "cd %s && exec >/dev/null 2>&1 && "
              "{ " KEY "-x509 -keyout ca.key -out ca.pem -days 2 -subj /CN=ca && "

@@ -29,7 +29,7 @@ static const char *at(const char *name)
 static void make_root(void)
 {
     snprintf(root, sizeof(root), "/tmp/tierce-foreign-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(root));
+    temp_folder_make(root);
     ck_assert_int_eq(mkdir(at("store"), 0700), 0);
     ck_assert_int_eq(mkdir(at("outside"), 0700), 0);
     pool = connector_pool();
@@ -49,11 +49,9 @@ static void open_store(uint64_t cap_bytes)
 
 static void end(void)
 {
-    char command[96];
     ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
     tierce__pool_destroy(pool);
-    snprintf(command, sizeof(command), "rm -rf %s", root);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(root);
 }
 
 /* A file of some bytes that is older than all objects. */

@@ -43,7 +43,7 @@ static int make(struct tierce__file_opts opts)
 static void make_root(void)
 {
     snprintf(root, sizeof(root), "/tmp/tierce-store-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(root));
+    temp_folder_make(root);
     snprintf(store, sizeof(store), "%s/store", root);
 }
 
@@ -61,9 +61,7 @@ static void close_connector(void)
 
 static void remove_root(void)
 {
-    char command[96];
-    snprintf(command, sizeof(command), "rm -rf %s", root);
-    ck_assert_int_eq(system(command), 0);
+    temp_folder_remove(root);
 }
 
 static void end(void)

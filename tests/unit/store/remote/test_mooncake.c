@@ -118,7 +118,7 @@ static void open_fake(const char *mode, const char *more)
 {
     char url[512];
     snprintf(fake, sizeof(fake), "/tmp/tierce-bridge-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fake));
+    temp_folder_make(fake);
     snprintf(fake + strlen(fake), sizeof(fake) - strlen(fake), "/python");
     FILE *file = fopen(fake, "w");
     ck_assert(file != NULL && fputs(script, file) >= 0);

@@ -44,7 +44,7 @@ static char tls_dir[] = "/tmp/tierce-tls-XXXXXX";
 
 static void make_tls(void)
 {
-    ck_assert_ptr_nonnull(mkdtemp(tls_dir));
+    temp_folder_make(tls_dir);
     ck_assert(tls_make_certificates(tls_dir));
     sentinels.tls_dir = cluster.tls_dir = tls_dir;
 }

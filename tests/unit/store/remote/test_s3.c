@@ -492,7 +492,7 @@ START_TEST(credentials_are_read_again)
 {
     char more[256];
     snprintf(folder, sizeof(folder), "/tmp/tierce-s3-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     write_credentials("OLD", "t1");
     pool = connector_pool();
     s3_fake_start(want_new);

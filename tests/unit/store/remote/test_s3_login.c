@@ -281,7 +281,7 @@ static void clear_environment(void)
 static void start_world(void)
 {
     snprintf(folder, sizeof(folder), "/tmp/tierce-s3-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
     clear_environment();
     atomic_store(&world.expires_s, 3600);
     pool = connector_pool();

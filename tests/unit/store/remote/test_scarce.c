@@ -67,7 +67,7 @@ static void limit(int what, uint64_t most)
 static void make_folder(void)
 {
     snprintf(folder, sizeof(folder), "/tmp/tierce-scarce-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    temp_folder_make(folder);
 }
 
 static void remove_folder(void)
