@@ -4,6 +4,7 @@
 #include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -52,19 +53,13 @@ static void empty_memory(void)
 {
     while (fx.engine->levels[0].tier->ops->evict(fx.engine->levels[0].tier, 1) > 0)
         ;
-    uint64_t give_up = tierce__deadline_in_ms(60000);
-    while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
-        usleep(100);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    WAIT_FOR(fx_stats(&fx).memory_bytes_now == 0);
 }
 
 /* Whoever has given its bytes back may still have to free what it kept them in. */
 static void check_live(uint64_t live)
 {
-    uint64_t give_up = tierce__deadline_in_ms(60000);
-    while (tierce__alloc_live() > live && tierce__now_ns() < give_up)
-        usleep(100);
-    ck_assert_uint_eq(tierce__alloc_live(), live);
+    WAIT_FOR(tierce__alloc_live() == live);
 }
 
 static void *load(void *arg)

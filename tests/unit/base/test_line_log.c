@@ -85,8 +85,6 @@ static uint64_t dropped(void)
     return count;
 }
 
-enum { WAIT_FOR_MS = 20000 };
-
 /* The file is read once: it may be renamed between two looks. */
 static bool file_holds(const char *suffix, const char *wanted)
 {

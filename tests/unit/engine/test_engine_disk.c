@@ -5,6 +5,7 @@
 #include "child_exit.h"
 #include "engine_fixture.h"
 #include "tier_fault.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -143,10 +144,7 @@ END_TEST
 
 static void wait_for_service(void)
 {
-    uint64_t give_up = tierce__deadline_in_ms(60000);
-    while (fx_stats(&fx).disk_in_service_now == 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+    WAIT_FOR(fx_stats(&fx).disk_in_service_now == 1);
 }
 
 START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
@@ -203,10 +201,7 @@ START_TEST(a_disk_that_hangs_costs_one_deadline)
     ck_assert_uint_ge(took_ms, 2990);
     ck_assert_uint_lt(took_ms, 9000); /* four chunks, and timeout.load is a minute */
     /* The load does not wait for the tier's own answer, which comes at the deadline as well. */
-    uint64_t give_up = tierce__deadline_in_ms(60000);
-    while (fx_stats(&fx).deadline_failures == 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_ge(fx_stats(&fx).deadline_failures, 1);
+    WAIT_FOR(fx_stats(&fx).deadline_failures >= 1);
     tierce_chain_destroy(chain);
     fx_close(&fx);
     fx_remove(&fx);
@@ -229,10 +224,7 @@ START_TEST(an_aborted_load_leaves_nothing_behind)
         ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
         tierce_load_abort(load);
     }
-    uint64_t give_up = tierce__deadline_in_ms(60000);
-    while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
-        usleep(10000);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    WAIT_FOR(fx_stats(&fx).memory_bytes_now == 0);
     tierce_chain_destroy(chain);
     fx_close(&fx);
     fx_remove(&fx);

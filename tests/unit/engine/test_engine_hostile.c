@@ -6,6 +6,7 @@
 #include "child_exit.h"
 #include "engine_fixture.h"
 #include "tier_fault.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,10 +46,7 @@ int fsync(int fd)
 
 static void wait_for_a_sync(void)
 {
-    uint64_t give_up = tierce__deadline_in_ms(60000);
-    while (atomic_load(&syncs_hanging) == 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_uint_gt(atomic_load(&syncs_hanging), 0);
+    WAIT_FOR(atomic_load(&syncs_hanging) > 0);
 }
 
 /* Waits until there was no sync for half a second: an abandoned thread continues, with the journal

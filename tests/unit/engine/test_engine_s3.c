@@ -6,6 +6,7 @@
 #include "delay_proxy.h"
 #include "engine_fixture.h"
 #include "s3_server.h"
+#include "wait_for.h"
 
 static struct fixture fx;
 static struct s3_server server;
@@ -127,10 +128,7 @@ START_TEST(a_distant_bucket)
 
     delay_proxy_start(&proxy, "test_engine_s3", server.port, delay_proxy_round_trips_us[_i]);
     open_at(proxy.port);
-    uint64_t give_up_ns = tierce__deadline_in_ms(30000);
-    while (fx_found(&fx, chain, BLOCKS, 0, 0, NULL) < BLOCKS && tierce__now_ns() < give_up_ns)
-        server_pause_ms(10);
-    ck_assert_uint_eq(fx_found(&fx, chain, BLOCKS, 0, 0, NULL), BLOCKS);
+    WAIT_WITHIN(30000, fx_found(&fx, chain, BLOCKS, 0, 0, NULL) == BLOCKS);
     fx_wipe(&fx);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), BLOCKS);

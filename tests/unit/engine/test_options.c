@@ -4,6 +4,7 @@
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "tier_fault.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <tierce/operate.h>
@@ -166,10 +167,7 @@ START_TEST(pins_last_as_long_as_is_wished)
     open_engine(false, (const char *const[]){"timeout.pin", "1h", NULL});
     ck_assert_int_eq(store(0), BLOCKS);
     pin(1, 0);
-    uint64_t give_up = tierce__deadline_in_ms(20000);
-    while (fx_stats(&fx).pins_expired == 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_eq(fx_stats(&fx).pins_expired, 1);
+    WAIT_WITHIN(20000, fx_stats(&fx).pins_expired == 1);
     ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
     uint64_t before = tierce__now_ns();
     pin(TIERCE_PIN_MS_MAX, 0);

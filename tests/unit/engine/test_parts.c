@@ -6,6 +6,7 @@
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "test_random.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -383,9 +384,7 @@ END_TEST
 
 static void wait_until_free(void)
 {
-    for (int i = 0; i < 2000 && fx_stats(&fx).memory_bytes_now != baseline; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, baseline);
+    WAIT_WITHIN(20000, fx_stats(&fx).memory_bytes_now == baseline);
 }
 
 /* One part never comes. Its slot is free at the deadline; a part that is still being written keeps
@@ -443,9 +442,7 @@ START_TEST(a_part_that_waits_beyond_the_deadline)
     ck_assert_int_eq(tierce_store_begin(&holder, fx.view, &what), 0);
     pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, store_first_part, chain), 0);
-    for (int i = 0; i < 2000 && fx_stats(&fx).stores_waited == 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    ck_assert_int_eq(fx_stats(&fx).stores_waited, 1);
+    WAIT_WITHIN(20000, fx_stats(&fx).stores_waited == 1);
     nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* beyond timeout.pin */
     tierce_store_abort(holder);
     void *stored;

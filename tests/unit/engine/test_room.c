@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "wait_for.h"
 
 #include <pthread.h>
 
@@ -61,10 +62,7 @@ static int64_t finish(struct job *job)
 
 static void await_waiting(int64_t count)
 {
-    uint64_t give_up = tierce__deadline_in_ms(20000);
-    while (fx_stats(&fx).stores_waited < count && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_eq(fx_stats(&fx).stores_waited, count);
+    WAIT_WITHIN(20000, fx_stats(&fx).stores_waited == count);
 }
 
 static struct tierce_store *begin(const struct tierce_chain *chain)
@@ -93,10 +91,7 @@ START_TEST(two_that_do_not_fit_together_both_end)
     start(&job, 2);
     await_waiting(1);
     /* It holds nothing while it waits; perhaps it has just tried. */
-    uint64_t give_up = tierce__deadline_in_ms(20000);
-    while (fx_stats(&fx).memory_bytes_now != used && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, used);
+    WAIT_WITHIN(20000, fx_stats(&fx).memory_bytes_now == used);
     ck_assert_int_eq(end_store(store), BLOCKS);
     ck_assert_int_eq(finish(&job), BLOCKS);
     ck_assert_int_eq(fx_stats(&fx).stores_skipped, 0);

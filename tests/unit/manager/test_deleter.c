@@ -3,6 +3,7 @@
 #include "base/log/log.h"
 #include "check_main.h"
 #include "manager_harness.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -385,9 +386,7 @@ START_TEST(threads_do_what_is_due)
         for (size_t i = 0; i < 6; i++)
             remove_keys(&keys[i], 1);
     }
-    for (int i = 0; i < 2000 && deleting() > 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    ck_assert_uint_eq(deleting(), 0);
+    WAIT_WITHIN(10000, deleting() == 0);
     ck_assert_uint_eq(removed(), 240);
     set_gate(true, 0);
     harness_store(&h, keys, 6);

@@ -4,8 +4,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "manager/lease/elector.h"
 #include "wait_for.h"
+#include "manager/lease/elector.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -160,8 +160,6 @@ static bool sees(struct node *node, const char *leader)
 {
     return strcmp(state_of(node).leader, leader) == 0;
 }
-
-enum { WAIT_FOR_MS = 120000 };
 
 /* Waits for longer than a lease: nothing happens in that time, as the callbacks look. */
 static void outlast_a_lease(void)

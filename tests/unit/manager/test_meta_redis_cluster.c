@@ -7,6 +7,7 @@
 #include "manager/meta/redis/meta_redis_private.h"
 #include "meta_records.h"
 #include "redis_cluster.h"
+#include "wait_for.h"
 #include "net/redis/resp_cluster.h"
 
 #include <errno.h>
@@ -157,9 +158,7 @@ static void go_on(int node)
 {
     kill(cluster.nodes[node].pid, SIGCONT);
     bool found;
-    for (int i = 0; i < 2000 && get_in(space, key_on(node, 1), &found) != 0; i++)
-        server_pause_ms(5);
-    ck_assert_int_eq(get_in(space, key_on(node, 1), &found), 0);
+    WAIT_WITHIN(10000, get_in(space, key_on(node, 1), &found) == 0);
 }
 
 static const char *tell(int node, const char *command)

@@ -7,8 +7,8 @@
 #include "manager/registry/registry.h"
 #include "manager/storage/storages.h"
 #include "redis_server.h"
-#include "net/redis/resp_client.h"
 #include "wait_for.h"
+#include "net/redis/resp_client.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -328,8 +328,6 @@ START_TEST(test_uris_that_are_refused)
 END_TEST
 
 /* ---- a storage ------------------------------------------------------------------------------- */
-
-enum { WAIT_FOR_MS = 20000 };
 
 static struct tierce__storage_state state_of(struct tierce__storages *storages)
 {

@@ -4,8 +4,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "manager/storage/storages.h"
 #include "wait_for.h"
+#include "manager/storage/storages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -72,8 +72,6 @@ static bool is_available(const char *name)
     tierce__registry_release(registry, catalog);
     return is;
 }
-
-enum { WAIT_FOR_MS = 60000 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #include "native_harness.h"
 #include "node/native/native_server.h"
 #include "node_harness.h"
+#include "wait_for.h"
 
 #include <time.h>
 
@@ -83,9 +84,7 @@ static inline void pause_ms(int ms)
 
 static inline void wait_for_clients(uint64_t clients)
 {
-    for (int i = 0; i < 3000 && stats().clients != clients; i++)
-        pause_ms(10);
-    ck_assert_uint_eq(stats().clients, clients);
+    WAIT_WITHIN(30000, stats().clients == clients);
     ck_assert(clients > 0 || stats().views == 0);
 }
 
@@ -108,9 +107,7 @@ static inline void check_free(void)
     ck_assert_uint_eq(stats().held_bytes, 0);
     ck_assert_int_ge(tierce_engine_clear(fx.engine, 0, NULL), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    for (int i = 0; i < 3000 && fx_stats(&fx).memory_bytes_now > 0; i++)
-        pause_ms(10);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    WAIT_WITHIN(30000, fx_stats(&fx).memory_bytes_now == 0);
     ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
 }
 

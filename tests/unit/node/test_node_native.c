@@ -3,6 +3,7 @@
 #include "native_fixture.h"
 #include "test_random.h"
 #include "temp_folder.h"
+#include "wait_for.h"
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -210,9 +211,7 @@ START_TEST(pins_end_with_their_client)
     ck_assert_uint_eq(native_found(&a, chain, 1, TIERCE_LOOKUP_PIN, 12), BLOCKS);
     native_close(&a, true);
     wait_for_clients(1); /* the client no longer exists, and its resources are released now */
-    for (int i = 0; i < 3000 && fx_stats(&fx).pinned_bytes_now > 0; i++)
-        pause_ms(10);
-    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    WAIT_WITHIN(30000, fx_stats(&fx).pinned_bytes_now == 0);
     native_close(&b, true);
     wait_for_clients(0);
     check_free();

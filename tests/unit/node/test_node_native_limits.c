@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlines and limits of what a node's clients have by its native protocol. */
 #include "native_fixture.h"
+#include "wait_for.h"
 
 #include <poll.h>
 
@@ -41,9 +42,7 @@ END_TEST
 
 static void wait_for_connections(uint64_t connections)
 {
-    for (int i = 0; i < 6000 && stats().connections != connections; i++)
-        pause_ms(10);
-    ck_assert_uint_eq(stats().connections, connections);
+    WAIT_FOR(stats().connections == connections);
 }
 
 /* A client that closes a connection before it has read the answer to a begin does not know the new

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "check_main.h"
 #include "node_harness.h"
+#include "wait_for.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -716,9 +717,7 @@ START_TEST(test_a_large_request_leaves_no_memory)
     for (int i = 0; i < NAMES; i++)
         hear(fd, "$-1\r\n");
     /* Its arrays are gone, which had grown from those of the small one. */
-    for (int i = 0; i < 1000 && tierce__alloc_live() > live - 2; i++)
-        usleep(10000);
-    ck_assert_uint_le(tierce__alloc_live(), live - 2);
+    WAIT_WITHIN(10000, tierce__alloc_live() <= live - 2);
 }
 END_TEST
 

@@ -9,6 +9,7 @@
 #include "engine_fixture.h"
 #include "test_random.h"
 #include "tier_fault.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -193,18 +194,12 @@ static bool on_disk(uint32_t n)
 
 static void await_no_memory_used(void)
 {
-    uint64_t give_up = tierce__deadline_in_ms(LONG_MS);
-    while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    WAIT_WITHIN(LONG_MS, fx_stats(&fx).memory_bytes_now == 0);
 }
 
 static void await_late(int64_t count)
 {
-    uint64_t give_up = tierce__deadline_in_ms(LONG_MS);
-    while (fx_stats(&fx).deadline_failures < count && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_ge(fx_stats(&fx).deadline_failures, count);
+    WAIT_WITHIN(LONG_MS, fx_stats(&fx).deadline_failures >= count);
 }
 
 /* ---- what a part needs ---- */

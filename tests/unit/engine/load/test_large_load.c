@@ -8,6 +8,7 @@
 #include "native_harness.h"
 #include "node/native/native_server.h"
 #include "test_random.h"
+#include "wait_for.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -69,9 +70,7 @@ static uint32_t passing(void)
 /* There are no references: all of memory can be cleared. */
 static void expect_baseline(void)
 {
-    for (int i = 0; i < 3000 && held().held_bytes > 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    ck_assert_uint_eq(held().held_bytes, 0);
+    WAIT_WITHIN(30000, held().held_bytes == 0);
     ck_assert_uint_eq(held().loads, 0);
     ck_assert_int_ge(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
     /* A lease gives its memory back before it is no longer counted. */

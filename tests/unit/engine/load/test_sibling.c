@@ -8,6 +8,7 @@
 #include "engine_fixture.h"
 #include "test_random.h"
 #include "tier_fault.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -257,10 +258,7 @@ START_TEST(a_pin_lasts_as_long_as_was_asked_for)
     ck_assert_int_eq(tierce_lookup(fx.view, b, 8, &opts, &found), 0);
     ck_assert_uint_eq(found.memory_blocks, shared);
     ck_assert_int_gt(fx_stats(&fx).pinned_bytes_now, 0);
-    uint64_t give_up = tierce__deadline_in_ms(20000); /* timeout.pin is longer */
-    while (fx_stats(&fx).pinned_bytes_now > 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    WAIT_WITHIN(20000, fx_stats(&fx).pinned_bytes_now == 0); /* timeout.pin is longer */
     end(a, b);
 }
 END_TEST

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "engine_fixture.h"
+#include "wait_for.h"
 #include "node/native/native_server.h"
 
 #include <errno.h>
@@ -355,9 +356,7 @@ START_TEST(sessions_are_an_engine_s_own)
         pin(views[1], other, 4);
         tierce_view_close(views[1]);
         tierce_engine_close(engines[1]);
-        for (int i = 0; i < 500 && fx_stats(&fx).pinned_bytes_now != (shared ? 0 : of_first); i++)
-            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, shared ? 0 : of_first);
+        WAIT_WITHIN(5000, fx_stats(&fx).pinned_bytes_now == (shared ? 0 : of_first));
         tierce_unpin(views[0], 1);
         ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
         tierce_view_close(views[0]);

@@ -7,6 +7,7 @@
 #include "engine/objects/tombstones.h"
 #include "object_fixture.h"
 #include "tier_fault.h"
+#include "wait_for.h"
 
 #include <string.h>
 
@@ -93,10 +94,7 @@ static uint64_t tombstones(void)
 
 static void await_purges(void)
 {
-    uint64_t give_up = tierce__deadline_in_ms(60000);
-    while (tombstones() > 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_uint_eq(tombstones(), 0);
+    WAIT_FOR(tombstones() == 0);
 }
 
 /* Takes the value out of memory and disk: only the remote store could have one now. */

@@ -2,6 +2,7 @@
 #include "base/bytes.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "wait_for.h"
 #include "optimizer/replay/replay.h"
 #include "optimizer/trace/trace.h"
 #include "prop/random_recording.h"
@@ -196,9 +197,7 @@ END_TEST
 
 static void wait_for_drops(int64_t least)
 {
-    for (unsigned i = 0; i < 10000 && fx_stats(&fx).access_dropped < least; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    ck_assert_int_ge(fx_stats(&fx).access_dropped, least);
+    WAIT_WITHIN(10000, fx_stats(&fx).access_dropped >= least);
 }
 
 START_TEST(a_full_disk_costs_lines_and_one_warning)

@@ -5,6 +5,7 @@
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "test_random.h"
+#include "wait_for.h"
 
 #include <pthread.h>
 
@@ -158,10 +159,7 @@ START_TEST(one_that_does_not_end_is_not_waited_for_for_ever)
     int64_t used = fx_stats(&fx).memory_bytes_now;
     struct tierce_store *second = begin(fx.view, chains[1], 20);
     ck_assert_int_eq(tierce_store_end(second), 0);
-    uint64_t give_up = tierce__deadline_in_ms(20000);
-    while (fx_stats(&fx).memory_bytes_now > used && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, used);
+    WAIT_WITHIN(20000, fx_stats(&fx).memory_bytes_now == used);
     ck_assert_int_eq(tierce_store_end(first), 20);
     ck_assert_uint_eq(found(chains[1]), 8);
     end_chains();
