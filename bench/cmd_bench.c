@@ -215,7 +215,7 @@ static int read_option(struct bench_arguments *a, int option)
     case 's':
         return read_seconds(&a->bench.seconds, optarg)
                    ? 0
-                   : usage("--seconds takes a number up to 600", optarg);
+                   : usage("--seconds requires a number up to 600", optarg);
     case 'm':
         if (!tierce__parse_size(&a->bench.memory_bytes, optarg) ||
             a->bench.memory_bytes < MEMORY_MIN)
@@ -224,7 +224,7 @@ static int read_option(struct bench_arguments *a, int option)
     case 'b':
         return read_blocks(&a->bench.blocks, optarg)
                    ? 0
-                   : usage("--blocks takes a number from 1024 to 1000000000", optarg);
+                   : usage("--blocks requires a number from 1024 to 1000000000", optarg);
     case 'd':
         a->bench.dir = optarg;
         return 0;

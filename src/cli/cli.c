@@ -74,7 +74,7 @@ int tierce__cli_wrong_option(const char *command, int option, const char *word,
     const char *nearest = "";
     tierce__text_for_message(shown, sizeof(shown), word);
     if (option == ':')
-        return tierce__cli_usage(command, "%s needs a value", shown);
+        return tierce__cli_usage(command, "%s requires a value", shown);
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
     for (; options->name != NULL; options++) {
         size_t distance = tierce__edit_distance(options->name, name + strspn(name, "-"));
@@ -94,7 +94,7 @@ int tierce__cli_read_share(double *out, const char *command, const char *option,
         return TIERCE__CLI_OK;
     }
     tierce__text_for_message(shown, sizeof(shown), text);
-    return tierce__cli_usage(command, "%s takes a share above 0, up to 1; not \"%s\"", option,
+    return tierce__cli_usage(command, "%s requires a share above 0, up to 1; not \"%s\"", option,
                              shown);
 }
 
@@ -111,7 +111,7 @@ int tierce__cli_check_name(const char *command, const char *option,
                                      name_at(i));
     }
     tierce__text_for_message(shown, sizeof(shown), value);
-    return tierce__cli_usage(command, "%s takes %s; not \"%s\"", option, names, shown);
+    return tierce__cli_usage(command, "%s accepts %s; not \"%s\"", option, names, shown);
 }
 
 void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *path)
@@ -166,7 +166,7 @@ static int print_man(int argc, char **argv)
 {
     const struct tierce__command *command = argc > 0 ? find_command(argv[0]) : NULL;
     if (argc > 1)
-        return tierce__cli_usage("help", "--man takes at most one command");
+        return tierce__cli_usage("help", "--man accepts at most one command");
     if (argc > 0 && command == NULL)
         return unknown_command(argv[0]);
     tierce__man_print(stdout, command, commands, COMMAND_COUNT);
@@ -178,7 +178,7 @@ static int run_help(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--man") == 0)
         return print_man(argc - 2, argv + 2);
     if (argc > 2)
-        return tierce__cli_usage("help", "takes one command");
+        return tierce__cli_usage("help", "requires one command");
     if (argc == 1 || strcmp(argv[1], "help") == 0) {
         print_overview(stdout);
         return TIERCE__CLI_OK;

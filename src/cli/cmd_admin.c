@@ -249,7 +249,7 @@ static int make_request(const struct verb *verb, int count, char **arguments,
     bool is_list = verb->shape == KEYS;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
     if (count < least || (count > least && !is_list))
-        return tierce__cli_usage(verb->command, "%s %s takes %d argument%s%s, not %d",
+        return tierce__cli_usage(verb->command, "%s %s accepts %d argument%s%s, not %d",
                                  verb->command, verb->verb, least, least == 1 ? "" : "s",
                                  is_list ? " or more" : "", count);
     if (verb->shape == MESSAGE)

@@ -99,7 +99,7 @@ static int refuse(const char *arg)
     tierce__text_for_message(shown, sizeof(shown), arg);
     for (size_t i = 1; known[i] != NULL; i++) {
         if (strcmp(known[i], arg) == 0)
-            return tierce__cli_usage("config", "%s needs a value: %s=VALUE", arg, arg);
+            return tierce__cli_usage("config", "%s requires a value: %s=VALUE", arg, arg);
     }
     if (arg[0] == '-')
         return tierce__cli_unknown_option("config", arg, known);

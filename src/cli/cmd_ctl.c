@@ -53,7 +53,7 @@ static int set_mode(const struct tierce__process *process, int argc, char **argv
     if (argc == 0)
         return ask(process, "/mode");
     if (argc > 1)
-        return tierce__cli_usage("ctl", "mode takes one mode: normal, freeze or bypass");
+        return tierce__cli_usage("ctl", "mode requires one mode: normal, freeze or bypass");
     if (strcmp(argv[0], "normal") != 0 && strcmp(argv[0], "freeze") != 0 &&
         strcmp(argv[0], "bypass") != 0)
         return tierce__cli_usage("ctl", "a mode is normal, freeze or bypass, not '%.64s'", argv[0]);
@@ -170,7 +170,7 @@ static int backfill(const struct tierce__process *process, int argc, char **argv
     bool starts = strcmp(what, "start") == 0, shows = strcmp(what, "show") == 0;
     uint64_t rate;
     if (!starts && !shows && strcmp(what, "stop") != 0)
-        return tierce__cli_usage("ctl", "backfill takes start, show or stop, not '%.64s'", what);
+        return tierce__cli_usage("ctl", "backfill accepts start, show or stop, not '%.64s'", what);
     if (argc > rest && strcmp(argv[rest], "--rate") != 0)
         return tierce__cli_unknown_option("ctl", argv[rest], known);
     if (argc > rest && (!starts || argc != rest + 2 || !is_plain(argv[rest + 1]) ||
@@ -205,10 +205,10 @@ int tierce__cli_ctl(int argc, char **argv)
     struct tierce__process *processes;
     size_t count;
     if (argc < 3 || find_deed(argv[1]) != NULL)
-        return tierce__cli_usage("ctl", "takes a process, then mode, clear or backfill");
+        return tierce__cli_usage("ctl", "requires a process, then mode, clear or backfill");
     deed_fn *deed = find_deed(argv[2]);
     if (deed == NULL)
-        return tierce__cli_usage("ctl", "takes mode, clear or backfill, not '%.64s'", argv[2]);
+        return tierce__cli_usage("ctl", "requires mode, clear or backfill, not '%.64s'", argv[2]);
     int rc = tierce__processes_find("ctl", argv[1], &processes, &count);
     if (rc != TIERCE__CLI_OK)
         return rc;

@@ -127,7 +127,7 @@ static int run(const struct tierce__manager_config *config, int argc, char **arg
     char why[256];
     int got;
     if (config->is_daemon && daemon(1, 0) != 0)
-        return tierce__cli_fail(COMMAND, "no process in the background: %s",
+        return tierce__cli_fail(COMMAND, "cannot run in the background: %s",
                                 tierce_strerror(-errno));
     list_signals(&signals);
     signal(SIGPIPE, SIG_IGN);

@@ -391,7 +391,7 @@ static int fail_sweep(const struct tierce__optimize *request,
     for (size_t i = 0; i < request->cache_count && is_of_a_file(rc); i++) {
         if (request->caches[i].kind == TIERCE__CACHE_BELADY)
             return tierce__cli_fail(COMMAND,
-                                    "belady needs a temporary file of %" PRIu64
+                                    "belady requires a temporary file of %" PRIu64
                                     " bytes in %.300s, which cannot be allocated: %s; set TMPDIR "
                                     "to use another folder, or omit belady from --policy",
                                     4 * tierce__recording_totals(recording).blocks,

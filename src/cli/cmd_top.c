@@ -130,7 +130,7 @@ static void print_process(const char *socket, const struct tierce__json_doc *now
     printf("%s %lld  up %s  %s%s%s%s%s  %s\n", word(role, status, "role"),
            (long long)number(status, "pid"), uptime, socket, stands_out ? "  mode " : "",
            stands_out ? mode : "", is_ok ? "" : "  STATE ", is_ok ? "" : state,
-           is_first ? "(rates since it began)" : "");
+           is_first ? "(rates since the start)" : "");
     printf("  lookups %.1f/s  blocks asked %.0f/s  hit %.1f%% (since it began %.1f%%)  loaded "
            "%.0f/s  failed %lld  pins %lld\n",
            rate(stats, old, "lookups", seconds), rate(stats, old, "lookup_blocks", seconds),
@@ -241,7 +241,7 @@ static int read_options(struct options *options, int argc, char **argv)
         } else if (argv[i][0] == '-') {
             rc = tierce__cli_unknown_option("top", argv[i], known);
         } else if (options->who != NULL) {
-            rc = tierce__cli_usage("top", "takes at most one process");
+            rc = tierce__cli_usage("top", "accepts at most one process");
         } else {
             options->who = argv[i];
         }

@@ -91,17 +91,17 @@ static int read_number(struct tierce__trace_run *run, int option)
     uint64_t number;
     if (option == 'l') {
         if (!tierce__parse_size(&number, optarg) || number == 0 || number > 1ULL << 32)
-            return usage("--line-size takes a size up to 4GiB", optarg);
+            return usage("--line-size requires a size up to 4GiB", optarg);
         run->opts.line_bytes_max = number;
         return 0;
     }
     if (!tierce__parse_count(&number, optarg))
-        return usage(option == 'w'   ? "--window takes a number"
-                     : option == 'n' ? "-n takes a number"
-                                     : "--seed takes a number",
+        return usage(option == 'w'   ? "--window requires a number"
+                     : option == 'n' ? "-n requires a number"
+                                     : "--seed requires a number",
                      optarg);
     if (option == 'w' && (number == 0 || number > 1u << 28))
-        return usage("--window takes 1 to 268435456", optarg);
+        return usage("--window accepts 1 to 268435456", optarg);
     if (option == 'w')
         run->opts.window_requests = (uint32_t)number;
     else if (option == 'n')
@@ -132,8 +132,9 @@ static int read_option(struct tierce__trace_run *run, int option)
     default:
         run->by_session = strcmp(optarg, "session") == 0;
         run->by_tree = strcmp(optarg, "prefix-tree") == 0;
-        return run->by_session || run->by_tree ? 0
-                                               : usage("--by takes session or prefix-tree", optarg);
+        return run->by_session || run->by_tree
+                   ? 0
+                   : usage("--by accepts session or prefix-tree", optarg);
     }
 }
 
@@ -164,14 +165,14 @@ static int read_arguments(struct tierce__trace_run *run, const struct subcommand
             return tierce__cli_wrong_option("trace", option, argv[optind - 1], options);
         if (strchr("fwlb", option) == NULL && strchr(subcommand->options, option) == NULL) {
             print_option(name, options, option);
-            return tierce__cli_usage("trace", "%s does not take %s", subcommand->name, name);
+            return tierce__cli_usage("trace", "%s does not accept %s", subcommand->name, name);
         }
         rc = read_option(run, option);
     }
     if (rc != 0)
         return rc;
     if (argc - optind != 1)
-        return tierce__cli_usage("trace", "%s takes one file, or - for standard input",
+        return tierce__cli_usage("trace", "%s requires one file, or - for standard input",
                                  subcommand->name);
     run->path = argv[optind];
     run->name = strcmp(run->path, "-") == 0 ? "standard input" : run->path;
@@ -183,7 +184,7 @@ int tierce__cli_trace(int argc, char **argv)
     struct tierce__trace_run run = {.opts = {.size = sizeof(struct tierce__trace_opts)},
                                     .requests_max = 10};
     if (argc < 2)
-        return tierce__cli_usage("trace", "takes stat, head, convert or sample, and a file");
+        return tierce__cli_usage("trace", "requires stat, head, convert or sample, and a file");
     const struct subcommand *subcommand = find_subcommand(argv[1]);
     if (subcommand == NULL)
         return TIERCE__CLI_USAGE;
@@ -191,9 +192,9 @@ int tierce__cli_trace(int argc, char **argv)
     if (rc != 0)
         return rc;
     if (subcommand->run == tierce__trace_convert && run.to == NULL)
-        return tierce__cli_usage("trace", "convert takes --to FORMAT");
+        return tierce__cli_usage("trace", "convert requires --to FORMAT");
     if (subcommand->run == tierce__trace_sample &&
         (run.rate <= 0 || !(run.by_session || run.by_tree)))
-        return tierce__cli_usage("trace", "sample takes --rate R and --by session|prefix-tree");
+        return tierce__cli_usage("trace", "sample requires --rate R and --by session|prefix-tree");
     return subcommand->run(&run);
 }

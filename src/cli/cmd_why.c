@@ -79,7 +79,7 @@ static int read_args(struct why_request *r, int argc, char **argv)
             return tierce__cli_unknown_option("why", argv[i], known);
         else if (r->where != NULL)
             return tierce__cli_usage(
-                "why", "takes one folder, process or socket; \"%.100s\" is a second", argv[i]);
+                "why", "accepts one folder, process or socket; \"%.100s\" is a second", argv[i]);
         else
             r->where = argv[i];
     }
@@ -96,7 +96,8 @@ static bool is_hex(const char *text)
 static int check_args(struct why_request *r)
 {
     if ((r->tokens_path == NULL) == (r->hash == NULL))
-        return tierce__cli_usage("why", "--tokens FILE names the prompt, or --hash a chunk");
+        return tierce__cli_usage(
+            "why", "requires either --tokens FILE (a prompt) or --hash DIGITS (chunks)");
     if (r->hash != NULL && !tierce__hash_prefix(&r->prefix, r->hash))
         return tierce__cli_usage("why", "--hash requires 1 to 64 hex digits");
     if (r->prompt.ns != NULL && (!is_hex(r->prompt.ns) || strlen(r->prompt.ns) > 64))

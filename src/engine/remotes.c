@@ -77,7 +77,7 @@ static int take_lmcache(struct remote_params *params, const struct tierce__url *
     const char *model = tierce__url_param(url, "model"), *hash = tierce__url_param(url, "hash");
     const char *none_hash = tierce__url_param(url, "none_hash");
     if (strncmp(url->scheme, "redis", 5) != 0 && strncmp(url->scheme, "valkey", 6) != 0)
-        return refuse(why, "layout=lmcache is for Redis");
+        return refuse(why, "layout=lmcache requires a Redis store");
     if (model == NULL || model[0] == '\0' || strlen(model) > TIERCE__LMCACHE_MODEL_MAX)
         return refuse(why,
                       "layout=lmcache requires model=, the name of the model in LMCache's keys");
@@ -128,7 +128,7 @@ static int open_layout(struct tierce_engine *engine, struct tierce__connector **
     if (!params->is_lmcache)
         return 0;
     if (engine->lmcache_names != NULL)
-        rc = refuse(why, "there is another store with layout=lmcache");
+        rc = refuse(why, "only one store may have layout=lmcache");
     else
         rc = tierce__lmcache_names_create(&engine->lmcache_names, &params->names);
     if (rc == 0) {

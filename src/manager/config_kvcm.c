@@ -170,7 +170,7 @@ int tierce__kvcm_settings_load_file(struct tierce__kvcm_settings *settings, cons
         return tierce__config_fail(error, rc, "%.200s: %s", path, tierce_strerror(rc));
     rc = strlen(text) == length
              ? tierce__kvcm_settings_load_text(settings, path, text, error)
-             : tierce__config_fail(error, TIERCE_E_CONFIG, "%.200s: it contains a NUL", path);
+             : tierce__config_fail(error, TIERCE_E_CONFIG, "%.200s: it holds a NUL byte", path);
     tierce__free(text);
     return rc;
 }

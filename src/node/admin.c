@@ -108,16 +108,21 @@ static void put_native(struct tierce__prometheus *text, struct tierce__node *nod
         return;
     tierce__native_stats(node->native, &stats);
     put_gauge(text, "node.native_clients_now", "Clients that map the pool.", (double)stats.clients);
-    put_gauge(text, "node.native_connections_now", "Their connections.", (double)stats.connections);
-    put_gauge(text, "node.native_views_now", "Their views.", (double)stats.views);
-    put_gauge(text, "node.native_loads_now", "Their loads in progress.", (double)stats.loads);
-    put_gauge(text, "node.native_stores_now", "Their stores in progress.", (double)stats.stores);
-    put_gauge(text, "node.native_prefetches_now", "Their open prefetches.",
+    put_gauge(text, "node.native_connections_now", "Connections of clients that map the pool.",
+              (double)stats.connections);
+    put_gauge(text, "node.native_views_now", "Views of clients that map the pool.",
+              (double)stats.views);
+    put_gauge(text, "node.native_loads_now", "Loads in progress of clients that map the pool.",
+              (double)stats.loads);
+    put_gauge(text, "node.native_stores_now", "Stores in progress of clients that map the pool.",
+              (double)stats.stores);
+    put_gauge(text, "node.native_prefetches_now", "Open prefetches of clients that map the pool.",
               (double)stats.prefetches);
-    put_gauge(text, "node.native_held_bytes", "Bytes that these loads and stores hold in memory.",
+    put_gauge(text, "node.native_held_bytes",
+              "Bytes in memory held by loads and stores of clients that map the pool.",
               (double)stats.held_bytes);
-    put_gauge(text, "node.native_chain_bytes", "Bytes of the block hashes of their chains.",
-              (double)stats.chain_bytes);
+    put_gauge(text, "node.native_chain_bytes",
+              "Bytes of block hashes of clients that map the pool.", (double)stats.chain_bytes);
 }
 
 static char *node_metrics(struct tierce__node *node, size_t *bytes)

@@ -570,7 +570,7 @@ def test_sigterm_does_not_wait_for_ever():
         begun = time.monotonic()
         server.ask_to_end()
         assert slow.code() == grpc.StatusCode.UNAVAILABLE
-        assert slow.details() == "the server ends"
+        assert slow.details() == "the server is shutting down"
         server.end()
         assert time.monotonic() - begun < 20
 

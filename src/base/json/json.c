@@ -109,17 +109,17 @@ bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bo
     *escaped = false;
     *out = (struct tierce__text){"", 0};
     if (!take(json, '"'))
-        return tierce__json_fail(json, "is not a text");
+        return tierce__json_fail(json, "is not a string");
     const char *at = json->at;
     for (;;) {
         at += plain_length(at);
         if (at >= json->end)
-            return tierce__json_fail(json, "a text does not end");
+            return tierce__json_fail(json, "a string is not terminated");
         if (*at == '"')
             break;
         if (*at != '\\') {
             json->at = at;
-            return tierce__json_fail(json, "a text holds a control character");
+            return tierce__json_fail(json, "a string holds a control character");
         }
         *escaped = true;
         /* All further characters, except the line end, are part of the text. */
@@ -254,7 +254,7 @@ bool tierce__json_member(struct tierce__json *json, struct tierce__text *name)
         else if (length >= 0)
             *name = (struct tierce__text){json->name, (size_t)length};
         if (length < 0)
-            return tierce__json_fail(json, "a text has an invalid escape");
+            return tierce__json_fail(json, "a string has an invalid escape");
     }
     if (!take(json, ':'))
         return tierce__json_fail(json, "a colon is missing");
@@ -278,7 +278,7 @@ bool tierce__json_unescape(struct tierce__json *json, char *out, size_t *length,
     }
     ptrdiff_t used = unescape(out, raw.length, raw);
     if (used < 0)
-        return tierce__json_fail(json, "a text has an invalid escape");
+        return tierce__json_fail(json, "a string has an invalid escape");
     *length = (size_t)used;
     return true;
 }
@@ -292,11 +292,11 @@ bool tierce__json_text(struct tierce__json *json, char *out, size_t size, size_t
         return false;
     ptrdiff_t used = unescape(out, size - 1, raw);
     if (used == NO_ESCAPE)
-        return tierce__json_fail(json, "a text has an invalid escape");
+        return tierce__json_fail(json, "a string has an invalid escape");
     if (used == TOO_LONG)
-        return tierce__json_fail(json, "is too long a text");
+        return tierce__json_fail(json, "is too long a string");
     if (memchr(out, '\0', (size_t)used) != NULL)
-        return tierce__json_fail(json, "a text holds a NUL");
+        return tierce__json_fail(json, "a string holds a NUL byte");
     out[used] = '\0';
     *length = (size_t)used;
     return true;
@@ -567,18 +567,18 @@ bool tierce__json_skip(struct tierce__json *json)
         if (!tierce__json_quoted(json, &text, &ignored))
             return false;
         return !ignored || unescape(NULL, 0, text) >= 0 ||
-               tierce__json_fail(json, "a text has an invalid escape");
+               tierce__json_fail(json, "a string has an invalid escape");
     case '0':
         return take_nan(json) || take_decimal(json, &number);
     case 'n':
-        return take_word(json, "null") || tierce__json_fail(json, "is no value");
+        return take_word(json, "null") || tierce__json_fail(json, "is not a JSON value");
     case 't':
     case 'f':
         return tierce__json_bool(json, &ignored);
     default:
         return take_nan(json) ||
-               tierce__json_fail(json,
-                                 json->at == json->end ? "the line ends too early" : "is no value");
+               tierce__json_fail(json, json->at == json->end ? "the line ends too early"
+                                                             : "is not a JSON value");
     }
 }
 

@@ -36,7 +36,7 @@ static void print_value(FILE *out, const char *side, const char *value)
 {
     char shown[VALUE_SHOWN];
     if (value == NULL) {
-        fprintf(out, "    %s: (not there)\n", side);
+        fprintf(out, "    %s: (missing)\n", side);
         return;
     }
     tierce__text_for_message(shown, sizeof(shown), value);
@@ -196,7 +196,7 @@ int tierce__cli_doctor(int argc, char **argv)
             return tierce__cli_usage("doctor", "there is no option \"%.100s\"", argv[i]);
     }
     if (argc != 3)
-        return tierce__cli_usage("doctor", "takes two sources, A and B; %d given", argc - 1);
+        return tierce__cli_usage("doctor", "requires two sources, A and B; %d given", argc - 1);
     if (tierce__doctor_read(&a, argv[1], why) != 0 || tierce__doctor_read(&b, argv[2], why) != 0)
         status = tierce__cli_fail("doctor", "%s", why);
     else

@@ -256,7 +256,7 @@ int tierce__doctor_read(struct tierce__doctor_side *out, const char *path,
     int rc;
 
     if (path[0] == '\0') {
-        snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "\"\" names no file and no folder");
+        snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "\"\" is neither a file nor a folder");
         return -ENOENT;
     }
     if (stat(path, &st) != 0) {

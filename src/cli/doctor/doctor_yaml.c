@@ -148,9 +148,10 @@ static int put_model_mapping(struct yaml_source *source, struct fy_node *node)
     if (rc == -ENOMEM || line.failed)
         rc = fail(source, -ENOMEM, "no memory");
     else if (rc != 0)
-        rc = fail(source, TIERCE_E_CONFIG, "model: %s",
-                  rc == -EEXIST ? "a key is given twice"
-                                : "holds a value that JSON does not have, or is nested too deep");
+        rc =
+            fail(source, TIERCE_E_CONFIG, "model: %s",
+                 rc == -EEXIST ? "a key is given twice"
+                               : "holds a value that JSON cannot represent, or is nested too deep");
     else
         rc = put(source, "model", line.text);
     tierce__line_clear(&line);
@@ -209,7 +210,7 @@ static int put_hash(struct yaml_source *source, const char *text)
         return 0;
     if (tierce_chain_algo_parse(&algo, text) != 0)
         return fail(source, TIERCE_E_CONFIG,
-                    "hash cannot be \"%.60s\"; it is one of auto, %s, %s, %s", text,
+                    "hash cannot be \"%.60s\"; accepted are auto, %s, %s, %s", text,
                     tierce_chain_algo_name(TIERCE_CHAIN_SHA256),
                     tierce_chain_algo_name(TIERCE_CHAIN_XXH3_128),
                     tierce_chain_algo_name(TIERCE_CHAIN_VLLM_SHA256_CBOR));
@@ -219,7 +220,7 @@ static int put_hash(struct yaml_source *source, const char *text)
 /* "BYTESxLAYERS,..." of a list with one number per layer, and how many there are. */
 static int put_cell_list(struct yaml_source *source, struct fy_node *list)
 {
-    static const char wrong[] = "cell_bytes takes a list of whole numbers, one for each layer";
+    static const char wrong[] = "cell_bytes requires a list of whole numbers, one for each layer";
     char text[LAYERS_MAX * 4];
     size_t used = 0;
     uint64_t before = 0, run = 0, layers = 0;
@@ -240,7 +241,8 @@ static int put_cell_list(struct yaml_source *source, struct fy_node *list)
             int n = snprintf(text + used, sizeof(text) - used, "%s%llux%llu", used > 0 ? "," : "",
                              (unsigned long long)before, (unsigned long long)run);
             if (n < 0 || (size_t)n >= sizeof(text) - used)
-                return fail(source, TIERCE_E_LIMIT, "cell_bytes changes too often");
+                return fail(source, TIERCE_E_LIMIT,
+                            "cell_bytes has too many runs of different values");
             used += (size_t)n;
             run = 0;
         }
@@ -276,7 +278,7 @@ static int put_pair(struct yaml_source *source, const char *name, struct fy_node
     if (value != NULL && fy_node_is_sequence(value) && strcmp(name, "cell_bytes") == 0)
         return put_cell_list(source, value);
     if (tierce__yaml_scalar(&text, value) != 0)
-        return fail(source, TIERCE_E_CONFIG, "%s takes a single value", name);
+        return fail(source, TIERCE_E_CONFIG, "%s requires a single value", name);
     int rc = put_scalar(source, name, text);
     tierce__free(text);
     return rc;

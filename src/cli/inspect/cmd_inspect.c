@@ -34,13 +34,13 @@ static int read_args(struct inspect_request *request, int argc, char **argv)
         else if (argv[i][0] == '-' && argv[i][1] != '\0')
             return tierce__cli_usage("inspect", "there is no option \"%.100s\"", argv[i]);
         else if (request->folder != NULL)
-            return tierce__cli_usage("inspect", "takes one folder; \"%.100s\" is a second",
+            return tierce__cli_usage("inspect", "accepts one folder; \"%.100s\" is a second",
                                      argv[i]);
         else
             request->folder = argv[i];
     }
     if (request->folder == NULL || *request->folder == '\0')
-        return tierce__cli_usage("inspect", "takes a store folder");
+        return tierce__cli_usage("inspect", "requires a store folder");
     return TIERCE__CLI_OK;
 }
 

@@ -40,13 +40,14 @@ static int read_args(struct scrub_request *request, int argc, char **argv)
         } else if (argv[i][0] == '-') {
             return tierce__cli_unknown_option("scrub", argv[i], known);
         } else if (request->folder != NULL) {
-            return tierce__cli_usage("scrub", "takes one folder; \"%.100s\" is a second", argv[i]);
+            return tierce__cli_usage("scrub", "accepts one folder; \"%.100s\" is a second",
+                                     argv[i]);
         } else {
             request->folder = argv[i];
         }
     }
     if (request->folder == NULL || *request->folder == '\0')
-        return tierce__cli_usage("scrub", "takes a store folder");
+        return tierce__cli_usage("scrub", "requires a store folder");
     return TIERCE__CLI_OK;
 }
 

@@ -32,7 +32,7 @@ static int for_each_part(const char *text, int (*add)(struct tierce__optimize *,
 
 static int too_many(const char *option)
 {
-    return tierce__cli_usage(COMMAND, "%s takes at most %d parts", option,
+    return tierce__cli_usage(COMMAND, "%s accepts at most %d parts", option,
                              TIERCE__OPTIMIZE_LIST_MAX);
 }
 
@@ -67,7 +67,7 @@ static int add_order(struct tierce__optimize *out, const char *name)
 {
     bool rev = strcmp(name, "rev") == 0;
     if (!rev && strcmp(name, "fwd") != 0)
-        return tierce__cli_usage(COMMAND, "--order takes rev, fwd or rev,fwd; not \"%s\"", name);
+        return tierce__cli_usage(COMMAND, "--order accepts rev, fwd or rev,fwd; not \"%s\"", name);
     enum tierce__touch_order order = rev ? TIERCE__TOUCH_REV : TIERCE__TOUCH_FWD;
     if (out->order_count > 0 && out->orders[0] == order)
         return TIERCE__CLI_OK;
@@ -79,12 +79,13 @@ static int add_order(struct tierce__optimize *out, const char *name)
 static int add_match(struct tierce__optimize *out, const char *name)
 {
     if (out->match_count == 8)
-        return tierce__cli_usage(COMMAND, "--match takes at most 8 parts");
+        return tierce__cli_usage(COMMAND, "--match accepts at most 8 parts");
     if (tierce__match_parse(&out->matches[out->match_count], name) != 0)
-        return tierce__cli_usage(COMMAND,
-                                 "--match takes prefix, any, stream or window:N with N blocks; not "
-                                 "\"%s\"",
-                                 name);
+        return tierce__cli_usage(
+            COMMAND,
+            "--match accepts prefix, any, stream or window:N with N blocks; not "
+            "\"%s\"",
+            name);
     out->match_count++;
     return TIERCE__CLI_OK;
 }
@@ -96,7 +97,7 @@ static int add_capacity(struct tierce__optimize *out, const char *text)
     if (!tierce__optimize_read_size(&out->capacity_sizes[out->capacity_count], text))
         return tierce__cli_usage(
             COMMAND,
-            "--capacity takes blocks (10000), bytes with a unit (64GiB, at most "
+            "--capacity accepts blocks (10000), bytes with a unit (64GiB, at most "
             "4096PiB) or unlimited, and not less than one block; not \"%s\"",
             text);
     out->capacity_count++;
@@ -109,7 +110,8 @@ static int add_ttl(struct tierce__optimize *out, const char *text)
     if (out->ttl_count == TIERCE__OPTIMIZE_LIST_MAX)
         return too_many("--ttl");
     if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > UINT64_MAX / 1000)
-        return tierce__cli_usage(COMMAND, "--ttl takes times like 300s or 1h; not \"%.60s\"", text);
+        return tierce__cli_usage(COMMAND, "--ttl accepts times like 300s or 1h; not \"%.60s\"",
+                                 text);
     out->ttls[out->ttl_count++] = ms * 1000;
     return TIERCE__CLI_OK;
 }
@@ -119,8 +121,8 @@ static int read_number(uint64_t *out, const char *option, const char *text, uint
 {
     if (tierce__parse_count(out, text) && *out >= least && *out <= most)
         return TIERCE__CLI_OK;
-    return tierce__cli_usage(COMMAND, "%s takes a number from %llu to %llu; not \"%.60s\"", option,
-                             (unsigned long long)least, (unsigned long long)most, text);
+    return tierce__cli_usage(COMMAND, "%s requires a number from %llu to %llu; not \"%.60s\"",
+                             option, (unsigned long long)least, (unsigned long long)most, text);
 }
 
 enum {
@@ -173,7 +175,7 @@ static int read_every(struct tierce__optimize *out, const char *text)
 {
     uint64_t ms;
     if (!tierce__parse_duration(&ms, text) || ms == 0 || ms >= UINT32_MAX)
-        return tierce__cli_usage(COMMAND, "--every takes a time like 5s; not \"%.60s\"", text);
+        return tierce__cli_usage(COMMAND, "--every requires a time like 5s; not \"%.60s\"", text);
     out->every_ms = (uint32_t)ms;
     return TIERCE__CLI_OK;
 }
@@ -182,7 +184,7 @@ static int read_fade(struct tierce__optimize *out, const char *text)
 {
     uint64_t ms;
     if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > INT64_MAX / 1000)
-        return tierce__cli_usage(COMMAND, "--fade takes a time like 10min; not \"%.60s\"", text);
+        return tierce__cli_usage(COMMAND, "--fade requires a time like 10min; not \"%.60s\"", text);
     out->fade_us = ms * 1000;
     return TIERCE__CLI_OK;
 }
@@ -203,7 +205,7 @@ static int read_option(struct tierce__optimize *out, int option)
     case OPTION_BLOCK_BYTES:
         if (tierce__parse_size(&out->block_bytes, optarg) && out->block_bytes > 0)
             return TIERCE__CLI_OK;
-        return tierce__cli_usage(COMMAND, "--block-bytes takes a size like 40MiB; not \"%.60s\"",
+        return tierce__cli_usage(COMMAND, "--block-bytes requires a size like 40MiB; not \"%.60s\"",
                                  optarg);
     case OPTION_LIVE:
         if (out->live_count == TIERCE__OPTIMIZE_SOURCES_MAX)
@@ -274,9 +276,9 @@ static int check_kvcm(const struct tierce__optimize *out)
         random = random || (is_kvcm && out->caches[i].kvcm == TIERCE__KVCM_RANDOM_LRU);
     }
     if (option != NULL && !any)
-        return tierce__cli_usage(COMMAND, "%s needs one of the policies kvcm-*", option);
+        return tierce__cli_usage(COMMAND, "%s requires one of the policies kvcm-*", option);
     if (k->sample_rate > 0 && !random)
-        return tierce__cli_usage(COMMAND, "--kvcm-sample-rate needs the policy kvcm-random-lru");
+        return tierce__cli_usage(COMMAND, "--kvcm-sample-rate requires the policy kvcm-random-lru");
     return TIERCE__CLI_OK;
 }
 
@@ -298,17 +300,18 @@ static int add_defaults(struct tierce__optimize *out)
         expires = expires || this_expires;
         if (this_expires && out->ttl_count == 0)
             status =
-                tierce__cli_usage(COMMAND, "--policy %s needs --ttl TIME", out->caches[i].name);
+                tierce__cli_usage(COMMAND, "--policy %s requires --ttl TIME", out->caches[i].name);
     }
     if (status == TIERCE__CLI_OK && out->ttl_count > 0 && !expires)
-        status = tierce__cli_usage(COMMAND, "--ttl needs --policy ttl");
+        status = tierce__cli_usage(COMMAND, "--ttl requires --policy ttl");
     if (status == TIERCE__CLI_OK)
         status = check_kvcm(out);
     if (status == TIERCE__CLI_OK && out->kvcm_csv != NULL &&
         (out->cache_count != 1 || out->caches[0].kind != TIERCE__CACHE_KVCM ||
          out->capacity_count != 1))
-        status = tierce__cli_usage(COMMAND, "--kvcm-csv takes one of the policies kvcm-*, and one "
-                                            "capacity");
+        status =
+            tierce__cli_usage(COMMAND, "--kvcm-csv requires one of the policies kvcm-*, and one "
+                                       "capacity");
     if (status == TIERCE__CLI_OK)
         status = tierce__optimize_check_money(&out->money);
     if (status == TIERCE__CLI_OK)
@@ -426,9 +429,9 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
                                  out->every_ms > 0 ? "--every" : "--fade");
     bool is_named = optind < argc && argv[optind][0] != '\0';
     if (!is_named && (optind < argc || out->kvcm_config_path == NULL))
-        return tierce__cli_usage(COMMAND, "takes a trace: a file, or - for standard input");
+        return tierce__cli_usage(COMMAND, "requires a trace: a file, or - for standard input");
     if (optind + 1 < argc)
-        return tierce__cli_usage(COMMAND, "takes one trace; \"%.100s\" is a second",
+        return tierce__cli_usage(COMMAND, "accepts one trace; \"%.100s\" is a second",
                                  argv[optind + 1]);
     out->path = argv[optind]; /* or NULL */
     return out->kvcm_config_path != NULL ? read_config(out) : add_defaults(out);

@@ -238,7 +238,7 @@ static int run(struct tierce__follow *f)
     if (status != TIERCE__CLI_OK || failed != TIERCE__CLI_OK)
         return TIERCE__CLI_FAILED;
     return any ? TIERCE__CLI_OK
-               : tierce__cli_fail(COMMAND, "%.300s: no request came", f->request->live[0]);
+               : tierce__cli_fail(COMMAND, "%.300s: no request was received", f->request->live[0]);
 }
 
 static void catch_signals(struct sigaction before[2])

@@ -21,7 +21,8 @@ static int read_number(uint32_t *out, const char *option, const char *text, uint
 {
     uint64_t number;
     if (!tierce__parse_count(&number, text) || number < 1 || number > most)
-        return tierce__cli_usage(COMMAND, "%s takes a number from 1 to %" PRIu32 "; not \"%.60s\"",
+        return tierce__cli_usage(COMMAND,
+                                 "%s requires a number from 1 to %" PRIu32 "; not \"%.60s\"",
                                  option, most, text);
     *out = (uint32_t)number;
     return TIERCE__CLI_OK;
@@ -60,7 +61,8 @@ int tierce__optimize_check_money(struct tierce__optimize_money *money)
     if (money->gpu != NULL && money->model == NULL)
         return tierce__cli_usage(COMMAND, "--gpu requires --model");
     if ((money->tier != NULL || money->speeds_path != NULL) && money->gpu == NULL)
-        return tierce__cli_usage(COMMAND, "--cost-tier and --tier-speeds need --model and --gpu");
+        return tierce__cli_usage(COMMAND,
+                                 "--cost-tier and --tier-speeds require --model and --gpu");
     int status = money->profile_path != NULL
                      ? tierce__optimize_read_profile(&money->profiles, money->profile_path)
                      : TIERCE__CLI_OK;

@@ -257,8 +257,8 @@ static void print_basis(FILE *file, const struct tierce__setup *setup)
     print_profile(file, "tier", &setup->storage, tierce__storage_keys, NULL);
     if (gpu->memory.value > 0 && weights > gpu->memory.value * gpu->count.value)
         fprintf(file,
-                "  the weights alone take %.0f GB, more than %g %s hold: count=N says how many "
-                "compute a\n  request together, and TTFT is shorter then\n",
+                "  the weights alone take %.0f GB, more than %g %s hold: set count=N to the "
+                "number\n  of GPUs that compute a request together; TTFT is then shorter\n",
                 weights / 1e9, gpu->count.value, gpu->name);
 }
 

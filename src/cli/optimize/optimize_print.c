@@ -201,11 +201,11 @@ static void print_title(FILE *file, const struct tierce__optimize *request,
     fprintf(file, "\nhits by %s, ", name);
     if (totals->internal_blocks > 0 || request->sim.has_engine)
         fprintf(file,
-                "without the engine's own: of the %" PRIu64 " of %" PRIu64
+                "excluding the engine's own hits: shares of the %" PRIu64 " of %" PRIu64
                 " blocks looked up that the engine did not hold",
                 totals->read_blocks - totals->internal_blocks, totals->read_blocks);
     else
-        fprintf(file, "with the engine's own%s, of the blocks looked up",
+        fprintf(file, "including the engine's own hits%s: shares of the blocks looked up",
                 request->live_count == 0 ? " (--engine-cache SIZE excludes them)" : "");
     fprintf(file, ", by cache size in %s:\n", request->in_bytes ? "bytes" : "blocks");
 }

@@ -15,7 +15,7 @@ static int read_size(struct tierce__optimize_size *out, const char *option, cons
 {
     if (tierce__optimize_read_size(out, text))
         return TIERCE__CLI_OK;
-    return tierce__cli_usage(COMMAND, "%s takes %s; not \"%.60s\"", option, sizes_are, text);
+    return tierce__cli_usage(COMMAND, "%s accepts %s; not \"%.60s\"", option, sizes_are, text);
 }
 
 /* ---- --tier ---------------------------------------------------------------------------------- */
@@ -134,8 +134,8 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
     for (bool first = true;; first = false) {
         size_t length = strcspn(text, ",");
         if (length == 0 || length >= sizeof(part))
-            return tierce__cli_usage(COMMAND, "--tier takes NAME:SIZE,key=value,...; not \"%.60s\"",
-                                     text);
+            return tierce__cli_usage(
+                COMMAND, "--tier requires NAME:SIZE,key=value,...; not \"%.60s\"", text);
         memcpy(part, text, length);
         part[length] = '\0';
         char *value = strchr(part, first ? ':' : '=');
@@ -143,10 +143,10 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
             *value++ = '\0';
         if (first &&
             (part[0] == '\0' || strchr(part, '=') != NULL || strlen(part) >= sizeof(spec->name)))
-            return tierce__cli_usage(
-                COMMAND,
-                "--tier: \"%.60s\" is not a name for a tier; --tier takes NAME:SIZE,key=value,...",
-                part);
+            return tierce__cli_usage(COMMAND,
+                                     "--tier: \"%.60s\" is not a name for a tier; --tier requires "
+                                     "NAME:SIZE,key=value,...",
+                                     part);
         if (!first && value == NULL)
             return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" lacks a value (%s=...)", part,
                                      part);
@@ -176,7 +176,7 @@ static int read_choice(const char *option, const char *value, const char *const 
             return TIERCE__CLI_OK;
         }
     }
-    return tierce__cli_usage(COMMAND, "%s takes %s%s%s%s%s; not \"%.60s\"", option, choices[0],
+    return tierce__cli_usage(COMMAND, "%s accepts %s%s%s%s%s; not \"%.60s\"", option, choices[0],
                              count > 2 ? ", " : "", count > 2 ? choices[1] : "", " or ",
                              choices[count - 1], value);
 }
@@ -188,7 +188,7 @@ static int read_named(struct tierce__optimize_named *list, size_t *count, const 
 {
     const char *equal = strchr(text, '=');
     if (equal == NULL || equal == text || equal[1] == '\0')
-        return tierce__cli_usage(COMMAND, "%s takes NAME=...; not \"%.60s\"", option, text);
+        return tierce__cli_usage(COMMAND, "%s requires NAME=...; not \"%.60s\"", option, text);
     if (*count == TIERCE__OPTIMIZE_GROUPS_MAX)
         return tierce__cli_usage(COMMAND, "%s may be given at most %d times", option,
                                  TIERCE__OPTIMIZE_GROUPS_MAX);
@@ -217,8 +217,8 @@ static int read_scale(struct tierce__optimize_sim *out, const char *text)
 {
     uint64_t share;
     if (!tierce__parse_share(&share, text) || share == 0 || share > TIERCE__SHARE_ONE)
-        return tierce__cli_usage(COMMAND, "--scale takes a share above 0, up to 1; not \"%.60s\"",
-                                 text);
+        return tierce__cli_usage(COMMAND,
+                                 "--scale requires a share above 0, up to 1; not \"%.60s\"", text);
     out->scale = (double)share / (double)TIERCE__SHARE_ONE;
     return TIERCE__CLI_OK;
 }
@@ -286,7 +286,7 @@ static int find_costs(struct tierce__optimize_sim *sim, const struct tierce__opt
     if (count == 0)
         return TIERCE__CLI_OK;
     if (count < sim->tier_count || !money->has_gpu)
-        return tierce__cli_usage(COMMAND, "cost=NAME of a tier needs one in each --tier, and "
+        return tierce__cli_usage(COMMAND, "cost=NAME must be given in every --tier, and requires "
                                           "--model and --gpu");
     for (size_t i = 0; i < sim->tier_count; i++) {
         if (tierce__storage_read(&sim->tier_storages[i], &money->profiles, sim->tier_costs[i],
@@ -301,11 +301,11 @@ int tierce__optimize_check_sim(struct tierce__optimize *request)
 {
     struct tierce__optimize_sim *sim = &request->sim;
     if (sim->group_count > 0 && sim->quota_count == 0 && !sim->has_split)
-        return tierce__cli_usage(COMMAND, "--group needs --quota or --split");
+        return tierce__cli_usage(COMMAND, "--group requires --quota or --split");
     if (sim->tier_csv != NULL && sim->tier_count == 0)
-        return tierce__cli_usage(COMMAND, "--tier-csv needs --tier");
+        return tierce__cli_usage(COMMAND, "--tier-csv requires --tier");
     if (sim->group_csv != NULL && sim->quota_count == 0 && !sim->has_split)
-        return tierce__cli_usage(COMMAND, "--group-csv needs --quota or --split");
+        return tierce__cli_usage(COMMAND, "--group-csv requires --quota or --split");
     if (sim->timeline != NULL && request->capacity_count == 0)
         return tierce__cli_usage(COMMAND, "--timeline requires --capacity");
     if (sim->scale > 0 && (request->html != NULL || request->svg != NULL || request->png != NULL ||
@@ -314,6 +314,6 @@ int tierce__optimize_check_sim(struct tierce__optimize *request)
                                           "--model and --bootstrap cannot be used with it");
     if (sim->tier_count == 0 &&
         (sim->writes != TIERCE__TIERS_WRITE_ALL || sim->promote != TIERCE__TIERS_PROMOTE_FIRST))
-        return tierce__cli_usage(COMMAND, "--tier-writes and --tier-promote need --tier");
+        return tierce__cli_usage(COMMAND, "--tier-writes and --tier-promote require --tier");
     return find_costs(sim, &request->money);
 }

@@ -34,15 +34,16 @@ static int fit(const struct tierce__optimize *request, const char *option,
 {
     if (!size->is_bytes && request->in_bytes && size->amount != TIERCE__CAPACITY_UNLIMITED)
         return tierce__cli_usage(COMMAND,
-                                 "%s %" PRIu64 " is in blocks, and another size is in bytes; where "
-                                 "the trace says how large blocks are, all sizes are of one kind",
+                                 "%s %" PRIu64
+                                 " is in blocks, but another size is in bytes; a trace "
+                                 "with block sizes requires all sizes in the same unit",
                                  option, size->amount);
     if (!size->is_bytes || request->in_bytes)
         return TIERCE__CLI_OK;
     if (request->block_bytes == 0)
         return tierce__cli_usage(COMMAND,
-                                 "%s in bytes needs --block-bytes SIZE or --model NAME: how large "
-                                 "a block of the trace is",
+                                 "%s in bytes requires the size of a block: --block-bytes SIZE or "
+                                 "--model NAME",
                                  option);
     if (size->amount < request->block_bytes)
         return tierce__cli_usage(COMMAND,

@@ -75,7 +75,7 @@ static void print_loads(FILE *file, const struct tierce__optimize *request,
     if (!knows_time(request) || result->loads == 0)
         return;
     tierce__optimize_time(text, result->load_ns.sum / (double)result->loads / 1e9);
-    fprintf(file, "a load takes, in the %" PRIu64 " requests that have one: mean %s", result->loads,
+    fprintf(file, "time of a load, over the %" PRIu64 " requests that load: mean %s", result->loads,
             text);
     for (size_t i = 0; i < 4; i++) {
         tierce__optimize_time(text, (double)tierce__tiers_load_ns(tiers, load_shares[i]) / 1e9);
@@ -177,12 +177,12 @@ static void print_tiers(FILE *file, const struct tierce__optimize *request,
             waterfall ? "into the first, evicted blocks into the next" : "into all",
             promote[request->sim.promote]);
     fprintf(file, "%-12s%12s%12s%12s%12s%12s%12s%10s%10s%14s  %s\n", "", "capacity", "used",
-            "of asked", "of all", "read", "written", "reading", "writing", "worn out in", "policy");
+            "hit rate", "of all", "read", "written", "reading", "writing", "lifetime", "policy");
     for (size_t i = 0; i < result->tier_count; i++)
         print_tier(file, request, result, i, knows_bytes);
     fprintf(file, "%-48s%11.2f%%\n", "all hits, by prefix", share(result->hits, result->blocks));
     if (result->failed > 0)
-        fprintf(file, "%-48s%11.2f%%\n", "of these not loaded: no room in the first tier",
+        fprintf(file, "%-48s%11.2f%%\n", "hits not loaded: no room in the first tier",
                 share(result->failed, result->blocks));
     if (result->not_stored > 0)
         fprintf(file, "%" PRIu64 " blocks were not stored: the first tier has no room for them\n",

@@ -280,9 +280,10 @@ static void remove_instance(struct tierce__api_call *api)
         tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
     if (instance != NULL && request->instance_group[0] != '\0' &&
         strcmp(instance->group_name, request->instance_group) != 0) {
-        tierce__api_say(api, INTERNAL_ERROR,
-                        "Failed to remove instance: %.100s is of instance group %.100s, not %.100s",
-                        instance->id, instance->group_name, request->instance_group);
+        tierce__api_say(
+            api, INTERNAL_ERROR,
+            "Failed to remove instance: %.100s belongs to instance group %.100s, not %.100s",
+            instance->id, instance->group_name, request->instance_group);
         return;
     }
     int rc = tierce__locator_remove_instance(api->manager->locator, request->instance_id, api->why);

@@ -325,8 +325,8 @@ static int open_lease(struct tierce__elector *elector, const char *uri, char why
         return ops->open(&elector->lease, uri, elector->node_id, elector->lease_ms / TIMEOUTS, why);
     /* The URI itself is not logged, because it may contain a password. */
     snprintf(why, 256,
-             "elector.uri begins with memory://, file://, redis://, rediss://, redis+unix://, "
-             "redis-cluster://, rediss-cluster://, etcd:// or etcds://, or is empty");
+             "elector.uri must begin with memory://, file://, redis://, rediss://, redis+unix://, "
+             "redis-cluster://, rediss-cluster://, etcd:// or etcds://, or be empty");
     return TIERCE_E_CONFIG;
 }
 

@@ -372,7 +372,7 @@ static int parse(struct etcd_lease *lease, const char *rest, char why[256])
     const char *end = rest + strcspn(rest, "/");
     const char *prefix = *end == '/' && end[1] != '\0' ? end + 1 : "tierce";
     if (strlen(prefix) > TEXT_BYTES / 2 || strpbrk(rest, "?#@") != NULL || end == rest) {
-        snprintf(why, 256, "the URI of etcd is etcd://host:port[,host:port][/prefix]");
+        snprintf(why, 256, "the URI of etcd must be etcd://host:port[,host:port][/prefix]");
         return TIERCE_E_CONFIG;
     }
     snprintf(key, sizeof(key), "%s/" TIERCE__LEASE_NAME, prefix);

@@ -55,14 +55,14 @@ static int take_text(char **out, struct tierce__text json, const char *key,
 {
     struct tierce__text value = tierce__json_get(json, key);
     if (tierce__json_value_kind(value) != '"')
-        return complain(why, "location_specs: an entry without name or uri");
+        return complain(why, "location_specs: an entry lacks a name or a uri");
     TIERCE_DASSERT(value.length >= 2); /* the quotes: room for the NUL */
     *out = tierce__arena_alloc(arena, value.length);
     if (*out == NULL)
         return -ENOMEM;
     return tierce__json_get_text(*out, value.length, value, "")
                ? 0
-               : complain(why, "location_specs: a text holds a NUL");
+               : complain(why, "location_specs: a name or uri holds a NUL byte");
 }
 
 /* The index of a spec; spec_count: unknown name. */
@@ -82,7 +82,7 @@ static int take_places(struct tierce__location *out, struct tierce__text list,
     struct tierce__text ignored, entry;
     struct tierce__json each = tierce__json_each(list);
     if (count > UINT16_MAX)
-        return complain(why, "location_specs: more than 65535");
+        return complain(why, "location_specs: more than 65535 entries");
     struct tierce__spec_place *places = tierce__arena_calloc(arena, count, sizeof(*places));
     if (places == NULL)
         return -ENOMEM;
@@ -113,18 +113,18 @@ int tierce__location_from_json(struct tierce__location *out, enum tierce__locati
     char id[TIERCE__LOCATION_ID_BYTES + 1];
     int64_t state, type;
     if (tierce__json_value_kind(json) != '{')
-        return complain(why, "a location: not an object");
+        return complain(why, "a location is not an object");
     if (!tierce__json_get_text(id, sizeof(id), json, "id") || strlen(id) != sizeof(id) - 1)
-        return complain(why, "id: not a text of 8 bytes");
+        return complain(why, "id is not a string of 8 bytes");
     memcpy(location.id, id, TIERCE__LOCATION_ID_BYTES);
     if (!take_int(&state, json, "status", TIERCE__LOCATION_DELETING))
-        return complain(why, "status: not a status");
+        return complain(why, "status is not a number from 0 to 4");
     if (!take_int(&type, json, "type", UINT8_MAX))
-        return complain(why, "type: not a type of storage");
+        return complain(why, "type is not a storage type from 0 to 255");
     location.type = (uint8_t)type;
     struct tierce__text list = tierce__json_get(json, "location_specs");
     if (tierce__json_value_kind(list) != '[')
-        return complain(why, "location_specs: not a list");
+        return complain(why, "location_specs is not a list");
     int rc = take_places(&location, list, instance, arena, why);
     if (rc == 0) {
         *out = location;

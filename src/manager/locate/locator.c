@@ -219,9 +219,10 @@ static int use_store(struct tierce__meta_store **out, struct tierce__locator *lo
     const struct tierce__meta_store_ops *ops =
         locator->opts.find_store(group->meta_store_type, group->meta_store_uri);
     if (ops == NULL)
-        return tierce__why(why, TIERCE_E_CONFIG,
-                           "group %.64s: no meta storage of type %.40s; local, rocksdb, redis are",
-                           group->name, group->meta_store_type);
+        return tierce__why(
+            why, TIERCE_E_CONFIG,
+            "group %.64s: unknown meta storage type \"%.40s\"; accepted are local, rocksdb, redis",
+            group->name, group->meta_store_type);
     TIERCE__LIST_FOR_EACH (it, &locator->stores) {
         struct store_use *use = TIERCE__CONTAINER_OF(it, struct store_use, node);
         if (use->ops == ops && strcmp(use->uri, group->meta_store_uri) == 0) {
@@ -334,7 +335,8 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
 {
     const struct tierce__group *group = tierce__catalog_group(catalog, instance->group_name);
     if (group == NULL)
-        return tierce__why(why, -ENOENT, "instance %.64s is of group %.64s, which does not exist",
+        return tierce__why(why, -ENOENT,
+                           "instance %.64s belongs to group %.64s, which does not exist",
                            instance->id, instance->group_name);
     struct tierce__live *live = tierce__calloc(1, sizeof(*live));
     if (live == NULL)
@@ -705,7 +707,7 @@ int tierce__locator_remove_instance(struct tierce__locator *locator, const char 
         rc = empty_live(live, tierce__deadline_in_ms(DELETE_MS), why);
     tierce__live_release(live);
     if (was_going)
-        return tierce__why(why, -EBUSY, "instance %.64s is being removed already", id);
+        return tierce__why(why, -EBUSY, "instance %.64s is already being removed", id);
     tierce__lock_take(&locator->changing);
     rc = take_out(locator, id, number, rc, why);
     tierce__lock_drop(&locator->changing);

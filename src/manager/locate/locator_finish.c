@@ -393,7 +393,7 @@ static int check_mask(const struct tierce__write_session *session, const struct 
     if (good)
         return 0;
     return tierce__why(why, TIERCE_E_ARGUMENT,
-                       "success_blocks is for %lld blocks; the session has %zu to be finished",
+                       "success_blocks describes %lld blocks, but the session is writing %zu",
                        mask->is_values ? (long long)given : (long long)mask->offset,
                        session->count);
 }

@@ -222,7 +222,7 @@ int tierce__live_check_parts(const struct tierce__live *live, size_t keys,
     if (specs == 0 || keys <= PARTS_MAX / specs)
         return 0;
     return tierce__why(why, TIERCE_E_ARGUMENT,
-                       "%zu keys of %zu parts each in one call; all together may be %d parts", keys,
+                       "%zu keys of %zu parts each exceed the limit of %d parts in one call", keys,
                        specs, PARTS_MAX);
 }
 

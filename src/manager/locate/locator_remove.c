@@ -345,7 +345,7 @@ int tierce__locator_trim(struct tierce__locator *locator, const char *instance_i
         rc = tierce__why(
             why, TIERCE_E_ARGUMENT,
             "begin_timestamp is %lld and end_timestamp %lld; accepted are seconds since "
-            "1970, the first not after the second",
+            "1970, and begin_timestamp must not exceed end_timestamp",
             (long long)begin_s, (long long)end_s);
     if (rc < 0)
         goto out;

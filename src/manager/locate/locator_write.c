@@ -44,7 +44,7 @@ struct starting {
 static int check_request(const struct tierce__write_request *request, char why[TIERCE__WHY_BYTES])
 {
     if (request->count > UINT16_MAX)
-        return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u",
+        return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u are accepted",
                            request->count, UINT16_MAX);
     if (request->timeout_s < 0)
         return tierce__why(why, TIERCE_E_ARGUMENT,

@@ -128,7 +128,8 @@ static void tell_instances(const struct telling *t, const struct instance_number
         bool is_counter;
     } metrics[] = {
         {"cache_manager_instance.key_count", "Blocks of an instance that can be read.", false},
-        {"cache_manager_instance.byte_size", "Their bytes.", false},
+        {"cache_manager_instance.byte_size", "Bytes of an instance's blocks that can be read.",
+         false},
         {"cache_manager_instance.asked_key_count", "Keys requested.", true},
         {"cache_manager_instance.found_key_count", "Keys found.", true},
         {"meta_indexer.total_key_count", "Keys in an instance's index.", false},
@@ -141,7 +142,7 @@ static void tell_instances(const struct telling *t, const struct instance_number
          "1 while the store of the index rejects writes (a full disk).", false},
         {"cache_manager_instance.reclaimed_key_count", "Blocks evicted to make room.", true},
         {"cache_manager_instance.reclaimed_idle_seconds",
-         "Sum of the idle times of these blocks at their eviction.", true},
+         "Sum of the idle times of evicted blocks, at eviction.", true},
         {"cache_manager_instance.reclaim_age_seconds",
          "Idle time of the most recently used block of the last eviction.", false},
     };
@@ -354,9 +355,10 @@ static void tell_background(const struct telling *t)
     tierce__deleter_stats(t->manager->locator->deleter, &deleter);
     tell(t, "cache_reclaimer.block_submit_count", "Blocks that were reclaimed.", true,
          (double)reclaimer.submitted_blocks, NULL, 0);
-    tell(t, "cache_reclaimer.expired_block_count", "Of these, blocks whose time to live expired.",
-         true, (double)reclaimer.expired_blocks, NULL, 0);
-    tell(t, "cache_reclaimer.location_submit_count", "Their locations.", true,
+    tell(t, "cache_reclaimer.expired_block_count",
+         "Blocks reclaimed because their time to live expired.", true,
+         (double)reclaimer.expired_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.location_submit_count", "Locations of the reclaimed blocks.", true,
          (double)reclaimer.submitted_locations, NULL, 0);
     tell(t, "cache_reclaimer.location_del_count", "Locations whose bytes are deleted.", true,
          (double)deleter.done_locations, NULL, 0);

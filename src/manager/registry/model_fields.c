@@ -438,7 +438,7 @@ static int complain(const struct subject *subject, const struct tierce__model_fi
 /* One such value would make the whole registry unreadable. */
 static int complain_unreadable(const struct subject *subject)
 {
-    snprintf(subject->why, 256, "%s: has a text that is not UTF-8", subject->noun);
+    snprintf(subject->why, 256, "%s: holds a string that is not UTF-8", subject->noun);
     return TIERCE_E_ARGUMENT;
 }
 

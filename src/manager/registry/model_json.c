@@ -5,6 +5,7 @@
 #include "base/text/utf8.h"
 #include "manager/registry/model.h"
 
+#include <inttypes.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,9 +16,9 @@ enum { PATH_BYTES_MAX = 128 };
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
-static int complain(char why[256], const char *path, const char *expected)
+static int complain(char why[256], const char *path, const char *fault)
 {
-    snprintf(why, 256, "%s: not %s", path, expected);
+    snprintf(why, 256, "%s %s", path, fault);
     return TIERCE_E_FORMAT;
 }
 
@@ -56,10 +57,11 @@ static int take_text(char **out, struct tierce__text value, const char *path, ch
 {
     char *text = NULL;
     if (tierce__json_value_kind(value) != '"')
-        return complain(why, path, "a text");
+        return complain(why, path, "is not a string");
     int rc = tierce__json_copy_text(&text, value, "");
     if (rc != 0)
-        return rc == TIERCE_E_FORMAT ? complain(why, path, "a text without NUL") : rc;
+        return rc == TIERCE_E_FORMAT ? complain(why, path, "holds a NUL byte; strings must not")
+                                     : rc;
     tierce__free(*out);
     *out = text;
     return 0;
@@ -73,12 +75,12 @@ static int take_number(struct model_json_reader *r, const struct tierce__model_f
     if (is_double) {
         double number = tierce__json_get_number(value, "");
         if (!isfinite(number))
-            return complain(r->why, field->path, "a number");
+            return complain(r->why, field->path, "is not a number");
         memcpy(tierce__field_at(r->object, field), &number, sizeof(number));
         return 0;
     }
     if (!tierce__json_is_integer(value))
-        return complain(r->why, field->path, "an integer");
+        return complain(r->why, field->path, "is not an integer");
     bool is_signed = field->kind == TIERCE__FIELD_INT;
     bool is_closed = (field->flags & TIERCE__FIELD_IS_CLOSED) != 0;
     int64_t number = strtoll(value.at, NULL, 10); /* what follows the value ends it */
@@ -87,8 +89,12 @@ static int take_number(struct model_json_reader *r, const struct tierce__model_f
     int64_t min = is_closed ? field->low : is_signed ? -max - (max == INT64_MAX) : 0;
     max = is_closed ? field->high : max - (max < INT64_MAX);
     TIERCE_DASSERT(min <= max);
-    if (number < min || number > max)
-        return complain(r->why, field->path, "in its range");
+    if (number < min || number > max) {
+        char fault[80];
+        snprintf(fault, sizeof(fault), "is out of range; accepted are %" PRId64 " to %" PRId64, min,
+                 max);
+        return complain(r->why, field->path, fault);
+    }
     tierce__field_set_integer(r->object, field, number);
     return 0;
 }
@@ -103,14 +109,14 @@ static int take_type(struct model_json_reader *r, const struct tierce__model_fie
     if (tierce__json_value_kind(value) != '"') {
         int64_t number = tierce__json_get_int(value, "", -1);
         if (number < 0 || number > UINT8_MAX)
-            return complain(r->why, field->path, "a known type of storage");
+            return complain(r->why, field->path, "is not a known storage type");
         type = (enum tierce__storage_type)number;
         snprintf(name, sizeof(name), "%s", tierce__storage_type_name(type));
     } else if (!tierce__json_get_text(name, sizeof(name), value, "")) {
         name[0] = '\0';
     }
     if (!tierce__storage_type_find(&type, name))
-        return complain(r->why, field->path, "a known type of storage");
+        return complain(r->why, field->path, "is not a known storage type");
     tierce__field_set_integer(r->object, field, type);
     return 0;
 }
@@ -119,10 +125,10 @@ static int take_list(struct model_json_reader *r, const struct tierce__model_fie
                      struct tierce__text value)
 {
     size_t count = tierce__json_count(value);
-    char limit[40];
+    char limit[64];
     if (tierce__json_value_kind(value) != '[')
-        return complain(r->why, field->path, "a list");
-    snprintf(limit, sizeof(limit), "of at most %zu entries", tierce__field_list_max(field));
+        return complain(r->why, field->path, "is not a list");
+    snprintf(limit, sizeof(limit), "has more than %zu entries", tierce__field_list_max(field));
     if (count > tierce__field_list_max(field))
         return complain(r->why, field->path, limit);
     tierce__model_clear_list(r->object, field); /* of a key that comes twice */
@@ -157,7 +163,7 @@ static int take_field(struct model_json_reader *r, const struct tierce__model_fi
         return take_text(tierce__field_text(r->object, field), value, field->path, r->why);
     case TIERCE__FIELD_BOOL:
         if (kind != 't' && kind != 'f')
-            return complain(r->why, field->path, "true or false");
+            return complain(r->why, field->path, "is not true or false");
         tierce__field_set_integer(r->object, field, kind == 't');
         return 0;
     case TIERCE__FIELD_TYPE:
@@ -198,7 +204,7 @@ static int take_members(struct model_json_reader *r, struct tierce__text object)
     size_t before = strlen(r->path);
     int rc = 0;
     if (tierce__json_value_kind(object) != '{')
-        return complain(r->why, before > 0 ? r->path : "the entry", "an object");
+        return complain(r->why, before > 0 ? r->path : "the entry", "is not an object");
     while (rc == 0 && tierce__json_next(&each, &name, &value)) {
         bool is_folder;
         if (before + name.length + 2 > sizeof(r->path) || memchr(name.at, '.', name.length) != NULL)
@@ -221,7 +227,7 @@ static int take_type_first(struct model_json_reader *r, struct tierce__text obje
     const struct tierce__model_field *row = &r->fields->rows[0];
     struct tierce__text value = tierce__json_get(object, row->path);
     TIERCE_DASSERT(row->kind == TIERCE__FIELD_TYPE && strchr(row->path, '.') == NULL);
-    return value.length > 0 ? take_type(r, row, value) : complain(r->why, row->path, "there");
+    return value.length > 0 ? take_type(r, row, value) : complain(r->why, row->path, "is missing");
 }
 
 int tierce__model_take_json(void *out, const struct tierce__fields *fields,

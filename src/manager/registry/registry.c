@@ -103,8 +103,8 @@ static int open_store(struct tierce__registry_store **out, const struct tierce__
             return all[i].ops->open(out, uri, opts->vfs, why);
     /* The URI itself is not logged, because it may contain a password. */
     snprintf(why, 256,
-             "registry.uri begins with local://, redis://, rediss://, redis+unix://, "
-             "redis-cluster:// or rediss-cluster://, or is empty");
+             "registry.uri must begin with local://, redis://, rediss://, redis+unix://, "
+             "redis-cluster:// or rediss-cluster://, or be empty");
     return TIERCE_E_CONFIG;
 }
 
@@ -292,8 +292,8 @@ static int check_version(const struct tierce__group *old, const struct tierce__g
     if (old->version == current_version && group->version > old->version)
         return 0;
     snprintf(why, 256,
-             "instance group %.100s has version %lld; current_version is %lld and must be equal, "
-             "the new version is %lld and must be larger",
+             "instance group %.100s has version %lld; current_version (%lld) must be equal to it, "
+             "and the new version (%lld) larger",
              old->name, (long long)old->version, (long long)current_version,
              (long long)group->version);
     return -ESTALE;
@@ -509,7 +509,7 @@ static int check_all(struct tierce__catalog *catalog, char why[256])
     const struct tierce__instance *instances = catalog->lists[TIERCE__KIND_INSTANCE].items;
     for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_INSTANCE].count; i++) {
         if (tierce__catalog_group(catalog, instances[i].group_name) == NULL) {
-            snprintf(why, 256, "instance %.100s is of instance group %.100s, which does not exist",
+            snprintf(why, 256, "instance %.100s belongs to group %.100s, which does not exist",
                      instances[i].id, instances[i].group_name);
             rc = TIERCE_E_ARGUMENT;
         }

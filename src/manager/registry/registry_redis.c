@@ -111,14 +111,14 @@ static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri,
 {
     const char *cluster = tierce__url_param(&uri->url, "cluster_name");
     if (cluster == NULL || *cluster == '\0') {
-        snprintf(why, 256, "registry.uri of a registry in Redis requires ?cluster_name=NAME");
+        snprintf(why, 256, "registry.uri must have ?cluster_name=NAME for a registry in Redis");
         return TIERCE_E_CONFIG;
     }
     int rc = make_keys(store, cluster);
     if (rc == 0 && uri->is_cluster && !has_one_slot(store)) {
         snprintf(why, 256,
-                 "in a cluster of Redis the cluster_name of a registry begins with a tag in "
-                 "braces, as in {name}, so that its keys are in one slot");
+                 "cluster_name must begin with a tag in braces, such as {name}: in a Redis "
+                 "cluster all keys of a registry must be in one slot");
         return TIERCE_E_CONFIG;
     }
     if (rc == 0)
@@ -308,7 +308,7 @@ static int load_kind(const struct redis_store *store, enum tierce__registry_kind
         struct tierce__json_doc doc = {0};
         char inner[256] = "";
         if (text->type != TIERCE__RESP_STRING)
-            return refuse(store->keys[kind], "not a text", why);
+            return refuse(store->keys[kind], "an entry is not a string", why);
         int rc = tierce__model_parse_json(&doc, text->text, text->bytes, inner);
         *has_foreign = *has_foreign || (rc == 0 && is_foreign(doc.value, kind));
         if (rc == 0)
@@ -337,7 +337,7 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
     }
     if (values->items[3].type == TIERCE__RESP_STRING &&
         strcmp(values->items[3].text, FORMAT) != 0) {
-        (void)refuse(store->own_key, "of another format", why);
+        (void)refuse(store->own_key, "written in another format", why);
         return TIERCE_E_VERSION;
     }
     return 0;

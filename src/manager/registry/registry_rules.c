@@ -31,12 +31,12 @@ static int check_name(const char *name, const char *what, const char *without, c
 {
     size_t n = strlen(name);
     if (n == 0)
-        return complain(why, what, "is empty");
+        return complain(why, what, "the name is empty");
     if (n > NAME_BYTES_MAX)
-        return complain(why, what, "has more than 512 bytes");
+        return complain(why, what, "the name exceeds 512 bytes");
     for (const char *p = name; *p != '\0'; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f || strchr(without, *p) != NULL)
-            return complain(why, what, "has an invalid character");
+            return complain(why, what, "the name contains an invalid character");
     return 0;
 }
 
@@ -50,18 +50,18 @@ static bool has_files(const struct tierce__storage *storage)
 static int check_root(const char *path, const char *what, char why[256])
 {
     if (path[0] != '/')
-        return complain(why, what, "is not an absolute path");
+        return complain(why, what, "must be an absolute path");
     if (strlen(path) > ROOT_BYTES_MAX)
-        return complain(why, what, "has more than 2048 bytes");
+        return complain(why, what, "must not exceed 2048 bytes");
     for (const char *p = path; *p != '\0';) {
         size_t n = strcspn(p, "/");
         if (n > FILE_NAME_BYTES_MAX)
-            return complain(why, what, "has a folder whose name has more than 255 bytes");
+            return complain(why, what, "folder names must not exceed 255 bytes");
         if (n == 2 && p[0] == '.' && p[1] == '.')
-            return complain(why, what, "has .. in it");
+            return complain(why, what, "must not contain ..");
         p += n + (p[n] == '/');
     }
-    return strpbrk(path, "?#") != NULL ? complain(why, what, "has ? or # in it") : 0;
+    return strpbrk(path, "?#") != NULL ? complain(why, what, "must not contain ? or #") : 0;
 }
 
 static int check_files(const struct tierce__storage *storage, char why[256])
@@ -84,7 +84,7 @@ static int check_storage(void *entry, char why[256])
     /* The name is the host of URIs. */
     int rc = check_name(storage->name, "global_unique_name", "/?#&= \\", why);
     if (rc == 0 && *tierce__storage_type_name(storage->type) == '\0')
-        rc = complain(why, "type", "is not known");
+        rc = complain(why, "type", "unknown storage type");
     return rc == 0 && has_files(storage) ? check_files(storage, why) : rc;
 }
 
@@ -175,7 +175,7 @@ static int check_specs(const struct tierce__instance *instance, const char **nam
         if (rc != 0)
             return rc;
         if (instance->specs[i].size > left)
-            return complain(why, what, "have a total size of more than 2^47 bytes");
+            return complain(why, what, "the total size exceeds 2^47 bytes");
         if (instance->specs[i].size > 0) /* limits are checked later */
             left -= instance->specs[i].size;
         TIERCE_DASSERT(left >= 0);
@@ -184,7 +184,7 @@ static int check_specs(const struct tierce__instance *instance, const char **nam
     qsort(names, instance->spec_count, sizeof(*names), compare_names);
     for (size_t i = 1; i < instance->spec_count; i++)
         if (strcmp(names[i], names[i - 1]) == 0)
-            return complain(why, what, "have a name twice");
+            return complain(why, what, "two specs have the same name");
     return 0;
 }
 
@@ -196,13 +196,14 @@ static int check_spec_groups(const struct tierce__instance *instance, const char
         const struct tierce__spec_group *group = &instance->spec_groups[i];
         /* They are sorted. */
         if (i > 0 && strcmp(group->name, instance->spec_groups[i - 1].name) == 0)
-            return complain(why, what, "have a name twice");
+            return complain(why, what, "two groups have the same name");
         for (size_t n = 0; n < group->spec_name_count; n++) {
             if (bsearch(&group->spec_names[n], names, instance->spec_count, sizeof(*names),
                         compare_names) == NULL)
-                return complain(why, what, "name a spec that is not in location_spec_infos");
+                return complain(why, what,
+                                "a group lists a spec that is not in location_spec_infos");
             if (n > 0 && strcmp(group->spec_names[n], group->spec_names[n - 1]) == 0)
-                return complain(why, what, "name a spec twice");
+                return complain(why, what, "a group lists a spec twice");
         }
     }
     return 0;
@@ -212,7 +213,7 @@ static int check_spec_groups(const struct tierce__instance *instance, const char
 static int check_names(const struct tierce__instance *instance, char why[256])
 {
     if (instance->spec_count > SPECS_MAX)
-        return complain(why, "location_spec_infos", "are more than 65535");
+        return complain(why, "location_spec_infos", "more than 65535 entries");
     const char **names = tierce__alloc((instance->spec_count + 1) * sizeof(*names));
     if (names == NULL)
         return -ENOMEM;

@@ -245,7 +245,7 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
     if (rc == 0 && value.type != TIERCE__RESP_ARRAY)
         rc = fail(cluster, TIERCE_E_UNSUPPORTED,
                   value.type == TIERCE__RESP_ERROR ? tierce__resp_words(&value)
-                                                   : "CLUSTER SLOTS: no array");
+                                                   : "CLUSTER SLOTS: not an array");
     for (size_t slot = 0; rc == 0 && slot < SLOTS; slot++)
         cluster->slots[slot] = NOBODY;
     for (size_t i = 0; rc == 0 && i < value.count; i++) {

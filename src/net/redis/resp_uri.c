@@ -75,7 +75,7 @@ static const char *take_hosts(struct tierce__resp_uri *uri)
     const struct tierce__url *url = &uri->url;
     TIERCE_DASSERT(url->host_count <= TIERCE__RESP_URI_NODES);
     if (url->host_count > 1 && !uri->is_cluster && !uri->is_sentinel)
-        return "several nodes are a cluster's or sentinels: redis+cluster://, redis+sentinel://";
+        return "several hosts require redis+cluster:// or redis+sentinel://";
     uri->nodes[0] = (struct tierce__resp_node){.host = "127.0.0.1"};
     uri->node_count = url->host_count > 0 ? url->host_count : 1;
     for (size_t i = 0; i < url->host_count; i++) {
@@ -100,7 +100,7 @@ static const char *take_database(struct tierce__resp_uri *uri, const char *text)
 static const char *take_socket(struct tierce__resp_uri *uri)
 {
     if (uri->url.host_count > 0)
-        return "a Unix-socket URI takes no user name or host";
+        return "a Unix-socket URI accepts no user name or host";
     if (uri->url.path[0] == '\0')
         return "the socket has no path";
     uri->opts.host = uri->url.path;
@@ -115,7 +115,7 @@ static const char *take_master(struct tierce__resp_uri *uri)
     if (database != NULL)
         *database++ = '\0';
     if (name[0] == '\0')
-        return "the URI needs the master's name after the sentinels: redis+sentinel://HOST/NAME";
+        return "the URI requires the master's name after the sentinels: redis+sentinel://HOST/NAME";
     uri->master = name;
     return database != NULL ? take_database(uri, database) : NULL;
 }
@@ -175,7 +175,7 @@ static const char *take_node(struct tierce__resp_uri *uri)
     uri->opts.tls = has_files || !tierce__is_loopback_host(uri->opts.host);
     if (text != NULL && !tierce__parse_bool(&uri->opts.tls, text))
         return "tls is neither true nor false";
-    return has_files && !uri->opts.tls ? "there are files of TLS, and tls=false" : NULL;
+    return has_files && !uri->opts.tls ? "tls=false cannot be combined with TLS files" : NULL;
 }
 
 /* cluster=true makes it a cluster, even if its scheme does not. */
@@ -195,7 +195,7 @@ static const char *check_cluster(const struct tierce__resp_uri *uri)
 {
     if (!uri->is_cluster)
         return uri->wait_replicas > 0 && !uri->is_sentinel
-                   ? "wait_replicas is for a cluster, or a master that sentinels know"
+                   ? "wait_replicas requires a cluster, or a master behind sentinels"
                    : NULL;
     if (uri->is_sentinel)
         return "sentinels cannot be used with a cluster";

@@ -21,7 +21,7 @@
 #define FLUSH_MS_MAX   600000u
 #define FLUSH_MS_PIECE 1000u
 
-_Static_assert(TIERCE__NATIVE_HASH == TIERCE_HASH_BYTES, "hashes of chains go as they are");
+_Static_assert(TIERCE__NATIVE_HASH == TIERCE_HASH_BYTES, "hashes of chains are sent as stored");
 
 struct native_call {
     struct tierce__native_connection *connection;

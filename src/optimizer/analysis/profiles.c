@@ -201,8 +201,8 @@ static int set_figure(void *profile, const struct profile_kind *kind, const char
         char shown[80];
         tierce__text_for_message(shown, sizeof(shown), value);
         snprintf(why, TIERCE__PROFILE_WHY_BYTES,
-                 "%s of a %s takes a number from %g to %g; not \"%s\"", key, kind->what, k->least,
-                 k->most, shown);
+                 "%s of a %s requires a number from %g to %g; not \"%s\"", key, kind->what,
+                 k->least, k->most, shown);
         return TIERCE_E_ARGUMENT;
     }
     *figure_of(profile, k) = (struct tierce__figure){.value = number, .mark = mark};
@@ -267,7 +267,7 @@ static int check_all(void *profile, const struct profile_kind *kind,
 {
     for (const struct tierce__profile_key *k = kind->keys; k->name != NULL; k++) {
         if (figure_of(profile, k)->value < 0) {
-            snprintf(why, TIERCE__PROFILE_WHY_BYTES, "the %s \"%s\" needs %s=...", kind->what,
+            snprintf(why, TIERCE__PROFILE_WHY_BYTES, "the %s \"%s\" requires %s=...", kind->what,
                      (const char *)profile, k->name);
             return TIERCE_E_ARGUMENT;
         }

@@ -312,7 +312,7 @@ static int read_line(struct trace_field_reading *r, void *out)
         r->field = &r->fields[i];
         hint = i + 1;
         if ((r->had >> i & 1) != 0) {
-            (void)tierce__json_fail(&r->json, "comes twice");
+            (void)tierce__json_fail(&r->json, "occurs twice");
             return TIERCE_E_FORMAT;
         }
         r->had |= 1u << i;

@@ -128,10 +128,10 @@ static int check_wire(const ProtobufCMessageDescriptor *descriptor, struct wire 
     while (wire.at < wire.end) {
         uint64_t tag, bytes;
         if (!take_varint(&wire, 5, &tag) || tag > UINT32_MAX || tag < 8)
-            return wire_error(why, descriptor->short_name, "a tag is broken");
+            return wire_error(why, descriptor->short_name, "a tag is malformed");
         if ((tag & 7) != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
             if (!skip_fixed(&wire, tag & 7))
-                return wire_error(why, descriptor->short_name, "a number is broken");
+                return wire_error(why, descriptor->short_name, "a number is malformed");
             continue;
         }
         if (!take_varint(&wire, 5, &bytes) || !take_bytes(&wire, bytes))
@@ -182,7 +182,7 @@ int tierce__proto_unpack(ProtobufCMessage **out, const ProtobufCMessageDescripto
         wire_error(why, descriptor->short_name,
                    rc == 0         ? "a field is not of its type"
                    : rc == -ENOMEM ? "no memory"
-                                   : "takes too much memory for its size");
+                                   : "requires too much memory for its size");
         tierce__arena_destroy(arena);
         return rc == 0 ? TIERCE_E_FORMAT : rc;
     }

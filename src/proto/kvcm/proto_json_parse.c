@@ -30,7 +30,7 @@ static bool no_memory(struct parser *parser)
 {
     return tierce__json_fail(&parser->json, parser->arena->status == -ENOMEM
                                                 ? "no memory"
-                                                : "takes too much memory for its size");
+                                                : "requires too much memory for its size");
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ static bool take_string(struct parser *parser, char **out, size_t *length)
     if (escaped && !tierce__json_unescape(&parser->json, text, length, raw))
         return false;
     if (escaped && memchr(text, '\0', *length) != NULL)
-        return tierce__json_fail(&parser->json, "a text holds a NUL");
+        return tierce__json_fail(&parser->json, "a string holds a NUL byte");
     text[*length] = '\0';
     *out = text;
     return true;
@@ -136,7 +136,7 @@ static bool take_integer(struct parser *parser, int64_t *out, int64_t min, int64
     if (!take_number(parser, &number))
         return false;
     if (!to_integer(number, out) || *out < min || *out > max)
-        return tierce__json_fail(&parser->json, "is not an integer of its range");
+        return tierce__json_fail(&parser->json, "is not an integer in range");
     return true;
 }
 
@@ -355,7 +355,7 @@ static bool take_message(struct parser *parser, ProtobufCMessage *message)
         }
         uint64_t bit = 1ULL << (field - descriptor->fields);
         if ((came & bit) != 0)
-            return tierce__json_fail(&parser->json, "comes twice");
+            return tierce__json_fail(&parser->json, "is given twice");
         came |= bit;
         if (!take_field(parser, field, message))
             return false;

@@ -330,7 +330,7 @@ static void begin_task(struct lmcache_store *store, struct tierce__store_req *re
     if (rc == 0 && is_put)
         rc = check_put(task);
     if (rc == TIERCE_E_MISS && is_put) {
-        set_why(store, "a chunk without a name in LMCache: its layout is not LMCache's, or its "
+        set_why(store, "a chunk has no LMCache name: its layout is not LMCache's, or its "
                        "hash covers more than tokens");
         rc = TIERCE_E_UNSUPPORTED;
     }

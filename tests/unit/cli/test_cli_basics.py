@@ -36,7 +36,7 @@ class Basics(CliCase):
         self.check(2, "confg", err=['no command "confg"; the nearest is "config"'])
         self.check(2, "serve", err=['no command "serve"; tierce help lists all'])  # like no other
         self.check(2, "help", "docter", err=['the nearest is "doctor"'])
-        self.check(2, "help", "config", "more", err=["takes one command"])
+        self.check(2, "help", "config", "more", err=["requires one command"])
         self.check(2, "--verison", err=['the nearest is "--version"'])
         self.check(2, "inspekt", err=['the nearest is "inspect"'])
         self.check(0, "help", "help", out=["usage: tierce COMMAND"])
@@ -93,16 +93,16 @@ class Config(CliCase):
     def test_refusals(self):
         self.check(2, "config", "--memory.sise=1GiB", err=['nearest name is "memory.size"'])
         self.check(2, "config", "--memory.size=1", err=["accepted are values from 1MiB to 16TiB"])
-        self.check(2, "config", "--memory.size", err=["needs a value"])
+        self.check(2, "config", "--memory.size", err=["requires a value"])
         self.check(2, "config", "--set", "x", err=["is not PARAMETER=VALUE"])
         self.check(2, "config", "extra", err=['"extra" is not expected', "--file"])
         self.check(2, "config", "memory.size=1GiB", err=["--memory.size=1GiB"])
         self.check(2, "config", "--fil", err=['no option "--fil"', '"--file"'])
         self.check(2, "config", "--markdwon", err=['no option "--markdwon"', '"--markdown"'])
         self.check(2, "config", "--", err=['no option "--"'])
-        self.check(2, "config", "--file", err=["--file needs a value"])
+        self.check(2, "config", "--file", err=["--file requires a value"])
         self.check(2, "config", "--file", "", err=["--file"])
-        self.check(2, "config", "--set", err=["--set needs a value"])
+        self.check(2, "config", "--set", err=["--set requires a value"])
         self.check(2, "config", "--file", self.folder, err=["is not a file"])
         for content in (b"\x00\x01", b"\xff\xfe: 1", "text", "- a\n"):
             self.check(2, "config", "--file", self.write("odd.yaml", content), err=["odd.yaml:"])
@@ -198,11 +198,11 @@ class Config(CliCase):
     def test_a_manager_that_cannot_start_names_the_parameter(self):
         ports = [f"--listen.{name}_port=0" for name in
                  ("grpc", "http", "admin_grpc", "admin_http")]
-        for value, words in (("registry.uri=foo", "registry.uri begins with local://, redis://"),
+        for value, words in (("registry.uri=foo", "registry.uri must begin with local://, redis://"),
                              ("registry.uri=redis://127.0.0.1:1",
-                              "registry.uri of a registry in Redis requires ?cluster_name=NAME"),
+                              "registry.uri must have ?cluster_name=NAME for a registry in Redis"),
                              ("registry.uri=local:///none/x", "registry.uri: the folder /none: No"),
-                             ("elector.uri=foo://x", "elector.uri begins with memory://, file://"),
+                             ("elector.uri=foo://x", "elector.uri must begin with memory://, file://"),
                              ("elector.uri=file:///none", "elector.uri: the folder /none: No"),
                              ("log.folder=none/x", "log.folder: cannot create the folder none/x "
                               "below the working directory: No such file or directory; set "

@@ -162,7 +162,7 @@ class Ctl(KeeperCase):
         pid = self.keep_id()
         self.check(2, "ctl", err=["a process"])
         self.check(2, "ctl", pid, err=["mode, clear or backfill"])
-        self.check(2, "ctl", "mode", "freeze", err=["takes a process"], env=self.env)
+        self.check(2, "ctl", "mode", "freeze", err=["requires a process"], env=self.env)
         self.check(2, "ctl", pid, "stop", err=["'stop'"], env=self.env)
         self.check(2, "ctl", pid, "mode", "frozen", err=["'frozen'"], env=self.env)
         self.check(2, "ctl", pid, "mode", "freeze", "now", err=["one mode"], env=self.env)

@@ -64,7 +64,7 @@ class Doctor(CliCase):
         b = self.write("b", text(chunk_blocks="16"))
         self.check(1, "doctor", a, b, out=["chunk_tokens\n    A: 256\n    B: 512"])
         b = self.write("b", text(future="1"))
-        self.check(1, "doctor", a, b, out=["future\n    A: (not there)\n    B: 1"])
+        self.check(1, "doctor", a, b, out=["future\n    A: (missing)\n    B: 1"])
 
     def test_models_are_compared_value_by_value(self):
         a = self.write("a", text())
@@ -74,7 +74,7 @@ class Doctor(CliCase):
         self.check(1, "doctor", a, b, out=[
             "1 field differs", "model.rope_theta\n    A: 10000\n    B: 500000",
             "model.rope_scaling.factor\n    A: 2.0\n    B: 4",
-            "model.layers.1\n    A: 2\n    B: 3", "model.more\n    A: (not there)\n    B: null"])
+            "model.layers.1\n    A: 2\n    B: 3", "model.more\n    A: (missing)\n    B: null"])
         b = self.write("b", text(model=json.dumps(dict(reversed(MODEL.items())))))
         self.check(1, "doctor", a, b, out=["the same values, written differently"])
         b = self.write("b", text(model="not json"))
@@ -143,7 +143,7 @@ class Doctor(CliCase):
             (plain, "is not a store folder"),
             (damaged, "its digest is not its name"),
             ("/dev/null", "/dev/null: is neither a file nor a folder"),
-            ("", '"" names no file and no folder'),
+            ("", '"" is neither a file nor a folder'),
         ]
         for path, says in cases:
             self.check(1, "doctor", path, good, err=[says])
@@ -157,9 +157,9 @@ class Doctor(CliCase):
             (b"tierce-namespace=1\n\0=\n", "x: holds a NUL byte"),
             ("weigths: aa\nkv_dtype: y\n", 'the nearest name is "weights"'),
             ("weights: aa\nweights: bb\n", "weights is given twice"),
-            ("weights: [a]\n", "takes a single value"),
-            ("weights: &a b\nlayout: *a\n", "takes a single value"),
-            ("model: {a: &a 1, b: *a}\n", "JSON does not have"),
+            ("weights: [a]\n", "requires a single value"),
+            ("weights: &a b\nlayout: *a\n", "requires a single value"),
+            ("model: {a: &a 1, b: *a}\n", "JSON cannot represent"),
             ("model: {a: 1, a: 2}\n", "a key is given twice"),
             ("model: '{'\nlayout: x\n", "is not JSON"),
             ("model: /nowhere\nlayout: x\n", "No such file"),
@@ -186,12 +186,12 @@ class Doctor(CliCase):
                 self.check(1, "doctor", good, path, err=[says])
 
     def test_wrong_arguments(self):
-        self.check(2, "doctor", err=["takes two sources"])
+        self.check(2, "doctor", err=["requires two sources"])
         self.check(1, "doctor", "1", "2", err=[
             "tierce doctor: 1: No such file or directory; A and B are each a store folder, a file of "
             "STORE/ns, or YAML (see tierce help doctor)\n"])
-        self.check(2, "doctor", "a", err=["takes two sources"])
-        self.check(2, "doctor", "a", "b", "c", err=["takes two sources"])
+        self.check(2, "doctor", "a", err=["requires two sources"])
+        self.check(2, "doctor", "a", "b", "c", err=["requires two sources"])
         self.check(2, "doctor", "--fast", "a", "b", err=['no option "--fast"'])
 
 

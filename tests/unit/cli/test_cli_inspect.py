@@ -223,9 +223,9 @@ class Inspect(CliCase):
         self.check(0, "doctor", folder, folder, out=["2 of 2 namespaces of A can be shared"])
 
     def test_wrong_arguments(self):
-        self.check(2, "inspect", err=["takes a store folder"])
-        self.check(2, "inspect", "", err=["takes a store folder"])
-        self.check(2, "inspect", "a", "b", err=["takes one folder"])
+        self.check(2, "inspect", err=["requires a store folder"])
+        self.check(2, "inspect", "", err=["requires a store folder"])
+        self.check(2, "inspect", "a", "b", err=["accepts one folder"])
         self.check(2, "inspect", "--fast", "a", err=['no option "--fast"'])
 
     def test_help_says_what_the_status_means(self):
@@ -248,7 +248,7 @@ class Inspect(CliCase):
         self.assertGreaterEqual(time.monotonic() - began, 0.45)  # half a second's worth
 
     def test_scrub_refuses(self):
-        self.check(2, "scrub", err=["takes a store folder"])
+        self.check(2, "scrub", err=["requires a store folder"])
         self.check(2, "scrub", "a", "--rate", "fast", err=["--rate requires"])
         self.check(2, "scrub", "a", "b", err=["second"])
         self.check(2, "scrub", "a", "--repair", err=["--repair"])

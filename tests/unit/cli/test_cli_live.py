@@ -219,11 +219,11 @@ class File(Live):
         self.check(2, "optimize", "--live", "a", "b", err=["omit TRACE"])
         self.check(2, "optimize", "--live", "a", "--html", "b", err=["--live shows hit rates"])
         self.check(2, "optimize", "--live", "a", "--engine-cache", "5", err=["--live shows hit rates"])
-        self.check(2, "optimize", "--live", "a", "--fade", "x", err=["--fade takes a time"])
+        self.check(2, "optimize", "--live", "a", "--fade", "x", err=["--fade requires a time"])
         self.check(2, "optimize", "--live", "a", "--fade", "1s", "--match", "stream",
                    err=["--fade cannot be used with --match stream"])
         self.check(2, "optimize", "a", "--fade", "1s", err=["--fade requires --live"])
-        self.check(2, "optimize", "--live", "a", "--every", "x", err=["--every takes a time"])
+        self.check(2, "optimize", "--live", "a", "--every", "x", err=["--every requires a time"])
         self.check(2, "optimize", "a", "--every", "1s", err=["--every requires --live"])
         path = self.write("empty", "")
         self.end(self.started(self.follow(path)), 1)
@@ -237,7 +237,7 @@ class File(Live):
                 self.assertIn(f"{url}: no data for 3 s", follower.stderr.readline())
                 self.assertIsNone(follower.poll())
                 follower.terminate()
-                self.assertIn("no request came", follower.stderr.read())
+                self.assertIn("no request was received", follower.stderr.read())
                 follower.stderr.close()
                 self.assertEqual(follower.wait(timeout=PATIENCE), 1)
 

@@ -172,7 +172,7 @@ class Optimize(CliCase):
     def test_wrong_arguments(self):
         path = self.trace([[1]])
         for args, said in [
-                ([], "takes a trace"),
+                ([], "requires a trace"),
                 ([path, path], "one trace"),
                 ([path, "--policy", "lur"], '"lru"?'),
                 ([path, "--policy", ""], "there is no policy"),
@@ -189,10 +189,10 @@ class Optimize(CliCase):
                 ([path, "--threads", "0"], "--threads"),
                 ([path, "--bad-share", "2"], "--bad-share"),
                 ([path, "--bad-share", "0x1p-3"], "--bad-share"),
-                ([path, "--format", "moonkake"], "--format takes access, "),
+                ([path, "--format", "moonkake"], "--format accepts access, "),
                 ([path, "--bad-lines", "0.1"], 'there is no option "--bad-lines"'),
                 ([path, "--polcy=lru"], 'the nearest is "--policy"'),
-                ([path, "--policy"], "--policy needs a value"),
+                ([path, "--policy"], "--policy requires a value"),
                 ([path, "--capacity", ",".join(["1"] * 65)], "at most 64"),
                 ([path, "--nonsense"], "nonsense")]:
             with self.subTest(args=args):
@@ -414,11 +414,11 @@ class Optimize(CliCase):
         for args, said in [(["--kvcm-mode", "4"], "--kvcm-mode"), (["--kvcm-batch", "0"], "--kvcm-b"),
                            (["--kvcm-used", "1.1"], "--kvcm-used"),
                            (["--kvcm-sample-rate", "no"], "--kvcm-sample-rate"),
-                           (["--kvcm-mode", "2"], "--kvcm-mode needs one of the policies kvcm-"),
-                           (["--policy", "lru", "--kvcm-batch", "2"], "--kvcm-batch needs"),
-                           (["--policy", "lru,sieve", "--kvcm-used", "0.5"], "--kvcm-used needs"),
+                           (["--kvcm-mode", "2"], "--kvcm-mode requires one of the policies kvcm-"),
+                           (["--policy", "lru", "--kvcm-batch", "2"], "--kvcm-batch requires"),
+                           (["--policy", "lru,sieve", "--kvcm-used", "0.5"], "--kvcm-used requires"),
                            (["--policy", "kvcm-lru", "--kvcm-sample-rate", "0.5"],
-                            "needs the policy kvcm-random-lru")]:
+                            "requires the policy kvcm-random-lru")]:
             with self.subTest(args=args):
                 self.check(2, "optimize", path, *args, err=[said])
 

@@ -167,9 +167,9 @@ class Money(CliCase):
         path = self.story()
         for args, said in [
                 (["--gpu", "h100"], "--gpu requires --model"),
-                (["--cost-tier", "nvme"], "need --model and --gpu"),
+                (["--cost-tier", "nvme"], "require --model and --gpu"),
                 (["--model", "llama-3.1-8"], '("llama-3.1-8b"?)'),
-                (["--model", "bytes=1"], "needs params="),
+                (["--model", "bytes=1"], "requires params="),
                 (["--model", MODEL + ",heds=1"], '("heads"?)'),
                 (["--model", MODEL, "--gpu", "h100,mfu=2"], "from 1e-06 to 1"),
                 (["--model", MODEL, "--gpu", "h100", "--cost-tier", "ram"], '("dram"?)'),
@@ -207,7 +207,7 @@ class Money(CliCase):
         self.check(0, "optimize", *at, "--tier", "m:3,cost=fast", "--tier", "d:4,cost=slow",
                    out=["savings: $0.00565 an hour", "$5 a GB for 2 years, given"])
         for args, said in [(["--tier", "m:3,cost=fats"], '("fast"?)'),
-                           (["--tier", "m:3,cost=fast", "--tier", "d:4"], "in each --tier"),
+                           (["--tier", "m:3,cost=fast", "--tier", "d:4"], "in every --tier"),
                            (["--tier", "m:3,cost="], "name of a profile")]:
             self.check(2, "optimize", *at, *args, err=[said])
         self.check(2, "optimize", self.story(), "--tier", "m:3,cost=dram", err=["--gpu"])

@@ -55,7 +55,7 @@ class OptimizeSim(CliCase):
                               row["internal_hits"], row["store_hit_rate"]),
                              ("10", "6", "3", "3", f"{3 / 7:.6f}"), row)
         out = self.check(0, "optimize", *at).stdout
-        self.assertIn("hits by prefix, without the engine's own: of the 7 of 10 blocks looked up that "
+        self.assertIn("hits by prefix, excluding the engine's own hits: shares of the 7 of 10 blocks looked up that "
                       "the engine did not hold, by cache size in blocks:", out)
         for name in ("lru", "belady", "infinite"):
             self.assertEqual(self.line(out, f"{name} ")[1], "42.86%")
@@ -66,7 +66,7 @@ class OptimizeSim(CliCase):
         """An engine of two blocks: 1 and 2 after the first two requests, 1 and 4 after the third."""
         trace = self.trace([[1, 2], [1, 2], [1, 4], [1, 2], [5]])
         at = [trace, "--capacity", "100", "--policy", "lru"]
-        self.assertIn("hits by prefix, with the engine's own (--engine-cache SIZE excludes them), of "
+        self.assertIn("hits by prefix, including the engine's own hits (--engine-cache SIZE excludes them): shares of "
                       "the blocks looked up, ", self.check(0, "optimize", *at).stdout)
         self.assertNotIn("store_hit_rate", self.rows(*at)[0])
         row = self.rows(*at, "--engine-cache", "2")[0]
@@ -127,7 +127,7 @@ class OptimizeSim(CliCase):
         self.assertEqual(memory[1:5], ["2", "2", "42.86%", "42.86%"])
         self.assertEqual(disk[1:5], ["4", "3", "25.00%", "14.29%"])
         self.assertIn("all hits, by prefix                                   57.14%", out)
-        self.assertIn("in the 2 requests that have one: mean 2.0 s, 50 % 2.0 s", out)
+        self.assertIn("over the 2 requests that load: mean 2.0 s, 50 % 2.0 s", out)
         self.assertIn("longest 2.1 s", out)
 
     def test_writes_take_a_tiers_time(self):
@@ -181,7 +181,7 @@ class OptimizeSim(CliCase):
         self.assertEqual(self.table(self.check(0, "optimize", *at, "--tier-csv", "-").stdout), rows)
         self.assertEqual(len(self.table(self.check(0, "optimize", *at, "--csv", "-").stdout)), 1)
         self.check(2, "optimize", *at, "--tier-csv", "-", "--csv", "-", err=["only one file"])
-        self.check(2, "optimize", path, "--tier-csv", "x", err=["--tier-csv needs --tier"])
+        self.check(2, "optimize", path, "--tier-csv", "x", err=["--tier-csv requires --tier"])
         self.check(1, "optimize", *at, "--tier-csv", "/nonexistent/x", err=["/nonexistent/x"])
 
     def test_one_tier_is_the_row_of_its_policy(self):
@@ -222,7 +222,7 @@ class OptimizeSim(CliCase):
                            ("a:1GiB", "--block-bytes")]:
             with self.subTest(spec=spec):
                 self.check(2, "optimize", path, "--tier", spec, err=[said])
-        self.check(2, "optimize", path, "--tier-writes", "waterfall", err=["need --tier"])
+        self.check(2, "optimize", path, "--tier-writes", "waterfall", err=["require --tier"])
         self.check(2, "optimize", path, "--tier", "a:1", "--tier-writes", "some", err=["all or"])
         self.check(2, "optimize", path, *["--tier", "a:1"] * 9, err=["8 times"])
 
@@ -310,10 +310,10 @@ class OptimizeSim(CliCase):
         row, = self.rows(self.log(), "--policy", "sieve", "--capacity", "9")
         self.assertEqual(everything["g", "sieve"][3], f"{100 * float(row['hit_rate']):.2f}%")
         self.assertEqual(everything["all", "sieve"], everything["g", "sieve"])
-        for args, said in [(["--quota", "i0"], "NAME="), (["--quota", "i0=0"], "--quota takes"),
+        for args, said in [(["--quota", "i0"], "NAME="), (["--quota", "i0=0"], "--quota accepts"),
                            (["--quota", "i9=5"], 'no instance "i9" ("i0"?)'),
                            (["--quota", "i0=5", "--quota", "i0=6"], "twice"),
-                           (["--group", "g=i0"], "needs --quota"),
+                           (["--group", "g=i0"], "requires --quota"),
                            (["--group", "g=i0", "--quota", "i1=4"], "no --quota"),
                            (["--quota", "g=1", "--quota", "i0=1", "--group", "g=i0"],
                             "two groups")]:
@@ -342,7 +342,7 @@ class OptimizeSim(CliCase):
         row = self.table(self.check(0, "optimize", *at[:5], "--quota", "g=" + parts[0]["capacity"],
                                     "--group", "g=i1,i2", "--group-csv", "-").stdout)[0]
         self.assertEqual((row["group"], row["capacity"]), ("g", parts[0]["capacity"]))
-        self.check(2, "optimize", path, "--group-csv", "x", err=["needs --quota or --split"])
+        self.check(2, "optimize", path, "--group-csv", "x", err=["requires --quota or --split"])
 
     def test_split(self):
         out = self.check(0, "optimize", self.log(), "--policy", "lru", "--capacity", "9",
@@ -400,7 +400,7 @@ class OptimizeSim(CliCase):
         self.check(0, "optimize", path, "--policy", "belady", out=["cache size in blocks"])
         self.check(2, "optimize", path, "--policy", "belady", "--capacity", "1KiB",
                    err=["counts blocks"])
-        self.check(2, "optimize", path, "--capacity", "1KiB,5", err=["of one kind"])
+        self.check(2, "optimize", path, "--capacity", "1KiB,5", err=["in the same unit"])
         self.check(2, "optimize", path, "--capacity", "1KiB", "--split", "1KiB",
                    err=["counts blocks"])
         out = self.check(0, "optimize", path, "--policy", "lru", "--capacity", "5000B", "--tier",
@@ -421,7 +421,7 @@ class OptimizeSim(CliCase):
         self.assertEqual(int(found.group(2)), -best[1])
         self.check(0, "optimize", path, "--budget", "1MiB", "--block-bytes", "10KiB",
                    out=["the best within 102: "])
-        self.check(2, "optimize", path, "--budget", "none", err=["--budget takes"])
+        self.check(2, "optimize", path, "--budget", "none", err=["--budget accepts"])
 
     def test_scale(self):
         path = self.trace(self.conversations(2000))
@@ -441,7 +441,7 @@ class OptimizeSim(CliCase):
         self.assertEqual([r["capacity"] for r in rows_of(result.stdout)], ["20", "60", "150"] * 2)
         self.check(1, "optimize", *at, "--scale", "0.000000001", err=["nothing was sampled"])
         for share in ("0", "1.5", "half"):
-            self.check(2, "optimize", *at, "--scale", share, err=["--scale takes"])
+            self.check(2, "optimize", *at, "--scale", share, err=["--scale requires"])
         self.check(2, "optimize", *at, "--scale", "0.5", "--html", "x", err=["--html"])
 
     def test_not_with_a_config_of_kvcm(self):

@@ -197,7 +197,7 @@ class Report(CliCase):
         self.check(2, "optimize", trace, "--csv", "out", "--svg", "out",
                    err=["out is given for two outputs"])
         self.check(2, "optimize", trace, "--html", "", err=["a file to be written has an empty name"])
-        self.check(2, "optimize", "", err=["takes a trace: a file, or - for standard input"])
+        self.check(2, "optimize", "", err=["requires a trace: a file, or - for standard input"])
         with open(trace, encoding="utf-8") as file:
             self.assertEqual(file.read(), "{}")
 

@@ -49,7 +49,7 @@ class Top(KeeperCase):
         self.keep()
         shown = self.check(0, "top", "--count", "2", "--interval", "0.1", env=self.env)
         self.assertEqual(shown.stdout.count("engine "), 2)
-        self.assertEqual(shown.stdout.count("(rates since it began)"), 1)
+        self.assertEqual(shown.stdout.count("(rates since the start)"), 1)
 
     def test_one_of_several(self):
         first, _ = self.keep()

@@ -193,27 +193,27 @@ class Trace(CliCase):
 
     def test_wrong_arguments(self):
         path = self.write("t.jsonl", MOONCAKE)
-        self.check(2, "trace", err=["takes stat, head, convert or sample"])
+        self.check(2, "trace", err=["requires stat, head, convert or sample"])
         self.check(2, "trace", "stats", path, err=['the nearest is "stat"'])
-        self.check(2, "trace", "stat", err=["stat takes one file"])
-        self.check(2, "trace", "stat", path, path, err=["stat takes one file"])
-        self.check(2, "trace", "stat", path, "--to", "csv", err=["stat does not take --to"])
-        self.check(2, "trace", "head", path, "-n", "x", err=['-n takes a number: "x"'])
-        self.check(2, "trace", "convert", path, err=["convert takes --to FORMAT"])
+        self.check(2, "trace", "stat", err=["stat requires one file"])
+        self.check(2, "trace", "stat", path, path, err=["stat requires one file"])
+        self.check(2, "trace", "stat", path, "--to", "csv", err=["stat does not accept --to"])
+        self.check(2, "trace", "head", path, "-n", "x", err=['-n requires a number: "x"'])
+        self.check(2, "trace", "convert", path, err=["convert requires --to FORMAT"])
         self.check(2, "trace", "convert", path, "--to", "qwen",
-                   err=['--to takes access, csv, kvcm-schema, mooncake; not "qwen"'])
-        self.check(2, "trace", "stat", path, "--format", "moon", err=["--format takes access, ",
+                   err=['--to accepts access, csv, kvcm-schema, mooncake; not "qwen"'])
+        self.check(2, "trace", "stat", path, "--format", "moon", err=["--format accepts access, ",
                                                                      '"moon"'])
         self.check(2, "trace", "stat", path, "--frmat", "csv", err=['no option "--frmat"',
                                                                     'nearest is "--format"'])
-        self.check(2, "trace", "head", path, "-n", err=["-n needs a value"])
-        self.check(2, "trace", "sample", path, err=["sample takes --rate R and --by"])
-        self.check(2, "trace", "sample", path, "--rate", "2", err=["--rate takes a share"])
+        self.check(2, "trace", "head", path, "-n", err=["-n requires a value"])
+        self.check(2, "trace", "sample", path, err=["sample requires --rate R and --by"])
+        self.check(2, "trace", "sample", path, "--rate", "2", err=["--rate requires a share"])
         self.check(2, "trace", "sample", path, "--rate", "1", "--by", "block",
-                   err=["--by takes session or prefix-tree"])
-        self.check(2, "trace", "stat", path, "--window", "0", err=["--window takes 1 to"])
-        self.check(2, "trace", "stat", path, "--bad-share", "0", err=["--bad-share takes"])
-        self.check(2, "trace", "stat", path, "--line-size", "0", err=["--line-size takes"])
+                   err=["--by accepts session or prefix-tree"])
+        self.check(2, "trace", "stat", path, "--window", "0", err=["--window accepts 1 to"])
+        self.check(2, "trace", "stat", path, "--bad-share", "0", err=["--bad-share requires"])
+        self.check(2, "trace", "stat", path, "--line-size", "0", err=["--line-size requires"])
 
     @unittest.skipUnless("TIERCE_TEST_DATA" in os.environ, "TIERCE_TEST_DATA is not set")
     def test_real_traces(self):

@@ -147,11 +147,11 @@ class Why(CliCase):
         self.why(1, self.store, "--hash", missing, out=["nowhere"])
         self.why(2, self.store, "--hash", "xyz", err=["hex digits"])
         self.why(2, self.store, "--hash", "", err=["hex digits"])
-        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["or --hash a chunk"])
+        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["or --hash DIGITS"])
 
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))
-        self.why(2, self.folder, err=["--tokens FILE names the prompt"])
+        self.why(2, self.folder, err=["requires either --tokens FILE"])
         self.why(2, self.folder, "--tokens", err=["--tokens requires a value"])
         self.why(2, self.folder, "--token", tokens, err=["--tokens"])
         self.why(2, self.folder, "x", "--tokens", tokens, err=["\"x\" is a second"])

@@ -291,8 +291,9 @@ static const char *const refused[][2] = {
     {"redis://h?layout=lmcache&model=a%40b", "model is not valid in LMCache's keys"},
     {"redis://h?layout=lmcache&model=m&hash=md5", "hash must be builtin or sha256_cbor"},
     {"redis://h?layout=lmcache&model=m&none_hash=x", "none_hash must be vllm or"},
-    {"file:///tmp/x?layout=lmcache&model=m", "layout=lmcache is for Redis"},
-    {"redis://h?layout=lmcache&model=m redis://i?layout=lmcache&model=m", "there is another"},
+    {"file:///tmp/x?layout=lmcache&model=m", "layout=lmcache requires a Redis store"},
+    {"redis://h?layout=lmcache&model=m redis://i?layout=lmcache&model=m",
+     "only one store may have"},
     {"redis://h?model=m", "unknown parameter \"model\""},
     {"redis://h?read_only=maybe", "read_only must be true or false"},
 };

@@ -84,17 +84,19 @@ START_TEST(test_wrong_types_name_their_field)
     ck_assert_int_eq(storage_error("{\"type\":\"nothing\"}"), TIERCE_E_FORMAT);
     ck_assert(strstr(why, "type") != NULL);
     storage_error("{\"type\":\"file\",\"storage_spec\":{\"key_count_per_file\":\"8\"}}");
-    ck_assert_str_eq(why, "storage_spec.key_count_per_file: not an integer");
+    ck_assert_str_eq(why, "storage_spec.key_count_per_file is not an integer");
     storage_error("{\"type\":\"file\",\"storage_spec\":{\"key_count_per_file\":2147483648}}");
-    ck_assert_str_eq(why, "storage_spec.key_count_per_file: not in its range");
+    ck_assert_str_eq(
+        why,
+        "storage_spec.key_count_per_file is out of range; accepted are -2147483648 to 2147483647");
     storage_error("{\"type\":\"file\",\"storage_spec\":[]}");
-    ck_assert_str_eq(why, "storage_spec: not an object");
+    ck_assert_str_eq(why, "storage_spec is not an object");
     storage_error("{\"type\":\"file\",\"is_available\":1}");
-    ck_assert_str_eq(why, "is_available: not true or false");
+    ck_assert_str_eq(why, "is_available is not true or false");
     storage_error("{\"type\":\"file\",\"global_unique_name\":\"a\\u0000b\"}");
-    ck_assert_str_eq(why, "global_unique_name: not a text without NUL");
+    ck_assert_str_eq(why, "global_unique_name holds a NUL byte; strings must not");
     storage_error("{\"type\":\"file\",\"number\":65536}");
-    ck_assert_str_eq(why, "number: not in its range");
+    ck_assert_str_eq(why, "number is out of range; accepted are 1 to 65535");
 }
 END_TEST
 

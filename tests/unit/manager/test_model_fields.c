@@ -378,7 +378,7 @@ START_TEST(test_lists_that_are_too_long)
     ck_assert_int_eq(
         tierce__model_from_json(&group, &tierce__group_fields, json, strlen(json), why),
         TIERCE_E_FORMAT);
-    ck_assert_str_eq(why, "storage_candidates: not of at most 65535 entries");
+    ck_assert_str_eq(why, "storage_candidates has more than 65535 entries");
     tierce__free(json);
     tierce__arena_clear(&arena);
 }

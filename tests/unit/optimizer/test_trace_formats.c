@@ -53,13 +53,13 @@ START_TEST(mooncake_bad_lines)
         {"{\"timestamp\": NaN, \"hash_ids\": [1]}", "\"timestamp\": is not a number"},
         {"{\"timestamp\": -1, \"hash_ids\": [1]}", "\"timestamp\": is negative"},
         {"{\"timestamp\": 1e300, \"hash_ids\": [1]}", "\"timestamp\": is too large a number"},
-        {"{\"timestamp\": 5, \"timestamp\": 5, \"hash_ids\": [1]}", "\"timestamp\": comes twice"},
+        {"{\"timestamp\": 5, \"timestamp\": 5, \"hash_ids\": [1]}", "\"timestamp\": occurs twice"},
         {"{\"timestamp\": 5, \"hash_ids\": [1]} 7", "there is text after the end"},
         {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": tru}", "is not true or false"},
         {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": \"\\q\"}", "an invalid escape"},
         {"[1]", "is not an object"},
         {"7", "is not an object"},
-        {"{", "is not a text"},
+        {"{", "is not a string"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char text[512];
@@ -87,7 +87,7 @@ START_TEST(a_line_may_hold_anything)
     n += 200;
     const struct trace_dump *dump = trace_dump_with(text, n, &opts);
     ck_assert_str_eq(dump->text, "turn 1000 [1]\n"
-                                 "bad 2: a text holds a control character (column 19)\n"
+                                 "bad 2: a string holds a control character (column 19)\n"
                                  "bad 3: is not an object (column 1)\n");
     ck_assert(dump->report.cut);
     memcpy(text, "{\"x\":", 5);
@@ -527,7 +527,7 @@ START_TEST(formats_are_told)
     ck_assert_int_eq(trace_dump("x", "mooncak")->rc, TIERCE_E_ARGUMENT);
     /* A damaged first line is ignored. */
     ck_assert_str_eq(trace_dump("{\"timest\n{\"timestamp\":1,\"hash_ids\":[1]}\n", NULL)->text,
-                     "turn 1000 [1]\nbad 1: a text does not end (column 3)\n");
+                     "turn 1000 [1]\nbad 1: a string is not terminated (column 3)\n");
     /* The wrong one by name. */
     const struct trace_dump *dump = trace_dump("1,a\n2,b\n", "mooncake");
     ck_assert_int_eq(dump->rc, TIERCE_E_FORMAT);

@@ -124,7 +124,7 @@ START_TEST(test_reasons)
         {"{\"block_keys\":[1,x]}", "block_keys: is not a number (byte 18)"},
         {"{\"blockKeys\":[\"1\",\"x\"]}", "block_keys: is not a number (byte 22)"},
         {"{\"trace_id\":\"a\xff\"}", "RemoveCacheRequest: is not UTF-8 (byte 1)"},
-        {"{\"trace_id\":\"\",\"traceId\":\"\"}", "trace_id: comes twice (byte 26)"},
+        {"{\"trace_id\":\"\",\"traceId\":\"\"}", "trace_id: is given twice (byte 26)"},
         {"[]", "RemoveCacheRequest: is not an object (byte 1)"},
         {"", "RemoveCacheRequest: is not an object (byte 1)"},
     };

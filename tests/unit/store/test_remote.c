@@ -589,6 +589,8 @@ END_TEST
 
 CHECK_MAIN("remote", .seconds = 60,
            .tests = {what_the_store_has_is_not_sent_again,
+                     a_put_takes_no_memory,
+                     an_answered_put_is_as_it_was,
                      an_answer_in_part_counts_and_is_remembered,
                      what_this_process_does_is_known_at_once,
                      a_read_that_misses_is_remembered,

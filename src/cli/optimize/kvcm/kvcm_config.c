@@ -45,7 +45,7 @@ static const char *no_such_value(char wanted)
 {
     return wanted == '{'   ? "is not an object"
            : wanted == '[' ? "is not an array"
-           : wanted == '"' ? "is not a text"
+           : wanted == '"' ? "is not a string"
            : wanted == 'i' ? "is not an integer"
            : wanted == '0' ? "is not a number"
                            : "is not a boolean";
@@ -342,7 +342,7 @@ int tierce__kvcm_config_read_text(struct tierce__kvcm_config *out, const char *t
     const char *mistake = "is not an object";
     int rc = tierce__json_parse(&doc, text, strlen(text), &mistake);
     if (rc == TIERCE_E_FORMAT || (rc == 0 && !is_of(doc.value, '{'))) {
-        snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "no JSON object: %s", mistake);
+        snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "not a JSON object: %s", mistake);
         rc = TIERCE_E_FORMAT;
     }
     if (rc == 0)
@@ -411,7 +411,7 @@ static int place_instances(uint32_t *index, uint32_t *extra,
         }
         if (index[i] != UINT32_MAX) {
             snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES,
-                     "the trace has requests of \"%.200s\" and requests of no instance",
+                     "some requests of the trace name the instance \"%.200s\", others name none",
                      config->instances[i].name);
             return TIERCE_E_ARGUMENT;
         }

@@ -260,7 +260,7 @@ void tierce__grpc_connection_give_up(struct tierce__grpc_connection *connection)
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &connection->calls) {
         struct tierce__grpc_call *call = TIERCE__CONTAINER_OF(node, struct tierce__grpc_call, node);
         if (call->phase != TIERCE__GRPC_ANSWERED)
-            tierce__grpc_call_refuse(call, TIERCE__GRPC_UNAVAILABLE, "the server ends");
+            tierce__grpc_call_refuse(call, TIERCE__GRPC_UNAVAILABLE, "the server is shutting down");
     }
     tierce__grpc_connection_changed(connection);
 }

@@ -35,7 +35,7 @@ static void check(void *arg, struct tierce__call *call)
     char service[SERVICE_BYTES_MAX];
     if (!read_service(service, call->info.body, call->info.body_bytes)) {
         tierce__call_reply(call, &(struct tierce__reply){.status = TIERCE__GRPC_INVALID_ARGUMENT,
-                                                         .message = "no HealthCheckRequest"});
+                                                         .message = "not a HealthCheckRequest"});
         return;
     }
     bool serves =

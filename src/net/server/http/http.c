@@ -307,7 +307,7 @@ void tierce__http_give_up(struct tierce__http *http)
 {
     tierce__lock_take(&http->lock);
     while (!tierce__list_empty(&http->calls))
-        retire_first(http, 503, "the server ends");
+        retire_first(http, 503, "the server is shutting down");
     tierce__lock_drop(&http->lock);
     /* A call may have become a stream meanwhile. */
     tierce__http_streams_end(http);

@@ -250,7 +250,7 @@ static void take_headers(struct tierce__http_call *call, const char *method)
     if (!accepted)
         tierce__http_settle(call, 403, tierce__http_error("a client certificate is required"));
     else if (call->came_too_late)
-        tierce__http_settle(call, 503, tierce__http_error("the server ends"));
+        tierce__http_settle(call, 503, tierce__http_error("the server is shutting down"));
     else if ((refused = tierce__http_refuses(call)) != NULL)
         tierce__http_settle(call, 403, tierce__http_error(refused));
     else if (announces_too_much(call))

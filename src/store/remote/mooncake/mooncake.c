@@ -377,7 +377,7 @@ static int open_mooncake(void **store, struct tierce__client *own,
     return rc == 0 ? start_bridge(mooncake, source, &numbers) : rc;
 }
 
-_Static_assert(TIERCE__BRIDGE_SEATS_MAX >= TIERCE__LINKS_MAX, "a seat for each link");
+_Static_assert(TIERCE__BRIDGE_SEATS_MAX >= TIERCE__LINKS_MAX, "a slot for each link");
 
 const struct tierce__client tierce__mooncake_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_REPLACE,

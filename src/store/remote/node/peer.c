@@ -20,7 +20,7 @@ static bool is_unix_scheme(const char *scheme)
 static const char *find_wrong(const struct tierce__url *url, bool is_unix, uint16_t port)
 {
     if (url->user != NULL)
-        return "this protocol takes no user name";
+        return "this protocol accepts no user name";
     if (is_unix)
         return url->host_count == 0 && url->path[0] == '/' && url->path[1] != '\0'
                    ? NULL
@@ -28,7 +28,7 @@ static const char *find_wrong(const struct tierce__url *url, bool is_unix, uint1
     if (url->host_count != 1 || url->hosts[0].name[0] == '\0')
         return "exactly one host is required";
     if (url->path[0] != '\0' && strcmp(url->path, "/") != 0)
-        return "the URL takes no path after the host";
+        return "the URL accepts no path after the host";
     return url->hosts[0].port == 0 && port == 0 ? "a port is needed" : NULL;
 }
 

@@ -154,7 +154,7 @@ static int open_store(void **store, const struct tierce__client *client,
         TIERCE_DASSERT(opts.param_count <= i);
         const char *name = url->params[i].name, *value = url->params[i].value;
         if (tierce__url_param(url, name) != value)
-            return refuse(why, url->path, "a parameter comes twice");
+            return refuse(why, url->path, "a parameter is given twice");
         if (strcmp(name, "connections") != 0)
             params[opts.param_count++] = (struct tierce_plugin_param){name, value};
     }

@@ -198,8 +198,8 @@ static const struct {
 } wrong_urls[] = {
     {"memcached://", "URL: exactly one host is required"},
     {"memcached://a,b", "URL: exactly one host is required"},
-    {"memcached://a/0", "URL: the URL takes no path after the host"},
-    {"memcached://u:p@a", "URL: this protocol takes no user name"},
+    {"memcached://a/0", "URL: the URL accepts no path after the host"},
+    {"memcached://u:p@a", "URL: this protocol accepts no user name"},
     {"memcached://a?prefix=a%20b",
      "URL: the prefix is longer than 64 bytes or has unprintable characters"},
     {"memcached://a?ttl=never", "URL: parameter ttl is not between 1ms and 87600h"},

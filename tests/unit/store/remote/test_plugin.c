@@ -123,7 +123,7 @@ START_TEST(parameters_are_the_plugins)
     ck_assert_int_eq(open_file("?a%20b=c%26d&connections=3"), 0);
     close_connector();
     expect_refused(open_file("?b=1"), "unknown parameter b");
-    expect_refused(open_file("?a%20b=c%26d&a%20b=c%26d"), "comes twice");
+    expect_refused(open_file("?a%20b=c%26d&a%20b=c%26d"), "is given twice");
     tierce__pool_destroy(pool);
     plugin_file_remove(&file);
 }

@@ -171,7 +171,7 @@ static void put_answer(struct reflection_writer *out, const struct tierce__refle
         put_error(out, TIERCE__GRPC_NOT_FOUND, "there are no extensions");
         return;
     default:
-        put_error(out, TIERCE__GRPC_INVALID_ARGUMENT, "nothing is asked");
+        put_error(out, TIERCE__GRPC_INVALID_ARGUMENT, "the request is empty");
     }
 }
 
