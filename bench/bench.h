@@ -103,7 +103,7 @@ static inline uint64_t tierce__bench_random(uint64_t stream, uint64_t index)
 /* Fills memory with numbers of a stream. `bytes` is a multiple of 8. */
 void tierce__bench_fill(void *memory, uint64_t bytes, uint64_t stream);
 
-/* Whether it holds them still. */
+/* Whether the memory still holds these numbers. */
 bool tierce__bench_filled(const void *memory, uint64_t bytes, uint64_t stream);
 
 /* ---- the folder of the files ---------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include "proto/kvcm/rpcs.h"
 
 /*
- * A manager in this process with clients beside it, and rounds of calls that are measured. Two of
+ * A manager and its clients in this process, and measured rounds of calls. Two of
  * them may run at a time. Thread: the main one.
  */
 
@@ -70,7 +70,8 @@ struct tierce__bench_rpc {
     rocksdb_t *bare;
 };
 
-/* A manager with that index ("local", "rocksdb"), which leads and has an instance. Errors: said. */
+/* A manager with that index ("local", "rocksdb"), which leads and has an instance. Errors are
+ * printed. */
 TIERCE_MUSTUSE int tierce__bench_rpc_start(struct tierce__bench_rpc *r, const char *kind);
 void tierce__bench_rpc_stop(struct tierce__bench_rpc *r);
 /* A server that answers nothing. */

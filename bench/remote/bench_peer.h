@@ -8,8 +8,8 @@
 #include <tierce/status.h>
 
 /*
- * A Python beside which something is measured. It runs a script, which reads lines from its
- * standard input until that ends and writes its answers to its standard output.
+ * A Python process to compare with. It runs a script that reads lines from its standard input until
+ * end of file, and writes its answers to its standard output.
  */
 struct tierce__bench_peer {
     pid_t pid;

@@ -147,8 +147,9 @@ static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat
 void tierce__engine_ref(struct tierce_engine *engine);
 
 /*
- * Whether this process got the engine by fork. Its threads are not here, its locks may be held for
- * ever by them, and its files are the parent's: nothing of it may be touched, not even to free it.
+ * Whether this process inherited the engine by fork. The engine's threads run only in the parent,
+ * its locks may be held forever, and its files are the parent's. So the engine must not be used,
+ * and not even freed.
  */
 bool tierce__engine_inherited(const struct tierce_engine *engine);
 

@@ -11,7 +11,7 @@
 
 /*
  * The engine's parameters (engine_params.def) and how its own code reads them: by row, with the
- * row's type. Reading with another type than the row's is a mistake of ours and panics.
+ * row's type. Reading with another type than the row's is a bug and panics.
  *
  * Thread: any, while no thread sets a value.
  */

@@ -41,7 +41,7 @@ struct tierce__lender {
      * may still touch. */
     bool (*close)(struct tierce_engine *engine);
 
-    /* Adds what the engine does not count itself. */
+    /* Adds the counters that the engine does not keep itself. */
     void (*stats)(struct tierce_engine *engine, struct tierce_engine_stats *out);
     int (*flush)(struct tierce_engine *engine, uint32_t timeout_ms);
     int64_t (*clear)(struct tierce_engine *engine, uint32_t tiers, const struct tierce_view *view);

@@ -15,7 +15,7 @@
 
 struct tierce__storage_chunk;
 
-/* One chunk shape of a view, with the tables that spare a walk over the layers. */
+/* One chunk shape of a view, with tables that avoid a walk over the layers. */
 struct tierce__shape {
     struct tierce__geometry geometry;
     struct tierce__extent extent;

@@ -123,7 +123,7 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                             const struct tierce__storage_chunk *chunk,
                                             const struct tierce__buf *before);
 
-/* Publishes a sealed chunk in memory. Returns 0, 1 if it was there already, or the memory tier's
+/* Publishes a sealed chunk in memory. Returns 0, 1 if it was already there, or the memory tier's
  * status. */
 TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
@@ -204,7 +204,8 @@ TIERCE_MUSTUSE int tierce__storage_settle(struct tierce_engine *engine, size_t l
                                           uint64_t deadline_ns);
 
 /* Deletes a chunk from a tier durably, so that it cannot reappear after a crash; also if the tier
- * is out of service. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
+ * is out of service. Returns 1 if it was stored, 0 if not, or an error if its removal cannot be
+ * promised. Blocks. */
 TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t level,
                                           const struct tierce__key *key, uint64_t deadline_ns);
 

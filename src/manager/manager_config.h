@@ -84,7 +84,7 @@ TIERCE_MUSTUSE int tierce__manager_config_load(struct tierce__manager_config *ou
                                                char *const *argv, char *const *env, char **warnings,
                                                struct tierce__config_error *error);
 
-/* Frees what the configuration owns. A zeroed one is accepted. */
+/* Frees all memory of a configuration. A zeroed configuration is accepted. */
 void tierce__manager_config_clear(struct tierce__manager_config *config);
 
 #endif

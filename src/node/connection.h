@@ -37,7 +37,7 @@ struct tierce__protocol {
     void (*filled)(void *session, size_t bytes);
     /* How many bytes are worth reading beyond those that have a room. */
     size_t (*wanted)(const void *session);
-    /* Whether half a request is there. */
+    /* Whether half a request has arrived. */
     bool (*is_within)(const void *session);
     /* Completes an operation that find or work left pending. */
     void (*answered)(void *session);
@@ -78,7 +78,7 @@ struct tierce__connection {
     bool has_plain;   /* TLS may have decrypted bytes that were not read yet */
     bool has_said_bye;
     bool is_open;  /* it has authenticated, if that is required */
-    int low_water; /* bytes that the socket awaits before it tells */
+    int low_water; /* bytes that the socket awaits before it reports them */
     int failure;   /* no memory for the session's output */
 
     struct tierce__tls_session *tls; /* or NULL */

@@ -40,8 +40,8 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256]);
 #define TIERCE__NODE_DISK_BYTES 448u
 bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK_BYTES]);
 
-/* Reads tokens and certificates again, all of them or none: sessions whose token is gone are
- * rejected from their next command on, connections that are there keep their certificates. Errors,
+/* Reads tokens and certificates again, all of them or none: sessions whose token was removed are
+ * rejected from their next command on, open connections keep their certificates. Errors,
  * `why` in words and all as it was: as start. Thread: one for start, reload and stop. */
 TIERCE_MUSTUSE int tierce__node_reload(struct tierce__node *node, char why[256]);
 

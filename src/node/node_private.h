@@ -43,7 +43,8 @@ struct tierce__node {
     uint32_t find_ms;
     bool may_wait;
     uint64_t started_ns;
-    _Atomic uint16_t resp_port; /* known once the port is open, when the first may be there */
+    _Atomic uint16_t
+        resp_port; /* known once the port is open; the first client may have connected by then */
 
     struct tierce__route routes[TIERCE__NODE_ROUTES]; /* of HTTP */
     struct tierce__native *native;                    /* native_server.h; or NULL */
@@ -85,7 +86,8 @@ TIERCE_MUSTUSE int tierce__node_name_begin(struct tierce__node *node,
 TIERCE_MUSTUSE int tierce__node_find(struct tierce__objects *space, struct tierce__object **out,
                                      const void *name, size_t name_bytes, uint64_t deadline_ns);
 
-/* An error in words; of one that is a wait: for what, and the parameter that bounds it. */
+/* An error in words. For a timeout the text names the awaited event and the parameter that limits
+ * the wait. */
 #define TIERCE__NODE_ERROR_BYTES 192u
 void tierce__node_error(char text[TIERCE__NODE_ERROR_BYTES], const struct tierce__node *node,
                         int rc);

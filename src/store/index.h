@@ -25,7 +25,7 @@ void tierce__index_destroy(struct tierce__index *index);
 uint32_t tierce__index_find(const struct tierce__index *index, const struct tierce__key *key);
 
 /*
- * Slots of the leading keys that are there, up to the first that is not: slots[0 .. returned).
+ * Slots of the leading keys that are present, up to the first absent one: slots[0 .. returned).
  * Memory latency is overlapped over the batch: 128 keys in a table of 512k cost about as much as
  * a handful of cache misses.
  */
@@ -36,12 +36,12 @@ size_t tierce__index_find_prefix(const struct tierce__index *index, uint32_t *sl
 void tierce__index_find_each(const struct tierce__index *index, uint32_t *slots,
                              const struct tierce__key *keys, size_t count);
 
-/* A slot for a key that is not there, or TIERCE__INDEX_NONE when all slots are in use. Slots are
+/* A slot for an absent key, or TIERCE__INDEX_NONE when all slots are in use. Slots are
  * reused last-given first. */
 uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__key *key);
 
-/* The two halves of insert: a slot that has its key and is not found (others may take slots for an
- * equal one), and the moment from which on it is; the key is not there by then. */
+/* The two halves of insert. take: reserves a slot with its key, invisible to lookups; several slots
+ * may be reserved for equal keys. show: makes the slot visible; the index must not hold its key. */
 uint32_t tierce__index_take(struct tierce__index *index, const struct tierce__key *key);
 void tierce__index_show(struct tierce__index *index, uint32_t slot);
 

@@ -25,7 +25,7 @@ struct tierce__store_req;
 typedef void tierce__store_done_fn(struct tierce__store_req *req);
 
 enum tierce__store_op {
-    TIERCE__STORE_LOOKUP, /* how many leading keys are there? */
+    TIERCE__STORE_LOOKUP, /* how many leading keys are stored? */
     TIERCE__STORE_GET,    /* a range of a chunk into a buffer, or a reference on a buffer */
     TIERCE__STORE_PUT,    /* keep a sealed chunk */
     TIERCE__STORE_DELETE, /* forget a chunk, also one that is being put */

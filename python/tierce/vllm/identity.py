@@ -173,7 +173,7 @@ def media_are_hashed(vllm_config) -> bool:
 
 
 def chain_root(request, adapters: AdapterDigests, hashed_media: bool) -> ChainRoot:
-    """Raises Unsupported if what separates this request is unknown."""
+    """Raises Unsupported if the identity of this request's inputs is unknown."""
     if request.prompt_embeds is not None or request.prompt_token_ids is None:
         raise Unsupported("the prompt holds embeddings")
     if not all(hashed_media and CONTENT_HASH.search(f.identifier) for f in request.mm_features):

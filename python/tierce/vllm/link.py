@@ -41,7 +41,7 @@ class FromStart(Exception):
 
 
 class Later(Exception):
-    """A prefetch is bringing what was found to memory: ask again."""
+    """A prefetch is reading the found blocks into memory: query again later."""
 
 
 class Pending(Later):
@@ -54,7 +54,7 @@ class LinkError(Exception):
 
 @dataclass
 class Facts:
-    """What the worker half knows and the scheduler half needs."""
+    """Facts of the worker half that the scheduler half requires."""
 
     off: str | None = None  # why the store is not used
     chunk_blocks: int = 1
@@ -86,14 +86,14 @@ def unpack_lookup(frame: memoryview):
     def take(fmt):
         nonlocal at
         if len(frame) - at < fmt.size:
-            raise LinkError("short frame")
+            raise LinkError("a frame is too short")
         at += fmt.size
         return fmt.unpack_from(frame, at - fmt.size)
 
     def take_bytes(count):
         nonlocal at
         if len(frame) - at < count:
-            raise LinkError("short frame")
+            raise LinkError("a frame is too short")
         at += count
         return bytes(frame[at - count:at])
 
@@ -105,7 +105,7 @@ def unpack_lookup(frame: memoryview):
         block, length = take(EXTRA)
         extras.append((block, take_bytes(length)))
     if at != len(frame):
-        raise LinkError("long frame")
+        raise LinkError("a frame is too long")
     part = ChainPart(ChainRoot(lora, salt, other), part_from, data, bool(hashed), extras or None,
                      tag.decode("ascii", "replace"))
     return session, part, from_block, to_block, flags
@@ -121,7 +121,7 @@ def receive_exactly(sock, count: int) -> memoryview:
     while have < count:
         got = sock.recv_into(buffer[have:])
         if got == 0:
-            raise LinkError("closed")
+            raise LinkError("the connection was closed")
         have += got
     return buffer
 

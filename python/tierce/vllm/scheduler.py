@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler half: decides what is loaded and what is saved, and tells the worker half."""
+"""The scheduler half: decides what is loaded and what is saved, and instructs the worker half."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAG, TAG_CHARACTERS_MAX = "tierce.tag", 64
 
 
 def read_tag(value) -> str:
-    """A request's tag as the access log takes it."""
+    """A request's tag, in the form of the access log."""
     if not isinstance(value, str):
         return ""
     return value.encode("ascii", "replace").decode("ascii")[:TAG_CHARACTERS_MAX]

@@ -75,7 +75,7 @@ class LoadSpec:
 
 @dataclass
 class SaveSpec:
-    """Blocks [0, to_block) are complete after this step; the store keeps what it lacks."""
+    """Blocks [0, to_block) are complete after this step; the store adds the blocks that it lacks."""
 
     to_block: int
     tail: bool = False
@@ -107,7 +107,7 @@ class LoadResult:
     failed: int = 0
 
     def worse(self, other: "LoadResult") -> "LoadResult":
-        """Of the same load in two workers: vLLM computes what one of them lacks."""
+        """Merges the results of one load in two workers: vLLM computes a block that either lacks."""
         return other if other.failed > self.failed else self
 
 

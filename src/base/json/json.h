@@ -64,8 +64,8 @@ char tierce__json_kind(struct tierce__json *json);
 /* An integer. -2^63 .. 2^64 - 1; negative numbers are returned in two's complement. */
 bool tierce__json_id(struct tierce__json *json, uint64_t *out);
 
-/* The integers of an array, as tierce__json_id takes them: at least one, which comes, and as many
- * behind it as there is room for, or fewer. Returns how many; 0 if the first is none. */
+/* Reads integers of an array, each as tierce__json_id does: the next one, and further ones up to
+ * `room`. It may stop earlier. Returns their number; 0 if the next value is not an integer. */
 size_t tierce__json_ids(struct tierce__json *json, uint64_t *out, size_t room);
 
 /* An integer. 0 .. 2^64 - 1. */

@@ -36,8 +36,8 @@ struct tierce__line_log_opts {
     uint32_t files;           /* rotated files that are kept; 0: 4 */
     uint64_t queue_bytes_max; /* twice in memory; 0: 8 MiB */
     uint32_t wait_ms;         /* how long lines may wait until many are written at once; 0: not */
-    bool is_alone;            /* only a regular file that no other process writes; its mode becomes
-                               * 0600, and a line without an end, of a killed process, gets one */
+    bool is_alone;            /* requires a regular file that no other process writes; sets its mode
+                               * to 0600 and terminates the last line if a killed writer cut it */
     const char *failure;      /* [borrow until close] the event that logs a failure to write */
 };
 

@@ -50,7 +50,7 @@ TIERCE_MUSTUSE int tierce__url_parse(struct tierce__url *out, const char *text,
 /* Accepts a zeroed one. */
 void tierce__url_clear(struct tierce__url *url);
 
-/* Whether each parameter is one of `known`, which ends with NULL, and comes once. Errors:
+/* Whether each parameter is one of `known`, which ends with NULL, and is given once. Errors:
  * TIERCE_E_CONFIG with the nearest known name and all of them. */
 TIERCE_MUSTUSE int tierce__url_check_params(const struct tierce__url *url,
                                             const char *const known[],

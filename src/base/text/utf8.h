@@ -14,7 +14,7 @@ size_t tierce__utf8_length(const uint8_t *p, size_t left);
  * Unicode line ends, which YAML folds. Thread: any. */
 bool tierce__is_control(const uint8_t *p, size_t n);
 
-/* Whether all of it is UTF-8; a NUL is. Thread: any. */
+/* Whether the whole text is UTF-8; NUL bytes are accepted. Thread: any. */
 bool tierce__is_utf8(const char *text, size_t bytes);
 
 #define TIERCE__UTF8_NO_LETTER 0xfffdu /* REPLACEMENT CHARACTER */

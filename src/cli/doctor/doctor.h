@@ -26,7 +26,7 @@ struct tierce__doctor_field {
 
 struct tierce__doctor_set {
     char title[160]; /* its source, for messages */
-    bool complete;   /* every field of the namespace is there */
+    bool complete;   /* has every field of the namespace */
     bool raw_model;  /* the model is the file of its folder, not an engine's version of it */
     size_t count;
     struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];

@@ -12,9 +12,9 @@
 #include "optimizer/live/live_source.h"
 
 /*
- * Following what is being written.
+ * Follows sources that are still being written.
  *
- *     optimize_live.c          what is shown
+ *     optimize_live.c          the display
  *     optimize_live_sources.c  the sources, each with a thread that reads it
  *
  * Readers put requests into one window under one lock; the thread that shows takes a picture of it
@@ -65,7 +65,8 @@ struct tierce__follow {
     uint64_t shown_requests;
 };
 
-/* Opens all sources, or says why one cannot be; starts their readers. Return an exit status. */
+/* Opens all sources, or prints why one cannot be opened, and starts their readers. Returns an exit
+ * status. */
 int tierce__follow_open(struct tierce__follow *f);
 int tierce__follow_start(struct tierce__follow *f);
 

@@ -12,7 +12,7 @@
  * ends before the first line is due prints nothing.
  */
 struct tierce__progress {
-    const char *name; /* [borrow until end] what is being done */
+    const char *name; /* [borrow until end] the name of the task */
     const char *unit; /* of items ("requests"); NULL: bytes */
     uint64_t total;   /* 0: not known */
     uint64_t done;

@@ -46,7 +46,7 @@ uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uin
 
 #define TIERCE__SHARD_BYTES 8u
 
-/* A shard as it stands in headers and journals: four numbers of two bytes, little-endian. */
+/* A shard as stored in headers and journals: four numbers of two bytes, little-endian. */
 void tierce__shard_store(uint8_t at[TIERCE__SHARD_BYTES], const struct tierce_shard *shard);
 struct tierce_shard tierce__shard_load(const uint8_t at[TIERCE__SHARD_BYTES]);
 
@@ -72,7 +72,7 @@ struct tierce__chunk_info {
 void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
                          const uint8_t *block_hashes);
 
-/* The same without the padding, of an object that will never leave memory. */
+/* The same without the padding, for an object that never leaves memory. */
 void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_info *info,
                                   const uint8_t *block_hashes);
 
@@ -99,17 +99,17 @@ unsigned tierce__chunk_magic_bytes(const uint8_t *object);
 TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object,
                                        uint64_t available);
 
-/* The length of the header that the first TIERCE__CHUNK_FIXED bytes tell, after parse has returned
- * TIERCE_E_LIMIT for no more than they were. */
+/* The full length of a header, from its first TIERCE__CHUNK_FIXED bytes. Call it after parse was
+ * given only these bytes and returned TIERCE_E_LIMIT. */
 uint64_t tierce__chunk_header_bytes(const uint8_t *object);
 
-/* Whether two headers differ in nothing but the time of their making: of the same chunk, with the
- * same sums. geometry: counts of one that was parsed or sealed; both have the bytes of such a
+/* Whether two headers are of the same chunk with the same sums, and differ at most in the time of
+ * creation. `geometry` is that of a parsed or sealed header; both buffers have the length of such a
  * header. */
 bool tierce__chunk_same(const uint8_t *a, const uint8_t *b,
                         const struct tierce__geometry *geometry);
 
-/* Bytes of one cell of a layer, as a header that was parsed says. */
+/* Bytes of one cell of a layer, as stated in a parsed header. */
 uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer);
 
 /* The block hashes (block_count * 32 bytes) of a header that was parsed. */

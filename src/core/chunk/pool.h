@@ -136,7 +136,7 @@ void tierce__pool_clear_keeper(struct tierce__pool *pool);
  *     struct tierce__pool_turn turn;
  *     tierce__pool_turn_begin(pool, &turn);
  *     while (!done && tierce__pool_turn_wait(&turn, deadline_ns))
- *         done = ... try; give back what was got if it is not enough ...
+ *         done = ... try; return the buffers if they do not suffice ...
  *     tierce__pool_turn_end(&turn);
  *
  * Thread: any. A turn belongs to the thread that began it. That thread must hold nothing that other

@@ -18,11 +18,11 @@
  * of taken ranges is the whole state: an owner that knows only its objects rebuilds it with claim,
  * in any order, even in a space that has since grown or shrunk.
  *
- * Why no spans of size classes: chunks are large (hundreds of KiB to tens of MiB) and a process
- * sees few sizes, so spans that keep their remainder below an eighth would be as long as many
- * chunks each, would have to empty wholly before another size could use them, and could not be
- * found again from their objects alone after a restart. tests/prop/test_prop_space.c measures the
- * cost of mixed sizes.
+ * Size classes with spans are not used. Chunks are large (hundreds of KiB to tens of MiB), and a
+ * process uses few sizes. A span whose unused remainder is below an eighth would be as long as many
+ * chunks, and all of them would have to be freed before another size could use it. After a restart,
+ * spans could not be found from their objects alone. tests/prop/test_prop_space.c measures the cost
+ * of mixed sizes.
  *
  * Thread: one at a time; the owner locks. Does not block. Every call costs O(log n) in the number
  * of free extents. Bookkeeping: 40 bytes per free extent, of which there are never more than live

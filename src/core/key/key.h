@@ -53,7 +53,7 @@ struct tierce__chain_told {
 
 struct tierce__chain_told *tierce__chain_told(const struct tierce_chain *chain);
 
-/* An empty chain that takes block hashes only, as they are, with a root hash that is known. *out
+/* Creates an empty chain that accepts only block hashes, unchanged, with a known root hash. *out
  * untouched on failure: TIERCE_E_ARGUMENT, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__chain_create_hashed(struct tierce_chain **out,
                                                enum tierce_chain_algo algo, uint32_t block_tokens,

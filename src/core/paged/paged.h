@@ -54,7 +54,7 @@ const char *tierce__kernel_current(void);
 TIERCE_MUSTUSE int tierce__paged_check(const struct tierce_paged *paged);
 
 /*
- * A row of gathers or scatters of which a call is one: a layer, chunk by chunk. With a row the
+ * A row of gathers or scatters: one call per chunk of a layer. With a row the
  * copied bytes are not yet ordered before later stores; tierce__paged_row_end does it once for all.
  */
 struct tierce__row {

@@ -8,7 +8,7 @@
 #include <tierce/status.h>
 
 /*
- * Slot mappings: an engine says for each token where its KV lies, as slot = block * block_tokens +
+ * Slot mappings: an engine states for each token where its KV is, as slot = block * block_tokens +
  * offset. Tierce moves whole blocks, so a mapping is of use only where the tokens of a block lie
  * in order from its first slot on.
  *

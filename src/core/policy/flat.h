@@ -7,7 +7,7 @@
 
 /*
  * A cache whose keys are dense numbers: the owner of a policy as simulators need it. The map from
- * keys to slots is an array, so that what a use costs is what the policy costs.
+ * keys to slots is an array, so that the cost of a use is the cost of the policy.
  *
  *     rc = tierce__flat_init(&flat, &(struct tierce__flat_opts){...});
  *     hits = tierce__flat_run(&flat, &(struct tierce__flat_uses){.keys = keys, .count = count,
@@ -30,7 +30,7 @@ struct tierce__flat_watch {
 struct tierce__flat {
     struct tierce__policy *policy; /* NULL: everything is kept */
     uint32_t *slot_of;             /* [key_count] of a key; NO_SLOT */
-    uint32_t *key_in; /* [slots] of a slot that is taken; of one that is free, the next free one */
+    uint32_t *key_in;   /* [slots] the key of a used slot; the next free slot of a free one */
     uint64_t *bytes_in; /* [slots], only if keys differ in size */
     uint32_t slots;
     uint32_t fresh;     /* slots from here on were never taken */
@@ -62,7 +62,7 @@ struct tierce__flat_uses {
     const uint64_t *bytes; /* [count], or NULL: each is 1 */
     bool *there;           /* [count] out: whether a use found its key; or NULL */
     uint32_t count;
-    uint32_t counted; /* uses of the first so many keys that find them are counted */
+    uint32_t counted; /* hits are counted for this many leading keys */
     bool backwards;   /* from the last to the first */
     bool stores;      /* a key that is not there is stored */
     bool ticks;       /* the policy's time is the number of uses */

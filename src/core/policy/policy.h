@@ -17,7 +17,7 @@
  * passed in), holds no hidden randomness (a seed is passed in) and allocates only in create, so
  * that no call below can fail. Single owner: one thread at a time.
  *
- *     tierce__policy_expect(policy, &entry);     // an owner that knows what it makes room for
+ *     tierce__policy_expect(policy, &entry);     // if the owner knows the entry that needs room
  *     while (too_full && policy->ops->victim(policy, now, &slot))
  *         evict(slot);                           // calls ops->remove(policy, slot, true)
  *     policy->ops->insert(policy, slot, &entry);

@@ -18,16 +18,16 @@
  *
  * A breaker opens after so many failures in a row, or when so many of the last 64 answers were
  * failures: a tier that keeps failing intermittently is of no use. An answer that took longer than
- * slow_ms is a failure too. A tier that said nothing at all for hang_ms, while it was asked, hangs:
- * its breaker opens at once, so that one deadline is all that it costs.
+ * slow_ms is a failure too. A tier that answered nothing for hang_ms while requests were pending
+ * hangs: its breaker opens at once, so that one deadline is all that it costs.
  *
  * Only reads, writes and pings reach a device. Lookups, deletions and flushes of nothing come from
  * an index in memory: they must neither end a row of failures nor an outage. Lookups of a shared
  * tier ask outside, and end a row. A late lookup is a failure only if its time limit was at least
- * hang_ms: a shorter limit says nothing about the store. A write that fails because the file system
- * is full or read-only, or because the store permits only reads, is not a failure of the tier,
- * whose chunks can still be read. A failure with which a tier
- * answers several requests, such as that of one connection, counts once.
+ * hang_ms: a shorter limit proves nothing about the store. A write that fails because the file
+ * system is full or read-only, or because the store permits only reads, is not a failure of the
+ * tier, whose chunks can still be read. A failure with which a tier answers several requests, such
+ * as that of one connection, counts once.
  *
  * The speed of a tier is unknown again when it returns to service.
  *

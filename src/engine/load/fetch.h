@@ -60,7 +60,7 @@ struct tierce__fetch_ban {
     size_t level;
 };
 
-/* The reading that read_all asked for is over: 0, why the fetch has failed, or TIERCE_E_DEADLINE.
+/* The result of the read that read_all began: 0, the error of the fetch, or TIERCE_E_DEADLINE.
  * Called under no lock; must not block. */
 typedef void tierce__fetch_settled_fn(void *arg, int status);
 

@@ -23,7 +23,7 @@ struct tierce__leased {
     size_t index; /* of the chunk in the chain */
     enum tierce__leased_kind kind;
     uint32_t block_count;            /* of the object */
-    uint32_t from, to;               /* its blocks that are wanted and may be there */
+    uint32_t from, to;               /* the requested blocks, as far as they may be stored */
     uint8_t hash[TIERCE_HASH_BYTES]; /* its own */
     enum tierce_origin origin;
     uint64_t bytes;  /* of the object */

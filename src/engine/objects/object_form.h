@@ -29,7 +29,7 @@ static inline bool tierce__object_is_space(const char *ns_text)
 }
 
 /* How many bytes at the beginning of an object hold its header and its first cell, unless the
- * header says that it is longer. An object has so many at least. */
+ * header says that it is longer. An object has at least this length. */
 #define TIERCE__OBJECT_HEAD_BYTES (2 * TIERCE__CHUNK_ALIGN)
 /* And no header is longer than this with the first cell. */
 #define TIERCE__OBJECT_HEAD_MAX (16 * TIERCE__CHUNK_ALIGN)
@@ -70,7 +70,7 @@ void tierce__object_set_expiry(uint8_t *object, const struct tierce__object_what
  * Reads the first `available` bytes of an object, which may be hostile: header and first cell are
  * verified, every length is checked, and the identity is compared in full, with the name if `name`
  * is not NULL (name_bytes). Errors: TIERCE_E_FORMAT, _VERSION, _CHECKSUM, _IDENTITY; TIERCE_E_LIMIT
- * and *need: so many bytes must be available, TIERCE__OBJECT_HEAD_MAX at most.
+ * and *need: this many bytes must be available, TIERCE__OBJECT_HEAD_MAX at most.
  */
 TIERCE_MUSTUSE int tierce__object_parse(struct tierce__object_form *out, uint64_t *need,
                                         const uint8_t *object, uint64_t available,

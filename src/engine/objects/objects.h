@@ -33,7 +33,7 @@
  * after a crash. The replacement in memory is atomic.
  *
  * Thread: any; an object handle belongs to one thread at a time. Nothing here waits for a device,
- * except where said.
+ * except where stated.
  */
 
 #define TIERCE__OBJECT_PIECE     (256u << 10)
@@ -81,7 +81,7 @@ TIERCE_MUSTUSE int tierce__object_create(struct tierce__objects *space, struct t
  * processor's cache. Optional; publish takes those that are left. */
 void tierce__object_filled(struct tierce__object *object, uint64_t bytes);
 
-/* When it ends, said before publish and after create: of a protocol that tells it last. */
+/* Sets the expiry of a value between create and publish, for protocols that send it last. */
 void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms);
 
 /*
@@ -119,7 +119,7 @@ struct tierce__object_settle {
 void tierce__objects_settle_begin(struct tierce__objects *space,
                                   struct tierce__object_settle *settle);
 
-/* Ends a handle: of one that was not published nothing stays. NULL is accepted. */
+/* Ends a handle; an unpublished value is discarded. NULL is accepted. */
 void tierce__object_release(struct tierce__object *object);
 
 /* The memory that the handle keeps, in bytes: the object with header and padding, and at least the
@@ -151,12 +151,14 @@ TIERCE_MUSTUSE int tierce__object_find(struct tierce__objects *space,
                                        struct tierce__object_find *find);
 
 /* Verifies the whole pieces in the first `bytes` of the value, except those already verified
- * through this handle or the handle that it was shared from. False: it is not what was stored; it
- * is taken out of service, and the caller must not use it (what it sent before was good). */
+ * through this handle or the handle that it was shared from. False: the bytes differ from the
+ * stored ones. The value is taken out of service, and the caller must not use it (bytes sent before
+ * were good). */
 TIERCE_MUSTUSE bool tierce__object_verified(struct tierce__object *object, uint64_t bytes);
 
 /* Forgets a value in every tier, in any mode; *was: whether there was one that had not expired. May
- * wait for a device, at most timeout.load. Errors: as publish, and then it may be there or not. */
+ * wait for a device, at most timeout.load. Errors: as publish; the value may then be stored or not.
+ */
 TIERCE_MUSTUSE int tierce__object_remove(struct tierce__objects *space, const void *name,
                                          size_t name_bytes, bool *was);
 /* The same by a deadline. */

@@ -15,7 +15,7 @@
  * buffer of the pool and one entry of the memory tier. The design and its reasons:
  * docs/inside/design/007-small-values.md.
  *
- *     rc = tierce__smalls_put(smalls, &key, &what, value);      // replaces what was there
+ *     rc = tierce__smalls_put(smalls, &key, &what, value);      // replaces an existing value
  *     rc = tierce__smalls_get(smalls, &copy, &key, 0);          // a copy, which the caller frees
  *     ... copy->what, copy->value ...
  *     tierce__free(copy);

@@ -38,7 +38,7 @@ void tierce__era_leave(struct tierce_engine *engine, uint64_t era);
 /* tierce_engine_clear; of: a key of the namespace, or NULL. */
 TIERCE_MUSTUSE int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
                                             const struct tierce__key *of);
-/* The same, of which nothing is said: as a part of clearing more. */
+/* The same without an event in the log, as a part of a larger clear. */
 TIERCE_MUSTUSE int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tiers,
                                                      const struct tierce__key *of);
 

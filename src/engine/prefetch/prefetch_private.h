@@ -62,7 +62,8 @@ struct tierce_prefetch {
     size_t level, round_start;
     size_t asked_level; /* does not change while a lookup is under way */
     bool search_over, asking, waiting;
-    uint32_t late_levels; /* that had not said all in time, and are to be asked once more */
+    uint32_t late_levels; /* levels whose answer was incomplete at the deadline; they are queried
+                             once more */
     bool patient;         /* the level is queried once more, because its answer was late */
     size_t piece_end;     /* end of the piece whose memory is waited for */
     struct tierce__prefetch_share shares[TIERCE__TIERS_MAX];

@@ -28,7 +28,7 @@ struct tierce__reserve_what {
     const char *tag;
 };
 
-/* One chunk to be written. Its header is there, without sums. */
+/* One chunk to be written. Its header is complete except for the checksums. */
 struct tierce__room {
     size_t index; /* of the chunk in the chain */
     uint32_t block_count;

@@ -20,9 +20,9 @@ struct tierce__answer {
     struct tierce__naming naming;
     uint64_t tokens;      /* of the prompt */
     uint64_t blocks;      /* whole blocks of it */
-    uint64_t held_blocks; /* the leading ones that are there */
+    uint64_t held_blocks; /* the leading blocks that are stored */
     bool is_folder;       /* of a store folder, which does not record removed chunks */
-    bool later;           /* chunks behind the first missing one are there */
+    bool later;           /* chunks after the first missing one are stored */
     struct tierce_miss miss;
     uint64_t now_s; /* wall clock */
 };

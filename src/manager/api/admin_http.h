@@ -12,7 +12,7 @@
  *   GET /readyz        200: it leads and its index answers (a second line says if it rejects
  *                      writes); 503 and why
  *   GET /metrics       Prometheus (administrators' port)
- *   GET /openapi.json  what the port serves
+ *   GET /openapi.json  the API of the port
  *   GET /events        the event log as it is written, without an end (administrators' port)
  *
  * The administrators' port also serves the web page (page.h).

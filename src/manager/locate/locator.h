@@ -22,7 +22,7 @@
  * All calls return 0, or with `why` in words:
  *   -ENOENT                no such instance
  *   -ESRCH                 no such write session, or it has timed out
- *   TIERCE_E_ARGUMENT      what was asked for makes no sense
+ *   TIERCE_E_ARGUMENT      the request is invalid
  *   TIERCE_E_UNSUPPORTED   a query type that is none
  *   TIERCE_E_FULL          a quota or a storage is used up, or the index holds max_key_count
  *   TIERCE_E_DOWN          no storage is available

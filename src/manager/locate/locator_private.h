@@ -24,11 +24,11 @@
  *     locator_write.c  StartWrite
  *     locator_finish.c FinishWrite, timeouts, writes in doubt
  *     locator_remove.c remove, trim, look
- *     locator_usage.c  what it holds, rejected and gave up
+ *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     choice.c         which storage to write to, which location to read from
  *     write_sessions.c       who writes which keys until when, and its durable form
  *     quota.c          bytes by group, type and storage
- *     deleter.c        what is being deleted
+ *     deleter.c        deletions in progress
  */
 
 /* ---- an instance at work --------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ struct tierce__live {
     _Atomic int64_t reclaim_age_us;
     bool is_going; /* LOCATOR: rejects calls, being removed */
 
-    struct tierce__lock lock;    /* SESSIONS: what follows */
+    struct tierce__lock lock;    /* SESSIONS: the members below */
     struct tierce__map claims;   /* by key */
     struct tierce__map sessions; /* by id */
     struct tierce__deadlines deadlines;
@@ -84,7 +84,7 @@ struct tierce__locator {
     _Atomic uint64_t random;
     _Atomic int64_t wall_offset_us; /* offset from CLOCK_BOOTTIME to the wall clock */
     struct tierce__lock changing;   /* CHANGING: serializes adding and removing instances */
-    struct tierce__lock lock;       /* LOCATOR: what follows */
+    struct tierce__lock lock;       /* LOCATOR: the members below */
     struct tierce__cond idle;       /* an instance has lost its last user */
     struct tierce__list instances;
     struct tierce__list stores;
@@ -133,7 +133,7 @@ static inline bool tierce__meta_may_be_written(int rc)
            rc != TIERCE_E_LIMIT;
 }
 
-/* Rejects a call with so many keys that their parts exceed the memory limit of a call. */
+/* Rejects a call whose keys have more parts than the memory limit of a call permits. */
 TIERCE_MUSTUSE int tierce__live_check_parts(const struct tierce__live *live, size_t keys,
                                             char why[TIERCE__WHY_BYTES]);
 

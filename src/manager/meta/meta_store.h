@@ -15,7 +15,7 @@
  *
  * A store holds spaces, one an instance; a space holds records by 64-bit key, notes (small values
  * by kind and number: sessions, deletions, files), and counters. A batch is atomic: after a crash
- * all of it is there or nothing.
+ * all of it was applied or nothing.
  *
  * Threads: any, for all calls on a space; batches on one key are ordered by the caller.
  */

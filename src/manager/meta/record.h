@@ -37,7 +37,7 @@ struct tierce__location {
 
 struct tierce__record {
     int64_t used_us;    /* wall clock of the last use */
-    int64_t stored_us;  /* wall clock of the storing */
+    int64_t stored_us;  /* wall clock when it was stored */
     int64_t expires_us; /* its own expiry time; 0: none */
     uint32_t uses;
     uint32_t children; /* blocks in the index that follow this one; meta_index.h counts them */

@@ -81,9 +81,9 @@ const struct tierce__account *tierce__catalog_accounts(const struct tierce__cata
  * Changes are atomic, and durable when they return 0; on an error nothing has changed. Numbers in
  * the arguments are ignored: the registry assigns them. NULL texts mean "", key_count_per_file 0
  * means 1. Changes may block. The type of a storage cannot change: remove it and add another.
- * Errors, `why` in words: -EEXIST (duplicate), -ENOENT, -EBUSY (in use; by whom), -ESTALE
- * (version), TIERCE_E_ARGUMENT (a value), TIERCE_E_LIMIT (max_instance_count), TIERCE_E_REFUSED
- * (fenced), TIERCE_E_CLOSED (not loaded), negative errno of the store.
+ * Errors, `why` in words: -EEXIST (duplicate), -ENOENT, -EBUSY (in use; `why` names the user),
+ * -ESTALE (version), TIERCE_E_ARGUMENT (a value), TIERCE_E_LIMIT (max_instance_count),
+ * TIERCE_E_REFUSED (fenced), TIERCE_E_CLOSED (not loaded), negative errno of the store.
  */
 TIERCE_MUSTUSE int tierce__registry_add_storage(struct tierce__registry *registry,
                                                 const struct tierce__storage *storage,

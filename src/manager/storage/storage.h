@@ -17,8 +17,8 @@ struct tierce__storage_driver;
 struct tierce__storage_ops {
     const char *name; /* "file", "redis", "none" */
     bool is_reached;  /* this manager probes the storage and deletes in it */
-    /* The driver copies what it needs of `storage`. Errors: TIERCE_E_CONFIG, -ENOMEM, negative
-     * errno; `why` in words. Does no I/O that could hang. */
+    /* The driver copies the fields of `storage` that it uses. Errors: TIERCE_E_CONFIG, -ENOMEM,
+     * negative errno; `why` in words. Does no I/O that could hang. */
     TIERCE_MUSTUSE int (*open)(struct tierce__storage_driver **out,
                                const struct tierce__storage *storage, char why[128]);
     void (*close)(struct tierce__storage_driver *driver);

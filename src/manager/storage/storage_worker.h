@@ -9,7 +9,7 @@
  * while the thread makes progress: if one driver call exceeds the time limit, the worker counts as
  * hanging, and all callers fail at once.
  *
- * Threads: any; ending and joining are one caller's.
+ * Threads: any; only one caller may end and join a worker.
  */
 
 struct tierce__storage_worker;
@@ -44,7 +44,7 @@ TIERCE_MUSTUSE int tierce__storage_worker_measure(struct tierce__storage_worker 
 /* Asks for a probe, if none is under way. */
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker);
 
-/* Probes and waits for the end of it. Errors, `why` in words: TIERCE_E_DOWN. */
+/* Probes, and blocks until the probe has finished. Errors, `why` in words: TIERCE_E_DOWN. */
 TIERCE_MUSTUSE int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128]);
 
 /* Discards the results of probes. */

@@ -11,10 +11,11 @@
  * Each enabled storage is probed periodically with a real write, read and delete, bounded in time.
  * After `failures` consecutive probes that failed or hung, a storage is unavailable for writes and
  * reads; after a successful probe it is available again. Unmanaged storages (storage.h) count as
- * well and are shown as unmanaged.
+ * available and are listed as unmanaged.
  *
- * One thread per storage makes all calls that may hang. While it hangs, the storage is unwell and
- * requests to it fail with TIERCE_E_DOWN at once; nothing else waits for it, not even close.
+ * One thread per storage makes all calls that may hang. While a call hangs, the storage is
+ * unavailable and requests to it fail with TIERCE_E_DOWN at once; no other thread waits for the
+ * call, not even close.
  *
  * Threads: any.
  */
@@ -43,9 +44,9 @@ void tierce__storages_close(struct tierce__storages *storages);
 bool tierce__storages_is_available(struct tierce__storages *storages,
                                    const struct tierce__storage *storage);
 
-/* Probes a storage once; it need not be registered. An unmanaged storage is well. Blocks for at
- * most probe_timeout_ms. Errors, `why` in words: TIERCE_E_DOWN, those of its driver and of a
- * thread, -ENOMEM. */
+/* Probes a storage once; it need not be registered. An unmanaged storage is available.
+ * Blocks for at most probe_timeout_ms. Errors, `why` in words: TIERCE_E_DOWN, those of its driver
+ * and of a thread, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__storages_try(const struct tierce__storages *storages,
                                         const struct tierce__storage *storage, char why[128]);
 

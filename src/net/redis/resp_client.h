@@ -46,17 +46,17 @@ struct tierce__resp_opts {
     const char *ca_file; /* PEM, or NULL for the system's */
     const char *client_certificate, *client_key;
     uint32_t connect_timeout_ms; /* with authentication; 0: 1000 */
-    uint32_t call_timeout_ms;    /* 0: 1000; where a call says no deadline */
+    uint32_t call_timeout_ms;    /* 0: 1000; for calls without a deadline */
     uint32_t retry_interval_ms;  /* between two attempts to connect; 0: 100 */
     uint64_t bulk_bytes_max;     /* 0: 512 MiB; see resp_parse.h */
-    uint64_t answer_bytes_max;   /* of a pipeline, in memory of ours; 0: twice bulk_bytes_max */
+    uint64_t answer_bytes_max; /* of a pipeline, in memory of the client; 0: twice bulk_bytes_max */
 };
 
 struct tierce__resp;
 
 #define TIERCE__RESP_WHY_BYTES 256u
 
-/* A client that is not connected yet: its first begin does it. [borrow] opts for the call. Errors:
+/* Creates a client; its first begin connects it. [borrow] opts for the call. Errors:
  * -ENOMEM, TIERCE_E_CONFIG (TLS files) with `why` in words. */
 TIERCE_MUSTUSE int tierce__resp_create(struct tierce__resp **out,
                                        const struct tierce__resp_opts *opts,
@@ -82,7 +82,7 @@ TIERCE_MUSTUSE int tierce__resp_append_borrowed(struct tierce__resp *resp,
                                                 const char *const *arguments, const size_t *bytes,
                                                 size_t count);
 
-/* WAIT, until so many replicas have the earlier writes: as long as the deadline allows. */
+/* WAIT until this many replicas have the earlier writes, up to the deadline. */
 TIERCE_MUSTUSE int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas,
                                             uint64_t deadline_ns);
 

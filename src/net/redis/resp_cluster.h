@@ -54,7 +54,7 @@ TIERCE_MUSTUSE int tierce__resp_cluster_append_borrowed(struct tierce__resp_clus
  * tierce__resp_read_into. */
 void tierce__resp_cluster_into(struct tierce__resp_cluster *cluster, void *memory, size_t capacity);
 
-/* The batch writes: every node must wait (WAIT) until so many of its replicas have the writes. If
+/* The batch writes: every node must wait (WAIT) until this many of its replicas have the writes. If
  * they don't in time, run fails with TIERCE_E_DEADLINE, and it may be lost. */
 void tierce__resp_cluster_wait(struct tierce__resp_cluster *cluster, uint32_t replicas);
 

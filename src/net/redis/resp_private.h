@@ -43,8 +43,8 @@ int tierce__resp_stream_read(struct tierce__resp_stream *stream, const struct io
 int tierce__resp_stream_write(struct tierce__resp_stream *stream, struct iovec *pieces, int count,
                               size_t *done);
 
-/* At least so many bytes are to come: a wait for input need not end before, or before many of them,
- * are there. 0: any byte ends it. */
+/* At least this many bytes are expected: a wait for input need not end before they, or many of
+ * them, have arrived. 0: any byte ends it. */
 void tierce__resp_stream_expect(struct tierce__resp_stream *stream, size_t bytes);
 
 /* Waits for `events` of poll; *got may be NULL. TIERCE_E_DEADLINE, or negative errno. */

@@ -24,9 +24,9 @@ TIERCE_MUSTUSE int tierce__resp_sentinel_create(struct tierce__resp_sentinel **o
 /* NULL is accepted. */
 void tierce__resp_sentinel_close(struct tierce__resp_sentinel *sentinel);
 
-/* A client that is connected to the master; takes all sentinels together as long as one attempt to
- * connect may take, and the master as long again. Errors: as tierce__resp_open; TIERCE_E_DOWN,
- * nobody knows a master, or who should be it is not; `why` in words. */
+/* Opens a client that is connected to the master. All sentinels together may take as long as one
+ * attempt to connect, and the master as long again. Errors: as tierce__resp_open; TIERCE_E_DOWN: no
+ * sentinel knows a master, or the server that they name is not a master; `why` in words. */
 TIERCE_MUSTUSE int tierce__resp_sentinel_open(struct tierce__resp_sentinel *sentinel,
                                               struct tierce__resp **out,
                                               char why[TIERCE__RESP_WHY_BYTES]);

@@ -205,7 +205,7 @@ TIERCE_MUSTUSE bool tierce__native_view_close(struct tierce__native_client *clie
 TIERCE_MUSTUSE bool tierce__native_pin(struct tierce__native_client *client,
                                        struct tierce__native_held_view *view, uint64_t session,
                                        uint32_t pin_ms);
-/* Forgets it; whether it was there. */
+/* Forgets it; returns whether it was known. */
 bool tierce__native_unpin(struct tierce__native_client *client,
                           const struct tierce__native_held_view *view, uint64_t session);
 

@@ -60,7 +60,7 @@ struct tierce__life {
 
     /* Reuses, by the number of different blocks named since the block was last named, itself
      * included, counted at the request's start with each request's blocks touched from its last to
-     * its first: the smallest LRU cache in which it would be there (curve.h, match `any`). */
+     * its first: the smallest LRU cache that would hold it (curve.h, match `any`). */
     struct tierce__histogram distance;
     /* Reuses, by the microseconds since an earlier request last named the block. */
     struct tierce__histogram gap_us;

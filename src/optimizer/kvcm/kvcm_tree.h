@@ -26,7 +26,7 @@
 
 #define TIERCE__KVCM_NONE     UINT32_MAX
 #define TIERCE__KVCM_HOLE     UINT32_MAX       /* `newer` of a block that is not cached */
-#define TIERCE__KVCM_UNLISTED (UINT32_MAX - 1) /* `newer` of one that is cached, and in no list */
+#define TIERCE__KVCM_UNLISTED (UINT32_MAX - 1) /* `newer` of a cached block that is in no list */
 
 struct tierce__kvcm_block {
     int64_t time_us; /* of its last use */

@@ -16,8 +16,8 @@
  *     rc = tierce__curve_request(curve, blocks, count, read_count);      // for each request
  *     hits = tierce__curve_hits(curve, 0, capacity);
  *
- * Exact for blocks of one size, and for requests that store what they look up or only store. A
- * request that only looks up touches only cached blocks, which differ between capacities: such a
+ * Exact for blocks of one size, and for requests that store the blocks they look up or only store.
+ * A request that only looks up touches only cached blocks, which differ between capacities: such a
  * trace has no single order of last use and must be replayed instead.
  *
  * Positions are counted in a line of slots, one per touch; each block holds the slot of its last
@@ -51,7 +51,7 @@ TIERCE_MUSTUSE int tierce__curve_request_tokens(struct tierce__curve *curve, con
                                                 uint32_t count, uint32_t read_count,
                                                 uint64_t input_tokens);
 
-/* Also sums tokens, with so many per block; costs 16 bytes per block of room and match. Call it
+/* Also sums tokens, a given number per block; costs 16 bytes per block of room and match. Call it
  * before the first request. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__curve_sum_tokens(struct tierce__curve *curve, uint32_t block_tokens);
 

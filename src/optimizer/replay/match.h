@@ -52,8 +52,8 @@ bool tierce__match_is_leading(const struct tierce__match *match);
 
 /*
  * For each k from 1 to count, cost[k - 1] becomes the smallest capacity at which a lookup hits at
- * least k blocks, given that block i is there from capacity depth[i] on (UINT32_MAX: never). So a
- * lookup hits as many blocks as there are costs that are no larger than the capacity. Not for
+ * least k blocks, given that caches of capacity depth[i] or more hold block i (UINT32_MAX: never).
+ * So a lookup hits as many blocks as there are costs that are no larger than the capacity. Not for
  * MATCH_STREAM. cost may be depth itself.
  *
  * prefix: the largest depth so far. any: the depths as they are, in any order. window: with w(k)
@@ -62,7 +62,8 @@ bool tierce__match_is_leading(const struct tierce__match *match);
 void tierce__match_costs(const struct tierce__match *match, const uint32_t *depth, uint32_t count,
                          uint32_t *cost);
 
-/* Hits of a lookup in one cache: there[i] says whether block i is there. Not for MATCH_STREAM. */
+/* Hits of a lookup in one cache: there[i] states whether the cache holds block i. Not for
+ * MATCH_STREAM. */
 uint32_t tierce__match_count(const struct tierce__match *match, const bool *there, uint32_t count);
 
 /* Returns how many of these `hits` are on blocks that the engine held: internal[i] is 1; NULL:

@@ -73,8 +73,8 @@ struct tierce__sweep_row {
     enum tierce__touch_order order;
     struct tierce__match match;
     uint64_t capacity;
-    size_t capacity_index; /* in the options' list; 0 of the infinite cache */
-    uint64_t ttl_us;       /* of a cache that expires; 0: never, or it does not */
+    size_t capacity_index;                      /* in the options' list; 0 of the infinite cache */
+    uint64_t ttl_us;                            /* time to live; 0: entries do not expire */
     uint64_t requests, blocks, internal_blocks; /* looked up */
     uint64_t hits, internal_hits;
     bool is_replayed; /* if false, from a curve or Belady: the fields below are 0 */

@@ -32,11 +32,10 @@
  *            it. Blocks that a tier already holds after a gap stay there.
  *     write-all  each block stored in the first tier is put into every other tier too; a tier that
  *                lacks the preceding block by then rejects it
- *     waterfall  each block that a tier evicts is put into the next tier, unless it is there;
- *                blocks that the last tier evicts are lost. (Today's engine supports only
- *                write-all.)
- *   use      In every tier each block of the request is used once, from the last to the first, so
- *            that the prefix is the most recently used; a policy that uses parents gets them.
+ *     waterfall  each block that a tier evicts is put into the next tier, unless that tier holds
+ * it; blocks that the last tier evicts are lost. (Today's engine supports only write-all.) use In
+ * every tier each block of the request is used once, from the last to the first, so that the prefix
+ * is the most recently used; a policy that uses parents gets them.
  *
  * A read does not store; a write does not look up or load. Stored blocks are available to the next
  * request regardless of the tier's queue, and no queue overflows. Blocks that a tier's policy has

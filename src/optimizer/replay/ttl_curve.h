@@ -10,9 +10,9 @@
  * many times to live in one scan. A block is cached iff its last use is less than the time to live
  * ago, so for each match tierce__match_costs turns ages into the minimum times to live of the hits.
  *
- * Exact (equal to replays with the policy ttl) for requests that store what they look up or only
- * store. A request that only looks up does not store expired blocks, so there is no common last use
- * for all times: such a recording is rejected and must be replayed instead.
+ * Exact (equal to replays with the policy ttl) for requests that store the blocks they look up or
+ * only store. A request that only looks up does not store expired blocks, so there is no common
+ * last use for all times: such a recording is rejected and must be replayed instead.
  *
  * Costs 8 bytes per distinct block, and a search in the list per use.
  */

@@ -40,7 +40,7 @@ struct tierce__recorded {
     uint8_t has_internal;
     uint8_t has_bytes;
     uint32_t before; /* bytes of the request before it, in eights; 0: it is the first */
-    uint32_t stored; /* the first so many blocks are stored if they are not there; 0 for a read */
+    uint32_t stored; /* leading blocks that are stored if the cache lacks them; 0 for a read */
 };
 
 struct tierce__recording_totals {
@@ -53,7 +53,7 @@ struct tierce__recording_totals {
     uint32_t longest;   /* blocks of the longest request */
     int64_t first_us, last_us;
     bool has_bytes; /* some request gives sizes */
-    bool has_reads; /* some request looks up what it does not store */
+    bool has_reads; /* some request looks up blocks without storing them */
     bool has_sessions;
 };
 
@@ -134,8 +134,8 @@ static inline uint64_t tierce__recorded_tokens(const struct tierce__recorded *re
     return tokens < input ? tokens : input;
 }
 
-/* Adds the savings of a lookup whose first `hits` blocks hit: with p hit tokens, of which the
- * engine held i, p - i and p * p - i * i. */
+/* Adds the savings of a lookup whose first `hits` blocks hit. With p hit tokens, of which the
+ * engine held i, *tokens grows by p - i, and *squares by p * p - i * i. */
 static inline void tierce__recorded_saves(const struct tierce__recorded *request, uint32_t hits,
                                           uint32_t block_tokens, double *tokens, double *squares)
 {

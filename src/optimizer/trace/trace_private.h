@@ -64,8 +64,8 @@ TIERCE_MUSTUSE int tierce__trace_retime(struct tierce__trace *trace,
 /* Returns whether a request that was emitted with a ticket still waits. */
 bool tierce__trace_waits(const struct tierce__trace *trace, struct tierce__order_ticket ticket);
 
-/* The last request that was emitted without a ticket, a waiting request (NULL: it was returned
- * already), and the replacement of its content: see tierce__order_pushed, look and replace. */
+/* As tierce__order_pushed, look and replace: the ticket of the last request that was emitted; a
+ * request that still waits (NULL: it was returned already); a new content for such a request. */
 struct tierce__order_ticket tierce__trace_emitted(const struct tierce__trace *trace);
 const struct tierce__trace_request *tierce__trace_look(const struct tierce__trace *trace,
                                                        struct tierce__order_ticket ticket);

@@ -11,7 +11,7 @@
  * members of a oneof only when set. In: snake_case or lowerCamel, integers as numbers or strings,
  * enums as names or numbers, unknown fields and unknown enum names ignored, null as absent.
  *
- * A field that comes twice, two members of a oneof, and a null in an array are rejected.
+ * A field that is given twice, two members of a oneof, and a null in an array are rejected.
  *
  * For the types that our messages have: int32, int64, double, bool, enum, string, message.
  *
@@ -30,7 +30,7 @@ TIERCE_MUSTUSE int tierce__proto_json_print_max(char **out, size_t *bytes, size_
 
 /*
  * A message of the descriptor's type from JSON text, [borrow] for the call; free it by
- * tierce__proto_free. `why` is "" or, though it went well, tells of a name that its enum has not,
+ * tierce__proto_free. `why` is "", or on success reports a name that is not in its enum,
  * and which it has. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT (no JSON object,
  * wrong type, number out of range, nested deeper than 64, not UTF-8), TIERCE_E_LIMIT (as
  * tierce__proto_unpack), -ENOMEM.

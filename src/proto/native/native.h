@@ -127,7 +127,7 @@ struct tierce__native_load {
     struct tierce__native_chain chain;
 };
 
-/* Waits until a layer of the part's has come, of all chunks that have not failed. */
+/* Waits until one of the part's layers has arrived for all chunks that have not failed. */
 struct tierce__native_wait {
     uint64_t load;
     uint32_t layer;
@@ -245,7 +245,7 @@ enum tierce__native_kind {
 
 enum tierce__native_state {
     TIERCE__NATIVE_HERE = 0,   /* all its bytes */
-    TIERCE__NATIVE_COMING = 1, /* LOAD_WAIT tells when */
+    TIERCE__NATIVE_COMING = 1, /* LOAD_WAIT returns when it has arrived */
     TIERCE__NATIVE_FAILED = 2,
     TIERCE__NATIVE_WAITS = 3, /* memory does not have room for it yet: LOAD_NEXT */
 };
@@ -256,7 +256,7 @@ struct tierce__native_lent {
     uint64_t bytes;
     uint32_t index;       /* of the chunk in the chain */
     uint32_t block_count; /* of the object */
-    uint32_t from, to;    /* its blocks that are wanted and may be there; to <= block_count */
+    uint32_t from, to; /* the requested blocks, as far as they may be stored; to <= block_count */
     uint8_t kind, state, origin;
     uint8_t hash[TIERCE__NATIVE_HASH]; /* its own */
 };

@@ -73,7 +73,7 @@ void tierce__resp_request_done(struct tierce__resp_request_parser *parser);
 /* The error in Redis' words; constant storage. */
 const char *tierce__resp_request_error(const struct tierce__resp_request_parser *parser);
 
-/* After LARGE: where the bytes go, [borrow until they are there]. NULL: nowhere. */
+/* After LARGE: where the bytes go, [borrow until they have arrived]. NULL: nowhere. */
 void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void *memory);
 
 /* Discards the rest of the large argument, even if into was given memory. */

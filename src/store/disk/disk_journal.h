@@ -30,8 +30,8 @@
      (TIERCE__JOURNAL_NS_BYTES + TIERCE__JOURNAL_DEL_BYTES))
 
 enum tierce__journal_kind {
-    TIERCE__JOURNAL_PUT = 1, /* a chunk is there */
-    TIERCE__JOURNAL_DEL = 2, /* the chunk of that key and sequence number is gone */
+    TIERCE__JOURNAL_PUT = 1, /* a chunk is stored */
+    TIERCE__JOURNAL_DEL = 2, /* the chunk of that key and sequence number was removed */
     TIERCE__JOURNAL_NS = 3,  /* the digest denoted by a number of this file */
     TIERCE__JOURNAL_DAY = 4, /* bytes written to the device on a day so far */
 };
@@ -81,13 +81,13 @@ typedef void tierce__journal_visit_fn(void *arg, const struct tierce__journal_re
 /* Pages of a journal that holds `count` chunks, each of another namespace, and nothing else. */
 uint64_t tierce__journal_pages_live(uint64_t count);
 
-/* The most pages that a journal of a store with so many slots ever has: twice the live records, and
- * a batch; then it is replaced. */
+/* The most pages that a journal of a store with this many slots ever has: twice the live records,
+ * and a batch; then it is replaced. */
 uint64_t tierce__journal_pages_max(uint64_t slot_count);
 
 /*
- * The capacity that the first good page tells, 0 if there is none, of a file that claims to be the
- * journal of a store with `slot_count` slots, or with as many as the page says. TIERCE_E_LIMIT for
+ * The capacity in the first valid page (0: there is none) of a file that claims to be the
+ * journal of a store with `slot_count` slots, or with the number in the page. TIERCE_E_LIMIT for
  * a file that is longer than either can have made; it costs no more than the reading of 1 MiB then.
  */
 TIERCE_MUSTUSE int tierce__journal_probe(struct tierce__vfs *vfs, struct tierce__vfs_file *file,

@@ -104,7 +104,7 @@ struct tierce__disk {
     uint64_t journal_pages_max;
     uint64_t text_bytes_max;
     uint64_t queue_bytes_max;
-    uint64_t evict_bytes; /* an eviction takes at least so much, so that its syncs are shared */
+    uint64_t evict_bytes; /* minimum of an eviction, so that its syncs are shared */
     uint64_t grow_bytes;
     uint32_t chunk_count_max;
     uint32_t io_depth;
@@ -167,7 +167,7 @@ struct tierce__disk {
     bool urgent;
     bool journal_stop, journal_final, journal_ended;
     int journal_error;      /* not 0: the journal cannot be written; puts fail with it */
-    uint64_t journal_bytes; /* of the file, and of its copy while there is one */
+    uint64_t journal_bytes; /* of the file, plus its copy while that exists */
     uint64_t text_bytes;
     struct tierce__tier_stats stats; /* counters; stats() fills in the other fields */
     uint64_t day;
@@ -237,13 +237,13 @@ void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_
 bool tierce__disk_is_served(const struct tierce__disk *d, uint32_t slot);
 /* Does not serve a visible chunk any more. */
 void tierce__disk_hide(struct tierce__disk *d, uint32_t slot);
-/* A chunk that is served, as one that was admitted; [borrow until it is gone]. */
+/* A chunk that is served like an admitted one; [borrow until it is removed]. */
 struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, uint32_t slot);
 /* Dooms visible chunks and cancels chunks being written, of one namespace or (NULL) of all, in the
  * slots [from, to). Returns the number of chunks that were served. */
 size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_of, uint32_t from,
                           uint32_t to);
-/* Whether a journal may say, until the next commit, that a chunk is there which is not. */
+/* Whether a journal may list, until the next commit, a chunk that is no longer stored. */
 bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__key *key);
 /* Takes out the doomed that nothing holds any more. */
 void tierce__disk_reap(struct tierce__disk *d);
@@ -312,7 +312,7 @@ TIERCE_MUSTUSE int tierce__disk_check_contents(struct tierce__disk *d);
 /* Whether a journal without a valid page is ours at all. Errors: as above. */
 TIERCE_MUSTUSE int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *file,
                                               uint64_t length);
-/* The same of the data file that is open, when the journal has been read. */
+/* The same check for the open data file, after the journal has been read. */
 TIERCE_MUSTUSE int tierce__disk_check_data(struct tierce__disk *d, uint64_t length,
                                            bool has_journal);
 
@@ -334,8 +334,8 @@ uint64_t tierce__disk_blocked(const struct tierce__disk *d);
 /* The minimum number of bytes that an eviction frees: evict_bytes, and at most a 64th of the data
  * file, which is small on a full file system. Under the lock. */
 uint64_t tierce__disk_evict_batch(const struct tierce__disk *d);
-/* Asks the journal thread for a file that reaches to `end` and beyond; where the file system was
- * full, for a look whether there is room again. Under the lock. */
+/* Requests that the journal thread grows the file to `end` or more. If the file system was full,
+ * the thread checks whether it has room again. Under the lock. */
 void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end);
 /* Grows, or blocks the part without free space. Under the lock, which is dropped on the way. The
  * journal thread. */

@@ -6,12 +6,12 @@
 #include <tierce/plugin.h>
 
 /*
- * A connector out of links: a link is one connection, whose calls block until their deadline. Each
+ * A connector made of links: a link is one connection, whose calls block until their deadline. Each
  * link has a thread of its own; requests wait for one in order of their urgency. One link never
  * takes stores, so that a lookup does not wait behind them.
  *
- * The functions are those of a plug-in (<tierce/plugin.h>), with its rules; a client of ours may
- * have more of them. `store` is what the links of a connector share.
+ * The functions are those of a plug-in (<tierce/plugin.h>), with its rules; a built-in
+ * client may have additional functions. The links of a connector share `store`.
  *
  * A request is answered at its deadline whether a link had time for it or not. A call that does not
  * return by its deadline (a hung file system) is abandoned with the link's thread, which takes no
@@ -41,9 +41,9 @@ struct tierce__client {
     struct tierce_plugin table; /* its `open` is called by a plug-in's `open` below only */
     const char *scheme;
     void *object; /* the shared object of a plug-in, whose answers are checked; closed after
-                     the store. NULL: a client of ours */
+                     the store. NULL: a built-in client */
     /* Not 0: `open` and `link_open` are given zeroed memory of that size, which `close` and
-     * `link_close` free, also after an error of them. */
+     * `link_close` free, also if `open` or `link_open` failed. */
     size_t store_bytes, link_bytes;
     uint32_t links;     /* how many, unless the URL has `connections` */
     uint32_t names_max; /* that exists takes at a time; 0: any number */

@@ -29,11 +29,11 @@ struct tierce__links_call {
     _Atomic size_t found, found_now;
     uint64_t cursor;
     struct tierce__links_page page;
-    char why[64]; /* what is wrong with the answer of a plug-in, or "" */
+    char why[64]; /* the fault in the answer of a plug-in, or "" */
 };
 
-/* Copies what it needs of a request, with `prefix` (or NULL) before its names. Errors: -ENOMEM; the
- * call owns the copies even then. */
+/* Copies the required parts of a request, with `prefix` (or NULL) before its names. Errors:
+ * -ENOMEM; the call owns the copies even then. */
 TIERCE_MUSTUSE int tierce__links_prepare(struct tierce__links_call *call,
                                          const struct tierce__store_req *req, const char *prefix);
 
@@ -41,13 +41,13 @@ TIERCE_MUSTUSE int tierce__links_prepare(struct tierce__links_call *call,
 TIERCE_MUSTUSE int tierce__links_make_call(const struct tierce__client *client, void *link,
                                            struct tierce__links_call *call);
 
-/* Whether a plug-in may return this; a client of ours always does. */
+/* Whether a plug-in may return this; a built-in client always does. */
 bool tierce__links_is_status(const struct tierce__client *client, int rc);
 
 /* A GET as one of several. [borrow until the call is freed or prepared again] */
 struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call);
 
-/* LOOKUP: the leading names that are known to be there by now. Thread: any, while it is under
+/* LOOKUP: the leading names that are known to be stored by now. Thread: any, while it is under
  * way. */
 size_t tierce__links_found(struct tierce__links_call *call);
 

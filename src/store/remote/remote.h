@@ -11,10 +11,10 @@
  * objects only whole.
  *
  * The store is shared: other processes write, delete and evict there. So this tier counts no
- * chunks, has no cap and no order of eviction, and tells its watcher nothing (TIERCE__TIER_SHARED).
- * A lookup queries all its keys in one call. Answers of the store are remembered: a stored chunk
- * for 10 s, a missing one for 1 s, about 32,768 answers at most. Puts, deletions, clears and reads
- * that miss update the remembered answers at once.
+ * chunks, has no cap and no order of eviction, and reports nothing to its watcher
+ * (TIERCE__TIER_SHARED). A lookup queries all its keys in one call. Answers of the store are
+ * remembered: a stored chunk for 10 s, a missing one for 1 s, about 32,768 answers at most. Puts,
+ * deletions, clears and reads that miss update the remembered answers at once.
  *
  * A PUT waits in a queue, which is bounded in bytes and never blocks the caller. On overflow, the
  * oldest chunks are dropped together with their successors in the prompt, except predecessors of

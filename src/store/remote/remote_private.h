@@ -128,7 +128,7 @@ enum tierce__remote_belief {
     TIERCE__REMOTE_ABSENT,
 };
 
-/* however_old: a chunk that was there counts as there, however long ago that was. */
+/* however_old: a chunk that was found once counts as stored, however long ago that was. */
 enum tierce__remote_belief tierce__remote_recall(struct tierce__remote *remote,
                                                  const struct tierce__key *key, bool however_old);
 
@@ -137,7 +137,7 @@ enum tierce__remote_belief tierce__remote_recall(struct tierce__remote *remote,
 void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__key *key,
                           bool is_there, uint64_t asked_ns);
 
-/* Forgets every answer, those that are on their way too. */
+/* Forgets all answers, including those that have not arrived yet. */
 void tierce__remote_forget(struct tierce__remote *remote);
 
 /* ---- remote_write.c ---- */

@@ -83,16 +83,16 @@ TIERCE_MUSTUSE int tierce__file_look(const char *root, const char *path);
 /* One file or folder entry below a folder; `relative` to where the walk began. Not 0 ends it. */
 typedef int tierce__file_visit_fn(void *arg, const char *path, const char *relative);
 
-/* Visits every file below `folder`, which has so many levels of fan-out folders, in no particular
- * order. Foreign folders are not entered, and links are not followed. Errors: those of visit,
- * negative errno (-ENOENT: no such folder), -ENOMEM. */
+/* Visits every file below `folder`, which has the given number of levels of fan-out folders, in no
+ * particular order. Foreign folders are not entered, and links are not followed. Errors: those of
+ * visit, negative errno (-ENOENT: no such folder), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__file_walk(const char *folder, uint32_t levels,
                                      tierce__file_visit_fn *visit, void *arg);
 
 /* ---- the store (file_store.c) ---- */
 
 /* Writes a file under another name in its folder, syncs it, gives it its name and syncs the folder.
- * After an error either all of it is there or nothing. Errors: negative errno, -ENOMEM,
+ * After an error either all of it is stored or nothing. Errors: negative errno, -ENOMEM,
  * TIERCE_E_DEADLINE (before it got its name). */
 TIERCE_MUSTUSE int tierce__file_publish(struct tierce__file_store *store, const char *path,
                                         const void *data, size_t bytes, uint64_t deadline_ns);

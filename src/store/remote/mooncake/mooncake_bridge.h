@@ -42,9 +42,9 @@ TIERCE_MUSTUSE int tierce__bridge_create(struct tierce__bridge **out,
 void tierce__bridge_destroy(struct tierce__bridge *bridge);
 
 enum tierce__bridge_op {
-    TIERCE__BRIDGE_EXISTS = 1, /* how many leading names are there? */
+    TIERCE__BRIDGE_EXISTS = 1, /* how many leading names are stored? */
     TIERCE__BRIDGE_GET,        /* a range of an object to a place of the pool: bytes read */
-    TIERCE__BRIDGE_PUT,        /* bytes at a place of the pool, unless the name is there */
+    TIERCE__BRIDGE_PUT,        /* bytes at a place of the pool, unless the name is stored */
     TIERCE__BRIDGE_DELETE
 };
 

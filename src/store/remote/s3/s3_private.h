@@ -11,7 +11,7 @@
 #include "store/remote/s3/aws_login.h"
 #include "store/remote/connector_private.h"
 
-/* ---- where and as whom (s3_config.c) ---- */
+/* ---- address and credentials (s3_config.c) ---- */
 
 #define TIERCE__S3_CONNECTIONS_MAX 256u
 #define TIERCE__S3_PREFIX_MAX      256u
@@ -19,7 +19,7 @@
 
 struct tierce__s3_config {
     char origin[320]; /* "https://bucket.s3.eu-central-1.amazonaws.com" */
-    char host[300];   /* what the header "Host" says */
+    char host[300];   /* value of the header "Host" */
     char bucket[72];  /* the path of the bucket: "/bucket", or "" where the host names it */
     char prefix[TIERCE__S3_PREFIX_MAX + 1]; /* of keys; ends with '/' or is "" */
     char region[TIERCE__S3_REGION_MAX + 1];
@@ -116,7 +116,7 @@ struct tierce__s3_transfer {
     /* The request. */
     char url[TIERCE__S3_URL_BYTES];
     struct curl_slist *headers;
-    const uint8_t *body; /* what is sent */
+    const uint8_t *body; /* bytes to send */
     char *own_body;      /* it, if it was made for this */
     uint64_t body_bytes, body_sent;
     uint64_t offset; /* GET: the range */
@@ -205,7 +205,7 @@ struct tierce__s3 {
     struct tierce__s3_size {
         uint64_t name; /* its hash; 0: none */
         uint64_t bytes, at_ns;
-    } * sizes; /* of objects that were there; NULL: not kept */
+    } * sizes; /* of objects that were found; NULL: not kept */
 
     bool deletes_alone;             /* the store has no DeleteObjects */
     bool is_logged_in;              /* credentials are available */

@@ -40,7 +40,7 @@ struct tierce__sigv4_request {
     const struct tierce__sigv4_header *headers; /* to be signed, sorted by name */
     size_t header_count;
     const char *payload; /* the body's SHA-256 in hex, or TIERCE__SIGV4_UNSIGNED */
-    uint64_t time_s;     /* since 1970; x-amz-date says the same */
+    uint64_t time_s;     /* since 1970; equal to x-amz-date */
 };
 
 /* The time of a request as x-amz-date has it. */
