@@ -89,7 +89,7 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
     uint64_t interval_ms = tierce__notify_watchdog_ms();
     struct timespec wait = {.tv_sec = (time_t)(interval_ms / 1000),
                             .tv_nsec = (long)(interval_ms % 1000 * TIERCE__MS_NS)};
-    char why[256];
+    char why[256], unready[TIERCE__NODE_WHY_BYTES];
     for (;;) {
         int got = sigtimedwait(signals, NULL, interval_ms > 0 ? &wait : NULL);
         if (got > 0 && got != SIGHUP) {
@@ -100,7 +100,7 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
         if (got == SIGHUP) {
             if (tierce__node_reload(node, why) < 0)
                 tell_refusal(why);
-        } else if (errno == EAGAIN && tierce__node_is_ready(node, why)) {
+        } else if (errno == EAGAIN && tierce__node_is_ready(node, unready)) {
             tierce__notify("WATCHDOG=1");
         }
     }

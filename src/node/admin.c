@@ -35,7 +35,7 @@ static void serve_livez(void *arg, struct tierce__call *call)
 static void serve_readyz(void *arg, struct tierce__call *call)
 {
     struct tierce__node *node = arg;
-    char why[TIERCE__NODE_DISK_BYTES], text[TIERCE__NODE_DISK_BYTES + 64];
+    char why[TIERCE__NODE_WHY_BYTES], text[TIERCE__NODE_WHY_BYTES + 64];
     const char *word = "";
     if (!tierce__call_info(call)->is_deferred) {
         tierce__call_defer(call); /* the probe may wait for a device */

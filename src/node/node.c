@@ -8,6 +8,7 @@
 #include "base/log/log.h"
 #include "engine/node_client/shared.h"
 #include "engine/objects/smalls.h"
+#include "engine/objects/tombstones.h"
 #include "node/door.h"
 #include "node/native/native_server.h"
 #include "node/node_private.h"
@@ -82,6 +83,11 @@ void tierce__node_error(char text[TIERCE__NODE_ERROR_BYTES], const struct tierce
         snprintf(text, TIERCE__NODE_ERROR_BYTES,
                  "%s a disk or a remote store (timeout.load: %u ms, or the store's own timeout)",
                  late, node->find_ms);
+    else if (rc == TIERCE__TOMBSTONES_FULL)
+        snprintf(text, TIERCE__NODE_ERROR_BYTES,
+                 "the limit of %u tombstones is reached: return the remote stores to service, "
+                 "permit deletions in them, or remove them from remote.urls",
+                 TIERCE__TOMBSTONES_MAX);
     else
         snprintf(text, TIERCE__NODE_ERROR_BYTES, "%s", tierce_strerror(rc));
 }
@@ -163,14 +169,14 @@ static int probe(struct tierce__node *node, const char *name, size_t name_bytes,
 
 /* Adds the likely cause of a failed probe: a value that cannot be removed from a remote store is
  * not replaced (docs/using/node.md). */
-static void add_remotes(struct tierce__node *node, char why[256])
+static void add_remotes(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     tierce_engine_stats(node->engine, &stats);
     size_t used = strlen(why);
-    TIERCE_ASSERT(used < 256);
+    TIERCE_ASSERT(used < TIERCE__NODE_WHY_BYTES);
     if (stats.remotes_in_service_now < stats.remotes_now)
-        snprintf(why + used, 256 - used,
+        snprintf(why + used, TIERCE__NODE_WHY_BYTES - used,
                  "; remote stores out of service: %" PRId64 " of %" PRId64
                  " (event tier_out_of_service in the log)",
                  stats.remotes_now - stats.remotes_in_service_now, stats.remotes_now);
@@ -178,14 +184,15 @@ static void add_remotes(struct tierce__node *node, char why[256])
 
 #define PROBE_NAMES 256u
 
-bool tierce__node_is_ready(struct tierce__node *node, char why[256])
+bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES])
 {
     static _Atomic uint64_t probes;
     static const struct {
         uint64_t bytes;
         const char *text;
     } sizes[] = {{64, "a small value"}, {TIERCE__SMALL_VALUE_MAX + 1, "a value above 64 KiB"}};
-    char name[64];
+    char name[64],
+        text[TIERCE__NODE_ERROR_BYTES] = "the value that was read differs from the stored value";
     int rc = 0;
     why[0] = '\0';
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes) && rc == 0; i++) {
@@ -195,17 +202,18 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[256])
                              (unsigned long long)(atomic_fetch_add(&probes, 1) % PROBE_NAMES));
         TIERCE_ASSERT(bytes > 0 && (size_t)bytes < sizeof(name));
         rc = probe(node, name, (size_t)bytes, sizes[i].bytes);
+        if (rc < 0)
+            tierce__node_error(text, node, rc);
         if (rc != 0)
-            snprintf(why, 256, "a probe of the data path with %s failed: %s", sizes[i].text,
-                     rc < 0 ? tierce_strerror(rc)
-                            : "the value that was read differs from the stored value");
+            snprintf(why, TIERCE__NODE_WHY_BYTES, "a probe of the data path with %s failed: %s",
+                     sizes[i].text, text);
     }
     if (rc < 0)
         add_remotes(node, why);
     return rc == 0;
 }
 
-bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK_BYTES])
+bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     const char *path = node->config->disk_path;
@@ -214,10 +222,10 @@ bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK
         return true;
     tierce_engine_stats(node->engine, &stats);
     if (stats.disk_open_status != 0)
-        snprintf(why, TIERCE__NODE_DISK_BYTES, "disk.path %.160s cannot be used: %.255s", path,
+        snprintf(why, TIERCE__NODE_WHY_BYTES, "disk.path %.160s cannot be used: %.255s", path,
                  tierce__engine_disk_error(node->engine));
     else if (stats.disk_in_service_now == 0)
-        snprintf(why, TIERCE__NODE_DISK_BYTES, "disk.path %.160s is out of service after errors",
+        snprintf(why, TIERCE__NODE_WHY_BYTES, "disk.path %.160s is out of service after errors",
                  path);
     return why[0] == '\0';
 }
@@ -285,7 +293,7 @@ static int read_certificates(struct tierce__tls_context **out,
 static int check_disk(struct tierce__node *node, char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
-    char reason[TIERCE__NODE_DISK_BYTES];
+    char reason[TIERCE__NODE_WHY_BYTES];
     if (tierce__node_has_disk(node, reason))
         return 0;
     if (node->config->disk_is_optional) {

@@ -31,14 +31,14 @@ void tierce__node_ports(const struct tierce__node *node, struct tierce__node_por
 #define TIERCE__NODE_TEXT_BYTES 1024u
 void tierce__node_describe(const struct tierce__node *node, char text[TIERCE__NODE_TEXT_BYTES]);
 
-/* Whether a value can be stored, found and removed; `why` in words where not. Blocks at most
+/* Whether a value can be stored, found and removed; if not, `why` is the reason. Blocks at most
  * timeout.load. Thread: any. */
-bool tierce__node_is_ready(struct tierce__node *node, char why[256]);
+#define TIERCE__NODE_WHY_BYTES 448u
+bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES]);
 
 /* Whether the disk is in service; if not, `why` is the reason. True without a disk. Thread: any.
  * Does not block. */
-#define TIERCE__NODE_DISK_BYTES 448u
-bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_DISK_BYTES]);
+bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES]);
 
 /* Reads tokens and certificates again, all of them or none: sessions whose token was removed are
  * rejected from their next command on, open connections keep their certificates. Errors,

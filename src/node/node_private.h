@@ -87,7 +87,7 @@ TIERCE_MUSTUSE int tierce__node_find(struct tierce__objects *space, struct tierc
                                      const void *name, size_t name_bytes, uint64_t deadline_ns);
 
 /* An error in words. For a timeout the text names the awaited event and the parameter that limits
- * the wait. */
+ * the wait; for a limit other than memory, the remedy. */
 #define TIERCE__NODE_ERROR_BYTES 192u
 void tierce__node_error(char text[TIERCE__NODE_ERROR_BYTES], const struct tierce__node *node,
                         int rc);

@@ -93,7 +93,8 @@ void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms);
  * wait for a device, unless a slower tier has, or recently had, a value of that name. Then it reads
  * that value's header, and its bytes too if they may be equal, and durably deletes a different
  * value, by object->deadline_ns. Errors: TIERCE_E_CLOSED (mode), -ENOMEM, TIERCE_E_FULL,
- * TIERCE_E_DEADLINE, or the error of a slower tier that could not delete.
+ * TIERCE_E_DEADLINE, TIERCE__TOMBSTONES_FULL (a remote store cannot delete, and there are too many
+ * tombstones), or the error of a slower tier that could not delete.
  */
 TIERCE_MUSTUSE int tierce__object_publish(struct tierce__object *object);
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/threads/lock.h"
+#include "base/log/log.h"
 #include "base/log/log_repeat.h"
 #include "base/map.h"
 
@@ -31,6 +32,8 @@
 #define PAGES_WORTH 256u
 #define RETRY_MS    1000u  /* how long flush leaves a device alone that has failed */
 #define PAGES_MAX   65536u /* it is written anew long before */
+/* At the limit the count goes up and down; it is logged again only after it has fallen to this. */
+#define ROOM_AGAIN (TIERCE__TOMBSTONES_MAX - TIERCE__TOMBSTONES_MAX / 16)
 
 enum kind { ADDED = 1, LIFTED = 2 };
 
@@ -67,7 +70,8 @@ struct tierce__tombstones {
     struct tierce__vfs_file *file; /* NULL: there is none yet */
     uint64_t pages;
     uint64_t retry_ns; /* after a failed write */
-    bool renew; /* the next write makes a new file: part of this one is damaged, or of no use */
+    bool renew;   /* the next write makes a new file: part of this one is damaged, or of no use */
+    bool is_full; /* the limit was logged, and no room since */
 };
 
 /* ---- the table: under the lock --------------------------------------------------------------- */
@@ -94,7 +98,7 @@ static int insert(struct tierce__tombstones *tombs, uint64_t store, const struct
 {
     TIERCE_DASSERT(find(tombs, store, key) == NULL);
     if (atomic_load(&tombs->count) >= TIERCE__TOMBSTONES_MAX)
-        return TIERCE_E_FULL;
+        return TIERCE_E_LIMIT;
     struct tombstone *tomb = tierce__calloc(1, sizeof(*tomb));
     if (tomb == NULL)
         return -ENOMEM;
@@ -454,6 +458,25 @@ static int write_some(struct tierce__tombstones *tombs)
     return rc;
 }
 
+/* Under the lock: whether the limit is to be logged. */
+static bool note_full(struct tierce__tombstones *tombs)
+{
+    tierce__lock_assert_held(&tombs->lock);
+    TIERCE_DASSERT(atomic_load(&tombs->count) == TIERCE__TOMBSTONES_MAX);
+    bool is_new = !tombs->is_full;
+    tombs->is_full = true;
+    return is_new;
+}
+
+static void log_full(void)
+{
+    tierce__log(TIERCE_LOG_WARN, "tombstones_full",
+                "count=%u consequence=\"values whose names have no tombstone are not replaced or "
+                "removed\" remedy=\"return the remote stores to service, permit deletions in "
+                "them, or remove them from remote.urls\"",
+                TIERCE__TOMBSTONES_MAX);
+}
+
 int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
                            const struct tierce__key *key)
 {
@@ -461,8 +484,12 @@ int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
         return TIERCE_E_UNSUPPORTED;
     tierce__lock_take(&tombs->lock);
     struct tombstone *tomb = find(tombs, store, key);
-    bool is_new = tomb == NULL;
+    bool is_new = tomb == NULL, logs_full = false;
     int rc = is_new ? insert(tombs, store, key, tombs->made + 1) : 0;
+    if (rc == TIERCE_E_LIMIT) {
+        rc = TIERCE__TOMBSTONES_FULL;
+        logs_full = note_full(tombs);
+    }
     if (rc == 0 && is_new) {
         tomb = find(tombs, store, key);
         rc = push(tombs, ADDED, store, key);
@@ -482,6 +509,8 @@ int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
         rc = TIERCE_E_CANCELLED;
     }
     tierce__lock_drop(&tombs->lock);
+    if (logs_full)
+        log_full();
     return rc;
 }
 
@@ -556,13 +585,18 @@ void tierce__tombstones_flush(struct tierce__tombstones *tombs)
     uint64_t count = atomic_load(&tombs->count);
     bool is_waste = tombs->pages > 0 && count == 0;
     bool is_long = tombs->pages > PAGES_WORTH && tombs->pages * PAGE_RECORDS > 4 * count;
+    bool has_room = tombs->is_full && count <= ROOM_AGAIN;
     int rc = 0;
+    tombs->is_full &= !has_room;
     bool is_due = tombs->queued > 0 || tombs->renew || is_waste || is_long;
     if (!tombs->writing && is_due && tierce__now_ns() >= tombs->retry_ns) {
         tombs->renew |= is_waste || is_long;
         rc = write_some(tombs);
     }
     tierce__lock_drop(&tombs->lock);
+    if (has_room)
+        tierce__log(TIERCE_LOG_WARN, "tombstones_room_again", "count=%" PRIu64 " limit=%u", count,
+                    TIERCE__TOMBSTONES_MAX);
     if (rc < 0)
         tierce__log_repeated(
             TIERCE_LOG_WARN, "tombstones_not_written",

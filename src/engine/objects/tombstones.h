@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_TOMBSTONES_H
 #define TIERCE_ENGINE_TOMBSTONES_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,20 +39,25 @@ struct tierce__tombstones;
 #define TIERCE__TOMBSTONES_MAX  262144u /* 26 MiB of memory */
 #define TIERCE__TOMBSTONES_FILE "tombstones"
 
+/* There are TIERCE__TOMBSTONES_MAX. No device and no store returns this error. */
+#define TIERCE__TOMBSTONES_FULL (-EXFULL)
+
 /*
  * Reads the file; makes one with the first tombstone. [transfer] vfs, whose folder was entered, in
  * any case. [borrow] namespaces until close. Errors: -ENOMEM; TIERCE_E_CHECKSUM (a page that was
  * synced is damaged: which old values must not be served is no longer known); TIERCE_E_FORMAT (a
- * file of somebody else); TIERCE_E_VERSION; TIERCE_E_LIMIT; a negative errno of the device.
+ * file of somebody else); TIERCE_E_VERSION; TIERCE_E_LIMIT (too long, or more tombstones than the
+ * limit); a negative errno of the device.
  */
 TIERCE_MUSTUSE int tierce__tombstones_open(struct tierce__tombstones **out, struct tierce__vfs *vfs,
                                            struct tierce__namespaces *namespaces);
 /* Flushes what was lifted. */
 void tierce__tombstones_close(struct tierce__tombstones *tombs);
 
-/* Blocks until the tombstone is on the device. Errors, without a new tombstone: TIERCE_E_FULL
- * (there are TIERCE__TOMBSTONES_MAX), TIERCE_E_UNSUPPORTED (NULL), TIERCE_E_CANCELLED (another
- * thread lifted it, or could not write it, meanwhile), -ENOMEM, a negative errno. */
+/* Blocks until the tombstone is on the device. Errors, without a new tombstone:
+ * TIERCE__TOMBSTONES_FULL (logged once, until there is room again), TIERCE_E_UNSUPPORTED (NULL),
+ * TIERCE_E_CANCELLED (another thread lifted it, or could not write it, meanwhile), -ENOMEM, a
+ * negative errno. */
 TIERCE_MUSTUSE int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
                                           const struct tierce__key *key);
 
@@ -74,7 +80,7 @@ void tierce__tombstones_defer(struct tierce__tombstones *tombs, uint64_t store,
 uint64_t tierce__tombstones_count(struct tierce__tombstones *tombs);
 
 /* Empties the file once all tombstones are lifted, and shortens one that is mostly about lifted
- * ones. Blocks. A failure changes nothing and is logged. */
+ * ones. Blocks. A failure changes nothing and is logged, as is room after the limit was reached. */
 void tierce__tombstones_flush(struct tierce__tombstones *tombs);
 
 #endif

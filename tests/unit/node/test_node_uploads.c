@@ -200,7 +200,7 @@ START_TEST(test_not_ready_without_room_for_large_values)
 {
     enum { BUFS = 4096 };
     static struct tierce__buf *bufs[BUFS];
-    char why[256];
+    char why[TIERCE__NODE_WHY_BYTES];
     size_t count = 0;
     ck_assert_msg(tierce__node_is_ready(h.node, why), "%s", why);
     int fd = harness_connect(h.ports.resp);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of tombstones: what is in it after restarts, failed writes, power cuts and damage. */
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine/objects/tombstones.h"
 #include "test_random.h"
+#include "tombstone_file.h"
 #include "vfs_fault.h"
 
 #include <errno.h>
@@ -20,6 +22,7 @@
 
 enum { PAGE = 4096, KEYS = 64, STORE = 7, OTHER = 8 };
 
+static const uint8_t digest[TIERCE_HASH_BYTES] = {1, 2, 3};
 static char folder[64], path[96];
 static struct tierce__namespaces *namespaces;
 static struct tierce__vfs *faults; /* of the open tombstones, with power cuts */
@@ -27,7 +30,6 @@ static uint32_t ns;
 
 static void setup(void)
 {
-    static const uint8_t digest[TIERCE_HASH_BYTES] = {1, 2, 3};
     strcpy(folder, "/tmp/tierce-test-XXXXXX");
     temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/tombstones", folder);
@@ -405,6 +407,79 @@ START_TEST(a_power_cut_loses_no_tombstone)
 }
 END_TEST
 
+/* ---- the limit ---- */
+
+enum { ROOM_AGAIN = TIERCE__TOMBSTONES_MAX / 16 }; /* lifted ones until it is logged */
+
+static unsigned logged_full, logged_room;
+
+static void count_events(void *arg, enum tierce_log_level level, const char *event,
+                         const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)detail;
+    logged_full += strcmp(event, "tombstones_full") == 0;
+    logged_room += strcmp(event, "tombstones_room_again") == 0;
+}
+
+static struct tierce__key written_key(uint32_t number)
+{
+    struct tierce__key key = {.shard = {0, 1, 0, 1}, .ns = ns};
+    tierce__store_le32(key.hash, number);
+    return key;
+}
+
+static void lift_written(struct tierce__tombstones *tombs, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        struct tierce__key key = written_key(i);
+        tierce__tombstones_lift(tombs, STORE, &key);
+    }
+    tierce__tombstones_flush(tombs);
+}
+
+/* The limit has an error of its own, and is logged once until a part of the tombstones is lifted,
+ * however often the count reaches it meanwhile. */
+START_TEST(the_limit_is_reported)
+{
+    struct tierce__tombstones *tombs;
+    struct tierce__key first = written_key(0);
+    write_tombstones(path, TIERCE__TOMBSTONES_MAX, STORE, digest);
+    tierce_set_log_fn(count_events, NULL, TIERCE_LOG_INFO);
+    ck_assert_int_eq(try_open(&tombs), 0);
+    ck_assert_uint_eq(tierce__tombstones_count(tombs), TIERCE__TOMBSTONES_MAX);
+    ck_assert_uint_eq(logged_full, 0);
+    ck_assert_int_eq(tierce__tombstones_add(tombs, STORE, &first), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(add(tombs, OTHER, i), TIERCE__TOMBSTONES_FULL);
+        ck_assert(!has(tombs, OTHER, i));
+        lift_written(tombs, i, i + 1);
+        ck_assert_int_eq(add(tombs, OTHER, i), 0);
+    }
+    ck_assert_uint_eq(logged_full, 1);
+    lift_written(tombs, 3, ROOM_AGAIN - 1);
+    ck_assert_int_eq(add(tombs, OTHER, 3), 0);
+    tierce__tombstones_flush(tombs);
+    ck_assert_uint_eq(logged_room, 0);
+    lift_written(tombs, ROOM_AGAIN - 1, ROOM_AGAIN + 4);
+    tierce__tombstones_flush(tombs);
+    ck_assert_uint_eq(logged_full, 1);
+    ck_assert_uint_eq(logged_room, 1);
+    tierce__tombstones_close(tombs);
+    ck_assert_uint_eq(logged_room, 1);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_ERROR);
+}
+END_TEST
+
+START_TEST(a_file_beyond_the_limit_is_not_used)
+{
+    struct tierce__tombstones *tombs;
+    write_tombstones(path, TIERCE__TOMBSTONES_MAX + 1, STORE, digest);
+    ck_assert_int_eq(try_open(&tombs), TIERCE_E_LIMIT);
+}
+END_TEST
+
 static void *add_many(void *arg)
 {
     struct tierce__tombstones *tombs = ((void **)arg)[0];
@@ -447,4 +522,5 @@ CHECK_MAIN("tombstones", .seconds = 60, .setup = setup, .teardown = teardown,
                      a_torn_batch_is_not_appended_to, what_a_failed_sync_leaves_does_not_count,
                      a_file_of_somebody_else_stays, a_failed_write_is_an_error_and_no_more,
                      a_device_that_keeps_failing, each_allocation_fails_once,
-                     a_power_cut_loses_no_tombstone, threads_share_syncs})
+                     a_power_cut_loses_no_tombstone, the_limit_is_reported,
+                     a_file_beyond_the_limit_is_not_used, threads_share_syncs})

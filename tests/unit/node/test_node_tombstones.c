@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A node whose remote store is away, at the limit of tombstones. */
+#include "check_main.h"
+#include "engine/objects/tombstones.h"
+#include "node_harness.h"
+#include "proto/lm/lm.h"
+#include "tombstone_file.h"
+
+#include <stdlib.h>
+
+#include <tierce/log.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define LIMIT                                                                                      \
+    "the limit of 262144 tombstones is reached: return the remote stores to service, permit "      \
+    "deletions in them, or remove them from remote.urls"
+
+static struct node_harness h;
+static char folder[64];
+static _Atomic unsigned full, dropped;
+
+static void note_events(void *arg, enum tierce_log_level level, const char *event,
+                        const char *detail)
+{
+    (void)arg;
+    (void)level;
+    full += strcmp(event, "tombstones_full") == 0;
+    dropped += strcmp(event, "node_put_dropped") == 0 && strstr(detail, LIMIT) != NULL;
+}
+
+static void start(void)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "--disk.path=%s/store", folder);
+    char *arguments[] = {path, (char *)"--disk.size=64MiB",
+                         (char *)"--remote.urls=redis://127.0.0.1:1", (char *)"--breaker.errors=1",
+                         (char *)"--breaker.retry=1h"};
+    harness_start(&h, COUNT(arguments), arguments);
+}
+
+static void start_at_the_limit(void)
+{
+    static const uint8_t digest[TIERCE_HASH_BYTES] = {1};
+    char path[96];
+    snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    tierce_set_log_fn(note_events, NULL, TIERCE_LOG_INFO);
+    start();
+    harness_stop(&h);
+    snprintf(path, sizeof(path), "%s/store/tombstones", folder);
+    write_tombstones(path, TIERCE__TOMBSTONES_MAX, 7, digest);
+    start();
+}
+
+static void stop(void)
+{
+    char command[96];
+    harness_stop(&h);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_ERROR);
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static void put_by_lm(const char *key)
+{
+    uint8_t message[TIERCE__LM_REQUEST_BYTES];
+    struct tierce__lm_request request = {.command = TIERCE__LM_PUT,
+                                         .value_bytes = 1,
+                                         .shape = {.format = 1, .dtype = 3, .dims = {1, 1, 1, 1}},
+                                         .key = key,
+                                         .key_bytes = strlen(key)};
+    uint64_t before = harness_counter(&h, TIERCE__NODE_sets_dropped);
+    int fd = harness_connect(h.ports.lm);
+    ck_assert_int_eq(tierce__lm_request_encode(message, &request), 0);
+    say_bytes(fd, message, sizeof(message));
+    say_bytes(fd, "v", 1);
+    while (harness_counter(&h, TIERCE__NODE_sets_dropped) <= before)
+        usleep(1000);
+    close(fd);
+}
+
+/* No value is stored, and the reason is neither memory nor a full disk. */
+START_TEST(test_the_limit_is_named)
+{
+    static const char *const commands[] = {
+        "SET a 1\r\n",     "SETNX a 1\r\n", "MSET a 1\r\n",
+        "SETEX a 5 1\r\n", "DEL a\r\n",     "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n",
+    };
+    char why[TIERCE__NODE_WHY_BYTES];
+    start_at_the_limit();
+    int fd = harness_connect(h.ports.resp);
+    for (size_t i = 0; i < COUNT(commands); i++)
+        talk(fd, commands[i], "-ERR " LIMIT "\r\n");
+    put_by_lm("org/m@1@0@abc@bfloat16");
+    ck_assert_uint_eq(dropped, 1);
+    close(fd);
+    ck_assert(!tierce__node_is_ready(h.node, why));
+    ck_assert_str_eq(why, "a probe of the data path with a small value failed: " LIMIT
+                          "; remote stores out of service: 1 of 1 (event tier_out_of_service in "
+                          "the log)");
+    ck_assert_uint_eq(full, 1);
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    return CHECK_TESTS("a node at the limit of tombstones", 60, test_the_limit_is_named);
+}
