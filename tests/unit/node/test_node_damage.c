@@ -228,7 +228,7 @@ END_TEST
 /* A disk that fails again and again is taken out of service, and the node is not ready then. */
 START_TEST(test_a_disk_out_of_service_is_told)
 {
-    char why[TIERCE__NODE_DISK_BYTES];
+    char why[TIERCE__NODE_WHY_BYTES];
     struct tierce__health *health = &h.node->engine->levels[1].health;
     ck_assert_msg(tierce__node_has_disk(h.node, why), "%s", why);
     while (tierce__health_serves(health)) {

@@ -103,7 +103,4 @@ START_TEST(test_the_limit_is_named)
 }
 END_TEST
 
-int main(void)
-{
-    return CHECK_TESTS("a node at the limit of tombstones", 60, test_the_limit_is_named);
-}
+CHECK_MAIN("a node at the limit of tombstones", .seconds = 60, .tests = {test_the_limit_is_named})
