@@ -16,7 +16,7 @@ void *tierce__alloc(size_t size);
 /* `count * size` zeroed bytes; NULL if there is no memory or the product overflows. */
 void *tierce__calloc(size_t count, size_t size);
 
-/* Grows or shrinks; on failure NULL and `ptr` is left as it was. ptr NULL allocates. */
+/* Grows or shrinks; on failure it returns NULL and leaves `ptr` unchanged. ptr NULL allocates. */
 void *tierce__realloc(void *ptr, size_t size);
 
 /* `size` uninitialised bytes at a multiple of `align` (a power of two >= 16). */

@@ -35,7 +35,7 @@ void *tierce__arena_alloc(struct tierce__arena *arena, size_t bytes);
 /* `count * bytes` zeroed bytes, or NULL (also if the product overflows). */
 void *tierce__arena_calloc(struct tierce__arena *arena, size_t count, size_t bytes);
 
-/* A copy with a NUL behind it, or NULL. */
+/* A copy with a terminating NUL, or NULL. */
 char *tierce__arena_copy(struct tierce__arena *arena, const char *text, size_t bytes);
 
 /* Gives all of it back; the arena is as zeroed. */

@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * The content of a regular file of at most `bytes_max` bytes, with a NUL behind it; heap,
+ * The content of a regular file of at most `bytes_max` bytes, with a terminating NUL; heap,
  * tierce__free. Does not hang on a FIFO. Errors, *out untouched: negative errno (-EFBIG: larger;
  * -EISDIR; -EINVAL: not a regular file), -ENOMEM. Thread: any.
  */
@@ -25,7 +25,7 @@ TIERCE_MUSTUSE int tierce__read_file(char **out, size_t *length, const char *pat
  *     rc = tierce__new_file_close(&new_file, true);
  *
  * A symbolic link stays and its target is replaced; permissions stay too. A path that is not a
- * regular file (a device, a pipe, the file behind standard output) is written directly, because it
+ * regular file (a device, a pipe, standard output) is written directly, because it
  * cannot be replaced. Thread: any, one at a time for each.
  */
 struct tierce__new_file {

@@ -129,7 +129,7 @@ static inline void tierce__numbers_prefetch(const struct tierce__numbers *number
     __builtin_prefetch(&numbers->cells[tierce__numbers_home(numbers, hash)]);
 }
 
-/* The next number with the hash in the cells from *place on, which moves behind it;
+/* The next number with the hash in the cells from *place on; *place moves past it.
  * TIERCE__NUMBER_NONE: there is none. The table must have cells. */
 static inline uint32_t tierce__numbers_next(const struct tierce__numbers *numbers, uint64_t *place,
                                             uint32_t hash)
@@ -145,7 +145,7 @@ static inline uint32_t tierce__numbers_next(const struct tierce__numbers *number
     }
 }
 
-/* A search: the number that was found, and the cell behind it. */
+/* A search: the number that was found, and the next cell. */
 struct tierce__probe {
     uint64_t place;
     uint32_t hash, number;

@@ -62,7 +62,7 @@ int tierce__cli_wrong_option(const char *command, int option, const char *word,
 /* A share above 0, up to 1 ("0.01", "1%"). Returns an exit status. */
 int tierce__cli_read_share(double *out, const char *command, const char *option, const char *text);
 
-/* Refuses a value that is none of name_at(0), name_at(1), ... NULL. Returns an exit status. */
+/* Rejects a value that is not one of name_at(0), name_at(1), ... NULL. Returns an exit status. */
 int tierce__cli_check_name(const char *command, const char *option,
                            const char *(*name_at)(size_t index), const char *value);
 

@@ -36,7 +36,7 @@ void tierce__asks_fini(struct tierce__asks *asks);
 uint64_t tierce__ask_patience(const struct tierce_engine *engine);
 
 /*
- * How many leading keys the remote stores have that the search names, all of which are
+ * Returns how many leading keys the given remote stores hold; all of them must be
  * TIERCE__TIER_SHARED. All are queried in parallel, and one continues where another ends. Returns
  * once the keys that were answered for are all or no store can have more, so that a store that is
  * slow or dead costs no time while others have all; at the search's deadline at the latest, and at

@@ -111,9 +111,9 @@ struct tierce_engine {
     /* Threads of tiers that call a tier from an answer: closing waits for them, because the waiter
      * for that call's own answer may already be closing the engine. */
     _Atomic uint32_t calling;
-    /* The number of leases that do not fit into memory and pass through it: they do not wait for
-     * memory themselves, and release it chunk by chunk until the last one. Leases that begin are
-     * counted too, because they take memory before it is known whether they fit. */
+    /* The number of leases that are larger than memory and use it chunk by chunk. They never wait
+     * for memory, and release each chunk before the next. Leases that begin are counted too,
+     * because they take memory before it is known whether they fit. */
     _Atomic uint32_t passing;
 
     struct tierce__lock lock; /* ENGINE: everything below */

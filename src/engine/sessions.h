@@ -66,8 +66,8 @@ uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
 /*
  * How far a request has used its chain, so that its loads and stores are one use of each chunk:
  * returns the leading keys that the session used before, and notes that it has used the first
- * `count`. A session of 0 is a request of its own each time. The sessions that were asked for
- * longest ago are forgotten, which costs a chunk that is counted twice.
+ * `count`. A session of 0 is a request of its own each time. The sessions that were requested
+ * longest ago are forgotten; the cost is that a chunk may be counted twice.
  */
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
                            size_t count);

@@ -6,7 +6,7 @@
 
 /*
  * The configuration of Tair KVCache Manager: keys such as kvcm.service.rpc_port, in a file of "key
- * = value" lines, behind -e, and in the environment under the same names with their dots. A
+ * = value" lines, as arguments of -e, and in the environment under the same names, dots included. A
  * parameter of manager_params.def can be set there too, as tierce.NAME.
  *
  * As in KVCM, if any port is set, ports that are not set become 0.
@@ -14,7 +14,7 @@
  * Thread: one at a time.
  */
 
-struct tierce__kvcm_settings; /* an ordered set of keys, values, and where they come from */
+struct tierce__kvcm_settings; /* an ordered set of keys, their values and sources */
 
 /* NULL for no memory. */
 struct tierce__kvcm_settings *tierce__kvcm_settings_create(void);

@@ -32,8 +32,8 @@ TIERCE_MUSTUSE int tierce__stream_wait(int fd, short events, short *got, uint64_
 TIERCE_MUSTUSE int tierce__stream_send(int fd, struct iovec *pieces, int count,
                                        uint64_t deadline_ns);
 
-/* Receives into the pieces, in their order, `least` bytes or more. *got is all that came.
- * Acknowledges the received bytes at once, so that a peer without TCP_NODELAY continues. */
+/* Receives into the pieces, in their order, `least` bytes or more. *got = the number of received
+ * bytes. Acknowledges the received bytes at once, so that a peer without TCP_NODELAY continues. */
 TIERCE_MUSTUSE int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least,
                                           size_t *got, uint64_t deadline_ns);
 

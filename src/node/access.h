@@ -35,7 +35,7 @@ TIERCE_MUSTUSE int tierce__access_create(struct tierce__access **out, struct tie
 /* NULL is accepted. */
 void tierce__access_destroy(struct tierce__access *access);
 
-/* The token file as it is now, to be exchanged or dropped; its tenants have their spaces then.
+/* Reads the current token file, to be exchanged or dropped; creates the spaces of its tenants.
  * NULL: there is no file. Errors as create. Thread: one at a time. */
 TIERCE_MUSTUSE int tierce__access_read(struct tierce__tokens **out, struct tierce__access *access,
                                        char why[256]);

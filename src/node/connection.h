@@ -63,7 +63,7 @@ struct tierce__connection {
     struct tierce__node *node;
     const struct tierce__protocol *protocol;
     struct tierce__list member; /* of the loop */
-    struct tierce__task task;   /* an answer on its way here, or the end */
+    struct tierce__task task;   /* an answer that is being delivered, or the end */
     uint64_t id;
     char peer[64];
     struct tierce__address address;
@@ -140,7 +140,7 @@ void tierce__connection_put_value(struct tierce__connection *connection,
  * put before some was sent, or it ends. */
 bool tierce__connection_is_waiting(const struct tierce__connection *connection);
 
-/* Has feed called again though nothing comes. */
+/* Calls feed again although no bytes have arrived. */
 void tierce__connection_go_on(struct tierce__connection *connection);
 
 /* Closes when all output has been sent. */

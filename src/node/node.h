@@ -41,8 +41,8 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_
 bool tierce__node_has_disk(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES]);
 
 /* Reads tokens and certificates again, all of them or none: sessions whose token was removed are
- * rejected from their next command on, open connections keep their certificates. Errors,
- * `why` in words and all as it was: as start. Thread: one for start, reload and stop. */
+ * rejected from their next command on, open connections keep their certificates. Errors, with `why`
+ * in words and nothing changed: as start. Thread: one for start, reload and stop. */
 TIERCE_MUSTUSE int tierce__node_reload(struct tierce__node *node, char why[256]);
 
 /* Takes no new connection, closes those that have nothing under way, waits for the others at most

@@ -18,7 +18,7 @@
  * Thread: one at a time until it is only read.
  */
 
-enum tierce__node_param { /* behind those of the engine, which keep their numbers */
+enum tierce__node_param { /* after the engine's parameters, which keep their numbers */
                           TIERCE__NODE_BEFORE_FIRST = TIERCE__ENGINE_PARAMS - 1,
 #define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text) TIERCE__NODE_##row,
 #include "node/node_params.def"
@@ -61,7 +61,7 @@ struct tierce__node_config {
     bool may_wait; /* there is a slower tier than memory */
 };
 
-/* From the arguments behind the subcommand's name and an environment (as `environ`). Errors, *out
+/* From the arguments after the subcommand's name and an environment (as `environ`). Errors, *out
  * untouched and `error` filled: TIERCE_E_CONFIG, negative errno (a file), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__node_config_load(struct tierce__node_config *out, int argc,
                                             char *const *argv, char *const *env,

@@ -7,7 +7,7 @@
 /*
  * Which slots hold chunks that begin with the same block: the second index of a tier.
  *
- * The hash of a block is chained over all that comes before it, so (namespace, shard, hash of the
+ * The hash of a block is chained over all blocks before it, so (namespace, shard, hash of the
  * first block) names the chunks that follow the same prefix and share at least one block. The
  * owner gives the slots of its index, and compares in full what is found: slots of one tag may
  * differ. 12 bytes a slot, and a head for each.
@@ -21,8 +21,8 @@ struct tierce__siblings;
 TIERCE_MUSTUSE int tierce__siblings_create(struct tierce__siblings **out, uint32_t slot_count);
 void tierce__siblings_destroy(struct tierce__siblings *siblings);
 
-/* Adds a slot that is not in, as the newest; [in] key: of the chunk, of which only namespace and
- * shard count. */
+/* Adds an absent slot as the newest; [in] key: that of the chunk, of which only namespace and shard
+ * matter. */
 void tierce__siblings_add(struct tierce__siblings *siblings, uint32_t slot,
                           const struct tierce__key *key,
                           const uint8_t first_block[TIERCE_HASH_BYTES]);

@@ -53,7 +53,7 @@ enum tierce__connector_urgency {
 
 #define TIERCE__CONNECTOR_NAME_MAX TIERCE_PLUGIN_NAME_MAX
 
-/* A chunk that begins with the block that was asked for. */
+/* A chunk that begins with the requested block. */
 struct tierce__sibling {
     struct tierce__key key;
     uint64_t object_bytes;

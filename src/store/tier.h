@@ -55,7 +55,7 @@ struct tierce__tier_stats {
     uint64_t connections;   /* open now */
     uint64_t connects;      /* made so far */
     uint64_t waiting;       /* requests that wait for a connection */
-    uint64_t calls_hanging; /* that have not come back by their deadline, now */
+    uint64_t calls_hanging; /* current number of calls that are past their deadline */
 };
 
 /*

@@ -8,8 +8,8 @@
 
 /*
  * The text forms of single values, both ways, independent of the locale. Parsers take the whole
- * text or nothing: no sign, no exponent, nothing behind the unit except spaces around it; false
- * leaves *out untouched. Thread: any.
+ * text or nothing: no sign, no exponent, no text after the unit; spaces around it are accepted;
+ * false leaves *out untouched. Thread: any.
  */
 
 /* Bytes: "4096", "512 MiB", "1.5GiB", "1GB" (decimal); B KB MB GB TB PB KiB MiB GiB TiB PiB in any

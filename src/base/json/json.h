@@ -20,7 +20,7 @@
  *
  * The first thing that is wrong is kept in `why`; from then on everything returns false.
  *
- * TIERCE__JSON_SLACK bytes behind the text must be readable, and the first of them is '\n' or NUL.
+ * TIERCE__JSON_SLACK bytes after the text must be readable, and the first of them is '\n' or NUL.
  */
 
 #define TIERCE__JSON_SLACK     8u
@@ -50,12 +50,12 @@ void tierce__json_start(struct tierce__json *json, const char *text, size_t leng
 bool tierce__json_object(struct tierce__json *json);
 bool tierce__json_array(struct tierce__json *json);
 
-/* The name of the next member, borrowed until the next call; false behind the last. The caller must
+/* The name of the next member, borrowed until the next call; false after the last. The caller must
  * then take the member's value. A name with escapes that is longer than 64 bytes is returned
  * undecoded; such names do not occur. */
 bool tierce__json_member(struct tierce__json *json, struct tierce__text *name);
 
-/* Whether another element comes; it must be taken. */
+/* Returns whether there is another element, which the caller must then read. */
 bool tierce__json_element(struct tierce__json *json);
 
 /* The first character of the next value: { [ " t f n, '0' for a number, 0 for anything else. */
@@ -87,7 +87,7 @@ bool tierce__json_number(struct tierce__json *json, struct tierce__text *out);
 /* A text as it is written between the quotes, and whether it has escapes. */
 bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bool *escaped);
 
-/* Such a text without its escapes, of which there are no more bytes; out == raw.at is right too. */
+/* Such a text with its escapes decoded, which never makes it longer; out may be raw.at. */
 bool tierce__json_unescape(struct tierce__json *json, char *out, size_t *length,
                            struct tierce__text raw);
 
@@ -105,8 +105,8 @@ bool tierce__json_end(struct tierce__json *json);
 /* Reports an error in the value that was just consumed, or comes next. Returns false. */
 bool tierce__json_fail(struct tierce__json *json, const char *why);
 
-/* The digits at `at`, eight at most: how many they are, and *out their value if there is one at
- * least. Eight bytes from `at` on must be readable. */
+/* Reads up to eight digits at `at` and returns their number; *out = their value, if there is at
+ * least one. Eight bytes from `at` on must be readable. */
 static inline unsigned tierce__digits8(const char *at, uint64_t *out)
 {
     uint64_t word, over;
@@ -124,8 +124,8 @@ static inline unsigned tierce__digits8(const char *at, uint64_t *out)
 }
 
 /*
- * Reads digits at *at, of which there is one at least, and moves *at behind them; false if they do
- * not fit 64 bits. As above, and so on behind each eight digits.
+ * Reads digits at *at, at least one, and moves *at past them; false if they do
+ * not fit 64 bits. As above, repeated for each further eight digits.
  */
 static inline bool tierce__digits(const char **at, uint64_t *out)
 {

@@ -24,16 +24,16 @@
 
 enum tierce__json_layout {
     TIERCE__JSON_COMPACT, /* without white space */
-    TIERCE__JSON_WIDE,    /* on one line, with a space behind each comma and colon */
+    TIERCE__JSON_WIDE,    /* on one line, with a space after each comma and colon */
     TIERCE__JSON_LINES,   /* each value on a line, indented by its depth */
-    TIERCE__JSON_SPACED,  /* such lines, with a space behind each colon */
+    TIERCE__JSON_SPACED,  /* such lines, with a space after each colon */
 };
 
 struct tierce__json_write {
     struct tierce__line *line; /* or NULL, and */
     FILE *file;
     bool is_html;  /* characters with a meaning in a <script> element are escaped, and invalid UTF-8
-                      becomes U+FFFD; otherwise such bytes are written as they are */
+                      becomes U+FFFD; otherwise such bytes are written unchanged */
     bool is_short; /* control characters that JSON has a letter for are escaped with it: \n */
     enum tierce__json_layout layout;
     unsigned depth; /* of the open brackets */

@@ -6,8 +6,8 @@
 #include "base/text/line.h"
 
 /*
- * Metrics in Prometheus' text format 0.0.4. Names get "tierce_" before them, '_' for '.', and
- * counters "_total" behind them.
+ * Metrics in Prometheus' text format 0.0.4. Names are prefixed with "tierce_", with '_' for each
+ * '.'; counters end in "_total".
  *
  *     struct tierce__prometheus text = {0};
  *     tierce__prometheus_put(&text, &metric); // those of one name after each other

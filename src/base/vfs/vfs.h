@@ -42,7 +42,7 @@ struct tierce__vfs_io {
 
 #define TIERCE__VFS_CREATE 1u /* make the file if it is missing */
 #define TIERCE__VFS_DIRECT                                                                         \
-    2u /* O_DIRECT where the file system takes it, silently not elsewhere                          \
+    2u /* O_DIRECT if the file system supports it, otherwise ignored                               \
         */
 #define TIERCE__VFS_TRUNCATE  4u
 #define TIERCE__VFS_READONLY  8u

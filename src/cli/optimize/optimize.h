@@ -83,7 +83,7 @@ struct tierce__optimize_trace {
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv);
 
 /* Sizes with equal factors between them, from one that hardly holds a request to `most`, which
- * holds all, behind those that there are. */
+ * holds all; appended to the existing ones. */
 void tierce__optimize_choose_capacities(struct tierce__optimize *request, double most);
 
 /* What a sweep takes from the request. [borrow] its arrays. */
@@ -134,8 +134,7 @@ int tierce__optimize_fail_replay(const char *what, int rc);
 /* Columns that COLUMNS or the terminal say there are; 0: neither does. */
 int tierce__optimize_width(FILE *file);
 
-/* Hit rates by cache and capacity, one table for each match; where it is wider than there are
- * columns, in parts below each other. */
+/* Hit rates by cache and capacity, one table for each match, split into parts if it is too wide. */
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__recording_totals *totals,
                                   const struct tierce__sweep *sweep);

@@ -110,7 +110,7 @@ int tierce__optimize_end_findings(struct tierce__optimize_findings *findings,
 /* Accepts a zeroed one. */
 void tierce__optimize_clear_findings(struct tierce__optimize_findings *findings);
 
-/* Columns of the CSV, each behind a comma: their names, and those of a row. */
+/* Columns of the CSV, each preceded by a comma: their names, and the values of a row. */
 void tierce__optimize_print_columns(FILE *file, const struct tierce__optimize_findings *findings);
 void tierce__optimize_print_cells(FILE *file, const struct tierce__optimize_findings *findings,
                                   size_t row);

@@ -125,7 +125,7 @@ enum {
 
 int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, const char *value);
 
-/* Blocks (10000), bytes with a unit (64GiB) or unlimited. False: `text` is none of them, or 0. */
+/* Blocks (10000), bytes with a unit (64GiB) or unlimited. False: `text` is not a size, or is 0. */
 bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *text);
 
 /* Whether any of them was given. */
@@ -157,7 +157,7 @@ int tierce__optimize_write_timeline(const struct tierce__optimize *request,
 int tierce__optimize_run_tiers(const struct tierce__optimize *request,
                                const struct tierce__recording *recording, const char *name);
 
-/* The tiers that were asked for [borrow the request], and a replay in them; *out is the caller's to
+/* The requested tiers [borrow the request], and a replay in them; *out is the caller's to
  * destroy. */
 struct tierce__tiers_opts tierce__optimize_tiers(const struct tierce__optimize *request,
                                                  const struct tierce__recording *recording);

@@ -97,7 +97,7 @@ void tierce__pool_destroy(struct tierce__pool *pool);
 TIERCE_MUSTUSE int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out,
                                       uint64_t bytes);
 
-/* One more reference for a buffer the caller already has one of. Thread: any. */
+/* Adds a reference to a buffer; the caller must already hold one. Thread: any. */
 void tierce__buf_acquire(struct tierce__buf *buf);
 
 /* The same for each of many. Thread: any. */
@@ -130,8 +130,8 @@ void tierce__pool_clear_keeper(struct tierce__pool *pool);
 /*
  * A turn waits for room. Turns form a queue, so that two large requests do not take memory from
  * each other. Only the first turn tries, and only after another thread has freed memory, or
- * announced it, since its last try. Memory that its own thread frees does not count, because the
- * turn held it before.
+ * announced it, since its last try. Memory that the turn's own thread frees does not count, because
+ * the turn had it before.
  *
  *     struct tierce__pool_turn turn;
  *     tierce__pool_turn_begin(pool, &turn);

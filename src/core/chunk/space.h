@@ -25,8 +25,8 @@
  * of mixed sizes.
  *
  * Thread: one at a time; the owner locks. Does not block. Every call costs O(log n) in the number
- * of free extents. Bookkeeping: 40 bytes per free extent, of which there are never more than live
- * objects plus one.
+ * of free extents. Bookkeeping: 40 bytes per free extent; there are never more free extents than
+ * live objects plus one.
  */
 
 struct tierce__space;
@@ -66,7 +66,7 @@ TIERCE_MUSTUSE int tierce__space_claim(struct tierce__space *space, uint64_t off
 /* Bytes taken including all rounding; never above the size of the space. */
 uint64_t tierce__space_used(const struct tierce__space *space);
 
-/* Bytes of the live objects as asked for. */
+/* Requested bytes of the live objects. */
 uint64_t tierce__space_asked(const struct tierce__space *space);
 
 /* The end of the highest range in use: a file needs to be no longer than that. */

@@ -14,7 +14,7 @@
  * and accepts exactly the output of its formatter: parsing and formatting again yields the same
  * text. Nothing here allocates or blocks. Thread: any.
  *
- * A text is a name and never a path: an LMCache key holds the model's name as it is, slashes and
+ * A text is a name and never a path: an LMCache key holds the model's name unchanged, slashes and
  * dots included. Formats: docs/inside/format/key.md.
  */
 

@@ -87,8 +87,8 @@ static inline void tierce__ghost_fetch_next(const struct tierce__ghost *ghost,
 /* Forgets a key; whether it was known, and then *list = where. */
 bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
 
-/* A key becomes the newest of a list. If there is no room, the oldest of that list goes, or of the
- * other. A key that is known already moves. */
+/* A key becomes the newest of a list. If there is no room, the oldest key of that list is dropped,
+ * or of the other list. A key that is known already moves. */
 void tierce__ghost_push(struct tierce__ghost *ghost, uint32_t list, uint64_t key, uint64_t bytes);
 
 /* Forgets the oldest of a list; false if it is empty. */

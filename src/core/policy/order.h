@@ -106,7 +106,7 @@ static inline void tierce__order_push(struct tierce__order *order, uint32_t slot
     tierce__order_link(order, slot, list, TIERCE__ORDER_EVICTABLE);
 }
 
-/* A slot that is in becomes the newest of a list, as evictable as it was. */
+/* Makes a slot the newest of a list; its evictability is unchanged. */
 static inline void tierce__order_move(struct tierce__order *order, uint32_t slot, uint32_t list)
 {
     TIERCE_ASSERT(tierce__order_has(order, slot));
@@ -178,7 +178,7 @@ TIERCE_MUSTUSE int tierce__ordered_create(struct tierce__policy **out, size_t si
 
 void tierce__ordered_destroy(struct tierce__policy *policy);
 
-/* Operations as they are where nothing else is kept and one list is all. Inline, for `run`. */
+/* The operations of policies that have a single list and no other state. Inline, for `run`. */
 static inline void tierce__ordered_prefetch(const struct tierce__policy *policy, uint64_t key,
                                             uint32_t slot, bool near)
 {

@@ -108,8 +108,8 @@ struct tierce__policy_ops {
      * Called some uses ahead with `near` false, and again later with `near` true, when the data
      * fetched by the first call shows what else to fetch. Changes nothing. */
     void (*prefetch)(const struct tierce__policy *policy, uint64_t key, uint32_t slot, bool near);
-    /* Optional, of policies with a hand that walks over all entries: how often it came to the last
-     * one and began again. Until it has, it has met no entry twice. */
+    /* Optional, for policies with a hand that walks over all entries: the number of completed laps.
+     * During the first lap the hand meets no entry twice. */
     uint64_t (*wraps)(const struct tierce__policy *policy);
     /* Optional, tierce__flat_run: tierce__flat_use with these operations, compiled as one. */
     uint32_t (*run)(struct tierce__flat *flat, const struct tierce__flat_uses *uses);

@@ -44,7 +44,7 @@ struct tierce__health_limits {
 
 #define TIERCE__HEALTH_WINDOW 64u
 
-/* The reading of a tier as it was lately: old readings count less and less. */
+/* The recent read speed of a tier: older reads count less and less. */
 struct tierce__speed {
     double bytes_per_s; /* while it was reading; 0: not known */
     double latency_s;   /* of an answer, however few bytes it had */

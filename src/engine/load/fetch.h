@@ -86,9 +86,9 @@ void tierce__fetches_fini(struct tierce__fetches *fetches);
 
 /*
  * Takes a waiter in the fetch of a chunk that is under way, or begins one from `level`, for which
- * memory is evicted. Asks for nothing yet. False, and the waiter is not taken: memory has the chunk
- * by now, then *leased has a reference that is the caller's; or no memory can be had, then *leased
- * is NULL.
+ * memory is evicted. Asks for nothing yet. Returns false, without a waiter, in two cases: memory
+ * holds the chunk by now, and *leased is a reference that the caller owns; or no memory is
+ * available, and *leased is NULL.
  */
 TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
                                        struct tierce__fetch_waiter *waiter, size_t level,
@@ -108,11 +108,11 @@ void tierce__fetch_ask(struct tierce__fetch_waiter *waiter, uint32_t segment);
 void tierce__fetch_read_all(struct tierce__fetch_waiter *waiter, tierce__fetch_settled_fn *settled,
                             void *arg);
 
-/* Whether a segment is there, asking for it if need be and waiting for it up to the waiter's
+/* Returns whether a segment has arrived. Requests it if necessary, and blocks up to the waiter's
  * deadline. False too if the fetch has failed in another place, or the tier goes out of service. */
 bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t segment);
 
-/* Bytes that were asked for and have not come. Does not lock. */
+/* Bytes that were requested and have not arrived. Does not lock. */
 uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_waiter *waiter);
 
 /* The header is not that of the chunk: takes the chunk out of service and fails the fetch. Only the

@@ -89,16 +89,16 @@ struct tierce__load_lease_what {
     const struct tierce_chain *chain; /* [borrow until begin returns] */
     uint64_t from_block, to_block;
     uint64_t session;
-    const struct tierce_part *part; /* whose layers will be asked for; [borrow until end] */
+    const struct tierce_part *part; /* whose layers will be requested; [borrow until end] */
     uint32_t timeout_ms;            /* 0: timeout.load */
     uint32_t wait_ms; /* limit of the search for the chunks; 0: timeout.lookup, the maximum */
     uint32_t tiers;
-    bool chain_stays; /* as it is until end, so that nothing of it is copied */
+    bool chain_stays; /* unchanged until end, so that it need not be copied */
     bool keeps_pins;  /* the session's pins stay with it, for others to load from */
 };
 
-/* Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM. Waits for no device, but for a sibling's
- * header. */
+/* Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM. Waits for no device, except for the header of
+ * a sibling. */
 TIERCE_MUSTUSE int tierce__load_lease_begin(struct tierce__load_lease **out,
                                             struct tierce_view *view,
                                             const struct tierce__load_lease_what *what);

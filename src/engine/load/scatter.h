@@ -32,9 +32,9 @@ struct tierce__scatter {
     size_t count;
     struct tierce__shape tail_shape, sibling_shape;
     /*
-     * Others may write to the objects meanwhile. Then a header is copied before it is checked, and
-     * its sums are those that cells are verified against: another chunk that comes to lie where
-     * this one was brings its own, which must not be taken for these.
+     * Other processes may write to the objects meanwhile. So a header is copied before it is
+     * checked, and cells are verified against the sums of the copy. If another chunk replaces this
+     * one in memory, its header with its own sums is not used.
      */
     bool keeps_headers;
 };

@@ -40,8 +40,8 @@ void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_
                          uint64_t to_block);
 
 /* Finds the chunk with the most blocks in common, a fast level's before an equal one. Candidates
- * that prove wrong are taken out of service. Waits for slower tiers up to the deadline, and not at
- * all where there is no candidate. */
+ * that prove wrong are taken out of service. Waits for slower tiers up to the deadline, and does
+ * not wait if there is no candidate. */
 void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *out,
                           const struct tierce__sibling_want *want);
 

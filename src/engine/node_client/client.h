@@ -47,9 +47,8 @@ const char *tierce__client_engine_name(const struct tierce__node_client *client)
 /* No peer may be in use. NULL is accepted. */
 void tierce__client_close(struct tierce__node_client *client);
 
-/* The node, with a reference, or NULL where there is none now. Connects if it is time to, which
- * waits until the deadline at most, and no longer than timeout.lookup: others see no node
- * meanwhile. */
+/* The node, with a reference, or NULL where there is none now. Connects if an attempt is due. It
+ * blocks until the deadline, at most for timeout.lookup; other threads find no node meanwhile. */
 struct tierce__node_session *tierce__client_peer(struct tierce__node_client *client,
                                                  uint64_t deadline_ns);
 
@@ -113,8 +112,8 @@ uint64_t tierce__peer_end(struct tierce__node_session *peer, struct tierce__owed
 /* A client's part of a view: the names of its namespace, and the peer that knows the view. */
 struct tierce__client_view;
 
-/* The peer, and the view's number there; NULL: there is none, or it does not take the view, or the
- * deadline is over. */
+/* The peer, and the view's number there. NULL: there is no peer, it rejects the view, or the
+ * deadline has passed. */
 struct tierce__node_session *tierce__client_view_peer(const struct tierce_view *view,
                                                       uint64_t *number, uint64_t deadline_ns);
 

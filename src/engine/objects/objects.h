@@ -157,7 +157,7 @@ TIERCE_MUSTUSE int tierce__object_find(struct tierce__objects *space,
  * were good). */
 TIERCE_MUSTUSE bool tierce__object_verified(struct tierce__object *object, uint64_t bytes);
 
-/* Forgets a value in every tier, in any mode; *was: whether there was one that had not expired. May
+/* Deletes a value from every tier, in any mode; *was: whether an unexpired value existed. May
  * wait for a device, at most timeout.load. Errors: as publish; the value may then be stored or not.
  */
 TIERCE_MUSTUSE int tierce__object_remove(struct tierce__objects *space, const void *name,
@@ -167,11 +167,11 @@ TIERCE_MUSTUSE int tierce__object_remove_by(struct tierce__objects *space, const
                                             size_t name_bytes, uint64_t deadline_ns, bool *was);
 
 /*
- * Values of the space: how many there are in memory and on disk, each counted once, with those that
- * have expired and not been asked for since; and all their names, in pages: *cursor is 0 at first
- * and again after the last. `count` is how many a page should have: some more or fewer, perhaps
- * none. A value that exists during the whole walk and is not replaced is reported at least once,
- * and twice only if it was evicted from memory to a slower tier meanwhile. Both walk over the
+ * Counts the values of the space in memory and on disk, and lists their names. Each value counts
+ * once; expired values count until they are next requested. The names come in pages: *cursor is 0
+ * at first and again after the last. `count` is how many a page should have: some more or fewer,
+ * perhaps none. A value that exists during the whole walk and is not replaced is reported at least
+ * once, and twice only if it was evicted from memory to a slower tier meanwhile. Both walk over the
  * indexes of the tiers. Names of values that only a slower tier holds are read from it: may wait,
  * timeout.load a page at most. Errors: those of a tier that does not answer.
  */

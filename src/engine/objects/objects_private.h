@@ -30,7 +30,7 @@ struct tierce__object_handle {
     uint32_t pieces;
     uint32_t done; /* leading pieces that were summed, or verified */
     bool found;    /* and not created */
-    bool is_small; /* a verified copy behind the handle, without buffer and pieces */
+    bool is_small; /* a verified copy stored after the handle, without buffer and pieces */
 };
 
 /* Opens a small value in memory; NULL if there is none. name_bytes 0: with any name. */
@@ -63,8 +63,8 @@ TIERCE_MUSTUSE int tierce__objects_peek(struct tierce__objects *space,
                                         size_t level, const struct tierce__key *key,
                                         uint64_t deadline_ns);
 
-/* Takes a value out of a level that it came from; why: TIERCE_E_MISS if it has expired, or what is
- * wrong with it. The caller holds the name. Does not wait. */
+/* Removes a value from the level that it was read from; why: TIERCE_E_MISS if it has expired, or
+ * its fault. The caller holds the name. Does not wait. */
 void tierce__objects_expel(struct tierce_engine *engine, size_t level,
                            const struct tierce__key *key, int why);
 
@@ -74,7 +74,7 @@ void tierce__objects_expel(struct tierce_engine *engine, size_t level,
  * yet. Errors: as tierce__tombstones_open; logged. */
 TIERCE_MUSTUSE int tierce__objects_open_tombstones(struct tierce_engine *engine);
 
-/* Whether the level can be asked for a value: it holds no old one that has a tombstone. */
+/* Whether the level may be queried for a value: it holds no old value with a tombstone. */
 bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key);
 

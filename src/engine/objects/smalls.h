@@ -46,8 +46,8 @@ void tierce__smalls_destroy(struct tierce__smalls *smalls);
 bool tierce__smalls_takes(const struct tierce__smalls *smalls,
                           const struct tierce__object_what *what);
 
-/* When and from where a value came to memory. A walk over names in all tiers (objects_scan.c)
- * selects by it the pass that reports the value. */
+/* The time and the source of a value that is moved to memory. A walk over names in all tiers
+ * (objects_scan.c) selects by it the pass that reports the value. */
 #define TIERCE__SMALL_SINCE_MASK ((1u << 31) - 1)
 struct tierce__small_coming {
     uint32_t since : 31;      /* walks begun before the value became visible, + 1, modulo 2^31 */

@@ -22,11 +22,13 @@ struct tierce__gather {
     struct tierce__shape tail_shape;
 };
 
-/* Whether each room is a chunk of blocks [0, to_block): a node may say anything. */
+/* Whether each room is a chunk of blocks [0, to_block). The check is required because a node's
+ * answer may be wrong. */
 bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__room *rooms,
                          size_t count, uint64_t to_block);
 
-/* A gather of rooms that fit; block_ids are copied. Errors, and *gather is as after fini: -ENOMEM.
+/* Begins a gather into rooms that fit (tierce__gather_fits); copies block_ids. Errors, and *gather
+ * is as after fini: -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__gather_init(struct tierce__gather *gather,
                                        const struct tierce_view *view,

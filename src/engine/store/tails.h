@@ -19,8 +19,9 @@ TIERCE_MUSTUSE bool tierce__tail_is_held(struct tierce_view *view, const struct 
 
 /*
  * Whether a chunk that a level takes can take the place of tails there. In a remote store a tail is
- * found only by a prompt that ends in the same block, and is in the way of everything else. There
- * those go that the tier remembers, which this process has sent or found: it is not asked for more.
+ * found only by a prompt that ends in the same block, and is in the way of everything else. In such
+ * a tier only the tails that this process has sent or found are deleted; the store is not queried
+ * for others.
  */
 TIERCE_MUSTUSE bool tierce__tails_may_end(const struct tierce_engine *engine, size_t level,
                                           const struct tierce__storage_chunk *chunk);

@@ -43,7 +43,7 @@ void tierce__why_count(struct tierce_engine *engine, enum tierce_miss_reason rea
 /* Prefetches the remembered event of a chunk that will be queried soon. */
 void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierce__key *key);
 
-/* The reason of a miss for a tier's reason. */
+/* Converts a tier's reason for a removal to the reason of a miss. */
 enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
 
 /* ---- for the operator's questions (why_answer.h, why_chunk.h) ----------------------------------

@@ -9,8 +9,8 @@
 #include <tierce/why.h>
 
 /*
- * The answer to an operator's question why a prompt is not found. The engine gives it for itself,
- * `tierce why` for a store folder. Thread: any.
+ * The answer to an operator's question why a prompt is not found. An engine answers for itself;
+ * `tierce why` answers for a store folder. Thread: any.
  */
 
 struct tierce__answer {
@@ -27,7 +27,7 @@ struct tierce__answer {
     uint64_t now_s; /* wall clock */
 };
 
-/* Lines for people, and one JSON object with these as "text". */
+/* The answer as lines of text, and as one JSON object, which holds these lines as "text". */
 void tierce__why_text(struct tierce__line *out, const struct tierce__answer *answer);
 void tierce__why_json(struct tierce__line *out, const struct tierce__answer *answer);
 

@@ -42,7 +42,7 @@ struct tierce__naming {
 TIERCE_MUSTUSE int tierce__naming_of(struct tierce__naming *out, const char *ns_text);
 
 /*
- * The namespace that is meant. `counts` (or NULL): those with a zero there are not considered.
+ * Finds the namespace of a prompt. `counts` (or NULL): namespaces with a count of zero are ignored.
  * Returns its id; TIERCE_E_MISS (there is none), TIERCE_E_LIMIT (several): `why` lists the
  * namespaces.
  */

@@ -12,7 +12,7 @@ typedef int (*tierce__meta_draw_fn)(void *arg, uint64_t random, int64_t *key);
 struct tierce__meta_draws {
     tierce__meta_draw_fn draw;
     void *arg;
-    uint64_t keys; /* about as many are in the space */
+    uint64_t keys; /* approximate number of keys in the space */
 };
 
 /* Implements ops->sample by draws; a space with few keys is scanned instead. */

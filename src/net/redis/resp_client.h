@@ -118,7 +118,7 @@ bool tierce__resp_is_ready(struct tierce__resp *resp);
  * another one. */
 bool tierce__resp_repeats(const struct tierce__resp *resp);
 
-/* How many connections it has made so far. */
+/* The number of connections made so far. */
 uint64_t tierce__resp_connects(const struct tierce__resp *resp);
 
 /* A sentence about the last failure, never with the password; "" without a failure. [borrow until

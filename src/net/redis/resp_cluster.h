@@ -15,8 +15,8 @@
  *     rc = tierce__resp_cluster_run(cluster, deadline_ns);
  *     value = tierce__resp_cluster_value(cluster, 0);
  *
- * Within a batch commands on different nodes have no order. A batch that failed may have happened
- * in part: that is the caller's to know.
+ * Within a batch commands on different nodes have no order. A failed batch may have been
+ * applied in part; the caller must allow for this.
  *
  * Thread: one at a time.
  */

@@ -69,7 +69,7 @@ TIERCE_MUSTUSE int tierce__resp_link_call(struct tierce__resp_link *link, size_t
                                           size_t count, struct tierce__resp_value *out,
                                           uint64_t deadline_ns);
 
-/* For commands to every server: the client of the i-th, after a begin. -ENOENT behind the last; as
+/* For commands to every server: the client of server i, after a begin. -ENOENT after the last; as
  * tierce__resp_cluster_node. */
 TIERCE_MUSTUSE int tierce__resp_link_node(struct tierce__resp_link *link, size_t i,
                                           struct tierce__resp **out);

@@ -10,8 +10,8 @@
  *     rc = tierce__resp_sentinel_open(sentinel, &client, why);
  *
  * Sentinels are queried in turn, beginning with the one that answered last; the named server counts
- * only if it reports itself as a master. (A user who may not ask for its ROLE has only the
- * sentinels' word.) No connection to a sentinel is kept.
+ * only if it reports itself as a master. (If the user may not call ROLE, only the sentinels' answer
+ * counts.) No connection to a sentinel is kept.
  *
  * Thread: one at a time.
  */

@@ -141,8 +141,8 @@ struct tierce__native_connection {
     uint8_t *rows; /* of the answer that is being made */
     size_t rows_room;
     bool sends_pool; /* with the next answer */
-    /* The object that the last answer has begun, and that the client may not know yet: the
-     * operation that began it, or 0, and its number. */
+    /* The object that the last request created, whose answer the client may not have received: the
+     * operation that created it (0: none), and its number. */
     enum tierce__native_op begun_by;
     uint64_t begun;
 };

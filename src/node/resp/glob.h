@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether text is as Redis' pattern: * ? [a-z] [^x] \x. Takes at most the product of the lengths,
- * whatever the pattern. Thread: any. */
+/* Whether the text matches a pattern of Redis: * ? [a-z] [^x] \x. Time is at most proportional to
+ * the product of the lengths, whatever the pattern. Thread: any. */
 bool tierce__glob_match(const char *pattern, size_t pattern_bytes, const char *text,
                         size_t text_bytes);
 

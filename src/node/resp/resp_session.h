@@ -6,9 +6,9 @@
 #include "proto/resp/resp_request.h"
 
 /*
- * A connection that speaks Redis' protocol. A command is executed when it is whole; one that asks
- * for several values does so one after the other (step), and one that waits for the engine goes on
- * where `after` says. The value of a large SET arrives in the pool while the command does.
+ * A connection that speaks Redis' protocol. A command is executed when it has arrived completely. A
+ * command for several values handles them one after the other (step). A command that waits for the
+ * engine continues at `after`. The value of a large SET arrives in the pool while the command does.
  */
 
 struct tierce__resp_session;
@@ -174,7 +174,7 @@ void tierce__resp_batch_drop(struct tierce__resp_session *s);
 void tierce__resp_run_expire(struct tierce__resp_session *s);
 void tierce__resp_run_persist(struct tierce__resp_session *s);
 
-/* SET's EX, PX, EXAT and PXAT, and the number behind one. */
+/* SET's EX, PX, EXAT and PXAT, and the number after one. */
 bool tierce__resp_is_expiry(const struct tierce__resp_arg *word);
 bool tierce__resp_read_expiry(uint64_t *out_ms, const struct tierce__resp_arg *word,
                               const struct tierce__resp_arg *value);

@@ -92,7 +92,7 @@ TIERCE_MUSTUSE int tierce__trust_run(struct tierce__trust *out, const struct tie
 /* Accepts a zeroed one. */
 void tierce__trust_clear(struct tierce__trust *trust);
 
-/* A finding as a sentence: "nothing had to leave: ...". */
+/* A finding as a sentence: "nothing was evicted: ...". */
 const char *tierce__finding_text(enum tierce__finding finding);
 
 /* The same as a word, for files: "unexercised". */

@@ -16,8 +16,8 @@
  * `stop` is set or the other side closes it.
  *
  *     tcp://host:port, ipc://path    KV events that vLLM publishes over ZMQ
- *     http://..., https://...        a response that goes on, line after line
- *     a path                         a file that grows; that it is replaced or cut is noticed
+ *     http://..., https://...        a response without end, line by line
+ *     a path                         a file that grows; replacing or cutting it is detected
  *
  *     rc = tierce__live_open(&source, url, &opts, why);
  *     rc = tierce__trace_open_source(&trace, tierce__live_trace_source(source), &trace_opts, why);

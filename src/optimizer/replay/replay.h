@@ -58,7 +58,7 @@ struct tierce__replay_result {
     uint64_t hits[TIERCE__REPLAY_MATCHES_MAX];          /* by match */
     uint64_t internal_hits[TIERCE__REPLAY_MATCHES_MAX]; /* of those, on internal blocks */
     uint64_t stored;                                    /* blocks */
-    uint64_t refused; /* blocks that were not stored: too large, or nothing could leave */
+    uint64_t refused; /* blocks that were not stored: too large, or nothing could be evicted */
     uint64_t evicted; /* for room */
     uint64_t expired; /* by their time to live */
     uint64_t used;    /* at the end, in the unit of the capacity */

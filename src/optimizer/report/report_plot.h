@@ -59,8 +59,8 @@ struct tierce__plot_line {
     size_t count;
     uint32_t color;
     double width, dash;
-    bool same_as_earlier; /* drawn with that one, and named there */
-    char label[160];      /* all that are the same */
+    bool same_as_earlier; /* drawn and named together with that one */
+    char label[160];      /* of all equal lines */
 };
 
 /* Finds a position for the label of lines[index] within `frame`, clear of the other lines and of

@@ -45,7 +45,7 @@ struct tierce__recorded {
 
 struct tierce__recording_totals {
     uint64_t requests;
-    uint64_t blocks;          /* of all requests, each time they come */
+    uint64_t blocks;          /* of all requests, repetitions included */
     uint64_t read_blocks;     /* of those, looked up */
     uint64_t internal_blocks; /* of those, held by the engine itself */
     uint32_t distinct;
@@ -151,8 +151,8 @@ struct tierce__recording_totals tierce__recording_totals(const struct tierce__re
 /* Caches in bytes are no larger, so that a few of their sums fit 64 bits. */
 #define TIERCE__CAPACITY_BYTES_MAX (1ULL << 62)
 
-/* The bytes of all different blocks, each as it was last given, CAPACITY_BYTES_MAX at most.
- * -ENOMEM, *out untouched. */
+/* The total bytes of all different blocks, each with its last stated size; at most
+ * CAPACITY_BYTES_MAX. -ENOMEM, *out untouched. */
 TIERCE_MUSTUSE int tierce__recording_bytes(const struct tierce__recording *recording,
                                            uint64_t *out);
 

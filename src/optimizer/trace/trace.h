@@ -35,7 +35,7 @@ enum tierce__trace_kind {
                             events only) */
 };
 
-/* How the recorded system matched; a replay may ask for another. */
+/* The match of the recorded system; a replay may use another. */
 enum tierce__trace_query {
     TIERCE__QUERY_PREFIX,
     TIERCE__QUERY_ANY,    /* each block separately */
@@ -79,7 +79,7 @@ struct tierce__trace_report {
     uint64_t notices;       /* lines that are known to have nothing to replay */
     uint64_t bad_lines;
     uint64_t block_bytes; /* of each block, if the format gives it and all are equal; else 0 */
-    uint64_t reordered;   /* requests that came after one with a later time */
+    uint64_t reordered;   /* requests that follow one with a later time */
     bool cut;             /* the last line lacks a line end and is bad */
     uint32_t fault_count; /* of `faults` that are filled */
     struct tierce__trace_fault faults[TIERCE__TRACE_FAULTS_SHOWN]; /* the first ones */

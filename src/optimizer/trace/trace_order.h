@@ -68,7 +68,7 @@ bool tierce__order_full(const struct tierce__trace_order *order);
  * function; false if the window is empty. */
 bool tierce__order_pop(struct tierce__trace_order *order, struct tierce__trace_request *request);
 
-/* The number of requests that came after one with a later time. */
+/* The number of requests that followed one with a later time. */
 uint64_t tierce__order_reordered(const struct tierce__trace_order *order);
 
 /* The time of the request returned last; INT64_MIN if none was. */

@@ -35,8 +35,8 @@
 /* A message with its defaults, or NULL for no memory. */
 ProtobufCMessage *tierce__proto_create(const ProtobufCMessageDescriptor *descriptor);
 
-/* Zeroed memory that goes with the message, which tierce__proto_create or a reader below gave;
- * NULL if there is none, and ever after. */
+/* Zeroed memory that is freed with the message, which must come from tierce__proto_create or a
+ * reader below. NULL for no memory; all later calls then return NULL too. */
 void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes);
 
 /* A message with its defaults in such memory, or NULL. */

@@ -60,12 +60,11 @@ enum tierce__native_op {
  * status other than 0 has no body. */
 enum tierce__native_status {
     TIERCE__NATIVE_UNKNOWN_CHAIN = 1, /* ask again, with the chain from its first block on */
-    TIERCE__NATIVE_UNKNOWN = 2, /* the view, load, store or prefetch: never given out, ended, or
-                                   ended by its deadline */
+    TIERCE__NATIVE_UNKNOWN = 2, /* the view, load, store or prefetch is unknown, ended or expired */
 };
 
-/* Equal rows behind one another, as they lie on the wire; [borrow] the body, or, where they are
- * packed, the sender's. */
+/* Consecutive rows of equal form, as on the wire; [borrow] the body, or when packing, the sender's
+ * memory. */
 struct tierce__native_rows {
     const uint8_t *bytes;
     uint32_t count;
@@ -146,7 +145,7 @@ enum tierce__native_verdict {
     TIERCE__NATIVE_GOOD = 0,
     TIERCE__NATIVE_BAD_CELLS = 1,
     TIERCE__NATIVE_WRONG_HEADER = 2,
-    TIERCE__NATIVE_UNUSED = 3, /* it did not come, or the load was aborted */
+    TIERCE__NATIVE_UNUSED = 3, /* it did not arrive, or the load was aborted */
 };
 
 /* verdicts: one for each chunk of the load, in its order; none: it is aborted. */
@@ -215,7 +214,7 @@ union tierce__native_request {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* The pool's descriptor comes with the head of this answer where the client is new. The times are
+/* For a new client, the pool's descriptor is sent with the head of this answer. The times are
  * those after which the node answers at the latest, whatever happens to its tiers. */
 struct tierce__native_welcome {
     uint8_t client[TIERCE__NATIVE_ID_BYTES];

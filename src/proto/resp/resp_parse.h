@@ -9,9 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * Parses RESP2 replies from bytes, which may come in any pieces. Replies are bounded: a bulk string
- * by bulk_bytes_max, the memory of all values since the last reset by answer_bytes_max, arrays by
- * eight levels, lines by 64 KiB.
+ * Parses RESP2 replies from bytes that arrive in pieces of any size. Replies are bounded: a bulk
+ * string by bulk_bytes_max, the memory of all values since the last reset by answer_bytes_max,
+ * arrays by eight levels, lines by 64 KiB.
  *
  * Thread: one at a time.
  */
@@ -27,7 +27,7 @@ enum tierce__resp_type {
 struct tierce__resp_value {
     enum tierce__resp_type type;
     int64_t integer;
-    const char *text; /* of STRING and ERROR, with a NUL behind it; may hold others */
+    const char *text; /* of STRING and ERROR, with a terminating NUL; may hold further NULs */
     size_t bytes;
     const struct tierce__resp_value *items;
     size_t count;

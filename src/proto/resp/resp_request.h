@@ -25,7 +25,7 @@
  */
 
 struct tierce__resp_arg {
-    const char *text; /* with a NUL behind it; may hold others. NULL for the large argument */
+    const char *text; /* NUL-terminated; may hold further NULs. NULL for the large argument */
     size_t bytes;
 };
 
@@ -84,7 +84,7 @@ void tierce__resp_request_drop(struct tierce__resp_request_parser *parser);
 void *tierce__resp_request_room(struct tierce__resp_request_parser *parser, size_t *bytes);
 void tierce__resp_request_filled(struct tierce__resp_request_parser *parser, size_t bytes);
 
-/* How much of the large argument has come. */
+/* Bytes of the large argument that have arrived. */
 uint64_t tierce__resp_request_large_filled(const struct tierce__resp_request_parser *parser);
 
 /* Whether a request has begun and is not complete. */

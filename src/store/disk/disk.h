@@ -36,7 +36,7 @@ struct tierce__disk_opts {
     uint32_t flush_interval_ms; /* background flush; 0: 1000 */
     uint32_t lock_wait_ms;      /* wait for the folder's lock; UINT32_MAX: for ever */
     bool buffered;              /* no O_DIRECT */
-    bool admit_second;          /* only chunks whose put was asked for twice */
+    bool admit_second;          /* only chunks that were put twice */
     uint64_t seed;
     uint64_t ttl_ms; /* for a policy that expires: the next request drops expired chunks; the time
                         of chunks that are read back at open starts again */

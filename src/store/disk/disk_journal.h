@@ -87,8 +87,8 @@ uint64_t tierce__journal_pages_max(uint64_t slot_count);
 
 /*
  * The capacity in the first valid page (0: there is none) of a file that claims to be the
- * journal of a store with `slot_count` slots, or with the number in the page. TIERCE_E_LIMIT for
- * a file that is longer than either can have made; it costs no more than the reading of 1 MiB then.
+ * journal of a store with `slot_count` slots, or with the number in the page. TIERCE_E_LIMIT for a
+ * file that is longer than either number permits; the call then reads at most 1 MiB.
  */
 TIERCE_MUSTUSE int tierce__journal_probe(struct tierce__vfs *vfs, struct tierce__vfs_file *file,
                                          uint64_t length, uint64_t slot_count, uint64_t *capacity);

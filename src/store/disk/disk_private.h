@@ -146,7 +146,7 @@ struct tierce__disk {
     struct tierce__list flushing;                           /* waiting for the one that runs */
     uint64_t queued_put_bytes;
     uint64_t active_put_bytes;
-    uint64_t next_deadline; /* no deadline of a request is before it */
+    uint64_t next_deadline; /* a lower bound of all deadlines of requests */
     uint32_t abandoned;     /* ops whose request was answered by its deadline */
     bool polling;           /* the I/O thread is, or is about to be, in poll: wake it */
     bool closing;
@@ -162,8 +162,8 @@ struct tierce__disk {
     uint64_t grow_target;   /* 0, or the size to which the journal thread must allocate */
     uint64_t grow_least;    /* the size that the requesting put needs */
     int grow_error;         /* of the last try, until a put has taken it */
-    uint64_t pending_since; /* when the oldest thing to commit came up; 0: nothing to commit */
-    uint64_t retry_at;      /* no commit before it, after a failure */
+    uint64_t pending_since; /* when the oldest pending change was made; 0: nothing to commit */
+    uint64_t retry_at;      /* after a failure: the time of the next commit at the earliest */
     bool urgent;
     bool journal_stop, journal_final, journal_ended;
     int journal_error;      /* not 0: the journal cannot be written; puts fail with it */
@@ -231,7 +231,7 @@ void tierce__disk_retry_later(struct tierce__disk *d);
 /* A sync of the data failed: all that is not durable is dropped. */
 void tierce__disk_drop_unsynced(struct tierce__disk *d);
 
-/* Makes a visible chunk invisible now and gone when nothing holds it. */
+/* Makes a visible chunk invisible at once; frees it when its last holder releases it. */
 void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left);
 /* Whether a chunk is visible and not hidden. */
 bool tierce__disk_is_served(const struct tierce__disk *d, uint32_t slot);
@@ -309,7 +309,7 @@ TIERCE_MUSTUSE int tierce__disk_check_kinds(struct tierce__disk *d);
  * for a file that is not ours, TIERCE_E_LIMIT for a journal that is too long, -ENOMEM, errno of
  * reading. d->opening is its name. Changes nothing. */
 TIERCE_MUSTUSE int tierce__disk_check_contents(struct tierce__disk *d);
-/* Whether a journal without a valid page is ours at all. Errors: as above. */
+/* Whether a journal without a valid page was written by Tierce. Errors: as above. */
 TIERCE_MUSTUSE int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *file,
                                               uint64_t length);
 /* The same check for the open data file, after the journal has been read. */

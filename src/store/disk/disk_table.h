@@ -13,7 +13,7 @@
 
 enum tierce__disk_state {
     TIERCE__DISK_NONE,
-    TIERCE__DISK_WRITING,    /* has a slot and space; its bytes are on their way */
+    TIERCE__DISK_WRITING,    /* has a slot and space; its bytes are being written */
     TIERCE__DISK_DIRTY,      /* visible; no sync has covered its bytes */
     TIERCE__DISK_COMMITTING, /* the journal thread is making it durable */
     TIERCE__DISK_DURABLE,    /* in the journal */

@@ -57,7 +57,7 @@ struct tierce__connector_ops {
 /* First member of every implementation. */
 struct tierce__connector {
     const struct tierce__connector_ops *ops;
-    unsigned caps; /* TIERCE__CONNECTOR_... of this store as it is configured */
+    unsigned caps; /* TIERCE__CONNECTOR_... of this store, as configured */
     /* Adjacent ranges of one object, requested together into one buffer, are read in one request of
      * up to this many bytes; a shorter request costs as much. 0: each range is one request. */
     uint64_t read_bytes;

@@ -65,18 +65,18 @@ struct tierce__client {
      * A request is answered with this number at its deadline. It is 0 at the call. */
     int (*find)(void *link, const struct tierce_plugin_name *names, size_t count,
                 _Atomic size_t *found, uint64_t deadline_ns);
-    /* Several GETs on their way at once: sends the questions of all, count >= 2, and then reads
-     * their answers, each in its turn, as `get` does. An error of send_gets is the answer of the
-     * first; after it, and after an answer behind which the link is not connected, no more are
-     * read: the others are asked for again. Needs `state`. */
+    /* Several GETs in flight: sends `count` >= 2 requests, and then reads their answers in order,
+     * each as `get` does. An error of send_gets is the answer to the first GET. After such an
+     * error, and after an answer that left the link disconnected, no more answers are read, and the
+     * other GETs are sent again. Requires `state`. */
     int (*send_gets)(void *link, const struct tierce__link_get *gets, size_t count,
                      uint64_t deadline_ns);
     int (*read_get)(void *link, const struct tierce__link_get *get, uint64_t deadline_ns);
     /* After a call. NULL: a link is connected unless its last call ended with TIERCE_E_DOWN or
      * TIERCE_E_DEADLINE. */
     struct tierce__link_state (*state)(const void *link);
-    /* Called when close has waited until its deadline in vain: ends all calls in progress, which
-     * then return with an error. Called while they run. */
+    /* Called if calls are still in progress at the deadline of close: ends them, so that they
+     * return with an error. Called while they run. */
     void (*abort)(void *store);
 };
 

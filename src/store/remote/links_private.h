@@ -14,7 +14,8 @@ struct tierce__links_page {
     bool no_memory;
 };
 
-/* A call of a link, with copies of all it needs: its request may be answered before it is over. */
+/* A call of a link. It copies its inputs, because the request may be answered before the call
+ * returns. */
 struct tierce__links_call {
     enum tierce__store_op op;
     uint64_t deadline_ns, offset, length;
@@ -55,7 +56,8 @@ size_t tierce__links_found(struct tierce__links_call *call);
 void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__store_req *req,
                              int status);
 
-/* It is over: lets its buffer go, and copies that are large; or all copies, before it is freed. */
+/* end: releases the buffer and large copies after the call. fini: frees all copies, before the call
+ * itself is freed. */
 void tierce__links_call_end(struct tierce__links_call *call);
 void tierce__links_call_fini(struct tierce__links_call *call);
 

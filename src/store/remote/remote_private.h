@@ -114,7 +114,7 @@ enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *re
                                                  const struct tierce__key *key);
 void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key *key,
                          enum tierce__remote_hiding how);
-/* A put of it has come to the store. */
+/* A put of the key has reached the store, so the key is no longer hidden. */
 void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key);
 
 /* The tier's status for the status of a connector call. */
@@ -170,7 +170,7 @@ void tierce__remote_waiter_init(struct tierce__remote_waiter *waiter, struct tie
                                 uint64_t deadline_ns);
 void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remote_waiter *waiter);
 
-/* A deletion is over: puts of its key that came after it may begin. */
+/* A deletion has ended: later puts of its key may begin. */
 void tierce__remote_end_deletion(struct tierce__remote *remote,
                                  struct tierce__remote_waiter *waiter);
 

@@ -27,8 +27,8 @@ struct tierce__http {
     struct tierce__cond changed;
     struct tierce__list calls; /* by deadline: all have the same time */
     struct tierce__list
-        late; /* answered, by the deadline for taking the answer: the same time again */
-    struct tierce__list past; /* calls that missed it and are aborted; streams */
+        late; /* answered; by the deadline for reading the answer, which is equally long */
+    struct tierce__list past; /* calls that missed their deadline and are aborted; streams */
     struct tierce__list idle; /* connections without a request, by deadline */
     struct tierce__list streams;
     uint32_t call_count; /* on the first three */
@@ -109,8 +109,8 @@ void tierce__http_streams_end(struct tierce__http *http);
 /* http_connection.c */
 void tierce__http_connection_notify(void *http, struct MHD_Connection *connection, void **context,
                                     enum MHD_ConnectionNotificationCode code);
-/* libmicrohttpd's log. Its messages are dropped; after one, a connection for which there is no
- * descriptor is closed. */
+/* libmicrohttpd's log. Drops the messages. A message may mean that no descriptor is left for a
+ * connection; that connection is then closed. */
 void tierce__http_connection_log(void *http, const char *format, va_list values);
 /* A request begins or ends. Under the lock of http. */
 void tierce__http_connection_has_request(struct MHD_Connection *connection);

@@ -44,8 +44,8 @@ TIERCE_MUSTUSE int tierce__memcached_read(struct tierce__memcached *client,
                                           struct tierce__memcached_line *line,
                                           uint64_t deadline_ns);
 
-/* The bytes of a value, and their end: `skipped` of it are thrown away, `count` come to memory, and
- * the rest is thrown away. */
+/* Receives the bytes of a value and its line end: discards `skipped` bytes, stores `count` in
+ * memory, and discards the rest. */
 TIERCE_MUSTUSE int tierce__memcached_read_value(struct tierce__memcached *client,
                                                 const struct tierce__memcached_line *line,
                                                 uint8_t *memory, uint64_t skipped, uint64_t count,

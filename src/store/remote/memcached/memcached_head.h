@@ -6,9 +6,9 @@
 #include "proto/memcached/memcached.h"
 
 /*
- * How an object lies in memcached (docs/inside/format/memcached.md): a head under a key that is
- * made of its name, and parts under keys that are made of the generation, a random number of each
- * PUT. So parts of two PUTs are never mixed, and a PUT is visible when its head is. Thread: any.
+ * How an object lies in memcached (docs/inside/format/memcached.md): a head under a key derived
+ * from its name, and parts under keys derived from the generation, a random number of each PUT. So
+ * parts of two PUTs are never mixed, and a PUT is visible when its head is. Thread: any.
  */
 
 #define TIERCE__MEMCACHED_PREFIX_BYTES 64u

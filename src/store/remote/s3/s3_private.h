@@ -48,8 +48,8 @@ bool tierce__s3_renew_credentials(struct tierce__s3_config *config);
 
 /*
  * The key of an object is PREFIX + its name as file_name.c writes it, with '!' for '%', which some
- * stores decode once too often. S3 and stores that keep objects as files take that. A name of which
- * that makes more than LONG_BYTES is written in base64url instead, behind a '~', cut by '/'.
+ * stores decode once too often. S3 and stores that keep objects as files accept such keys. If the
+ * result is longer than LONG_BYTES, the name is written as '~' and base64url, divided by '/'.
  */
 #define TIERCE__S3_LONG_BYTES 700u
 #define TIERCE__S3_KEY_BYTES  1025u /* the longest key, and its end */
@@ -98,7 +98,7 @@ enum tierce__s3_call {
     TIERCE__S3_PING,
 };
 
-/* One HTTP request on its way; a place for each connection, used again and again. */
+/* One HTTP request in progress; one per connection, reused. */
 struct tierce__s3_transfer {
     struct tierce__s3 *s3;
     CURL *easy;
@@ -236,7 +236,7 @@ void tierce__s3_login_stop(struct tierce__s3 *s3);
  * else the error of the last fetch: TIERCE_E_REFUSED, TIERCE_E_DOWN, -ENOMEM. */
 int tierce__s3_login_take(struct tierce__s3 *s3);
 /* Call when the store rejected the credentials: requests new ones, unless these are new. Returns
- * false if no others will come. */
+ * false if no new ones can be obtained. */
 bool tierce__s3_login_ask(struct tierce__s3 *s3);
 
 /* ---- s3_job.c: thread of the connector ---- */
