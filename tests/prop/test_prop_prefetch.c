@@ -89,8 +89,7 @@ static void open_all(void)
     }
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     memory = fx.engine->levels[0].tier;
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = disk;
+    disk = fx_wrap(&fx, 1);
 }
 
 static void note_done(void *arg, const struct tierce_prefetch_result *result)

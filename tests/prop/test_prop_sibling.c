@@ -85,8 +85,7 @@ static void open_all(bool with_disk)
     disk = NULL;
     if (!with_disk)
         return;
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = disk;
+    disk = fx_wrap(&fx, 1);
 }
 
 /* A chain that equals another up to some block, and diverges from there on. */

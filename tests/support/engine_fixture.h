@@ -15,6 +15,8 @@
 #include <tierce/tierce.h>
 
 #include "check_main.h"
+#include "tier_fault.h"
+#include "engine/engine.h"
 #include "engine/view.h"
 
 /*
@@ -210,6 +212,16 @@ static inline void fx_close(struct fixture *fx)
 #endif
     tierce_view_close(fx->view);
     fx_close_engine(fx);
+}
+
+/* Puts a tier that injects faults over one of the engine's. Call it before other threads use the
+ * tier: the keeper looks at remote ones while named values are open. */
+static inline struct tierce__tier *fx_wrap(struct fixture *fx, size_t level)
+{
+    struct tierce__tier *fault;
+    ck_assert_int_eq(tierce__fault_create(&fault, fx->engine->levels[level].tier), 0);
+    fx->engine->levels[level].tier = fault;
+    return fault;
 }
 
 static inline void fx_remove(struct fixture *fx)

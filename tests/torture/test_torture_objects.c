@@ -30,8 +30,7 @@ static void setup(void)
     /* Here so many faults must not take the disk out of service. */
     fx_open(&fx, true,
             (const char *const[]){"breaker.errors", "1000000", "breaker.window", "64", NULL});
-    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = fault;
+    fault = fx_wrap(&fx, 1);
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "torture", ""), 0);
 }
 

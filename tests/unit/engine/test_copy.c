@@ -134,9 +134,7 @@ START_TEST(nothing_is_lost_where_the_disk_takes_only_some)
 {
     open_engine(NULL);
     store(MEMORY);
-    struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = wrapped;
+    struct tierce__tier *wrapped = fx_wrap(&fx, 1);
     tierce__fault_set(
         wrapped, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 10});

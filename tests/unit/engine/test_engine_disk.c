@@ -38,8 +38,7 @@ static struct tierce__tier *wrap(size_t level)
 {
     struct tierce__tier *wrapped;
     ck_assert_uint_eq(fx.engine->level_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[level].tier), 0);
-    fx.engine->levels[level].tier = wrapped;
+    wrapped = fx_wrap(&fx, level);
     return wrapped;
 }
 

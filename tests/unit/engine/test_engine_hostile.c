@@ -67,8 +67,7 @@ static struct tierce__tier *wrap_disk(void)
 {
     struct tierce__tier *wrapped;
     ck_assert_uint_eq(fx.engine->level_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = wrapped;
+    wrapped = fx_wrap(&fx, 1);
     return wrapped;
 }
 

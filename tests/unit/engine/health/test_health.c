@@ -321,14 +321,6 @@ END_TEST
 
 static struct fixture fx;
 
-static struct tierce__tier *wrap_disk(void)
-{
-    struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = wrapped;
-    return wrapped;
-}
-
 /* Blocks are found, told to be slower to load than to compute, and found no more. */
 START_TEST(a_slow_disk_is_not_promised)
 {
@@ -340,7 +332,7 @@ START_TEST(a_slow_disk_is_not_promised)
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
     fx_open(&fx, true, sets);
-    struct tierce__tier *disk = wrap_disk();
+    struct tierce__tier *disk = fx_wrap(&fx, 1);
     tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 50});
     tierce_view_computed(fx.view, 1000000, 1000000000);        /* a token a microsecond */
@@ -390,7 +382,7 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->levels[0].tier;
+    struct tierce__tier *disk = fx_wrap(&fx, 1), *memory = fx.engine->levels[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 1500});
@@ -444,7 +436,7 @@ START_TEST(what_is_sooner_computed_is_put_into_memory_again)
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     memory->ops->evict(memory, UINT64_MAX);
-    tierce__fault_set(wrap_disk(), TIERCE__STORE_PUT, /* it has all of it */
+    tierce__fault_set(fx_wrap(&fx, 1), TIERCE__STORE_PUT, /* it has all of it */
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
     what.session = 7;
@@ -495,7 +487,7 @@ START_TEST(a_tier_comes_back_by_itself)
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     tierce__fault_set(
-        wrap_disk(), TIERCE__STORE_PUT,
+        fx_wrap(&fx, 1), TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
@@ -525,7 +517,7 @@ START_TEST(a_tier_comes_back_that_never_answered)
     fx_close(&fx);
     fx_open(&fx, true, sets);
     tierce__fault_set(
-        wrap_disk(), TIERCE__STORE_GET,
+        fx_wrap(&fx, 1), TIERCE__STORE_GET,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 2});
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 0);
@@ -549,7 +541,7 @@ START_TEST(recompute_all_asks_nobody_during_an_outage)
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4);
     tierce__fault_set(
-        wrap_disk(), TIERCE__STORE_PUT,
+        fx_wrap(&fx, 1), TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     struct tierce_chain *other = fx_chain(&fx, 2, 4, 0);
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);

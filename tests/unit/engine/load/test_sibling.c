@@ -231,8 +231,7 @@ START_TEST(a_pinned_sibling_is_loaded_though_the_chunk_has_come)
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *tier = fx.engine->levels[0].tier, *disk;
     tier->ops->evict(tier, UINT64_MAX); /* all but what is pinned */
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = disk;
+    disk = fx_wrap(&fx, 1);
     tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     fx_wipe(&fx);
@@ -428,14 +427,6 @@ START_TEST(a_cell_that_is_not_right)
 }
 END_TEST
 
-static struct tierce__tier *wrap_disk(void)
-{
-    struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = wrapped;
-    return wrapped;
-}
-
 START_TEST(a_disk_that_fails_or_lies)
 {
     const char *sets[] = {"timeout.lookup", "5s", "timeout.load", "20s", NULL};
@@ -443,7 +434,7 @@ START_TEST(a_disk_that_fails_or_lies)
     struct tierce_chain *a = prompt(1, 8, 6), *b = prompt(2, 8, 6);
     ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
     empty_memory();
-    struct tierce__tier *disk = wrap_disk();
+    struct tierce__tier *disk = fx_wrap(&fx, 1);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
     tierce__fault_set(disk, TIERCE__STORE_SIBLINGS, &rule);
     ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);
@@ -473,7 +464,7 @@ START_TEST(a_disk_that_is_slow)
     struct tierce_chain *a = prompt(1, 8, 6), *b = prompt(2, 8, 6);
     ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
     empty_memory();
-    struct tierce__tier *disk = wrap_disk();
+    struct tierce__tier *disk = fx_wrap(&fx, 1);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 3000};
     tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     for (int i = 0; i < 3; i++)

@@ -32,8 +32,7 @@ static struct tierce__tier *start(uint64_t bytes)
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
     ck_assert_int_eq(ox_put(space, "x", 1, bytes), 0);
     ox_empty_memory(&fx);
-    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = fault;
+    fault = fx_wrap(&fx, 1);
     real = fault->ops;
     counting = *real;
     counting.submit = submit_and_count;

@@ -23,8 +23,7 @@ static const uint64_t sizes[] = {SMALL, LARGE};
 
 static void wrap(size_t level)
 {
-    ck_assert_int_eq(tierce__fault_create(&faults[level], fx.engine->levels[level].tier), 0);
-    fx.engine->levels[level].tier = faults[level];
+    faults[level] = fx_wrap(&fx, level);
 }
 
 static void open_with_remote(void)

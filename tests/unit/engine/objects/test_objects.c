@@ -47,14 +47,6 @@ static void reopen(void)
     open_space(true, NULL);
 }
 
-static struct tierce__tier *wrap_disk(void)
-{
-    struct tierce__tier *fault;
-    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = fault;
-    return fault;
-}
-
 /* ---- one value ---- */
 
 static const uint64_t sizes[] = {
@@ -455,7 +447,7 @@ END_TEST
 START_TEST(a_disk_that_does_not_forget_refuses_the_new_value)
 {
     open_space(true, NULL);
-    struct tierce__tier *fault = wrap_disk();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
     ck_assert_int_eq(ox_put(space, "x", 1, 10000), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
@@ -490,7 +482,7 @@ START_TEST(a_reading_under_way_does_not_bring_the_old_value_back)
     open_space(true, NULL);
     ck_assert_int_eq(ox_put(space, "x", 1, 300000), 0);
     ox_empty_memory(&fx);
-    struct tierce__tier *fault = wrap_disk();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
     /* The first of two reads is answered late. */
     struct tierce__fault_rule rule = {
         .kind = TIERCE__FAULT_DELAY, .delay_ms = 200, .skip = (uint32_t)_i, .times = 1};
@@ -670,7 +662,7 @@ START_TEST(one_reading_serves_all_who_want_it)
     open_space(true, NULL);
     ck_assert_int_eq(ox_put(space, "x", 1, 900000), 0);
     ox_empty_memory(&fx);
-    struct tierce__tier *fault = wrap_disk();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 100, .times = 1};
     tierce__fault_set(fault, TIERCE__STORE_GET, &rule);
     uint64_t deadline_ns = tierce__deadline_in_ms(60000);
@@ -706,7 +698,7 @@ START_TEST(a_disk_that_hangs_is_answered_by_the_deadline)
     open_space(true, (const char *const[]){"timeout.lookup", "100ms", NULL});
     ck_assert_int_eq(ox_put(space, "x", 1, 900000), 0);
     ox_empty_memory(&fx);
-    struct tierce__tier *fault = wrap_disk();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_HANG, .times = 1};
     static const enum tierce__store_op ops[] = {TIERCE__STORE_LOOKUP, TIERCE__STORE_GET};
     tierce__fault_set(fault, ops[_i], &rule);

@@ -230,15 +230,6 @@ START_TEST(a_namespace_is_cleared)
 }
 END_TEST
 
-/* Wraps a level. */
-static struct tierce__tier *wrap(size_t level)
-{
-    struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[level].tier), 0);
-    fx.engine->levels[level].tier = wrapped;
-    return wrapped;
-}
-
 START_TEST(what_is_pinned_stays_with_its_holder)
 {
     open_engine(false, NULL);
@@ -357,7 +348,7 @@ START_TEST(a_tier_that_is_left_alone_is_cleared_too)
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS);
     flush();
     clear(1u << TIERCE_ORIGIN_MEMORY, CHUNKS);
-    struct tierce__tier *disk = wrap(1);
+    struct tierce__tier *disk = fx_wrap(&fx, 1);
     tierce__fault_set(disk, TIERCE__STORE_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     ck_assert_int_eq(load(NULL), 0);

@@ -140,8 +140,7 @@ START_TEST(a_tier_that_returns_is_told_once)
     uint64_t deadline_ns = tierce__deadline_in_ms(60000);
     fx_open(&fx, true, (const char *const[]){"breaker.errors", "2", "breaker.retry", "20ms", NULL});
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
-    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = fault;
+    fault = fx_wrap(&fx, 1);
     ck_assert_int_eq(ox_put(space, "x", 1, 300000), 0);
     ox_empty_memory(&fx);
     tierce_set_log_fn(note_event, NULL, TIERCE_LOG_DEBUG);

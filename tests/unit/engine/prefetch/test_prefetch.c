@@ -35,8 +35,7 @@ static void be_silent(void *arg, enum tierce_log_level level, const char *event,
 static void wrap_disk(void)
 {
     ck_assert_uint_eq(fx.engine->level_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->levels[1].tier), 0);
-    fx.engine->levels[1].tier = disk;
+    disk = fx_wrap(&fx, 1);
 }
 
 /* An engine whose disk has a prompt of so many blocks and whose memory is empty. */

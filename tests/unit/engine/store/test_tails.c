@@ -160,9 +160,7 @@ START_TEST(a_chunk_that_memory_rejects_leaves_the_tail)
     fx_open(&fx, false, NULL);
     struct tierce_chain *a = prompt(1, 7, 7), *b = prompt(2, 8, 7);
     ck_assert_int_eq(fx_store(&fx, a, 7, fx_ids, true), 7);
-    struct tierce__tier *memory;
-    ck_assert_int_eq(tierce__fault_create(&memory, fx.engine->levels[0].tier), 0);
-    fx.engine->levels[0].tier = memory;
+    struct tierce__tier *memory = fx_wrap(&fx, 0);
     tierce__fault_set(
         memory, TIERCE__STORE_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = TIERCE_E_FULL});

@@ -62,14 +62,6 @@ static void end(struct tierce_chain *chain)
 }
 
 /* The fault wrapper around a level. */
-static struct tierce__tier *wrap(size_t level)
-{
-    struct tierce__tier *wrapped;
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->levels[level].tier), 0);
-    fx.engine->levels[level].tier = wrapped;
-    return wrapped;
-}
-
 START_TEST(what_was_never_stored)
 {
     fx_open(&fx, false, NULL);
@@ -301,7 +293,7 @@ START_TEST(what_may_be_in_a_tier_that_does_not_answer)
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
-    struct tierce__tier *memory = fx.engine->levels[0].tier, *disk = wrap(1);
+    struct tierce__tier *memory = fx.engine->levels[0].tier, *disk = fx_wrap(&fx, 1);
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__STORE_LOOKUP,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_HANG, .times = 1});
