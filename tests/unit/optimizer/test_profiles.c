@@ -81,8 +81,8 @@ START_TEST(what_is_wrong_is_told)
     refuse("h100,price=nan", "not \"nan\"");
     refuse("h100,mfu=1.5", "to 1;");
     refuse("h100,count=0", "from 1 to");
-    refuse("flops=1e15", "needs price=");
-    refuse("price=1", "needs flops=");
+    refuse("flops=1e15", "requires price=");
+    refuse("price=1", "requires flops=");
     refuse("h100,a100", "there is no GPU \"a100\"");
 }
 END_TEST
@@ -101,7 +101,7 @@ START_TEST(a_book_learns)
     ck_assert_int_eq(
         tierce__profiles_set(&profiles, kind, "tape", "price", "0.01", TIERCE__MARK_GIVEN, why), 0);
     ck_assert_int_eq(tierce__storage_read(&storage, &profiles, "tape", why), TIERCE_E_ARGUMENT);
-    ck_assert_msg(strstr(why, "\"tape\" needs bandwidth=") != NULL, "%s", why);
+    ck_assert_msg(strstr(why, "\"tape\" requires bandwidth=") != NULL, "%s", why);
     ck_assert_int_eq(tierce__storage_read(&storage, &profiles, "tape,bandwidth=1GB", why), 0);
     ck_assert_double_eq(storage.price.value, 0.01);
 }
