@@ -82,8 +82,9 @@ static void tell_refusal(const char *why)
     tierce__log_to_stderr("tierce node", text);
 }
 
-/* Waits for a signal that ends the node; SIGHUP does not. The watchdog is notified only while the
- * node is healthy. */
+/* Waits for a signal that ends the node; SIGHUP does not. The watchdog is notified after each probe
+ * that returns, even if it fails: a restart helps a node that hangs, but it does not bring a remote
+ * store back, and loses what is in memory. */
 static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
 {
     uint64_t interval_ms = tierce__notify_watchdog_ms();
@@ -100,7 +101,8 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
         if (got == SIGHUP) {
             if (tierce__node_reload(node, why) < 0)
                 tell_refusal(why);
-        } else if (errno == EAGAIN && tierce__node_is_ready(node, unready)) {
+        } else if (errno == EAGAIN) {
+            (void)tierce__node_is_ready(node, unready);
             tierce__notify("WATCHDOG=1");
         }
     }

@@ -18,7 +18,7 @@ import warnings
 
 import pytest
 
-from manager_process import Redis, executable, wait_until
+from manager_process import Redis, executable, free_port, wait_until
 from node_process import GET, PUT, REPLY, SECONDS, Lm, Node, command, take
 from serve_process import make_certificates
 
@@ -407,6 +407,21 @@ def test_systemd_is_told(tmp_path):
         told = {listener.recv(100)}
         while b"STOPPING=1" not in told:
             told.add(listener.recv(100))
+
+
+def test_a_lost_store_is_no_reason_to_restart(tmp_path):
+    """Without a disk new values are rejected while a remote store is gone; a restart would lose memory too."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        listener.settimeout(30)
+        node = Node(tmp_path, f"--remote.urls=redis://127.0.0.1:{free_port()}",
+                    env={**os.environ, "NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"})
+        assert listener.recv(100) == b"READY=1"
+        wait_until(lambda: node.ask("GET", "/readyz")[0] == 503)
+        for _ in range(20):  # more than can have been sent before
+            assert listener.recv(100) == b"WATCHDOG=1"
+        node.end()
 
 
 def test_tls(tmp_path):
