@@ -178,7 +178,7 @@ static int run_help(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--man") == 0)
         return print_man(argc - 2, argv + 2);
     if (argc > 2)
-        return tierce__cli_usage("help", "requires one command");
+        return tierce__cli_usage("help", "accepts at most one command");
     if (argc == 1 || strcmp(argv[1], "help") == 0) {
         print_overview(stdout);
         return TIERCE__CLI_OK;

@@ -79,7 +79,7 @@ class EngineProcess:
         path = [str(root / "python"), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
         # vLLM leaves files in the folder for temporary files.
-        self.temporary = tempfile.TemporaryDirectory(prefix="tierce-run-")
+        self.temporary = tempfile.TemporaryDirectory(prefix="tierce-run-", ignore_cleanup_errors=True)
         environment["TMPDIR"] = self.temporary.name
         self.log = job["log"]
         self.process = subprocess.Popen(

@@ -36,7 +36,7 @@ class Basics(CliCase):
         self.check(2, "confg", err=['no command "confg"; the nearest is "config"'])
         self.check(2, "serve", err=['no command "serve"; tierce help lists all'])  # like no other
         self.check(2, "help", "docter", err=['the nearest is "doctor"'])
-        self.check(2, "help", "config", "more", err=["requires one command"])
+        self.check(2, "help", "config", "more", err=["accepts at most one command"])
         self.check(2, "--verison", err=['the nearest is "--version"'])
         self.check(2, "inspekt", err=['the nearest is "inspect"'])
         self.check(0, "help", "help", out=["usage: tierce COMMAND"])
