@@ -101,7 +101,9 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
         if (got == SIGHUP) {
             if (tierce__node_reload(node, why) < 0)
                 tell_refusal(why);
-        } else if (errno == EAGAIN) {
+        }
+        /* After a SIGHUP too: each begins the wait anew. */
+        if (interval_ms > 0 && (got == SIGHUP || errno == EAGAIN)) {
             (void)tierce__node_is_ready(node, unready);
             tierce__notify("WATCHDOG=1");
         }

@@ -80,7 +80,8 @@ static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *last, siz
  * sources gain from them, and the start of a large one. Of the best plain copy, cold chunks with
  * cells of 16, 64 and 256 KiB reached 0.77, 0.78 and 0.77 (scattered) and 1.06, 0.83 and 0.78
  * (gathered) when all was fetched, 0.90, 0.92 and 0.90, and 0.85, 0.88 and 0.92 when nothing was,
- * and reach 0.90, 0.97 and 0.94, and 1.07, 0.97 and 0.95 (2026-11).
+ * and reach 0.90, 0.97 and 0.94, and 1.07, 0.97 and 0.95 (2026-11). Older AMD processors, which
+ * were not measured, are treated alike.
  */
 static void plan_fetches(struct tierce__stream *s)
 {
