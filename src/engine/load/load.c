@@ -176,10 +176,12 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
             load_through(load);
     } else {
         load->ops->ahead(load->lease, load->view->part.first_layer + layer);
-        if (load->engine->copiers != NULL)
+        if (load->engine->copiers != NULL) {
             move_together(load, layer);
-        for (size_t i = 0; load->engine->copiers == NULL && i < load->lease->count; i++)
-            move_layer(load, i, layer);
+        } else {
+            for (size_t i = 0; i < load->lease->count; i++)
+                move_layer(load, i, layer);
+        }
         fail_if_over(load);
     }
     tierce__paged_row_end();

@@ -19,8 +19,8 @@
  * pushed once. Everything of a put but its calls is under the lock.
  *
  * A put lies in the scratch of its request, and that request itself makes the calls, one after the
- * other. So a put takes no memory. What the calls change of the request, the answer restores, but
- * for `urgency` and `connected`, which only reads use.
+ * other, so a put allocates nothing. The calls change fields of the request. Before the request is
+ * answered, these are restored, except `urgency` and `connected`, which only reads use.
  */
 
 enum phase { WAITING, BEGUN, CHECK, PARENT, SEND, AWAIT, RESUMED, UNDO };

@@ -73,7 +73,7 @@ START_TEST(all_workers_run_at_once)
 }
 END_TEST
 
-/* Each index once, whoever calls it, however many share the workers. */
+/* Several threads share the workers, and each index is called exactly once. */
 enum { INDEXES = 1000 };
 
 static void count_calls(void *arg, size_t from, size_t to)

@@ -28,7 +28,7 @@ START_TEST(a_put_takes_no_memory)
 }
 END_TEST
 
-/* What the calls of a put change of its request is restored. */
+/* The calls of a put change fields of its request; when it is answered, these are as before. */
 START_TEST(an_answered_put_is_as_it_was)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said to have been leased is believed only where it is a chunk of the sequence. */
+/* A lease from a node is accepted only if each leased chunk belongs to the sequence. */
 #include "base/alloc.h"
 #include "check_main.h"
 #include "engine/load/scatter.h"
