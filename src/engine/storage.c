@@ -453,8 +453,9 @@ bool tierce__storage_may_return(struct tierce_engine *engine, size_t level,
            (ask(engine, level, &w) < 0 || w.req.found > 0);
 }
 
-int tierce__storage_take_out(struct tierce_engine *engine, size_t level,
-                             const struct tierce__key *key, uint64_t deadline_ns, bool *unsettled)
+int tierce__storage_remove_unsynced(struct tierce_engine *engine, size_t level,
+                                    const struct tierce__key *key, uint64_t deadline_ns,
+                                    bool *unsettled)
 {
     struct storage_waiter w = {.req = {.op = TIERCE__STORE_DELETE,
                                        .deadline_ns = deadline_ns,
@@ -472,7 +473,7 @@ int tierce__storage_remove(struct tierce_engine *engine, size_t level,
                            const struct tierce__key *key, uint64_t deadline_ns)
 {
     bool unsettled = false;
-    int rc = tierce__storage_take_out(engine, level, key, deadline_ns, &unsettled);
+    int rc = tierce__storage_remove_unsynced(engine, level, key, deadline_ns, &unsettled);
     int settled = rc >= 0 && unsettled ? tierce__storage_settle(engine, level, deadline_ns) : 0;
     return settled < 0 ? settled : rc;
 }

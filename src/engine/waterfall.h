@@ -211,9 +211,9 @@ TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t l
 
 /* The same without a sync. *unsettled is set if the chunk could reappear after a crash before the
  * next sync. */
-TIERCE_MUSTUSE int tierce__storage_take_out(struct tierce_engine *engine, size_t level,
-                                            const struct tierce__key *key, uint64_t deadline_ns,
-                                            bool *unsettled);
+TIERCE_MUSTUSE int tierce__storage_remove_unsynced(struct tierce_engine *engine, size_t level,
+                                                   const struct tierce__key *key,
+                                                   uint64_t deadline_ns, bool *unsettled);
 
 /* Whether a chunk of that key that was removed from a durable level could reappear after a crash,
  * because no sync has covered the removal yet. Waits. */

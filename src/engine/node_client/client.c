@@ -258,7 +258,7 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
     return 0;
 }
 
-struct tierce__node_session *tierce__peer_acquire(struct tierce__node_session *peer)
+struct tierce__node_session *tierce__node_session_acquire(struct tierce__node_session *peer)
 {
     tierce__lock_take(&peer->client->lock);
     TIERCE_DASSERT(peer->refs > 0);
@@ -267,7 +267,7 @@ struct tierce__node_session *tierce__peer_acquire(struct tierce__node_session *p
     return peer;
 }
 
-void tierce__peer_release(struct tierce__node_session *peer)
+void tierce__node_session_release(struct tierce__node_session *peer)
 {
     if (peer == NULL)
         return;
@@ -279,18 +279,18 @@ void tierce__peer_release(struct tierce__node_session *peer)
         free_peer(peer);
 }
 
-uint32_t tierce__peer_store_ms(const struct tierce__node_session *peer)
+uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer)
 {
     return peer->welcome.store_ms;
 }
 
-uint64_t tierce__peer_number(const struct tierce__node_session *peer)
+uint64_t tierce__node_session_number(const struct tierce__node_session *peer)
 {
     return peer->number;
 }
 
-uint8_t *tierce__peer_memory(const struct tierce__node_session *peer, uint64_t offset,
-                             uint64_t bytes)
+uint8_t *tierce__node_session_memory(const struct tierce__node_session *peer, uint64_t offset,
+                                     uint64_t bytes)
 {
     uint64_t all = peer->welcome.pool_bytes;
     return offset <= all && bytes <= all - offset ? peer->memory + offset : NULL;
@@ -314,7 +314,7 @@ static void lose_peer(struct tierce__node_session *peer)
                     "socket=\"%s\" consequence=\"nothing is found until it is back\"",
                     client->path);
     if (current)
-        tierce__peer_release(peer);
+        tierce__node_session_release(peer);
 }
 
 /* ---- the client ---- */
@@ -351,7 +351,7 @@ void tierce__client_close(struct tierce__node_client *client)
 {
     if (client == NULL)
         return;
-    tierce__peer_release(client->peer);
+    tierce__node_session_release(client->peer);
     tierce__cond_fini(&client->changed);
     tierce__lock_fini(&client->lock);
     free_client(client);
@@ -576,9 +576,9 @@ static void settle_late(struct tierce__node_session *peer, uint64_t deadline_ns)
     return_connection(peer, c);
 }
 
-int tierce__peer_ask(struct tierce__asking *asking, struct tierce__node_session *peer,
-                     enum tierce__native_op op, const union tierce__native_request *question,
-                     uint64_t deadline_ns)
+int tierce__node_session_ask(struct tierce__asking *asking, struct tierce__node_session *peer,
+                             enum tierce__native_op op,
+                             const union tierce__native_request *question, uint64_t deadline_ns)
 {
     struct tierce__node_connection *c;
     *asking = (struct tierce__asking){.peer = peer};
@@ -607,32 +607,33 @@ int tierce__peer_ask(struct tierce__asking *asking, struct tierce__node_session 
     return TIERCE_E_DOWN;
 }
 
-void tierce__peer_done(struct tierce__asking *asking)
+void tierce__node_session_done(struct tierce__asking *asking)
 {
     if (asking->connection != NULL)
         return_connection(asking->peer, asking->connection);
     asking->connection = NULL;
 }
 
-int tierce__peer_tell(struct tierce__node_session *peer, enum tierce__native_op op,
-                      const union tierce__native_request *question, uint64_t deadline_ns)
+int tierce__node_session_tell(struct tierce__node_session *peer, enum tierce__native_op op,
+                              const union tierce__native_request *question, uint64_t deadline_ns)
 {
     struct tierce__asking asking;
-    int rc = tierce__peer_ask(&asking, peer, op, question, deadline_ns);
+    int rc = tierce__node_session_ask(&asking, peer, op, question, deadline_ns);
     if (rc == 0)
-        tierce__peer_done(&asking);
+        tierce__node_session_done(&asking);
     return rc;
 }
 
-uint64_t tierce__peer_end(struct tierce__node_session *peer, struct tierce__owed *owed,
-                          const union tierce__native_request *question)
+uint64_t tierce__node_session_end(struct tierce__node_session *peer, struct tierce__owed *owed,
+                                  const union tierce__native_request *question)
 {
     struct tierce__asking asking;
     uint64_t count = 0;
-    int rc = tierce__peer_ask(&asking, peer, owed->op, question, tierce__deadline_in_ms(END_MS));
+    int rc =
+        tierce__node_session_ask(&asking, peer, owed->op, question, tierce__deadline_in_ms(END_MS));
     if (rc == 0) {
         count = owed->op == TIERCE__NATIVE_STORE_END ? asking.answer.store_end.count : 0;
-        tierce__peer_done(&asking);
+        tierce__node_session_done(&asking);
     }
     /* If the node received it and only the answer was lost, the node no longer has this number. */
     if (rc == TIERCE_E_DEADLINE || rc == TIERCE_E_DOWN || rc == -ENOMEM)

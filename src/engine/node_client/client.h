@@ -15,15 +15,15 @@
  *
  *     struct tierce__node_session *peer = tierce__client_peer(engine->client);   // NULL: a miss
  *     struct tierce__asking asking;
- *     rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_LOOKUP, &question, deadline_ns);
+ *     rc = tierce__node_session_ask(&asking, peer, TIERCE__NATIVE_LOOKUP, &question, deadline_ns);
  *     ... asking.answer ...
- *     tierce__peer_done(&asking);
- *     tierce__peer_release(peer);
+ *     tierce__node_session_done(&asking);
+ *     tierce__node_session_release(peer);
  *
- * A *peer* is a node from our first connection to it until it is gone. The next node is another
- * peer and knows nothing of earlier requests. The mapping of a peer stays until the last reference
- * is released: a copy from a dead node's pool reads the bytes left there and verifies them as
- * usual.
+ * A node session, `peer` below, is a node from our first connection to it until it is gone. The
+ * next node is another peer and knows nothing of earlier requests. The mapping of a peer stays
+ * until the last reference is released: a copy from a dead node's pool reads the bytes left there
+ * and verifies them as usual.
  *
  *     none ──a call, at most one a second──> connected ──it closes our first connection──> gone
  *
@@ -53,18 +53,18 @@ struct tierce__node_session *tierce__client_peer(struct tierce__node_client *cli
                                                  uint64_t deadline_ns);
 
 /* A reference more; NULL is accepted by release. */
-struct tierce__node_session *tierce__peer_acquire(struct tierce__node_session *peer);
-void tierce__peer_release(struct tierce__node_session *peer);
+struct tierce__node_session *tierce__node_session_acquire(struct tierce__node_session *peer);
+void tierce__node_session_release(struct tierce__node_session *peer);
 
 /* How long its stores wait for memory. */
-uint32_t tierce__peer_store_ms(const struct tierce__node_session *peer);
+uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer);
 
 /* A number for every peer of the process, not 0. */
-uint64_t tierce__peer_number(const struct tierce__node_session *peer);
+uint64_t tierce__node_session_number(const struct tierce__node_session *peer);
 
 /* Memory of the pool, or NULL if it is not all inside. */
-uint8_t *tierce__peer_memory(const struct tierce__node_session *peer, uint64_t offset,
-                             uint64_t bytes);
+uint8_t *tierce__node_session_memory(const struct tierce__node_session *peer, uint64_t offset,
+                                     uint64_t bytes);
 
 /* An answered request. The answer borrows memory of a connection, which is reserved for this caller
  * until done. */
@@ -81,15 +81,16 @@ struct tierce__asking {
  * TIERCE_E_DOWN (the node is gone, or has not answered recently: requests that begin an operation
  * are then not sent), -ENOMEM. *asking needs `done` only after 0.
  */
-TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking,
-                                    struct tierce__node_session *peer, enum tierce__native_op op,
-                                    const union tierce__native_request *question,
-                                    uint64_t deadline_ns);
-void tierce__peer_done(struct tierce__asking *asking);
+TIERCE_MUSTUSE int tierce__node_session_ask(struct tierce__asking *asking,
+                                            struct tierce__node_session *peer,
+                                            enum tierce__native_op op,
+                                            const union tierce__native_request *question,
+                                            uint64_t deadline_ns);
+void tierce__node_session_done(struct tierce__asking *asking);
 
 /* Sends a request whose answer has no content. */
-int tierce__peer_tell(struct tierce__node_session *peer, enum tierce__native_op op,
-                      const union tierce__native_request *question, uint64_t deadline_ns);
+int tierce__node_session_tell(struct tierce__node_session *peer, enum tierce__native_op op,
+                              const union tierce__native_request *question, uint64_t deadline_ns);
 
 /*
  * The pending end of a load, store or prefetch. It must reach the node: if it cannot be sent now,
@@ -104,8 +105,8 @@ struct tierce__owed {
 
 /* [transfer] owed. If it can be sent now, it has the rows of `question`. Returns the count of the
  * answer to the end of a store, else 0. */
-uint64_t tierce__peer_end(struct tierce__node_session *peer, struct tierce__owed *owed,
-                          const union tierce__native_request *question);
+uint64_t tierce__node_session_end(struct tierce__node_session *peer, struct tierce__owed *owed,
+                                  const union tierce__native_request *question);
 
 /* ---- client_ask.c, which has the table of the lender ---- */
 

@@ -109,7 +109,7 @@ static void end_view(struct tierce__node_session *peer, uint64_t number, uint64_
 {
     TIERCE_DASSERT(number != 0);
     union tierce__native_request question = {.view_close = {number}};
-    (void)tierce__peer_tell(peer, TIERCE__NATIVE_VIEW_CLOSE, &question, deadline_ns);
+    (void)tierce__node_session_tell(peer, TIERCE__NATIVE_VIEW_CLOSE, &question, deadline_ns);
 }
 
 /* Opens the view at a peer: its number, or 0 if that rejects it; or an error. */
@@ -122,11 +122,11 @@ static int64_t introduce(const struct tierce_view *view, struct tierce__node_ses
     union tierce__native_request question;
     struct tierce__asking asking;
     describe(&question, view, cells);
-    int rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_VIEW, &question, deadline_ns);
+    int rc = tierce__node_session_ask(&asking, peer, TIERCE__NATIVE_VIEW, &question, deadline_ns);
     tierce__free(cells);
     if (rc == 0) {
         uint64_t number = asking.answer.view.number;
-        tierce__peer_done(&asking);
+        tierce__node_session_done(&asking);
         return number <= INT64_MAX ? (int64_t)number : TIERCE_E_FORMAT;
     }
     if (rc != TIERCE_E_ARGUMENT && rc != TIERCE_E_LIMIT)
@@ -144,7 +144,7 @@ struct tierce__node_session *tierce__client_view_peer(const struct tierce_view *
     struct tierce__node_session *peer = tierce__client_peer(view->engine->client, deadline_ns);
     if (peer == NULL)
         return NULL;
-    uint64_t who = tierce__peer_number(peer);
+    uint64_t who = tierce__node_session_number(peer);
     TIERCE_DASSERT(who != 0);
     tierce__lock_take(&v->lock);
     bool known = v->peer == who;
@@ -167,7 +167,7 @@ struct tierce__node_session *tierce__client_view_peer(const struct tierce_view *
     }
     if (*number != 0)
         return peer;
-    tierce__peer_release(peer);
+    tierce__node_session_release(peer);
     return NULL;
 }
 
@@ -179,9 +179,9 @@ static void close_view(struct tierce_view *view)
     if (v->number != 0 && tierce__client_is_connected(view->engine->client)) {
         uint64_t deadline_ns = soon(view);
         struct tierce__node_session *peer = tierce__client_peer(view->engine->client, deadline_ns);
-        if (peer != NULL && tierce__peer_number(peer) == v->peer)
+        if (peer != NULL && tierce__node_session_number(peer) == v->peer)
             end_view(peer, v->number, deadline_ns);
-        tierce__peer_release(peer);
+        tierce__node_session_release(peer);
     }
     free_names(v);
     view->remote = NULL;
@@ -206,7 +206,7 @@ static void describe_chain(struct tierce__native_chain *out,
 {
     struct tierce__chain_told *told = tierce__chain_told(chain);
     size_t blocks = tierce_chain_blocks(chain), first = 0;
-    if (!again && atomic_load(&told->peer) == tierce__peer_number(peer))
+    if (!again && atomic_load(&told->peer) == tierce__node_session_number(peer))
         first = atomic_load(&told->blocks);
     first = first < blocks ? first : blocks;
     TIERCE_DASSERT(first <= blocks && told->number != 0);
@@ -224,7 +224,7 @@ static void note_told(const struct tierce__node_session *peer, const struct tier
 {
     struct tierce__chain_told *told = tierce__chain_told(chain);
     atomic_store(&told->blocks, tierce_chain_blocks(chain));
-    atomic_store(&told->peer, tierce__peer_number(peer));
+    atomic_store(&told->peer, tierce__node_session_number(peer));
 }
 
 int tierce__client_ask_chain(struct tierce__asking *asking, struct tierce__node_session *peer,
@@ -233,10 +233,10 @@ int tierce__client_ask_chain(struct tierce__asking *asking, struct tierce__node_
                              uint64_t deadline_ns)
 {
     describe_chain(slot, peer, chain, false);
-    int rc = tierce__peer_ask(asking, peer, op, question, deadline_ns);
+    int rc = tierce__node_session_ask(asking, peer, op, question, deadline_ns);
     if (rc == TIERCE__NATIVE_UNKNOWN_CHAIN) {
         describe_chain(slot, peer, chain, true);
-        rc = tierce__peer_ask(asking, peer, op, question, deadline_ns);
+        rc = tierce__node_session_ask(asking, peer, op, question, deadline_ns);
     }
     if (rc == 0)
         note_told(peer, chain);
@@ -270,9 +270,9 @@ static int find(struct tierce_view *view, enum tierce__native_op op,
             found->memory_blocks < out->blocks ? found->memory_blocks : out->blocks;
         out->pending = found->pending != 0;
         TIERCE_DASSERT(out->memory_blocks <= out->blocks && out->blocks <= to);
-        tierce__peer_done(&asking);
+        tierce__node_session_done(&asking);
     }
-    tierce__peer_release(peer);
+    tierce__node_session_release(peer);
     return tierce__client_miss(view, rc);
 }
 
@@ -345,9 +345,9 @@ static void tell(struct tierce_view *view, enum tierce__native_op op,
     struct tierce__node_session *peer = tierce__client_view_peer(view, view_slot, deadline_ns);
     if (peer == NULL)
         return;
-    int rc = tierce__peer_tell(peer, op, question, deadline_ns);
+    int rc = tierce__node_session_tell(peer, op, question, deadline_ns);
     (void)tierce__client_miss(view, rc);
-    tierce__peer_release(peer);
+    tierce__node_session_release(peer);
 }
 
 void tierce__client_unpin(struct tierce_view *view, uint64_t session)
@@ -375,8 +375,8 @@ static int flush_node(struct tierce_engine *engine, uint32_t timeout_ms)
     if (peer == NULL)
         return TIERCE_E_DOWN;
     union tierce__native_request question = {.flush = {timeout_ms}};
-    int rc = tierce__peer_tell(peer, TIERCE__NATIVE_FLUSH, &question, deadline_ns);
-    tierce__peer_release(peer);
+    int rc = tierce__node_session_tell(peer, TIERCE__NATIVE_FLUSH, &question, deadline_ns);
+    tierce__node_session_release(peer);
     return rc <= 0 ? rc : TIERCE_E_DOWN;
 }
 
@@ -392,15 +392,16 @@ static int64_t clear_node(struct tierce_engine *engine, uint32_t tiers,
     if (peer == NULL)
         return TIERCE_E_DOWN;
     struct tierce__asking asking;
-    int64_t rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_CLEAR, &question, deadline_ns);
+    int64_t rc =
+        tierce__node_session_ask(&asking, peer, TIERCE__NATIVE_CLEAR, &question, deadline_ns);
     if (rc == 0) {
         uint64_t count = asking.answer.store_end.count;
         rc = count <= INT64_MAX ? (int64_t)count : TIERCE_E_FORMAT;
-        tierce__peer_done(&asking);
+        tierce__node_session_done(&asking);
     } else if (rc > 0) {
         rc = TIERCE_E_DOWN;
     }
-    tierce__peer_release(peer);
+    tierce__node_session_release(peer);
     return rc;
 }
 
@@ -441,7 +442,7 @@ static int meet_node(struct tierce_engine *engine, const struct tierce_config *c
     struct tierce__node_session *peer =
         tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
     bool is_there = peer != NULL;
-    tierce__peer_release(peer);
+    tierce__node_session_release(peer);
     if (is_there || !tierce__engine_bool(config, TIERCE__ENGINE_STRICT))
         return 0;
     snprintf(why, TIERCE_CONFIG_ERROR_BYTES,

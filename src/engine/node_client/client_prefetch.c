@@ -36,10 +36,10 @@ static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
                                       &question.prefetch_begin.chain, chain, deadline_ns);
     if (rc == 0) {
         p->owed->question.prefetch_end.number = asking.answer.view.number;
-        p->peer = tierce__peer_acquire(peer);
-        tierce__peer_done(&asking);
+        p->peer = tierce__node_session_acquire(peer);
+        tierce__node_session_done(&asking);
     }
-    tierce__peer_release(peer);
+    tierce__node_session_release(peer);
     return tierce__client_miss(p->view, rc);
 }
 
@@ -113,11 +113,11 @@ static void poll_once(struct tierce_prefetch *p, uint32_t wait_ms)
         .prefetch_poll = {.prefetch = p->owed->question.prefetch_end.number, .wait_ms = wait_ms}};
     struct tierce__asking asking;
     uint64_t grace_ns = p->engine->settings.lookup_ms * TIERCE__MS_NS;
-    int rc = tierce__peer_ask(&asking, p->peer, TIERCE__NATIVE_PREFETCH_POLL, &question,
-                              tierce__deadline_in_ms(wait_ms) + grace_ns);
+    int rc = tierce__node_session_ask(&asking, p->peer, TIERCE__NATIVE_PREFETCH_POLL, &question,
+                                      tierce__deadline_in_ms(wait_ms) + grace_ns);
     if (rc == 0) {
         take_come(p, &asking.answer.prefetch_poll);
-        tierce__peer_done(&asking);
+        tierce__node_session_done(&asking);
     } else if (rc != TIERCE_E_DEADLINE && rc != -ENOMEM) {
         p->result.final = p->result.cancelled = true; /* no node continues it */
     }
@@ -145,9 +145,9 @@ void tierce__client_prefetch_end(struct tierce_prefetch *p)
     tierce__list_remove(&p->node);
     tierce__lock_drop(tierce__prefetch_lock(p));
     if (p->peer != NULL)
-        (void)tierce__peer_end(p->peer, p->owed, &p->owed->question);
+        (void)tierce__node_session_end(p->peer, p->owed, &p->owed->question);
     else
         tierce__free(p->owed);
-    tierce__peer_release(p->peer);
+    tierce__node_session_release(p->peer);
     tierce__prefetch_free(p);
 }

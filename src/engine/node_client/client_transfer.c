@@ -26,7 +26,7 @@ static uint64_t deadline_in(const struct tierce_view *view, uint64_t more_ms)
  * caller does. */
 static uint32_t store_ms(const struct tierce_view *view, const struct tierce__node_session *peer)
 {
-    uint32_t own = view->engine->settings.store_ms, its = tierce__peer_store_ms(peer);
+    uint32_t own = view->engine->settings.store_ms, its = tierce__node_session_store_ms(peer);
     return own < its ? own : its;
 }
 
@@ -49,7 +49,7 @@ static bool take_rooms(struct tierce__client_store *store, const struct tierce_v
         struct tierce__geometry geometry = full->geometry;
         struct tierce__extent extent;
         geometry.block_count = row.block_count;
-        uint8_t *object = tierce__peer_memory(store->peer, row.offset, row.bytes);
+        uint8_t *object = tierce__node_session_memory(store->peer, row.offset, row.bytes);
         if (object == NULL || tierce__chunk_extent(&extent, &geometry) < 0 ||
             extent.object_bytes != row.bytes || row.offset % TIERCE__CHUNK_ALIGN != 0)
             return false;
@@ -75,8 +75,8 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
         /* Without memory for a note, the end is sent only once; if it is lost, the node's deadline
          * ends the store. */
         union tierce__native_request end = {.store_end = {.store = given->store}};
-        (void)tierce__peer_tell(peer, TIERCE__NATIVE_STORE_END, &end,
-                                tierce__deadline_in_ms(GRACE_MS));
+        (void)tierce__node_session_tell(peer, TIERCE__NATIVE_STORE_END, &end,
+                                        tierce__deadline_in_ms(GRACE_MS));
         tierce__free(store);
         tierce__free(owed);
         return -ENOMEM;
@@ -85,7 +85,7 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
     owed->op = TIERCE__NATIVE_STORE_END;
     owed->question.store_end = (struct tierce__native_store_end){.store = given->store};
     *store = (struct tierce__client_store){
-        .peer = tierce__peer_acquire(peer), .owed = owed, .number = given->store};
+        .peer = tierce__node_session_acquire(peer), .owed = owed, .number = given->store};
     *space = (struct tierce__lender_space){.rooms = store->rooms, .count = count, .remote = store};
     if (!take_rooms(store, view, given)) {
         (void)tierce__client_store_end(space, false);
@@ -122,8 +122,8 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
                                       &question.store_begin.chain, opts->chain, deadline_ns);
     if (rc == 0 && asking.answer.store_begin.store != 0)
         rc = take_space(space, view, peer, &asking.answer.store_begin, opts->to_block);
-    tierce__peer_done(&asking);
-    tierce__peer_release(peer);
+    tierce__node_session_done(&asking);
+    tierce__node_session_release(peer);
     return tierce__client_miss(view, rc);
 }
 
@@ -133,8 +133,8 @@ int64_t tierce__client_store_end(struct tierce__lender_space *space, bool comple
     TIERCE_DASSERT(space->rooms == store->rooms);
     union tierce__native_request question = {
         .store_end = {.store = store->number, .complete = complete}};
-    uint64_t blocks = tierce__peer_end(store->peer, store->owed, &question);
-    tierce__peer_release(store->peer);
+    uint64_t blocks = tierce__node_session_end(store->peer, store->owed, &question);
+    tierce__node_session_release(store->peer);
     tierce__free(store);
     *space = (struct tierce__lender_space){0};
     return complete && blocks <= INT64_MAX ? (int64_t)blocks : 0;
@@ -166,7 +166,7 @@ static struct client_load *own(struct tierce__load_lease *lease)
 
 static void free_load(struct client_load *load)
 {
-    tierce__peer_release(load->peer);
+    tierce__node_session_release(load->peer);
     tierce__free(load->base.leased);
     tierce__free(load->verdicts);
     tierce__free(load->results);
@@ -187,7 +187,8 @@ static void place(const struct client_load *load, struct tierce__leased *leased,
                   uint32_t origin)
 {
     bool is_known = origin >= TIERCE_ORIGIN_MEMORY && origin <= TIERCE_ORIGIN_REMOTE;
-    leased->object = is_known ? tierce__peer_memory(load->peer, offset, leased->bytes) : NULL;
+    leased->object =
+        is_known ? tierce__node_session_memory(load->peer, offset, leased->bytes) : NULL;
     leased->origin = (enum tierce_origin)origin;
     leased->failed = leased->object == NULL;
     leased->here &= !leased->failed;
@@ -223,7 +224,7 @@ static int take_lease(struct client_load *load, struct tierce__node_session *pee
 {
     uint32_t count = lease->chunks.count;
     load->owed->question.load_end = (struct tierce__native_load_end){.load = lease->load};
-    load->peer = tierce__peer_acquire(peer);
+    load->peer = tierce__node_session_acquire(peer);
     load->number = lease->load;
     load->base.leased = tierce__calloc(count, sizeof(*load->base.leased));
     load->verdicts = tierce__calloc(count, 1);
@@ -253,7 +254,7 @@ static int copy_hashes(struct client_load *load, const struct tierce_chain *chai
 /* Ends a lease that cannot be used: nothing is leased any more. */
 static void send_back(struct client_load *load)
 {
-    (void)tierce__peer_end(load->peer, load->owed, &load->owed->question);
+    (void)tierce__node_session_end(load->peer, load->owed, &load->owed->question);
     load->owed = NULL;
     load->base.count = 0;
 }
@@ -268,7 +269,7 @@ static int ask_lease(struct client_load *load, struct tierce_view *view,
         return 0;
     load->owed = tierce__calloc(1, sizeof(*load->owed)); /* the end cannot fail for memory then */
     if (load->owed == NULL) {
-        tierce__peer_release(peer);
+        tierce__node_session_release(peer);
         return -ENOMEM;
     }
     tierce__list_init(&load->owed->node);
@@ -291,14 +292,14 @@ static int ask_lease(struct client_load *load, struct tierce_view *view,
     if (rc == 0) {
         load->base.over_ns = asked_ns + asking.answer.load_begin.left_ms * TIERCE__MS_NS;
         rc = take_lease(load, peer, &asking.answer.load_begin);
-        tierce__peer_done(&asking);
+        tierce__node_session_done(&asking);
         bool fits = rc == 0 && tierce__scatter_fits(&load->base, opts->from_block, opts->to_block);
         if (rc == TIERCE_E_FORMAT || (rc == 0 && !fits)) {
             send_back(load);
             rc = 0;
         }
     }
-    tierce__peer_release(peer);
+    tierce__node_session_release(peer);
     return tierce__client_miss(view, rc);
 }
 
@@ -330,13 +331,13 @@ static void ahead(struct tierce__load_lease *base, uint32_t layer)
         return;
     union tierce__native_request question = {.load_wait = {.load = load->number, .layer = layer}};
     struct tierce__asking asking;
-    int rc = tierce__peer_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_WAIT, &question,
-                              load->deadline_ns);
+    int rc = tierce__node_session_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_WAIT, &question,
+                                      load->deadline_ns);
     const struct tierce__native_ready *ready = &asking.answer.load_wait;
     bool whole = rc == 0 && ready->states.count == load->base.count;
     take_states(load, whole ? ready->states.bytes : NULL);
     load->ready = whole && ready->ready > layer ? ready->ready : layer + 1;
-    tierce__peer_done(&asking);
+    tierce__node_session_done(&asking);
 }
 
 static bool take(struct tierce__load_lease *base, size_t i)
@@ -355,14 +356,14 @@ static bool take(struct tierce__load_lease *base, size_t i)
         return false;
     leased->failed = true;
     load->taken = i + 1;
-    if (tierce__peer_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_NEXT, &question,
-                         load->deadline_ns) != 0)
+    if (tierce__node_session_ask(&asking, load->peer, TIERCE__NATIVE_LOAD_NEXT, &question,
+                                 load->deadline_ns) != 0)
         return false;
     const struct tierce__native_passed *passed = &asking.answer.load_next;
     leased->here = passed->state == TIERCE__NATIVE_HERE;
     if (leased->here)
         place(load, leased, passed->offset, passed->origin);
-    tierce__peer_done(&asking);
+    tierce__node_session_done(&asking);
     return leased->here;
 }
 
@@ -420,7 +421,7 @@ static void end_load(struct tierce__load_lease *base, const uint32_t *blocks)
         question.load_end.verdicts =
             (struct tierce__native_rows){load->results, (uint32_t)load->base.count};
     if (load->peer != NULL && load->owed != NULL) {
-        (void)tierce__peer_end(load->peer, load->owed, &question);
+        (void)tierce__node_session_end(load->peer, load->owed, &question);
         load->owed = NULL;
     }
     free_load(load);

@@ -583,7 +583,7 @@ static int replace_small(const struct tierce__object_handle *h, uint64_t deadlin
         bool is_far = engine->levels[level].health.shared;
         if (is_far && chunk != NULL && level_has_same(&as, level, deadline_ns))
             continue;
-        rc = tierce__objects_take_out(engine, level, &h->key, &taking);
+        rc = tierce__objects_remove_from(engine, level, &h->key, &taking);
     }
     if (rc >= 0)
         rc = put_small(h, taking.levels, chunk);
@@ -625,7 +625,7 @@ static int replace(const struct tierce__object_handle *h, uint64_t deadline_ns, 
             rc = settle_kept(h, level, deadline_ns, unsettled);
             continue;
         }
-        rc = tierce__objects_take_out(engine, level, &h->key, &taking);
+        rc = tierce__objects_remove_from(engine, level, &h->key, &taking);
     }
     if (rc >= 0)
         rc = put_everywhere(h, taking.levels);

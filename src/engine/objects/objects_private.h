@@ -97,9 +97,9 @@ struct tierce__taking {
 /* The name is held. A remote store that cannot delete the value now gets a tombstone. Returns 1 if
  * the value may have been there, 0 if not, or why it cannot be promised that it does not return.
  * Waits. */
-TIERCE_MUSTUSE int tierce__objects_take_out(struct tierce_engine *engine, size_t level,
-                                            const struct tierce__key *key,
-                                            struct tierce__taking *taking);
+TIERCE_MUSTUSE int tierce__objects_remove_from(struct tierce_engine *engine, size_t level,
+                                               const struct tierce__key *key,
+                                               struct tierce__taking *taking);
 
 /* Call when a value has become visible in memory. */
 static inline void tierce__objects_shown(struct tierce_engine *engine, struct tierce__buf *buf)

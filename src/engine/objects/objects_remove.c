@@ -2,7 +2,7 @@
 /*
  * Named values: taking old ones out of the slower tiers, durably. A remote store that cannot delete
  * a value now gets a tombstone (tombstones.h), and deletes it when it is back. Begin with
- * tierce__objects_take_out.
+ * tierce__objects_remove_from.
  */
 #include <errno.h>
 #include <string.h>
@@ -125,7 +125,7 @@ static int take_from_store(struct tierce_engine *engine, size_t level,
         deadline_ns = soon_ns;
     int rc = TIERCE_E_DOWN;
     if (tombs == NULL || may_delete(&engine->levels[level])) {
-        rc = tierce__storage_take_out(engine, level, key, deadline_ns, &none);
+        rc = tierce__storage_remove_unsynced(engine, level, key, deadline_ns, &none);
         note_deletion(&engine->levels[level], rc);
     }
     if (rc >= 0 || rc == TIERCE_E_CLOSED || tombs == NULL)
@@ -135,8 +135,8 @@ static int take_from_store(struct tierce_engine *engine, size_t level,
     return *has_tomb ? 1 : rc;
 }
 
-int tierce__objects_take_out(struct tierce_engine *engine, size_t level,
-                             const struct tierce__key *key, struct tierce__taking *taking)
+int tierce__objects_remove_from(struct tierce_engine *engine, size_t level,
+                                const struct tierce__key *key, struct tierce__taking *taking)
 {
     bool own = false, has_tomb;
     TIERCE_ASSERT(level > 0 && level < engine->level_count);
@@ -146,8 +146,8 @@ int tierce__objects_take_out(struct tierce_engine *engine, size_t level,
             taking->levels |= 1u << level;
         return rc;
     }
-    int rc = tierce__storage_take_out(engine, level, key, taking->deadline_ns,
-                                      taking->unsettled != NULL ? taking->unsettled : &own);
+    int rc = tierce__storage_remove_unsynced(engine, level, key, taking->deadline_ns,
+                                             taking->unsettled != NULL ? taking->unsettled : &own);
     taking->levels |= 1u << level;
     int settled = rc >= 0 && own ? tierce__storage_settle(engine, level, taking->deadline_ns) : 0;
     if (settled == 0)
