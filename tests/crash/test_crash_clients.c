@@ -6,9 +6,9 @@
  */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 
 #include <fcntl.h>
@@ -27,17 +27,9 @@
 static struct fixture fx;
 static struct tierce_chain *prompts[PROMPTS];
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void open_engine(const char *const *sets)
 {
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, true, sets);
     for (uint32_t p = 0; p < PROMPTS; p++)
         prompts[p] = fx_chain(&fx, p % 3 + 1000 * (p / 3), BLOCKS, 4 * (p / 3));

@@ -4,9 +4,9 @@
  * the next process finds the value put last, or nothing: never a value that was replaced or removed
  * before. A value that was flushed and not changed since is found.
  */
-#include "base/log/log.h"
 #include "check_main.h"
 #include "object_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 
 #include <signal.h>
@@ -27,17 +27,9 @@ struct line {
     uint64_t version;
 };
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void open_space(void)
 {
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, true, NULL);
     ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "crash", ""), 0);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 #include "tier_fault.h"
 
@@ -48,14 +48,6 @@ struct run {
 static struct run runs[LIVE];
 static bool disturbed; /* a fault is set now */
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static uint32_t below(uint32_t bound)
 {
     return test_random_below(&random_, bound);
@@ -76,7 +68,7 @@ static void open_all(void)
                                        "prefetch.disk_window",
                                        "40KiB",
                                        NULL};
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, true, sets);
     for (uint32_t i = 0; i < PROMPTS; i++) {
         struct prompt *p = &prompts[i];

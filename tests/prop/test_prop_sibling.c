@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 #include "tier_fault.h"
 
@@ -48,14 +48,6 @@ struct piece {
 static struct piece pieces[CHUNKS_MAX];
 static size_t piece_count;
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static uint32_t below(uint32_t bound)
 {
     return test_random_below(&random_, bound);
@@ -74,7 +66,7 @@ static void open_all(bool with_disk)
                                        "memory.size",
                                        "1MiB",
                                        NULL};
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, with_disk, sets);
     tierce_view_close(fx.view);
     struct tierce_namespace ns = fx_namespace();

@@ -2,8 +2,8 @@
 #include "soak.h"
 
 #include "base/alloc.h"
-#include "base/log/log.h"
 #include "check_main.h"
+#include "silent_log.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -42,14 +42,6 @@ static bool durable_known;
  * occurs about once in eight rounds, and a short soak of a slow build has only a few rounds. */
 static struct tierce_engine_stats totals;
 static uint64_t durable_blocks_checked, kills, killed_blocks_checked, events_told, event_gaps;
-
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
 
 /* ---- a round: open --------------------------------------------------------------------------- */
 
@@ -398,7 +390,7 @@ START_TEST(the_promises_hold)
     uint64_t end_ns = tierce__now_ns() + limit_s * 1000 * TIERCE__MS_NS;
     struct test_random random = test_random_start("soak");
     soak.seed = random.state;
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     for (unsigned p = 0; p < PROMPTS; p++) {
         soak.prompts[p].blocks = 1 + test_random_below(&random, BLOCKS_MAX);
         soak.prompts[p].shared = test_random_below(&random, BLOCKS_MAX);

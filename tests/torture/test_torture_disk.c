@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
+#include "silent_log.h"
 
 /*
  * Every allocation and every operation on files fails once, one after the other, over two lives of
@@ -17,19 +17,11 @@ static bool durable[CHUNKS];
 static bool deleted[CHUNKS];
 static char what[128]; /* the fault, for messages */
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void setup(void)
 {
     s = (struct store){.chunk_bytes = 32 * 1024, .timeout_ms = 20000};
     ck_assert_int_eq(store_parts(&s, 4 * MIB), 0);
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
 }
 
 static void teardown(void)

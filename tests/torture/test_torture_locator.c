@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "manager/reclaim/reclaimer.h"
 #include "manager_harness.h"
+#include "silent_log.h"
 #include "sim/sim_storages.h"
 #include "sim/sim_store.h"
 
@@ -24,11 +24,6 @@ static struct tierce__started started;
 static uint64_t fence;
 static int64_t ttl_s;
 static size_t lost = LOST; /* the key that a client could not write */
-
-static void quiet(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg, (void)level, (void)event, (void)detail;
-}
 
 static void goes(const char *path)
 {
@@ -366,7 +361,7 @@ static void end(void)
 
 static void torture(void (*arm)(uint64_t nth), uint64_t (*disarm)(void), uint64_t least)
 {
-    tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     uint64_t live = tierce__alloc_live(), all = UINT64_MAX;
     for (uint64_t nth = 1; nth <= all + 2; nth++) {
         begin(2);
@@ -419,7 +414,7 @@ END_TEST
  * are free again. */
 START_TEST(a_start_in_doubt)
 {
-    tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     enum { ERRORS = 8 }; /* seeds for the store's answers */
     uint64_t all = 1;
     for (uint64_t nth = 0; nth <= (all + 1) * ERRORS; nth++) {
@@ -444,7 +439,7 @@ END_TEST
  * store fails to say. */
 START_TEST(an_old_leader_finishes_nothing)
 {
-    tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     for (uint64_t nth = 0, all = 0; nth <= all + 1; nth++) {
         begin(4);
         lost = 2; /* the next one's parent is not in the batch, so that the store is asked for it */

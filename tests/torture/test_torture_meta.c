@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "manager/meta/meta_index.h"
 #include "meta_folder.h"
 #include "meta_records.h"
 #include "redis_server.h"
+#include "silent_log.h"
 
 #include <errno.h>
 
@@ -133,19 +133,11 @@ static void end(void)
         store->ops->close(store);
 }
 
-static void silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 /* Each store begins empty. */
 static void torture(const struct tierce__meta_store_ops *ops, const char *(*begin)(void),
                     void (*end_one)(void))
 {
-    tierce_set_log_fn(silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     uint64_t live = tierce__alloc_live(), allocations = UINT64_MAX;
     for (uint64_t nth = 1; nth <= allocations + 2; nth++) {
         const char *uri = begin();

@@ -5,9 +5,9 @@
  * crash, no leak, no hang, never a wrong byte or an old value, and the next telling is whole.
  */
 #include "base/alloc.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "object_fixture.h"
+#include "silent_log.h"
 #include "tier_fault.h"
 
 #define BYTES 600000u
@@ -16,17 +16,9 @@ static struct fixture fx;
 static struct tierce__objects *space;
 static struct tierce__tier *fault;
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void setup(void)
 {
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     /* Here so many faults must not take the disk out of service. */
     fx_open(&fx, true,
             (const char *const[]){"breaker.errors", "1000000", "breaker.window", "64", NULL});

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 
 #include <errno.h>
 
@@ -20,17 +20,9 @@
 static struct fixture fx;
 static struct tierce_chain *chains[2];
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void setup(void)
 {
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, true, NULL);
     for (uint32_t i = 0; i < 2; i++)
         chains[i] = fx_chain(&fx, 1000 * i, BLOCKS, 8);

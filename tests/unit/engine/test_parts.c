@@ -2,9 +2,9 @@
 /* Chunks of several parts: found when all parts are there, never with a part of something else. */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 #include "wait_for.h"
 
@@ -21,14 +21,6 @@ static struct tierce_view *views[2];
 static struct tierce_paged paged[2];
 static int64_t baseline;
 static int32_t ids[FX_BLOCKS];
-
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
 
 static int open_part(struct tierce_view **out, uint32_t first, uint32_t count, uint32_t index,
                      uint32_t parts)
@@ -599,7 +591,7 @@ START_TEST(memory_that_cannot_be_had)
 {
     /* A try whose first part failed waits for it up to the deadline. */
     static const char *const sets[] = {"timeout.pin", "20ms", NULL};
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     open_parts(false, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     fx_fill(&fx, chain, 0, BLOCKS, ids);

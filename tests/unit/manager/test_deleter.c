@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "manager_harness.h"
+#include "silent_log.h"
 #include "wait_for.h"
 
 #include <errno.h>
@@ -103,14 +103,9 @@ static unsigned removed(void)
 
 /* ---- what tests do --------------------------------------------------------------------------- */
 
-static void quiet(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg, (void)level, (void)event, (void)detail;
-}
-
 static void set_up(void)
 {
-    tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     set_gate(false, 0);
     gate.asked = gate.removed = 0;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "manager/meta/meta_index.h"
 #include "manager/registry/registry.h"
@@ -8,6 +7,7 @@
 #include "redis_server.h"
 #include "script_server.h"
 #include "net/redis/resp_client.h"
+#include "silent_log.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -97,17 +97,9 @@ static void open_control(void)
     ck_assert_msg(rc == 0, "%s", why);
 }
 
-static void silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void setup(void)
 {
-    tierce_set_log_fn(silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     ck_assert(redis_start(
         &server, (const char *const[]){"--appendonly", "yes", "--appendfsync", "no", NULL}));
     make_registry();

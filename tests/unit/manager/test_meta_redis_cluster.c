@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/bytes.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "manager/meta/meta_index.h"
 #include "manager/meta/redis/meta_redis_private.h"
@@ -9,6 +8,7 @@
 #include "redis_cluster.h"
 #include "wait_for.h"
 #include "net/redis/resp_cluster.h"
+#include "silent_log.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -27,14 +27,6 @@ static struct tierce__arena arena;
 static char why[256], answer[65536];
 static uint64_t live;
 static unsigned timeout_ms;
-
-static void silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
 
 static void open_store(struct tierce__meta_store **to, struct tierce__meta_space **space_to)
 {
@@ -55,7 +47,7 @@ static void setup_with(unsigned limit_ms)
 {
     timeout_ms = limit_ms;
     live = tierce__alloc_live();
-    tierce_set_log_fn(silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     ck_assert(redis_cluster_flush(&cluster));
     open_store(&store, &space);
 }

@@ -5,6 +5,7 @@
 #include "node/node_config.h"
 #include "node/resp/glob.h"
 #include "node/node.h"
+#include "silent_log.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -93,14 +94,6 @@ START_TEST(test_whom_a_configuration_lets_in)
 }
 END_TEST
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static bool may_wait(const char *argument)
 {
     struct tierce__config_error error = {""};
@@ -137,7 +130,7 @@ START_TEST(test_each_allocation_of_a_start_fails_once)
                     (char *)"--disk.lock_wait=0"};
     struct tierce__config_error error = {""};
     struct tierce__node_config config = {0};
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     temp_folder_make(folder);
     snprintf(listen, sizeof(listen), "--listen.native=%s/node", folder);
     snprintf(disk, sizeof(disk), "--disk.path=%s/disk", folder);

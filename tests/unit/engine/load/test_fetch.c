@@ -3,10 +3,10 @@
  * and all see a fault. */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "engine/load/load_lease.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 #include "tier_fault.h"
 #include "wait_for.h"
@@ -45,17 +45,9 @@ static void wrap_disk(void)
     disk = fx_wrap(&fx, 1);
 }
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void setup_with(const char *const *settings)
 {
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, true, settings);
     open_wide(CELL);
     wrap_disk();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hits inside a chunk: what a prompt shares with a chunk that goes on otherwise, or ends sooner. */
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "core/chunk/header.h"
 #include "engine/load/sibling.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 #include "tier_fault.h"
 #include "wait_for.h"
@@ -14,14 +14,6 @@
 #include <pthread.h>
 
 static struct fixture fx;
-
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
 
 /* A prompt of which the first `shared` blocks are those of every other one with as many. */
 static struct tierce_chain *prompt(uint32_t n, size_t blocks, size_t shared)
@@ -573,7 +565,7 @@ END_TEST
 
 int main(void)
 {
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     return CHECK_RUN(
         "sibling", .seconds = 60, .at_once = true,
         .tests = {the_blocks_before_prompts_part, the_engine_holds_some_of_them,

@@ -5,6 +5,7 @@
 #include "check_main.h"
 #include "engine/observe/engine_events.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "test_random.h"
 
 #include <pthread.h>
@@ -329,14 +330,6 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static uint64_t tier_chunks(size_t level)
 {
     struct tierce__tier_stats stats;
@@ -372,7 +365,7 @@ START_TEST(a_slow_subscriber_ends_up_with_what_is_there)
     static struct set set, now;
     struct test_random random = test_random_start("events");
     pthread_t threads[THREADS];
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, true, sets);
     for (uint32_t c = 0; c < CHAINS; c++)
         chains[c] = fx_chain(&fx, c + 1, CHUNKS * FX_CHUNK_BLOCKS, 0);

@@ -3,10 +3,10 @@
  * failure. */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "child_exit.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "tier_fault.h"
 
 #include <errno.h>
@@ -24,14 +24,6 @@ static struct tierce_chain *chain;
 static struct tierce_prefetch *prefetch;
 static struct tierce_prefetch_result result;
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)event;
-    (void)detail;
-}
-
 static void wrap_disk(void)
 {
     ck_assert_uint_eq(fx.engine->level_count, 2);
@@ -44,7 +36,7 @@ static void open_with(const char *const *sets, size_t blocks)
     int32_t ids[FX_BLOCKS];
     for (int32_t i = 0; i < (int32_t)FX_BLOCKS; i++)
         ids[i] = i;
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    silence_log();
     fx_open(&fx, true, NULL);
     chain = fx_chain(&fx, 1, blocks, 0);
     ck_assert_int_eq(fx_store(&fx, chain, blocks, ids, true), (int64_t)blocks);
