@@ -3,9 +3,9 @@
 #include "base/config/config.h"
 #include "base/config/config_parse.h"
 #include "base/config/config_yaml.h"
-#include "base/log/log.h"
 #include "base/text/nearest.h"
 #include "check_main.h"
+#include "log_record.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -509,18 +509,6 @@ START_TEST(messages_are_cut_at_whole_characters)
 }
 END_TEST
 
-/* Every allocation fails once: the call reports it, nothing leaks, the values stay whole. */
-static int warnings;
-
-static void count_warnings(void *arg, enum tierce_log_level level, const char *event,
-                           const char *detail)
-{
-    (void)arg;
-    (void)level;
-    warnings += strcmp(event, "config_file_readable") == 0 && strstr(detail, path) != NULL &&
-                strstr(detail, "hunter2") == NULL;
-}
-
 START_TEST(a_file_with_passwords_that_others_may_read_is_told)
 {
     static const struct {
@@ -534,13 +522,15 @@ START_TEST(a_file_with_passwords_that_others_may_read_is_told)
         {"disk: {path: 'redis://host:6379?db=1'}\n", 0644, false},
         {"disk: {path: /var/lib/store}\n", 0644, false},
     };
-    tierce_set_log_fn(count_warnings, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     ck_assert_int_eq(chmod(path, cases[_i].mode), 0);
     ck_assert_int_eq(load_bytes(cases[_i].text, strlen(cases[_i].text)), 0);
-    ck_assert_int_eq(warnings, cases[_i].told);
+    ck_assert_uint_eq(recorded_with("config_file_readable", path), cases[_i].told);
+    ck_assert_ptr_null(strstr(recorded_text(), "hunter2"));
 }
 END_TEST
 
+/* Every allocation fails once: the call reports it, nothing leaks, the values stay whole. */
 START_TEST(every_allocation_may_fail)
 {
     for (uint64_t nth = 1;; nth++) {

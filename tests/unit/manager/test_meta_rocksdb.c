@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "log_record.h"
 #include "manager/meta/meta_store.h"
 #include "meta_folder.h"
 #include "meta_records.h"
@@ -502,16 +503,6 @@ END_TEST
 
 enum { LOG_PATH = 400, LOGGED = 2000 /* records: several blocks of a log */ };
 
-static char reported[1024]; /* the last line about lost records */
-
-static void keep_report(void *arg, enum tierce_log_level level, const char *event,
-                        const char *detail)
-{
-    (void)arg;
-    if (strcmp(event, "meta_records_lost") == 0 && level == TIERCE_LOG_ERROR)
-        snprintf(reported, sizeof(reported), "%s", detail);
-}
-
 /* Leaves a database whose records are only in its log, as a killed manager does. */
 static void leave_logged(void)
 {
@@ -579,25 +570,26 @@ START_TEST(damage_in_a_log_is_reported)
     leave_logged();
     off_t bytes = find_log(path);
     flip_byte(path, _i == 0 ? bytes / 2 : bytes - 3);
-    tierce_set_log_fn(keep_report, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_ERROR);
     open_here("");
     int64_t kept = count_records();
     ck_assert_int_ge(kept, _i == 0 ? LOGGED / 4 : LOGGED - 1);
     ck_assert_int_lt(kept, _i == 0 ? LOGGED * 3 / 4 : LOGGED);
-    ck_assert_msg(strstr(reported, meta_folder + 2) != NULL, "%s", reported);
-    ck_assert_msg(strstr(reported, "reason=\"Corruption: ") != NULL, "%s", reported);
-    const char *count = strstr(reported, "at least ");
+    ck_assert_msg(recorded_with("meta_records_lost", meta_folder + 2) == 1, "%s", recorded_text());
+    ck_assert_msg(recorded_with("meta_records_lost", "reason=\"Corruption: ") == 1, "%s",
+                  recorded_text());
+    const char *count = strstr(recorded_text(), "at least ");
     ck_assert_ptr_nonnull(count);
     long least = strtol(count + strlen("at least "), NULL, 10);
     ck_assert_int_ge(least, _i == 0 ? LOGGED / 4 : 1);
     ck_assert_int_le(least, LOGGED - kept);
     put(LOGGED, 1);
     close_here();
-    reported[0] = '\0';
+    forget_recorded();
     open_here("");
     ck_assert(get(kept - 1, 1));
     ck_assert(get(LOGGED, 1));
-    ck_assert_str_eq(reported, "");
+    ck_assert_uint_eq(recorded("meta_records_lost"), 0);
     close_here();
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
 }
@@ -612,11 +604,11 @@ START_TEST(a_log_that_a_crash_cut_off_is_not_damage)
     leave_logged();
     off_t bytes = find_log(path);
     ck_assert_int_eq(truncate(path, cuts[_i] >= 0 ? bytes - cuts[_i] : bytes + 100), 0);
-    tierce_set_log_fn(keep_report, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_ERROR);
     open_here("");
     ck_assert_int_ge(count_records(), cuts[_i] > 0 ? LOGGED - 2 : LOGGED);
     close_here();
-    ck_assert_str_eq(reported, "");
+    ck_assert_uint_eq(recorded("meta_records_lost"), 0);
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
 }
 END_TEST
@@ -649,11 +641,11 @@ START_TEST(a_cut_in_a_log_before_the_last_is_reported)
     add_log();
     ck_assert_int_eq(find_log(path), bytes);
     ck_assert_int_eq(truncate(path, bytes - 1), 0);
-    tierce_set_log_fn(keep_report, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_ERROR);
     open_here("");
     ck_assert_int_eq(count_records(), LOGGED - 1);
     close_here();
-    ck_assert_msg(strstr(reported, "at least 2") != NULL, "%s", reported);
+    ck_assert_msg(recorded_with("meta_records_lost", "at least 2") == 1, "%s", recorded_text());
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
 }
 END_TEST

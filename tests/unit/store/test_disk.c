@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
+#include "log_record.h"
 
 #define MIB (1ULL << 20)
 
@@ -317,16 +317,6 @@ START_TEST(only_what_is_asked_for_twice)
 }
 END_TEST
 
-static char log_text[4096];
-
-static void note(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    size_t used = strlen(log_text);
-    snprintf(log_text + used, sizeof(log_text) - used, "%s %s\n", event, detail);
-}
-
 static void in_folder(char path[256], const char *name)
 {
     snprintf(path, 256, "%s/%s", s.folder, name);
@@ -339,17 +329,17 @@ START_TEST(what_is_refused_is_named)
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
     char why[TIERCE__DISK_WHY_BYTES];
     opts.why = why;
-    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char path[256], text[300];
         bool wants_folder = strcmp(names[i], "ns") == 0;
         in_folder(path, names[i]);
         ck_assert_int_eq(wants_folder ? mknod(path, S_IFREG | 0600, 0) : mkdir(path, 0700), 0);
-        log_text[0] = '\0';
+        forget_recorded();
         ck_assert_int_lt(store_open(&s, &opts), 0);
         snprintf(text, sizeof(text), "disk_open_failed path=\"%s\"", path);
-        ck_assert_msg(strstr(log_text, text) != NULL, "%s: %s", names[i], log_text);
-        ck_assert_ptr_nonnull(strstr(log_text, "hint=\"it is not of the expected kind"));
+        ck_assert_msg(strstr(recorded_text(), text) != NULL, "%s: %s", names[i], recorded_text());
+        ck_assert_ptr_nonnull(strstr(recorded_text(), "hint=\"it is not of the expected kind"));
         snprintf(text, sizeof(text), "%s: ", names[i]);
         ck_assert_msg(strncmp(why, text, strlen(text)) == 0, "%s", why);
         ck_assert_ptr_nonnull(strstr(why, "; it is not of the expected kind"));
@@ -357,9 +347,9 @@ START_TEST(what_is_refused_is_named)
         ck_assert_int_eq(mkdir(s.folder, 0700), 0);
     }
     opts.path = "/nonexistent/folder";
-    log_text[0] = '\0';
+    forget_recorded();
     ck_assert_int_eq(store_open(&s, &opts), -ENOENT);
-    ck_assert_ptr_nonnull(strstr(log_text, "path=\"/nonexistent/folder\""));
+    ck_assert_ptr_nonnull(strstr(recorded_text(), "path=\"/nonexistent/folder\""));
     ck_assert_str_eq(why, "No such file or directory; the parent folder must exist: create it");
 }
 END_TEST
@@ -367,29 +357,27 @@ END_TEST
 START_TEST(a_folder_that_others_may_write_is_told)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
-    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
-    log_text[0] = '\0';
+    record_log(TIERCE_LOG_WARN);
     open_with(opts);
     store_close(&s);
-    ck_assert_ptr_null(strstr(log_text, "store_folder_writable"));
+    ck_assert_ptr_null(strstr(recorded_text(), "store_folder_writable"));
     ck_assert_int_eq(chmod(s.folder, 0770), 0);
     open_with(opts);
-    ck_assert_ptr_nonnull(strstr(log_text, "store_folder_writable"));
+    ck_assert_ptr_nonnull(strstr(recorded_text(), "store_folder_writable"));
 }
 END_TEST
 
 START_TEST(more_than_the_file_system_has_is_told)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
-    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
-    log_text[0] = '\0';
+    record_log(TIERCE_LOG_WARN);
     open_with(opts);
     store_close(&s);
-    ck_assert_ptr_null(strstr(log_text, "store_folder_too_small"));
+    ck_assert_ptr_null(strstr(recorded_text(), "store_folder_too_small"));
     opts.cap_bytes = UINT64_C(1) << 50;
     opts.chunk_count_max = 1024; /* or its tables would want memory to match */
     open_with(opts);
-    ck_assert_ptr_nonnull(strstr(log_text, "store_folder_too_small"));
+    ck_assert_ptr_nonnull(strstr(recorded_text(), "store_folder_too_small"));
     ck_assert_int_eq(store_put(&s, 1), 0); /* told, and not rejected */
 }
 END_TEST

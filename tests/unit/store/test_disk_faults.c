@@ -1,32 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
+#include "log_record.h"
 #include "store/disk/disk_private.h"
 
 #define MIB (1ULL << 20)
 
 static struct store s;
 static struct tierce__vfs *vfs;
-static char last_event[64];
-static unsigned events;
-
-static void note_event(void *arg, enum tierce_log_level level, const char *event,
-                       const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)detail;
-    snprintf(last_event, sizeof(last_event), "%s", event);
-    events++;
-}
 
 static void setup(void)
 {
     s = (struct store){.chunk_bytes = 64 * 1024};
     store_folder(&s);
     ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
-    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
 }
 
 static void teardown(void)
@@ -216,14 +204,14 @@ START_TEST(what_keeps_failing_is_said_once)
     };
     open_faulty();
     break_at(cases[_i].kind, 1, true, cases[_i].error);
-    events = 0;
+    forget_recorded();
     for (uint64_t n = 0; n < 300; n++) {
         (void)store_put(&s, n);
         (void)store_delete(&s, n / 2);
         (void)store_flush(&s);
     }
-    ck_assert_uint_ge(events, 1);
-    ck_assert_uint_le(events, cases[_i].events);
+    ck_assert_uint_ge(recorded(""), 1);
+    ck_assert_uint_le(recorded(""), cases[_i].events);
 }
 END_TEST
 
@@ -258,7 +246,7 @@ START_TEST(a_text_whose_name_was_not_synced_is_published_by_the_next_try)
         ck_assert_int_eq(store_put(&s, n), 0);
         ck_assert_int_eq(store_flush(&s), 0);
     }
-    ck_assert_str_eq(last_event, "disk_text_failed");
+    ck_assert_str_eq(last_recorded(), "disk_text_failed");
     ck_assert_uint_eq(d->ns_texts[s.ns], 1);
     ck_assert_uint_gt(tierce__vfs_fault_count(vfs, TIERCE__FAULT_SYNC_FOLDER), synced);
 }
@@ -447,7 +435,7 @@ START_TEST(close_leaves_a_dead_device_behind)
     uint64_t start = tierce__now_ns();
     s.tier->ops->close(s.tier, tierce__deadline_in_ms(20));
     ck_assert_uint_lt(tierce__now_ns() - start, 20000 * TIERCE__MS_NS);
-    ck_assert_str_eq(last_event, "disk_close_leaked");
+    ck_assert_str_eq(last_recorded(), "disk_close_leaked");
     ck_assert_int_eq(dones_of(&many), 2);
     ck_assert_int_eq(many.reqs[0].status, TIERCE_E_CLOSED);
     s.tier = NULL;

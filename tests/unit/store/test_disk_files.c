@@ -3,9 +3,9 @@
  * none is changed, followed or lost. */
 #include "base/bytes.h"
 #include "base/file.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
+#include "log_record.h"
 
 #include <fcntl.h>
 #include <sys/time.h>
@@ -14,16 +14,6 @@
 
 static struct store s;
 static char outside[176]; /* a folder beside the store */
-static char log_text[8192];
-
-static void note(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    size_t used = strlen(log_text);
-    snprintf(log_text + used, sizeof(log_text) - used, "%s %s\n", event, detail);
-}
-
 static void setup(void)
 {
     s = (struct store){.chunk_bytes = 64 * 1024};
@@ -31,8 +21,7 @@ static void setup(void)
     snprintf(outside, sizeof(outside), "%s.outside", s.folder);
     ck_assert_int_eq(mkdir(outside, 0700), 0);
     ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
-    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
-    log_text[0] = '\0';
+    record_log(TIERCE_LOG_WARN);
 }
 
 static void teardown(void)
@@ -164,14 +153,14 @@ static void check_refusal(const char *name, enum kind kind)
     char path[256], line[400];
     in_folder(path, name);
     make(path, kind);
-    log_text[0] = '\0';
+    forget_recorded();
     int rc = open_here();
     bool is_wanted = strcmp(name, "ns") == 0 && kind == FOLDER;
     ck_assert_msg((rc == 0) == is_wanted, "%s, %s: %d", name, kinds[kind], rc);
     snprintf(line, sizeof(line), "disk_open_failed path=\"%s\"", path);
-    ck_assert_msg(is_wanted || strstr(log_text, line) != NULL, "%s, %s: %s", name, kinds[kind],
-                  log_text);
-    ck_assert_msg(is_wanted || strstr(log_text, "move") != NULL, "%s", log_text);
+    ck_assert_msg(is_wanted || strstr(recorded_text(), line) != NULL, "%s, %s: %s", name,
+                  kinds[kind], recorded_text());
+    ck_assert_msg(is_wanted || strstr(recorded_text(), "move") != NULL, "%s", recorded_text());
     store_close(&s);
     check(path, kind);
 }
@@ -224,12 +213,12 @@ static void name_of_text(char name[100], const char *suffix)
 static void check_stray(const char *name, enum kind kind)
 {
     char path[256], line[400];
-    log_text[0] = '\0';
-    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN); /* or so many of one event are dropped */
+    record_log(TIERCE_LOG_WARN); /* or so many of one event are dropped */
     ck_assert_int_eq(open_here(), 0);
     in_folder(path, name);
     snprintf(line, sizeof(line), "disk_stray_skipped path=\"%s\"", path);
-    ck_assert_msg(strstr(log_text, line) != NULL, "%s, %s: %s", name, kinds[kind], log_text);
+    ck_assert_msg(strstr(recorded_text(), line) != NULL, "%s, %s: %s", name, kinds[kind],
+                  recorded_text());
     ck_assert_int_eq(store_put(&s, (uint64_t)kind), 0);
     ck_assert_int_eq(store_flush(&s), 0);
     ck_assert_int_eq(store_get(&s, (uint64_t)kind, 0, 0), 0);
@@ -284,7 +273,7 @@ START_TEST(own_leftovers_are_removed)
     ck_assert_int_ne(access(unused, F_OK), 0);
     ck_assert_int_ne(access(tmp, F_OK), 0);
     ck_assert_int_ne(access(path, F_OK), 0);
-    ck_assert_str_eq(log_text, "");
+    ck_assert_str_eq(recorded_text(), "");
     store_close(&s);
     name_of_text(name, ".tmp"); /* torn: zeroes where the text was not written */
     in_folder(tmp, name);
@@ -357,7 +346,7 @@ static void check_too_long(const char *name, const char *what)
     in_folder(path, name);
     ck_assert_int_eq(truncate(path, 40LL << 30), 0);
     ck_assert_int_eq(stat(path, &before), 0);
-    log_text[0] = '\0';
+    forget_recorded();
     uint64_t begun = tierce__now_ns();
     size_t least = tierce__alloc_live();
     ck_assert_int_eq(open_here(), TIERCE_E_LIMIT);
@@ -365,7 +354,7 @@ static void check_too_long(const char *name, const char *what)
     uint64_t ms = (tierce__now_ns() - begun) / 1000000;
     ck_assert_msg(ms < 5000, "%s: %d ms", what, (int)ms); /* the reading of it took minutes */
     snprintf(line, sizeof(line), "disk_open_failed path=\"%s\"", path);
-    ck_assert_msg(strstr(log_text, line) != NULL, "%s: %s", what, log_text);
+    ck_assert_msg(strstr(recorded_text(), line) != NULL, "%s: %s", what, recorded_text());
     ck_assert_int_eq(stat(path, &after), 0);
     ck_assert_int_eq(after.st_size, before.st_size);
     ck_assert_int_eq(after.st_blocks, before.st_blocks);

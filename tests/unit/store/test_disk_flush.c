@@ -1,30 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The effect and the result of a flush, of everything or only of removals. */
-#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
+#include "log_record.h"
 
 #define MIB (1ULL << 20)
 
 static struct store s;
 static struct tierce__vfs *vfs;
-static char last_event[64];
-
-static void note_event(void *arg, enum tierce_log_level level, const char *event,
-                       const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)detail;
-    snprintf(last_event, sizeof(last_event), "%s", event);
-}
 
 static void setup(void)
 {
     s = (struct store){.chunk_bytes = 64 * 1024};
     store_folder(&s);
     ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
-    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
 }
 
 static void teardown(void)
@@ -68,7 +58,7 @@ START_TEST(what_a_failed_sync_should_have_covered_is_dropped)
     ck_assert_int_eq(store_put(&s, 2), 0);
     fail_next_sync();
     ck_assert_int_eq(store_flush(&s), -EIO);
-    ck_assert_str_eq(last_event, "disk_sync_failed");
+    ck_assert_str_eq(last_recorded(), "disk_sync_failed");
     ck_assert(!store_has(&s, 2));
     ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
     ck_assert_int_eq(store_put(&s, 2), 0);

@@ -1,39 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store on a real file system that is smaller than disk.size, or that others fill up. */
-#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
+#include "log_record.h"
 #include "small_disk.h"
 
 #define MIB (1ULL << 20)
 
 static struct store s;
-static char log_text[8192];
 static struct tierce__vfs *vfs; /* the fault wrapper of the store that is open, if any */
-
-static void note(void *arg, enum tierce_log_level level, const char *event, const char *detail)
-{
-    (void)arg;
-    (void)level;
-    size_t used = strlen(log_text);
-    snprintf(log_text + used, sizeof(log_text) - used, "%s %s\n", event, detail);
-}
-
-static unsigned times_told(const char *event)
-{
-    unsigned count = 0;
-    for (const char *at = log_text; (at = strstr(at, event)) != NULL; at++)
-        count++;
-    return count;
-}
 
 static void setup(void)
 {
     s = (struct store){.chunk_bytes = 64 * 1024, .timeout_ms = 20000};
     store_folder(&s);
     ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
-    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
-    log_text[0] = '\0';
+    record_log(TIERCE_LOG_WARN);
 }
 
 static void teardown(void)
@@ -120,11 +102,12 @@ START_TEST(a_store_larger_than_its_file_system_goes_on_writing)
         ck_assert_uint_eq(count_right(first, first + 2000), stats.chunks);
         ck_assert_int_eq(store_get(&s, first + 1999, 0, 0), 0);
         store_close(&s);
-        ck_assert_uint_eq(times_told("disk_full "), life + 1); /* once each */
-        ck_assert_msg(times_told("disk_journal_failed") == 0, "life %d: %s", (int)life, log_text);
+        ck_assert_uint_eq(recorded("disk_full"), life + 1); /* once each */
+        ck_assert_msg(recorded("disk_journal_failed") == 0, "life %d: %s", (int)life,
+                      recorded_text());
     }
-    ck_assert_ptr_nonnull(strstr(log_text, "hint=\"the file system is full"));
-    ck_assert_uint_eq(times_told("disk_chunks_dropped"), 0);
+    ck_assert_ptr_nonnull(strstr(recorded_text(), "hint=\"the file system is full"));
+    ck_assert_uint_eq(recorded("disk_chunks_dropped"), 0);
 }
 END_TEST
 
@@ -145,9 +128,9 @@ START_TEST(a_full_store_grows_again)
     while (store_stats(&s).used_bytes < 2 * before && tierce__now_ns() < deadline)
         ck_assert_int_eq(store_put(&s, n++), 0);
     ck_assert_uint_ge(store_stats(&s).used_bytes, 2 * before);
-    ck_assert_uint_eq(times_told("disk_room_again"), 1);
-    ck_assert_uint_ge(times_told("disk_full "), 1);
-    ck_assert_uint_le(times_told("disk_full "), 2);
+    ck_assert_uint_eq(recorded("disk_room_again"), 1);
+    ck_assert_uint_ge(recorded("disk_full"), 1);
+    ck_assert_uint_le(recorded("disk_full"), 2);
 }
 END_TEST
 
@@ -186,7 +169,7 @@ START_TEST(a_file_system_that_cannot_reserve)
     struct tierce__tier_stats stats = store_stats(&s);
     ck_assert(stats.full && !stats.rejects);
     ck_assert_uint_eq(count_right(0, 1500), stats.chunks);
-    ck_assert_uint_eq(times_told("disk_full "), 1);
+    ck_assert_uint_eq(recorded("disk_full"), 1);
 }
 END_TEST
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
-#include "base/log/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
+#include "log_record.h"
 #include "test_random.h"
 #include "store/disk/disk_journal.h"
 #include "store/disk/disk_table.h"
@@ -340,24 +340,12 @@ END_TEST
 #define CHUNKS 60u
 
 static struct store s;
-static char last_event[64];
-static unsigned damages; /* told */
-
-static void note_event(void *arg, enum tierce_log_level level, const char *event,
-                       const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)detail;
-    snprintf(last_event, sizeof(last_event), "%s", event);
-    damages += strcmp(event, "disk_journal_damaged") == 0;
-}
 
 static void make_store(void)
 {
     s = (struct store){.chunk_bytes = 8192};
     snprintf(s.folder, sizeof(s.folder), "%s", folder);
-    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     ck_assert_int_eq(store_parts(&s, 4 * MIB), 0);
     struct tierce__disk_opts opts = store_opts(&s, 2 * MIB);
     ck_assert_int_eq(store_open(&s, &opts), 0);
@@ -454,21 +442,21 @@ START_TEST(a_journal_that_lost_its_end_is_told)
     for (size_t cut = 0; cut <= bytes; cut += PAGE) {
         put_file(saved, cut);
         copy_mark("mark.saved", "journal.synced");
-        damages = 0;
+        forget_recorded();
         (void)open_damaged();
-        ck_assert_uint_eq(damages, cut < bytes);
-        damages = 0;
+        ck_assert_uint_eq(recorded("disk_journal_damaged"), cut < bytes);
+        forget_recorded();
         struct tierce__disk_opts opts = store_opts(&s, 2 * MIB);
         ck_assert_int_eq(store_open(&s, &opts), 0);
         store_close(&s);
-        ck_assert_uint_eq(damages, 0);
+        ck_assert_uint_eq(recorded("disk_journal_damaged"), 0);
     }
     put_file(saved, bytes - PAGE);
     ck_assert_int_eq(truncate(path, (off_t)bytes), 0); /* zeroes in place of the last page */
     copy_mark("mark.saved", "journal.synced");
-    damages = 0;
+    forget_recorded();
     (void)open_damaged();
-    ck_assert_uint_eq(damages, 1);
+    ck_assert_uint_eq(recorded("disk_journal_damaged"), 1);
     free(saved);
     store_parts_end(&s);
 }
@@ -565,9 +553,9 @@ START_TEST(an_impossible_capacity_costs_the_records_of_its_page)
     journal[40 + 5] = 1; /* of the capacity */
     reseal(journal);
     put_file(journal, bytes);
-    damages = 0;
+    forget_recorded();
     ck_assert_uint_gt(open_damaged(), 0);
-    ck_assert_uint_eq(damages, 1);
+    ck_assert_uint_eq(recorded("disk_journal_damaged"), 1);
     store_parts_end(&s);
 }
 END_TEST
@@ -583,7 +571,7 @@ START_TEST(a_newer_version_is_left_alone)
     put_file(journal, bytes);
     struct tierce__disk_opts opts = store_opts(&s, 2 * MIB);
     ck_assert_int_eq(store_open(&s, &opts), TIERCE_E_VERSION);
-    ck_assert_str_eq(last_event, "disk_version_newer");
+    ck_assert_str_eq(last_recorded(), "disk_version_newer");
     journal = load(&after);
     ck_assert_uint_eq(after, bytes);
     ck_assert_mem_eq(journal, saved, bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue of a remote tier: the order of sending, and the fate of successors. */
 #include "remote_world.h"
+#include "log_record.h"
 
 #include <errno.h>
 #include <tierce/log.h>
@@ -389,23 +390,11 @@ START_TEST(failures_of_the_store_are_told)
 }
 END_TEST
 
-static _Atomic unsigned rejects_lines, accepts_lines;
-
-static void count_lines(void *arg, enum tierce_log_level level, const char *event,
-                        const char *fields)
-{
-    (void)arg;
-    (void)level;
-    rejects_lines +=
-        strcmp(event, "remote_rejects_writes") == 0 && strstr(fields, "tier=store why=") != NULL;
-    accepts_lines += strcmp(event, "remote_accepts_writes") == 0;
-}
-
 /* A store that permits only reads: one line in the log when that begins, one when it ends. */
 START_TEST(rejected_writes_are_logged)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
-    tierce_set_log_fn(count_lines, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     check(put(1), 0);
     for (unsigned round = 1; round <= 2; round++) {
         store_connector_fail(store, TIERCE__STORE_PUT, TIERCE_E_REFUSED, 3, false);
@@ -414,10 +403,10 @@ START_TEST(rejected_writes_are_logged)
         store_connector_fail(store, TIERCE__STORE_PUT, -EIO, 1, false);
         check(put(10 * round), -EIO); /* shows nothing about permissions */
         check(get(1, BYTES, 0, BYTES), 0);
-        ck_assert_uint_eq(rejects_lines, round);
-        ck_assert_uint_eq(accepts_lines, round - 1);
+        ck_assert_uint_eq(recorded_with("remote_rejects_writes", "tier=store why="), round);
+        ck_assert_uint_eq(recorded("remote_accepts_writes"), round - 1);
         check(put(10 * round), 0);
-        ck_assert_uint_eq(accepts_lines, round);
+        ck_assert_uint_eq(recorded("remote_accepts_writes"), round);
     }
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
     close_tier();

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log/log.h"
 #include "check_main.h"
+#include "log_record.h"
 #include "temp_folder.h"
 #include "wait_for.h"
 
@@ -192,6 +194,25 @@ START_TEST(a_wait_ends_with_its_condition_or_fails)
 }
 END_TEST
 
+START_TEST(recorded_lines_are_counted_by_event_and_text)
+{
+    record_log(TIERCE_LOG_WARN);
+    ck_assert_uint_eq(recorded(""), 0);
+    ck_assert_str_eq(last_recorded(), "");
+    tierce__log(TIERCE_LOG_WARN, "lost", "tier=%s", "disk");
+    tierce__log(TIERCE_LOG_WARN, "lost_again", "tier=%s", "store");
+    tierce__log(TIERCE_LOG_INFO, "lost", "tier=%s", "disk");
+    ck_assert_uint_eq(recorded("lost"), 1);
+    ck_assert_uint_eq(recorded_with("lost", "disk"), 1);
+    ck_assert_uint_eq(recorded_with("lost", "store"), 0);
+    ck_assert_uint_eq(recorded_with("", "tier="), 2);
+    ck_assert_str_eq(last_recorded(), "lost_again");
+    ck_assert_str_eq(recorded_text(), "lost tier=disk\nlost_again tier=store\n");
+    forget_recorded();
+    ck_assert_uint_eq(recorded(""), 0);
+}
+END_TEST
+
 /* Returns how often the letter was marked. */
 static int marked(char letter)
 {
@@ -232,9 +253,9 @@ int main(int argc, char **argv)
         place = argv[2];
         return run_inside(argv[1]);
     }
-    return CHECK_RUN("check_main", .seconds = 60, .setup = setup, .teardown = teardown,
-                     .tests = {folders_are_removed_however_a_test_ends,
-                               a_wait_ends_with_its_condition_or_fails,
-                               a_list_that_is_not_right_fails},
-                     .loops = {{every_test_of_a_list_runs_once, 0, 2}});
+    return CHECK_RUN(
+        "check_main", .seconds = 60, .setup = setup, .teardown = teardown,
+        .tests = {folders_are_removed_however_a_test_ends, a_wait_ends_with_its_condition_or_fails,
+                  recorded_lines_are_counted_by_event_and_text, a_list_that_is_not_right_fails},
+        .loops = {{every_test_of_a_list_runs_once, 0, 2}});
 }

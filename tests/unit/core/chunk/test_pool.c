@@ -4,6 +4,7 @@
 #include "check_main.h"
 #include "child_exit.h"
 #include "core/chunk/pool.h"
+#include "log_record.h"
 #include "tierce/log.h"
 
 #include <errno.h>
@@ -222,27 +223,17 @@ START_TEST(touching_pages_leaves_data_alone)
 }
 END_TEST
 
-static int leaks;
-
-static void count_leak(void *arg, enum tierce_log_level level, const char *event,
-                       const char *detail)
-{
-    (void)arg;
-    (void)level;
-    leaks += strcmp(event, "pool_leak") == 0 && strcmp(detail, "bufs=1 bytes=4096") == 0;
-}
-
 START_TEST(a_leak_is_reported_and_stays_valid)
 {
-    tierce_set_log_fn(count_leak, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     start(MIB, 0);
     struct tierce__buf *buf = alloc(10);
     tierce__pool_destroy(pool);
-    ck_assert_int_eq(leaks, 1);
+    ck_assert_uint_eq(recorded_with("pool_leak", "bufs=1 bytes=4096"), 1);
     memset(buf->data, 1, 10);
     tierce__buf_release(buf);
     tierce__pool_destroy(pool); /* nothing is referenced any more */
-    ck_assert_int_eq(leaks, 1);
+    ck_assert_uint_eq(recorded_with("pool_leak", "bufs=1 bytes=4096"), 1);
 }
 END_TEST
 

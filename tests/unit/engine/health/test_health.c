@@ -4,6 +4,7 @@
 #include "check_main.h"
 #include "engine_fixture.h"
 #include "health_clock.h"
+#include "log_record.h"
 #include "tier_fault.h"
 
 #include <errno.h>
@@ -465,22 +466,11 @@ START_TEST(what_is_sooner_computed_is_put_into_memory_again)
 }
 END_TEST
 
-static _Atomic unsigned lost_lines, back_lines;
-
-static void count_lines(void *arg, enum tierce_log_level level, const char *event,
-                        const char *fields)
-{
-    (void)arg, (void)level;
-    lost_lines += strcmp(event, "tier_out_of_service") == 0 &&
-                  strstr(fields, "last_error=\"Input/output error\"") != NULL;
-    back_lines += strcmp(event, "tier_in_service") == 0;
-}
-
 /* The keeper tries it; nobody has to ask. The log has one line for the loss and one for the return.
  */
 START_TEST(a_tier_comes_back_by_itself)
 {
-    tierce_set_log_fn(count_lines, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     const char *sets[] = {"breaker.errors", "1", "breaker.retry", "20ms", NULL};
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0), *other = fx_chain(&fx, 2, 4, 0);
@@ -498,8 +488,8 @@ START_TEST(a_tier_comes_back_by_itself)
     ck_assert_int_eq(s.breaker_trips, 1);
     ck_assert_int_eq(s.breaker_recoveries, 1);
     ck_assert_int_eq(s.disk_in_service_now, 1);
-    ck_assert_uint_eq(lost_lines, 1);
-    ck_assert_uint_eq(back_lines, 1);
+    ck_assert_uint_eq(recorded_with("tier_out_of_service", "last_error=\"Input/output error\""), 1);
+    ck_assert_uint_eq(recorded("tier_in_service"), 1);
     tierce_chain_destroy(other);
     tierce_chain_destroy(chain);
     fx_close(&fx);

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "wait_for.h"
 #include "node/native/native_server.h"
 
@@ -178,21 +179,9 @@ static void wait_for_node(void)
     tierce_chain_destroy(chain);
 }
 
-static _Atomic unsigned losses, returns;
-
-static void count_events(void *arg, enum tierce_log_level level, const char *event,
-                         const char *fields)
-{
-    (void)arg;
-    (void)level;
-    (void)fields;
-    losses += strcmp(event, "node_lost") == 0;
-    returns += strcmp(event, "node_in_service") == 0;
-}
-
 START_TEST(a_node_that_is_gone_is_a_miss_and_comes_back)
 {
-    tierce_set_log_fn(count_events, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     fx_open(&fx, false, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0), *other = fx_chain(&fx, 2, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
@@ -219,8 +208,8 @@ START_TEST(a_node_that_is_gone_is_a_miss_and_comes_back)
     tierce_chain_destroy(chain);
     tierce_chain_destroy(other);
     fx_close(&fx);
-    ck_assert_uint_eq(losses, 1); /* logged once, whichever thread notices it */
-    ck_assert_uint_eq(returns, 1);
+    ck_assert_uint_eq(recorded("node_lost"), 1); /* logged once, whichever thread notices it */
+    ck_assert_uint_eq(recorded("node_in_service"), 1);
     fx_remove(&fx);
 }
 END_TEST

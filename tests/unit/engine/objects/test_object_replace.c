@@ -5,6 +5,7 @@
 #include "engine/objects/objects_private.h"
 #include "engine/objects/smalls_private.h"
 #include "engine/objects/tombstones.h"
+#include "log_record.h"
 #include "object_fixture.h"
 #include "tier_fault.h"
 #include "wait_for.h"
@@ -452,17 +453,6 @@ START_TEST(a_small_value_that_cannot_grow_stays)
 }
 END_TEST
 
-static _Atomic unsigned told;
-
-static void note_event(void *arg, enum tierce_log_level level, const char *event,
-                       const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)detail;
-    told += strcmp(event, "object_not_written") == 0;
-}
-
 /* Half of the pool's buffers wait to be written: there is room for the value among the small ones,
  * and none for the form that the disk is given. */
 START_TEST(a_small_value_that_only_memory_has_is_counted)
@@ -471,14 +461,14 @@ START_TEST(a_small_value_that_only_memory_has_is_counted)
     struct tierce__pool_stats pool;
     open_with_disk();
     tierce__pool_stats(fx.engine->pool, &pool);
-    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_WARN);
+    record_log(TIERCE_LOG_WARN);
     ck_assert_int_eq(ox_put(space, "x", 1, SMALL), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(fx_stats(&fx).objects_not_written, 0);
     size_t count = take_memory(bufs, pool.buf_count_max / 2);
     ck_assert_int_eq(ox_put(space, "y", 2, SMALL), 0);
     ck_assert_int_eq(fx_stats(&fx).objects_not_written, 1);
-    ck_assert_uint_eq(told, 1);
+    ck_assert_uint_eq(recorded("object_not_written"), 1);
     give_back(bufs, count);
     ck_assert_int_eq(ox_get(space, "y", NULL), 2);
     ox_empty_memory(&fx);

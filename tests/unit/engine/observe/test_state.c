@@ -5,6 +5,7 @@
 #include "check_main.h"
 #include "engine/observe/engine_metrics.h"
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "object_fixture.h"
 #include "small_disk.h"
 #include "tier_fault.h"
@@ -119,18 +120,6 @@ START_TEST(a_disk_that_is_full)
 }
 END_TEST
 
-static atomic_uint told_out, told_in;
-
-static void note_event(void *arg, enum tierce_log_level level, const char *event,
-                       const char *detail)
-{
-    (void)arg;
-    (void)level;
-    (void)detail;
-    atomic_fetch_add(&told_out, strcmp(event, "tier_out_of_service") == 0);
-    atomic_fetch_add(&told_in, strcmp(event, "tier_in_service") == 0);
-}
-
 /* One line when a tier is lost, and one when it returns, however much it is used in between. */
 START_TEST(a_tier_that_returns_is_told_once)
 {
@@ -143,17 +132,17 @@ START_TEST(a_tier_that_returns_is_told_once)
     fault = fx_wrap(&fx, 1);
     ck_assert_int_eq(ox_put(space, "x", 1, 300000), 0);
     ox_empty_memory(&fx);
-    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_DEBUG);
+    record_log(TIERCE_LOG_DEBUG);
     for (unsigned round = 1; round <= 3; round++) {
         tierce__fault_set(fault, TIERCE__STORE_GET, &rule);
         tierce__fault_set(fault, TIERCE__STORE_PING, &rule);
-        while (atomic_load(&told_out) < round && tierce__now_ns() < deadline_ns)
+        while (recorded("tier_out_of_service") < round && tierce__now_ns() < deadline_ns)
             ck_assert_int_eq(ox_get(space, "x", NULL), 0);
         ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
         ck_assert_str_eq(state(), "memory only");
         for (int i = 0; i < 20; i++)
             ck_assert_int_eq(ox_get(space, "x", NULL), 0);
-        ck_assert_uint_eq(atomic_load(&told_in), round - 1);
+        ck_assert_uint_eq(recorded("tier_in_service"), round - 1);
         tierce__fault_set(fault, TIERCE__STORE_GET, NULL);
         tierce__fault_set(fault, TIERCE__STORE_PING, NULL);
         while (fx_stats(&fx).disk_in_service_now == 0 && tierce__now_ns() < deadline_ns)
@@ -163,8 +152,8 @@ START_TEST(a_tier_that_returns_is_told_once)
             ck_assert_int_eq(ox_get(space, "x", NULL), 1);
             ox_empty_memory(&fx);
         }
-        ck_assert_uint_eq(atomic_load(&told_out), round);
-        ck_assert_uint_eq(atomic_load(&told_in), round);
+        ck_assert_uint_eq(recorded("tier_out_of_service"), round);
+        ck_assert_uint_eq(recorded("tier_in_service"), round);
     }
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
     tierce__objects_close(space);
