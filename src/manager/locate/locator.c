@@ -127,10 +127,11 @@ void tierce__locator_close(struct tierce__locator *locator)
         return;
     if (locator->deleter != NULL)
         tierce__locator_drop(locator);
-    TIERCE_ASSERT(tierce__list_empty(&locator->instances));
+    TIERCE_ASSERT(tierce__list_empty(&locator->instances) && locator->by_id.count == 0);
     TIERCE_ASSERT(tierce__list_empty(&locator->stores) && tierce__list_empty(&locator->counters));
     tierce__deleter_destroy(locator->deleter);
     tierce__quota_destroy(locator->quota);
+    tierce__map_fini(&locator->by_id);
     tierce__cond_fini(&locator->idle);
     tierce__lock_fini(&locator->lock);
     tierce__lock_fini(&locator->changing);
@@ -139,11 +140,18 @@ void tierce__locator_close(struct tierce__locator *locator)
 
 /* ---- instances in use ------------------------------------------------------------------------ */
 
+/* Clients choose the ids, hence the seed. */
+static uint64_t hash_of(const struct tierce__locator *locator, const char *id)
+{
+    return tierce__mix(tierce__hash_text(TIERCE__HASH_TEXT ^ locator->opts.seed, id));
+}
+
 static struct tierce__live *find_live(struct tierce__locator *locator, const char *id)
 {
     tierce__lock_assert_held(&locator->lock);
-    TIERCE__LIST_FOR_EACH (it, &locator->instances) {
-        struct tierce__live *live = TIERCE__CONTAINER_OF(it, struct tierce__live, node);
+    struct tierce__map_node *it = tierce__map_find(&locator->by_id, hash_of(locator, id));
+    for (; it != NULL; it = tierce__map_find_next(it)) {
+        struct tierce__live *live = TIERCE__CONTAINER_OF(it, struct tierce__live, by_id);
         if (strcmp(live->instance.id, id) == 0)
             return live;
     }
@@ -519,6 +527,7 @@ static int add_live(struct tierce__locator *locator, const struct tierce__catalo
     tierce__lock_take(&locator->lock);
     TIERCE_DASSERT(find_live(locator, instance->id) == NULL && !live->is_going);
     tierce__list_push_back(&locator->instances, &live->node);
+    tierce__map_put(&locator->by_id, &live->by_id, hash_of(locator, instance->id));
     tierce__lock_drop(&locator->lock);
     return 0;
 }
@@ -558,6 +567,7 @@ static void unlist(struct tierce__live *live)
     while (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
         (void)tierce__cond_wait(&live->locator->idle, &live->locator->lock, TIERCE__DEADLINE_NEVER);
     tierce__live_keep_counters(live);
+    tierce__map_remove(&live->locator->by_id, &live->by_id);
     tierce__list_remove(&live->node);
 }
 
@@ -579,6 +589,7 @@ static void unlist_dropped(struct tierce__live *live)
             (void)tierce__cond_wait(&locator->idle, &locator->lock,
                                     tierce__deadline_in_ms(LOOK_MS));
     }
+    tierce__map_remove(&locator->by_id, &live->by_id);
     tierce__list_remove(&live->node);
 }
 

@@ -43,7 +43,8 @@ struct tierce__spec_claim {
 };
 
 struct tierce__live {
-    struct tierce__list node; /* LOCATOR */
+    struct tierce__list node;      /* LOCATOR */
+    struct tierce__map_node by_id; /* LOCATOR */
     struct tierce__locator *locator;
     struct tierce__instance instance; /* a copy: never changes */
     struct tierce__meta_space *space;
@@ -87,6 +88,7 @@ struct tierce__locator {
     struct tierce__lock lock;       /* LOCATOR: the members below */
     struct tierce__cond idle;       /* an instance has lost its last user */
     struct tierce__list instances;
+    struct tierce__map by_id; /* the same instances */
     struct tierce__list stores;
     struct tierce__list counters; /* of removed instances, one entry for each group */
     uint64_t departures;          /* instances that left `instances` */
