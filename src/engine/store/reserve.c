@@ -47,7 +47,7 @@ struct tierce__reservation {
     size_t promised; /* from here on chunks absent from memory count as missing, even if slower
                         tiers have them */
     size_t shared;   /* chunks that others are storing */
-    struct tierce__buf **leases;     /* [keys.count] while memory is reserved */
+    struct tierce__buf **leases;     /* [keys.count] of memory alone, while it is reserved */
     struct tierce__shape tail_shape; /* while memory is reserved */
     struct tierce__keys keys;        /* of the whole prefix, touched at the end */
     struct tierce__line line;        /* for the access log */
@@ -93,9 +93,7 @@ static uint32_t sparing(const struct tierce__reservation *r, size_t index)
  */
 static void lease_held(const struct tierce__reservation *r)
 {
-    if (r->levels != 1)
-        return;
-    for (size_t i = 0; i < r->keys.count; i++)
+    for (size_t i = 0; r->leases != NULL && i < r->keys.count; i++)
         r->leases[i] = tierce__storage_lease(r->engine, &r->keys.keys[i]);
 }
 
@@ -212,12 +210,12 @@ static size_t try_reserve(struct tierce__reservation *r, const struct tierce_cha
     TIERCE_DASSERT(r->count == 0);
     lease_held(r);
     size_t index = reserve_missing(r, chain, held);
-    for (size_t i = 0; i < r->keys.count; i++) {
+    for (size_t i = 0; r->leases != NULL && i < r->keys.count; i++) {
         tierce__buf_release(r->leases[i]);
         r->leases[i] = NULL;
     }
-    return index;
     TIERCE_DASSERT(index <= r->keys.count);
+    return index;
 }
 
 /* The leading chunks that local tiers hold. A later clear invalidates this. */
@@ -299,10 +297,11 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
         if (rc < 0)
             return rc;
     }
-    r->leases = tierce__calloc(r->keys.count, sizeof(struct tierce__buf *));
+    if (r->levels == 1)
+        r->leases = tierce__calloc(r->keys.count, sizeof(struct tierce__buf *));
     r->chunks = tierce__calloc(r->keys.count, sizeof(*r->chunks));
     r->rooms = tierce__calloc(r->keys.count, sizeof(*r->rooms));
-    if (r->leases == NULL || r->chunks == NULL || r->rooms == NULL)
+    if ((r->levels == 1 && r->leases == NULL) || r->chunks == NULL || r->rooms == NULL)
         return -ENOMEM;
     use_held(r);
     reserve_all(r, what->chain, held);
