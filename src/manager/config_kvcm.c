@@ -333,7 +333,8 @@ static int apply_ports(const struct tierce__kvcm_settings *settings, struct tier
         is_any_set |= keys[i].meaning == PORT && find(settings, keys[i].key) != NULL;
     for (size_t i = 0; i < KEYS && is_any_set && rc == 0; i++)
         if (keys[i].meaning == PORT)
-            rc = tierce__config_set(values, keys[i].name, "0", "kvcm.service without it", error);
+            rc = tierce__config_set(values, keys[i].name, "0",
+                                    "a key of kvcm.service is listed without the prefix", error);
     return rc;
 }
 

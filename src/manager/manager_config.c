@@ -282,7 +282,7 @@ static int check(const struct tierce__manager_config *config, struct tierce__con
 {
     if (config->elector_lease_ms < 2 * config->elector_interval_ms)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "elector.lease is shorter than two times elector.interval");
+                                   "elector.lease must be at least two times elector.interval");
     int rc = check_access(config, error);
     return rc == 0 ? check_ports(config, error) : rc;
 }

@@ -20,7 +20,7 @@ static const struct tierce__param params[] = {
 };
 
 _Static_assert(sizeof(params) / sizeof(params[0]) == TIERCE__NODE_PARAMS,
-               "one row for each number");
+               "each parameter has one row");
 
 /* Variables that share the prefix and are not parameters. */
 static const char *const other_variables[] = {ENV_CONFIG, "TIERCE_NODE_SOCKET", "TIERCE_NODE_USER",

@@ -95,7 +95,7 @@ static const char *take_host(struct tierce__url *url, char *text)
         port = cut(text, ':');
     }
     if (port != NULL && (!tierce__parse_count(&number, port) || number == 0 || number > UINT16_MAX))
-        return "a port is not between 1 and 65535";
+        return "a port must be between 1 and 65535";
     for (const char *at = text; *at != '\0'; at++) {
         if (!is_host_char(*at, in_brackets))
             return "a host name has an invalid character";
@@ -125,7 +125,7 @@ static const char *take_params(struct tierce__url *url, char *text)
         next = cut(text, '&');
         char *value = cut(text, '=');
         if (value == NULL || text[0] == '\0')
-            return "a parameter is not name=value";
+            return "a parameter must be name=value";
         if (!tierce__url_decode(text, false) || !tierce__url_decode(value, false))
             return "invalid percent-encoding in a parameter";
         if (url->param_count == TIERCE__URL_PARAMS_MAX)
@@ -277,8 +277,8 @@ int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
     }
     format_kind(min, sizeof(min), number->kind, number->min);
     format_kind(max, sizeof(max), number->kind, number->max);
-    snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter %s is not between %s and %s", number->name,
-             min, max);
+    snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter %s must be between %s and %s",
+             number->name, min, max);
     return TIERCE_E_CONFIG;
 }
 

@@ -138,7 +138,7 @@ static void tell_misfits(const struct tierce__recording *recording, uint32_t blo
     if (first != NULL && (double)misfits > MISFITS_MOST * (double)known)
         fprintf(stderr,
                 "tierce optimize: blocks of %" PRIu32 " tokens do not fit the trace: %" PRIu64
-                " of %" PRIu64 " requests have other numbers of blocks, the first %" PRIu32
+                " of %" PRIu64 " requests have another number of blocks; the first has %" PRIu32
                 " for %" PRIu64 " tokens; set it with --block-tokens\n",
                 block_tokens, misfits, known, first->count, first->input_tokens);
 }

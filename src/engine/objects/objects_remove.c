@@ -183,7 +183,7 @@ struct removal_settling {
 
 _Static_assert(sizeof(struct removal_settling) <=
                    sizeof(((struct tierce__object_settle *)0)->scratch),
-               "it fits into the caller's memory");
+               "the writes fit into the caller's memory");
 
 static void settle_levels(struct tierce__object_settle *settle);
 

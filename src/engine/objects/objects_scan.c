@@ -94,9 +94,11 @@ enum { PLACE_BITS = 29, WALK_BITS = 20, PASS_BITS = 4 };
 #define PASS_SMALLS 0u
 #define PASS_MEMORY 1u /* and the slower levels, each at its own number + 1 */
 
-_Static_assert((1ULL << PLACE_BITS) * PAGE_PLACES >= 1ULL << 32, "every place of a tier fits");
-_Static_assert(PLACE_BITS >= TIERCE__SMALLS_CURSOR_BITS, "and every page of small values");
-_Static_assert(TIERCE__TIERS_MAX + 3 <= 1u << PASS_BITS, "every pass has a number");
+_Static_assert((1ULL << PLACE_BITS) * PAGE_PLACES >= 1ULL << 32,
+               "every slot of a tier fits the cursor");
+_Static_assert(PLACE_BITS >= TIERCE__SMALLS_CURSOR_BITS,
+               "every page of small values fits the cursor");
+_Static_assert(TIERCE__TIERS_MAX + 3 <= 1u << PASS_BITS, "every pass number fits the cursor");
 _Static_assert(PLACE_BITS + WALK_BITS + PASS_BITS <= 53, "a double holds a cursor");
 
 struct objects_walk {

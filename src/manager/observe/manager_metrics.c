@@ -263,7 +263,7 @@ static void tell_quotas(const struct telling *t, const struct tierce__catalog *c
     } metrics[QUOTA_METRICS] = {
         {"cache_manager_group.quota_bytes",
          "Quota of the group: in total, and for each storage type that has one."},
-        {"cache_manager_group.watermark_bytes", "Above this many bytes blocks are reclaimed."},
+        {"cache_manager_group.watermark_bytes", "The bytes above which blocks are reclaimed."},
         {"cache_manager_group.used_bytes",
          "Bytes that count against the quota: read, being written, being deleted."},
     };
@@ -293,7 +293,7 @@ static void tell_global_quotas(const struct telling *t)
                                 state[TIERCE__QUOTA_DELETING]),
                      &tag, 1);
             else if (shared.limit != UINT64_MAX)
-                tell(t, "cache_manager_global_quota.quota_bytes", "Their limit in quota.groups.",
+                tell(t, "cache_manager_global_quota.quota_bytes", "The limit of quota.groups.",
                      false, (double)shared.limit, &tag, 1);
         }
     }
@@ -306,9 +306,9 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
                                         "data_storage.byte_size", "data_storage.capacity_bytes"};
     static const char *const helps[] = {
         "1: enabled, and its last probes succeeded.",
-        "Used share of its medium; -1: unknown.",
-        "Bytes of locations in it, in any state.",
-        "Its capacity_bytes; 0: not bounded.",
+        "Used share of the storage's medium; -1: unknown.",
+        "Bytes of locations in the storage, in any state.",
+        "The storage's capacity_bytes; 0: not bounded.",
     };
     size_t count;
     const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);

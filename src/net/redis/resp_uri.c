@@ -11,8 +11,8 @@
 #define TIMEOUT_MS_MAX    3600000u
 #define WAIT_REPLICAS_MAX 16u
 
-_Static_assert(TIERCE__URL_WHY_BYTES == TIERCE__RESP_WHY_BYTES, "one word for both");
-_Static_assert(TIERCE__URL_HOSTS_MAX == TIERCE__RESP_URI_NODES, "every host has its place");
+_Static_assert(TIERCE__URL_WHY_BYTES == TIERCE__RESP_WHY_BYTES, "both have the same value");
+_Static_assert(TIERCE__URL_HOSTS_MAX == TIERCE__RESP_URI_NODES, "all hosts fit the array");
 
 /* ---- schemes --------------------------------------------------------------------------------- */
 
@@ -140,12 +140,12 @@ static const char *apply_params(struct tierce__resp_uri *uri)
     uint64_t number;
     if ((text = tierce__url_param(url, "timeout_ms")) != NULL) {
         if (!to_number(&number, text, TIMEOUT_MS_MAX) || number == 0)
-            return "timeout_ms is not between 1 and 3600000";
+            return "timeout_ms must be between 1 and 3600000";
         uri->opts.connect_timeout_ms = uri->opts.call_timeout_ms = (uint32_t)number;
     }
     if ((text = tierce__url_param(url, "client_max_pool_size")) != NULL) {
         if (!to_number(&number, text, 1024) || number == 0)
-            return "client_max_pool_size is not between 1 and 1024";
+            return "client_max_pool_size must be between 1 and 1024";
         uri->pool_max = (uint32_t)number;
     }
     if ((text = tierce__url_param(url, "db")) != NULL) {
@@ -155,7 +155,7 @@ static const char *apply_params(struct tierce__resp_uri *uri)
     }
     if ((text = tierce__url_param(url, "wait_replicas")) != NULL) {
         if (!to_number(&number, text, WAIT_REPLICAS_MAX))
-            return "wait_replicas is not between 0 and 16";
+            return "wait_replicas must be between 0 and 16";
         uri->wait_replicas = (uint32_t)number;
     }
     uri->opts.ca_file = tierce__url_param(url, "ca_file");
@@ -174,7 +174,7 @@ static const char *take_node(struct tierce__resp_uri *uri)
         return "a node has no databases";
     uri->opts.tls = has_files || !tierce__is_loopback_host(uri->opts.host);
     if (text != NULL && !tierce__parse_bool(&uri->opts.tls, text))
-        return "tls is neither true nor false";
+        return "tls must be true or false";
     return has_files && !uri->opts.tls ? "tls=false cannot be combined with TLS files" : NULL;
 }
 

@@ -112,7 +112,7 @@ static bool set_name(struct tierce__resp_session *s, const struct tierce__resp_a
         note(s, s->client.name, name->text);
     else
         tierce__resp_error(s, "ERR Client names cannot contain spaces, newlines or special "
-                              "characters, and have at most 63 of them.");
+                              "characters, or be longer than 63 bytes.");
     return is_good;
 }
 

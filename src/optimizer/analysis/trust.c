@@ -385,9 +385,9 @@ const char *tierce__session_kind_text(enum tierce__session_kind kind)
     static const char *const texts[] = {
         [TIERCE__SESSIONS_NONE] = "",
         [TIERCE__SESSIONS_TRACE] = "sessions as in the trace",
-        [TIERCE__SESSIONS_SUBTREE] =
-            "the trace names no sessions: requests that share a block are one, if at most one "
-            "request in\na hundred goes through it",
+        [TIERCE__SESSIONS_SUBTREE] = "the trace names no sessions: requests that share a block are "
+                                     "one session, if at most one "
+                                     "request in\na hundred goes through it",
     };
     return texts[kind];
 }

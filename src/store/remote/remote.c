@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 
-_Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "one word for both");
+_Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "both have the same values");
 
 #define QUEUE_BYTES      (64u << 20)
 #define WRITES           4u
@@ -191,7 +191,7 @@ struct remote_passing {
     struct tierce__remote_name name;
 };
 _Static_assert(sizeof(struct remote_passing) <= sizeof(((struct tierce__store_req *)0)->scratch),
-               "a request has room for it");
+               "it fits the scratch of a request");
 
 static struct remote_passing *passing_of(struct tierce__store_req *req)
 {

@@ -45,7 +45,7 @@ struct tierce__remote_put {
 };
 _Static_assert(sizeof(struct tierce__remote_put) <=
                    sizeof(((struct tierce__store_req *)0)->scratch),
-               "a request has room for it");
+               "it fits the scratch of a request");
 
 static struct tierce__remote_put *put_of(struct tierce__list *node)
 {

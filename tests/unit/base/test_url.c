@@ -165,11 +165,11 @@ START_TEST(numbers)
     tierce__url_clear(&url);
     parse("x://h?n=1&s=2&t=2h");
     ck_assert_int_eq(tierce__url_param_number(&url, &value, &count, why), TIERCE_E_CONFIG);
-    ck_assert_str_eq(why, "URL: parameter n is not between 2 and 150");
+    ck_assert_str_eq(why, "URL: parameter n must be between 2 and 150");
     ck_assert_int_eq(tierce__url_param_number(&url, &value, &size, why), TIERCE_E_CONFIG);
-    ck_assert_str_eq(why, "URL: parameter s is not between 1MiB and 1GiB");
+    ck_assert_str_eq(why, "URL: parameter s must be between 1MiB and 1GiB");
     ck_assert_int_eq(tierce__url_param_number(&url, &value, &time, why), TIERCE_E_CONFIG);
-    ck_assert_str_eq(why, "URL: parameter t is not between 100ms and 1h");
+    ck_assert_str_eq(why, "URL: parameter t must be between 100ms and 1h");
     ck_assert_uint_eq(value, 2000);
     tierce__url_clear(&url);
 }

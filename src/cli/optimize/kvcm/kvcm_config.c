@@ -75,7 +75,7 @@ static int check_value(const struct kvcm_config_reader *r, const struct kvcm_con
     int64_t number = tierce__json_get_int(value, "", INT64_MAX); /* also if it is larger */
     if (key->kind != 'i' || (number >= key->least && number <= key->most))
         return 0;
-    snprintf(text, sizeof(text), "is not between %lld and %lld", (long long)key->least,
+    snprintf(text, sizeof(text), "must be between %lld and %lld", (long long)key->least,
              (long long)key->most);
     return wrong(r, key->name, text);
 }
@@ -168,7 +168,7 @@ static int read_policy(struct kvcm_config_reader *r, struct tierce__kvcm_config_
     while (kind < 3 && strcmp(names[kind], name) != 0)
         kind++;
     if (kind == 3)
-        return wrong(r, "eviction_policy_type", "is not lru, random_lru or leaf_aware_lru");
+        return wrong(r, "eviction_policy_type", "must be lru, random_lru or leaf_aware_lru");
     instance->kind = (enum tierce__kvcm_kind)kind;
     size_t length = strlen(r->where);
     snprintf(r->where + length, sizeof(r->where) - length, ".eviction_policy_params");
@@ -270,7 +270,7 @@ static int read_group(struct kvcm_config_reader *r, struct tierce__text object, 
         return rc;
     group->used_share = tierce__json_get_number(values[USED], "");
     if (!(group->used_share >= 0 && group->used_share <= 1))
-        return wrong(r, keys[USED].name, "is not a share between 0 and 1");
+        return wrong(r, keys[USED].name, "must be a share between 0 and 1");
     rc = read_tiers(r, &tier, values[STORAGES], at);
     group->capacity = tierce__json_get_bool(values[TIERED], "")
                           ? tier
@@ -311,7 +311,7 @@ static int read_format(struct kvcm_config_reader *r, struct tierce__text value)
             return 0;
         }
     }
-    return wrong(r, "trace_type", "is not publisher_log, qwen_bailian or optimizer_schema");
+    return wrong(r, "trace_type", "must be publisher_log, qwen_bailian or optimizer_schema");
 }
 
 static int read_config(struct kvcm_config_reader *r, struct tierce__text object)

@@ -22,7 +22,7 @@
 _Static_assert(TIERCE_PLUGIN_RANGES == TIERCE__CONNECTOR_RANGES &&
                    TIERCE_PLUGIN_LISTS == TIERCE__CONNECTOR_LISTS &&
                    TIERCE_PLUGIN_NO_DELETE == TIERCE__CONNECTOR_NO_DELETE,
-               "one word for both");
+               "both have the same values");
 
 #define CAPS_ALL (TIERCE_PLUGIN_RANGES | TIERCE_PLUGIN_LISTS | TIERCE_PLUGIN_NO_DELETE)
 

@@ -210,7 +210,7 @@ static int take_flag(bool *out, const struct tierce__url *url, const char *name,
     const char *text = tierce__url_param(url, name);
     if (text == NULL || tierce__parse_bool(out, text))
         return 0;
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: parameter %s is not true or false", name);
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: parameter %s must be true or false", name);
     return TIERCE_E_CONFIG;
 }
 
@@ -358,7 +358,7 @@ int tierce__s3_configure(struct tierce__s3_config *config, const struct tierce__
         rc = tierce__url_param_number(url, numbers[i].value, &numbers[i].number, why);
     if (rc == 0 && payload != NULL && strcmp(payload, "signed") != 0 &&
         strcmp(payload, "unsigned") != 0)
-        rc = refuse(why, "URL: parameter payload is not signed or unsigned");
+        rc = refuse(why, "URL: parameter payload must be signed or unsigned");
     config->signs_payload = payload != NULL && payload[0] == 's';
     if (rc == 0)
         rc = take_place(config, url, why);

@@ -168,7 +168,8 @@ static int begin_page(struct tierce__s3 *s3, struct tierce__s3_job *job)
         return 0;
     const struct tierce__s3_mark *mark = find_mark(s3, job->req->cursor);
     if (mark == NULL) {
-        tierce__s3_set_why(s3, "ListObjectsV2: a listing that no longer exists");
+        tierce__s3_set_why(
+            s3, "ListObjectsV2: the cursor is not of a current listing; start the listing again");
         return TIERCE_E_ARGUMENT;
     }
     job->of_long_ones = mark->of_long_ones;

@@ -10,7 +10,7 @@
 #define PIECE_BYTES 200u /* between two '/': stores that keep objects as files take 255 */
 
 _Static_assert(TIERCE__S3_PREFIX_MAX + TIERCE__S3_LONG_BYTES < TIERCE__S3_KEY_BYTES,
-               "every name has a key");
+               "the key of the longest name fits");
 
 static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 

@@ -252,7 +252,7 @@ START_TEST(a_listing_that_was_forgotten)
         ck_assert_int_eq(list("a", &other), 0);
     }
     ck_assert_int_eq(list("a", &first), TIERCE_E_ARGUMENT);
-    expect_why("no longer exists");
+    expect_why("not of a current listing");
     ck_assert_int_eq(list("a", &other), 0);
     end();
 }
