@@ -8,11 +8,11 @@
   *_private.h never. Public headers count for the module that implements them.
 - A function has at most 70 lines; a file at most 1500, and above 800 it is mentioned.
 - A README of src/ that has a table of files names every source of its folder there: by its name, by
-  a pattern (cmd_*.c), or by that of the .c beside a .h, and nothing that is not there; so for the
-  folders below it that have no README. MODULE.h and MODULE_private.h need no row.
+  a pattern (cmd_*.c), or by that of the .c beside a .h, and names no other file; the same holds
+  for folders below it without a README. MODULE.h and MODULE_private.h need no row.
 - No two files of src/ and bench/ have the same name.
-- A file that a Markdown page links to is there.
-- A test that docs/inside/promises.md names as `file:name` is there.
+- A file that a Markdown page links to exists.
+- A test that docs/inside/promises.md names as `file:name` exists.
 - C, Python, shell and CMake-free scripts carry an SPDX line among their first five.
 """
 
@@ -73,7 +73,7 @@ def module_of(path):
 
 
 def check_include(path, module, kind, target):
-    """The complaint about one include, or None."""
+    """The error message for one include, or None."""
     if kind == "<":
         if not target.startswith("tierce/"):
             return None
@@ -92,7 +92,7 @@ def check_include(path, module, kind, target):
     if target.endswith("_private.h"):
         return f'includes "{target}", which is private to {owner}'
     if module == "python" and kind == '"' and owner != "engine":
-        return f'includes "{target}": the extension stands on the public headers and the engine'
+        return f'includes "{target}": the extension may include only the public headers and the engine'
     if owner not in BELOW[module]:
         return f"includes {target} of {owner}, which does not lie below {module}"
     return None
@@ -113,8 +113,8 @@ def check_includes(path, lines):
 
 
 def functions(lines):
-    """(first, last) line of each body. Functions open with a brace in column one and close with one
-    (.clang-format sees to it)."""
+    """(first, last) line of each body. A function begins and ends with a brace in column one, as
+    .clang-format requires."""
     start = None
     for number, line in enumerate(lines, 1):
         if line.rstrip() == "{":
@@ -197,7 +197,7 @@ def check_promises(text, read):
 
 
 def check_links(path, text, exists=os.path.exists):
-    """Yields (line, complaint) for each relative link of a page to a file that is not there."""
+    """Yields (line, complaint) for each relative link of a page to a file that does not exist."""
     for number, line in enumerate(text.split("\n"), 1):
         for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", line):
             linked = os.path.normpath(os.path.join(os.path.dirname(path), target))

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a node beside redis-server, LMCache's server and a bare socket loop, with the same client.
+"""Compares a node with redis-server, LMCache's server and a bare socket loop, with the same
+client.
 
     tools/bench/node.py EXECUTABLE [--seconds 0.1] [--rounds 12] [--lmcache PYTHON]
 
 For each size: PUT and GET of lm://, SET and GET of RESP, one connection, GB/s; the time of a GET of 4 KiB beside a round
-trip of 200 bytes; and small commands from redis-benchmark, for each second of the server's processor. The bare loop is a
-process that reads as many bytes, or sends them, without a look at them, behind a message of lm://; "answered" is the
-same with an answer awaited after each PUT, as RESP has. Neither is a limit: a node, which is woken less often, may be
-quicker. That is what the client's own processor needs to send a value: of it "GB at most for a second of the client's
-processor" is the best round. --lmcache names a Python that has LMCache, whose server is measured too.
+trip of 200 bytes; and small commands from redis-benchmark, for each second of the server's
+processor. The bare loop is a process that reads or sends the same number of bytes after a message
+of lm://, without looking at them; "answered" also waits for an answer after each PUT, as RESP
+does. Neither is a limit: a node wakes less often, and may be faster. This measures the processor
+time that the client needs to send a value; "maximum GB per second of the client's processor time" is
+its best round. --lmcache names a Python that has LMCache, whose server is measured too.
 
-In each round all take turns, in another order each time; shown is the median, and the median of the rounds' ratios,
-because a machine may be twice as fast in one second as in the next. The client runs on the first processor and the
-servers on the others: where both land on one, which is up to the scheduler, nobody has to be woken and all figures
-double.
+In each round all servers take turns, in a new order. The table shows the median, and the median of
+the rounds' ratios, because a machine may be twice as fast in one second as in the next. The client
+runs on the first processor and the servers on the others: if the scheduler put both on one, no
+process would have to be woken, and all figures would double.
 """
 
 import argparse
@@ -37,7 +39,7 @@ SMALL_COMMANDS = 200_000
 
 
 def key_of(size, index):
-    """One that LMCache's server reads too."""
+    """A key that LMCache's server reads too."""
     return f"org/m@1@0@{size + index % KEYS:064x}@bfloat16"
 
 
@@ -69,7 +71,8 @@ class Lm:
         self.sock.sendall(value)
 
     def settle(self):
-        """A PUT has no answer: when this has one, all before it were taken."""
+        """A PUT has no answer. When this request is answered, the server has read all PUTs before
+        it."""
         self.ask(3, key_of(0, 0))
         take_into(self.sock, memoryview(bytearray(REPLY.size)))
 
@@ -161,12 +164,14 @@ def free_port():
 # ---- what is measured ----
 
 def make_values(size):
-    """Two, put by turns: a value that is there already costs other things than a new one."""
+    """Two values, put in turn, because putting a value that already exists has another cost than
+    putting a new one."""
     return os.urandom(size), os.urandom(size)
 
 
 def put_for(client, values, seconds):
-    """Returns how many were put: as many of each, so that the first is another again the next time."""
+    """Returns the number of PUTs: the same number of each value, so that the next call begins with
+    a changed value."""
     begun, count, size = time.perf_counter(), 0, len(values[0])
     while count == 0 or count % (2 * KEYS) or time.perf_counter() - begun < seconds:
         client.put(key_of(size, count), values[count // KEYS % 2])
@@ -205,7 +210,7 @@ def measure_time(action, seconds):
 
 
 def take_turns(rounds, measures):
-    """measures: name -> function without arguments. Returns name -> what each round had."""
+    """measures: name -> function without arguments. Returns name -> the result of each round."""
     names, out = list(measures), {name: [] for name in measures}
     for i in range(rounds):
         first = i % len(names)
@@ -243,7 +248,7 @@ def measure_values(clients, options):
 
 def measure_client(clients, options):
     names = ("node lm", "node RESP")
-    print("\n| PUT, GB at most for a second of the client's processor | " + " | ".join(names) + " |")
+    print("\n| PUT, maximum GB per second of the client's processor time | " + " | ".join(names) + " |")
     print("|---|" + "---|" * len(names))
     for size in (1 << 20, 4 << 20, 16 << 20):
         values = make_values(size)
@@ -287,7 +292,7 @@ def run_small(port, pid, what):
 
 
 def measure_small(servers):
-    print("\n| 64 bytes, 50 connections, 16 commands at a time, 1,000 a second of processor | "
+    print("\n| 64 bytes, 50 connections, 16 commands at a time, 1,000 per second of processor time | "
           + " | ".join(servers) + " | ratio |")
     print("|---|" + "---|" * (len(servers) + 1))
     for what in SMALL:

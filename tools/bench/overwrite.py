@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures SETs of small values whose old value lies on disk, beside SETs of new ones.
+"""Measures SETs of small values whose old value is on disk, beside SETs of new values.
 
     tools/bench/overwrite.py EXECUTABLE... [--rounds 9] [--values 8192] [--bytes 64] [--folder FOLDER]
 
@@ -63,7 +63,7 @@ class Node:
         until = time.monotonic() + DURABLE_WITHIN_S
         while resident_bytes(self.child.pid) < MEMORY_BYTES:
             if time.monotonic() > until:
-                sys.exit("the node does not touch its memory")
+                sys.exit("the node has not allocated its memory yet")
             time.sleep(0.05)
 
     def stats(self):
@@ -71,7 +71,8 @@ class Node:
         return json.loads(out.stdout)["stats"]
 
     def wait_until_durable(self, count):
-        """A few may have stayed in memory alone: buffers for the disk take half of the memory at most."""
+        """A few values may be in memory only, because buffers for the disk use at most half of the
+        memory."""
         until = time.monotonic() + DURABLE_WITHIN_S
         while True:
             stats = self.stats()
@@ -132,7 +133,7 @@ def run(socks, pipelines, count):
 
 
 def measure(executable, options):
-    """Returns the rates of new values and of ones that replace others."""
+    """Returns the rates of new values and of values that replace others."""
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         node = Node(executable, folder)
         try:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a call from Python into the library costs, beside a call of a builtin in the same run.
+"""Measures the cost of a call from Python into the library, compared with a call of a builtin in
+the same run.
 
     PYTHONPATH=python tools/bench/python_call.py
 
-The time of the loop around the calls is included on both sides. The limit is the time asked for.
+The time of the loop around the calls is included on both sides. The limit is the requested time.
 """
 
 import statistics

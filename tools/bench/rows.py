@@ -10,7 +10,7 @@ def number(value):
 
 
 def row(bench, case, unit, value, limit, goal=None, peer="", peer_value=None):
-    """A row where less is better: the ratio is limit to value."""
+    """A row in which a smaller value is better: the ratio is limit to value."""
     ratio = limit / value if limit is not None else None
     return ",".join([bench, case, unit, number(value), number(limit), number(ratio), number(goal),
                      peer, number(peer_value), "", "", "", ""])

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What hits inside a chunk save: prompts that part from each other at random places, looked up and
-stored one after the other, with chunk.siblings and without.
+"""Measures the benefit of hits inside a chunk: prompts that diverge at random tokens are looked up
+and stored one after the other, with and without chunk.siblings.
 
     PYTHONPATH=python tools/bench/siblings.py
 
-Every prompt is an earlier one up to a random token, and its own from there on. The limit counts the
-same in token blocks: what a cache without chunks would find. A second table: what the probe costs a
-lookup that finds nothing.
+Every prompt equals an earlier one up to a random token, and differs from there on. The limit
+counts token blocks: the hits of a cache without chunks. A second table shows the cost of the
+search to a lookup that finds nothing.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ def namespace(chunk_tokens):
 
 
 def make_prompts(seed):
-    """Prompts, and how many blocks each shares with the best of those before it."""
+    """Prompts, and how many blocks each shares with the most similar earlier prompt."""
     source = random.Random(seed)
     prompts, shared, seen = [], [], set()
     for _ in range(PROMPTS):
@@ -65,7 +65,8 @@ class Store:
         self.view.set_paged([ctypes.addressof(self.memory)], [CELL], blocks)
 
     def close(self):
-        """Engines of equal settings are one while anything holds it, its views too."""
+        """Opening equal settings again returns the same engine as long as it is referenced; each
+        view holds a reference."""
         del self.view
         self.engine.close()
 
@@ -105,7 +106,7 @@ def measure_savings():
 
 
 def measure_miss():
-    """A lookup of a prompt of which nothing is there, beside many chunks of others."""
+    """A lookup of a prompt that is not stored, in a cache with many chunks of other prompts."""
     stores = {siblings: Store(256, siblings) for siblings in (False, True)}
     source = random.Random(2)
     tokens = array("i", (source.randrange(100_000) for _ in range(MISS_TOKENS)))

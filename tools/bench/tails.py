@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What chunk.tail costs and brings: conversations of random tokens through a real engine, without and
-with tails. The extension must be built (`make build`), and python/ be on PYTHONPATH.
+"""Measures cost and benefit of chunk.tail: conversations of random tokens in a real engine,
+without and with tails. Requires the extension (`make build`), and python/ on PYTHONPATH.
 
 60 conversations take turns: a system prompt of 700 tokens that all share, 50 to 3,000 tokens of the
 first question, 20 to 300 of each later one, answers of 30 to 500 tokens, 1 to 8 questions."""

@@ -5,13 +5,13 @@ LMCache's multi-process connector.
 
     tools/bench/vllm_hit.py [--tokens N] [--prompts N] [--node EXECUTABLE] [--lmcache-python PYTHON]
 
-With --node the same is done through a `tierce node` of that executable; its rows compare it with Tierce in
-vLLM's own process.
+With --node the same hits go through a `tierce node` of that executable; its rows compare it with
+Tierce in vLLM's own process.
 
-Each engine is a process of its own; request by request they take turns with the same prompts, so
-that other load hits all alike. With Tierce and LMCache vLLM's prefix cache is emptied before each
-repeated prompt, so that what is hit is theirs. LMCache runs only if an interpreter that has vllm and
-lmcache 0.5.6 is named.
+Each engine is a process of its own; they take turns with the same prompts after each request, so
+that other load affects all of them alike. With Tierce and LMCache, vLLM's prefix cache is emptied
+before each repeated prompt, so that all hits are theirs. LMCache runs only if an interpreter that
+has vllm and lmcache 0.5.6 is named.
 """
 
 import argparse
@@ -51,8 +51,8 @@ ENVIRONMENT = {
 
 
 def spare_llvmlite():
-    """vLLM's dispatcher on CPU asks every module global for an attribute `get` by way of vars();
-    llvmlite's wrapper of library functions answers that with something that has none."""
+    """vLLM's CPU dispatcher reads the attribute `get` of every module global through vars();
+    llvmlite's wrapper of library functions returns an object that has no such attribute."""
     try:
         from llvmlite.binding import ffi
     except ImportError:
@@ -111,7 +111,8 @@ def ask(engine, name, prompt):
 
 
 def settle(engine, job):
-    """Steps until what runs behind the requests has ended, then empties vLLM's prefix cache."""
+    """Steps until the background work of the requests has ended, then empties vLLM's prefix
+    cache."""
     if job["engine"] == "vllm":
         return
     end = time.perf_counter() + WAIT_S
@@ -266,7 +267,7 @@ def measure(args, folder):
 
 
 def check(results, tokens):
-    """A hit is one only if most of the prompt was not computed again."""
+    """A repeated prompt counts as a hit only if most of it was not computed again."""
     for engine, reports in results.items():
         for r in reports:
             if r["hit"] and r["cached"] < tokens - 2 * CHUNK_TOKENS:
@@ -275,7 +276,7 @@ def check(results, tokens):
 
 
 def report(results, tokens):
-    """The median, and the fastest: what is left where nothing else wants the processors."""
+    """The median and the fastest; the fastest is closest to a run without other load."""
     def pick(engine, hit, choose):
         times = [r["ttft"] * 1e3 for r in results[engine] if r["hit"] == hit]
         return choose(times) if times else None

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a small Llama with random weights and a byte tokenizer, for machines that download none; of
-the size mla a small DeepSeek-V2, whose heads share a latent.
+"""Makes a small Llama with random weights and a byte tokenizer, so that no download is needed.
+With size mla it makes a small DeepSeek-V2, whose heads share a latent vector.
 
     make_model.py FOLDER [--size demo|test|mla] [--seed N]
 
@@ -98,8 +98,8 @@ def config_file(size):
 
 
 def weights(size, seed):
-    """Matrices that keep the size of what flows through them: outputs then depend on the whole
-    prompt instead of running into one token."""
+    """Matrices that preserve the norm of their inputs: outputs then depend on the whole prompt
+    instead of converging to one token."""
     generator = torch.Generator().manual_seed(seed)
     hidden, inner = size["hidden"], size["inner"]
 
@@ -138,7 +138,7 @@ def weights(size, seed):
 
 
 def make_model(folder, size_name="demo", seed=7):
-    """Returns `folder`, holding the model; one that is there already is kept."""
+    """Returns `folder`, which then holds the model; an existing model is kept."""
     made_from = {"format": FORMAT, "size": size_name, "seed": seed}
     stamp = os.path.join(folder, "made_from.json")
     if os.path.exists(stamp):

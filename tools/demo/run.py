@@ -45,7 +45,7 @@ STORE_TTFT_MAX = 1.1
 
 
 class Failed(Exception):
-    """An engine did not do its part; its message is for the user."""
+    """An engine failed; the message is shown to the user."""
 
 
 class Screen:
@@ -89,7 +89,8 @@ class EngineProcess:
         self.process.stdin.close()
 
     def reports(self):
-        """Until the engine has played all its passes; it lives on after that."""
+        """Waits until the engine has played all its passes; the engine keeps running after
+        that."""
         for line in self.process.stdout:
             report = json.loads(line)
             if report["kind"] == "failed":
@@ -130,7 +131,7 @@ def play(screen, root, job, passes):
 
 
 class StoredBlocks:
-    """Which blocks the passes so far must have stored, told from the prompts alone."""
+    """The blocks that the passes so far must have stored, computed from the prompts alone."""
 
     def __init__(self):
         self.prefixes = set()
@@ -161,7 +162,7 @@ def percentile(values, share):
 
 
 def summarise(name, rows, stored, reference):
-    """One row of the table. `stored` learns the prompts of a pass with Tierce."""
+    """One row of the table. `stored` gets the prompts of a pass with Tierce."""
     row = dict(name=name, requests=len(rows), prompt=0, held=0, memory=0, disk=0, wanted=0,
                wanted_loaded=0, moved=0)
     for request in rows:
@@ -256,7 +257,7 @@ def parse_arguments(root):
     parser.add_argument("--sessions", type=int, default=12)
     parser.add_argument("--work", type=Path, default=root / "run", help="model, store and logs")
     parser.add_argument("--passes", default="abcd", choices=["a", "abcd"],
-                        help="a: only vLLM alone, to see how fast this machine is")
+                        help="a: vLLM without Tierce, to measure the machine")
     arguments = parser.parse_args()
     if not 1 <= arguments.scale <= PROMPT_MAX - ANSWER_TOKENS:
         parser.error(f"--scale must be 1 to {PROMPT_MAX - ANSWER_TOKENS}")

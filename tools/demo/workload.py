@@ -81,8 +81,8 @@ def trace_sessions(path, scale, token_budget, prompt_max):
             try:
                 ids = [int(i) for i in json.loads(line)["hash_ids"]]
             except (ValueError, KeyError, TypeError):
-                raise SystemExit(f"make run: {path}:{number} is no record of a Mooncake trace: a "
-                                 'JSON object with "hash_ids", a list of numbers, is wanted')
+                raise SystemExit(f"make run: {path}:{number} is not a record of a Mooncake trace: it "
+                                 'must be a JSON object with "hash_ids", a list of numbers')
             prompt = []
             for block in ids[:prompt_max // scale]:
                 draw = random.Random(block)

@@ -44,7 +44,7 @@ log = logging.getLogger("tierce")
 
 
 def share_log() -> None:
-    """Our lines go where vLLM's go, unless someone has set our logger up."""
+    """Tierce logs through vLLM's handlers, unless the program has configured Tierce's logger."""
     engine_log = logging.getLogger("vllm")
     if not log.handlers and not logging.getLogger().handlers and engine_log.handlers:
         log.handlers = list(engine_log.handlers)
@@ -53,7 +53,7 @@ def share_log() -> None:
 
 
 def require_supported(vllm_config, kv_cache_config) -> None:
-    """Raises Unsupported if this engine's KV is not of the kind that the store understands."""
+    """Raises Unsupported if the store does not support this engine's kind of KV."""
     workers.require_supported(vllm_config)
     if vllm_config.model_config.runner_type != "generate":
         raise Unsupported(f"a {vllm_config.model_config.runner_type} model")
@@ -80,7 +80,8 @@ def require_supported(vllm_config, kv_cache_config) -> None:
 
 
 def guarded(default=None, fail_step=False):
-    """A method that vLLM calls: off means `default`, and so does anything unforeseen."""
+    """A method that vLLM calls. It returns `default` if the connector is off or an unexpected
+    exception occurs."""
 
     def wrap(method):
         @functools.wraps(method)
@@ -158,8 +159,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
             self.half = WorkerHalf(vllm_config, self.settings, vllm.__version__)
         else:
             if self._kv_transfer_config.kv_load_failure_policy == "fail":
-                log.warning("kv_load_failure_policy is 'fail': only chunks that lie in memory are "
-                            "loaded; with 'recompute' Tierce also loads from disk")
+                log.warning("kv_load_failure_policy is 'fail': only chunks in memory are loaded; with 'recompute' Tierce also loads from disk")
             self.half = SchedulerHalf(vllm_config, self.find_link)
 
     def find_link(self):
@@ -198,8 +198,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- worker
 
     def register_kv_caches(self, kv_caches):
-        """A worker whose store is off while others load would leave a load undone: either all
-        workers go on or none."""
+        """If one worker's store were off while others load, that worker's load would never be
+        done: either all workers start or none."""
         ranks = self.ranks()
         measures = self.attempt(self.measure, kv_caches)
         if self.agree(ranks):
@@ -233,7 +233,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         return None
 
     def agree(self, ranks) -> bool:
-        """Whether all workers are ready. If one must not start, none does."""
+        """Whether all workers are ready. If one worker must not start, none starts."""
         states = ranks.gather((self.off, self.fatal))
         reasons = [off for off, _ in states if off]
         self.fatal = next((fatal for _, fatal in states if fatal), None)
@@ -338,8 +338,9 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         return self.half.step(scheduler_output)
 
     def unkept_promises(self, requests) -> list[ReqMeta]:
-        """vLLM takes for loaded what was promised to it. If something unforeseen kept a load from
-        being planned, the worker half must tell vLLM that all blocks of the request failed."""
+        """vLLM takes for loaded what was promised to it. If an unexpected exception prevented the
+        planning of a load, the worker half must report to vLLM that all blocks of the request
+        failed."""
         promised, self.promised = self.promised, {}
         for request in requests:
             if request.load is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What makes KV interchangeable: the namespace of an engine and the chain root of a request.
 
-Everything that changes the KV bytes must be in here; what does not must stay out, or two engines
-that could share never will.
+Everything that changes the KV bytes must be included. Anything else must be left out, or engines
+that could share KV will not.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def cpu_isa() -> str:
 
 def layout(vllm_version: str, backend: str, block_shape, block_strides, dtype, block_tokens,
            ranks=None, replicas=1) -> str:
-    """What makes the bytes of a block opaque to others, and with several workers which layers lie
-    where."""
+    """The text of the engine's memory layout: how it arranges the bytes of a block, and with
+    several workers the order of layers."""
     several = {} if ranks is None or ranks.count == 1 else {
         "ranks": {"tp": ranks.tp_size, "pp": ranks.pp_size, "order": "stage, tensor rank, layer",
                   **({"replicas": replicas} if replicas > 1 else {})}}
@@ -114,7 +114,7 @@ def layout(vllm_version: str, backend: str, block_shape, block_strides, dtype, b
 
 
 class AdapterDigests:
-    """Digests of LoRA adapters by content, remembered while their files stay as they are."""
+    """Content digests of LoRA adapters, cached as long as their files do not change."""
 
     NAMES = ("adapter_config.json",)
     SUFFIXES = (".safetensors", ".bin", ".pt")
@@ -124,8 +124,8 @@ class AdapterDigests:
         self.known: dict[str, tuple[tuple, bytes | None]] = {}
 
     def digest(self, path: str) -> bytes:
-        """Raises Unsupported if the content cannot be read, or was another one before: vLLM may use
-        either."""
+        """Raises Unsupported if the content cannot be read, or has changed: vLLM may use the old
+        or the new content."""
         try:
             files = self.files(path)
             state = tuple((name, *self.identity(full)) for name, full in files)
@@ -186,8 +186,8 @@ def chain_root(request, adapters: AdapterDigests, hashed_media: bool) -> ChainRo
 
 
 def block_extras(mm_features, block_tokens: int, from_block: int, to_block: int):
-    """The multimodal items that lie in each block of [from_block, to_block): their identifiers and
-    where they begin relative to the block."""
+    """The multimodal items in each block of [from_block, to_block): their identifiers and where
+    they begin relative to the block."""
     out = []
     spans = sorted((f.mm_position.offset, f.mm_position.offset + f.mm_position.length, f.identifier)
                    for f in mm_features)

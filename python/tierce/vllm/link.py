@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the scheduler half asks the worker half, which holds the store.
+"""How the scheduler half queries the worker half, which owns the store.
 
 In one process it calls it. Where vLLM runs the worker in a process of its own, it asks over a
 Unix socket of the same user: frames of a 32-bit length and a body of fixed fields, no format that
-could execute code, every length checked. A question that gets no answer in time is a miss.
+could execute code, every length checked. A query without an answer by its deadline is a miss.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXTRA = struct.Struct("<II")
 
 
 class FromStart(Exception):
-    """The worker half lacks the beginning of this chain: send it whole."""
+    """The worker half lacks the beginning of this chain: send the whole chain."""
 
 
 class Later(Exception):
@@ -49,7 +49,7 @@ class Pending(Later):
 
 
 class LinkError(Exception):
-    """The worker half did not answer, or not sensibly."""
+    """The worker half did not answer, or its answer is invalid."""
 
 
 @dataclass
@@ -166,7 +166,7 @@ def same_user(sock) -> bool:
 
 
 class LinkServer:
-    """Answers the scheduler half's questions from a thread of the worker's process."""
+    """Answers the scheduler half's queries on a thread of the worker's process."""
 
     def __init__(self, worker, engine_id: str):
         self.worker = worker
@@ -246,9 +246,9 @@ class LinkServer:
 
 
 class RemoteWorker:
-    """The worker half as the scheduler half sees it from another process. After a failure it is
-    left alone for a while, so that a dead worker costs one deadline and not one per request.
-    timeout_s: for an answer; what asks the store has its deadlines beside it."""
+    """The worker half as the scheduler half sees it from another process. After a failure no
+    queries are sent for a while, so that a dead worker costs one deadline and not one per request.
+    timeout_s: for an answer; queries of the store have their own deadlines in addition."""
 
     def __init__(self, engine_id: str, timeout_s: float = 1.0, retry_s: float = 5.0):
         self.engine_id = engine_id

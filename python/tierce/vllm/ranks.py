@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor and pipeline parallelism: which part of a chunk a worker of vLLM holds.
 
-A chunk holds the layers of all ranks: stage by stage of the pipeline, in each those of the tensor
-ranks one after the other. Tensor ranks that vLLM declares to hold the same KV (MLA) have their layers
-there once: each of them loads all of these and stores its share. So each has its say in every
-store, and a chunk that one of them computed on top of a failed load is not published.
+A chunk holds the layers of all ranks, ordered by pipeline stage, and within a stage by tensor
+rank. If vLLM declares that tensor ranks hold the same KV (MLA), their layers are in the chunk
+once: each rank loads all of these layers and stores a share of them. So each rank can abort every
+store, and a chunk that one of them computed after a failed load is not published.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .identity import Unsupported
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of a worker among the workers of its engine."""
+    """The position of a worker among the workers of its engine."""
 
     tp_rank: int = 0
     tp_size: int = 1
@@ -25,7 +25,7 @@ class Ranks:
 
     @classmethod
     def here(cls, vllm_config) -> "Ranks":
-        """Of this process, which vLLM has made a worker."""
+        """The rank of this process, which is a worker of vLLM."""
         parallel = vllm_config.parallel_config
         if parallel.world_size == 1:
             return cls()
@@ -45,7 +45,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """The one that the scheduler half asks."""
+        """The worker that the scheduler half queries."""
         return self.index == 0
 
     def gather(self, value) -> list:
@@ -66,7 +66,8 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Part:
-    """The layers of a chunk that a worker reads, those of them that it writes, and those of all."""
+    """The layers of a chunk that a worker reads, the layers that it writes, and the number of all
+    layers."""
 
     first_layer: int
     layer_count: int
@@ -75,8 +76,8 @@ class Part:
 
 
 def part_of(ranks: Ranks, cells: list[list[int]], replicas: int = 1) -> Part:
-    """[in] cells: the bytes of each layer's cells, for each worker by index; replicas: so many tensor
-    ranks in a row have the same KV. Raises Unsupported."""
+    """[in] cells: the bytes of each layer's cells, for each worker by index; replicas: the number
+    of consecutive tensor ranks that have the same KV. Raises Unsupported."""
     mine, copy = cells[ranks.index], ranks.tp_rank % replicas
     kept = [layers if index % replicas == 0 else [] for index, layers in enumerate(cells)]
     store = range(copy * len(mine) // replicas, (copy + 1) * len(mine) // replicas)
@@ -87,7 +88,7 @@ def part_of(ranks: Ranks, cells: list[list[int]], replicas: int = 1) -> Part:
 
 
 def require_supported(vllm_config) -> None:
-    """Raises Unsupported if the workers are split in a way that chunks cannot follow."""
+    """Raises Unsupported if chunks do not support the way in which the workers are split."""
     parallel = vllm_config.parallel_config
     parts = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     if (parallel.world_size != parts

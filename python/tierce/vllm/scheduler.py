@@ -28,8 +28,8 @@ def read_tag(value) -> str:
 
 
 class SchedulerHalf:
-    """`find_link` returns the worker half, or what stands for it in this process; it is called
-    again until there is one."""
+    """`find_link` returns the worker half, or its proxy in this process; it is called again until
+    it returns one."""
 
     def __init__(self, vllm_config, find_link):
         transfer = vllm_config.kv_transfer_config
@@ -102,7 +102,7 @@ class SchedulerHalf:
         if self.facts.hashed:
             hashes = request.block_hashes[start:to_block]
             if len(hashes) != to_block - start:
-                raise ValueError("vLLM has hashed fewer blocks than it has tokens for")
+                raise ValueError("vLLM has not hashed all full blocks of its tokens")
             return ChainPart(tracker.root, start, b"".join(hashes), True, tag=tracker.tag)
         tokens = array("i", request.all_token_ids[start * size:to_block * size])
         extras = identity.block_extras(request.mm_features, size, start, to_block)
@@ -135,9 +135,10 @@ class SchedulerHalf:
         return tokens, tokens > 0 and self.rules.load_async
 
     def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
-        """How many of the first `to_block` blocks could be loaded, and are in memory. The chain
-        gets all whole blocks of the request, so that a chunk that ends beyond `to_block` is found
-        as well; chunks before `from_block` are vLLM's own and not asked for."""
+        """How many of the first `to_block` blocks can be loaded, and how many of them are in
+        memory. The chain gets all whole blocks of the request, so that a chunk that ends beyond
+        `to_block` is found as well; vLLM holds the chunks before `from_block` itself, so they are
+        not requested."""
         flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
         # Prefetched chunks are verified when they are loaded: too late if a load must not fail.
         if self.rules.load_prefetch and not self.memory_only and not tracker.prefetched:
@@ -181,7 +182,7 @@ class SchedulerHalf:
         return known[1].load_sources() if known else (0, 0)
 
     def finished(self, request) -> dict | None:
-        """The request is over. Returns what its output tells, if it asked."""
+        """The request is over. Returns the result of a query to it, if there was one."""
         known = self.live.pop(request.request_id, None)
         if known is None:
             return None
@@ -232,8 +233,8 @@ class SchedulerHalf:
         return out
 
     def fail_step(self) -> None:
-        """Something unforeseen: loads that were not passed on must not begin later, when vLLM may
-        have given their blocks away."""
+        """After an unexpected exception: loads that were not passed on must not begin later,
+        because vLLM may have reused their blocks."""
         self.waiting.clear()
         for _, tracker in self.live.values():
             tracker.load = None
@@ -254,8 +255,9 @@ class SchedulerHalf:
                            tracker.tag, write))
 
     def step_part(self, request, tracker: RequestTracker, load, save) -> ChainPart | None:
-        """What the workers lack of the chain for this. Only the first worker is asked lookups, so
-        the others have what came with steps; a load needs all that its lookup saw."""
+        """The part of the chain that the workers lack for this. Only the first worker receives
+        lookups, and the others receive hashes with the steps; a load requires all hashes that its
+        lookup used."""
         if not self.several:
             if save is None:
                 return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler half knows about each request, and what it tells the worker half.
+"""The state of each request in the scheduler half, and the messages to the worker half.
 
-Plain data and arithmetic in units of the engine's token blocks; no vLLM and no store in here, so
-that every rule can be tested alone. The words are those of the project's ARCHITECTURE.md.
+Plain data and arithmetic in units of the engine's token blocks; this file uses neither vLLM nor
+the store, so that every rule can be tested alone. ARCHITECTURE.md defines the terms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class ChainRoot:
-    """What separates this request's KV from others with equal tokens; empty parts do not count."""
+    """The properties that separate this request's KV from that of other requests with equal
+    tokens; empty parts do not count."""
 
     lora: bytes = b""
     salt: bytes = b""
@@ -60,7 +61,8 @@ class ChainPart:
 
 @dataclass
 class LoadSpec:
-    """Blocks [from_block, to_block) come from the store; vLLM itself holds those before."""
+    """Blocks [from_block, to_block) come from the store; vLLM itself holds the blocks before
+    them."""
 
     from_block: int
     to_block: int
@@ -99,7 +101,7 @@ class ReqMeta:
 
 @dataclass
 class LoadResult:
-    """What became of a load, in blocks."""
+    """The outcome of a load, in blocks."""
 
     memory: int = 0
     disk: int = 0
@@ -150,7 +152,7 @@ class RequestTracker:
         return rules.whole_blocks(num_tokens - 1)
 
     def plan_load(self, rules: Rules, local_tokens: int, found: int, in_memory: int) -> int:
-        """Takes the answer of a lookup; returns the tokens to promise to vLLM."""
+        """Records the answer of a lookup and returns the tokens to promise to vLLM."""
         local = rules.whole_blocks(local_tokens)
         self.local_tokens = local_tokens
         self.load = None
@@ -179,7 +181,7 @@ class RequestTracker:
         return self.load.allowed
 
     def load_sources(self) -> tuple[int, int]:
-        """Blocks of the planned load that lie in memory and on slower tiers."""
+        """Blocks of the planned load in memory and in slower tiers."""
         if self.load is None:
             return 0, 0
         memory = max(0, self.load.memory_blocks - self.load.from_block)
@@ -198,7 +200,8 @@ class RequestTracker:
 
     def plan_save(self, rules: Rules, computed_tokens: int, end_tokens: int) -> SaveSpec | None:
         """After this step the KV of the first `end_tokens` tokens is complete; before it, that of
-        `computed_tokens`. vLLM may go back (preemption, failed load): then saving does too."""
+        `computed_tokens`. After a preemption or a failed load vLLM computes earlier tokens again,
+        and they are saved again."""
         self.saved_blocks = min(self.saved_blocks, rules.whole_blocks(computed_tokens))
         if self.skip_save or not rules.can_save:
             return None
@@ -221,8 +224,8 @@ class RequestTracker:
 
 @dataclass
 class Taint:
-    """Paged blocks that hold no valid KV although vLLM thinks so: a load failed, and everything
-    computed on top of it in the same step is wrong too. vLLM computes all of it again; until
+    """Paged blocks whose KV is invalid although vLLM considers it valid: a load failed, and
+    everything computed from it in the same step is wrong too. vLLM computes all of it again; until
     then none of it may be stored.
     """
 
@@ -239,8 +242,9 @@ class Taint:
             self.blocks.difference_update(block_ids)
 
     def settle(self, requests: list[ReqMeta]) -> set[str]:
-        """After a step that computed `requests`: whose KV is not valid. One may build on blocks
-        that another of the same step computed, so this goes on until nothing changes."""
+        """The requests whose KV is invalid after a step that computed `requests`. A request may
+        use blocks that another request of the same step computed, so the search repeats until
+        nothing changes."""
         if not self.blocks:
             return set()
         invalid: set[str] = set()

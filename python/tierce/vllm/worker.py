@@ -3,8 +3,9 @@
 
 One step of vLLM is: begin_step, start_loads, then wait_layer and save_layer for each layer, then
 end_step. All of it runs on the worker's main thread; lookups may come from another thread and
-asynchronous loads run on one of their own. What they share is guarded by a lock, under which nothing
-waits; a chain has a lock of its own, so that a call that waits keeps up its own request only.
+asynchronous loads run on one of their own. One lock guards the shared state, and no call blocks
+while it holds this lock. Each chain has its own lock, so that a blocked call delays only its own
+request.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Geometry:
 
     @classmethod
     def of(cls, kv_caches: dict, block_count: int) -> "Geometry":
-        """Raises Unsupported unless every layer's block is one run of bytes in host memory."""
+        """Raises Unsupported unless every layer's block is one range of bytes in host memory."""
         out = cls({}, [], [], [], block_count, (), (), "")
         seen: dict[int, int] = {}
         for name in sorted(kv_caches, key=layer_order):
@@ -121,7 +122,7 @@ class Geometry:
 
 @dataclass
 class Measures:
-    """What a worker tells the others of its KV."""
+    """The description of a worker's KV for the other workers."""
 
     cell_bytes: list[int]
     backend: str
@@ -132,12 +133,12 @@ class Measures:
 
     @property
     def like(self) -> tuple:
-        """What must be the same in all workers."""
+        """The values that must be equal in all workers."""
         return self.backend, self.block_shape, self.block_strides, self.dtype, self.replicas
 
 
 def is_one_run(block) -> bool:
-    """Whether the elements of a tensor fill one run of memory, in whatever order of axes."""
+    """Whether the elements of a tensor fill one range of memory, in any order of axes."""
     run = 1
     for stride, size in sorted(zip(block.stride(), block.shape)):
         if size == 1:
@@ -167,7 +168,7 @@ def without_secrets(url: str) -> str:
 
 
 def int32(data) -> memoryview:
-    """Bytes as the numbers that they hold."""
+    """The numbers in the bytes."""
     return memoryview(data).cast("i")
 
 
@@ -178,7 +179,7 @@ def layer_order(name: str):
 
 @dataclass
 class Transfer:
-    """A load or a store under way; `handle` is the store's object for it."""
+    """A load or a store in progress; `handle` is the library's object for it."""
 
     request: ReqMeta
     handle: object
@@ -224,7 +225,7 @@ class PutOff:
 
 
 class SharedView:
-    """A view of layers that others have too: `share` is of those that are stored here."""
+    """A view of layers that other workers hold too: `share`: the blocks that are stored here."""
 
     def __init__(self, view, share):
         self.view = view
@@ -272,7 +273,8 @@ class WorkerHalf:
 
     def measure(self, kv_caches: dict, block_count: int, backend: str,
                 replicas: int = 1) -> "Measures":
-        """Takes vLLM's paged memory; returns what must be known of all workers. Raises Unsupported.
+        """Registers vLLM's paged memory, and returns the facts that all workers must exchange.
+        Raises Unsupported.
         """
         self.geometry = g = Geometry.of(kv_caches, block_count)
         return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas)
@@ -373,7 +375,7 @@ class WorkerHalf:
             self.chains.clear()
 
     def view_of(self, layers: range):
-        """Of some layers of this worker."""
+        """Opens the view of some layers of this worker."""
         geometry, part = self.geometry, self.part
         view = self.engine.view(self.namespace, (0, 1, 0, 1), (
             part.first_layer + layers.start, len(layers), self.ranks.index, self.ranks.count))
@@ -400,9 +402,9 @@ class WorkerHalf:
                      milliseconds(self.engine.param("timeout.lookup")))
 
     def reset(self, era: bytes) -> bool:
-        """The engine's weights may have changed under us: from now on nothing that was stored
-        before is found, and nothing that is stored from now on by others. `era` is a random number
-        that only the workers of this engine know."""
+        """The engine's weights may have changed: from now on this engine finds nothing that was
+        stored before, and other engines find nothing that it stores. `era` is a random number that
+        only the workers of this engine know."""
         if self.off is not None:
             return False
         if era != self.era:
@@ -474,8 +476,8 @@ class WorkerHalf:
                 prefetch.end()
 
     def end_prefetch(self, session: int) -> bool:
-        """Ends the session's prefetch if it is through, else raises Later. Returns whether its
-        deadline ended it."""
+        """Ends the session's prefetch if its result is final, else raises Later. Returns whether
+        its deadline ended it."""
         with self.lock:
             prefetch = self.prefetches.get(session)
             if prefetch is None:
@@ -488,8 +490,8 @@ class WorkerHalf:
 
     @contextmanager
     def using_chain(self, session: int, part: ChainPart | None):
-        """The view, and the session's chain with what `part` adds. Whoever else wants this chain
-        waits until the end."""
+        """The view, and the session's chain extended by `part`. Other users of this chain wait
+        until the end."""
         with self.lock:
             view, known = self.view, self.chains.get(session)
             if known is None:
@@ -526,7 +528,7 @@ class WorkerHalf:
         return chain
 
     def release(self, session: int, keep_chain: bool) -> None:
-        """The session's pins end; without `keep_chain` the request is over."""
+        """Ends the session's pins, and without `keep_chain` the request."""
         with self.lock:
             prefetch = self.prefetches.pop(session, None)
             if prefetch is not None:
@@ -621,8 +623,8 @@ class WorkerHalf:
                 log.warning("a store for request %s could not begin: %r", request.req_id, error)
 
     def tell_speed(self) -> None:
-        """A step that computed a good part of a prompt and loaded nothing shows how fast the engine
-        computes; from that follows what is worth loading."""
+        """A step that computed many prompt tokens and loaded nothing measures the speed of the
+        engine, from which the store derives what is worth loading."""
         blocks = sum(r.computed_to - r.computed_from for r in self.requests)
         tokens = blocks * self.namespace["block_tokens"]
         if (self.ranks.first and tokens >= TELLING_TOKENS
@@ -674,8 +676,8 @@ class WorkerHalf:
             log.warning("a store of request %s failed: %s", transfer.request.req_id, error)
 
     def fail_step(self, requests: list[ReqMeta]) -> None:
-        """Something unforeseen: of this step, which has these requests, nothing counts as loaded or
-        is stored."""
+        """After an unexpected exception in a step with these requests: none of its loads counts,
+        and nothing of it is stored."""
         for transfer in [*self.loads, *(self.stores or ())]:
             transfer.abort()
         self.requests, self.loads, self.stores = [], [], None
@@ -755,7 +757,8 @@ class WorkerHalf:
         self.submitted.add(request.req_id)
 
     def load_whole(self, request: ReqMeta) -> None:
-        """On a thread of its own. Always ends in `finished`: vLLM waits for it."""
+        """Runs on a thread of its own. The load always ends in `finished`, because vLLM waits for
+        it."""
         origins = b""
         try:
             transfer = self.begin_load(request)
@@ -779,7 +782,7 @@ class WorkerHalf:
                 self.release(request.session, keep_chain=False)
 
     def take_received(self) -> set[str]:
-        """Requests whose asynchronous load is over, well or not."""
+        """Requests whose asynchronous load has ended, with success or not."""
         with self.lock:
             finished, self.finished = self.finished, []
         for request, origins in finished:
