@@ -13,9 +13,9 @@
 #include "base/mix.h"
 
 /*
- * `tierce bench`: how fast this machine runs Tierce, beside how fast it could be. Every case is
- * measured in turn with its limit, on the same bytes, in the same run: other load and drifting
- * clocks hit both alike, so the ratio can be trusted where the figures cannot.
+ * `tierce bench`: how fast Tierce runs on this machine, compared with the machine's limits. Every
+ * case is measured in turn with its limit, on the same bytes, in the same run: other load and
+ * drifting clocks hit both alike, so the ratio can be trusted where the figures cannot.
  *
  * A benchmark is one function in a file of its own and one row in benches.def. It prepares its
  * data, hands its sides to tierce__bench_alternate, and emits a row per case. It checks once that
@@ -32,7 +32,7 @@ struct tierce__bench {
     const char *dir;    /* an empty folder for files */
     const char *name;   /* of the benchmark that runs */
     const char *trace;  /* file for benchmarks that replay one, or NULL */
-    const char *python; /* that has the packages of peers, or NULL for none in particular */
+    const char *python; /* a Python with the packages of peers, or NULL for the default */
     bool csv;
 };
 
@@ -48,7 +48,7 @@ struct tierce__bench_row {
     enum tierce__bench_sense sense;
     double value;
     double limit;
-    double goal; /* the ratio asked for; a ratio is the better the bigger */
+    double goal; /* the required ratio; a larger ratio is better */
     const char *peer;
     double peer_value;
     double value_min, value_max; /* over the rounds */
@@ -85,12 +85,12 @@ struct tierce__bench_side {
 
 /*
  * Runs the sides in turn, A B A B, until `seconds` have passed and each has run often enough, after
- * one round that does not count. Errors: -ENOMEM, or what a side returned.
+ * one round that does not count. Errors: -ENOMEM, or the error of a side.
  */
 TIERCE_MUSTUSE int tierce__bench_alternate(struct tierce__bench_side *sides, size_t count,
                                            double seconds);
 
-/* Memory on huge pages where there are any, touched. NULL if there is none. */
+/* Allocates memory, on huge pages if available, and touches all of it. NULL if there is none. */
 uint8_t *tierce__bench_map(uint64_t bytes);
 void tierce__bench_unmap(uint8_t *memory, uint64_t bytes);
 
@@ -111,15 +111,15 @@ bool tierce__bench_filled(const void *memory, uint64_t bytes, uint64_t stream);
 /* Removes a folder and its contents, as far as possible. */
 void tierce__bench_remove(const char *path);
 
-/* While it lasts, a signal that ends the process removes the folder and all in it first. */
+/* Until end, a signal that ends the process first removes the folder and its contents. */
 struct tierce__bench_guard {
     const char *folder;
     sigset_t signals, before;
     pthread_t thread;
 };
 
-/* Makes the folder of the template ("...XXXXXX", changed; [borrow until end]). Before the first
- * other thread. Errors: negative errno. */
+/* Makes the folder of the template ("...XXXXXX", changed; [borrow until end]). Call it before
+ * another thread starts. Errors: negative errno. */
 TIERCE_MUSTUSE int tierce__bench_guard_begin(struct tierce__bench_guard *guard, char *folder);
 
 /* The folder stays. */
@@ -144,12 +144,12 @@ typedef void tierce__plain_copy_fn(void *dst, const void *src, size_t n);
 
 void tierce__plain_memcpy(void *dst, const void *src, size_t n);
 
-/* The widest copy past the caches this machine has; NULL if it has none. A row of copies ends with
- * tierce__plain_fence. */
+/* The widest copy of this machine that bypasses the caches; NULL if it has none. A row of copies
+ * ends with tierce__plain_fence. */
 tierce__plain_copy_fn *tierce__plain_stream(void);
 void tierce__plain_fence(void);
 
-/* A part of the benchmark `optimize`: replays beside libCacheSim's. */
+/* A part of the benchmark `optimize`: compares replays with libCacheSim's. */
 int tierce__bench_replay(const struct tierce__bench *bench);
 
 /* ---- the benchmarks ------------------------------------------------------------------------- */

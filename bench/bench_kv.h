@@ -43,11 +43,11 @@ void tierce__kv_close(struct tierce__kv *kv);
 /* The place of a token block in a layer. */
 uint8_t *tierce__kv_block(const struct tierce__kv *kv, uint32_t layer, int32_t id);
 
-/* Makes a chain of a window's blocks that nothing was stored under. */
+/* Makes a chain of a window's blocks for which nothing is stored. */
 TIERCE_MUSTUSE int tierce__kv_renew(struct tierce__kv *kv, struct tierce_chain *chain);
 
-/* Stores chain[0, to_block), of which all but the last `blocks` are stored. Returns the nanoseconds
- * it took or a negative error; storing fewer blocks is an error. */
+/* Stores the last `blocks` blocks of chain[0, to_block); the blocks before them must be stored.
+ * Returns the nanoseconds it took or a negative error; storing fewer blocks is an error. */
 int64_t tierce__kv_store(struct tierce__kv *kv, const struct tierce_chain *chain,
                          const int32_t *ids, uint64_t to_block, uint64_t blocks);
 

@@ -8,8 +8,9 @@
 #include <tierce/status.h>
 
 /*
- * libCacheSim in a process of its own, through its Python package `libcachesim`. Python starts it
- * and asks; a replay is one call into its C code, which reads a mapped binary trace.
+ * libCacheSim in a process of its own, through its Python package `libcachesim`. A Python program
+ * serves requests; a replay is one call into libCacheSim's C code, which reads a mapped binary
+ * trace.
  *
  *     rc = tierce__libcachesim_open(&peer, python, "trace.oracleGeneral", why);
  *     rc = tierce__libcachesim_run(peer, &ns, &hits, "LRU", capacity, hash_power);

@@ -8,8 +8,8 @@
 #include <tierce/status.h>
 
 /*
- * The least that moves a file's bytes: one io_uring, O_DIRECT, one registered buffer, transfers of
- * 1 MiB, `depth` of them in flight. The limit of the disk tier.
+ * The least work that moves a file's bytes: one io_uring, O_DIRECT, one registered buffer,
+ * transfers of 1 MiB, `depth` of them in flight. The limit of the disk tier.
  */
 struct tierce__bare_disk;
 

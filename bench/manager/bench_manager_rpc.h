@@ -19,7 +19,7 @@
 
 enum {
     RPC_CONNECTIONS = 4,
-    RPC_FLIGHT = 128, /* calls at a time on all of them */
+    RPC_FLIGHT = 128, /* concurrent calls on all connections together */
     RPC_CALLS = 8192, /* of one round */
     RPC_GET_KEYS = 1024,
     RPC_GETS = 16, /* calls of a client in one round of several */
@@ -28,7 +28,7 @@ enum {
     RPC_SESSIONS = 32, /* of one round */
     RPC_WRITERS = 4,   /* sessions at a time */
     RPC_TIMEOUT_MS = 30000,
-    RPC_RECORD_BYTES = 64, /* about what a record of one location takes */
+    RPC_RECORD_BYTES = 64, /* approximate size of a record of one location */
 };
 
 #define RPC_INSTANCE "bench"

@@ -13,11 +13,11 @@
  */
 struct tierce__bench_peer {
     pid_t pid;
-    FILE *ask, *answer; /* a process that has died: an error to write to, the end to read from */
+    FILE *ask, *answer; /* after the process has died, writes fail and reads return end of file */
 };
 
-/* `argument` is the script's sys.argv[1]. [borrow] all for the call. On an error too, end is called
- * after it. Errors: negative errno. */
+/* `argument` is the script's sys.argv[1]. [borrow] all for the call. The caller must call end, also
+ * after an error. Errors: negative errno. */
 TIERCE_MUSTUSE int tierce__bench_peer_start(struct tierce__bench_peer *peer, const char *python,
                                             const char *script, const char *argument);
 

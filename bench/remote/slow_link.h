@@ -47,8 +47,8 @@ struct tierce__slow_link_stats {
     uint64_t open;        /* now */
     uint64_t bytes_up;    /* from clients, handed to the server */
     uint64_t bytes_down;  /* from the server, handed to clients */
-    uint64_t turns; /* round trips of the connection with the most: how often its client sent after
-                     * the server had, and the first time */
+    uint64_t turns; /* the most round trips of a connection: how often its client sent first, or
+                       after the server */
 };
 
 /* [borrow] opts for the call. Errors: -ENOMEM, or a negative errno of a socket or thread. */

@@ -48,7 +48,7 @@ struct tierce_prefetch;
 struct tierce_prefetch_tier {
     const char *name;  /* [borrow until the engine is closed] */
     uint64_t promised; /* blocks that the tier reported, of those that faster tiers lacked */
-    uint64_t loaded;   /* of these, the blocks that are part of the result */
+    uint64_t loaded;   /* reported blocks that are part of the result */
 };
 
 struct tierce_prefetch_result {

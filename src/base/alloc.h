@@ -25,11 +25,12 @@ void *tierce__alloc_aligned(size_t align, size_t size);
 /* A copy of `text` on the heap, or NULL. */
 char *tierce__strdup(const char *text);
 
-/* For tables that are read at random, which miss the TLB as often as the cache: large pages halve
- * their time. Advice only, and only for tables that fill some. NULL is accepted. */
+/* Advises the kernel to use large pages, for tables that are read at random: each read misses the
+ * TLB, and large pages halve its time. It has no effect on tables smaller than a large page. NULL
+ * is accepted. */
 void tierce__advise_huge(void *memory, size_t bytes);
 
-/* Gives memory of any function above back. NULL is accepted; errno is preserved. */
+/* Frees memory that a function above has returned. NULL is accepted; errno is preserved. */
 void tierce__free(void *ptr);
 
 /* Allocations alive now; a test compares it before and after. */

@@ -38,7 +38,7 @@ void *tierce__arena_calloc(struct tierce__arena *arena, size_t count, size_t byt
 /* A copy with a terminating NUL, or NULL. */
 char *tierce__arena_copy(struct tierce__arena *arena, const char *text, size_t bytes);
 
-/* Gives all of it back; the arena is as zeroed. */
+/* Gives all memory back; the arena is then as if zeroed. */
 void tierce__arena_clear(struct tierce__arena *arena);
 
 /* Gives the pieces back and forgets a failure, but keeps the oldest block for the next request. */
@@ -46,7 +46,7 @@ void tierce__arena_reset(struct tierce__arena *arena);
 
 /*
  * An arena on the heap, inside its own first block of at least `bytes`: for data that is passed on
- * as one object. Its first piece leads back to it. NULL for no memory.
+ * as one object. tierce__arena_of finds it by its first piece. NULL for no memory.
  */
 struct tierce__arena *tierce__arena_create(size_t bytes, size_t limit);
 struct tierce__arena *tierce__arena_of(void *first);

@@ -36,9 +36,9 @@ struct tierce__new_file {
 /* Errors, *out untouched: negative errno, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__new_file_open(struct tierce__new_file *out, const char *path);
 
-/* Ends it: it takes its place if it `is_good` and all was written, and is on the device then; else
- * it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed for an unknown
- * reason). */
+/* Ends the file. If `is_good` and all was written, the new file is durable and replaces the old
+ * one; otherwise it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed
+ * for an unknown reason). */
 TIERCE_MUSTUSE int tierce__new_file_close(struct tierce__new_file *file, bool is_good);
 
 /* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. Thread: any. */

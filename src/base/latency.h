@@ -8,7 +8,8 @@
 
 /*
  * Counts of durations in buckets whose bounds grow as 1, 2, 5, 10: from 10 us to 50 s. Zeroed is
- * empty. Thread: any; relaxed counters, so that a reader may see one of two that belong together.
+ * empty. Thread: any; relaxed counters, so a reader may see only one of two counters that were
+ * changed together.
  */
 
 #define TIERCE__LATENCY_BUCKETS 22u /* the last has no bound */

@@ -52,7 +52,7 @@ static inline uint64_t tierce__random_next(uint64_t *state)
     return tierce__mix(*state += TIERCE__MIX_GOLDEN);
 }
 
-/* FNV-1a of a text, continuing at the hash of the text before it; the first is
+/* FNV-1a of a text, continued from the hash of the text before it; a first text continues from
  * TIERCE__HASH_TEXT. */
 static inline uint64_t tierce__hash_text(uint64_t hash, const char *text)
 {

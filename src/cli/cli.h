@@ -42,8 +42,8 @@ int tierce__cli_main(int argc, char **argv);
 /* The parts of a help, one after the other. */
 void tierce__cli_print_help(FILE *file, const char *const *help);
 
-/* Prints "tierce COMMAND: ..." and where help is, by printf rules, without anything that a terminal
- * obeys. Returns TIERCE__CLI_USAGE. */
+/* Prints "tierce COMMAND: ..." and where help is, by printf rules, without control characters.
+ * Returns TIERCE__CLI_USAGE. */
 int tierce__cli_usage(const char *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -6,14 +6,14 @@
 #include "engine/why/why_chunk.h"
 
 /*
- * Why a store folder does not hold a prompt, as JSON. A shard of size 0 is the only one that the
- * namespace has. Returns an exit status; errors have been printed. Blocks while the journal is
+ * Why a store folder does not hold a prompt, as JSON. A shard of size 0 stands for the only shard
+ * of the namespace. Returns an exit status; errors have been printed. Blocks while the journal is
  * read, twice.
  */
 TIERCE_MUSTUSE int tierce__why_folder(struct tierce__line *json, const char *folder,
                                       const struct tierce__prompt *prompt);
 
-/* The chunks of a folder whose hash begins so, as JSON. Results as above. */
+/* The chunks of a folder whose hash begins with these digits, as JSON. Results as above. */
 TIERCE_MUSTUSE int tierce__why_folder_hash(struct tierce__line *json, const char *folder,
                                            const struct tierce__hash_prefix *prefix);
 

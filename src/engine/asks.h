@@ -10,8 +10,8 @@
  * Queries to remote stores on behalf of lookups. A query outlives the lookups that wait for it. Its
  * deadline is timeout.lookup; the keys that the store has not answered by then are queried once
  * more with timeout.load. The tier remembers the answers (TIERCE__RECALL_ONLY), so that the next
- * lookup of the same prompt has them at once. A lookup whose next key is in a query already waits
- * for that query instead of sending another.
+ * lookup of the same prompt has them at once. If a query for the next key of a lookup is in
+ * progress, the lookup waits for that query instead of sending another.
  *
  * Lock: ASKS; no tier is called under it. Thread: any.
  */
@@ -37,10 +37,11 @@ uint64_t tierce__ask_patience(const struct tierce_engine *engine);
 
 /*
  * Returns how many leading keys the given remote stores hold; all of them must be
- * TIERCE__TIER_SHARED. All are queried in parallel, and one continues where another ends. Returns
- * once the keys that were answered for are all or no store can have more, so that a store that is
- * slow or dead costs no time while others have all; at the search's deadline at the latest, and at
- * once where that has passed. Sets the search's places and unasked. [borrow for the call] keys.
+ * TIERCE__TIER_SHARED. All are queried in parallel, and the answer of one store may extend the
+ * answer of another. Returns as soon as the answers cover all keys or no store can extend them, so
+ * a slow or dead store costs no time if other stores hold all keys. Returns at the search's
+ * deadline at the latest, and at once if it has passed. Sets the search's places and unasked.
+ * [borrow for the call] keys.
  */
 size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *wanted,
                           const struct tierce__key *keys, size_t count);

@@ -26,19 +26,19 @@ struct tierce__lender_space {
  *     own_tiers.h     tiers and a pool of this process
  *     node_client/    a node of this host, whose pool is mapped (node.socket)
  *
- * A function of the table is called as the public call of its name, after that has checked the
- * handle, the process and the sizes of structs; its promises are those of the public call. Calls
- * about tiers, which a node does not take (why, copy, events), are not in the table.
+ * Each function of the table implements the public call of its name, which has checked the handle,
+ * the process and the sizes of structs before; its promises are those of the public call. Calls
+ * about tiers that a node does not support (why, copy, events) are not in the table.
  */
 struct tierce__lender {
     /* Opens the lender of an engine that has no more than its settings and namespaces; *why is
      * written on failure. Close must follow, even after a failure. */
     int (*open)(struct tierce_engine *engine, const struct tierce_config *config,
                 char why[TIERCE_CONFIG_ERROR_BYTES]);
-    /* Answers the operator from now on; the engine is open. */
+    /* Called when the engine is open: serves the control socket from now on. */
     void (*serve)(struct tierce_engine *engine, const struct tierce_config *config);
-    /* By engine->close_deadline_ns. False: threads of a tier are left, and with them all that they
-     * may still touch. */
+    /* By engine->close_deadline_ns. False: threads of a tier are still running, so they and the
+     * memory that they may access are leaked. */
     bool (*close)(struct tierce_engine *engine);
 
     /* Adds the counters that the engine does not keep itself. */
@@ -58,7 +58,7 @@ struct tierce__lender {
                   const struct tierce_lookup_opts *opts, struct tierce_found *out);
     int (*durable)(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                    uint64_t *blocks);
-    /* [in] *space: zero; *out: untouched on failure. Begin checks nothing of opts but the chain. */
+    /* [in] *space: zero; *out: untouched on failure. Begin checks only the chain of opts. */
     int (*store_begin)(struct tierce__lender_space *space, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts);
     int64_t (*store_end)(struct tierce__lender_space *space, bool complete);

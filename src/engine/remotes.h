@@ -13,7 +13,7 @@ TIERCE_MUSTUSE int tierce__remotes_open(struct tierce_engine *engine,
                                         const struct tierce_config *config,
                                         char why[TIERCE_CONFIG_ERROR_BYTES]);
 
-/* Whether one of them works on the pool from a process of its own, so that it must be shared. */
+/* Whether the client of a store runs in a separate process, so that the pool must be shared. */
 bool tierce__remotes_share_memory(const struct tierce_config *config);
 
 #endif

@@ -27,8 +27,8 @@ struct tierce__keys;
 struct tierce__use {
     const struct tierce_view *view;
     uint64_t id;
-    uint64_t blocks; /* the leading ones that it has used */
-    size_t promised; /* chunks, where its lookup left the next to computing; SIZE_MAX: it did not */
+    uint64_t blocks; /* leading blocks that it has used */
+    size_t promised; /* see tierce__session_leave; SIZE_MAX: no lookup left chunks */
 };
 
 /* The buffers a session held, in the order of its keys. */
@@ -66,17 +66,17 @@ uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
 /*
  * How far a request has used its chain, so that its loads and stores are one use of each chunk:
  * returns the leading keys that the session used before, and notes that it has used the first
- * `count`. A session of 0 is a request of its own each time. The sessions that were requested
- * longest ago are forgotten; the cost is that a chunk may be counted twice.
+ * `count`. Each use of session 0 is a request of its own. The sessions that were requested longest
+ * ago are forgotten; the cost is that a chunk may be counted twice.
  */
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
                            size_t count);
 
 /*
- * Notes that a lookup found more than `chunks`, but left the rest to the inference engine, which
- * computes it faster. Chunks that a store offers from there on are new to memory, even if slower
- * tiers hold them: tierce__session_promised returns the number, SIZE_MAX if no lookup left
- * anything.
+ * Notes that a lookup found more than `chunks` chunks, but left the rest to the inference engine,
+ * which computes them faster. A store of this session keeps the chunks from there on in memory,
+ * even if slower tiers hold them. tierce__session_promised returns the number; SIZE_MAX: no lookup
+ * left chunks.
  */
 void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks);
 size_t tierce__session_promised(struct tierce_view *view, uint64_t id);
@@ -91,7 +91,7 @@ struct tierce__session *tierce__session_share(struct tierce_view *view, uint64_t
 /* Releases the references that are still in bufs (NULL entries are skipped). NULL is accepted. */
 void tierce__session_free(struct tierce__session *session);
 
-/* Ends sessions whose deadline has passed, or (all) every one; view NULL: of every view. */
+/* Ends sessions whose deadline has passed, or all of them if `all`; view NULL: in every view. */
 void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_view *view,
                              bool all);
 

@@ -45,11 +45,11 @@ struct tierce_view {
     struct tierce__client_view *remote; /* of a client of a node */
     struct tierce__prefill prefill;
     struct tierce__lmcache_form
-        *lmcache; /* how LMCache sees it, where the engine has names; or NULL */
+        *lmcache; /* its form in LMCache, if the engine keeps LMCache's names; or NULL */
 };
 
-/* A view that is open on this namespace and shard, until it is given back, or NULL. For answers
- * about it that end soon: who closes it waits. */
+/* A view that is open on this namespace and shard, until it is given back, or NULL. For short uses
+ * only, because closing the view waits for them. */
 struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
                                         const struct tierce__key *key);
 void tierce__view_give_back(struct tierce_view *view);
@@ -63,7 +63,7 @@ void tierce__shape_fini(struct tierce__shape *shape);
  * The chunks that hold chain[0, to_block): keys of the whole ones and, last, of the unfull tail
  * that ends at end_block, if asked for one. A store's chunks end where its blocks end
  * (end_block == to_block); a lookup or load may want only the first blocks of the last chunk, whose
- * name then comes from blocks behind to_block, up to the end of the chain.
+ * key then depends on blocks after to_block, up to the end of the chain.
  */
 struct tierce__keys {
     struct tierce__key *keys;
@@ -98,7 +98,7 @@ TIERCE_MUSTUSE int tierce__view_check_header(const struct tierce_view *view,
                                              const uint8_t *hashes, const uint8_t *root,
                                              const uint8_t *object);
 
-/* The same without a hash: for a chunk that begins there and is another from some block on. */
+/* The same without a hash, for a chunk that begins with the same blocks and then differs. */
 void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierce_view *view,
                              const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
                              const uint8_t *root);

@@ -26,7 +26,7 @@ struct tierce__level {
     struct tierce__health health;
     _Atomic uint64_t measure_tried_ns; /* cost.c */
     enum tierce_origin origin;         /* the origin of blocks loaded from it */
-    uint64_t window_bytes;             /* that a prefetch asks of it ahead */
+    uint64_t window_bytes;             /* that a prefetch may request ahead */
     uint64_t store;                    /* of a remote store: its number in tombstones */
     _Atomic uint64_t
         deletes_after_ns; /* of a remote store that could not delete; objects_remove.c */
@@ -88,7 +88,7 @@ size_t tierce__storage_recall(struct tierce_engine *engine, size_t level,
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count);
 
-/* Tries the tiers that are out of service and due. */
+/* Probes the tiers that are out of service and due for a probe. */
 void tierce__storage_probe(struct tierce_engine *engine);
 
 /* Chunks of a level that begin with a block: siblings[0 .. returned), TIERCE__SIBLINGS_MAX at most.
@@ -168,9 +168,9 @@ void tierce__storage_end_writes(struct tierce__writes *writes, const struct tier
 void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
-/* Waits for all writes, and other requests in the background, that were under way when it was
- * called; later ones do not matter, so that steady stores cannot hold up a flush. Returns the first
- * failure of a write that no flush has reported yet, or TIERCE_E_DEADLINE. */
+/* Waits for all writes, and other requests in the background, that were in progress when it was
+ * called; it does not wait for later ones, so that continuous stores cannot delay a flush. Returns
+ * the first failure of a write that no flush has reported yet, or TIERCE_E_DEADLINE. */
 TIERCE_MUSTUSE int tierce__storage_wait_for_puts(struct tierce_engine *engine,
                                                  uint64_t deadline_ns);
 
@@ -244,8 +244,8 @@ TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t 
 void tierce__storage_note(struct tierce_engine *engine, size_t level,
                           const struct tierce__store_req *req);
 
-/* Probes a tier that is out of service, if it is time, with a background read: of a chunk that it
- * has held, or else of the given one. */
+/* Probes a tier that is out of service, if a probe is due, with a background read of a chunk that
+ * it has held, or else of the given chunk. */
 void tierce__storage_try(struct tierce_engine *engine, size_t level,
                          const struct tierce__key *asked);
 

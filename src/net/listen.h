@@ -17,8 +17,8 @@ TIERCE_MUSTUSE int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *h
  * wake its loop forever. *spare_fd was opened again (-1: that failed). Others: negative errno. */
 TIERCE_MUSTUSE int tierce__listen_accept(int fd, int *spare_fd, struct sockaddr_storage *peer);
 
-/* Has small packets of an accepted connection sent at once, and a peer that is silent for a minute
- * probed. */
+/* Makes the kernel send small packets of an accepted connection at once, and probe a peer that is
+ * silent for a minute. */
 void tierce__listen_tune(int fd);
 
 /* Opens the spare descriptor, or returns -1. */

@@ -16,7 +16,7 @@
 enum tierce__scope { /* bits */
                      TIERCE__SCOPE_READ = 1,
                      TIERCE__SCOPE_WRITE = 2,
-                     TIERCE__SCOPE_ADMIN = 4, /* forgetting everything; calls that change a node */
+                     TIERCE__SCOPE_ADMIN = 4, /* deleting everything; calls that change the node */
 };
 
 enum tierce__space_kind {

@@ -10,8 +10,8 @@
 
 /*
  * A client's socket, and the operation in progress on it. It reads bytes into the memory that its
- * session names, sends the session's output, and waits for the engine on the session's behalf. The
- * session knows a protocol and no sockets.
+ * session names, sends the session's output, and waits for the engine on the session's behalf. A
+ * session implements a protocol, without access to sockets.
  *
  * It does one thing at a time: while a find or a work is in progress, or a value is being sent, it
  * reads nothing more. So a client that does not read holds one value and a little text.
@@ -26,7 +26,7 @@ struct tierce__protocol {
     const char *name;
     size_t session_bytes; /* zeroed memory of a session lies in the connection */
     TIERCE_MUSTUSE int (*open)(void *session, struct tierce__connection *connection);
-    /* Nothing is under way any more. */
+    /* Called when no operation is in progress. */
     void (*close)(void *session);
     /* Takes bytes, or continues with buffered ones (count 0). It stops when it is busy or the
      * connection is full. Errors: pending output is sent, and the connection is closed. */
@@ -35,9 +35,9 @@ struct tierce__protocol {
      * until filled, which is called even if no bytes arrived (0). */
     void *(*room)(void *session, size_t *bytes);
     void (*filled)(void *session, size_t bytes);
-    /* How many bytes are worth reading beyond those that have a room. */
+    /* How many bytes should be read in addition to those that fit into the room. */
     size_t (*wanted)(const void *session);
-    /* Whether half a request has arrived. */
+    /* Whether a part of a request has arrived. */
     bool (*is_within)(const void *session);
     /* Completes an operation that find or work left pending. */
     void (*answered)(void *session);
@@ -45,7 +45,7 @@ struct tierce__protocol {
 
 struct tierce__connection_limits {
     uint32_t idle_ms;    /* without a request; 0: for ever */
-    uint32_t request_ms; /* for each MiB of a request, of an answer, and for the first words */
+    uint32_t request_ms; /* for each MiB of a request or an answer, and for authentication */
 };
 
 /* The meaning of a connection's deadline. */
@@ -70,7 +70,7 @@ struct tierce__connection {
     void (*gone)(struct tierce__connection *connection); /* before it is freed */
 
     bool is_readable, is_writable;
-    bool has_hung_up; /* the end of its input is to be read */
+    bool has_hung_up; /* the peer has closed; its last bytes must be read */
     bool is_busy;     /* a find or a work is under way */
     bool goes_on;     /* the session requests a turn without input */
     bool is_ending;   /* closed when all is sent */
@@ -82,7 +82,7 @@ struct tierce__connection {
     int failure;   /* no memory for the session's output */
 
     struct tierce__tls_session *tls; /* or NULL */
-    uint8_t *cipher;                 /* of it, on its way out */
+    uint8_t *cipher;                 /* output of `tls` that was not sent yet */
     size_t cipher_at, cipher_bytes;
 
     uint8_t *kept; /* input that was not taken yet */
@@ -98,7 +98,7 @@ struct tierce__connection {
     enum tierce__patience patience;
     struct tierce__deadline deadline;
     uint64_t progress_bytes; /* since the deadline was set */
-    bool has_taken;          /* all answers that there were, since that was looked at */
+    bool has_taken;          /* the client has taken all pending answers since the last check */
 
     struct tierce__object_find find;
     struct tierce__object_settle settle;
@@ -136,8 +136,8 @@ void tierce__connection_put_value(struct tierce__connection *connection,
                                   struct tierce__object *object, uint64_t from, uint64_t to,
                                   const char *tail);
 
-/* Whether nothing more is to be taken from it now: it waits for the engine, nothing more is to be
- * put before some was sent, or it ends. */
+/* Whether the session must not take more input now: it waits for the engine, its output must be
+ * sent first, or the connection is ending. */
 bool tierce__connection_is_waiting(const struct tierce__connection *connection);
 
 /* Calls feed again although no bytes have arrived. */

@@ -38,7 +38,7 @@ enum tierce__node_action {
 
 /* Texts are never NULL; unset ones are "". */
 struct tierce__node_config {
-    struct tierce__config *values; /* owned: the source of the other fields */
+    struct tierce__config *values; /* owned: the values behind the other fields */
     struct tierce_config *engine;  /* owned */
     enum tierce__node_action action;
 

@@ -26,7 +26,7 @@ enum tierce__node_counter {
 #define TIERCE__NODE_NAME_TABLES 16u
 #define TIERCE__NODE_ROUTES      7u
 
-/* Errors beside the engine's, which no tier returns. */
+/* Errors of the node itself, which no tier returns. */
 #define TIERCE__NODE_NAME_IN_USE (-EUSERS) /* another command changed the value for too long */
 #define TIERCE__NODE_NO_WORKER   (-EBUSY)  /* all were busy for too long, or their queue is full */
 
@@ -81,8 +81,8 @@ TIERCE_MUSTUSE int tierce__node_name_begin(struct tierce__node *node,
                                            struct tierce__object_name **out, const void *name,
                                            size_t name_bytes, uint64_t deadline_ns);
 
-/* tierce__object_find, waited for during half of the time to the command's deadline. On a worker,
- * or where nothing waits for a device. */
+/* Calls tierce__object_find and waits for its answer, for at most half of the time to the command's
+ * deadline. On a worker, or where nothing waits for a device. */
 TIERCE_MUSTUSE int tierce__node_find(struct tierce__objects *space, struct tierce__object **out,
                                      const void *name, size_t name_bytes, uint64_t deadline_ns);
 

@@ -22,8 +22,8 @@
  */
 
 struct tierce__await {
-    /* Answers that are expected, and 1 until the waiter sleeps. Zero is reached once; acq_rel: the
-     * last to leave sees the earlier stores of the others. */
+    /* The number of expected answers, plus 1 until the waiter sleeps. Zero is reached once;
+     * acq_rel: the last to leave sees the earlier stores of the others. */
     _Atomic uint32_t left;
     struct tierce__lock lock; /* TRANSFER; from here on only if the waiter sleeps */
     struct tierce__cond answered;

@@ -45,7 +45,7 @@ uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__
 uint32_t tierce__index_take(struct tierce__index *index, const struct tierce__key *key);
 void tierce__index_show(struct tierce__index *index, uint32_t slot);
 
-/* Takes a slot out that is in, or was only taken. */
+/* Removes a slot that was inserted or only taken. */
 void tierce__index_erase(struct tierce__index *index, uint32_t slot);
 
 /* The key of a slot that is in or taken; [borrow until it is erased]. */

@@ -27,7 +27,7 @@ void tierce__siblings_add(struct tierce__siblings *siblings, uint32_t slot,
                           const struct tierce__key *key,
                           const uint8_t first_block[TIERCE_HASH_BYTES]);
 
-/* Takes a slot out; one that is not in is fine. */
+/* Removes a slot; an absent slot is accepted. */
 void tierce__siblings_remove(struct tierce__siblings *siblings, uint32_t slot);
 
 /* Slots that may begin with the block whose hash is first->hash, the newest first: slots[0 ..

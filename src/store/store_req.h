@@ -69,7 +69,7 @@ enum tierce__tier_left {
     TIERCE__LEFT_CLEARED,
     TIERCE__LEFT_LOST,       /* a sync failed, so the device may have lost it */
     TIERCE__LEFT_CHECKSUM,   /* deleted, because a checksum did not match */
-    TIERCE__LEFT_IDENTITY,   /* deleted, because it was another chunk */
+    TIERCE__LEFT_IDENTITY,   /* deleted, because its bytes were another chunk's */
     TIERCE__LEFT_VERSION,    /* hidden, because it is of another version of the format */
     TIERCE__LEFT_SUPERSEDED, /* deleted: replaced by a longer chunk that begins with it */
 };
@@ -189,7 +189,7 @@ struct tierce__store_req {
      * Connectors: TIERCE_E_REFUSED: the store rejects our credentials, or they lack permission;
      * TIERCE_E_FORMAT: an invalid answer, or an object of the wrong length; TIERCE_E_LIMIT: larger
      * than the store accepts, or the request queue is full; TIERCE_E_UNSUPPORTED;
-     * TIERCE_E_CANCELLED: close was quicker. In words: ops->why.
+     * TIERCE_E_CANCELLED: the connector was closed first. In words: ops->why.
      */
     int status;
     /* [in] false; [out] true: `status` is a failure that another request was answered with, because

@@ -108,13 +108,14 @@ struct tierce__tier_ops {
     /*
      * A new pool buffer, evicting by policy, for a chunk that will be put: it is in the eviction
      * order from here on, but cannot be found before the put. The reference is the caller's; if all
-     * such go without a PUT, so does the place. Only tiers that have evict. NULL: there is no room
-     * and nothing can be evicted, or a chunk larger than the pool. Thread: any. Does not block.
+     * references are released without a PUT, the reservation ends. Only tiers that have evict.
+     * NULL: there is no room and nothing can be evicted, or a chunk larger than the pool. Thread:
+     * any. Does not block.
      */
     struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
-    /* The last failure in words, without credentials; "" for none. NULL for tiers whose statuses
-     * say it all. Thread: any. */
+    /* The last failure in words, without credentials; "" for none. NULL for tiers that have no
+     * details beyond their statuses. Thread: any. */
     void (*why)(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES]);
     /* From now on reports every change in order, until close begins. Called once, before the first
      * request; scan reports the chunks that the tier already holds. */
@@ -122,8 +123,8 @@ struct tierce__tier_ops {
     /*
      * Reports stored chunks as admitted, under the lock that orders change events: the next
      * `places` slots from *cursor on, which starts at 0. False after the last slot. A chunk that
-     * stays in the tier from the first call to the last is reported exactly once; others perhaps.
-     * Thread: any. Does not block on the device.
+     * stays in the tier from the first call to the last is reported exactly once; other chunks may
+     * be reported. Thread: any. Does not block on the device.
      */
     bool (*scan)(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
                  tierce__tier_watch_fn *fn, void *arg);

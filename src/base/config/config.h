@@ -82,8 +82,8 @@ const char *tierce__config_env_value(char *const *env, const char *name);
 int tierce__config_fail(struct tierce__config_error *error, int rc, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* An argument of `tierce COMMAND` that is no flag of it and not --NAME=VALUE. The table is that of
- * the parameters which the command takes. Fills `error`, returns TIERCE_E_CONFIG. */
+/* Handles an argument of `tierce COMMAND` that is neither one of its flags nor --NAME=VALUE.
+ * `table`: the parameters that the command accepts. Fills `error`, returns TIERCE_E_CONFIG. */
 int tierce__config_refuse_argument(struct tierce__config_error *error,
                                    const struct tierce__param *table, size_t count,
                                    const char *command, const char *arg);

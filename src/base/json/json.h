@@ -18,7 +18,7 @@
  *             ... one call that takes the value ...
  *     ok = tierce__json_end(&json);
  *
- * The first thing that is wrong is kept in `why`; from then on everything returns false.
+ * The first error is kept in `why`, and every later call returns false.
  *
  * TIERCE__JSON_SLACK bytes after the text must be readable, and the first of them is '\n' or NUL.
  */
@@ -36,7 +36,7 @@ struct tierce__text {
 struct tierce__json {
     const char *at;
     const char *start, *end;
-    const char *why; /* NULL: nothing is wrong yet */
+    const char *why; /* NULL: no error yet */
     size_t column;   /* of the error, from 1 */
     unsigned depth;
     bool takes_nan; /* tierce__json_skip accepts NaN, Infinity and -Infinity, as Python writes them
@@ -99,19 +99,19 @@ bool tierce__json_bool(struct tierce__json *json, bool *out);
 /* Takes whatever comes. */
 bool tierce__json_skip(struct tierce__json *json);
 
-/* Whether nothing is wrong and nothing but white space is left. */
+/* Whether there was no error and only white space is left. */
 bool tierce__json_end(struct tierce__json *json);
 
 /* Reports an error in the value that was just consumed, or comes next. Returns false. */
 bool tierce__json_fail(struct tierce__json *json, const char *why);
 
-/* Reads up to eight digits at `at` and returns their number; *out = their value, if there is at
- * least one. Eight bytes from `at` on must be readable. */
+/* Reads up to eight digits at `at` and returns how many there were; *out = their value, if there
+ * was a digit. Eight bytes from `at` on must be readable. */
 static inline unsigned tierce__digits8(const char *at, uint64_t *out)
 {
     uint64_t word, over;
     __builtin_memcpy(&word, at, 8);
-    /* Digits become 0 .. 9; of anything else the sum has the first bit of its byte set. */
+    /* Digits become 0 .. 9; for every other byte, the sum has the first bit of that byte set. */
     word ^= 0x3030303030303030ULL;
     over = ((word + 0x7676767676767676ULL) | word) & 0x8080808080808080ULL;
     unsigned digits = over == 0 ? 8 : (unsigned)__builtin_ctzll(over) / 8;

@@ -51,8 +51,8 @@ void tierce__json_write_number(struct tierce__json_write *json, const char *name
 void tierce__json_write_bool(struct tierce__json_write *json, const char *name, bool value);
 /* NULL is written as null. */
 void tierce__json_write_text(struct tierce__json_write *json, const char *name, const char *text);
-/* A value of a text that a reader has checked, in the layout of this writer; texts and numbers stay
- * as they are written there. */
+/* Writes a value that a reader has checked, in the layout of this writer; its texts and numbers are
+ * copied unchanged. */
 void tierce__json_write_value(struct tierce__json_write *json, const char *name,
                               struct tierce__text value);
 

@@ -35,7 +35,8 @@ struct tierce__line_log_opts {
     uint64_t file_bytes_max;  /* 0: 256 MiB */
     uint32_t files;           /* rotated files that are kept; 0: 4 */
     uint64_t queue_bytes_max; /* twice in memory; 0: 8 MiB */
-    uint32_t wait_ms;         /* how long lines may wait until many are written at once; 0: not */
+    uint32_t wait_ms;         /* how long lines may wait to be written together; 0: they are written
+                                 immediately */
     bool is_alone;            /* requires a regular file that no other process writes; sets its mode
                                * to 0600 and terminates the last line if a killed writer cut it */
     const char *failure;      /* [borrow until close] the event that logs a failure to write */
@@ -68,7 +69,7 @@ TIERCE_MUSTUSE int tierce__line_log_subscribe(struct tierce__line_log *log,
 /* Ends all subscriptions; a later one ends within `wait_ms` (0: a second). NULL is accepted. */
 void tierce__line_log_end_subscribers(struct tierce__line_log *log);
 
-/* Lines handed over so far, and those of them that were dropped. NULL has none. */
+/* The number of lines handed over so far, and how many of them were dropped. NULL has none. */
 void tierce__line_log_counts(struct tierce__line_log *log, uint64_t *lines, uint64_t *dropped);
 
 #endif

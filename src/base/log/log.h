@@ -23,8 +23,8 @@ void tierce__log_lowest(enum tierce_log_level lowest);
 #define TIERCE__LOG_STAMP_BYTES 32u
 const char *tierce__log_stamp(char stamp[TIERCE__LOG_STAMP_BYTES]);
 
-/* Writes a line of a daemon to stderr, whatever the log level: the time and "WHO: TEXT". One write
- * call, so a reader gets the whole line. */
+/* Writes a line of a daemon to stderr, at any log level: the time and "WHO: TEXT". One write call,
+ * so a reader gets the whole line. */
 void tierce__log_to_stderr(const char *who, const char *text);
 
 #endif

@@ -10,8 +10,8 @@
 /*
  * As tierce__log, for conditions that may last for hours: a failing disk, no free descriptor. The
  * same event with the same details is logged once a minute; the next one logged adds the number of
- * suppressed ones ("repeated=12"). Details that differ each time (a count, a time) defeat it.
- * Thread: any.
+ * suppressed ones ("repeated=12"). If details differ each time (a count, a time), every message is
+ * logged. Thread: any.
  */
 void tierce__log_repeated(enum tierce_log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

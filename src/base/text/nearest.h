@@ -10,7 +10,8 @@
  */
 size_t tierce__edit_distance(const char *a, const char *b);
 
-/* The nearest of `known`, which ends with NULL and holds one name at least; the first of equals. */
+/* The nearest name in `known`, which has at least one name and ends with NULL; among equally near
+ * names the first. */
 const char *tierce__nearest(const char *name, const char *const known[]);
 
 #endif

@@ -79,14 +79,14 @@ TIERCE_MUSTUSE int tierce__url_param_number(const struct tierce__url *url, uint6
  * characters unless they are accepted. */
 bool tierce__url_decode(char *text, bool takes_controls);
 
-/* A URL as it may be shown: without user information and secret parameters. */
+/* A URL for display: without user information and secret parameters. */
 void tierce__url_show(char *text, size_t room, const char *url);
 
-/* The same of every URL among the words of a text, whose other words stay. [transfer] NULL: no
+/* A copy of a text in which the same is done to each word that is a URL. [transfer] NULL: no
  * memory. */
 TIERCE_MUSTUSE char *tierce__url_show_all(const char *text);
 
-/* The URL up to its parameters as it may be shown: the name of the store in messages. */
+/* The part of a URL before its parameters, for display: the name of the store in messages. */
 void tierce__url_store_name(char *text, size_t room, const char *url);
 
 #endif

@@ -16,7 +16,7 @@
 struct tierce__deadline {
     uint64_t at;
     size_t place; /* in the heap, from 1; 0: in none */
-    /* For tierce__deadlines_expire; owners that call first themselves need none. */
+    /* Called by tierce__deadlines_expire; NULL if the owner does not use that function. */
     void (*expired)(struct tierce__deadline *deadline);
 };
 
@@ -28,20 +28,22 @@ struct tierce__deadlines {
 /* Frees the heap; its members are the owner's. */
 void tierce__deadlines_fini(struct tierce__deadlines *heap);
 
-/* Puts it into the heap, or moves it there. Errors: -ENOMEM, only for one that was in none. */
+/* Puts it into the heap, or moves it there. Errors: -ENOMEM, only for a member that was in no heap.
+ * */
 TIERCE_MUSTUSE int tierce__deadline_set(struct tierce__deadlines *heap,
                                         struct tierce__deadline *deadline, uint64_t at);
 
-/* Harmless for one that is not set. */
+/* Has no effect on a member that is not set. */
 void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadline *deadline);
 
-/* The one that is due first, or NULL. */
+/* The member with the earliest deadline, or NULL. */
 struct tierce__deadline *tierce__deadlines_first(const struct tierce__deadlines *heap);
 
 /* When that is, or TIERCE__DEADLINE_NEVER. */
 uint64_t tierce__deadlines_next(const struct tierce__deadlines *heap);
 
-/* Takes out each that has passed and calls its `expired`, which may set and unset others. */
+/* Removes each member whose deadline has passed, and calls its `expired`, which may set and unset
+ * other members. */
 void tierce__deadlines_expire(struct tierce__deadlines *heap, uint64_t now);
 
 #endif

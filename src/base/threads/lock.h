@@ -11,9 +11,8 @@
  * Mutexes with a class, and condition variables on the monotonic clock.
  *
  * The classes are listed in locks.def, whose order is the lock order. In TIERCE_CHECKED builds
- * taking a lock of an earlier or the same class while holding one panics, and so does an
- * assert_held that is not true. Callbacks never run under a lock, and no function returns holding
- * one.
+ * taking a lock of an earlier or the same class while holding one panics, and so does a failed
+ * assert_held. Callbacks never run under a lock, and no function returns holding one.
  */
 
 enum tierce__lock_class {

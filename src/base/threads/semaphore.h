@@ -27,7 +27,7 @@ struct tierce__semaphore {
     uint64_t capacity;
     struct tierce__lock lock; /* SEMAPHORE: below */
     uint64_t used;
-    struct tierce__list waiters; /* the first to come first */
+    struct tierce__list waiters; /* in order of arrival */
 };
 
 /* [borrow] while it waits. */

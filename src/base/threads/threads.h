@@ -60,11 +60,10 @@ void tierce__workers_destroy(struct tierce__workers *workers);
 bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task);
 
 /*
- * Calls each(arg, from, to) for parts of [0, count) that together are all of it: on the calling
- * thread, and at the same time on workers that are idle or become idle. Returns when all calls have
- * returned; what they wrote is visible then. Does not wait for workers that are busy with other
- * tasks. `workers` NULL: one call on the calling thread. Does not allocate. Thread: any but a
- * worker.
+ * Calls each(arg, from, to) for parts that together cover [0, count): on the calling thread, and at
+ * the same time on workers that are idle or become idle. Returns when all calls have returned; what
+ * they wrote is visible then. Does not wait for workers that are busy with other tasks. `workers`
+ * NULL: one call on the calling thread. Does not allocate. Thread: any but a worker.
  */
 void tierce__workers_share(struct tierce__workers *workers, size_t count,
                            void (*each)(void *arg, size_t from, size_t to), void *arg);

@@ -9,9 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * Files behind a table of functions, so that a power cut, a full disk or a lost folder can be
- * tried at will: io_uring where the kernel allows it, a pool of threads where not, and a wrapper
- * that injects faults around either.
+ * Files behind a table of functions, so that tests can simulate a power cut, a full disk or a lost
+ * folder: io_uring where the kernel allows it, otherwise a pool of threads, and a wrapper around
+ * either that injects faults.
  *
  * Two ways to do I/O. Synchronous calls (read, write, sync, ...) are for journals and set-up:
  * they block, and return bytes or an error. submit() is for data: a transfer ends with done(io),

@@ -41,12 +41,12 @@ struct tierce__inspect {
     struct tierce__inspect_namespace *items; /* [count] by id */
     uint64_t data_bytes;                     /* length of the data file, 0 if there is none */
     struct tierce__journal_reader journal;   /* the state of its pages */
-    uint64_t journal_lost;                   /* pages that were synced, gone from its end */
+    uint64_t journal_lost;                   /* synced pages that are missing at its end */
     uint64_t now_s;
 };
 
-/* Errors: those of tierce__disk_scan, -ENOMEM; TIERCE_E_FORMAT if the journal is none. The caller
- * clears *out, also after a failure. */
+/* Errors: those of tierce__disk_scan, -ENOMEM; TIERCE_E_FORMAT if the file is not a journal. The
+ * caller clears *out, also after a failure. */
 TIERCE_MUSTUSE int tierce__inspect_scan(struct tierce__inspect *out, const char *path);
 void tierce__inspect_clear(struct tierce__inspect *inspect);
 

@@ -34,8 +34,8 @@ struct tierce__optimize {
     const char *path;
     const char *live[TIERCE__OPTIMIZE_SOURCES_MAX]; /* the followed sources; path is not set then */
     size_t live_count;
-    uint32_t every_ms;  /* between two lines or pages of it; 0: as is usual */
-    uint64_t fade_us;   /* after which a lookup of it counts half; 0: never */
+    uint32_t every_ms;  /* between two lines or pages; 0: the default */
+    uint64_t fade_us;   /* age at which a lookup counts half; 0: none */
     const char *format; /* format of the trace; NULL: detected */
     const char *csv;    /* NULL, a file, or "-" */
     const char *html;   /* NULL, a file, or "-"; so are the next two */
@@ -82,11 +82,11 @@ struct tierce__optimize_trace {
  * TIERCE__CLI_OK, the reason was printed. The caller must clear the config in every case. */
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv);
 
-/* Sizes with equal factors between them, from one that hardly holds a request to `most`, which
- * holds all; appended to the existing ones. */
+/* Appends sizes with equal factors between them, from about the size of one request to `most`,
+ * which holds all blocks. */
 void tierce__optimize_choose_capacities(struct tierce__optimize *request, double most);
 
-/* What a sweep takes from the request. [borrow] its arrays. */
+/* The options of a sweep by the request. [borrow] its arrays. */
 struct tierce__sweep_opts tierce__optimize_sweep_opts(const struct tierce__optimize *request);
 
 /* One line a row under tierce__optimize_csv_header and the columns of the findings, or NULL;
@@ -118,7 +118,7 @@ int tierce__optimize_close(struct tierce__new_file *file, const char *path);
 /* How many files are standard output. If one is, nothing else is printed there. */
 int tierce__optimize_piped(const struct tierce__optimize *request);
 
-/* A text as a cell of a CSV: nothing that a terminal obeys, in quotes where it must be. */
+/* A text as a cell of a CSV, without control characters, in quotes if necessary. */
 void tierce__optimize_print_text(FILE *file, const char *text);
 
 /* "rev", "fwd", or "-" of a cache that has none. */
@@ -131,7 +131,7 @@ void tierce__optimize_print_capacity(FILE *file, uint64_t capacity);
  * that is the reason. Returns TIERCE__CLI_FAILED. */
 int tierce__optimize_fail_replay(const char *what, int rc);
 
-/* Columns that COLUMNS or the terminal say there are; 0: neither does. */
+/* The width in columns, from COLUMNS or the terminal; 0: unknown. */
 int tierce__optimize_width(FILE *file);
 
 /* Hit rates by cache and capacity, one table for each match, split into parts if it is too wide. */
@@ -144,9 +144,9 @@ void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *req
 void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
                             const struct tierce__sweep *sweep, const struct tierce__sweep_row *row);
 
-/* Hit rates against capacity, one drawing for each match; none where there are not two capacities.
- * As wide as the terminal or COLUMNS say, in colours on a terminal unless NO_COLOR is set, with
- * lines of boxes where the locale says UTF-8. */
+/* Hit rates against capacity, one drawing for each match; none if there is only one capacity. The
+ * width is that of COLUMNS or of the terminal. Colours are used on a terminal unless NO_COLOR is
+ * set, and box-drawing characters if the locale is UTF-8. */
 void tierce__optimize_print_curve(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__sweep *sweep);
 

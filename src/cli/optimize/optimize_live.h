@@ -17,8 +17,8 @@
  *     optimize_live.c          the display
  *     optimize_live_sources.c  the sources, each with a thread that reads it
  *
- * Readers put requests into one window under one lock; the thread that shows takes a picture of it
- * under the lock, and replays the picture without.
+ * Readers put requests into one window under one lock; the display thread copies the window under
+ * the lock, and replays the copy without the lock.
  */
 
 /* Follows the sources in request->live and shows the changing hit rates, until all sources end or
@@ -31,7 +31,7 @@ struct tierce__follow;
 struct tierce__followed {
     const char *url;
     struct tierce__follow *follow;
-    struct tierce__live_source *source; /* of its reader while that runs, as the next */
+    struct tierce__live_source *source; /* its reader's while that runs; so is `trace` */
     struct tierce__trace *trace;        /* NULL until its format is known */
     pthread_t thread;
     bool started;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 /*
- * Part of `tierce optimize`: simulations besides the sweep, each only on request.
+ * Part of `tierce optimize`: simulations in addition to the sweep, each only on request.
  *
  *     optimize_sim.c       the options
  *     optimize_sizes.c     capacities, once the trace is read

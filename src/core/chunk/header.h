@@ -30,7 +30,7 @@ struct tierce__geometry {
     uint32_t block_count; /* of this chunk; the namespace's chunk_blocks if it is full */
 };
 
-/* Byte offsets inside the object that a geometry yields. */
+/* Byte offsets inside an object, computed from a geometry. */
 struct tierce__extent {
     uint64_t header_bytes;  /* multiple of 4096; the payload starts here */
     uint64_t payload_bytes; /* sum of all cells */

@@ -100,7 +100,7 @@ TIERCE_MUSTUSE int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__
 /* Adds a reference to a buffer; the caller must already hold one. Thread: any. */
 void tierce__buf_acquire(struct tierce__buf *buf);
 
-/* The same for each of many. Thread: any. */
+/* Adds a reference to each of `count` buffers. Thread: any. */
 void tierce__bufs_acquire(struct tierce__buf *const *bufs, size_t count);
 
 /* Ends one reference. NULL is accepted. Thread: any; the idle hook may run inside. */
@@ -111,11 +111,11 @@ void tierce__buf_release(struct tierce__buf *buf);
 void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count);
 
 /*
- * The keeper: the one tier that keeps references on buffers of the pool and evicts them. Its hook
- * runs after releases that may have left the keeper's references on buffers it awaits as the only
- * ones, in the releasing thread, under no lock of the pool. By then a buffer may be in use again,
- * or be a new one, so the keeper checks `kept` and `refs` under its own lock. If `refs` is 1 there
- * and the reference is its own, other threads can get one only from the keeper.
+ * The keeper: the one tier that keeps references on buffers of the pool and evicts them. After a
+ * release that may have left the keeper's reference as the only one on a buffer that it awaits, its
+ * hook runs on the releasing thread, under no lock of the pool. By then a buffer may be in use
+ * again, or be a new one, so the keeper checks `kept` and `refs` under its own lock. If `refs` is 1
+ * there and the reference is its own, other threads can get one only from the keeper.
  */
 typedef void tierce__pool_idle_fn(void *arg, struct tierce__buf *const *bufs, size_t count);
 
@@ -151,12 +151,13 @@ struct tierce__pool_turn {
 
 void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn *turn);
 
-/* Until it is time to try; false: the deadline has passed. */
+/* Blocks until the owner of the turn should try; false: the deadline has passed. */
 TIERCE_MUSTUSE bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns);
 
 void tierce__pool_turn_end(struct tierce__pool_turn *turn);
 
-/* The keeper: something can be evicted that could not be. Thread: any. */
+/* For the keeper: reports that something can be evicted that could not be evicted before. Thread:
+ * any. */
 void tierce__pool_tell_room(struct tierce__pool *pool);
 
 /* The whole mapping, for registering it with io_uring. */

@@ -13,10 +13,10 @@
  *
  * The space is a set of free extents, always coalesced. A range is taken from the smallest extent
  * that holds it, the lowest of equals, and costs its bytes rounded up to 4096 and nothing else. So
- * a hole left by an object is found again by the next object of its size before any larger extent
- * is broken, and releasing an object of some size always makes room for one of that size. The set
- * of taken ranges is the whole state: an owner that knows only its objects rebuilds it with claim,
- * in any order, even in a space that has since grown or shrunk.
+ * the next object of its size fills the hole that an object left, before any larger extent is
+ * split, and releasing an object of some size always makes room for one of that size. The set of
+ * taken ranges is the whole state: an owner that knows only its objects rebuilds it with claim, in
+ * any order, even in a space that has since grown or shrunk.
  *
  * Size classes with spans are not used. Chunks are large (hundreds of KiB to tens of MiB), and a
  * process uses few sizes. A span whose unused remainder is below an eighth would be as long as many
@@ -56,9 +56,9 @@ TIERCE_MUSTUSE int tierce__space_take(struct tierce__space *space, uint64_t *off
 void tierce__space_give(struct tierce__space *space, uint64_t offset, uint64_t bytes);
 
 /*
- * Marks a range as taken that was taken in an earlier life (a disk index being read back).
- * Ranges come in any order. Errors: TIERCE_E_FORMAT (overlaps another, or off the end, or no
- * bytes, or not at a multiple of 4096), -ENOMEM; nothing is changed then.
+ * Marks a range as taken that an earlier process took (when a disk index is read back). Ranges come
+ * in any order. Errors: TIERCE_E_FORMAT (overlaps another, or off the end, or no bytes, or not at a
+ * multiple of 4096), -ENOMEM; nothing is changed then.
  */
 TIERCE_MUSTUSE int tierce__space_claim(struct tierce__space *space, uint64_t offset,
                                        uint64_t bytes);

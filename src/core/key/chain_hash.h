@@ -5,8 +5,8 @@
 #include <tierce/key.h>
 
 /*
- * The functions that turn token blocks into block hashes. They know nothing of roots, waiting
- * tokens or folding; that is the chain object's part (chain.c). Formats: docs/inside/format/key.md.
+ * The functions that turn token blocks into block hashes. The chain object (chain.c) handles roots,
+ * waiting tokens and folding. Formats: docs/inside/format/key.md.
  *
  * Nothing here allocates, fails or blocks. Thread: any, with a scratch buffer of its own.
  */
@@ -26,7 +26,7 @@ struct tierce__block_run {
 /* The bytes of scratch that a run of such blocks requires. */
 size_t tierce__chain_scratch_bytes(uint32_t block_tokens);
 
-/* One function an algorithm; each is a `tierce__chain_run_fn`. */
+/* One function for each algorithm; each is a `tierce__chain_run_fn`. */
 typedef void tierce__chain_run_fn(const struct tierce__block_run *run);
 void tierce__chain_run_sha256(const struct tierce__block_run *run);
 void tierce__chain_run_xxh3(const struct tierce__block_run *run);

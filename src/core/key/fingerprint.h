@@ -31,7 +31,7 @@ int tierce__fingerprint_cache_open(const char *dir);
 bool tierce__fingerprint_cache_get(int dir_fd, const struct stat *file,
                                    uint8_t digest[TIERCE_HASH_BYTES]);
 
-/* Remembers it. A failure costs another reading later, and is not reported. */
+/* Remembers it. After a failure the file is read again the next time; failures are not reported. */
 void tierce__fingerprint_cache_put(int dir_fd, const struct stat *file,
                                    const uint8_t digest[TIERCE_HASH_BYTES]);
 

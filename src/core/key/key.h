@@ -66,11 +66,11 @@ void tierce__chain_cut(struct tierce_chain *chain, size_t blocks);
 bool tierce__chain_fits(const struct tierce_chain *chain, enum tierce_chain_algo algo,
                         uint32_t block_tokens);
 
-/* An empty chain keeps its tokens from now on. */
+/* Makes an empty chain keep its tokens from now on. */
 void tierce__chain_keep_tokens(struct tierce_chain *chain);
 
-/* The tokens of all its blocks; NULL where they are not kept, or where something else is part of
- * its hashes: a root, extras, hashes that were given. [borrow until the chain changes] */
+/* The tokens of all its blocks; NULL if they are not kept, or if its hashes have other input: a
+ * root, extras, or given hashes. [borrow until the chain changes] */
 const int32_t *tierce__chain_tokens(const struct tierce_chain *chain);
 
 #endif

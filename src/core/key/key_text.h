@@ -43,8 +43,8 @@ TIERCE_MUSTUSE int tierce__key_text_parse(uint8_t ns_digest[TIERCE_HASH_BYTES],
 /* A longer key is rejected in either direction. */
 #define TIERCE__LMCACHE_KEY_MAX 4096
 
-/* A chunk hash as it is written: up to 64 hex digits, perhaps with a sign before them. A number
- * has no leading zeros, a digest has two digits a byte. */
+/* A chunk hash as it is written: up to 64 hex digits, optionally after a sign. A number has no
+ * leading zeros, a digest has two digits a byte. */
 struct tierce__lmcache_hash {
     uint8_t value[TIERCE_HASH_BYTES]; /* big-endian, right-aligned */
     uint8_t digits;                   /* 1 .. 64 */
@@ -58,9 +58,10 @@ struct tierce__lmcache_key {
     uint32_t world_size; /* <= INT32_MAX, as all numbers here */
     uint32_t worker_id;
     struct tierce__lmcache_hash hash;
-    const char *dtype; /* one of LMCache's names, as "bfloat16"; after parsing a constant */
-    int32_t layer;     /* -1: a key of all layers */
-    const char *tags;  /* "name%value@name%value", or NULL where tags_bytes is 0 */
+    const char
+        *dtype;    /* one of LMCache's names, such as "bfloat16"; constant storage after parsing */
+    int32_t layer; /* -1: a key of all layers */
+    const char *tags; /* "name%value@name%value", or NULL where tags_bytes is 0 */
     size_t tags_bytes;
 };
 

@@ -49,7 +49,7 @@ void tierce__lmcache_hash_chunks(struct tierce__lmcache_int *hashes,
                                  const struct tierce__lmcache_opts *opts, const int32_t *tokens,
                                  size_t count);
 
-/* NONE_HASH of the sha256_cbor algorithm beside a vLLM of today without PYTHONHASHSEED. */
+/* NONE_HASH of the sha256_cbor algorithm with a current vLLM without PYTHONHASHSEED. */
 struct tierce__lmcache_int tierce__lmcache_vllm_none_hash(void);
 
 /* hash() of an int, and of a tuple whose items have the given hashes, as CPython computes them. */

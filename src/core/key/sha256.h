@@ -25,10 +25,11 @@ struct tierce__sha256_impl {
                          const uint8_t *data_b);
 };
 
-/* The fastest one that this processor runs. Never NULL. */
+/* The fastest implementation that this processor supports. Never NULL. */
 const struct tierce__sha256_impl *tierce__sha256_impl(void);
 
-/* The `index`-th one that this processor runs, fastest first; NULL beyond the last. */
+/* The `index`-th implementation that this processor supports, the fastest first; NULL beyond the
+ * last. */
 const struct tierce__sha256_impl *tierce__sha256_impl_at(size_t index);
 
 /* Makes `impl` the answer of tierce__sha256_impl; NULL goes back to the fastest. For tests. */

@@ -7,8 +7,8 @@
 #include <tierce/paged.h>
 
 /*
- * Gather and scatter between paged KV and the contiguous cells of a chunk, with the checksum
- * riding on the copy. The sum of a cell is XXH3-64 with seed 0, bit-equal to libxxhash's
+ * Gather and scatter between paged KV and the contiguous cells of a chunk, and the checksums,
+ * computed during the copy. The sum of a cell is XXH3-64 with seed 0, bit-equal to libxxhash's
  * XXH3_64bits; the kernels are our own and one is chosen for the machine at first use.
  *
  * Thread: any; the caller orders access to the memory. Does not block, does not allocate.
@@ -41,7 +41,7 @@ const char *tierce__kernel_name(unsigned index);
 bool tierce__kernel_usable(unsigned index);
 
 /* Forces kernel `index` for tests and benchmarks (UINT_MAX: choose again). Returns false if the
- * machine cannot run it. Not while other threads copy. */
+ * machine cannot run it. Must not be called while other threads copy. */
 bool tierce__kernel_force(unsigned index);
 
 /* The kernel in use. */

@@ -31,7 +31,7 @@ enum {
 /* The default secret of XXH3; aligned so that the key of every 8th stripe is one cache line. */
 extern const uint8_t tierce__secret[TIERCE__SECRET_BYTES];
 
-/* The next pause of a row of stripes at stripe i: after the block of i, or at the row's end. */
+/* Where the loop over stripes pauses next after stripe i: at the end of i's block, or at `end`. */
 static inline size_t tierce__block_end(size_t i, size_t end)
 {
     size_t stop = (i | (TIERCE__BLOCK_STRIPES - 1)) + 1;
@@ -50,10 +50,10 @@ static inline void tierce__scramble(uint64_t acc[TIERCE__LANES])
 }
 
 /*
- * Asks for the line 2 KiB ahead, perhaps behind the end of the input: a prefetch never faults.
- * Only for sums without a copy: 1.1x on scattered cold cells of 128 KiB (27 to 30 GB/s), nothing
- * lost on hot ones. Streamed copies became slower by 0.95 on contiguous sources, and prefetching
- * the lines that plain stores go to gained nothing at any distance (Zen 5, 2026-11).
+ * Prefetches the line 2 KiB ahead; it may be behind the end of the input, because a prefetch never
+ * faults. Only for sums without a copy: 1.1x on scattered cold cells of 128 KiB (27 to 30 GB/s),
+ * nothing lost on hot ones. Streamed copies became slower by 0.95 on contiguous sources, and
+ * prefetching the lines that plain stores go to gained nothing at any distance (Zen 5, 2026-11).
  */
 static inline void tierce__prefetch_ahead(const uint8_t *p)
 {
@@ -75,13 +75,14 @@ struct tierce__stream {
 #define TIERCE__FETCH_AHEAD 4096u
 
 /*
- * Asks the second-level cache for the 16 lines that lie 4 KiB behind stripe i, in the source or
- * where the row of copies reads on. The prefetcher of the machine stops at the end of a page and
- * only starts after some misses. The first level has few buffers for lines on their way, and the
- * streamed stores need them too. Of a plain streamed copy, cold cells of 16, 64 and 256 KiB have
- * 1.11, 1.15 and 1.15 when scattered (first level: 0.91 to 1.0; nothing fetched: 1.0) and 1.10
- * for 16 KiB when gathered; 2 and 8 KiB ahead, and other orders of fetches and copies, are no
- * better (Intel Xeon with 260 MiB of last-level cache, 2026-11). For Zen 5 see plan_fetches.
+ * Prefetches into the second-level cache the 16 lines that are 4 KiB after stripe i, in the source
+ * or where the row of copies continues. The prefetcher of the machine stops at the end of a page
+ * and only starts after some misses. The first level has few buffers for lines on their way, and
+ * the streamed stores need them too. Relative to a plain streamed copy, scattering cold cells of
+ * 16, 64 and 256 KiB reaches 1.11, 1.15 and 1.15 (with fetches into the first level 0.91 to 1.0,
+ * without fetches 1.0), and gathering cells of 16 KiB reaches 1.10. Distances of 2 and 8 KiB, and
+ * other orders of fetches and copies, are no better (Intel Xeon with 260 MiB of last-level cache,
+ * 2026-11). For Zen 5 see plan_fetches.
  */
 static inline void tierce__fetch_block(const struct tierce__stream *s, size_t i)
 {
@@ -105,14 +106,14 @@ struct tierce__kernel {
     /* Whether this machine has the instructions. Cheap, any thread. */
     bool (*usable)(void);
 
-    /* Takes the stripes [begin, end) of src; dst NULL: only that, else they are copied there. */
+    /* Takes the stripes [begin, end) of src, and copies them to dst unless it is NULL. */
     void (*run)(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src, size_t begin,
                 size_t end);
 
     /*
-     * Takes and copies stripes as `stream` says; the caller vouches for the shift bytes behind
-     * stripe copy_end on both sides. The stores are ordered by fence() only. NULL: the machine has
-     * no such stores.
+     * Takes and copies stripes as `stream` says; the caller guarantees that the shift bytes after
+     * stripe copy_end are accessible in source and destination. The stores are ordered by fence()
+     * only. NULL: the machine has no such stores.
      */
     void (*stream)(uint64_t acc[TIERCE__LANES], const struct tierce__stream *stream);
 
@@ -137,7 +138,7 @@ const struct tierce__kernel *tierce__kernel(void);
 uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
                                    size_t n, enum tierce__store_hint hint, const void *next);
 
-/* The fence that a row of unfenced copies with this hint ends with. */
+/* The fence at the end of a row of unfenced copies with this hint. */
 void tierce__copy_fence(const struct tierce__kernel *kernel, enum tierce__store_hint hint);
 
 #endif

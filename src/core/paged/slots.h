@@ -9,8 +9,8 @@
 
 /*
  * Slot mappings: an engine states for each token where its KV is, as slot = block * block_tokens +
- * offset. Tierce moves whole blocks, so a mapping is of use only where the tokens of a block lie
- * in order from its first slot on.
+ * offset. Tierce moves whole blocks, so a mapping is usable only if the tokens of a block lie in
+ * order from its first slot on.
  *
  * Thread: any. Neither blocks nor allocates.
  */
@@ -21,8 +21,8 @@
  * behind the last whole block are not read. ids [out] has room for n_tokens / block_tokens.
  *
  * Returns the number of ids, or TIERCE_E_ARGUMENT with `ids` untouched: a slot that is negative,
- * out of range, not at the start of a block or not behind its neighbour; block_tokens 0; more
- * blocks than an int counts.
+ * out of range, not at the start of a block, or not the next one after its predecessor;
+ * block_tokens 0; more blocks than an int can count.
  */
 TIERCE_MUSTUSE int tierce__slots_to_blocks(int32_t *ids, const int64_t *slots, size_t n_tokens,
                                            uint32_t block_tokens, uint32_t block_count);

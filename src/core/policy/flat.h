@@ -13,9 +13,8 @@
  *     hits = tierce__flat_run(&flat, &(struct tierce__flat_uses){.keys = keys, .count = count,
  * ...}); tierce__flat_fini(&flat);
  *
- * A run goes through tierce__flat_use, which is inline: a policy that offers `run` (policy.h) has
- * it compiled with its own operations in place of calls through pointers, twice as fast. The
- * meaning is the same.
+ * tierce__flat_use is inline, so a policy that offers `run` (policy.h) compiles it with its own
+ * operations instead of calls through pointers, which is twice as fast. The meaning is the same.
  *
  * Threads: one at a time.
  */
@@ -64,7 +63,7 @@ struct tierce__flat_uses {
     uint32_t count;
     uint32_t counted; /* hits are counted for this many leading keys */
     bool backwards;   /* from the last to the first */
-    bool stores;      /* a key that is not there is stored */
+    bool stores;      /* an absent key is stored */
     bool ticks;       /* the policy's time is the number of uses */
 };
 
@@ -93,7 +92,7 @@ TIERCE__FLAT_INLINE void tierce__flat_let_go(struct tierce__flat *flat,
     flat->used -= flat->bytes_in != NULL ? flat->bytes_in[slot] : 1;
 }
 
-/* Evicts until `bytes` fit. False: nothing more can leave. */
+/* Evicts until `bytes` fit. False: nothing more can be evicted. */
 TIERCE__FLAT_INLINE bool tierce__flat_make_room(struct tierce__flat *flat,
                                                 const struct tierce__policy_ops *ops,
                                                 uint64_t bytes)
@@ -108,7 +107,7 @@ TIERCE__FLAT_INLINE bool tierce__flat_make_room(struct tierce__flat *flat,
     return true;
 }
 
-/* Stores a key that is not there. False: there is no room for it. */
+/* Stores an absent key. False: there is no room for it. */
 TIERCE__FLAT_INLINE bool tierce__flat_store(struct tierce__flat *flat,
                                             const struct tierce__policy_ops *ops, uint32_t key,
                                             uint64_t bytes, uint32_t parent)

@@ -14,8 +14,8 @@
 
 /*
  * Keys of entries that were evicted, with their sizes, in one or two lists by age. A key is in one
- * list at most. The nodes are used in turn and so lie in the order of their age. If keys are dense
- * numbers, an array over them replaces the table.
+ * list at most. Nodes are reused in the order of their age. If keys are dense numbers, an array
+ * over them replaces the table.
  */
 
 enum { TIERCE__GHOST_LISTS = 2 };
@@ -35,9 +35,10 @@ struct tierce__ghost_node {
 };
 
 struct tierce__ghost {
-    struct tierce__ghost_node *nodes; /* [node_count + LISTS]: the last ones close the circles */
-    struct tierce__numbers table;     /* of the nodes; or it is empty, and */
-    uint32_t *node_of;                /* [range] of a key, + 1; 0: none */
+    struct tierce__ghost_node
+        *nodes; /* [node_count + LISTS]: the last ones are the ends of the lists */
+    struct tierce__numbers table; /* of the nodes; or it is empty, and */
+    uint32_t *node_of;            /* [range] of a key, + 1; 0: none */
     uint64_t range;
     uint32_t node_count;
     uint32_t nodes_used; /* those beyond were never used */
@@ -51,10 +52,10 @@ TIERCE_MUSTUSE int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_
                                       uint32_t range);
 void tierce__ghost_fini(struct tierce__ghost *ghost);
 
-/* Whether a key is known, and then *list = where. */
+/* Whether a key is known; then *list is the list that has it. */
 bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
 
-/* Fetches where a key would be. */
+/* Prefetches the cell in which a key would be. */
 static inline uint32_t tierce__ghost_hash(uint64_t key)
 {
     return (uint32_t)(tierce__spread(key ^ (key >> 32)) >> 32);
@@ -84,11 +85,11 @@ static inline void tierce__ghost_fetch_next(const struct tierce__ghost *ghost,
         __builtin_prefetch(&entries[next]);
 }
 
-/* Forgets a key; whether it was known, and then *list = where. */
+/* Forgets a key. Returns whether it was known; then *list is the list that had it. */
 bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
 
-/* A key becomes the newest of a list. If there is no room, the oldest key of that list is dropped,
- * or of the other list. A key that is known already moves. */
+/* Makes a key the newest of a list, moving it if it is known. If there is no room, the oldest key
+ * of that list is dropped, or else that of the other list. */
 void tierce__ghost_push(struct tierce__ghost *ghost, uint32_t list, uint64_t key, uint64_t bytes);
 
 /* Forgets the oldest of a list; false if it is empty. */

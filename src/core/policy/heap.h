@@ -7,8 +7,8 @@
 #include <tierce/status.h>
 
 /*
- * A heap of slots: the one of the lowest rank is on top, and any can be taken out. It holds what a
- * search for a victim had to pass over, so that it is empty most of the time; its memory is
+ * A heap of slots: the slot of the lowest rank is on top, and any slot can be removed. It holds the
+ * slots that a search for a victim skipped, so it is empty most of the time; its memory is
  * reserved, and touched only where it is used.
  */
 

@@ -7,8 +7,8 @@
 #include "core/policy/policy.h"
 
 /*
- * Lists of slots that know exactly which evictable slot is first. Most policies consist of one or
- * two such lists and a rule.
+ * Lists of slots that always find the first evictable slot. Most policies consist of one or two
+ * such lists and a rule.
  *
  * All slots are in their list, evictable or not, so that clearing and setting evictability (which
  * every lease does) changes one bit and no link. When order_first meets a slot at the list's end
@@ -33,7 +33,8 @@ struct tierce__order_node {
 };
 
 struct tierce__order {
-    struct tierce__order_node *nodes; /* [slot_count + lists]: the last ones close the circles */
+    struct tierce__order_node
+        *nodes; /* [slot_count + lists]: the last ones are the ends of the lists */
     uint32_t slot_count;
     uint32_t list_count;
     uint64_t moves;
@@ -48,7 +49,7 @@ void tierce__order_fini(struct tierce__order *order);
 
 void tierce__order_set_evictable(struct tierce__order *order, uint32_t slot, bool evictable);
 
-/* tierce__order_first when entries were skipped, or must be. */
+/* The slow path of tierce__order_first: entries were skipped, or must be skipped now. */
 bool tierce__order_search(struct tierce__order *order, uint32_t list, uint32_t *slot);
 
 /* Takes a parked slot out of the heap, if it is there. */
@@ -99,7 +100,7 @@ static inline void tierce__order_unlink(struct tierce__order *order, uint32_t sl
     nodes[node.older].newer = node.newer;
 }
 
-/* A slot that is not in becomes the newest of a list, evictable. */
+/* Adds a slot as the newest of a list, evictable. */
 static inline void tierce__order_push(struct tierce__order *order, uint32_t slot, uint32_t list)
 {
     TIERCE_ASSERT(slot < order->slot_count && order->nodes[slot].state == 0);
@@ -133,7 +134,7 @@ static inline bool tierce__order_first(struct tierce__order *order, uint32_t lis
                              !tierce__order_is_evictable(order, first),
                          0))
         return tierce__order_search(order, list, slot);
-    /* The next one to go; it was last touched long ago. */
+    /* The next victim, which was last touched long ago. */
     __builtin_prefetch(&nodes[order->newest_first ? nodes[first].older : nodes[first].newer], 1);
     *slot = first;
     return true;

@@ -80,10 +80,10 @@ struct tierce__policy_ops {
     /* Optional, tierce__policy_expect: the next insert, if any, will be of this entry; evictions in
      * between make room for it. Policies that remember keys use it to choose. */
     void (*expect)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
-    /* A slot that is not in. It is evictable from the start. */
+    /* Adds a slot, evictable from the start. */
     void (*insert)(struct tierce__policy *policy, uint32_t slot,
                    const struct tierce__policy_entry *entry);
-    /* A use of a slot that is in. */
+    /* Notes a use of a slot. */
     void (*touch)(struct tierce__policy *policy, uint32_t slot, uint64_t now);
     /* Pinned and leased entries are not evictable and never victims. Keeps the entry's place in
      * the order. Setting the present value has no effect. */
@@ -92,7 +92,7 @@ struct tierce__policy_ops {
      * for any other reason. */
     void (*remove)(struct tierce__policy *policy, uint32_t slot, bool evicted);
     /* *slot = the entry to evict now, which stays in until remove; false if none is evictable.
-     * Asked again with nothing in between, the answer is the same. */
+     * Repeated calls without a change in between return the same slot. */
     bool (*victim)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
     /* Optional, tierce__policy_expired: *slot = an evictable entry that has expired; it is removed
      * even if there is room. */
@@ -128,9 +128,9 @@ static inline void tierce__policy_expect(struct tierce__policy *policy,
 }
 
 /*
- * Whether the policy is to hear of a touch. `again`: it is for the order alone, as the request has
- * used the entry before. *fresh: the owner's note of an entry that was inserted and not touched
- * since; the first touch belongs to the request that inserted it.
+ * Whether a touch must be passed to the policy. `again`: the request has used the entry before, so
+ * the touch only restores the order. *fresh: the owner's note of an entry that was inserted and not
+ * touched since; the first touch belongs to the request that inserted it.
  */
 static inline bool tierce__policy_hears(const struct tierce__policy *policy, bool *fresh,
                                         bool again)

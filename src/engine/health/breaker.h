@@ -27,7 +27,7 @@ void tierce__breaker_init(struct tierce__breaker *breaker, uint32_t errors_max, 
 /* Whether the next request would be a probe. */
 bool tierce__breaker_due(const struct tierce__breaker *breaker, uint64_t now_ns);
 
-/* Whether a request may be made now; one that passes must be followed by a note or a let_go. */
+/* Whether a request may be made now; if so, the caller must call note or let_go afterwards. */
 bool tierce__breaker_pass(struct tierce__breaker *breaker, uint64_t now_ns);
 
 /* The outcome of a request that passed. Returns true if this opened a closed breaker. */
@@ -36,7 +36,7 @@ bool tierce__breaker_note(struct tierce__breaker *breaker, bool ok, uint64_t now
 /* The outcome of a request that passed shows nothing: if it was a probe, another may follow. */
 void tierce__breaker_let_go(struct tierce__breaker *breaker);
 
-/* Opens a closed breaker whatever its count of errors. */
+/* Opens a closed breaker regardless of its count of errors. */
 void tierce__breaker_trip(struct tierce__breaker *breaker, uint64_t now_ns);
 
 /* Whether it is open and it is not time for a probe yet. */

@@ -55,14 +55,15 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
  * any. Does not block. */
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
 
-/* Measures a level by chunks that were not worth loading, at most TIERCE__COST_SAMPLES at a time as
- * a load reads them, unless its numbers are new. Thread: any. Does not wait for the level. */
+/* Measures a level by reading chunks that were not worth loading, as a load would, at most
+ * TIERCE__COST_SAMPLES at a time, unless its numbers are recent. Thread: any. Does not wait for the
+ * level. */
 #define TIERCE__COST_SAMPLES 4u
 void tierce__cost_measure(struct tierce_view *view, size_t level, const struct tierce__key *keys,
                           size_t count);
 
-/* Whether `tokens` more are sooner read, `bytes` from a level, than computed. Thread: any. Does not
- * block. */
+/* Whether reading `bytes` from a level is faster than computing their `tokens`. Thread: any. Does
+ * not block. */
 bool tierce__cost_pays(struct tierce_view *view, size_t level, uint64_t bytes, uint64_t tokens);
 
 #endif

@@ -24,13 +24,13 @@
  *     }
  *
  *     a segment:  IDLE -> READING -> HERE
- *                            |  \-> LATE -> READING, asked again by one who has more time
+ * | \-> LATE -> READING, requested with a later deadline
  *                            \----> lost, or its tier has gone out of service: the whole fetch
- *                                   fails, for all who have joined it
+ * fails, for all its waiters
  *
  * A fetch is found by its key from its beginning until it has been promoted, has failed or has
- * proved wrong. It lives until its last waiter has been left and its last request been answered,
- * which can be long after that: the device may write into the buffer until then.
+ * proved wrong. It lives until its last waiter has left and its last request was answered, which
+ * can be long after that: the device may write into the buffer until then.
  *
  * A segment that is requested again may be written twice, with the same bytes; if a device returns
  * other bytes, the cells fail verification at the load.
@@ -85,10 +85,10 @@ void tierce__fetches_init(struct tierce__fetches *fetches);
 void tierce__fetches_fini(struct tierce__fetches *fetches);
 
 /*
- * Takes a waiter in the fetch of a chunk that is under way, or begins one from `level`, for which
- * memory is evicted. Asks for nothing yet. Returns false, without a waiter, in two cases: memory
- * holds the chunk by now, and *leased is a reference that the caller owns; or no memory is
- * available, and *leased is NULL.
+ * Adds a waiter to the fetch of a chunk if one is in progress; otherwise begins a fetch from
+ * `level`, and evicts memory for it. Asks for nothing yet. Returns false, without a waiter, in two
+ * cases: memory holds the chunk by now, and *leased is a reference that the caller owns; or no
+ * memory is available, and *leased is NULL.
  */
 TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
                                        struct tierce__fetch_waiter *waiter, size_t level,
@@ -109,23 +109,23 @@ void tierce__fetch_read_all(struct tierce__fetch_waiter *waiter, tierce__fetch_s
                             void *arg);
 
 /* Returns whether a segment has arrived. Requests it if necessary, and blocks up to the waiter's
- * deadline. False too if the fetch has failed in another place, or the tier goes out of service. */
+ * deadline. Also false if another part of the fetch has failed, or the tier goes out of service. */
 bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t segment);
 
 /* Bytes that were requested and have not arrived. Does not lock. */
 uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_waiter *waiter);
 
-/* The header is not that of the chunk: takes the chunk out of service and fails the fetch. Only the
- * first of several calls has an effect. */
+/* For a header that is not that of the chunk: takes the chunk out of service and fails the fetch.
+ * Only the first of several calls has an effect. */
 void tierce__fetch_refuse(struct tierce__fetch_waiter *waiter, int why);
 
-/* A level has gone out of service: fails the fetches that wait for it, so that a load whose read
- * hangs does not wait for its deadline. Fetches that have been read are not affected. Called under
- * no lock. */
+/* Called when a level has gone out of service: fails the fetches that wait for it, so that a load
+ * whose read hangs does not wait for its deadline. Fetches that have been read are not affected.
+ * Called under no lock. */
 void tierce__fetches_abandon(struct tierce_engine *engine, size_t level);
 
-/* A cell does not verify: takes the chunk out of service, of memory too if it was promoted. The
- * other cells are not affected, so the fetch continues. */
+/* For a cell that does not verify: takes the chunk out of service, and out of memory if it was
+ * promoted. The other cells are not affected, so the fetch continues. */
 void tierce__fetch_spoil(struct tierce__fetch_waiter *waiter);
 
 /* Keeps the chunk in memory if all its segments have been read without a fault. Only the first of
@@ -143,7 +143,7 @@ void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ba
 /*
  * Leaves the fetch; an unused waiter is accepted. The last one to leave ends the fetch, as soon as
  * the device has released the buffer. False: `settled` of read_all has been or is about to be
- * called, and the waiter's memory must stay until it has been. True: it will not be.
+ * called, and the waiter's memory must stay valid until then. True: it will not be called.
  */
 bool tierce__fetch_leave(struct tierce__fetch_waiter *waiter);
 

@@ -16,7 +16,7 @@
 enum tierce__leased_kind {
     TIERCE__LEASED_FULL,
     TIERCE__LEASED_TAIL,
-    TIERCE__LEASED_SIBLING, /* another chunk, which begins as the one that is wanted */
+    TIERCE__LEASED_SIBLING, /* another chunk that begins with the same blocks as the wanted one */
 };
 
 struct tierce__leased {
@@ -46,9 +46,9 @@ struct tierce__load_lease {
      * reads all its layers, and returns it.
      */
     bool is_too_large;
-    /* Others may write to the objects, and from then on they may be other chunks'; bytes read
-     * before are those that were leased. TIERCE__DEADLINE_NEVER: nobody writes to them before the
-     * end. */
+    /* From this time on other chunks may overwrite the objects; bytes that were read before are
+     * those of the leased chunks. TIERCE__DEADLINE_NEVER: the objects do not change before the end.
+     * */
     uint64_t over_ns;
 };
 
@@ -59,14 +59,14 @@ struct tierce__load_lease_ops {
     /* Waits for the header and a layer of a chunk, up to the deadline. False: it has failed. Layers
      * come in ascending order, each after its `ahead`. */
     bool (*wait)(struct tierce__load_lease *lease, size_t i, uint32_t layer);
-    /* The bytes are not the wanted chunk; a cell of it does not verify. */
+    /* refuse: the bytes are not the wanted chunk. spoil: a cell of it does not verify. */
     void (*refuse)(struct tierce__load_lease *lease, size_t i, int why);
     void (*spoil)(struct tierce__load_lease *lease, size_t i);
-    /* Of a lease that is too large. If there is no memory even for one chunk, take waits until the
+    /* For a lease that is too large. If there is no memory even for one chunk, take waits until the
      * deadline, without holding any, for other leases that pass through memory. */
     bool (*take)(struct tierce__load_lease *lease, size_t i);
     void (*give_back)(struct tierce__load_lease *lease, size_t i);
-    /* Counts; blocks[i] were loaded of chunk i. NULL: drops the lease. */
+    /* Counts blocks[i] blocks of chunk i as loaded. NULL: drops the lease. */
     void (*end)(struct tierce__load_lease *lease, const uint32_t *blocks);
 };
 
@@ -103,8 +103,7 @@ TIERCE_MUSTUSE int tierce__load_lease_begin(struct tierce__load_lease **out,
                                             struct tierce_view *view,
                                             const struct tierce__load_lease_what *what);
 
-/* Up to which layer all has been waited for that a wait for `layer` has, where segments hold
- * several layers. */
+/* The last layer that has arrived when `layer` has arrived: a segment may hold several layers. */
 uint32_t tierce__load_lease_ready(struct tierce__load_lease *lease, uint32_t layer);
 
 /* Refuses or spoils a chunk on another process's report, after a check of our own: of its header,

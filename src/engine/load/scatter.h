@@ -6,9 +6,9 @@
 #include "engine/load/load_lease.h"
 
 /*
- * The half of a load that has to do with the inference engine's memory: the cells of chunk objects
- * go there, verified as they are copied, from a header that was compared in full. It believes
- * nothing about an object but its length.
+ * The half of a load that accesses the inference engine's memory: it copies the cells of chunk
+ * objects there and verifies them during the copy, after it has compared the header in full. It
+ * trusts nothing in an object but its length.
  *
  * Thread: one at a time. Layers are those of the view's part.
  */

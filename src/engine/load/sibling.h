@@ -16,7 +16,7 @@
 /* The search for a sibling. */
 struct tierce__sibling_want {
     size_t index;          /* of the chunk in the sequence */
-    uint32_t from;         /* leading blocks of it that are of no use: the engine holds them */
+    uint32_t from;         /* leading blocks of it that the engine holds itself */
     uint32_t to;           /* end of those that are wanted */
     const uint8_t *hashes; /* of the sequence's blocks from 0 on, up to the last that is wanted */
     const uint8_t *root;   /* parent of block 0 */
@@ -51,7 +51,7 @@ bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling
 
 /* Checks the header of an object against the wanted identity in full, up to want->to. [in] hash:
  * the chunk's own; shape: geometry and extent count. Returns how many leading blocks are the same,
- * from 1 to want->to, or an error if the header is not the wanted one. */
+ * from 1 to want->to, or an error if the header is not that of a sibling. */
 TIERCE_MUSTUSE int tierce__sibling_check(const struct tierce_view *view,
                                          const struct tierce__shape *shape,
                                          const struct tierce__sibling_want *want,

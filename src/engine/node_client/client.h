@@ -20,10 +20,10 @@
  *     tierce__node_session_done(&asking);
  *     tierce__node_session_release(peer);
  *
- * A node session, `peer` below, is a node from our first connection to it until it is gone. The
- * next node is another peer and knows nothing of earlier requests. The mapping of a peer stays
- * until the last reference is released: a copy from a dead node's pool reads the bytes left there
- * and verifies them as usual.
+ * A node session, `peer` below, begins with our first connection to a node and ends when the node
+ * closes that connection. The next node is another peer and knows nothing of earlier requests. The
+ * mapping of a peer stays until the last reference is released: a copy from a dead node's pool
+ * reads the bytes left there and verifies them as usual.
  *
  *     none ──a call, at most one a second──> connected ──it closes our first connection──> gone
  *

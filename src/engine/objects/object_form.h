@@ -20,7 +20,7 @@ struct tierce__object_space {
     struct tierce__key key; /* template: namespace and shard */
 };
 
-/* How the canonical text of every space begins, and of no namespace of KV. */
+/* The beginning of the canonical text of every space, and of no namespace of KV. */
 #define TIERCE__OBJECT_SPACE_TEXT "tierce-namespace=1\nobjects="
 
 static inline bool tierce__object_is_space(const char *ns_text)
@@ -61,8 +61,8 @@ void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
                           const struct tierce__object_space *space, const struct tierce__key *key,
                           bool pads);
 
-/* Another time at which a value ends, in an object that was begun and is not sealed; `value`: where
- * its value lies. */
+/* Sets another expiry of a value, in an object that was begun and is not sealed; `value`: the
+ * position of its value. */
 void tierce__object_set_expiry(uint8_t *object, const struct tierce__object_what *what,
                                uint8_t *value, uint64_t expires_ms);
 

@@ -27,10 +27,10 @@
  *
  * Promises: a value is found whole or not at all; its name is compared in full; no byte is handed
  * out before its piece was verified (pieces of TIERCE__OBJECT_PIECE bytes, so that verifying leaves
- * them in the processor's cache for the one who sends them); a value that fails is a miss, counted,
- * and taken out of memory and of the tier that it was read from. A published value replaces the old
- * value of its name in all tiers: later finds return the new value or none, never the old one, even
- * after a crash. The replacement in memory is atomic.
+ * them in the processor's cache for the caller that sends them); a value that fails is a miss,
+ * counted, and taken out of memory and of the tier that it was read from. A published value
+ * replaces the old value of its name in all tiers: later finds return the new value or none, never
+ * the old one, even after a crash. The replacement in memory is atomic.
  *
  * Thread: any; an object handle belongs to one thread at a time. Nothing here waits for a device,
  * except where stated.
@@ -49,8 +49,8 @@ struct tierce__objects; /* a space */
  * text, or longer than 900 bytes), TIERCE_E_LIMIT (too many namespaces). */
 TIERCE_MUSTUSE int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *engine,
                                         const char *kind, const char *tenant);
-/* For the engine's keeper, again and again: has remote stores that are back in service delete the
- * values that have a tombstone (tombstones.h). Does not wait for them. */
+/* Called repeatedly by the engine's keeper: makes remote stores that have returned to service
+ * delete the values that have a tombstone (tombstones.h). Does not wait for them. */
 void tierce__objects_purge(struct tierce_engine *engine);
 
 /* No object and no find may be alive. */
@@ -86,7 +86,7 @@ void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms);
 
 /*
  * Makes the value findable in memory and hands it to the slower tiers; ends the handle. The same
- * bytes under the same name, with the same note and end, are kept as they are. Returns 0 once it
+ * bytes under the same name, with the same note and expiry, are not stored again. Returns 0 once it
  * can be found, or an error. After an error the old value stays; or the new value can be found,
  * because a tier deleted the old one and could not make that durable. Both may be lost if only a
  * remote store held the old value, has deleted it, and a faster tier failed afterwards. Does not
@@ -169,11 +169,11 @@ TIERCE_MUSTUSE int tierce__object_remove_by(struct tierce__objects *space, const
 /*
  * Counts the values of the space in memory and on disk, and lists their names. Each value counts
  * once; expired values count until they are next requested. The names come in pages: *cursor is 0
- * at first and again after the last. `count` is how many a page should have: some more or fewer,
- * perhaps none. A value that exists during the whole walk and is not replaced is reported at least
- * once, and twice only if it was evicted from memory to a slower tier meanwhile. Both walk over the
- * indexes of the tiers. Names of values that only a slower tier holds are read from it: may wait,
- * timeout.load a page at most. Errors: those of a tier that does not answer.
+ * at first and again after the last. `count`: the intended length of a page; it may have more
+ * names, fewer, or none. A value that exists during the whole walk and is not replaced is reported
+ * at least once, and twice only if it was evicted from memory to a slower tier meanwhile. Both walk
+ * over the indexes of the tiers. Names of values that only a slower tier holds are read from it:
+ * may wait, timeout.load a page at most. Errors: those of a tier that does not answer.
  */
 uint64_t tierce__objects_count(struct tierce__objects *space);
 typedef void tierce__objects_each_fn(void *arg, const struct tierce__object_what *what);

@@ -17,7 +17,7 @@ struct tierce__objects {
     uint32_t magic;
     struct tierce_engine *engine;
     struct tierce__object_space space;
-    uint64_t value_bytes_least; /* of memory for each of as many as it has places for */
+    uint64_t value_bytes_least; /* memory.size / maximum number of values */
 };
 
 struct tierce__object_handle {
@@ -82,11 +82,11 @@ bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
 bool tierce__objects_level_has(struct tierce_engine *engine, size_t level,
                                const struct tierce__key *key);
 
-/* How an old value is taken out of the slower tiers before a new one comes. */
+/* How an old value is removed from the slower tiers before a new one is published. */
 struct tierce__taking {
     uint64_t deadline_ns;
-    /* NULL: each removal is durable at return. Else *unsettled is set if one is not, and the caller
-     * settles it later. */
+    /* NULL: each removal is durable at return. Otherwise it is set if a removal is not durable, and
+     * the caller settles it later. */
     bool *unsettled;
     /* [out] A tier that is not shared has forgotten the value and could not make that durable, and
      * memory does not hold the value: why. The new value can be stored. */

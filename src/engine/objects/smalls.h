@@ -11,8 +11,8 @@
 #include "store/tier.h"
 
 /*
- * Named values that are too small for a pool buffer each: many of them share a page, which is one
- * buffer of the pool and one entry of the memory tier. The design and its reasons:
+ * Named values that are too small for a pool buffer of their own: many values share a page, which
+ * is one buffer of the pool and one entry of the memory tier. The design and its reasons:
  * docs/inside/design/007-small-values.md.
  *
  *     rc = tierce__smalls_put(smalls, &key, &what, value);      // replaces an existing value

@@ -20,9 +20,9 @@
 #define TIERCE__SMALLS_SLOTS_MAX  (1u << TIERCE__SMALLS_SLOT_BITS)
 #define TIERCE__SMALLS_NOWHERE    UINT32_MAX
 
-/* A value in its slot: this, name, note, value. Clients of a node can write to pages, so whatever
- * is read from a slot may be damaged, and may change between two looks at it: only lengths that
- * tierce__small_read has copied and checked lead to bytes. */
+/* A value in its slot: this, name, note, value. Clients of a node can write to pages, so all data
+ * in a slot may be damaged, and may change between two reads: only lengths that tierce__small_read
+ * has copied and checked lead to bytes. */
 struct tierce__small_record {
     uint64_t sum; /* of all fields and bytes that follow */
     uint64_t hash;
@@ -90,7 +90,7 @@ static inline struct tierce__small_record *tierce__small_at(const struct tierce_
                                                        p->classes[page->size_class].slot_bytes);
 }
 
-/* Copies the header of the value at a place. False: its lengths lead out of the slot. */
+/* Copies the header of the value at a place. False: its lengths exceed the slot. */
 static inline bool tierce__small_read(struct tierce__small_record *out,
                                       const struct tierce__small_partition *p, uint32_t place)
 {

@@ -25,13 +25,13 @@
  * crash. A lifted tombstone can reappear after a crash; the store is then asked again to delete the
  * name.
  *
- * A store is a number that names it across restarts: a hash of its URL without credentials, with
- * only those parameters that name a place (prefix, db, endpoint). Tombstones of a store that is not
- * configured any more are kept.
+ * A store is identified by a number that stays the same across restarts: a hash of its URL without
+ * credentials, with only those parameters that name a place (prefix, db, endpoint). Tombstones of a
+ * store that is not configured any more are kept.
  *
  * Thread: any; one lock of class TOMBSTONES inside. Only add and flush write to the device, add for
- * several threads at once. The functions accept NULL, as an engine without a store folder has it:
- * nothing has a tombstone, and none can be added.
+ * several threads at once. The functions accept NULL, for an engine without a store folder: nothing
+ * has a tombstone, and none can be added.
  */
 
 struct tierce__tombstones;
@@ -39,7 +39,7 @@ struct tierce__tombstones;
 #define TIERCE__TOMBSTONES_MAX  262144u /* 26 MiB of memory */
 #define TIERCE__TOMBSTONES_FILE "tombstones"
 
-/* There are TIERCE__TOMBSTONES_MAX. No device and no store returns this error. */
+/* The limit TIERCE__TOMBSTONES_MAX is reached. No device and no store returns this error. */
 #define TIERCE__TOMBSTONES_FULL (-EXFULL)
 
 /*
@@ -65,7 +65,8 @@ TIERCE_MUSTUSE int tierce__tombstones_add(struct tierce__tombstones *tombs, uint
 bool tierce__tombstones_has(struct tierce__tombstones *tombs, uint64_t store,
                             const struct tierce__key *key);
 
-/* The store does not hold an old value any more. One that does not exist is fine. Does not block.
+/* The store does not hold an old value any more. A tombstone that does not exist is accepted. Does
+ * not block.
  */
 void tierce__tombstones_lift(struct tierce__tombstones *tombs, uint64_t store,
                              const struct tierce__key *key);
@@ -73,14 +74,15 @@ void tierce__tombstones_lift(struct tierce__tombstones *tombs, uint64_t store,
 /* Up to `room` keys of a store, those that were added or deferred longest ago. */
 size_t tierce__tombstones_list(struct tierce__tombstones *tombs, uint64_t store,
                                struct tierce__key *keys, size_t room);
-/* Lists it after all others: the store could not delete it now. */
+/* Moves it to the end of the list, because the store could not delete it now. */
 void tierce__tombstones_defer(struct tierce__tombstones *tombs, uint64_t store,
                               const struct tierce__key *key);
 
 uint64_t tierce__tombstones_count(struct tierce__tombstones *tombs);
 
-/* Empties the file once all tombstones are lifted, and shortens one that is mostly about lifted
- * ones. Blocks. A failure changes nothing and is logged, as is room after the limit was reached. */
+/* Empties the file once all tombstones are lifted, and rewrites a file in which most tombstones are
+ * lifted. Blocks. A failure changes nothing and is logged, as is room after the limit was reached.
+ * */
 void tierce__tombstones_flush(struct tierce__tombstones *tombs);
 
 #endif

@@ -11,7 +11,7 @@
  * An engine's metrics as Prometheus text, and its state as JSON. Both are pages of the control
  * socket (control.socket); the loopback port (metrics.port) serves the metrics only.
  *
- * Thread: any. Blocks as tierce_engine_stats, which is not at all.
+ * Thread: any. Does not block, like tierce_engine_stats.
  */
 
 /* All of stats.def, and metrics of tiers with the tier's name as a label. heap; NULL: no memory. */

@@ -26,12 +26,12 @@ int tierce__mode_find(const char *name);
 
 /* For an operation that begins now. */
 uint64_t tierce__era_now(struct tierce_engine *engine);
-/* For what is read from a tier from now on, to be published in another. */
+/* For data that is read from a tier from now on, to be published in another tier. */
 uint64_t tierce__era_of_read(struct tierce_engine *engine);
 
 /* Whether an operation begun in `era` may be published; if so, end must follow the publication. */
 TIERCE_MUSTUSE bool tierce__era_enter(struct tierce_engine *engine, uint64_t era);
-/* Begins now and is published now. Returns the era, for leave. */
+/* For an operation that begins and publishes now. Returns the era to pass to leave. */
 uint64_t tierce__era_enter_now(struct tierce_engine *engine);
 void tierce__era_leave(struct tierce_engine *engine, uint64_t era);
 

@@ -13,7 +13,7 @@ enum tierce__prefetch_state {
     TIERCE__PREFETCH_UNKNOWN = 0,
     TIERCE__PREFETCH_HELD,    /* buf is a lease */
     TIERCE__PREFETCH_FOUND,   /* in a slower tier */
-    TIERCE__PREFETCH_ROOM,    /* and memory for it is ours */
+    TIERCE__PREFETCH_ROOM,    /* and it has memory */
     TIERCE__PREFETCH_READING, /* waiting with its fetch */
     TIERCE__PREFETCH_SETTLED, /* the same, and the outcome is known */
     TIERCE__PREFETCH_GONE,    /* published, or dropped */
@@ -25,7 +25,7 @@ struct tierce__prefetch_chunk {
     enum tierce__prefetch_state state; /* READING and SETTLED under the lock */
     int outcome;                       /* of the reading; under the lock */
     uint64_t bytes;                    /* of the object */
-    bool room;                         /* as many of prefetch.memory are ours */
+    bool room;                         /* it holds its share of prefetch.memory */
     struct tierce__buf *buf;           /* HELD */
     struct tierce__fetch_waiter waiter;
 };
@@ -56,7 +56,7 @@ struct tierce_prefetch {
     /* Owned by the thread that advances the prefetch. */
     uint64_t budget; /* bytes that may still be planned */
     size_t found;    /* chunks up to here are in some tier */
-    size_t plan_end; /* chunks from here on are not delivered, whatever is found */
+    size_t plan_end; /* chunks from here on are not delivered, even if they are found */
     size_t claimed;  /* chunks up to here have room, or need none */
     size_t gathered; /* chunks up to here are handed on */
     size_t level, round_start;
@@ -102,7 +102,7 @@ static inline uint64_t tierce__prefetch_blocks(const struct tierce_prefetch *p, 
 /* Counts a prefetch that has begun, and adds it to those of its engine. */
 void tierce__prefetch_enter(struct tierce_prefetch *p);
 
-/* Frees one that is in no list, and that no callback refers to. */
+/* Frees a prefetch that is in no list, and that no callback refers to. */
 void tierce__prefetch_free(struct tierce_prefetch *p);
 
 /* An event has occurred: continues the prefetch, unless another thread is doing so, which then sees

@@ -19,10 +19,10 @@ struct tierce__prefetches {
 void tierce__prefetches_init(struct tierce__prefetches *prefetches, uint64_t bytes_max);
 void tierce__prefetches_fini(struct tierce__prefetches *prefetches);
 
-/* Ends those whose deadline has passed: they keep nothing but their handles. */
+/* Ends the prefetches whose deadline has passed: only their handles stay. */
 void tierce__prefetches_expire(struct tierce_engine *engine);
 
-/* Ends those of a view and frees their handles. */
+/* Ends the prefetches of a view and frees their handles. */
 void tierce__prefetches_drop(struct tierce_view *view);
 
 #endif

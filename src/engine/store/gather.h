@@ -6,8 +6,8 @@
 #include "engine/store/reserve.h"
 
 /*
- * The half of a store that has to do with the inference engine's memory: its cells go to the rooms
- * of a reservation, wherever that was made, with the sums riding on the copy.
+ * The half of a store that accesses the inference engine's memory: it copies the cells to the rooms
+ * of a reservation, made by this process or by a node, and computes their sums during the copy.
  *
  * Thread: one at a time.
  */

@@ -18,10 +18,9 @@ TIERCE_MUSTUSE bool tierce__tail_is_held(struct tierce_view *view, const struct 
                                          const struct tierce__keys *keys);
 
 /*
- * Whether a chunk that a level takes can take the place of tails there. In a remote store a tail is
- * found only by a prompt that ends in the same block, and is in the way of everything else. In such
- * a tier only the tails that this process has sent or found are deleted; the store is not queried
- * for others.
+ * Whether a chunk that a level stores can replace tails there. In a remote store only a prompt that
+ * ends in the same block finds a tail; for all others it wastes space. In such a tier only the
+ * tails that this process has sent or found are deleted; the store is not queried for others.
  */
 TIERCE_MUSTUSE bool tierce__tails_may_end(const struct tierce_engine *engine, size_t level,
                                           const struct tierce__storage_chunk *chunk);
@@ -32,9 +31,9 @@ void tierce__tails_end(struct tierce_engine *engine, const struct tierce__storag
 
 /*
  * Drops the tails that a chunk replaces in a slower level, which holds it: looks them up one after
- * the other. It does not block, because the disk's own thread reports that a chunk is on disk; so
- * the answers continue it. Its memory is the caller's until `over`, which is called exactly once,
- * perhaps before the search returns.
+ * the other. It does not block, because it may run on the disk's own thread, which reports that a
+ * chunk is on disk; the answers of the tier continue the search. Its memory is the caller's until
+ * `over`, which is called exactly once, perhaps before the search returns.
  */
 struct tierce__tail_search {
     /* [in] */

@@ -19,8 +19,8 @@
  *         tierce__span_close(span);
  *     tierce__spans_end(&spans, trace_id, &line);
  *
- * A call runs on one thread, and its steps lie in layers that do not know the call, so the spans
- * being filled are thread-local. If no client asked, opening a span costs one pointer check.
+ * A call runs on one thread, and the code of its steps has no access to the call, so its spans are
+ * kept in a thread-local variable. If no client asked, opening a span costs one pointer check.
  *
  * Thread: each its own.
  */

@@ -33,7 +33,7 @@ TIERCE_MUSTUSE int tierce__location_from_json(struct tierce__location *out,
                                               const struct tierce__instance *instance,
                                               struct tierce__arena *arena, char why[256]);
 /* Writes a member of that name, or a value (NULL). `storage` NULL: every place has a text. Errors:
- * -ENOMEM of the arena; those of the line stay in the line. */
+ * -ENOMEM of the arena; errors of the line stay in the line. */
 TIERCE_MUSTUSE int tierce__location_to_json(struct tierce__json_write *json, const char *name,
                                             const struct tierce__location *location,
                                             enum tierce__location_status status,

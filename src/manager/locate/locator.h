@@ -16,14 +16,14 @@
  *     rc = tierce__locator_finish_write(locator, id, started.session, &written, why);
  *     rc = tierce__locator_get(locator, &(struct tierce__get_request){...}, &arena, &got, why);
  *
- * The states of a location, and who moves it from one to the next, are the table in
+ * The states of a location, and the code that changes them, are in the table in
  * docs/inside/design/003-manager.md. Results live in the caller's arena.
  *
  * All calls return 0, or with `why` in words:
  *   -ENOENT                no such instance
  *   -ESRCH                 no such write session, or it has timed out
  *   TIERCE_E_ARGUMENT      the request is invalid
- *   TIERCE_E_UNSUPPORTED   a query type that is none
+ * TIERCE_E_UNSUPPORTED an unknown query type
  *   TIERCE_E_FULL          a quota or a storage is used up, or the index holds max_key_count
  *   TIERCE_E_DOWN          no storage is available
  *   TIERCE_E_REFUSED       this process no longer leads

@@ -19,14 +19,14 @@
 /*
  * The locator's parts.
  *
- *     locator.c        instances come and go; recovery
+ * locator.c adding and removing instances; recovery
  *     locator_get.c    the match modes
  *     locator_write.c  StartWrite
- *     locator_finish.c FinishWrite, timeouts, writes in doubt
+ * locator_finish.c FinishWrite, timeouts, writes with unknown outcome
  *     locator_remove.c remove, trim, look
  *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     choice.c         which storage to write to, which location to read from
- *     write_sessions.c       who writes which keys until when, and its durable form
+ * write_sessions.c sessions that write keys, and their durable form
  *     quota.c          bytes by group, type and storage
  *     deleter.c        deletions in progress
  */

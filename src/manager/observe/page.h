@@ -9,7 +9,7 @@
  * The web page on the administrators' HTTP port, read-only:
  *
  *   GET / the page, with /page.css and /page.js (web/manager); it loads nothing else GET /api/page
- *   its numbers as JSON (page.c), for those who may call
+ * its numbers as JSON (page.c), for callers with access
  *
  * Threads: any; tierce__page_sample one at a time.
  */

@@ -59,9 +59,9 @@ TIERCE_MUSTUSE int tierce__quota_share(struct tierce__quota *quota, const char *
                                        const char *shared);
 
 /*
- * Reserves, as WRITING, as many leading amounts of `count` as all limits allow; *reserved is their
- * number. *limit is the name of the limit that stopped it ("group", "type", "shared", "storage"),
- * or NULL. The first amount that did not fit is remembered with that limit: struct
+ * Reserves, as WRITING, the leading ones of `count` amounts, up to what all limits allow; *reserved
+ * is their number. *limit is the name of the limit that stopped it ("group", "type", "shared",
+ * "storage"), or NULL. The first amount that did not fit is remembered with that limit: struct
  * tierce__quota_use.wanted. Errors: -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__quota_reserve(struct tierce__quota *quota,

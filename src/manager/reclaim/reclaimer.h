@@ -11,7 +11,7 @@
  * watermark, or a write has recently found no room, the round selects victims (victims.h): as many
  * bytes as needed, less the bytes that are already being deleted.
  *
- *   - LRU: the longest not used, over all instances of the group
+ * - LRU: the least recently used blocks of all instances of the group
  *   - LFU: the least often used, by a frequency that fades
  *   - TTL: as LRU. Expired blocks (expiry.h) are removed under every policy, even when there is
  *       room

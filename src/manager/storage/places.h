@@ -103,13 +103,14 @@ struct tierce__place_return {
 /*
  * Gives slots back whose blocks are deleted; they are not used again before tierce__places_given
  * says that the notes are written. is_empty[i]: its file has no block left, and is to be removed
- * from the storage before the notes are written; where several of them lie in it, only the last of
- * them says so. A slot that is free already stays so; a give that was not ended may be begun again.
- * Several gives may go into one batch, and share `notes` then, in which a file has one. Places with
- * a text have nothing to give; their file is their own, and so empty, where the text has no blkid.
- * A slot that its file does not have is damaged, and is skipped: if it were rejected, its batch
- * would never end. Errors, nothing given: -ENOMEM, TIERCE_E_LIMIT (of notes), -EBUSY (a file is in
- * another give that has not ended for a second: try later), of the store.
+ * from the storage before the notes are written; if several of them are in the file, only the last
+ * one is marked. A slot that is free already stays so; a give that was not ended may be begun
+ * again. Several gives may go into one batch, and share `notes` then, in which a file has one.
+ * Places with a text have no slot to give back. If the text has no blkid, the file holds only this
+ * place, and counts as empty. A slot that its file does not have is damaged, and is skipped: if it
+ * were rejected, its batch would never end. Errors, nothing given: -ENOMEM, TIERCE_E_LIMIT (of
+ * notes), -EBUSY (a file is in another give that has not ended for a second: try later), of the
+ * store.
  */
 TIERCE_MUSTUSE int tierce__places_give(struct tierce__places *places,
                                        const struct tierce__place_return *given, bool *is_empty,

@@ -69,9 +69,9 @@ TIERCE_MUSTUSE int tierce__resp_open(struct tierce__resp **out,
                                      char why[TIERCE__RESP_WHY_BYTES]);
 void tierce__resp_close(struct tierce__resp *resp);
 
-/* Forgets the values and commands of the pipeline before, and connects again where needed; answers
- * that were not read cost the connection. Errors: as open; while it is too early for another
- * attempt that of the last one. */
+/* Forgets the values and commands of the pipeline before, and connects again where needed; if
+ * answers were not read, the connection is closed. Errors: as open; while it is too early for
+ * another attempt, the error of the last one. */
 TIERCE_MUSTUSE int tierce__resp_begin(struct tierce__resp *resp);
 
 /* One more command; copied, except in _borrowed, whose last argument stays the caller's until
@@ -95,8 +95,8 @@ TIERCE_MUSTUSE int tierce__resp_read(struct tierce__resp *resp, struct tierce__r
                                      uint64_t deadline_ns);
 
 /* The same for an answer that is expected to be a bulk string, into the caller's memory: *out is
- * then a STRING without text, of whose bytes at most `capacity` were written. Anything else comes
- * as it is. */
+ * then a STRING without text, of whose bytes at most `capacity` were written. Any other answer is
+ * returned unchanged. */
 TIERCE_MUSTUSE int tierce__resp_read_into(struct tierce__resp *resp, void *memory, size_t capacity,
                                           struct tierce__resp_value *out, uint64_t deadline_ns);
 
@@ -105,13 +105,13 @@ TIERCE_MUSTUSE int tierce__resp_call(struct tierce__resp *resp, const char *cons
                                      const size_t *bytes, size_t count,
                                      struct tierce__resp_value *out, uint64_t deadline_ns);
 
-/* The server is of no use now, `why` in words: closes the connection. Another one is not made at
- * once, as after an attempt to connect that failed. */
+/* The server cannot serve now (`why` in words): closes the connection. The next attempt to connect
+ * waits as long as after a failed one. */
 void tierce__resp_leave(struct tierce__resp *resp, const char *why);
 
 bool tierce__resp_is_connected(const struct tierce__resp *resp);
 
-/* Whether begin would use the connection that there is. */
+/* Whether begin would reuse the current connection. */
 bool tierce__resp_is_ready(struct tierce__resp *resp);
 
 /* Whether the last begin returned the error of an earlier attempt, because it was too early for

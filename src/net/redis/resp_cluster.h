@@ -40,7 +40,7 @@ void tierce__resp_cluster_close(struct tierce__resp_cluster *cluster);
 /* Forgets the batch before, with its values. */
 void tierce__resp_cluster_begin(struct tierce__resp_cluster *cluster);
 
-/* One more command, copied; arguments[key] says where it goes. Errors: -ENOMEM. */
+/* One more command, copied; arguments[key] determines its node. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__resp_cluster_append(struct tierce__resp_cluster *cluster, size_t key,
                                                const char *const *arguments, const size_t *bytes,
                                                size_t count);

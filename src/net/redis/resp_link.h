@@ -33,7 +33,7 @@ bool tierce__resp_link_is_cluster(const struct tierce__resp_link *link);
 
 TIERCE_MUSTUSE int tierce__resp_link_begin(struct tierce__resp_link *link);
 
-/* One more command; arguments[key] says where it goes in a cluster. */
+/* One more command; arguments[key] determines its node in a cluster. */
 TIERCE_MUSTUSE int tierce__resp_link_append(struct tierce__resp_link *link, size_t key,
                                             const char *const *arguments, const size_t *bytes,
                                             size_t count);

@@ -8,7 +8,7 @@
 #include "net/redis/resp_client.h"
 #include "net/tls.h"
 
-/* With texts of its own, which are the arena's. Errors: -ENOMEM; clear is for that too. */
+/* A copy whose texts are in the arena. Errors: -ENOMEM; the caller clears the arena even then. */
 int tierce__resp_opts_copy(struct tierce__resp_opts *out, struct tierce__arena *arena,
                            const struct tierce__resp_opts *opts);
 void tierce__resp_opts_clear(struct tierce__resp_opts *opts, struct tierce__arena *arena);
@@ -43,8 +43,8 @@ int tierce__resp_stream_read(struct tierce__resp_stream *stream, const struct io
 int tierce__resp_stream_write(struct tierce__resp_stream *stream, struct iovec *pieces, int count,
                               size_t *done);
 
-/* At least this many bytes are expected: a wait for input need not end before they, or many of
- * them, have arrived. 0: any byte ends it. */
+/* At least this many bytes are expected, so a wait for input may last until most of them have
+ * arrived. 0: it ends with the first byte. */
 void tierce__resp_stream_expect(struct tierce__resp_stream *stream, size_t bytes);
 
 /* Waits for `events` of poll; *got may be NULL. TIERCE_E_DEADLINE, or negative errno. */

@@ -5,7 +5,7 @@
 #include "net/redis/resp_uri.h"
 
 /*
- * The master of a name, wherever sentinels say it is now.
+ * The master of a name, at the address that sentinels report now.
  *
  *     rc = tierce__resp_sentinel_open(sentinel, &client, why);
  *

@@ -44,7 +44,7 @@ TIERCE_MUSTUSE int tierce__poll_watch(struct tierce__poll_loop *loop,
 /* Closes its descriptor; it is called no more. Owner only. */
 void tierce__poll_close(struct tierce__poll_source *source);
 
-/* Has `ready` called with 0 after the others had their turn. Owner only. */
+/* Makes the loop call `ready` with 0 after all other sources had their turn. Owner only. */
 void tierce__poll_again(struct tierce__poll_loop *loop, struct tierce__poll_source *source);
 
 #endif

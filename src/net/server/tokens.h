@@ -40,7 +40,7 @@ struct tierce__tokens;
  * -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tokens_load(struct tierce__tokens **out,
                                        const struct tierce__tokens_opts *opts, char why[256]);
-/* NULL is accepted here and below, and holds none. */
+/* NULL is accepted here and below, and holds no tokens. */
 void tierce__tokens_destroy(struct tierce__tokens *tokens);
 
 size_t tierce__tokens_count(const struct tierce__tokens *tokens);

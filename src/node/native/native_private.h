@@ -184,7 +184,7 @@ struct tierce__native_open *tierce__native_take(struct tierce__native_client *cl
 TIERCE_MUSTUSE bool tierce__native_hold(struct tierce__native_client *client, uint64_t bytes);
 void tierce__native_unhold(struct tierce__native_client *client, uint64_t bytes);
 
-/* The same load or store holds another number of bytes now. */
+/* Changes the number of bytes that a load or store holds. */
 TIERCE_MUSTUSE bool tierce__native_rehold(struct tierce__native_client *client, uint64_t *bytes,
                                           uint64_t now);
 

@@ -8,7 +8,7 @@
 /*
  * A connection that speaks Redis' protocol. A command is executed when it has arrived completely. A
  * command for several values handles them one after the other (step). A command that waits for the
- * engine continues at `after`. The value of a large SET arrives in the pool while the command does.
+ * engine continues at `after`. The value of a large SET is received directly into the pool.
  */
 
 struct tierce__resp_session;
@@ -145,9 +145,10 @@ void tierce__resp_run_dbsize(struct tierce__resp_session *s);
  */
 void tierce__resp_count_work(void *session);
 
-/* SET's value, and one of MSET's, lies in s->incoming or in its argument. */
+/* A value of SET or MSET is in s->incoming or in its argument. */
 void tierce__resp_set(struct tierce__resp_session *s);
-/* The end of both: publishes argument `value` under the argument before it, as s->set says. */
+/* The common end of SET and MSET: publishes argument `value` under the argument before it, as
+ * s->set says. */
 void tierce__resp_store(struct tierce__resp_session *s, size_t value);
 void tierce__resp_setex(struct tierce__resp_session *s);
 void tierce__resp_mset(struct tierce__resp_session *s);
@@ -238,7 +239,7 @@ bool tierce__resp_is_name(const struct tierce__resp_arg *arg);
 bool tierce__resp_arg_is(const struct tierce__resp_arg *arg, const char *word);
 bool tierce__resp_arg_int(const struct tierce__resp_arg *arg, int64_t *out);
 
-/* Asks for a value; `after` is called now or later. A name that can be none is a miss. */
+/* Asks for a value; `after` is called now or later. An invalid name is a miss. */
 void tierce__resp_find(struct tierce__resp_session *s, const struct tierce__resp_arg *name,
                        tierce__resp_after_fn *after);
 /* Runs `work` where it may wait, by s->deadline_ns, and then `after`. If no worker is free in time,

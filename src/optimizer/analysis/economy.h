@@ -103,8 +103,8 @@ struct tierce__economy_row {
     double next_gib;       /* dollars saved per dollar spent on the next GiB (or block, if that is
                               larger): from the curve if there is one, else up to the next capacity of the
                               line; NAN for the last capacity */
-    double hull_next; /* the same along the concave hull: falls from row to row, and looks beyond a
-                         plateau; after its end 0, or NAN without a curve */
+    double hull_next; /* the same along the concave hull, so it falls from row to row even across a
+                         plateau; 0 after the hull's end, NAN without a curve */
     double break_even_bandwidth; /* of the hits; 0 without hits */
     double break_even_residency;
 };
@@ -119,8 +119,9 @@ struct tierce__economy_line {
                      blocks */
     uint64_t capacity; /* blocks; 0: no capacity pays */
     double bytes, saved_per_hour, cost_per_hour, net_per_hour;
-    uint64_t hull_capacity; /* the capacity up to which the hull of savings rises faster than the
-                               cost of bytes by years: the same if wear costs nothing */
+    uint64_t hull_capacity; /* the capacity at which savings along the hull stop growing faster than
+                               the cost of the bytes (lifetime by years); equal to `capacity` if
+                               wear costs nothing */
 };
 
 struct tierce__economy {

@@ -33,9 +33,9 @@
  * first request that names it.
  */
 struct tierce__life_node {
-    uint32_t parent;   /* index of the node whose last block the first one follows; NO_PARENT: the
-                          run begins its requests (or the ids are no prefix ids: then a block may
-                          have more uses than the one before it) */
+    uint32_t parent;   /* index of the node whose last block precedes the first block of this one;
+                          NO_PARENT: the run is at the start of its requests (or the ids are not
+                          prefix ids, and a block may have more uses than its predecessor) */
     uint32_t instance; /* index into the trace's names of instances */
     uint32_t block;    /* number of the first block in the recording */
     uint32_t depth;    /* blocks before the run in a request */
@@ -82,8 +82,8 @@ struct tierce__life {
 
 struct tierce__life_opts {
     size_t size;
-    uint32_t nodes_max;    /* of each instance; 0: 128. Of all instances never more than 4,096, so
-                              that each has at most its part of that, and at least one */
+    uint32_t nodes_max; /* of each instance; 0: 128. All instances together have at most 4,096: each
+                           at most its share, and at least one */
     uint64_t block_tokens; /* 0: derived from the recording */
 };
 

@@ -57,7 +57,7 @@ struct tierce__gpu {
     char name[TIERCE__PROFILE_NAME_BYTES];
     struct tierce__figure flops;     /* FLOP/s in bf16, dense */
     struct tierce__figure flops_fp8; /* 0: it has none */
-    struct tierce__figure bandwidth; /* bytes/s of its memory; 0: without end */
+    struct tierce__figure bandwidth; /* bytes/s of its memory; 0: unlimited */
     struct tierce__figure memory;    /* bytes; 0: not known */
     struct tierce__figure price;     /* dollars an hour */
     struct tierce__figure mfu;       /* the share of the peak that prefill reaches */
@@ -70,7 +70,8 @@ struct tierce__storage_profile {
     struct tierce__figure years;     /* until it is replaced */
     struct tierce__figure bandwidth; /* bytes/s of loads to one request */
     struct tierce__figure latency;   /* seconds until the first byte of a load */
-    struct tierce__figure writes;    /* how often all of it can be written; 0: without end */
+    struct tierce__figure
+        writes; /* how many times its whole capacity can be written; 0: no limit */
 };
 
 /* The fields of a profile, for parsing and for lists, in the order of the struct. */

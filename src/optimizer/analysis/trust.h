@@ -41,10 +41,10 @@ struct tierce__trust_row {
 
 /* The definition of a session. */
 enum tierce__session_kind {
-    TIERCE__SESSIONS_NONE,    /* no intervals were asked for */
+    TIERCE__SESSIONS_NONE,    /* no intervals were requested */
     TIERCE__SESSIONS_TRACE,   /* the trace has session ids */
-    TIERCE__SESSIONS_SUBTREE, /* it has none: requests with the same first block that at most one
-                                 request in a hundred contains */
+    TIERCE__SESSIONS_SUBTREE, /* the trace has none: a session is all requests with the same first
+                                 block that at most one request in a hundred contains */
 };
 
 struct tierce__trust {

@@ -9,10 +9,10 @@
  * Live simulation: a window over the last requests of one or several sources, which is replayed on
  * demand.
  *
- *     rc = tierce__live_window_create(&window, &(struct tierce__live_window_opts){...}); rc =
- *     tierce__live_window_add(window, source, &request, now_ns); // for each rc =
- *     tierce__live_window_take(window, &picture, now_ns); // at any time rc =
- *     tierce__live_sweep(&result, &picture, &sweep_opts, 0); // needs no window
+ *     rc = tierce__live_window_create(&window, &(struct tierce__live_window_opts){...});
+ *     rc = tierce__live_window_add(window, source, &request, now_ns);   // for each
+ *     rc = tierce__live_window_take(window, &picture, now_ns);          // at any time
+ *     rc = tierce__live_sweep(&result, &picture, &sweep_opts, 0);       // needs no window
  *
  * Memory. The window has at most `blocks_max` blocks; the oldest requests are dropped. A picture is
  * a recording of the window in a temporary file, with its numbering in memory.
@@ -28,7 +28,7 @@
  * blocks. Removals, block sizes and blocks held by the engine are ignored. Each instance of each
  * source has its own blocks.
  *
- * Threads: a window one at a time; pictures and sweeps need none.
+ * Threads: a window belongs to one thread at a time; a picture and its sweeps need no window.
  */
 
 struct tierce__live_window;

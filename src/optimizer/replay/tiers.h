@@ -51,9 +51,9 @@
  * If a request repeats a block, it is looked up and read each time, but occupies room, is stored
  * and is used only once, at its first position.
  *
- * A single tier with leaf_lru equals tierce__replay of whole requests, and one with lru equals it
- * with the order rev. With a tier that keeps everything, the sum of all hits equals the infinite
- * cache's hits.
+ * A single tier with leaf_lru has the same results as tierce__replay of whole requests; a single
+ * tier with lru has those of tierce__replay with the order rev. With a tier that keeps everything,
+ * the sum of all hits equals the infinite cache's hits.
  *
  * Costs 4 bytes per distinct block, 8 more per tier, and the policy's node for each cached block.
  *
@@ -111,7 +111,8 @@ struct tierce__tier_result {
     uint64_t stored;                        /* blocks put by stores */
     uint64_t promoted;                      /* by promotion from a slower tier */
     uint64_t demoted;                       /* by evictions of the faster tier */
-    uint64_t refused; /* puts that were not taken: no block before it, or too large */
+    uint64_t refused; /* puts that were rejected: the preceding block is missing, or the block is
+                         too large */
     uint64_t evicted, expired;
     uint64_t used, used_max; /* at the end and at most, in the unit of the capacity */
     double read_s;           /* busy: loads * latency + read_bytes / read_bytes_per_s */

@@ -53,7 +53,7 @@ struct tierce__plot_box {
 
 struct tierce__plot_line {
     const struct tierce__report_curve *curve;
-    struct tierce__plot_point *dots; /* one a row that has a limit */
+    struct tierce__plot_point *dots; /* one for each row that has a limit */
     size_t dot_count;
     struct tierce__plot_point *points; /* the line: the dots, or from an exact curve */
     size_t count;

@@ -39,7 +39,7 @@ struct tierce__recorded {
     uint8_t query; /* enum tierce__trace_query */
     uint8_t has_internal;
     uint8_t has_bytes;
-    uint32_t before; /* bytes of the request before it, in eights; 0: it is the first */
+    uint32_t before; /* length of the previous request in units of eight bytes; 0: there is none */
     uint32_t stored; /* leading blocks that are stored if the cache lacks them; 0 for a read */
 };
 

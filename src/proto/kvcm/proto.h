@@ -49,15 +49,15 @@ static inline void *tierce__proto_member(const ProtobufCMessage *message, unsign
     return (char *)(uintptr_t)message + offset;
 }
 
-/* NULL is accepted. Not for messages that lie within others. */
+/* NULL is accepted. Not for messages inside other messages. */
 void tierce__proto_free(ProtobufCMessage *message);
 
-/* The memory that such a message takes with all below it, about. NULL: 0. */
+/* The approximate memory of such a message and everything below it. NULL: 0. */
 size_t tierce__proto_bytes(ProtobufCMessage *message);
 
 /* A message from wire bytes, [borrow] for the call. Fields that are not known stay with it, as
  * protobuf-c does it. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT, TIERCE_E_LIMIT
- * (more memory than said above), -ENOMEM. */
+ * (more memory than the limit above), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__proto_unpack(ProtobufCMessage **out,
                                         const ProtobufCMessageDescriptor *descriptor,
                                         const void *wire, size_t bytes,

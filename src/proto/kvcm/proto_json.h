@@ -30,9 +30,9 @@ TIERCE_MUSTUSE int tierce__proto_json_print_max(char **out, size_t *bytes, size_
 
 /*
  * A message of the descriptor's type from JSON text, [borrow] for the call; free it by
- * tierce__proto_free. `why` is "", or on success reports a name that is not in its enum,
- * and which it has. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT (no JSON object,
- * wrong type, number out of range, nested deeper than 64, not UTF-8), TIERCE_E_LIMIT (as
+ * tierce__proto_free. On success `why` is "", or reports a name that its enum lacks, and the names
+ * that it has. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT (no JSON object, wrong
+ * type, number out of range, nested deeper than 64, not UTF-8), TIERCE_E_LIMIT (as
  * tierce__proto_unpack), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__proto_json_parse(ProtobufCMessage **out,

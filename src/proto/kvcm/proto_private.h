@@ -9,8 +9,8 @@
 #include "base/arena.h"
 #include "proto/kvcm/proto.h"
 
-/* A message with its defaults, or NULL. The first one that an arena gives is a root, which
- * tierce__proto_free takes. */
+/* A message with its defaults, or NULL. The first message from an arena is a root, which
+ * tierce__proto_free accepts. */
 ProtobufCMessage *tierce__proto_message_in(struct tierce__arena *arena,
                                            const ProtobufCMessageDescriptor *descriptor);
 

@@ -214,13 +214,13 @@ union tierce__native_request {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* For a new client, the pool's descriptor is sent with the head of this answer. The times are
- * those after which the node answers at the latest, whatever happens to its tiers. */
+/* For a new client, the pool's descriptor is sent with the head of this answer. The node answers
+ * after these times at the latest, whatever its tiers do. */
 struct tierce__native_welcome {
     uint8_t client[TIERCE__NATIVE_ID_BYTES];
-    uint64_t boot; /* another one each time the node starts */
+    uint64_t boot; /* a new number at each start of the node */
     uint64_t pool_bytes;
-    uint32_t tiers; /* 1u << enum tierce_origin of each that there is */
+    uint32_t tiers; /* 1u << enum tierce_origin of each existing tier */
     uint32_t lookup_ms, load_ms, store_ms, pin_ms, prefetch_ms;
 };
 
@@ -239,7 +239,7 @@ struct tierce__native_found {
 enum tierce__native_kind {
     TIERCE__NATIVE_FULL = 0,
     TIERCE__NATIVE_TAIL = 1,
-    TIERCE__NATIVE_SIBLING = 2, /* another chunk, which begins as this one does */
+    TIERCE__NATIVE_SIBLING = 2, /* another chunk, which begins with the same blocks */
 };
 
 enum tierce__native_state {
@@ -341,8 +341,8 @@ struct tierce__native_come_tier {
     uint64_t promised, loaded;
 };
 
-/* Into and out of the bytes of one row. Errors: TIERCE_E_FORMAT (a value that is none). Inline is
- * what a load does for each of its chunks. */
+/* Write and read one row as bytes. Errors: TIERCE_E_FORMAT (an invalid value). The functions that a
+ * load calls for each of its chunks are inline. */
 static inline void tierce__native_put_lent(uint8_t *row, const struct tierce__native_lent *lent)
 {
     tierce__store_le64(row, lent->offset);
@@ -393,8 +393,8 @@ TIERCE_MUSTUSE int tierce__native_pack_answer(struct tierce__native_frame *frame
 TIERCE_MUSTUSE int tierce__native_head(uint32_t *body_bytes, uint32_t *word,
                                        const uint8_t head[TIERCE__NATIVE_HEAD]);
 
-/* [borrow as long as *out] body. Errors, *out undefined: TIERCE_E_FORMAT (too short or too long, a
- * text that is none, an op that is none). */
+/* [borrow as long as *out] body. Errors, *out undefined: TIERCE_E_FORMAT (too short or too long, an
+ * invalid text or op). */
 TIERCE_MUSTUSE int tierce__native_unpack_request(union tierce__native_request *out, uint32_t op,
                                                  const uint8_t *body, size_t body_bytes);
 TIERCE_MUSTUSE int tierce__native_unpack_answer(union tierce__native_answer *out, uint32_t op,

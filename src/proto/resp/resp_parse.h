@@ -31,8 +31,7 @@ struct tierce__resp_value {
     size_t bytes;
     const struct tierce__resp_value *items;
     size_t count;
-    bool
-        repeats_password; /* the text does; resp_client.h sets it for an ERROR, except in an item */
+    bool repeats_password; /* set by resp_client.h for an ERROR that is not in an array */
 };
 
 #define TIERCE__RESP_DEPTH_MAX      8u
@@ -55,7 +54,7 @@ void tierce__resp_parser_into(struct tierce__resp_parser *parser, void *memory, 
 /*
  * Takes *used of `count` bytes. Returns 1 when a reply is complete, which is *out, [borrow until
  * reset]; 0 if more bytes are needed: the caller passes the unused bytes again, followed by more.
- * Errors, after which only reset helps: TIERCE_E_FORMAT, TIERCE_E_LIMIT, -ENOMEM.
+ * Errors, after which the parser must be reset: TIERCE_E_FORMAT, TIERCE_E_LIMIT, -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__resp_parser_feed(struct tierce__resp_parser *parser, const char *bytes,
                                             size_t count, size_t *used,

@@ -61,7 +61,8 @@ void tierce__resp_request_limit(struct tierce__resp_request_parser *parser,
                                 const struct tierce__resp_request_limits *limits);
 
 /* Takes *used of `count` bytes and returns an enum tierce__resp_request_event; MORE: all of them.
- * Errors, after which nothing helps: TIERCE_E_FORMAT, TIERCE_E_LIMIT, -ENOMEM. */
+ * Errors, after which the parser cannot be used any more: TIERCE_E_FORMAT, TIERCE_E_LIMIT, -ENOMEM.
+ * */
 TIERCE_MUSTUSE int tierce__resp_request_feed(struct tierce__resp_request_parser *parser,
                                              const char *bytes, size_t count, size_t *used,
                                              struct tierce__resp_request *out);

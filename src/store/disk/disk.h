@@ -40,8 +40,8 @@ struct tierce__disk_opts {
     uint64_t seed;
     uint64_t ttl_ms; /* for a policy that expires: the next request drops expired chunks; the time
                         of chunks that are read back at open starts again */
-    char *why; /* [out, if open fails; NULL: nobody asks] TIERCE__DISK_WHY_BYTES: the file, unless
-                  it is the folder, the reason and the remedy */
+    char *why;       /* [out, if open fails; may be NULL] TIERCE__DISK_WHY_BYTES: the file, unless
+                        it is the folder, the reason and the remedy */
 };
 #define TIERCE__DISK_WHY_BYTES 256u
 
@@ -71,8 +71,8 @@ struct tierce__disk_entry {
 typedef bool tierce__disk_visit_fn(void *arg, const struct tierce__disk_entry *entry);
 
 /*
- * Visits the chunks of a store folder that no process needs to hold open: reads the journal
- * read-only, takes no lock, changes nothing. `namespaces` is filled in. Errors as open's.
+ * Visits the chunks of a store folder that may be open in another process or in none: reads the
+ * journal read-only, takes no lock, changes nothing. `namespaces` is filled in. Errors as open's.
  */
 TIERCE_MUSTUSE int tierce__disk_scan(const char *path, struct tierce__namespaces *namespaces,
                                      tierce__disk_visit_fn *visit, void *arg);

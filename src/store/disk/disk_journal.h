@@ -13,7 +13,7 @@
  * rewrite. Each page can be read alone. Reading accepts every valid page at any position; missing
  * pages between valid ones are reported as a gap and left to the owner.
  *
- * Thread: one at a time per object. Writing blocks on the disk; nothing allocates after create.
+ * Thread: one at a time per object. Writing may block on the disk; only create allocates memory.
  */
 
 #define TIERCE__JOURNAL_PAGE      4096u
@@ -24,7 +24,8 @@
 #define TIERCE__JOURNAL_NS_BYTES  40u
 #define TIERCE__JOURNAL_DAY_BYTES 24u
 #define TIERCE__JOURNAL_SEQ_MAX   (1ULL << 62)
-/* Namespaces that one page can use: each is named once, and for a record. */
+/* The most namespaces that one page can use: each has its NS record and at least one other record
+ * there. */
 #define TIERCE__JOURNAL_NAMED_MAX                                                                  \
     ((TIERCE__JOURNAL_PAGE - TIERCE__JOURNAL_HEAD) /                                               \
      (TIERCE__JOURNAL_NS_BYTES + TIERCE__JOURNAL_DEL_BYTES))
@@ -62,8 +63,8 @@ struct tierce__journal_reader {
     uint64_t good;
     uint64_t bad;           /* not empty, and not a page of this journal */
     uint64_t newer;         /* of a later version */
-    uint64_t end;           /* pages up to the last good one */
-    uint64_t missing;       /* pages before `end` that were not good */
+    uint64_t end;           /* pages up to the last valid one */
+    uint64_t missing;       /* invalid pages before `end` */
     uint64_t missing_first; /* number of the first of these */
     uint64_t capacity;
     uint64_t damaged_records; /* in pages whose sum is right: written by a faulty build */
@@ -126,7 +127,7 @@ struct tierce__journal_mark {
 
 /* Whether the first 8 bytes are those of a mark. */
 bool tierce__journal_mark_has_magic(const uint8_t *at);
-/* Zeroes if there is none that proves itself. */
+/* Zeroes if there is no valid one. */
 struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path);
 TIERCE_MUSTUSE int tierce__journal_mark_write(const struct tierce__journal_mark *mark,
                                               struct tierce__vfs *vfs,
@@ -167,7 +168,7 @@ void tierce__journal_fini(struct tierce__journal *journal);
 TIERCE_MUSTUSE int tierce__journal_start(struct tierce__journal *journal, const char *path,
                                          uint64_t epoch, uint64_t capacity);
 
-/* Goes on after `pages` pages of a file that was read. [transfer] file. */
+/* Continues after `pages` pages of a file that was read. [transfer] file. */
 void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_file *file,
                             uint64_t epoch, uint64_t capacity, uint64_t pages);
 
@@ -182,14 +183,14 @@ TIERCE_MUSTUSE int tierce__journal_add(struct tierce__journal *journal,
                                        const uint8_t digest[TIERCE_HASH_BYTES]);
 
 /*
- * Makes the file some pages longer with zeroes if the next commit would make it longer itself, but
- * no longer than `pages_max`. A sync that changes no length does not wait for the file system's own
- * journal. Returns the pages of zeroes; errors as of add.
+ * Extends the file by some pages of zeroes, up to `pages_max`, if the next commit would have to
+ * extend it. A sync that changes no length does not wait for the file system's own journal. Returns
+ * the pages of zeroes; errors as of add.
  */
 TIERCE_MUSTUSE int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max);
 
-/* Ends the page in hand, writes, and syncs the file. A new file gets a page even without a record,
- * so that its epoch is on the disk. Errors as of add. */
+/* Ends the current page, writes it, and syncs the file. A new file gets a page even without a
+ * record, so that its epoch is on the disk. Errors as of add. */
 TIERCE_MUSTUSE int tierce__journal_commit(struct tierce__journal *journal);
 
 /* Drops the content of the buffer and closes the file. */

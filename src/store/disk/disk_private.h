@@ -47,7 +47,8 @@
 
 struct tierce__disk;
 
-/* A request at work: its transfers hold it, whatever becomes of the request. I/O thread only. */
+/* A request in progress: its transfers hold it, even if the request has been answered. I/O thread
+ * only. */
 struct tierce__disk_op {
     struct tierce__list node;
     struct tierce__store_req *req; /* NULL: answered already, by its deadline */
@@ -200,10 +201,10 @@ struct tierce__disk {
     struct tierce__journal_record *records; /* [TIERCE__DISK_BATCH] */
     uint64_t seed;
 
-    bool has_leftover; /* there may be a journal.new, and it is ours; and during open */
+    bool has_leftover; /* a journal.new of this store may exist; also set during open */
 
-    const char *opening; /* during open: the present name, for the message if it is rejected; ".":
-                            the folder */
+    const char *
+        opening; /* during open: the name of the file being opened, for messages; ".": the folder */
 };
 
 #define TIERCE__DISK_BATCH 64u
@@ -245,7 +246,7 @@ size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_o
                           uint32_t to);
 /* Whether a journal may list, until the next commit, a chunk that is no longer stored. */
 bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__key *key);
-/* Takes out the doomed that nothing holds any more. */
+/* Removes doomed chunks that nothing holds any more. */
 void tierce__disk_reap(struct tierce__disk *d);
 /* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
  * whether anything was. */
@@ -267,10 +268,11 @@ void tierce__disk_want_commit(struct tierce__disk *d, bool urgent);
 TIERCE_MUSTUSE int tierce__disk_io_init(struct tierce__disk *d);
 void tierce__disk_io_fini(struct tierce__disk *d);
 void *tierce__disk_io_main(void *arg);
-/* Answers each request of a list: releases what a queued put held, calls done. No lock. */
+/* Answers each request of a list: releases the references of queued puts, and calls done. No lock.
+ * */
 void tierce__disk_answer(struct tierce__list *finished);
-/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under
- * the lock. */
+/* Whether a put is of a suffix whose prefix is neither stored nor being written, so that no lookup
+ * could find it. Under the lock. */
 bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__store_req *req);
 /* Puts a request on a list of those to be answered. */
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__store_req *req, int status);
@@ -282,7 +284,7 @@ void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
 
 /* scratch[0] of a put that is queued: it holds a reference on its buffer. */
 #define TIERCE__DISK_HOLDS_BUF 1u
-/* And: the policy expects it. */
+/* Also in scratch[0]: the put was announced to the policy. */
 #define TIERCE__DISK_EXPECTED 2u
 
 /* scratch[1] and [2] of a put that is queued: its place in puts_by_key. */
@@ -337,16 +339,16 @@ uint64_t tierce__disk_evict_batch(const struct tierce__disk *d);
 /* Requests that the journal thread grows the file to `end` or more. If the file system was full,
  * the thread checks whether it has room again. Under the lock. */
 void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end);
-/* Grows, or blocks the part without free space. Under the lock, which is dropped on the way. The
+/* Grows, or blocks the part without free space. Under the lock, which is released temporarily. The
  * journal thread. */
 void tierce__disk_grow(struct tierce__disk *d);
 /* The journal cannot be written for lack of room: evicts chunks at the end of the data file and
- * cuts it. False: there is none that could go. No lock; the journal thread. Blocks. */
+ * cuts it. False: no chunk can be evicted. No lock; the journal thread. Blocks. */
 TIERCE_MUSTUSE bool tierce__disk_give_back(struct tierce__disk *d);
 /* After a commit, when ranges in limbo are free. Under the lock. */
 void tierce__disk_end_shrinking(struct tierce__disk *d);
-/* A write found the file system full: where nothing can be reserved, that is how it shows. Under
- * the lock. */
+/* A write found the file system full; without reserved space this is the only sign. Under the lock.
+ * */
 void tierce__disk_write_found_full(struct tierce__disk *d);
 /* No lock. */
 void tierce__disk_tell_full(const struct tierce__disk *d, uint64_t room);
@@ -354,12 +356,12 @@ void tierce__disk_tell_full(const struct tierce__disk *d, uint64_t room);
 /* ---- disk_lock.c ----------------------------------------------------------------------------- */
 
 /*
- * Takes the folder for this store alone, waiting up to wait_ms. An open-file-description lock: it
- * also excludes a second store in the same process, and ends with the process however that ends.
- * Errors: TIERCE_E_LOCKED, negative errno (the file "lock").
+ * Locks the folder for this store, waiting up to wait_ms. An open-file-description lock: it also
+ * excludes a second store in the same process, and is released when the process ends, in whatever
+ * way. Errors: TIERCE_E_LOCKED, negative errno (the file "lock").
  */
 TIERCE_MUSTUSE int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms);
-/* Gives the folder back, if it was taken. */
+/* Releases the folder, if it was locked. */
 void tierce__disk_unlock(struct tierce__disk *d);
 
 /* ---- disk_open.c ----------------------------------------------------------------------------- */

@@ -69,7 +69,7 @@ void tierce__disk_table_fini(struct tierce__disk_table *table);
 /* Applies one record; a tierce__journal_visit_fn with the table as arg. */
 void tierce__disk_table_apply(void *arg, const struct tierce__journal_record *record);
 
-/* Takes a chunk out that is in. */
+/* Removes a chunk. */
 void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot);
 
 /* Slots in the order of their sequence numbers, oldest first: count of them is the index's.

@@ -29,7 +29,7 @@ struct tierce__lmcache_store_opts {
 
 #define TIERCE__LMCACHE_MODEL_MAX 256u
 
-/* Errors: -ENOMEM; TIERCE_E_CONFIG, the model's name is none in LMCache's keys. */
+/* Errors: -ENOMEM; TIERCE_E_CONFIG (the model's name is not valid in LMCache's keys). */
 TIERCE_MUSTUSE int tierce__lmcache_store_open(struct tierce__connector **out,
                                               const struct tierce__lmcache_store_opts *opts);
 

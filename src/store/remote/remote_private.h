@@ -44,13 +44,13 @@ struct tierce__remote {
     struct tierce__list events;
     bool running; /* some thread runs events */
     bool closing; /* no new requests */
-    bool cut;     /* no new calls of the connector either */
+    bool cut;     /* no new requests, and no new calls of the connector */
     uint32_t submitting;
     uint64_t requests;           /* not answered, or whose answer has not returned */
     struct tierce__list waiting; /* puts in the queue, the oldest first */
     struct tierce__list writing; /* puts that have been begun, the oldest first */
     bool rejects;                /* the store permitted no write when it was asked last */
-    uint32_t writes;             /* of these, those with a call under way */
+    uint32_t writes;             /* writes with a call in progress */
     uint64_t puts_made;          /* numbers puts and clears */
     uint64_t waiting_bytes;
     uint64_t writing_bytes;
@@ -91,16 +91,16 @@ void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req
 
 /* Adds an event. Under the lock; its holder then calls run. */
 void tierce__remote_push(struct tierce__remote *remote, struct tierce__remote_event *event);
-/* Drops the lock, having run the events, unless another thread does that, or this one further up:
- * then `remote` may be gone by the return. */
+/* Runs the events and releases the lock. If another thread, or a caller further up in this one, is
+ * running events already, only releases the lock. `remote` may be freed by the time it returns. */
 void tierce__remote_run(struct tierce__remote *remote);
 /* One event, and run. No lock held. */
 void tierce__remote_note(struct tierce__remote *remote, struct tierce__remote_event *event);
 
-/* A request begins: false, and it is answered: the tier is closing. */
+/* Begins a request. False: the tier is closing, and the request was answered. */
 bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__store_req *req);
-/* It is answered, or was answered before. From here on close may free `remote`: nothing but run and
- * call may be further up in this thread that still needs it. */
+/* Answers the request, unless it was answered before. From here on close may free `remote`, so of
+ * the callers further up in this thread only run and call may still use it. */
 void tierce__remote_answer(struct tierce__remote *remote, struct tierce__store_req *req,
                            int status);
 void tierce__remote_leave(struct tierce__remote *remote);

@@ -6,8 +6,8 @@
 
 /*
  * The configuration of KVCM's own optimizer, a JSON file. Errors name unknown fields and missing
- * ones. Capacities are blocks; where a group evicts by tiers, its capacity is that of the first
- * tier, the only one that KVCM evicts from.
+ * ones. Capacities are blocks; if a group evicts by tiers, its capacity is that of the first tier,
+ * because KVCM evicts only there.
  */
 
 struct tierce__kvcm_config_group {
@@ -41,7 +41,7 @@ struct tierce__kvcm_config {
 TIERCE_MUSTUSE int tierce__kvcm_config_read(struct tierce__kvcm_config *out, const char *path,
                                             char why[TIERCE__KVCM_CONFIG_WHY_BYTES]);
 
-/* The same of a text that lies in memory. */
+/* The same for a text in memory. */
 TIERCE_MUSTUSE int tierce__kvcm_config_read_text(struct tierce__kvcm_config *out, const char *text,
                                                  char why[TIERCE__KVCM_CONFIG_WHY_BYTES]);
 
@@ -50,10 +50,10 @@ void tierce__kvcm_config_clear(struct tierce__kvcm_config *config);
 
 /*
  * The layout for a trace with these instances: first these, by their index, then those that only
- * the configuration has. *names_out gets the name of each [heap, tierce__free; the names borrow]. A
- * trace that does not name its instance means the one that is called "instance", or the only one.
- * Errors, outputs untouched and `why` a sentence: -ENOMEM, TIERCE_E_ARGUMENT (the trace has an
- * instance that the config has not).
+ * the configuration has. *names_out gets the name of each [heap, tierce__free; the names borrow].
+ * If a trace does not name its instance, it is the instance "instance", or the only one. Errors,
+ * outputs untouched and `why` a sentence: -ENOMEM, TIERCE_E_ARGUMENT (the trace has an instance
+ * that the config has not).
  */
 TIERCE_MUSTUSE int tierce__kvcm_config_layout(struct tierce__kvcm_layout *out,
                                               const char ***names_out,

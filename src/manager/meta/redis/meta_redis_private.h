@@ -147,7 +147,7 @@ TIERCE_MUSTUSE int tierce__redis_settle(struct tierce__redis_space *space);
 TIERCE_MUSTUSE int tierce__redis_commit(struct tierce__redis_space *space,
                                         const struct tierce__meta_batch *batch);
 
-/* Resets the ledger, because the space's keys were deleted or never read. */
+/* Resets the additional state, because the space's keys were deleted or never read. */
 void tierce__redis_forget(struct tierce__redis_space *space);
 
 /* Raises the store's fence to the token; TIERCE_E_REFUSED if it is higher. */

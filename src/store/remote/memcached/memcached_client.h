@@ -54,7 +54,8 @@ TIERCE_MUSTUSE int tierce__memcached_read_value(struct tierce__memcached *client
 /* The last line of an answer has been read. */
 void tierce__memcached_answered(struct tierce__memcached *client);
 
-/* The line is none that the command has: closes. TIERCE_E_DOWN, TIERCE_E_FORMAT. */
+/* The line is not a valid answer to the command: closes the connection. TIERCE_E_DOWN,
+ * TIERCE_E_FORMAT. */
 int tierce__memcached_refused(struct tierce__memcached *client,
                               const struct tierce__memcached_line *line);
 

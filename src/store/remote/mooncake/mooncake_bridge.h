@@ -38,7 +38,7 @@ struct tierce__bridge_opts {
 TIERCE_MUSTUSE int tierce__bridge_create(struct tierce__bridge **out,
                                          const struct tierce__bridge_opts *opts);
 
-/* After all calls. Lets the process say goodbye to Mooncake, for two seconds at most. */
+/* After all calls. Gives the process up to two seconds to unregister from Mooncake. */
 void tierce__bridge_destroy(struct tierce__bridge *bridge);
 
 enum tierce__bridge_op {

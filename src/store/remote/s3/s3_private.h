@@ -41,7 +41,7 @@ TIERCE_MUSTUSE int tierce__s3_configure(struct tierce__s3_config *config,
                                         char why[TIERCE__CONNECTOR_WHY_BYTES]);
 void tierce__s3_config_clear(struct tierce__s3_config *config);
 
-/* Reads the file of credentials again. True: they are others now. */
+/* Reads the file of credentials again. True: they have changed. */
 bool tierce__s3_renew_credentials(struct tierce__s3_config *config);
 
 /* ---- names (s3_key.c) ---- */
@@ -117,7 +117,7 @@ struct tierce__s3_transfer {
     char url[TIERCE__S3_URL_BYTES];
     struct curl_slist *headers;
     const uint8_t *body; /* bytes to send */
-    char *own_body;      /* it, if it was made for this */
+    char *own_body;      /* the body, if the transfer owns it */
     uint64_t body_bytes, body_sent;
     uint64_t offset; /* GET: the range */
     uint8_t *into;
@@ -140,7 +140,7 @@ struct tierce__s3_transfer {
 };
 
 enum tierce__s3_step {
-    TIERCE__S3_WHOLE, /* all there is to do, side by side */
+    TIERCE__S3_WHOLE, /* all parts of the job at once */
     TIERCE__S3_BEGINNING,
     TIERCE__S3_PARTS,
     TIERCE__S3_COMPLETING,

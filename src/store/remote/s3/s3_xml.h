@@ -19,8 +19,9 @@
 #define TIERCE__S3_XML_DEPTH_MAX 8u
 #define TIERCE__S3_XML_TEXT_MAX  8192u /* of one element, once its entities are replaced */
 
-/* An element without elements in it: its path, "ListBucketResult/Contents/Key", and its text, which
- * ends with NUL. [borrow for the call] False ends the reading. */
+/* Called for each element that contains no other: its path, such as
+ * "ListBucketResult/Contents/Key", and its NUL-terminated text. [borrow for the call] Returns false
+ * to stop reading. */
 typedef bool tierce__s3_xml_leaf_fn(void *arg, const char *path, const char *text, size_t bytes);
 
 /* Errors: TIERCE_E_FORMAT (also: `leaf` returned false, or no element at all). */
