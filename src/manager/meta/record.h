@@ -65,8 +65,8 @@ struct tierce__arena;
 TIERCE_MUSTUSE int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
                                        const void *bytes, size_t count);
 
-/* Records uses in the compact form in place: raises used_us and adds to the count. Bytes that are
- * no record are not changed. */
+/* Records uses in the compact form in place: raises used_us and adds to the count. Invalid records
+ * are not changed. */
 void tierce__record_touch(void *bytes, size_t count, int64_t used_us, uint32_t uses);
 
 /* The bytes of all places of a record, and of one location. Sums may wrap: the maker of a record
