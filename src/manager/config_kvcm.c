@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/config_kvcm.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "base/file.h"
 #include "base/text/nearest.h"
@@ -79,6 +80,7 @@ static char *trimmed(const char *text, size_t length)
 
 static int make_room(struct tierce__kvcm_settings *settings)
 {
+    TIERCE_ASSERT(settings->count <= settings->size);
     if (settings->count < settings->size)
         return 0;
     if (settings->count == SETTINGS_MAX)
@@ -121,6 +123,7 @@ static int put(struct tierce__kvcm_settings *settings, enum rank rank, const cha
         old = &settings->items[settings->count++];
     *old = made;
     return 0;
+    TIERCE_ASSERT(settings->count <= settings->size);
 }
 
 /* ---- sources --------------------------------------------------------------------------------- */

@@ -355,6 +355,7 @@ static void end_ticker(struct manager_whole *whole)
     if (!whole->has_ticker)
         return;
     tierce__lock_take(&whole->lock);
+    TIERCE_ASSERT(!whole->is_ending);
     whole->is_ending = true;
     tierce__cond_broadcast(&whole->wake);
     tierce__lock_drop(&whole->lock);
@@ -391,6 +392,7 @@ static size_t add_listener(struct manager_whole *whole, const struct tierce__man
 
 static void plan_listeners(struct manager_whole *whole, const struct tierce__manager_config *config)
 {
+    TIERCE_ASSERT(whole->listener_count == 0);
     const unsigned meta = 1u << TIERCE__RPC_PORT_META, admin = 1u << TIERCE__RPC_PORT_ADMIN,
                    debug = config->has_debug ? 1u << TIERCE__RPC_PORT_DEBUG : 0;
     bool shares = config->shares_grpc;
@@ -653,6 +655,8 @@ static int start_electing(struct manager_whole *whole, const struct tierce__mana
                                why);
     if (rc < 0)
         return rc;
+    TIERCE_ASSERT(atomic_load_explicit(&whole->manager.state, memory_order_relaxed) ==
+                  TIERCE__MANAGER_STARTS);
     set_state(&whole->manager, TIERCE__MANAGER_FOLLOWS);
     tierce__lock_take(&whole->lock);
     whole->has_elector = true;
@@ -711,6 +715,8 @@ void tierce__manager_stop(struct tierce__manager *manager)
                         whole->drain_ms);
     tierce__later_destroy(manager->later);
     tierce__elector_stop(manager->elector);
+    TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) <=
+                  TIERCE__MANAGER_FOLLOWS);
     tierce__reclaimer_stop(manager->reclaimer);
     tierce__locator_close(manager->locator);
     tierce__storages_close(manager->storages);

@@ -29,6 +29,7 @@ struct hash {
 static int derive(struct hash *hash, const char *password)
 {
     TIERCE_ASSERT(hash->log2_n >= 1 && hash->log2_n <= 16 && hash->r <= R);
+    TIERCE_ASSERT(hash->r >= 1 && hash->p >= 1);
     const uint64_t memory_max = 64u << 20;
     int ok = EVP_PBE_scrypt(password, strlen(password), hash->salt, sizeof(hash->salt),
                             1ull << hash->log2_n, hash->r, hash->p, memory_max, hash->bytes,
@@ -51,6 +52,7 @@ int tierce__password_hash(char **out, const char *password)
     tierce__hex_encode(salt, hash.salt, sizeof(hash.salt));
     tierce__hex_encode(bytes, hash.bytes, sizeof(hash.bytes));
     snprintf(text, TEXT_BYTES, "scrypt$%u$%u$%u$%s$%s", hash.log2_n, hash.r, hash.p, salt, bytes);
+    TIERCE_ASSERT(strlen(text) + 1 < TEXT_BYTES);
     *out = text;
     return 0;
 }

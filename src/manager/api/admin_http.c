@@ -301,5 +301,6 @@ size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__r
         return count;
     out[count++] = (struct tierce__route){"/metrics", "GET", serve_metrics, manager};
     out[count++] = (struct tierce__route){"/events", "GET", serve_events, manager};
+    TIERCE_ASSERT(count <= TIERCE__ADMIN_HTTP_ROUTES_MAX);
     return count + tierce__page_routes(manager, out + count);
 }

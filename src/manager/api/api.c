@@ -64,6 +64,7 @@ const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id)
 static ProtobufCMessage *sub_message(ProtobufCMessage *root, ProtobufCMessage *parent,
                                      const ProtobufCFieldDescriptor *field)
 {
+    TIERCE_DASSERT(field->type == PROTOBUF_C_TYPE_MESSAGE);
     ProtobufCMessage **place = tierce__proto_member(parent, field->offset);
     if (*place == NULL)
         *place = tierce__proto_add(root, field->descriptor);
@@ -88,6 +89,7 @@ const char *tierce__api_text_field(const ProtobufCMessage *message,
 {
     if (message == NULL || field == NULL)
         return "";
+    TIERCE_DASSERT(field->type == PROTOBUF_C_TYPE_STRING);
     return tierce__api_string(*(char **)tierce__proto_member(message, field->offset));
 }
 

@@ -68,6 +68,7 @@ static int list(struct tierce__api_call *api, enum tierce__registry_kind kind, v
     size_t count = catalog->lists[kind].count;
     void **messages = tierce__api_alloc(api, count + 1, sizeof(*messages));
     TIERCE_ASSERT(group == NULL || kind == TIERCE__KIND_INSTANCE);
+    TIERCE_ASSERT(*shown == 0);
     if (messages == NULL)
         return -ENOMEM;
     memcpy(list, &messages, sizeof(messages));

@@ -83,6 +83,7 @@ static void put_metric(void *arg, const struct tierce__metric *metric)
     data->metric_name = keep(l, metric->name);
     data->metric_value = value;
     l->failed = !put_tags(l, data, metric) || l->failed;
+    TIERCE_ASSERT(l->failed || l->reply->n_metrics < l->room);
     if (!l->failed)
         l->reply->metrics[l->reply->n_metrics++] = data;
 }

@@ -121,6 +121,7 @@ static void get(struct tierce__api_call *api)
     }
     int rc = tierce__locator_get(api->manager->locator, &wanted, &api->arena, &got, api->why);
     if (rc == 0) {
+        TIERCE_ASSERT(got.hits <= got.count && got.count <= request->n_keys);
         reply->locations = show_locations(api, got.found, got.count);
         reply->n_locations = reply->locations != NULL ? got.count : 0;
         rc = reply->locations != NULL ? 0 : -ENOMEM;

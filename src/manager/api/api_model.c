@@ -125,6 +125,7 @@ static void put_parameter(struct tierce__line *line, const char *name, const Pro
 {
     bool is_list = field->label == PROTOBUF_C_LABEL_REPEATED;
     bool is_bool = field->type == PROTOBUF_C_TYPE_BOOL;
+    TIERCE_ASSERT(is_list || is_bool || field->type == PROTOBUF_C_TYPE_STRING);
     const void *at = tierce__proto_member(spec, field->offset);
     size_t count =
         is_list ? *(const size_t *)tierce__proto_member(spec, field->quantifier_offset) : 1;
@@ -179,6 +180,7 @@ static char *parameter(struct tierce__api_call *api, const char *uri, const char
 static bool show_list(struct tierce__api_call *api, char *text, ProtobufCMessage *spec,
                       const ProtobufCFieldDescriptor *field)
 {
+    TIERCE_ASSERT(field->label == PROTOBUF_C_LABEL_REPEATED);
     char **list = tierce__api_alloc(api, strlen(text) + 1, sizeof(*list));
     size_t count = 0;
     if (list == NULL)

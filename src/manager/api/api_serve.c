@@ -136,6 +136,7 @@ static void release_begun(void *state)
 
 static void defer(struct tierce__call *call, const struct begun *begun)
 {
+    TIERCE_ASSERT(!tierce__call_info(call)->is_deferred);
     struct begun *kept = tierce__alloc(sizeof(*kept));
     if (kept == NULL) {
         tierce__proto_free(begun->request);

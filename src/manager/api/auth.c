@@ -186,6 +186,7 @@ static bool make_digest(uint8_t out[DIGEST_BYTES], const struct tierce__auth *au
     bool done = HMAC(EVP_sha256(), auth->key, sizeof(auth->key), (const unsigned char *)text,
                      shown_bytes + hash_bytes, out, &bytes) != NULL;
     OPENSSL_cleanse(text, sizeof(text));
+    TIERCE_ASSERT(!done || bytes == DIGEST_BYTES);
     return done;
 }
 

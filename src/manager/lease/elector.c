@@ -79,6 +79,7 @@ static uint64_t boot_ns(void)
 
 static uint64_t ms_ns(const struct tierce__elector *elector, unsigned part)
 {
+    TIERCE_DASSERT(part > 0);
     return elector->lease_ms * TIERCE__MS_NS / part;
 }
 
@@ -132,6 +133,7 @@ static void note_lease(struct tierce__elector *elector, uint64_t from_ns)
 
 static void campaign(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->state == FOLLOWING && !elector->has_lease);
     char other[TIERCE__LEASE_HOLDER_BYTES] = "";
     uint64_t token = 0, from_ns = boot_ns();
@@ -159,6 +161,7 @@ static void campaign(struct tierce__elector *elector)
 
 static void look(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->state == FOLLOWING && !elector->has_lease);
     char holder[TIERCE__LEASE_HOLDER_BYTES] = "";
     elector->look_ns = boot_ns() + LOOK_MS * TIERCE__MS_NS;
@@ -170,6 +173,7 @@ static void look(struct tierce__elector *elector)
 
 static void renew(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->has_lease && elector->state != FOLLOWING && elector->state != RESIGNING);
     uint64_t from_ns = boot_ns();
     tierce__lock_drop(&elector->lock);
@@ -206,6 +210,7 @@ static void put_off(struct tierce__elector *elector)
 
 static void resign(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->state == RESIGNING);
     bool was_lost = !elector->has_lease;
     give(elector);
@@ -259,6 +264,7 @@ static void *keep(void *arg)
 
 static void call_promote(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->state == PROMOTING);
     uint64_t fence = elector->fence;
     if (!may_lead(elector)) {
@@ -287,6 +293,7 @@ static void call_promote(struct tierce__elector *elector)
 
 static void call_demote(struct tierce__elector *elector)
 {
+    tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->state == DEMOTING);
     uint64_t fence = elector->fence;
     bool was_lost = !elector->has_lease;
@@ -333,6 +340,7 @@ static int open_lease(struct tierce__elector *elector, const char *uri, char why
 /* Frees the parts that exist; no thread runs. */
 static void destroy(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&elector->leads_until_ns, memory_order_relaxed) == 0);
     if (elector->lease != NULL)
         elector->lease->ops->close(elector->lease);
     tierce__cond_fini(&elector->changed);
@@ -344,6 +352,7 @@ static void destroy(struct tierce__elector *elector)
 static void end_threads(struct tierce__elector *elector)
 {
     tierce__lock_take(&elector->lock);
+    TIERCE_ASSERT(!elector->is_stopping);
     elector->is_stopping = true;
     set_leads(elector, false);
     tierce__cond_broadcast(&elector->changed);

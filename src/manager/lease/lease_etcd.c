@@ -46,6 +46,7 @@ struct etcd_lease {
 
 static void encode(char out[BASE64_BYTES], const char *text)
 {
+    TIERCE_ASSERT(strlen(text) <= TEXT_BYTES);
     EVP_EncodeBlock((unsigned char *)out, (const unsigned char *)text, (int)strlen(text));
 }
 

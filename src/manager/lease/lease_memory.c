@@ -2,6 +2,7 @@
 /* Leases within one process: "alone" (no other manager), and by a name that several managers
  * share. */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/threads/lock.h"
 #include "manager/lease/lease.h"
@@ -140,6 +141,7 @@ static int memory_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *
         snprintf(cell->holder, sizeof(cell->holder), "%s", lease->holder);
         cell->until_ns = tierce__deadline_in_ms(lease_ms);
         cell->token = tierce__lease_next_token(cell->token);
+        TIERCE_ASSERT(cell->token > lease->token);
         *token = lease->token = cell->token;
     }
     tierce__lock_drop(&cells_lock);

@@ -63,6 +63,7 @@ uint64_t tierce__locator_random(struct tierce__locator *locator)
     /* One kernel call per number took an eighth of a StartWrite of 128 keys. */
     static _Thread_local uint64_t drawn[32]; /* getrandom returns up to 256 bytes completely */
     static _Thread_local size_t left;
+    TIERCE_DASSERT(left <= sizeof(drawn) / sizeof(drawn[0]));
     if (locator->opts.seed == 0 && left == 0 &&
         getrandom(drawn, sizeof(drawn), 0) == (ssize_t)sizeof(drawn))
         left = sizeof(drawn) / sizeof(drawn[0]);
@@ -127,6 +128,7 @@ void tierce__locator_close(struct tierce__locator *locator)
         return;
     if (locator->deleter != NULL)
         tierce__locator_drop(locator);
+    TIERCE_ASSERT(!locator->is_open);
     TIERCE_ASSERT(tierce__list_empty(&locator->instances) && locator->by_id.count == 0);
     TIERCE_ASSERT(tierce__list_empty(&locator->stores) && tierce__list_empty(&locator->counters));
     tierce__deleter_destroy(locator->deleter);
@@ -304,6 +306,7 @@ static int64_t oldest_use(const struct tierce__live *live)
     const struct tierce__locator_opts *opts = &live->locator->opts;
     int64_t delay_ms =
         opts->late_write_ms > opts->reuse_delay_ms ? opts->late_write_ms : opts->reuse_delay_ms;
+    TIERCE_DASSERT(delay_ms > 0);
     return tierce__locator_now_us(live->locator) + delay_ms * 1000;
 }
 
@@ -378,6 +381,8 @@ static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_
                      uint16_t storage, uint64_t bytes)
 {
     TIERCE_DASSERT(state < TIERCE__QUOTA_STATES);
+    TIERCE_DASSERT(tierce__meta_type_slot(type) < 16 &&
+                   tierce__meta_storage_slot(storage) < TIERCE__META_STORAGE_SLOTS);
     t->by_type[state][tierce__meta_type_slot(type)] += bytes;
     t->by_storage[state][tierce__meta_storage_slot(storage)] += bytes;
 }
@@ -478,6 +483,8 @@ static int take_up(struct tierce__live *live)
 {
     struct taking_up t = {.live = live};
     struct tierce__meta_space *space = live->space;
+    TIERCE_ASSERT(tierce__list_empty(&live->node));
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) == 0);
     int rc = count_served(&t);
     rc = rc == 0 ? tierce__live_find_expiry(live) : rc;
     rc = rc == 0 ? tierce__live_find_holes(live) : rc;
@@ -539,6 +546,7 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
     int rc = 0;
     TIERCE_ASSERT(!locator->is_open);
     TIERCE_ASSERT(tierce__list_empty(&locator->instances));
+    TIERCE_ASSERT(tierce__list_empty(&locator->stores));
     take_wall_clock(locator);
     locator->fence = fence;
     const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
@@ -580,6 +588,7 @@ static void unlist_dropped(struct tierce__live *live)
     tierce__lock_assert_held(&locator->lock);
     TIERCE_ASSERT(!locator->is_open);
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
+    TIERCE_ASSERT(!tierce__list_empty(&live->node));
     atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed);
     while (atomic_load_explicit(&live->users, memory_order_acquire) > 0) {
         tierce__lock_drop(&locator->lock);

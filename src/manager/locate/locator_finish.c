@@ -58,6 +58,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     (void)key;
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
     TIERCE_DASSERT(f->session->written[f->served[i]] && key == written->claim.key);
+    TIERCE_DASSERT(f->session->is_busy);
     size_t had = found ? record->location_count : 0;
     bool is_removed = atomic_load_explicit(&written->claim.is_removed, memory_order_relaxed);
     for (size_t l = 0; l < had && !is_removed; l++) {
@@ -84,6 +85,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
         record->expires_us = f->now_us + f->session->ttl_us;
     f->expires_us[f->served[i]] = record->expires_us;
     if (!found) {
+        TIERCE_DASSERT(f->outside_count < f->session->count);
         if (written->has_parent && !is_left_out(f, f->served[i]))
             f->outside[f->outside_count++] = written->parent;
         record->has_parent = written->has_parent;
@@ -170,6 +172,7 @@ static void move_served(struct finishing *f, enum tierce__quota_state from,
 {
     const struct tierce__write_session *session = f->session;
     struct tierce__quota_at at = tierce__live_quota_at(f->live, session->type, session->storage);
+    TIERCE_DASSERT(from != to && session->served_bytes <= session->bytes);
     if (session->served_bytes > 0)
         tierce__quota_move(f->live->locator->quota, &at, from, to, session->served_bytes);
 }
@@ -287,6 +290,7 @@ static void settle(struct finishing *f)
     struct tierce__live *live = f->live;
     struct tierce__write_session *session = f->session;
     struct tierce__quota_at at = tierce__live_quota_at(live, session->type, session->storage);
+    TIERCE_ASSERT(session->served_bytes <= session->bytes);
     uint64_t dropped = session->bytes - session->served_bytes;
     if (dropped > 0)
         tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING,

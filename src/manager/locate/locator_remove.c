@@ -58,6 +58,7 @@ static enum tierce__meta_action remove_locations(struct chain_removal *r, int64_
         else
             r->error = tierce__deletion_add(r->step, key, location);
     }
+    TIERCE_DASSERT(kept <= count);
     if (r->error < 0)
         return TIERCE__META_FAIL;
     if (kept == count && count > 0)
@@ -70,6 +71,7 @@ static enum tierce__meta_action remove_locations(struct chain_removal *r, int64_
                                                          .children = record->children};
         return TIERCE__META_DELETE;
     }
+    TIERCE_DASSERT(kept < count);
     record->locations = locations;
     record->location_count = (uint16_t)kept;
     return TIERCE__META_PUT;
@@ -273,6 +275,7 @@ int tierce__locator_remove(struct tierce__locator *locator, const char *instance
         if (!tierce__mask_has(mask, i))
             wanted[n++] = keys[i];
     }
+    TIERCE_DASSERT(n <= count);
     int rc = tierce__locator_remove_entries(locator, instance_id, wanted, NULL, n, why);
     tierce__arena_clear(&arena);
     return rc;
@@ -402,6 +405,7 @@ static int show_looked(struct tierce__live *live, const struct tierce__catalog *
                 return -ENOMEM;
         }
     }
+    TIERCE_DASSERT(out->found.spec_count <= out->found.spec_count_all);
     return 0;
 }
 

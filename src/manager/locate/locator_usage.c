@@ -166,6 +166,7 @@ void tierce__live_keep_counters(struct tierce__live *live)
 {
     tierce__lock_assert_held(&live->locator->lock);
     struct tierce__locator *locator = live->locator;
+    TIERCE_DASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) == 0);
     struct group_counters *counters = find_counters(locator, live->instance.group_name);
     struct tierce__meta_index_stats stats;
     tierce__meta_index_stats(live->index, &stats);

@@ -110,6 +110,7 @@ static int find_spec_groups(struct starting *s, char why[TIERCE__WHY_BYTES])
         else if (names != NULL && find_spec_group(instance, names[i], &group) < 0)
             return tierce__why(why, TIERCE_E_ARGUMENT, "instance %.64s has no spec group %.64s",
                                instance->id, names[i]);
+        TIERCE_DASSERT(group <= instance->spec_group_count);
         s->spec_group[i] = group;
         int rc = s->specs[group] == NULL ? find_specs(s, group) : 0;
         if (rc < 0)
@@ -133,6 +134,7 @@ static bool has_spec(const struct starting *s, size_t position, size_t spec)
 static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__write_request *request = s->request;
+    TIERCE_DASSERT(request->count <= UINT16_MAX);
     struct tierce__write_session *session =
         tierce__session_create(s->live->locator, request->count);
     s->taken = tierce__arena_calloc(s->arena, request->count, sizeof(*s->taken));
@@ -169,6 +171,7 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
         s->positions[session->count++] = i;
         tierce__live_put_claim(s->live, &key->claim);
     }
+    TIERCE_DASSERT(s->live->claims.count >= session->count);
     tierce__lock_drop(&s->live->lock);
     return 0;
 }
@@ -326,6 +329,7 @@ static int shrink_session(struct starting *s)
     size_t count = large->count;
     if (count > s->request->count / 2)
         return 0;
+    TIERCE_DASSERT(large->bytes == 0 && !large->is_busy);
     struct tierce__write_session *small = tierce__session_create(s->live->locator, count + 1);
     if (small == NULL)
         return -ENOMEM;
@@ -378,6 +382,7 @@ static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WH
         }
         room -= is_new;
     }
+    TIERCE_DASSERT(*fit <= s->session->count);
     tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_KEYS, s->session->count - *fit);
     if (*fit == 0)
         return tierce__why(
@@ -429,6 +434,7 @@ static void count_places(struct starting *s, size_t *count_by_key, size_t *all)
             count_by_key[i] += has_spec(s, s->positions[i], spec);
         *all += count_by_key[i];
     }
+    TIERCE_DASSERT(*all <= s->session->count * instance->spec_count);
 }
 
 /* Allocates spec by spec, so that consecutive keys are adjacent in a file. */
@@ -436,6 +442,7 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
                      size_t *taken_count)
 {
     const struct tierce__instance *instance = &s->live->instance;
+    TIERCE_DASSERT(spec < instance->spec_count);
     size_t wanted = 0;
     for (size_t i = 0; i < s->session->count; i++)
         wanted += has_spec(s, s->positions[i], spec);
@@ -471,6 +478,7 @@ static int deal_places(struct starting *s, const size_t *count_by_key, const siz
             if (has_spec(s, s->positions[i], spec))
                 places[key->place_count++] = s->places[next[spec]++];
         }
+        TIERCE_DASSERT(key->place_count == count_by_key[i]);
         key->places = places;
         tierce__locator_name(s->live->locator, key->location_id, sizeof(key->location_id));
     }
@@ -503,6 +511,7 @@ static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__W
         *all_taken += taken;
         TIERCE_DASSERT(*all_taken <= all && s->note_count <= s->notes_max);
     }
+    TIERCE_DASSERT(*all_taken == all);
     return deal_places(s, by_key, by_spec);
 }
 
@@ -654,6 +663,7 @@ static int show_session(struct starting *s, struct tierce__started *out)
         leading++;
     for (size_t i = 0; i < s->request->count; i++)
         all += s->taken[i];
+    TIERCE_DASSERT(leading <= all);
     TIERCE_DASSERT(all + session->count == s->request->count); /* each key is in one of the two */
     if (all == leading)
         out->mask = (struct tierce__mask){.offset = (int64_t)leading};
@@ -686,6 +696,7 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
     if (timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX)
         timeout_s = TIERCE__WRITE_TIMEOUT_S_MAX;
+    TIERCE_DASSERT(timeout_s >= 0 && timeout_s <= TIERCE__WRITE_TIMEOUT_S_MAX);
     s->session->due_us = now_us + timeout_s * 1000000;
     s->session->ttl_us = s->request->ttl_s * 1000000;
     span = tierce__span_open("locator:place");
@@ -728,6 +739,7 @@ int tierce__locator_start_write(struct tierce__locator *locator,
         rc = start(&s, &started, &places_taken, why);
     if (rc == 0) {
         *out = started;
+        TIERCE_DASSERT(out->count <= request->count);
     } else {
         undo(&s, places_taken);
         if (why[0] == '\0')

@@ -217,6 +217,7 @@ const struct tierce__spec_place *tierce__note_get_places(struct tierce__note_rea
 
 int tierce__note_end(const struct tierce__note_reader *r)
 {
+    TIERCE_DASSERT(r->error <= 0);
     if (r->error < 0)
         return r->error;
     return r->left == 0 ? 0 : TIERCE_E_FORMAT;

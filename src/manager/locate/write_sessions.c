@@ -19,6 +19,8 @@ struct tierce__spec_claim *tierce__live_claim(const struct tierce__live *live, i
 {
     tierce__lock_assert_held(&live->lock);
     struct tierce__map_node *node = tierce__map_find(&live->claims, claim_hash(key));
+    TIERCE_DASSERT(node == NULL ||
+                   TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node)->key == key);
     return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node) : NULL;
 }
 
@@ -79,6 +81,7 @@ int tierce__live_put_session(struct tierce__live *live, struct tierce__write_ses
         return rc;
     tierce__map_put(&live->sessions, &session->node, session_hash(session->id));
     live->writing_by_slot[tierce__meta_type_slot(session->type)] += session->bytes;
+    TIERCE_DASSERT(live->sessions.count == live->deadlines.count);
     return 0;
 }
 
@@ -104,6 +107,7 @@ void tierce__live_drop_session(struct tierce__live *live, struct tierce__write_s
     uint64_t *writing = &live->writing_by_slot[tierce__meta_type_slot(session->type)];
     TIERCE_ASSERT(*writing >= session->bytes);
     *writing -= session->bytes;
+    TIERCE_DASSERT(live->sessions.count == live->deadlines.count);
 }
 
 /* ---- the durable form ------------------------------------------------------------------------ */

@@ -58,11 +58,13 @@ static uint64_t item_bytes(struct item *item)
 
 static struct cache_shard *shard_of(struct tierce__meta_cache *cache, uint64_t mixed)
 {
+    TIERCE_DASSERT(cache->shard_bits <= SHARD_BITS_MAX);
     return &cache->shards[cache->shard_bits == 0 ? 0 : mixed >> (64 - cache->shard_bits)];
 }
 
 static uint32_t *ticket_of(struct cache_shard *shard, uint64_t mixed)
 {
+    tierce__lock_assert_held(&shard->latch);
     return &shard->tickets[mixed % TICKETS];
 }
 
@@ -106,6 +108,7 @@ static struct item *take_item(struct cache_shard *shard, uint64_t mixed)
     if (entry == NULL)
         return NULL;
     struct item *item = item_of(entry);
+    TIERCE_DASSERT(entry->number == mixed);
     tierce__list_remove(&item->uses);
     TIERCE_DASSERT(shard->bytes >= item_bytes(item));
     shard->bytes -= item_bytes(item);
@@ -174,6 +177,7 @@ uint64_t tierce__meta_cache_ticket(struct tierce__meta_cache *cache, int64_t key
 static struct item *make_item(uint64_t mixed, const struct tierce__record *record)
 {
     size_t bytes = record != NULL ? tierce__record_size(record) : 0;
+    TIERCE_DASSERT(bytes <= UINT32_MAX);
     struct item *item =
         tierce__alloc(sizeof(*item) + offsetof(struct tierce__table_entry, data) + bytes);
     if (item == NULL)
@@ -208,6 +212,7 @@ void tierce__meta_cache_put(struct tierce__meta_cache *cache, int64_t key, uint6
         while (shard->bytes + shard->table.memory > cache->shard_bytes_max &&
                !tierce__list_empty(&shard->uses))
             drop_oldest(shard);
+        TIERCE_DASSERT((shard->bytes == 0) == tierce__list_empty(&shard->uses));
     }
     tierce__lock_drop(&shard->latch);
     tierce__free(item);

@@ -28,6 +28,7 @@ int tierce__meta_index_recount(struct tierce__meta_index *index)
 
 static int make_shards(struct tierce__meta_index *index)
 {
+    TIERCE_DASSERT(index->shard_count > 0 && (index->shard_count & (index->shard_count - 1)) == 0);
     index->shards = tierce__calloc(index->shard_count, sizeof(*index->shards));
     if (index->shards == NULL)
         return -ENOMEM;
@@ -101,6 +102,7 @@ struct misses {
 
 static int alloc_misses(struct misses *misses, size_t count, struct tierce__arena *arena)
 {
+    TIERCE_DASSERT(count > 0);
     *misses = (struct misses){
         .keys = tierce__arena_alloc(arena, count * sizeof(*misses->keys)),
         .at = tierce__arena_alloc(arena, count * sizeof(*misses->at)),
@@ -136,6 +138,7 @@ static int get_cached(struct tierce__meta_index *index, const int64_t *keys, siz
     int rc = index->space->ops->get(index->space, misses.keys, misses.count, arena, misses.records,
                                     misses.found);
     for (size_t i = 0; rc == 0 && i < misses.count; i++) {
+        TIERCE_DASSERT(misses.at[i] < count);
         bool there = misses.found[i];
         tierce__meta_cache_put(index->cache, misses.keys[i], misses.tickets[i],
                                there ? &misses.records[i] : NULL);

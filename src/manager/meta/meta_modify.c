@@ -309,6 +309,7 @@ static struct modify_work *find_work(struct step *step, const struct delta *delt
     }
     if (low == step->work_count || step->works[low].place->mixed != delta->mixed)
         return NULL;
+    TIERCE_DASSERT(step->works[low].place->shard == delta->shard);
     return &step->works[low];
 }
 
@@ -370,6 +371,7 @@ static int count_children(struct step *step)
     merge_deltas(step);
     for (size_t i = 0; i < step->work_count; i++) {
         struct modify_work *work = &step->works[i];
+        TIERCE_DASSERT(*work->pending >= 0);
         work->children += *work->pending;
         if (work->is_there && work->children != 0)
             work->is_changed = true;
@@ -429,6 +431,7 @@ static int read_counts(struct step *step)
         keys[count++] = tierce__meta_unmix(work->place->mixed);
     }
     TIERCE_ASSERT(count >= step->delta_count && count <= limit);
+    TIERCE_DASSERT(count == 0 || step->children_lock_count > 0);
     if (count == 0)
         return 0;
     int rc =
@@ -521,6 +524,7 @@ static int write_batch(struct step *step)
 {
     struct tierce__meta_index *index = step->call->index;
     const struct tierce__meta_batch *batch = &step->batch;
+    TIERCE_DASSERT(batch->put_count + batch->delete_count == 0 || step->children_lock_count > 0);
     if (batch_is_empty(batch))
         return 0;
     int rc = index->space->ops->write(index->space, batch);

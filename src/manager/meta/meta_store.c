@@ -64,6 +64,7 @@ static bool add_drawn(struct tierce__numbers *drawn, const int64_t *keys, int64_
 {
     uint32_t hash = (uint32_t)(tierce__meta_mix(key) >> 32);
     TIERCE__NUMBERS_FOR_EACH (it, drawn, hash) {
+        TIERCE_DASSERT(it.number < drawn->count);
         if (keys[it.number] == key)
             return false;
     }
@@ -107,6 +108,7 @@ static int sample_by_scan(struct tierce__meta_space *space, size_t limit, uint64
             out[*found] = all[other];
             all[other] = all[*found];
         }
+        TIERCE_DASSERT(*found <= count && *found <= n);
     }
     tierce__free(all);
     return rc;

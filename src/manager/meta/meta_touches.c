@@ -76,6 +76,7 @@ static void wake(struct tierce__touches *touches)
 void tierce__touches_add(struct tierce__touches *touches, uint32_t space, const int64_t *keys,
                          size_t count, int64_t now_us)
 {
+    _Static_assert(PARTS == 1 << 4, "the first four bits of a hash choose the part");
     bool is_full = false;
     for (size_t i = 0; i < count; i++) {
         uint64_t hash = hash_of(space, keys[i]);
@@ -130,6 +131,7 @@ static void *run(void *arg)
 static void free_all(struct tierce__touches *touches)
 {
     for (unsigned i = 0; i < PARTS; i++) {
+        TIERCE_ASSERT(touches->parts[i].table.count == 0);
         tierce__lock_fini(&touches->parts[i].lock);
         tierce__numbers_fini(&touches->parts[i].table);
         tierce__free(touches->parts[i].entries);

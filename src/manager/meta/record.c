@@ -54,6 +54,7 @@ struct record_reader {
 static const uint8_t *take_bytes(struct record_reader *reader, uint64_t bytes)
 {
     static const uint8_t none[TIERCE__LOCATION_ID_BYTES];
+    _Static_assert(sizeof(none) >= sizeof(uint64_t), "a number may be read from it");
     if (bytes > (uint64_t)(reader->end - reader->at)) {
         reader->bad = true;
         reader->at = reader->end;

@@ -44,6 +44,7 @@ static void put_without_passwords(struct tierce__line *line, const char *text)
         const char *at = is_of_redis(text, colon) ? memrchr(colon, '@', length) : NULL;
         if (at == NULL)
             continue;
+        TIERCE_DASSERT(at >= colon + 3);
         tierce__line_put_bytes(line, text, (size_t)(colon + 3 - text));
         tierce__line_put(line, "***");
         text = colon = at;

@@ -109,6 +109,9 @@ static void tell_groups(const struct telling *t, const struct tierce__catalog *c
                 (double)usage.sessions,
                 (double)usage.expired_sessions,
             };
+            _Static_assert(sizeof(values) / sizeof(values[0]) ==
+                               sizeof(metrics) / sizeof(metrics[0]),
+                           "each metric has a value");
             bool counter = m == sizeof(values) / sizeof(values[0]) - 1;
             tell(t, metrics[m].name, metrics[m].help, counter, values[m], &tag, 1);
         }
@@ -168,6 +171,9 @@ static void tell_instances(const struct telling *t, const struct instance_number
                 (double)usage->reclaimed_idle_us / 1e6,
                 (double)usage->reclaim_age_us / 1e6,
             };
+            _Static_assert(sizeof(values) / sizeof(values[0]) ==
+                               sizeof(metrics) / sizeof(metrics[0]),
+                           "each metric has a value");
             tell(t, metrics[m].name, metrics[m].help, metrics[m].is_counter, values[m], tags, 2);
         }
     }
@@ -325,6 +331,8 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
                 state.is_enabled && state.is_well, state.used_share < 0 ? -1 : state.used_share,
                 used_bytes(usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes),
                 (double)storages[i].capacity_bytes};
+            _Static_assert(sizeof(values) / sizeof(values[0]) == sizeof(names) / sizeof(names[0]),
+                           "each metric has a value");
             tell(t, names[m], helps[m], false, values[m], tags, 2);
         }
     }

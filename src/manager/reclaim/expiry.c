@@ -59,6 +59,7 @@ static struct tierce__calendar_second *make_second(struct tierce__calendar *cale
         return NULL;
     }
     tierce__map_put(&calendar->seconds, &second->node, hash_of(number));
+    TIERCE_DASSERT(calendar->seconds.count == calendar->heap.count);
     return second;
 }
 
@@ -94,6 +95,7 @@ int tierce__calendar_add(struct tierce__calendar *calendar, int64_t key, int64_t
     TIERCE_ASSERT(second->count < second->room);
     second->entries[second->count++] = (struct tierce__calendar_entry){key, stored_us};
     calendar->entries++;
+    TIERCE_DASSERT(calendar->entries >= second->count);
     return 0;
 }
 
@@ -113,6 +115,7 @@ size_t tierce__calendar_take(struct tierce__calendar *calendar, int64_t now_us,
     calendar->entries -= count;
     if (second->count == 0)
         drop_second(calendar, second);
+    TIERCE_DASSERT(calendar->entries > 0 || calendar->heap.count == 0);
     return count;
 }
 
@@ -128,6 +131,7 @@ void tierce__calendar_clear(struct tierce__calendar *calendar)
     while ((first = tierce__deadlines_first(&calendar->heap)) != NULL)
         drop_second(calendar,
                     TIERCE__CONTAINER_OF(first, struct tierce__calendar_second, deadline));
+    TIERCE_DASSERT(calendar->seconds.count == 0);
     tierce__deadlines_fini(&calendar->heap);
     tierce__map_fini(&calendar->seconds);
     *calendar = (struct tierce__calendar){0};
@@ -194,6 +198,7 @@ int tierce__live_find_expiry(struct tierce__live *live)
     struct tierce__arena arena = {0};
     const void *value;
     size_t bytes;
+    TIERCE_DASSERT(tierce__list_empty(&live->node));
     int rc = live->space->ops->note(live->space, TIERCE__NOTE_EXPIRY, 1, &arena, &value, &bytes);
     tierce__arena_clear(&arena);
     live->has_expiring = rc == 0; /* no other thread knows the instance yet */
@@ -320,6 +325,7 @@ static int look_at_entries(struct looking *l, struct tierce__calendar_entry *ent
         l->keys[l->count++] = keys[i];
         l->gone_max += records[i].location_count;
     }
+    TIERCE_DASSERT(l->count <= n);
     if (rc == 0)
         l->gone = tierce__arena_alloc(&l->arena, (l->gone_max + 1) * sizeof(*l->gone));
     if (rc == 0 && l->gone == NULL)
@@ -385,6 +391,7 @@ void tierce__live_expire_blocks(struct tierce__live *live, const struct tierce__
                         .expired = expired,
                         .now_us = tierce__locator_now_us(live->locator)};
     int rc = 0;
+    TIERCE_DASSERT(how->ttl_us >= 0 && how->delay_us >= 0);
     begin_calendar(live, how->ttl_us);
     for (int i = 0; rc == 0 && live->is_scanning && i < SCANS_AT_ONCE; i++) {
         tierce__arena_reset(&l.arena);

@@ -38,6 +38,7 @@ static struct tierce__hole *find(const struct tierce__holes *holes, int64_t key)
     tierce__lock_assert_held(&holes->lock);
     /* The hash determines the key. */
     struct tierce__map_node *node = tierce__map_find(&holes->map, tierce__meta_mix(key));
+    TIERCE_DASSERT(node == NULL || hole_of(node)->key == key);
     return node != NULL ? hole_of(node) : NULL;
 }
 
@@ -60,9 +61,11 @@ static int put(struct tierce__holes *holes, int64_t key, uint32_t children, uint
 
 static void take_out(struct tierce__holes *holes, struct tierce__hole *hole)
 {
+    tierce__lock_assert_held(&holes->lock);
     if (hole == NULL)
         return;
     TIERCE_ASSERT(holes->map.count > 0);
+    TIERCE_DASSERT(find(holes, hole->key) == hole);
     tierce__map_remove(&holes->map, &hole->node);
     tierce__free(hole);
 }
@@ -76,6 +79,7 @@ void tierce__holes_close(struct tierce__holes *holes, int64_t key)
 
 static void lose_child(struct tierce__holes *holes, int64_t parent)
 {
+    tierce__lock_assert_held(&holes->lock);
     struct tierce__hole *hole = find(holes, parent);
     if (hole == NULL || hole->children == TIERCE__CHILDREN_UNKNOWN)
         return;

@@ -77,6 +77,7 @@ static void *run(void *arg)
                                                                 : tierce__deadline_in_ms(LOOK_MS);
         (void)tierce__cond_wait(&later->wake, &later->lock, deadline);
     }
+    TIERCE_ASSERT(later->is_ending && tierce__list_empty(&later->waiting));
     tierce__lock_drop(&later->lock);
     return NULL;
 }
@@ -115,6 +116,7 @@ void tierce__later_destroy(struct tierce__later *later)
 {
     if (later == NULL)
         return;
+    TIERCE_ASSERT(later->is_ending);
     TIERCE_ASSERT(tierce__list_empty(&later->waiting));
     tierce__cond_fini(&later->wake);
     tierce__lock_fini(&later->lock);

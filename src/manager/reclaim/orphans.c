@@ -131,6 +131,7 @@ static size_t first_link(const struct tierce__orphan_sweep *sweep, int64_t paren
             high = middle;
     }
     TIERCE_DASSERT(low <= sweep->link_count);
+    TIERCE_DASSERT(low == sweep->link_count || sweep->links[low].parent >= parent);
     return low;
 }
 
@@ -254,6 +255,7 @@ static int begin_sweep(struct tierce__live *live, struct tierce__arena *arena, i
 {
     struct tierce__orphan_sweep *sweep = &live->sweep;
     TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_IDLE);
+    TIERCE_ASSERT(sweep->link_count == 0 && sweep->victim_count == 0 && sweep->hole_count == 0);
     int64_t *holes;
     size_t count;
     int rc = list_open(live, arena, &holes, &count);

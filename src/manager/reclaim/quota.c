@@ -45,6 +45,7 @@ int tierce__quota_create(struct tierce__quota **out)
 
 static void note_change(struct tierce__quota *quota)
 {
+    tierce__lock_assert_held(&quota->lock);
     atomic_fetch_add_explicit(&quota->changes, 1, memory_order_relaxed);
 }
 

@@ -41,6 +41,7 @@ struct tierce__reclaimer {
 
 static uint64_t above(double used, double limit)
 {
+    TIERCE_DASSERT(used >= 0 && limit >= 0);
     return used > limit ? (uint64_t)ceil(used - limit) : 0;
 }
 
@@ -61,6 +62,7 @@ static uint64_t staying(const uint64_t by_state[TIERCE__QUOTA_STATES])
  * limit. */
 static uint64_t excess(uint64_t used, double mark, double limit, uint64_t wanted)
 {
+    TIERCE_DASSERT(mark >= 0 && mark <= limit);
     uint64_t by_mark = above((double)used, mark);
     uint64_t by_want = wanted > 0 ? above((double)used + (double)wanted, limit) : 0;
     return by_mark > by_want ? by_mark : by_want;

@@ -209,6 +209,7 @@ static int make_table(struct taking *t)
 
 static int draw(struct taking *t)
 {
+    TIERCE_ASSERT(t->keys > 0);
     uint64_t sample = t->opts->sample_keys;
     t->is_exact = t->keys <= sample;
     t->count = 0;
@@ -508,6 +509,7 @@ void tierce__victims_take(const struct tierce__victims_opts *opts,
         if (t.is_exact)
             break; /* the other blocks were used again or must stay */
     }
+    TIERCE_DASSERT(t.bytes_left <= opts->need->bytes && t.keys_left <= opts->need->keys);
     tierce__arena_clear(&t.arena);
     tierce__numbers_fini(&t.table);
     for (size_t m = 0; m < t.member_count; m++)

@@ -62,6 +62,7 @@ const struct tierce__fields *tierce__catalog_fields(enum tierce__registry_kind k
 void *tierce__catalog_entry(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                             size_t i)
 {
+    TIERCE_DASSERT(kind < TIERCE__KINDS);
     TIERCE_DASSERT(i < catalog->lists[kind].count);
     return (char *)catalog->lists[kind].items + i * kinds[kind]->size;
 }
@@ -132,6 +133,9 @@ static size_t position_of(const struct tierce__catalog *catalog, enum tierce__re
             to = middle;
     }
     TIERCE_DASSERT(from <= catalog->lists[kind].count);
+    TIERCE_DASSERT(
+        from == 0 ||
+        strcmp(tierce__entry_name(tierce__catalog_entry(catalog, kind, from - 1), kind), name) < 0);
     return from;
 }
 
@@ -146,6 +150,7 @@ void *tierce__catalog_find(const struct tierce__catalog *catalog, enum tierce__r
 int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                         const void *entry)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
     struct tierce__catalog_list *list = &catalog->lists[kind];
     const size_t size = kinds[kind]->size;
     bool is_there;
@@ -167,6 +172,7 @@ int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_k
 void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                             const char *name)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
     struct tierce__catalog_list *list = &catalog->lists[kind];
     const size_t size = kinds[kind]->size;
     bool is_there;
@@ -200,6 +206,7 @@ static uint64_t *next_of(struct tierce__catalog *catalog, enum tierce__registry_
 int tierce__catalog_assign(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                            void *entry, char why[256])
 {
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
     const struct tierce__model_field *row = tierce__catalog_number_row(kind);
     if (row == NULL)
         return 0;

@@ -96,6 +96,7 @@ char *tierce__storage_root(const struct tierce__storage *storage)
     }
     TIERCE_ASSERT(used < size);
     root[used] = '\0';
+    TIERCE_DASSERT(root[used - 1] == '/');
     return root;
 }
 

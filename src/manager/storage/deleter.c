@@ -186,12 +186,14 @@ const struct tierce__location *tierce__deleting_find(const struct tierce__map *d
                                                      int64_t key)
 {
     struct tierce__map_node *node = tierce__map_find(deleting, hash_of(key));
+    TIERCE_DASSERT(node == NULL || key_of(node)->item->key == key);
     return node != NULL ? &key_of(node)->item->location : NULL;
 }
 
 /* Only for lookups: if memory runs out, the key is not found here; nothing else is affected. */
 static void note_deleting(struct tierce__map *deleting, struct tierce__deletion *deletion)
 {
+    tierce__lock_assert_held(&deletion->live->lock);
     for (size_t i = 0; i < deletion->count; i++) {
         struct deleting_key *entry = tierce__alloc(sizeof(*entry));
         if (entry == NULL)
@@ -203,6 +205,7 @@ static void note_deleting(struct tierce__map *deleting, struct tierce__deletion 
 
 static void unnote_deleting(struct tierce__map *deleting, struct tierce__deletion *deletion)
 {
+    tierce__lock_assert_held(&deletion->live->lock);
     for (size_t i = 0; i < deletion->count; i++) {
         struct tierce__map_node *node = tierce__map_find(deleting, hash_of(deletion->items[i].key));
         while (node != NULL && key_of(node)->item != &deletion->items[i])
@@ -510,6 +513,7 @@ static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
     if (first == NULL || first->at > tierce__due(tierce__locator_now_us(deleter->locator)))
         return NULL;
     tierce__deadline_unset(&deleter->waiting, first);
+    TIERCE_DASSERT(first->place == 0);
     deleter->executing++;
     return TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
 }
@@ -522,6 +526,7 @@ static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion 
     tierce__lock_assert_held(&deleter->lock);
     TIERCE_ASSERT(deletion->deadline.place == 0);
     int rc = tierce__deadline_set(&deleter->waiting, &deletion->deadline, tierce__due(due_us));
+    TIERCE_DASSERT((rc == 0) == (deletion->deadline.place != 0));
     if (rc < 0)
         tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off", "no memory for the queue");
     return rc == 0;

@@ -80,6 +80,7 @@ static char *folder_of(const struct tierce__storage *storage,
                        const struct tierce__instance *instance, uint16_t spec, size_t *bytes,
                        struct tierce__arena *arena)
 {
+    TIERCE_DASSERT(spec < instance->spec_count);
     const char *spec_name = instance->specs[spec].name;
     char *(*name_folder)(char *to, const char *name) = has_files(storage) ? escape_folder : escape;
     char *root = has_files(storage) ? tierce__storage_root(storage) : tierce__strdup("/");
@@ -184,6 +185,7 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
 {
     if (place->uri != NULL)
         return tierce__arena_copy(uris->arena, place->uri, strlen(place->uri));
+    TIERCE_DASSERT(place->spec < uris->instance->spec_count);
     struct tierce__place_prefix *prefix = &uris->prefixes[place->spec];
     if (prefix->text == NULL)
         prefix->text = prefix_of(uris, place->spec, &prefix->bytes);

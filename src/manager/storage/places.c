@@ -123,6 +123,7 @@ static struct file *find_file(const struct tierce__places *places, uint64_t numb
 {
     tierce__lock_assert_held(&places->lock);
     struct tierce__map_node *node = tierce__map_find(&places->files, hash_of(number));
+    TIERCE_DASSERT(node == NULL || file_of(node)->number == number);
     return node != NULL ? file_of(node) : NULL;
 }
 
@@ -157,6 +158,7 @@ static void forget_file(struct tierce__places *places, struct file *file)
 static struct shelf *find_shelf(struct tierce__places *places, uint16_t storage, uint16_t spec,
                                 uint64_t bytes)
 {
+    tierce__lock_assert_held(&places->lock);
     for (size_t i = 0; i < places->shelf_count; i++) {
         struct shelf *shelf = places->shelves[i];
         if (shelf->storage == storage && shelf->spec == spec && shelf->bytes == bytes)
@@ -190,6 +192,7 @@ static struct shelf *make_shelf(struct tierce__places *places, uint16_t storage,
 /* Lists a file that is not busy if it has free slots; full and empty files are not listed. */
 static void settle_file(struct tierce__places *places, struct file *file)
 {
+    tierce__lock_assert_held(&places->lock);
     struct shelf *shelf = find_shelf(places, file->storage, file->spec, file->bytes);
     TIERCE_ASSERT(shelf != NULL);
     TIERCE_DASSERT(!file->is_taking && file->leaving == 0);
@@ -239,6 +242,7 @@ static int note_file(struct tierce__meta_note *note, struct file *file, struct t
 static int read_note(struct tierce__places *places, const struct tierce__meta_note *note,
                      bool *is_damaged)
 {
+    tierce__lock_assert_held(&places->lock);
     const uint8_t *value = note->value;
     uint32_t slots = tierce__place_slots(note->number), used = 0;
     *is_damaged = true;
@@ -307,6 +311,7 @@ static int load(struct tierce__places *places)
 /* Ensures that `count` numbers are reserved. */
 static int reserve(struct tierce__places *places, uint64_t count)
 {
+    tierce__lock_assert_held(&places->lock);
     TIERCE_DASSERT(places->counter <= places->reserved);
     uint64_t left = places->reserved - places->counter, more = places->reserve;
     if (left >= count)
@@ -409,6 +414,7 @@ static void add_place(struct take *take, uint64_t file, uint32_t slot)
 /* Takes as many free slots of a file as requested. */
 static int take_from(struct take *take, struct file *file)
 {
+    tierce__lock_assert_held(&take->places->lock);
     TIERCE_DASSERT(!file->is_taking && file->leaving == 0);
     tierce__list_remove(&file->link);
     file->is_taking = true;
@@ -425,6 +431,7 @@ static int take_from(struct take *take, struct file *file)
 
 static int take_new(struct take *take)
 {
+    tierce__lock_assert_held(&take->places->lock);
     TIERCE_DASSERT(take->places->counter < take->places->reserved);
     TIERCE_DASSERT(take->slots > 0 && take->slots <= TIERCE__PLACES_SLOTS_MAX);
     struct tierce__places *places = take->places;
@@ -442,6 +449,7 @@ static int take_new(struct take *take)
 
 static int take_all(struct take *take, int64_t now_us)
 {
+    tierce__lock_assert_held(&take->places->lock);
     int rc = 0;
     while (rc == 0 && take->done < take->count && !tierce__list_empty(&take->shelf->room)) {
         struct file *file = TIERCE__CONTAINER_OF(take->shelf->room.next, struct file, link);
@@ -486,6 +494,7 @@ int tierce__places_take(struct tierce__places *places, const struct tierce__plac
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
     int32_t slots = opts->storage->key_count_per_file;
     TIERCE_ASSERT(slots <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
+    TIERCE_ASSERT(*notes->count <= notes->max);
     struct take take = {.places = places,
                         /* Blocks of unknown size have no slots, but files of their own. */
                         .slots = opts->bytes > 0 && slots > 1 ? (uint32_t)slots : 1,
@@ -514,6 +523,7 @@ int tierce__places_note(struct tierce__places *places, const struct tierce__spec
                         size_t notes_max, struct tierce__arena *arena)
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
+    TIERCE_ASSERT(*note_count <= notes_max);
     struct take take = {.places = places,
                         .notes = notes,
                         .note_count = *note_count,
@@ -572,6 +582,7 @@ static bool is_slot(const struct tierce__spec_place *place)
 static bool is_busy(const struct tierce__places *places, const struct tierce__spec_place *place,
                     const void *batch)
 {
+    tierce__lock_assert_held(&places->lock);
     struct file *file = is_slot(place) ? find_file(places, place->file) : NULL;
     return file != NULL && (file->is_taking || (file->leaving > 0 && file->batch != batch));
 }
@@ -597,6 +608,7 @@ static int wait_for_others(struct tierce__places *places, const struct tierce__s
 static struct file *find_or_fill(struct tierce__places *places, uint16_t storage,
                                  const struct tierce__spec_place *place)
 {
+    TIERCE_DASSERT(is_slot(place));
     struct file *file = find_file(places, place->file);
     if (file != NULL)
         return file;
@@ -614,6 +626,7 @@ static struct file *find_or_fill(struct tierce__places *places, uint16_t storage
 /* Marks the slots as leaving. On an error some are marked; end_give undoes it. */
 static int leave(struct tierce__places *places, const struct tierce__place_return *given)
 {
+    tierce__lock_assert_held(&places->lock);
     for (size_t i = 0; i < given->count; i++) {
         const struct tierce__spec_place *place = &given->places[i];
         if (!is_slot(place))
@@ -709,6 +722,7 @@ int tierce__places_give(struct tierce__places *places, const struct tierce__plac
                         bool *is_empty, const struct tierce__place_notes *notes)
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
+    TIERCE_ASSERT(*notes->count <= notes->max);
     struct take give = {.places = places,
                         .notes = notes->notes,
                         .note_count = *notes->count,

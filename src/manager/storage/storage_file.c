@@ -192,6 +192,7 @@ static int visit_path(struct tierce__storage_driver *base, const char *path, vis
 {
     const struct file_driver *driver = driver_of(base);
     size_t root_bytes = strlen(driver->root);
+    TIERCE_ASSERT(root_bytes > 0 && driver->root[root_bytes - 1] == '/');
     if (strncmp(path, driver->root, root_bytes) != 0)
         return TIERCE_E_ARGUMENT;
     int root = open_root(driver);

@@ -46,6 +46,7 @@ struct tierce__storage_worker {
 
 static void free_job(struct storage_job *job)
 {
+    TIERCE_ASSERT(tierce__list_empty(&job->node));
     for (size_t i = 0; job->paths != NULL && i < job->count; i++)
         tierce__free(job->paths[i]);
     tierce__free(job->paths);
@@ -88,6 +89,7 @@ static void drop_reference(struct tierce__storage_worker *worker)
     tierce__lock_drop(&worker->lock);
     if (!is_last)
         return;
+    TIERCE_ASSERT(worker->current == NULL && tierce__list_empty(&worker->jobs));
     worker->ops->close(worker->driver);
     tierce__cond_fini(&worker->wanted);
     tierce__cond_fini(&worker->got_on);
@@ -302,6 +304,7 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
         continue;
     TIERCE_ASSERT(job->done <= count);
     bool is_current = worker->current == job;
+    TIERCE_ASSERT(!is_current || job->done < count);
     for (size_t i = 0; i < count; i++)
         status[i] = i < job->done ? job->status[i] : TIERCE_E_DOWN;
     for (size_t i = 0; bytes != NULL && i < job->done; i++)

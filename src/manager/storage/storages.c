@@ -309,6 +309,7 @@ static void *probe_all(void *arg)
 
 int tierce__storages_open(struct tierce__storages **out, const struct tierce__storages_opts *opts)
 {
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
     struct tierce__storages *storages = tierce__calloc(1, sizeof(*storages));
     if (storages == NULL)
         return -ENOMEM;

@@ -228,6 +228,7 @@ static void group_keys(struct group *group, const int64_t *keys, size_t count)
         if (keys_of_shard > 0)
             group->runs[group->run_count++] = (struct memory_run){(uint16_t)s, at};
     }
+    TIERCE_DASSERT(at == count);
     for (size_t i = 0; i < count; i++)
         group->order[ends[group->mixed[i] >> (64 - SHARD_BITS)]++] = (uint16_t)i;
 }
@@ -503,6 +504,7 @@ static int list_notes(struct shard *shard, uint64_t **out, size_t *count)
     uint64_t *numbers = tierce__calloc(limit, sizeof(*numbers));
     if (numbers != NULL)
         *count = tierce__table_scan(&shard->table, 0, limit, numbers);
+    TIERCE_DASSERT(numbers == NULL || *count == limit);
     tierce__lock_drop(&shard->latch);
     if (numbers == NULL)
         return -ENOMEM;

@@ -25,6 +25,7 @@ static size_t bucket_index(const struct tierce__table *table, unsigned bits, uin
 /* The bucket of a number while entries move from `old` to `now`. */
 static struct tierce__table_entry **bucket_of(const struct tierce__table *table, uint64_t number)
 {
+    TIERCE_DASSERT(table->old.heads == NULL || table->moved <= (size_t)1 << table->old.bits);
     if (table->old.heads != NULL) {
         size_t i = bucket_index(table, table->old.bits, number);
         if (i >= table->moved)
@@ -42,6 +43,7 @@ static uint64_t memory_of(void *allocated)
 
 static bool make_buckets(struct tierce__table_buckets *out, unsigned bits)
 {
+    TIERCE_DASSERT(bits >= BITS_MIN && bits <= BITS_MAX);
     struct tierce__table_entry **heads =
         tierce__calloc((size_t)1 << bits, sizeof(struct tierce__table_entry *));
     if (heads == NULL)
@@ -97,6 +99,7 @@ static void move_bucket(struct tierce__table *table)
 static void begin_move(struct tierce__table *table, unsigned bits)
 {
     TIERCE_ASSERT(bits >= BITS_MIN && bits <= BITS_MAX);
+    TIERCE_DASSERT(bits + 1 == table->now.bits || bits == table->now.bits + 1);
     struct tierce__table_buckets buckets;
     if (!make_buckets(&buckets, bits))
         return;
@@ -172,6 +175,7 @@ struct tierce__table_entry *tierce__table_put(struct tierce__table *table,
                                               struct tierce__table_entry *entry)
 {
     struct tierce__table_entry *replaced = tierce__table_take(table, entry->number);
+    TIERCE_DASSERT(replaced == NULL || replaced->number == entry->number);
     struct tierce__table_entry **head = bucket_of(table, entry->number);
     entry->next = *head;
     *head = entry;

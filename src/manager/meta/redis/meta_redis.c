@@ -129,6 +129,7 @@ static int redis_fence(struct tierce__meta_store *base, uint64_t token)
         snprintf(redis->token, sizeof(redis->token), "%020" PRIu64, token);
     else
         redis->token[0] = '\0';
+    TIERCE_DASSERT(token == 0 || strlen(redis->token) == TIERCE__REDIS_TOKEN_BYTES);
     tierce__lock_drop(&redis->lock);
     atomic_fetch_add_explicit(&redis->fences, 1, memory_order_release); /* as settle reads it */
     return tierce__redis_raise_fence(redis);
@@ -407,6 +408,7 @@ static int write_touches(struct tierce__redis *redis, const struct tierce__touch
     static const char *const fence[] = {FENCE_KEY};
     struct tierce__resp_pipeline batch;
     TIERCE_DASSERT(count > 0);
+    TIERCE_DASSERT(count <= TOUCHES);
     tierce__resp_pipeline_begin(&batch, redis->pool);
     if (!redis->is_cluster)
         tierce__redis_script(redis, &batch, TIERCE__REDIS_TOUCH, fence, 1);
@@ -488,6 +490,7 @@ static int draw_many(struct redis_index_draws *draws, uint64_t random)
         if (batch.values[i].count == 1 && tierce__redis_read_hex(&mixed, &batch.values[i].items[0]))
             draws->keys[draws->count++] = tierce__meta_unmix(mixed);
     tierce__resp_pipeline_end(&batch);
+    TIERCE_DASSERT(draws->count <= DRAWS);
     return rc;
 }
 

@@ -271,6 +271,7 @@ static void look_at_ledger(struct tierce__redis_space *space, struct commit *com
     memcpy(commit->era, ledger->era, sizeof(commit->era));
     commit->last = ledger->last;
     commit->finished_count = ledger->finished_count;
+    TIERCE_DASSERT(commit->finished_count <= TIERCE__REDIS_FINISHED_MAX);
     memcpy(commit->finished, ledger->finished, sizeof(commit->finished));
     tierce__lock_drop(&ledger->lock);
 }
@@ -278,6 +279,7 @@ static void look_at_ledger(struct tierce__redis_space *space, struct commit *com
 /* The commit removed the finished entries of other batches and returned its own number. */
 static void note_commit(struct tierce__redis_space *space, const struct commit *commit)
 {
+    TIERCE_DASSERT(commit->number > 0);
     struct tierce__redis_ledger *ledger = &space->ledger;
     size_t kept = 0;
     tierce__lock_take(&ledger->lock);

@@ -50,6 +50,7 @@ struct import_page {
 
 static int take_page(struct import_page *page, const struct tierce__resp_value *value)
 {
+    TIERCE_DASSERT(page->count == 0);
     if (value->type != TIERCE__RESP_ARRAY || value->count != 2 ||
         value->items[0].type != TIERCE__RESP_STRING ||
         value->items[0].bytes >= sizeof(page->cursor) || value->items[1].type != TIERCE__RESP_ARRAY)

@@ -94,6 +94,7 @@ int tierce__redis_redo_print(const struct tierce__redis_redo *redo, struct tierc
 static bool parse_fields(struct tierce__redis_redo *redo, size_t put, const char **at,
                          const char *end)
 {
+    TIERCE_DASSERT(put < redo->put_count);
     for (size_t f = 0; f < TIERCE__REDIS_FIELDS; f++) {
         if (end - *at < LENGTH_BYTES)
             return false;

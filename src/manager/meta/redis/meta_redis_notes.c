@@ -62,6 +62,7 @@ static int compare_numbers(const void *a, const void *b)
 static int list_numbers(struct tierce__redis_space *space, uint8_t kind, uint64_t **out,
                         size_t *count)
 {
+    TIERCE_DASSERT(*count == 0);
     struct tierce__resp_pipeline batch;
     tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HKEYS");

@@ -268,6 +268,7 @@ static uint64_t stripes_of(const struct tierce__meta_batch *batch)
         mask |= UINT64_C(1) << stripe_of(tierce__meta_mix(batch->puts[i].key));
     for (size_t i = 0; i < batch->delete_count; i++)
         mask |= UINT64_C(1) << stripe_of(tierce__meta_mix(batch->deletes[i]));
+    TIERCE_DASSERT(mask >> TIERCE__ROCKS_STRIPES == 0);
     return mask;
 }
 
@@ -295,6 +296,7 @@ static int write_striped(struct tierce__rocks *rocks, rocksdb_writebatch_t *batc
 static int rocks_space_drop(struct tierce__meta_space *base)
 {
     struct rocks_space *space = space_of(base);
+    TIERCE_ASSERT(space->number > 0);
     /* The end of a range: the next number, or beyond every key if this is the last. */
     struct rocksdb_key first = key_of(space->number, 0), last = key_of(space->number + 1, 0);
     if (space->number == UINT32_MAX)
@@ -318,6 +320,7 @@ struct rocksdb_reading {
 
 static int begin_reading(struct rocksdb_reading *reading, size_t count)
 {
+    TIERCE_DASSERT(count > 0);
     size_t each = sizeof(char *) + sizeof(size_t) + sizeof(rocksdb_pinnableslice_t *) +
                   sizeof(char *) + sizeof(struct rocksdb_key);
     char *memory = tierce__calloc(count, each);
@@ -563,6 +566,7 @@ static int flush_stripe(struct tierce__rocks *rocks, unsigned stripe,
                         const struct tierce__touch *const *touches, size_t count)
 {
     TIERCE_DASSERT(stripe < TIERCE__ROCKS_STRIPES && count > 0);
+    TIERCE_DASSERT(stripe_of(tierce__meta_mix(touches[0]->key)) == stripe);
     struct rocksdb_reading reading;
     int rc = tierce__rocks_admit_write(rocks);
     if (rc < 0)

@@ -232,6 +232,7 @@ static void close_database(struct tierce__rocks *rocks)
 
 static void destroy(struct tierce__rocks *rocks)
 {
+    tierce__lock_assert_held(&databases_lock);
     tierce__touches_stop(rocks->touches);
     if (rocks->db != NULL && atomic_load_explicit(&rocks->write_error, memory_order_relaxed) == 0)
         flush(rocks);
@@ -382,6 +383,7 @@ static int open_in_memory(struct tierce__rocks *rocks, char why[256])
 /* Takes the lock that the library takes only when it opens for writing. */
 static int hold_lock(struct tierce__rocks *rocks, char why[256])
 {
+    TIERCE_ASSERT(rocks->lock_fd < 0);
     char *name = tierce__join_path(rocks->path, "LOCK");
     if (name == NULL)
         return -ENOMEM;
@@ -483,6 +485,7 @@ int tierce__rocks_reopen(struct tierce__rocks *rocks)
 static int open_rocks(struct tierce__rocks **out, char *path, const struct tierce__rocks_opts *opts,
                       char why[256])
 {
+    tierce__lock_assert_held(&databases_lock);
     struct tierce__rocks *rocks = tierce__calloc(1, sizeof(*rocks));
     if (rocks == NULL) {
         tierce__free(path);
@@ -567,6 +570,7 @@ int tierce__rocks_open(struct tierce__rocks **out, const char *path,
     while (rocks != NULL && strcmp(rocks->path, real) != 0)
         rocks = rocks->next;
     if (rocks != NULL) {
+        TIERCE_ASSERT(rocks->users > 0);
         rocks->users++;
         tierce__free(real);
     } else {

@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
 #include "manager/meta/rocksdb/meta_rocksdb_private.h"
@@ -31,6 +32,7 @@ void tierce__rocks_leave(struct tierce__rocks *rocks)
 
 static void tell_failure(const struct tierce__rocks *rocks, int rc)
 {
+    TIERCE_ASSERT(rc < 0);
     const char *hint = rc == -ENOSPC ? "blocks are still found, but none is added or removed; free "
                                        "space on the file system, and writes resume"
                                      : "blocks are still found, but none is added or removed; look "
