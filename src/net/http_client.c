@@ -140,6 +140,7 @@ void tierce__curl_begin(struct tierce__curl *client, const struct tierce__curl_r
     client->error[0] = '\0';
     client->is_running = ok && curl_multi_add_handle(client->multi, easy) == CURLM_OK;
     client->rc = client->is_running ? 0 : -ENOMEM;
+    TIERCE_DASSERT(client->is_running == (client->rc == 0));
 }
 
 bool tierce__curl_step(struct tierce__curl *client)

@@ -447,6 +447,7 @@ int tierce__tls_socket_read(struct tierce__tls_session *session, void *bytes, si
     TIERCE_DASSERT(count > 0);
     clear_errors(session);
     int n = SSL_read_ex(session->ssl, bytes, count, done);
+    TIERCE_DASSERT(n != 1 || (*done > 0 && *done <= count));
     return n == 1 ? 0 : socket_status(session, n, wants);
 }
 
@@ -456,6 +457,7 @@ int tierce__tls_socket_write(struct tierce__tls_session *session, const void *by
     TIERCE_DASSERT(count > 0);
     clear_errors(session);
     int n = SSL_write_ex(session->ssl, bytes, count, done);
+    TIERCE_DASSERT(n != 1 || (*done > 0 && *done <= count));
     return n == 1 ? 0 : socket_status(session, n, wants);
 }
 

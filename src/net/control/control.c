@@ -237,6 +237,7 @@ static int open_socket(struct tierce__control *control, const char *socket, char
         control->path[0] = '\0';
         return rc;
     }
+    TIERCE_ASSERT(strlen(socket) < sizeof(control->path));
     memmove(control->path, socket, strlen(socket) + 1); /* listen took it, so it fits */
     return open_door(&control->socket, fd);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/control/socket_users.h"
 
+#include "base/assert.h"
+
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
@@ -72,6 +74,7 @@ static int add_user(struct tierce__socket_users *allowed, const char *at, size_t
                     char why[256])
 {
     char name[NAME_BYTES];
+    TIERCE_DASSERT(allowed->user_count <= TIERCE__SOCKET_USERS_MAX);
     while (bytes > 0 && *at == ' ') {
         at++;
         bytes--;
@@ -153,6 +156,7 @@ static bool is_member(int fd, const struct ucred *peer, gid_t group)
 bool tierce__socket_users_admit(const struct tierce__socket_users *allowed, int fd)
 {
     struct ucred peer;
+    TIERCE_DASSERT(allowed->user_count <= TIERCE__SOCKET_USERS_MAX);
     if (tierce__control_peer_is_ours(fd))
         return true;
     if (!tierce__control_peer(fd, &peer))

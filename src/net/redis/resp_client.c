@@ -254,8 +254,10 @@ static int grow(void **array, size_t *size, size_t wanted, size_t first, size_t 
 
 static int add_piece(struct tierce__resp *resp, struct resp_piece piece)
 {
+    TIERCE_DASSERT(piece.bytes > 0);
     struct resp_piece *last = resp->piece_count > 0 ? &resp->pieces[resp->piece_count - 1] : NULL;
     if (piece.borrowed == NULL && last != NULL && last->borrowed == NULL) {
+        TIERCE_DASSERT(last->at + last->bytes == piece.at);
         last->bytes += piece.bytes;
         return 0;
     }
@@ -336,6 +338,7 @@ int tierce__resp_append_borrowed(struct tierce__resp *resp, const char *const *a
 /* Three quarters of the remaining time, so that the answer arrives in time. */
 int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(replicas > 0);
     uint64_t now_ns = tierce__now_ns();
     uint64_t left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / TIERCE__MS_NS : 0;
     char count[12], wait_ms[24];
@@ -359,6 +362,7 @@ static int make_room(struct tierce__resp *resp)
     void *in = resp->in;
     int rc = grow(&in, &resp->in_size, resp->in_size + 1, IN_BYTES_FIRST, 1);
     resp->in = in;
+    TIERCE_DASSERT(rc != 0 || resp->in_size - resp->in_end >= TIERCE__RESP_LINE_BYTES_MAX);
     return rc;
 }
 
@@ -382,6 +386,7 @@ static int receive(struct tierce__resp *resp)
     if (filled > 0)
         tierce__resp_parser_filled(resp->parser, filled);
     resp->in_end += done - filled;
+    TIERCE_DASSERT(resp->in_end <= resp->in_size);
     return 0;
 }
 
@@ -390,6 +395,7 @@ static int gather(const struct tierce__resp *resp, size_t first, size_t skip,
                   struct iovec pieces[PIECES_AT_ONCE])
 {
     TIERCE_DASSERT(first < resp->piece_count);
+    TIERCE_DASSERT(skip < resp->pieces[first].bytes);
     int count = 0;
     for (size_t i = first; i < resp->piece_count && count < PIECES_AT_ONCE; i++, skip = 0) {
         const struct resp_piece *piece = &resp->pieces[i];

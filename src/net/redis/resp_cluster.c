@@ -133,6 +133,7 @@ static int fail(struct tierce__resp_cluster *cluster, int rc, const char *why)
 static int find_node(struct tierce__resp_cluster *cluster, const char *host, size_t host_bytes,
                      uint16_t port)
 {
+    TIERCE_DASSERT(cluster->node_count <= cluster->node_size);
     for (size_t i = 0; i < cluster->node_count; i++) {
         const struct node *node = &cluster->nodes[i];
         if (node->port == port && strlen(node->host) == host_bytes &&
@@ -491,6 +492,7 @@ static void assign(struct tierce__resp_cluster *cluster)
         cluster->nodes[n].is_used = false;
     for (size_t i = 0; i < cluster->count; i++) {
         struct command *command = &cluster->commands[i];
+        TIERCE_DASSERT(command->slot < SLOTS);
         uint16_t where = command->asked != NOBODY ? command->asked : cluster->slots[command->slot];
         if (command->is_answered)
             continue;
@@ -514,6 +516,7 @@ static void assign(struct tierce__resp_cluster *cluster)
 static int read_wait(struct tierce__resp_cluster *cluster, struct tierce__resp *resp, bool wrote,
                      uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(cluster->wait_replicas > 0);
     struct tierce__resp_value value;
     int rc = tierce__resp_read(resp, &value, deadline_ns);
     if (rc != 0)
@@ -546,6 +549,7 @@ static int read_command(struct tierce__resp *resp, const struct command *command
 static int send_node(struct tierce__resp_cluster *cluster, struct node *node, uint64_t deadline_ns)
 {
     TIERCE_DASSERT(node->is_used);
+    TIERCE_DASSERT(node->first <= node->last && node->last < cluster->count);
     int rc = begin_node(cluster, node);
     if (rc != 0) {
         for (size_t i = node->first; i != NONE; i = cluster->commands[i].next)
@@ -590,6 +594,7 @@ static int redirected_to(struct tierce__resp_cluster *cluster,
 static int judge(struct tierce__resp_cluster *cluster, struct command *command,
                  const struct tierce__resp_value *value, size_t from)
 {
+    TIERCE_DASSERT(!command->is_answered);
     bool moved = tierce__resp_is_error(value, "MOVED");
     bool asks = tierce__resp_is_error(value, "ASK");
     command->asked = NOBODY;

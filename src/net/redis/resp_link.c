@@ -187,6 +187,7 @@ int tierce__resp_link_append_borrowed(struct tierce__resp_link *link, size_t key
 
 void tierce__resp_link_into(struct tierce__resp_link *link, void *memory, size_t capacity)
 {
+    TIERCE_DASSERT(link->appended > 0);
     link->into = memory;
     link->into_bytes = capacity;
     if (link->cluster != NULL)
@@ -230,6 +231,7 @@ int tierce__resp_link_read_into(struct tierce__resp_link *link, void *memory, si
                                 struct tierce__resp_value *out, uint64_t deadline_ns)
 {
     TIERCE_ASSERT(link->cluster == NULL);
+    TIERCE_DASSERT(link->read < link->appended);
     link->read++;
     int rc = memory != NULL
                  ? tierce__resp_read_into(link->server, memory, capacity, out, deadline_ns)

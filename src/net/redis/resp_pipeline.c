@@ -261,6 +261,7 @@ static int conclude(struct tierce__resp_pipeline *batch, const struct tierce__re
     }
     if (rc < 0)
         snprintf(batch->why, sizeof(batch->why), "%s", *why != '\0' ? why : tierce_strerror(rc));
+    TIERCE_DASSERT(rc < 0 || batch->error == NULL);
     return rc;
 }
 

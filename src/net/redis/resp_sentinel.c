@@ -101,6 +101,7 @@ static int ask(const struct tierce__resp_sentinel *sentinel, const struct tierce
     struct tierce__resp *resp = NULL;
     struct tierce__resp_value value = {0};
     struct tierce__resp_opts opts = sentinel->opts;
+    TIERCE_DASSERT(node->host != NULL && node->port > 0);
     opts.host = node->host;
     opts.port = node->port;
     opts.database = 0;
@@ -148,6 +149,7 @@ static int open_master(const struct tierce__resp_sentinel *sentinel,
                        char why[TIERCE__RESP_WHY_BYTES])
 {
     struct tierce__resp *resp = NULL;
+    TIERCE_DASSERT(place->host[0] != '\0' && place->port > 0);
     struct tierce__resp_opts opts = sentinel->opts;
     opts.host = place->host;
     opts.port = place->port;
@@ -181,6 +183,7 @@ int tierce__resp_sentinel_open(struct tierce__resp_sentinel *sentinel, struct ti
             known++;
         if (known < tried)
             continue;
+        TIERCE_DASSERT(tried < sentinel->node_count);
         places[tried++] = place;
         rc = open_master(sentinel, &place, out, why);
         if (rc == 0) {

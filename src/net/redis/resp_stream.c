@@ -86,6 +86,7 @@ void tierce__resp_stream_close(struct tierce__resp_stream *stream)
 
 bool tierce__resp_stream_is_quiet(struct tierce__resp_stream *stream)
 {
+    TIERCE_DASSERT(stream->fd >= 0);
     return stream->tls != NULL ? tierce__tls_socket_is_quiet(stream->tls)
                                : tierce__stream_look(stream->fd) == 0;
 }
@@ -114,6 +115,7 @@ static const struct iovec *first_piece(const struct iovec *pieces, int count)
 int tierce__resp_stream_read(struct tierce__resp_stream *stream, const struct iovec *pieces,
                              int count, size_t *done)
 {
+    TIERCE_DASSERT(stream->fd >= 0);
     if (stream->tls == NULL)
         return plain_status(stream, readv(stream->fd, pieces, count), POLLIN, done);
     const struct iovec *piece = first_piece(pieces, count);
@@ -124,6 +126,7 @@ int tierce__resp_stream_read(struct tierce__resp_stream *stream, const struct io
 int tierce__resp_stream_write(struct tierce__resp_stream *stream, struct iovec *pieces, int count,
                               size_t *done)
 {
+    TIERCE_DASSERT(stream->fd >= 0);
     if (stream->tls == NULL) {
         struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
         return plain_status(stream, sendmsg(stream->fd, &message, MSG_NOSIGNAL), POLLOUT, done);

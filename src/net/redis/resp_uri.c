@@ -231,6 +231,7 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
         snprintf(why, TIERCE__RESP_WHY_BYTES, "URL: %s", wrong);
         return TIERCE_E_CONFIG;
     }
+    TIERCE_DASSERT(uri.node_count <= TIERCE__RESP_URI_NODES && uri.pool_max > 0);
     *out = uri;
     return 0;
 }

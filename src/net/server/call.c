@@ -87,6 +87,7 @@ int tierce__texts_add(struct tierce__texts *texts, const char *name, size_t name
     texts->used += sizeof(lengths);
     add_text(texts, name, name_bytes);
     add_text(texts, value, value_bytes);
+    TIERCE_ASSERT(texts->used == wanted);
     return 0;
 }
 
@@ -97,6 +98,7 @@ const char *tierce__texts_find(const struct tierce__texts *texts, const char *na
         struct lengths lengths;
         memcpy(&lengths, at, sizeof(lengths));
         at += sizeof(lengths);
+        TIERCE_DASSERT((size_t)lengths.name + lengths.value + 2 <= (size_t)(end - at));
         if (lengths.name == name_bytes && memcmp(at, name, name_bytes) == 0)
             return at + name_bytes + 1;
         at += lengths.name + lengths.value + 2;

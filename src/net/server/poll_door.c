@@ -15,6 +15,7 @@ static void end_pause(struct tierce__deadline *deadline)
 {
     struct tierce__poll_door *door =
         TIERCE__CONTAINER_OF(deadline, struct tierce__poll_door, pause);
+    TIERCE_ASSERT(tierce__loop_is_here(&door->loop->base));
     tierce__poll_again(door->loop, &door->source);
 }
 
@@ -56,12 +57,14 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
 static void watch(void *arg)
 {
     struct tierce__poll_door *door = arg;
+    TIERCE_ASSERT(tierce__loop_is_here(&door->loop->base));
     door->watch_rc = tierce__poll_watch(door->loop, &door->source);
 }
 
 static void stop_watching(void *arg)
 {
     struct tierce__poll_door *door = arg;
+    TIERCE_ASSERT(tierce__loop_is_here(&door->loop->base));
     tierce__deadline_unset(&door->loop->base.deadlines, &door->pause);
     tierce__poll_close(&door->source);
 }

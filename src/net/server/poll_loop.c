@@ -136,6 +136,7 @@ void tierce__poll_loop_stop(struct tierce__poll_loop *loop)
     tierce__loop_call(&loop->base, end, loop);
     pthread_join(loop->thread, NULL);
     TIERCE_ASSERT(tierce__list_empty(&loop->members));
+    TIERCE_ASSERT(tierce__list_empty(&loop->again));
     destroy(loop);
 }
 

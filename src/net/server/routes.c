@@ -75,6 +75,8 @@ static size_t lower_bound(const struct tierce__routes *routes, const char *path)
             high = middle;
     }
     TIERCE_ASSERT(low <= routes->whole_count);
+    TIERCE_ASSERT(low == routes->whole_count || strcmp(routes->whole[low]->path, path) >= 0);
+    TIERCE_ASSERT(low == 0 || strcmp(routes->whole[low - 1]->path, path) < 0);
     return low;
 }
 

@@ -279,6 +279,7 @@ void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms)
         if (server->entrances[i].http != NULL)
             tierce__http_cut(server->entrances[i].http);
     wait_until_empty(server, TIERCE__DEADLINE_NEVER);
+    TIERCE_ASSERT(left(server) == 0);
     tierce__workers_destroy(server->shared.aside);
     tierce__workers_destroy(server->shared.workers);
     for (uint32_t i = 0; i < server->loop_count; i++)

@@ -62,6 +62,7 @@ static int read_tokens(struct tierce__tokens *tokens, const struct tierce__token
         }
         line = end != NULL ? end + 1 : NULL;
     }
+    TIERCE_ASSERT(tokens->count <= number && number <= lines);
     return 0;
 }
 
@@ -123,6 +124,7 @@ const struct tierce__token *tierce__tokens_find(const struct tierce__tokens *tok
     unsigned bytes = sizeof(digest);
     if (EVP_Digest(shown, shown_bytes, digest, &bytes, EVP_sha256(), NULL) != 1)
         return NULL;
+    TIERCE_ASSERT(bytes == sizeof(digest));
     return tierce__tokens_find_digest(tokens, digest);
 }
 

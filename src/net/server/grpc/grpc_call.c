@@ -44,6 +44,7 @@ struct tierce__grpc_call *tierce__grpc_call_begin(struct tierce__grpc_connection
     struct tierce__grpc_call *call = tierce__calloc(1, sizeof(*call));
     if (call == NULL)
         return NULL;
+    TIERCE_ASSERT(tierce__loop_is_here(connection->opts.loop));
     struct tierce__shared *shared = connection->opts.shared;
     tierce__call_init(&call->base, &ops, shared);
     call->base.info.protocol = TIERCE__SERVE_GRPC;
@@ -71,6 +72,7 @@ void tierce__grpc_call_header(struct tierce__grpc_call *call, const char *name, 
 int tierce__grpc_call_hurry(struct tierce__grpc_call *call)
 {
     uint64_t at_ns = tierce__deadline_in_ms(call->base.shared->transfer_ms);
+    TIERCE_ASSERT(tierce__loop_is_here(call->loop));
     if (call->base.info.deadline_ns < at_ns)
         at_ns = call->base.info.deadline_ns;
     return tierce__deadline_set(&call->loop->deadlines, &call->deadline, at_ns);
@@ -81,6 +83,7 @@ static void stop_hurrying(struct tierce__grpc_call *call)
 {
     uint64_t at_ns = call->base.info.deadline_ns;
     int rc = 0;
+    TIERCE_ASSERT(tierce__loop_is_here(call->loop));
     if (at_ns == TIERCE__DEADLINE_NEVER)
         tierce__deadline_unset(&call->loop->deadlines, &call->deadline);
     else if (at_ns != call->deadline.at)
@@ -157,6 +160,7 @@ void tierce__grpc_call_headers_end(struct tierce__grpc_call *call)
     struct tierce__call_info *info = &call->base.info;
     if (call->phase != TIERCE__GRPC_RECEIVING) /* trailers after the end are ignored */
         return;
+    TIERCE_ASSERT(call->base.route == NULL && call->talk == NULL && !call->has_request);
     if (call->is_too_long ||
         tierce__call_set_peer(&call->base, opts->peer, opts->certificate) != 0) {
         tierce__grpc_call_refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, "the headers are too long");
@@ -194,6 +198,7 @@ static void answer_talk(struct tierce__grpc_call *call, struct tierce__grpc_mess
 {
     uint8_t *out = call->body;
     size_t bytes = call->body_bytes, capacity = call->body_capacity;
+    TIERCE_ASSERT(call->phase == TIERCE__GRPC_RECEIVING || call->phase == TIERCE__GRPC_TALKING);
     int rc = call->talk->answer(call->base.shared, message, &out, &bytes, &capacity);
     TIERCE_ASSERT(rc < 0 || (bytes >= call->sent && bytes <= capacity));
     call->body = out;
@@ -208,6 +213,7 @@ static void answer_talk(struct tierce__grpc_call *call, struct tierce__grpc_mess
 static void take_message(struct tierce__grpc_call *call, struct tierce__grpc_message *message)
 {
     int rc = 0;
+    TIERCE_ASSERT(!call->request_ended);
     if (message->is_compressed)
         rc = call->inflates ? tierce__grpc_message_inflate(message, call->reader.bytes_max)
                             : TIERCE_E_FORMAT;
@@ -262,6 +268,7 @@ void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
         tierce__grpc_call_refuse(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
         return;
     }
+    TIERCE_ASSERT(call->phase == TIERCE__GRPC_RECEIVING);
     stop_hurrying(call);
     call->phase = TIERCE__GRPC_SERVING;
     call->base.info.body = call->request.body;
@@ -271,6 +278,7 @@ void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
 
 void tierce__grpc_call_closed(struct tierce__grpc_call *call)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(call->loop));
     tierce__deadline_unset(&call->loop->deadlines, &call->deadline);
     tierce__list_remove(&call->node);
     call->connection = NULL;

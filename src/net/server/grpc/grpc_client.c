@@ -71,6 +71,7 @@ void tierce__grpc_client_close(struct tierce__grpc_client *client)
     TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &client->links)
         tierce__grpc_link_close(as_link(node), false);
+    TIERCE_ASSERT(tierce__list_empty(&client->links));
     TIERCE_ASSERT(client->in_flight == 0);
     tierce__deadlines_fini(&client->deadlines);
     tierce__tls_context_destroy(client->tls);

@@ -62,6 +62,8 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, cons
 /* Rejects new streams from now on; existing ones continue. */
 static void send_last_goaway(struct tierce__grpc_connection *connection)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(connection->opts.loop));
+    TIERCE_ASSERT(connection->is_draining);
     tierce__deadline_unset(&connection->opts.loop->deadlines, &connection->drain);
     (void)nghttp2_submit_goaway(connection->session, NGHTTP2_FLAG_NONE,
                                 nghttp2_session_get_last_proc_stream_id(connection->session),
@@ -189,6 +191,7 @@ void tierce__grpc_connection_destroy(struct tierce__grpc_connection *connection)
     nghttp2_session_del(connection->session);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &connection->calls)
         tierce__grpc_call_closed(TIERCE__CONTAINER_OF(node, struct tierce__grpc_call, node));
+    TIERCE_ASSERT(tierce__list_empty(&connection->calls));
     tierce__free(connection);
 }
 
@@ -196,6 +199,7 @@ int tierce__grpc_connection_feed(struct tierce__grpc_connection *connection, con
                                  size_t count)
 {
     TIERCE_ASSERT(!connection->is_feeding);
+    TIERCE_ASSERT(tierce__loop_is_here(connection->opts.loop));
     connection->is_feeding = true;
     ssize_t n = nghttp2_session_mem_recv(connection->session, bytes, count);
     connection->is_feeding = false;
@@ -211,6 +215,7 @@ size_t tierce__grpc_connection_take(struct tierce__grpc_connection *connection, 
 {
     uint8_t *out = bytes;
     size_t taken = 0;
+    TIERCE_ASSERT(!connection->is_feeding);
     while (taken < capacity) {
         if (connection->rest_bytes == 0) {
             ssize_t n = nghttp2_session_mem_send(connection->session, &connection->rest);
@@ -244,6 +249,7 @@ bool tierce__grpc_connection_is_open(const struct tierce__grpc_connection *conne
  * learnt of it are before the answer, and the last GOAWAY takes them in. */
 void tierce__grpc_connection_drain(struct tierce__grpc_connection *connection)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(connection->opts.loop));
     if (connection->is_draining)
         return;
     connection->is_draining = true;
@@ -257,6 +263,7 @@ void tierce__grpc_connection_drain(struct tierce__grpc_connection *connection)
 
 void tierce__grpc_connection_give_up(struct tierce__grpc_connection *connection)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(connection->opts.loop));
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &connection->calls) {
         struct tierce__grpc_call *call = TIERCE__CONTAINER_OF(node, struct tierce__grpc_call, node);
         if (call->phase != TIERCE__GRPC_ANSWERED)

@@ -11,6 +11,7 @@
 
 void tierce__grpc_message_fini(struct tierce__grpc_message *message)
 {
+    TIERCE_ASSERT(message->bytes <= message->capacity);
     if (message->shared != NULL)
         tierce__shared_give_back(message->shared, message->capacity);
     tierce__free(message->body);
@@ -25,6 +26,7 @@ void tierce__grpc_reader_init(struct tierce__grpc_reader *reader, struct tierce_
 
 void tierce__grpc_reader_fini(struct tierce__grpc_reader *reader)
 {
+    TIERCE_ASSERT(reader->bytes <= reader->capacity);
     if (reader->shared != NULL)
         tierce__shared_give_back(reader->shared, reader->capacity);
     tierce__free(reader->body);
@@ -112,6 +114,7 @@ int tierce__grpc_reader_feed(struct tierce__grpc_reader *reader, struct tierce__
     }
     if (reader->bytes < length)
         return 0;
+    TIERCE_ASSERT(reader->bytes == length);
     hand_over(reader, out);
     return 1;
 }

@@ -84,6 +84,7 @@ int tierce__grpc_message_inflate(struct tierce__grpc_message *message, size_t by
         output_fini(&out);
         return rc;
     }
+    TIERCE_ASSERT(out.bytes <= bytes_max);
     tierce__grpc_message_fini(message);
     *message = (struct tierce__grpc_message){
         .shared = out.shared, .body = out.body, .bytes = out.bytes, .capacity = out.capacity};

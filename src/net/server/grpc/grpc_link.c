@@ -70,6 +70,7 @@ void tierce__grpc_link_close(struct tierce__grpc_link *link, bool tell)
     nghttp2_session_del(link->session);
     link->session = NULL;
     tierce__grpc_link_end_calls(link, tell);
+    TIERCE_ASSERT(link->in_flight == 0);
     tierce__tls_session_destroy(link->tls);
     if (link->fd >= 0)
         close(link->fd);
@@ -126,6 +127,7 @@ void tierce__grpc_link_write(struct tierce__grpc_link *link)
             link->has_failed = true;
         else
             link->out_begin += (size_t)n;
+        TIERCE_ASSERT(link->out_begin <= link->out_end);
     }
 }
 

@@ -40,6 +40,7 @@ static void finish(struct tierce__grpc_client_call *call, uint32_t status, const
     take_off(call);
     snprintf(answer.message, sizeof(answer.message), "%s", text);
     if (status == TIERCE__GRPC_OK) {
+        TIERCE_ASSERT(call->has_message);
         answer.body = call->message.body;
         answer.bytes = call->message.bytes;
         call->message.body = NULL;
@@ -68,6 +69,7 @@ static void expired(struct tierce__deadline *deadline)
     struct tierce__grpc_client_call *call =
         TIERCE__CONTAINER_OF(deadline, struct tierce__grpc_client_call, deadline);
     nghttp2_session *session = call->link->session;
+    TIERCE_ASSERT(call->stream > 0);
     (void)nghttp2_session_set_stream_user_data(session, call->stream, NULL);
     (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, call->stream, NGHTTP2_CANCEL);
     finish(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
@@ -244,6 +246,7 @@ static ssize_t read_request(nghttp2_session *session, int32_t stream, uint8_t *o
         call->sent += n;
         count += n;
     }
+    TIERCE_ASSERT(count <= capacity);
     if (call->sent == sizeof(call->prefix) + call->bytes)
         *flags |= NGHTTP2_DATA_FLAG_EOF;
     return (ssize_t)count;
@@ -286,6 +289,7 @@ int tierce__grpc_link_start(struct tierce__grpc_link *link,
     struct tierce__grpc_client_call *call = tierce__calloc(1, sizeof(*call));
     if (call == NULL)
         return -ENOMEM;
+    TIERCE_ASSERT(!link->is_leaving && !link->has_failed);
     call->link = link;
     call->done = done;
     call->arg = arg;
@@ -309,5 +313,6 @@ int tierce__grpc_link_start(struct tierce__grpc_link *link,
     tierce__list_push_back(&link->calls, &call->node);
     link->in_flight++;
     client->in_flight++;
+    TIERCE_ASSERT(link->in_flight <= client->in_flight);
     return 0;
 }

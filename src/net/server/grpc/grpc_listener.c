@@ -41,6 +41,7 @@ static void hand_on(struct tierce__poll_door *door, int fd, const struct sockadd
 {
     struct tierce__grpc_listener *listener =
         TIERCE__CONTAINER_OF(door, struct tierce__grpc_listener, door);
+    TIERCE_ASSERT(tierce__loop_is_here(&door->loop->base));
     const struct sockaddr *address = (const struct sockaddr *)from;
     struct tierce__grpc_arrival *arrival = tierce__alloc(sizeof(*arrival));
     char peer[TIERCE__PEER_BYTES];

@@ -80,6 +80,7 @@ static void submit_trailers(struct tierce__grpc_call *call, uint32_t status, con
 {
     nghttp2_nv nv[2];
     char digits[12];
+    TIERCE_ASSERT(call->phase == TIERCE__GRPC_ANSWERED || call->phase == TIERCE__GRPC_TALKING);
     size_t count = add_status(nv, 0, digits, status, message);
     call->phase = TIERCE__GRPC_ANSWERED;
     if (nghttp2_submit_trailer(call->connection->session, call->stream, nv, count) != 0)
@@ -114,6 +115,7 @@ static ssize_t read_body(nghttp2_session *session, int32_t stream, uint8_t *out,
         submit_trailers(call, TIERCE__GRPC_OK, NULL);
         tierce__grpc_call_free_reply(call);
     }
+    TIERCE_ASSERT(count <= capacity);
     return (ssize_t)count;
 }
 
@@ -121,6 +123,7 @@ static ssize_t read_body(nghttp2_session *session, int32_t stream, uint8_t *out,
 static void deliver(struct tierce__grpc_call *call)
 {
     struct tierce__grpc_connection *connection = call->connection;
+    TIERCE_ASSERT(tierce__loop_is_here(call->loop));
     if (connection == NULL || call->phase != TIERCE__GRPC_SERVING)
         return;
     /* The timer is about to fire and would abort the reply that is submitted now. */
@@ -151,6 +154,7 @@ static void deliver_posted(struct tierce__task *task)
 /* Answers to clients that do not read count against the limit too. */
 static bool hold_body(struct tierce__grpc_call *call, const struct tierce__reply *reply)
 {
+    TIERCE_ASSERT(call->held == 0);
     if (reply->bytes > UINT32_MAX || !tierce__shared_hold(call->base.shared, reply->bytes))
         return false;
     call->held = call->body_bytes = reply->bytes;
@@ -196,6 +200,7 @@ void tierce__grpc_call_refuse(struct tierce__grpc_call *call, uint32_t status, c
 {
     char encoded[MESSAGE_BYTES_MAX];
     TIERCE_ASSERT(call->phase != TIERCE__GRPC_ANSWERED);
+    TIERCE_ASSERT(tierce__loop_is_here(call->loop));
     tierce__deadline_unset(&call->loop->deadlines, &call->deadline);
     atomic_store_explicit(&call->base.is_over, true, memory_order_relaxed);
     tierce__grpc_message_encode(encoded, sizeof(encoded), message);
@@ -248,6 +253,7 @@ static ssize_t read_talk(nghttp2_session *session, int32_t stream, uint8_t *out,
 void tierce__grpc_call_say(struct tierce__grpc_call *call)
 {
     TIERCE_ASSERT(call->phase != TIERCE__GRPC_ANSWERED);
+    TIERCE_ASSERT(tierce__loop_is_here(call->loop) && call->talk != NULL);
     nghttp2_data_provider provider = {.source = {.ptr = call}, .read_callback = read_talk};
     nghttp2_session *session = call->connection->session;
     call->phase = TIERCE__GRPC_TALKING;

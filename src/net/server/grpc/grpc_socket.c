@@ -56,6 +56,7 @@ static void mark_dirty(void *arg)
 static void leave(struct tierce__poll_loop *loop, struct tierce__grpc_origin *origin,
                   const struct tierce__address *address)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&loop->member_count, memory_order_relaxed) > 0);
     TIERCE_ASSERT(atomic_load_explicit(&origin->sockets, memory_order_relaxed) > 0);
     if (origin->addresses != NULL)
         tierce__addresses_leave(origin->addresses, address);
@@ -67,6 +68,8 @@ static void free_socket(struct tierce__task *task)
 {
     struct socket *socket = TIERCE__CONTAINER_OF(task, struct socket, end);
     TIERCE_ASSERT(is_closing(socket));
+    TIERCE_ASSERT(tierce__loop_is_here(&socket->loop->base));
+    TIERCE_ASSERT(socket->patience.place == 0 && socket->taking.place == 0);
     tierce__list_remove(&socket->member);
     leave(socket->loop, socket->origin, &socket->address);
     tierce__free(socket);
@@ -280,6 +283,7 @@ static void read_some(struct socket *socket)
 static void on_ready(struct tierce__poll_source *source, uint32_t events)
 {
     struct socket *socket = TIERCE__CONTAINER_OF(source, struct socket, source);
+    TIERCE_ASSERT(tierce__loop_is_here(&socket->loop->base));
     bool hangs_up = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
     socket->has_hung_up = socket->has_hung_up || hangs_up;
     socket->is_readable = socket->is_readable || hangs_up || (events & EPOLLIN) != 0;
@@ -308,6 +312,7 @@ static int prepare(struct socket *socket)
 /* NULL: no memory; the arrival is undone. */
 static struct socket *make_socket(const struct tierce__grpc_arrival *arrival)
 {
+    TIERCE_ASSERT(tierce__loop_is_here(&arrival->loop->base));
     struct socket *socket = tierce__calloc(1, sizeof(*socket));
     if (socket == NULL) {
         close(arrival->fd);
@@ -345,6 +350,7 @@ void tierce__grpc_socket_open(struct tierce__grpc_arrival *arrival)
 static void drain(void *arg)
 {
     struct tierce__poll_loop *loop = arg;
+    TIERCE_ASSERT(tierce__loop_is_here(&loop->base));
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &loop->members) {
         struct socket *socket = TIERCE__CONTAINER_OF(node, struct socket, member);
         if (socket->connection == NULL)
@@ -357,6 +363,7 @@ static void drain(void *arg)
 static void give_up(void *arg)
 {
     struct tierce__poll_loop *loop = arg;
+    TIERCE_ASSERT(tierce__loop_is_here(&loop->base));
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &loop->members) {
         struct socket *socket = TIERCE__CONTAINER_OF(node, struct socket, member);
         if (socket->connection != NULL)

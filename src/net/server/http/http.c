@@ -346,6 +346,7 @@ void tierce__http_stop(struct tierce__http *http)
     TIERCE_ASSERT(tierce__list_empty(&http->calls) && tierce__list_empty(&http->late));
     TIERCE_ASSERT(tierce__list_empty(&http->past) && tierce__list_empty(&http->idle));
     TIERCE_ASSERT(tierce__list_empty(&http->streams));
+    TIERCE_ASSERT(http->call_count == 0 && http->connection_count == 0);
     tierce__http_tls_fini(http);
     tierce__routes_fini(&http->routes);
     tierce__cond_fini(&http->changed);

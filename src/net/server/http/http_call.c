@@ -31,6 +31,7 @@ static bool is_gone(const struct tierce__call *base)
 static void destroy(struct tierce__call *base)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
+    TIERCE_ASSERT(call->bytes <= call->capacity);
     tierce__shared_give_back(base->shared, call->capacity + call->held);
     if (call->response != NULL)
         MHD_destroy_response(call->response);
@@ -93,6 +94,7 @@ static struct MHD_Response *make_response(const struct tierce__reply *reply)
 static void reply(struct tierce__call *base, const struct tierce__reply *reply)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
+    TIERCE_ASSERT(call->was_dispatched);
     struct MHD_Response *response = make_response(reply);
     unsigned status = reply->status;
     const char *refused = NULL;
@@ -163,6 +165,7 @@ void tierce__http_call_completed(void *arg, struct MHD_Connection *connection, v
     if (call == NULL)
         return;
     atomic_store_explicit(&call->base.is_over, true, memory_order_relaxed);
+    TIERCE_ASSERT(call->http == http);
     tierce__lock_take(&http->lock);
     tierce__http_connection_had_request(http, connection);
     if (!call->came_too_late) {
@@ -262,6 +265,7 @@ static void take_headers(struct tierce__http_call *call, const char *method)
 /* Makes room for `more` bytes after the received ones. */
 static int reserve(struct tierce__http_call *call, size_t more)
 {
+    TIERCE_ASSERT(call->bytes <= call->capacity);
     size_t wanted = call->bytes + more;
     if (wanted > call->base.shared->message_bytes_max)
         return TIERCE_E_LIMIT;

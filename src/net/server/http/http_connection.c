@@ -35,6 +35,7 @@ static void wait_for_request(struct tierce__http *http, struct tierce__http_conn
 static bool enter(struct tierce__http *http, struct tierce__http_connection *c,
                   struct MHD_Connection *connection)
 {
+    TIERCE_ASSERT(!c->is_counted);
     const struct sockaddr *from =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
     if (http->addresses == NULL)
@@ -135,6 +136,7 @@ void tierce__http_connection_has_request(struct MHD_Connection *connection)
 void tierce__http_connection_had_request(struct tierce__http *http,
                                          struct MHD_Connection *connection)
 {
+    tierce__lock_assert_held(&http->lock);
     struct tierce__http_connection *c = connection_of(connection);
     if (c != NULL)
         wait_for_request(http, c);

@@ -73,6 +73,7 @@ static void response_is_gone(void *arg)
     tierce__list_remove(&stream->node);
     tierce__lock_drop(&stream->http->lock);
     tierce__lock_take(&stream->lock);
+    TIERCE_ASSERT(!stream->is_gone);
     stream->is_gone = true;
     tierce__lock_drop(&stream->lock);
     drop(stream);
@@ -175,6 +176,7 @@ bool tierce__stream_write(struct tierce__http_stream *stream, const void *bytes,
     if (good && count > 0) {
         memcpy(stream->data + stream->end, bytes, count);
         stream->end += count;
+        TIERCE_ASSERT(stream->end <= stream->capacity);
         resumed = awaken(stream);
     }
     tierce__lock_drop(&stream->lock);

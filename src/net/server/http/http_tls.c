@@ -109,6 +109,8 @@ int tierce__http_credentials_read(struct tierce__http_credentials **out,
 
 void tierce__http_credentials_drop(struct tierce__http_credentials *credentials)
 {
+    TIERCE_ASSERT(credentials == NULL ||
+                  atomic_load_explicit(&credentials->holders, memory_order_relaxed) > 0);
     if (credentials == NULL ||
         atomic_fetch_sub_explicit(&credentials->holders, 1, memory_order_acq_rel) > 1)
         return;

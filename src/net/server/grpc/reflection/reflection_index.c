@@ -46,6 +46,7 @@ static struct tierce__symbol *add(struct tierce__reflection *reflection, const c
                                   struct tierce__protobuf in, enum tierce__symbol_kind kind,
                                   size_t file)
 {
+    TIERCE_ASSERT(file < reflection->file_count);
     if (reflection->symbol_count == reflection->symbol_capacity) {
         size_t capacity = reflection->symbol_capacity > 0 ? 2 * reflection->symbol_capacity : 64;
         void *symbols =
@@ -142,6 +143,7 @@ int tierce__reflection_create(struct tierce__reflection **out, const void *descr
         reflection->files[reflection->file_count++] = file;
         rc = add_file(reflection, file, reflection->file_count - 1);
     }
+    TIERCE_ASSERT(rc != 0 || reflection->file_count == count);
 out:
     if (rc == 0)
         *out = reflection;
