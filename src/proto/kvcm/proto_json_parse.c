@@ -52,6 +52,7 @@ static bool is_camel_of(const char *name, struct tierce__text text)
         if (at == text.length || text.at[at++] != c)
             return false;
     }
+    TIERCE_DASSERT(at <= text.length);
     return at == text.length;
 }
 
@@ -85,6 +86,7 @@ static bool take_string(struct parser *parser, char **out, size_t *length)
         return false;
     if (escaped && memchr(text, '\0', *length) != NULL)
         return tierce__json_fail(&parser->json, "a string holds a NUL byte");
+    TIERCE_DASSERT(*length <= raw.length);
     text[*length] = '\0';
     *out = text;
     return true;
@@ -102,6 +104,7 @@ static bool is_number(const char *text, size_t length)
 /* An integer of a number; one with a point or an exponent is taken if it is a small whole one. */
 static bool to_integer(struct tierce__text number, int64_t *out)
 {
+    TIERCE_DASSERT(number.length > 0);
     bool negative = *number.at == '-';
     const char *at = number.at + negative, *end = number.at + number.length;
     uint64_t value;
@@ -287,6 +290,7 @@ static bool grow(struct parser *parser, char **items, size_t *size, size_t bytes
 static bool take_repeated(struct parser *parser, const ProtobufCFieldDescriptor *field,
                           ProtobufCMessage *message)
 {
+    TIERCE_DASSERT(field->label == PROTOBUF_C_LABEL_REPEATED);
     char *items = NULL;
     size_t count = 0, size = 0;
     if (!tierce__json_array(&parser->json))
@@ -304,6 +308,7 @@ static bool take_repeated(struct parser *parser, const ProtobufCFieldDescriptor 
         TIERCE_ASSERT(count < size);
         memcpy(items + count++ * bytes, &value, bytes);
     }
+    TIERCE_DASSERT(count <= size);
     memcpy((char *)message + field->offset, &items, sizeof(items));
     memcpy((char *)message + field->quantifier_offset, &count, sizeof(count));
     return parser->json.why == NULL;
@@ -312,6 +317,7 @@ static bool take_repeated(struct parser *parser, const ProtobufCFieldDescriptor 
 static bool take_single(struct parser *parser, const ProtobufCFieldDescriptor *field,
                         ProtobufCMessage *message)
 {
+    TIERCE_DASSERT(field->label != PROTOBUF_C_LABEL_REPEATED);
     union value value = {0};
     size_t bytes = 0;
     bool known = false;
@@ -403,9 +409,11 @@ int tierce__proto_json_parse(ProtobufCMessage **out, const ProtobufCMessageDescr
     }
     ProtobufCMessage *message = parse(&parser, descriptor, bytes > 0 ? text : "", bytes);
     if (message != NULL) {
+        TIERCE_DASSERT(tierce__arena_of(message) == parser.arena && parser.arena->status == 0);
         *out = message;
         return 0;
     }
+    TIERCE_DASSERT(parser.json.why != NULL);
     snprintf(why, TIERCE__PROTO_WHY_BYTES, "%s: %s (byte %zu)", parser.field, parser.json.why,
              parser.json.column);
     int rc = parser.arena->status;

@@ -115,6 +115,7 @@ _Static_assert(sizeof(protobuf_c_boolean) == 4 && sizeof(int) == 4 && sizeof(voi
 static void put_repeated(struct print_text *text, const ProtobufCMessage *message,
                          const ProtobufCFieldDescriptor *field)
 {
+    TIERCE_DASSERT(field->label == PROTOBUF_C_LABEL_REPEATED);
     const char *at = *(const char *const *)tierce__proto_member(message, field->offset);
     size_t count = tierce__proto_count(message, field);
     size_t step = value_bytes(field->type);
@@ -169,6 +170,7 @@ int tierce__proto_json_print_max(char **out, size_t *bytes, size_t max,
         tierce__line_clear(&text.line);
         return rc;
     }
+    TIERCE_DASSERT(text.line.bytes > 0 && text.line.bytes <= max + 1);
     *out = text.line.text;
     *bytes = text.line.bytes - 1;
     return 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/lm/lm.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 
 #include <string.h>
@@ -58,6 +59,7 @@ int tierce__lm_request_decode(struct tierce__lm_request *out,
     request.key_bytes = trimmed(request.key, TIERCE__LM_KEY_BYTES);
     if (request.key_bytes == 0 && command <= TIERCE__LM_EXIST)
         return TIERCE_E_FORMAT;
+    TIERCE_DASSERT(request.key_bytes <= TIERCE__LM_KEY_BYTES);
     load_shape(&request.shape, bytes, REQUEST_DIMS);
     *out = request;
     return 0;
@@ -83,6 +85,7 @@ int tierce__lm_request_encode(uint8_t bytes[TIERCE__LM_REQUEST_BYTES],
     if (request->key_bytes > TIERCE__LM_KEY_BYTES || request->value_bytes > INT32_MAX ||
         trimmed(request->key, request->key_bytes) != request->key_bytes)
         return TIERCE_E_LIMIT;
+    TIERCE_DASSERT(request->command >= TIERCE__LM_PUT && request->command <= TIERCE__LM_HEALTH);
     store(bytes, (int32_t)request->command);
     store(bytes + LENGTH, (int32_t)request->value_bytes);
     store_shape(bytes, &request->shape, REQUEST_DIMS);
@@ -98,6 +101,7 @@ int tierce__lm_reply_encode(uint8_t bytes[TIERCE__LM_REPLY_BYTES],
 {
     if (reply->value_bytes > INT32_MAX)
         return TIERCE_E_LIMIT;
+    TIERCE_DASSERT(reply->code == TIERCE__LM_SUCCESS || reply->code == TIERCE__LM_FAIL);
     store(bytes, (int32_t)reply->code);
     store(bytes + LENGTH, (int32_t)reply->value_bytes);
     store_shape(bytes, &reply->shape, REPLY_DIMS);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/memcached/memcached.h"
 
+#include "base/assert.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -117,6 +119,7 @@ int tierce__memcached_parse(struct tierce__memcached_line *out, const char *text
     }
     if (!ok)
         return TIERCE_E_FORMAT;
+    TIERCE_DASSERT(line.name >= text && line.name + line.name_bytes <= text + count);
     *out = line;
     return 0;
 }

@@ -233,6 +233,7 @@ static bool put_fields(struct tierce__native_frame *frame, const struct native_f
             ok = put_text(frame, *(const char *const *)at);
             break;
         case ROWS:
+            TIERCE_DASSERT(field->row > 0);
             ok = put_u32(frame, rows->count) &&
                  put_bytes(frame, rows->bytes, (uint64_t)rows->count * field->row);
             break;
@@ -252,6 +253,7 @@ static int pack(struct tierce__native_frame *frame, uint32_t word,
     frame->used = 0;
     if (!put_u32(frame, 0) || !put_u32(frame, word) || !put_fields(frame, fields, message))
         return frame->status;
+    TIERCE_DASSERT(frame->used >= TIERCE__NATIVE_HEAD && frame->used <= frame->room);
     tierce__store_le32(frame->bytes, (uint32_t)(frame->used - TIERCE__NATIVE_HEAD));
     return 0;
 }
@@ -430,6 +432,7 @@ int tierce__native_get_lent(struct tierce__native_lent *out, const struct tierce
 
 void tierce__native_put_reserved(uint8_t *row, const struct tierce__native_reserved *reserved)
 {
+    TIERCE_DASSERT(reserved->block_count > 0);
     tierce__store_le64(row, reserved->offset);
     tierce__store_le64(row + 8, reserved->bytes);
     tierce__store_le32(row + 16, reserved->index);
@@ -450,6 +453,7 @@ int tierce__native_get_reserved(struct tierce__native_reserved *out,
 
 void tierce__native_put_result(uint8_t *row, const struct tierce__native_result *result)
 {
+    TIERCE_DASSERT(result->verdict <= TIERCE__NATIVE_UNUSED);
     tierce__store_le32(row, result->verdict);
     tierce__store_le32(row + 4, result->blocks);
 }

@@ -9,6 +9,7 @@
 
 #include <tierce/status.h>
 
+#include "base/assert.h"
 #include "base/bytes.h"
 
 /*
@@ -345,6 +346,8 @@ struct tierce__native_come_tier {
  * load calls for each of its chunks are inline. */
 static inline void tierce__native_put_lent(uint8_t *row, const struct tierce__native_lent *lent)
 {
+    TIERCE_DASSERT(lent->from <= lent->to && lent->to <= lent->block_count);
+    TIERCE_DASSERT(lent->kind <= TIERCE__NATIVE_SIBLING && lent->state <= TIERCE__NATIVE_WAITS);
     tierce__store_le64(row, lent->offset);
     tierce__store_le64(row + 8, lent->bytes);
     tierce__store_le32(row + 16, lent->index);

@@ -143,12 +143,14 @@ static int begin_bulk(struct tierce__resp_parser *parser, int64_t length,
     if (parser->bulk == NULL && !into)
         return no_memory(parser);
     parser->in_bulk = true;
+    TIERCE_DASSERT(parser->bulk_kept <= parser->bulk_bytes);
     return HEAD;
 }
 
 static int begin_array(struct tierce__resp_parser *parser, int64_t length,
                        struct tierce__resp_value *out)
 {
+    TIERCE_DASSERT(!parser->in_bulk);
     out->type = length == -1 ? TIERCE__RESP_NIL : TIERCE__RESP_ARRAY;
     if (length == -1 || length == 0)
         return WHOLE;
@@ -209,6 +211,7 @@ static int add_item(struct tierce__resp_parser *parser, struct level *level,
         level->size = size;
     }
     TIERCE_DASSERT(level->count < level->size);
+    TIERCE_DASSERT(level->size <= level->wanted);
     level->items[level->count++] = *value;
     return 0;
 }
@@ -253,6 +256,7 @@ static int take_bulk(struct tierce__resp_parser *parser, const char *bytes, size
         return TIERCE_E_FORMAT;
     *used = n + 2;
     parser->in_bulk = false;
+    TIERCE_DASSERT(parser->bulk_filled == parser->bulk_bytes);
     bool into = parser->has_into && parser->depth == 0;
     *out = (struct tierce__resp_value){.type = TIERCE__RESP_STRING,
                                        .text = into ? NULL : parser->bulk,
@@ -284,6 +288,7 @@ int tierce__resp_parser_feed(struct tierce__resp_parser *parser, const char *byt
 {
     TIERCE_CHECK_MAGIC(parser, PARSER_MAGIC);
     *used = 0;
+    TIERCE_DASSERT(parser->depth <= TIERCE__RESP_DEPTH_MAX);
     for (;;) {
         struct tierce__resp_value value;
         size_t step;

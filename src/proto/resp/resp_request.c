@@ -188,6 +188,7 @@ static void tell(struct tierce__resp_request_parser *parser, struct tierce__resp
 static int end_request(struct tierce__resp_request_parser *parser, struct tierce__resp_request *out)
 {
     TIERCE_DASSERT(parser->count > 0 && !parser->has_ended);
+    TIERCE_DASSERT(parser->wanted == 0 || parser->count == parser->wanted);
     tell(parser, out);
     parser->has_ended = true;
     parser->state = BEGIN;
@@ -237,6 +238,7 @@ static int take_line(struct tierce__resp_request_parser *parser, const char *byt
 static int take_count(struct tierce__resp_request_parser *parser)
 {
     TIERCE_DASSERT(parser->head_bytes > 0 && parser->head[0] == '*');
+    TIERCE_DASSERT(parser->state == COUNT);
     int64_t count;
     if (!to_integer(&count, parser->head + 1, parser->head_bytes - 1))
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: invalid multibulk length");
@@ -251,6 +253,7 @@ static int begin_large(struct tierce__resp_request_parser *parser, uint64_t byte
                        struct tierce__resp_request *out)
 {
     TIERCE_DASSERT(!parser->has_large);
+    TIERCE_DASSERT(parser->state == LENGTH);
     if (bytes > parser->limits.large_bytes_max)
         return broken(parser, TIERCE_E_LIMIT, "Protocol error: invalid bulk length");
     tell(parser, out);
@@ -267,6 +270,7 @@ static int begin_large(struct tierce__resp_request_parser *parser, uint64_t byte
 
 static int take_length(struct tierce__resp_request_parser *parser, struct tierce__resp_request *out)
 {
+    TIERCE_DASSERT(parser->state == LENGTH && parser->count < parser->wanted);
     int64_t length;
     if (parser->head_bytes == 0 || parser->head[0] != '$')
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: expected '$'");
@@ -309,6 +313,7 @@ static int take_bulk_end(struct tierce__resp_request_parser *parser, char byte,
                          struct tierce__resp_request *out)
 {
     TIERCE_DASSERT(parser->end_bytes < 2);
+    TIERCE_DASSERT(parser->state == BULK_END && parser->left == 0);
     if (byte != "\r\n"[parser->end_bytes])
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: expected a line end");
     if (++parser->end_bytes < 2)
@@ -376,6 +381,7 @@ static int split_inline(struct tierce__resp_request_parser *parser,
     const char *at = parser->text, *end = parser->text + parser->text_bytes;
     size_t line_bytes = parser->text_bytes;
     parser->text_bytes = 0;
+    TIERCE_DASSERT(parser->state == INLINE_LINE && parser->count == 0);
     for (;;) {
         while (at < end && isspace((unsigned char)*at))
             at++;
@@ -422,6 +428,7 @@ static int take_inline(struct tierce__resp_request_parser *parser, const char *b
 
 static int begin_request(struct tierce__resp_request_parser *parser, char first)
 {
+    TIERCE_DASSERT(parser->state == BEGIN);
     forget_request(parser);
     parser->state = first == '*' ? COUNT : INLINE_LINE;
     parser->head_bytes = 0;
