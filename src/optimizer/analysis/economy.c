@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/analysis/economy.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <math.h>
@@ -137,6 +138,7 @@ static struct worth worth_of_point(const struct tierce__economy *e,
 {
     const struct tierce__sweep_point *p =
         &curve->points[capacity < curve->length ? capacity : curve->length - 1];
+    TIERCE_ASSERT(p->hits <= blocks);
     return worth_of(e, capacity, p->tokens, p->squares, blocks - p->hits);
 }
 
@@ -175,6 +177,7 @@ static void sum_prompts(struct tierce__economy *e, const struct tierce__recordin
             continue;
         double n = (double)tierce__recorded_input(r, block_tokens);
         double held = (double)tierce__recorded_tokens(r, tierce__recorded_held(r), block_tokens);
+        TIERCE_ASSERT(held <= n);
         e->prompts++;
         e->prompt_tokens += n;
         tokens += n - held;
@@ -228,6 +231,7 @@ static int list_worths(struct economy_line *out, const struct tierce__economy *e
     }
     if (curve == NULL)
         qsort(out->worths, out->count, sizeof(*out->worths), compare_worths);
+    TIERCE_ASSERT(out->count <= room);
     return 0;
 }
 
@@ -252,6 +256,7 @@ static void find_best(struct tierce__economy_line *out, const struct tierce__eco
 /* Dollars an hour that a block more saves from a to b. */
 static double slope(const struct worth *a, const struct worth *b)
 {
+    TIERCE_ASSERT(b->capacity > a->capacity);
     return (b->saved - a->saved) / (double)(b->capacity - a->capacity);
 }
 
@@ -312,6 +317,7 @@ static double hull_next(const struct economy_line *hull, uint64_t capacity, doub
 static int value_line(struct tierce__economy *e, struct tierce__economy_line *out,
                       const struct tierce__sweep *sweep)
 {
+    TIERCE_ASSERT(out->first_row < sweep->row_count);
     const struct tierce__sweep_row *like = &sweep->rows[out->first_row];
     double block_cost = tierce__storage_cost(&e->setup.storage, tierce__block_bytes(&e->setup), 0);
     struct economy_line line = {0};
@@ -349,6 +355,7 @@ static void list_lines(struct tierce__economy *e, const struct tierce__sweep *sw
         if (l == e->line_count)
             e->lines[e->line_count++] = (struct tierce__economy_line){.first_row = i};
     }
+    TIERCE_ASSERT(e->line_count <= sweep->row_count);
 }
 
 int tierce__economy_run(struct tierce__economy *out, const struct tierce__sweep *sweep,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/analysis/groups.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "optimizer/trace/filter.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ static int run_group(struct tierce__groups *out, const struct tierce__recording 
     struct tierce__recording *part = NULL;
     struct tierce__sweep sweep = {0};
     struct tierce__sweep_opts sweep_opts = opts->sweep;
+    TIERCE_ASSERT(group < opts->group_count);
     sweep_opts.capacities = &opts->groups[group].capacity;
     sweep_opts.capacity_count = 1;
     int rc = tierce__group_recording(&part, recording, opts, group);
@@ -90,6 +92,7 @@ static int add_sums(struct tierce__groups *out)
             add_row(&sum, &out->rows[k].row);
             found++;
         }
+        TIERCE_ASSERT(found <= out->group_count);
         if (found == out->group_count)
             sums.rows[sums.row_count++] = sum;
     }

@@ -35,6 +35,7 @@ static void use_blocks(struct tierce__life *out, struct life_scan *s,
         s->blocks.uses[b]++;
         if (s->named_us[b] == NOT_YET)
             continue;
+        TIERCE_DASSERT(r->time_us >= s->named_us[b]);
         out->reuses++;
         tierce__histogram_add(&out->gap_us, (uint64_t)(r->time_us - s->named_us[b]), 1);
         s->flags[b] |= REUSED | ((s->flags[b] & STORED) != 0 ? ALIVE : 0);
@@ -99,6 +100,7 @@ static void sum_up(struct tierce__life *out, const struct life_scan *s)
             tierce__histogram_add(&out->span_us,
                                   (uint64_t)(s->blocks.last_us[b] - s->blocks.first_us[b]), 1);
     }
+    TIERCE_ASSERT(out->dead <= out->stored && out->stored <= out->distinct);
 }
 
 static int prepare(struct life_scan *s)
@@ -266,6 +268,7 @@ int tierce__life_replay(struct tierce__life_cached *out, const struct tierce__re
     if (rc < 0)
         return rc;
     TIERCE_ASSERT(life.left <= life.stored);
+    TIERCE_ASSERT(w.unused <= life.stored - life.left);
     life.at_end = life.stored - life.left;
     life.at_end_unused = w.unused;
     *out = life;

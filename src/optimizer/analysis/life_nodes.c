@@ -151,6 +151,7 @@ int tierce__life_nodes(struct tierce__life_node **nodes, size_t *node_count,
                        const struct tierce__life_blocks *blocks, uint32_t instances,
                        uint32_t nodes_max, uint64_t block_tokens)
 {
+    TIERCE_ASSERT(instances > 0 && nodes_max > 0);
     size_t room = (size_t)blocks->count + 1;
     struct tree t = {.blocks = blocks};
     t.depth = tierce__alloc(room * sizeof(*t.depth));

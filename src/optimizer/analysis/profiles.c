@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/analysis/profiles.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "base/text/nearest.h"
 
@@ -11,6 +12,7 @@
 
 const char *tierce__mark_text(enum tierce__mark mark)
 {
+    TIERCE_ASSERT(mark < TIERCE__MARKS);
     static const char *const texts[TIERCE__MARKS] = {
         [TIERCE__MARK_PLACEHOLDER] = "placeholder",
         [TIERCE__MARK_CONFIG] = "public config",
@@ -134,6 +136,7 @@ static const struct profile_kind kinds[] = {
 static const char *profile_at(const struct tierce__profiles *profiles,
                               const struct profile_kind *kind, size_t index)
 {
+    TIERCE_ASSERT(index < TIERCE__PROFILES_MAX);
     return (const char *)profiles + kind->offset + index * kind->size;
 }
 
@@ -238,6 +241,7 @@ int tierce__profiles_set(struct tierce__profiles *profiles, enum tierce__profile
     int rc = set_figure(profile, k, key, value, mark, why);
     if (rc == 0 && is_new)
         profiles->counts[kind]++;
+    TIERCE_ASSERT(profiles->counts[kind] <= TIERCE__PROFILES_MAX);
     return rc;
 }
 

@@ -86,6 +86,7 @@ int tierce__split_hulls(const uint64_t *const *curves, const uint64_t *lengths, 
     for (size_t i = 0; rc == 0 && i < pieces.count && budget > 0; i++) {
         const struct split_piece *p = &pieces.list[i];
         uint64_t take = p->to - p->from < budget ? p->to - p->from : budget;
+        TIERCE_ASSERT(p->to > p->from);
         capacities[p->group] += take;
         hull_hits[p->group] += p->slope * (double)take;
         budget -= take;
@@ -163,6 +164,7 @@ static void fill_parts(struct tierce__split *split, const struct group_curves *c
         part->capacity = c->capacities[g];
         part->hits = c->curves[g][part->capacity < last ? part->capacity : last];
         part->hits_max = c->curves[g][last];
+        TIERCE_ASSERT(part->hits <= part->hits_max);
         part->hull_hits = c->hull_hits[g];
         split->requests += part->requests;
         split->blocks += part->blocks;

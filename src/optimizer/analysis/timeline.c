@@ -102,8 +102,10 @@ static int run_line(void *arg, size_t index, struct tierce__jobs *workers)
     int rc = open_cache(&cache, work, &out->lines[index].point);
     for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
          rc == 0 && r != NULL; r = tierce__recording_next(work->recording, r)) {
+        TIERCE_DASSERT(r->time_us >= out->start_us);
         uint32_t at = (uint32_t)((uint64_t)(r->time_us - out->start_us) / out->slice_us);
         TIERCE_DASSERT(at < out->slice_count);
+        TIERCE_DASSERT(at >= slice);
         if (at > slice) {
             if (!tierce__jobs_tell(workers, 0))
                 break;
@@ -127,6 +129,7 @@ static int plan(struct timeline_work *work)
     struct tierce__timeline *out = work->out;
     uint32_t most = o->slices_max > 0 ? o->slices_max : TIERCE__TIMELINE_SLICES;
     uint64_t span = (uint64_t)(work->totals.last_us - work->totals.first_us) + 1;
+    TIERCE_ASSERT(work->totals.last_us >= work->totals.first_us);
     out->start_us = work->totals.first_us;
     out->slice_us = span / most + (span % most != 0);
     out->slice_count = (uint32_t)((span - 1) / out->slice_us + 1);

@@ -92,6 +92,8 @@ static int64_t evict_from(struct tierce__kvcm *k, uint32_t instance, uint64_t co
     int64_t evicted =
         tierce__kvcm_policy_evict(&k->policies[instance], count < batch ? (uint32_t)count : batch);
     if (evicted > 0) {
+        TIERCE_ASSERT(k->used[k->layout->instances[instance].group] >= (uint64_t)evicted);
+        TIERCE_ASSERT(k->result.used >= (uint64_t)evicted);
         k->used[k->layout->instances[instance].group] -= (uint64_t)evicted;
         k->result.used -= (uint64_t)evicted;
         k->result.evicted += (uint64_t)evicted;
@@ -116,6 +118,7 @@ static int trim(struct tierce__kvcm *k, uint32_t instance)
 {
     uint32_t at = k->layout->instances[instance].group;
     const struct tierce__kvcm_group *group = &k->layout->groups[at];
+    TIERCE_ASSERT(at < k->layout->group_count);
     bool precise = k->layout->mode == TIERCE__KVCM_INSTANCE_PRECISE;
     while (k->used[at] > group->quota) {
         uint64_t excess = k->used[at] - group->quota;
@@ -173,6 +176,7 @@ static void look_up(struct tierce__kvcm *k, const struct tierce__recorded *reque
     bool is_turn = request->kind == TIERCE__TRACE_TURN;
     const uint8_t *internal = tierce__recorded_internal(request);
     uint32_t hits = 0, end = is_turn ? request->count : request->read_count;
+    TIERCE_DASSERT(found <= request->count && request->count <= k->room);
     for (uint32_t i = 0; i < request->count; i++)
         k->there[i] = i < found && tierce__kvcm_is_cached(&k->tree, k->path[i]);
     while (hits < end && k->there[hits])
@@ -181,6 +185,7 @@ static void look_up(struct tierce__kvcm *k, const struct tierce__recorded *reque
     read->internal_blocks = count_set(internal, request->read_count);
     read->external_blocks = request->read_count - read->internal_blocks;
     read->internal_hits = count_set(internal, hits);
+    TIERCE_DASSERT(read->internal_hits <= hits);
     read->external_hits = hits - read->internal_hits;
     k->result.blocks += request->read_count;
     k->result.internal_blocks += read->internal_blocks;
@@ -201,6 +206,7 @@ static int store(struct tierce__kvcm *k, const struct tierce__recorded *request,
     uint64_t stored = 0;
     int rc = 0;
     found = found < count ? found : count;
+    TIERCE_ASSERT(count <= request->count);
     /* Holes first: whether their node is a leaf is decided before the chain grows. */
     for (uint32_t i = 0; rc == 0 && i < found; i++) {
         if (tierce__kvcm_is_cached(&k->tree, k->path[i]))
@@ -297,5 +303,6 @@ const struct tierce__replay_result *tierce__kvcm_result(const struct tierce__kvc
 
 uint32_t tierce__kvcm_held(const struct tierce__kvcm *kvcm, uint32_t instance)
 {
+    TIERCE_ASSERT(instance < kvcm->layout->instance_count);
     return kvcm->policies[instance].held_count;
 }

@@ -39,6 +39,7 @@ static void list_behind(struct tierce__kvcm_policy *p, uint32_t newer, uint32_t 
 static void unlist(struct tierce__kvcm_policy *p, uint32_t block)
 {
     struct tierce__kvcm_block *blocks = p->tree->blocks;
+    TIERCE_DASSERT(is_listed(p, block));
     blocks[blocks[block].newer].older = blocks[block].older;
     blocks[blocks[block].older].newer = blocks[block].newer;
     blocks[block].newer = TIERCE__KVCM_UNLISTED;
@@ -46,6 +47,7 @@ static void unlist(struct tierce__kvcm_policy *p, uint32_t block)
 
 static void evict_listed(struct tierce__kvcm_policy *p, uint32_t block)
 {
+    TIERCE_ASSERT(p->held_count > 0);
     unlist(p, block);
     tierce__kvcm_tree_evict(p->tree, block);
     p->held_count--;
@@ -117,6 +119,7 @@ static uint32_t evict_leaves(struct tierce__kvcm_policy *p, uint32_t count)
     uint32_t evicted = 0;
     while (evicted < count && oldest(p) != p->end) {
         uint32_t block = oldest(p), node = p->tree->blocks[block].node;
+        TIERCE_DASSERT(tierce__kvcm_is_cached(p->tree, block));
         if (nodes[node].live_children > 0) {
             unlist(p, block);
             continue;
@@ -148,6 +151,7 @@ static int reserve(uint32_t **array, uint32_t *room, uint64_t wanted)
 /* xorshift64 with the shifts 13, 7 and 17. */
 static uint32_t draw(struct tierce__kvcm_policy *p)
 {
+    TIERCE_DASSERT(p->held_count > 0);
     p->state ^= p->state << 13;
     p->state ^= p->state >> 7;
     p->state ^= p->state << 17;
@@ -171,6 +175,7 @@ static void sink(const struct tierce__kvcm_policy *p, uint32_t *heap, uint32_t l
 {
     uint32_t top = at, child;
     while ((child = 2 * at + 2) < length) {
+        TIERCE_DASSERT(at < length);
         if (is_older(p, heap[child], heap[child - 1]))
             child--;
         heap[at] = heap[child];
@@ -190,6 +195,7 @@ static void sink(const struct tierce__kvcm_policy *p, uint32_t *heap, uint32_t l
 static void sort_oldest(const struct tierce__kvcm_policy *p, uint32_t *drawn, uint32_t length,
                         uint32_t kept)
 {
+    TIERCE_DASSERT(kept > 0 && kept <= length);
     for (uint32_t at = kept / 2; at-- > 0;)
         sink(p, drawn, kept, at, drawn[at]);
     for (uint32_t i = kept; i < length; i++) {
@@ -210,6 +216,7 @@ static void sort_oldest(const struct tierce__kvcm_policy *p, uint32_t *drawn, ui
 static void evict_held(struct tierce__kvcm_policy *p, uint32_t block)
 {
     uint32_t place = p->tree->blocks[block].newer, last = p->held[--p->held_count];
+    TIERCE_DASSERT(place < p->held_count + 1 && p->held[place] == block);
     p->held[place] = last;
     p->tree->blocks[last].newer = place;
     tierce__kvcm_tree_evict(p->tree, block);
@@ -263,6 +270,7 @@ void tierce__kvcm_policy_fini(struct tierce__kvcm_policy *policy)
 int tierce__kvcm_policy_store(struct tierce__kvcm_policy *policy, uint32_t block, int64_t time_us)
 {
     struct tierce__kvcm_tree *tree = policy->tree;
+    TIERCE_DASSERT(!tierce__kvcm_is_cached(tree, block));
     if (policy->kind == TIERCE__KVCM_RANDOM_LRU) {
         int rc = reserve(&policy->held, &policy->held_room, (uint64_t)policy->held_count + 1);
         if (rc < 0)
@@ -284,6 +292,7 @@ int tierce__kvcm_policy_store(struct tierce__kvcm_policy *policy, uint32_t block
 void tierce__kvcm_policy_touch(struct tierce__kvcm_policy *policy, uint32_t block, int64_t time_us)
 {
     policy->tree->blocks[block].time_us = time_us;
+    TIERCE_DASSERT(tierce__kvcm_is_cached(policy->tree, block));
     if (policy->kind == TIERCE__KVCM_RANDOM_LRU || !is_listed(policy, block))
         return;
     unlist(policy, block);

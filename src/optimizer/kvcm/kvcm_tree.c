@@ -137,6 +137,7 @@ uint32_t tierce__kvcm_tree_walk(const struct tierce__kvcm_tree *tree, uint32_t r
 static uint32_t take_block(struct tierce__kvcm_tree *t)
 {
     uint32_t block = t->free_block;
+    TIERCE_DASSERT(block != TIERCE__KVCM_NONE || t->block_count < t->block_room);
     if (block == TIERCE__KVCM_NONE)
         return t->block_count++;
     t->free_block = t->blocks[block].next;
@@ -146,6 +147,7 @@ static uint32_t take_block(struct tierce__kvcm_tree *t)
 static uint32_t take_node(struct tierce__kvcm_tree *t, uint32_t parent, uint32_t first)
 {
     uint32_t node = t->free_node;
+    TIERCE_DASSERT(node != TIERCE__KVCM_NONE || t->node_count < t->node_room);
     if (node == TIERCE__KVCM_NONE)
         node = t->node_count++;
     else
@@ -184,6 +186,7 @@ static uint32_t split(struct tierce__kvcm_tree *t, uint32_t last)
 int tierce__kvcm_tree_extend(struct tierce__kvcm_tree *tree, uint32_t root, const uint32_t *keys,
                              uint32_t count, uint32_t found, uint32_t *path)
 {
+    TIERCE_ASSERT(found <= count);
     if (found == count)
         return 0;
     int rc = reserve_blocks(tree, count - found);
@@ -240,6 +243,7 @@ void tierce__kvcm_tree_evict(struct tierce__kvcm_tree *tree, uint32_t block)
     uint32_t at = tree->blocks[block].node;
     struct tierce__kvcm_node *node = &tree->nodes[at];
     TIERCE_DASSERT(tierce__kvcm_is_cached(tree, block));
+    TIERCE_DASSERT(node->live > 0 && tree->nodes[node->parent].live_children > 0);
     tree->blocks[block].newer = TIERCE__KVCM_HOLE;
     if (--node->live == 0)
         tree->nodes[node->parent].live_children--;
@@ -253,6 +257,7 @@ void tierce__kvcm_tree_evict(struct tierce__kvcm_tree *tree, uint32_t block)
 static void remove_leaf(struct tierce__kvcm_tree *t, uint32_t leaf)
 {
     struct tierce__kvcm_node *node = &t->nodes[leaf];
+    TIERCE_ASSERT(node->live == 0 && node->children == 0 && t->nodes[node->parent].children > 0);
     tierce__numbers_erase(&t->table, hash_of_child(t, leaf), leaf);
     t->nodes[node->parent].children--;
     for (uint32_t block = node->first, next; block != TIERCE__KVCM_NONE; block = next) {

@@ -91,6 +91,7 @@ static int make_room(void **queue, size_t *first, size_t *end, size_t *room, siz
                      size_t each)
 {
     size_t used = *end - *first;
+    TIERCE_ASSERT(*first <= *end && *end <= *room);
     if (*end + more <= *room)
         return 0;
     if (*first >= used + more) {
@@ -105,6 +106,7 @@ static int make_room(void **queue, size_t *first, size_t *end, size_t *room, siz
         return -ENOMEM;
     *queue = grown;
     *room = wanted;
+    TIERCE_ASSERT(*end + more <= *room);
     return 0;
 }
 
@@ -144,6 +146,7 @@ static int find_instance(struct tierce__live_window *window, uint32_t source, ui
         return -ENOMEM;
     window->source_of = source_of;
     window->instance_room = room;
+    TIERCE_ASSERT(*out < window->instance_room);
     return 0;
 }
 
@@ -151,7 +154,9 @@ static int find_instance(struct tierce__live_window *window, uint32_t source, ui
 
 static void drop_first(struct tierce__live_window *window)
 {
+    TIERCE_ASSERT(window->first_request < window->request_end);
     window->first_block += window->requests[window->first_request++].count;
+    TIERCE_ASSERT(window->first_block <= window->block_end);
     window->left++;
 }
 
@@ -256,6 +261,7 @@ static int record(const struct tierce__live_window *window, struct tierce__recor
                                               });
         blocks += kept->count;
     }
+    TIERCE_ASSERT(rc != 0 || blocks == window->blocks + window->block_end);
     return rc == 0 ? tierce__recording_seal(recording) : rc;
 }
 

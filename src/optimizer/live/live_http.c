@@ -54,6 +54,7 @@ static size_t take_bytes(void *arg, const char *data, size_t n)
     }
     memcpy(h->buffer + h->end, data, n);
     h->end += n;
+    TIERCE_ASSERT(h->end <= BUFFER_BYTES);
     h->received = h->received || n > 0;
     return n;
 }
@@ -108,6 +109,7 @@ static void transfer_some(struct live_http *h)
 
 static ssize_t give_out(struct live_http *h, char *out, size_t size)
 {
+    TIERCE_ASSERT(size > 0 && h->at < h->end);
     size_t n = h->end - h->at < size ? h->end - h->at : size;
     memcpy(out, h->buffer + h->at, n);
     h->at += n;

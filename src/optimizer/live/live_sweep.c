@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "optimizer/live/live.h"
 #include "optimizer/replay/scale.h"
 
@@ -109,6 +110,8 @@ static void merge(struct tierce__live_result *out, const struct tierce__sweep *l
     for (size_t i = 0; i < out->sweep.row_count; i++) {
         struct tierce__sweep_row *row = &out->sweep.rows[i];
         const struct tierce__sweep_row *exact = is_lru(row->cache) ? find_row(lru, row) : NULL;
+        TIERCE_ASSERT(row->cache->kind == TIERCE__CACHE_INFINITE ||
+                      row->capacity_index < opts->capacity_count);
         if (row->cache->kind != TIERCE__CACHE_INFINITE)
             row->capacity = opts->capacities[row->capacity_index];
         if (exact == NULL)
@@ -185,6 +188,7 @@ int tierce__live_sweep(struct tierce__live_result *out, const struct tierce__liv
     } else if (rc == 0) {
         result.share = (double)tierce__recording_totals(part).distinct /
                        tierce__recording_totals(picture->recording).distinct;
+        TIERCE_ASSERT(result.share <= 1);
         rc = run_part(&result, picture, part, opts);
     }
     tierce__recording_destroy(part);

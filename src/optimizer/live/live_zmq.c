@@ -7,6 +7,7 @@
  * publisher.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "optimizer/live/live_private.h"
 #include "optimizer/trace/formats/trace_msgpack.h"
 
@@ -94,6 +95,7 @@ static void count_number(struct live_zmq *z, zmq_msg_t *frame)
 {
     const uint8_t *bytes = zmq_msg_data(frame);
     uint64_t number = 0;
+    TIERCE_ASSERT(zmq_msg_size(frame) == sizeof(number));
     for (size_t i = 0; i < sizeof(number); i++)
         number = number << 8 | bytes[i];
     struct tierce__live_counts *counts = &z->base.counts;
@@ -135,6 +137,7 @@ static bool take_message(struct live_zmq *z)
 {
     zmq_msg_t frames[FRAMES];
     int count;
+    TIERCE_ASSERT(!z->has_batch);
     if (!take_frames(z, frames, &count))
         return false;
     bool good = count == FRAMES && zmq_msg_size(&frames[NUMBER_AT]) == sizeof(uint64_t);
@@ -156,6 +159,7 @@ static bool take_message(struct live_zmq *z)
 
 static ssize_t give_out(struct live_zmq *z, void *out, size_t size)
 {
+    TIERCE_ASSERT(z->has_batch && z->given <= zmq_msg_size(&z->batch));
     size_t left = zmq_msg_size(&z->batch) - z->given, n = left < size ? left : size;
     memcpy(out, (const char *)zmq_msg_data(&z->batch) + z->given, n);
     z->given += n;

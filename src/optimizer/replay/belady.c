@@ -117,6 +117,7 @@ static bool leaves_before(const struct belady_candidate *a, const struct belady_
 
 static void sift_down(struct belady_cache *c, size_t at)
 {
+    TIERCE_DASSERT(at < c->heap_count);
     struct belady_candidate moved = c->heap[at];
     for (;;) {
         size_t child = 2 * at + 1;
@@ -200,12 +201,14 @@ static int use(struct belady_cache *c, const struct tierce__recorded *request, c
         if (!was && i >= request->stored)
             continue;
         bool is = next[i] != NEVER;
+        TIERCE_DASSERT(!was || c->count > 0);
         c->next[blocks[i]] = is ? next[i] : ABSENT;
         c->count = c->count + is - was;
         if (is)
             push(c, (struct belady_candidate){.next = next[i], .depth = i, .block = blocks[i]});
     }
     keep_nearest(c);
+    TIERCE_ASSERT(c->count <= c->capacity);
     return 0;
 }
 
@@ -219,6 +222,7 @@ static void look_up(struct belady_cache *c, const struct tierce__recorded *reque
         c->there[i] = c->next[blocks[i]] != ABSENT;
     for (size_t m = 0; m < match_count; m++) {
         hits[m] = tierce__match_count(&matches[m], c->there, request->read_count);
+        TIERCE_DASSERT(hits[m] <= request->read_count);
         counts[m].hits += hits[m];
         counts[m].internal_hits +=
             tierce__match_internal(&matches[m], c->there, internal, request->read_count, hits[m]);
@@ -263,6 +267,7 @@ int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
         rc = use(&cache, r, next);
         next += r->count;
     }
+    TIERCE_ASSERT(rc != 0 || next == future->next + future->block_count);
     tierce__free(cache.next);
     tierce__free(cache.there);
     tierce__free(cache.heap);

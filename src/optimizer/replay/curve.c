@@ -76,6 +76,7 @@ static uint32_t position(const struct tierce__curve *c, uint32_t block)
 static void take_slot(struct tierce__curve *c, uint32_t block)
 {
     TIERCE_DASSERT(c->next < c->slot_room);
+    TIERCE_DASSERT((c->bits[c->next / 64] >> (c->next % 64) & 1) == 0);
     c->last[block] = c->next;
     c->bits[c->next / 64] |= UINT64_C(1) << (c->next % 64);
     c->newest++;
@@ -89,6 +90,7 @@ static void take_slot(struct tierce__curve *c, uint32_t block)
 static void leave_slot(struct tierce__curve *c, uint32_t slot)
 {
     TIERCE_DASSERT(slot < c->next);
+    TIERCE_DASSERT((c->bits[slot / 64] >> (slot % 64) & 1) != 0);
     c->bits[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
     if (slot / GROUP_SLOTS == c->next / GROUP_SLOTS)
         c->newest--;
@@ -187,6 +189,7 @@ static int make_slots(struct tierce__curve *c, uint32_t count)
     c->tree = tree;
     c->slot_room = (uint32_t)room;
     close_up(c); /* makes the longer tree */
+    TIERCE_ASSERT(wanted <= c->slot_room);
     return 0;
 }
 
@@ -215,6 +218,7 @@ static int make_room(struct tierce__curve *c, const uint32_t *blocks, uint32_t c
         rc = largest < NEVER - 1 ? grow_blocks(c, largest) : TIERCE_E_LIMIT;
     if (rc == 0 && c->slot_room - c->next < count)
         rc = make_slots(c, count);
+    TIERCE_ASSERT(rc != 0 || c->slot_room - c->next >= count);
     return rc;
 }
 
@@ -273,6 +277,7 @@ static void touch(struct tierce__curve *c, uint32_t block, bool is_read)
         leave_slot(c, c->last[block]);
     else
         c->block_count++;
+    TIERCE_DASSERT(c->block_count <= c->block_room);
     take_slot(c, block);
 }
 

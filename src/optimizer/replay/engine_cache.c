@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/engine_cache.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "optimizer/trace/filter.h"
 #include "optimizer/replay/replay.h"
 #include "optimizer/replay/sweep.h"
@@ -56,6 +57,7 @@ static int replay_instance(struct marking *marking, uint32_t instance, uint64_t 
         if (r->instance == instance)
             rc = tierce__replay_request(replay, r);
     }
+    TIERCE_ASSERT(rc != 0 || marking->at == tierce__recording_totals(marking->recording).requests);
     tierce__replay_destroy(replay);
     return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/histogram.h"
+#include "base/assert.h"
 
 static uint32_t bin_of(uint64_t value)
 {
@@ -17,11 +18,13 @@ void tierce__histogram_add(struct tierce__histogram *histogram, uint64_t value, 
 
 uint64_t tierce__histogram_from(uint32_t bin)
 {
+    TIERCE_ASSERT(bin < TIERCE__HISTOGRAM_BINS);
     return bin == 0 ? 0 : UINT64_C(1) << (bin - 1);
 }
 
 uint64_t tierce__histogram_to(uint32_t bin)
 {
+    TIERCE_ASSERT(bin < TIERCE__HISTOGRAM_BINS);
     return bin == 0 ? 0 : UINT64_MAX >> (64 - bin);
 }
 
@@ -32,6 +35,7 @@ uint32_t tierce__histogram_length(const struct tierce__histogram *histogram)
 
 uint64_t tierce__histogram_quantile(const struct tierce__histogram *histogram, double share)
 {
+    TIERCE_ASSERT(share >= 0 && share <= 1);
     double wanted = share * (double)histogram->count;
     uint64_t seen = 0;
     for (uint32_t bin = 0; bin < tierce__histogram_length(histogram); bin++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/jobs.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/threads/lock.h"
 #include "base/threads/threads.h"
@@ -23,6 +24,7 @@ static size_t take_job(struct tierce__jobs *w, int rc)
 {
     size_t job = w->opts->job_count;
     tierce__lock_take(&w->lock);
+    TIERCE_ASSERT(w->running > 0 && w->next_job <= w->opts->job_count);
     if (w->error == 0)
         w->error = rc;
     if (w->error == 0 && w->next_job < w->opts->job_count)
@@ -46,6 +48,7 @@ static void *run_jobs(void *arg)
 bool tierce__jobs_tell(struct tierce__jobs *workers, uint64_t done)
 {
     tierce__lock_take(&workers->lock);
+    TIERCE_ASSERT(workers->running > 0);
     workers->done += done;
     bool go_on = workers->error == 0;
     if (workers->opts->progress != NULL)
@@ -85,12 +88,14 @@ int tierce__jobs_run(const struct tierce__jobs_opts *opts)
     tierce__cond_init(&w.changed);
     w.running = wanted;
     int rc = tierce__threads_start(&threads, (uint32_t)wanted, run_jobs, &w);
+    TIERCE_ASSERT(threads.count <= wanted);
     tierce__lock_take(&w.lock);
     w.running -= wanted - threads.count;
     w.error = w.error == 0 ? rc : w.error;
     tierce__lock_drop(&w.lock);
     wait_for_all(&w);
     tierce__threads_join(&threads);
+    TIERCE_ASSERT(w.running == 0 && (w.error != 0 || w.next_job == opts->job_count));
     tierce__cond_fini(&w.changed);
     tierce__lock_fini(&w.lock);
     return w.error;

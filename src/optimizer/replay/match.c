@@ -60,6 +60,7 @@ bool tierce__match_is_leading(const struct tierce__match *match)
  * one stands, and only when it leaves the window the others are looked at again. */
 static void window_costs(const uint32_t *depth, uint32_t count, uint32_t window, uint32_t *cost)
 {
+    TIERCE_DASSERT(window > 0);
     uint32_t largest = 0, at = 0;
     for (uint32_t k = count; k-- > 0;) {
         /* Computed from the end, so that cost may be depth: reads are before writes. */
@@ -113,6 +114,7 @@ uint32_t tierce__match_count(const struct tierce__match *match, const bool *ther
             break;
         }
     }
+    TIERCE_DASSERT(hits <= count);
     return hits;
 }
 
@@ -120,8 +122,10 @@ uint32_t tierce__match_internal(const struct tierce__match *match, const bool *t
                                 const uint8_t *internal, uint32_t count, uint32_t hits)
 {
     bool is_any = match->kind == TIERCE__MATCH_ANY;
+    TIERCE_DASSERT(hits <= count);
     uint32_t end = is_any ? count : hits, found = 0;
     for (uint32_t i = 0; internal != NULL && i < end; i++)
         found += internal[i] != 0 && (!is_any || there[i]);
+    TIERCE_DASSERT(found <= hits);
     return found;
 }

@@ -71,6 +71,7 @@ static void count_uses(struct tierce__replay *r, const uint8_t *internal, uint32
     uint32_t internal_hits = 0;
     for (uint32_t i = 0; internal != NULL && i < read_count; i++)
         internal_hits += r->there[i] && internal[i] != 0;
+    TIERCE_DASSERT(internal_hits <= hits);
     for (size_t m = 0; m < r->opts.match_count; m++) {
         if (r->matches[m].kind == TIERCE__MATCH_STREAM) {
             r->result.hits[m] += hits;
@@ -162,12 +163,14 @@ static void fill_result(struct tierce__replay *r)
     r->result.expired = r->flat.expired;
     r->result.used = r->flat.used;
     r->result.used_max = r->flat.used_max;
+    TIERCE_ASSERT(r->result.used <= r->result.used_max);
     if (r->result.has_hand)
         r->result.wraps = r->flat.policy->ops->wraps(r->flat.policy);
 }
 
 int tierce__replay_request(struct tierce__replay *replay, const struct tierce__recorded *request)
 {
+    TIERCE_DASSERT(request->read_count <= request->count && request->stored <= request->count);
     int rc = make_there(replay, request->count);
     if (rc < 0)
         return rc;
@@ -202,6 +205,7 @@ int tierce__replay_create(struct tierce__replay **out, const struct tierce__repl
 {
     if (!are_good(opts))
         return TIERCE_E_ARGUMENT;
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
     struct tierce__replay *r = tierce__calloc(1, sizeof(*r));
     if (r == NULL)
         return -ENOMEM;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/replay/scale.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/mix.h"
 #include "optimizer/trace/filter.h"
 
@@ -88,6 +89,7 @@ static int run_lru(double *rates, const struct tierce__recording *recording,
     lru_opts.order_count = 1;
     lru_opts.progress = NULL;
     rc = tierce__sweep_run(&sweep, recording, &lru_opts);
+    TIERCE_ASSERT(rc != 0 || sweep.row_count == opts->capacity_count * opts->match_count);
     for (size_t i = 0; rc == 0 && i < sweep.row_count; i++)
         rates[i] = tierce__sweep_rate(&sweep.rows[i]);
     tierce__sweep_clear(&sweep);
@@ -140,6 +142,7 @@ int tierce__scale_run(struct tierce__scaled *out, const struct tierce__recording
     if (rc < 0)
         return rc;
     drawn = tierce__recording_totals(part);
+    TIERCE_ASSERT(drawn.requests <= all.requests && drawn.distinct <= all.distinct);
     struct tierce__scaled scaled = {
         .requests = drawn.requests,
         .requests_all = all.requests,

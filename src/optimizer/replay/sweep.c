@@ -144,6 +144,7 @@ static void tell(const struct sweep_work *work, struct tierce__sweep_row *row,
                  const struct tierce__recorded *request, uint32_t hits)
 {
     const struct tierce__sweep_opts *o = work->opts;
+    TIERCE_DASSERT(row >= work->sweep->rows && row < work->sweep->rows + work->sweep->row_count);
     if (row->has_tokens)
         tierce__recorded_saves(request, hits, o->block_tokens, &row->hit_tokens, &row->hit_squares);
     for (size_t i = 0; i < o->watch_count; i++)
@@ -160,6 +161,7 @@ static void tell_growth(const struct sweep_work *work, const struct sweep_job *j
                         const uint64_t *hits)
 {
     for (size_t m = 0; work->is_watched && m < job->match_count; m++) {
+        TIERCE_DASSERT(hits[m] >= seen->hits[m]);
         if (request->read_count > 0 && job->rows[m].match.kind != TIERCE__MATCH_STREAM)
             tell(work, &job->rows[m], request, (uint32_t)(hits[m] - seen->hits[m]));
         seen->hits[m] = hits[m];
@@ -204,6 +206,7 @@ static void tell_costs(void *arg, size_t match, const uint32_t *costs, uint32_t 
 {
     const struct sweep_scan *scan = arg;
     const struct sweep_job *job = scan->job;
+    TIERCE_DASSERT(match < job->match_count);
     for (size_t i = 0; count > 0 && i < job->point_count; i++) {
         struct tierce__sweep_row *row = &job->rows[i * job->match_count + match];
         tell(scan->work, row, scan->request,

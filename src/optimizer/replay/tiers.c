@@ -244,6 +244,7 @@ static void count_hits(struct tierce__tiers *t, const struct tierce__recorded *r
     t->result.hits += answer->hits;
     t->result.internal_hits += answer->internal_hits;
     t->result.failed += answer->failed;
+    TIERCE_ASSERT(t->result.internal_hits + t->result.failed <= t->result.hits);
     t->result.blocks += request->read_count;
     for (uint32_t i = 0; internal != NULL && i < request->read_count; i++)
         t->result.internal_blocks += internal[i] != 0;
@@ -256,6 +257,7 @@ static int load(struct tierce__tiers *t, const struct tierce__recorded *request,
     bool any = false;
     answer->hits = find(t, blocks, request->read_count);
     uint32_t loaded = place_loads(t, blocks, tierce__recorded_internal(request), answer->hits);
+    TIERCE_ASSERT(loaded <= answer->hits);
     count_hits(t, request, loaded, answer);
     if (t->opts.block_tokens > 0)
         tierce__recorded_saves(request, loaded, t->opts.block_tokens, &t->result.hit_tokens,
@@ -304,6 +306,7 @@ static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded
             t->result.not_stored++;
             continue;
         }
+        TIERCE_DASSERT(cost <= room);
         room -= cost;
         t->fate[i] |= STORE;
     }
@@ -434,6 +437,7 @@ static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
     for (uint32_t i = 0; i < count; i++) {
         if (t->act[i] == 0 || t->act[i] == LET_GO || (t->fate[i] & STORE) != 0)
             continue;
+        TIERCE_DASSERT(t->act[i] == KEEP || t->act[i] == PUT);
         uint64_t cost = t->act[i] == KEEP ? held_cost(store, blocks[i]) : cost_of(t, blocks[i]);
         full = full || cost > room;
         room -= full ? 0 : cost;
@@ -446,6 +450,7 @@ static bool put_marked(struct tierce__tiers *t, size_t tier, const uint32_t *blo
 {
     struct tierce__tier_result *result = &t->result.tiers[tier];
     bool stored = (t->fate[i] & STORE) != 0;
+    TIERCE_DASSERT(t->act[i] == PUT || t->act[i] == LET_GO);
     TIERCE_DASSERT(!has(&t->stores[tier], blocks[i]));
     if (!put(t, tier, blocks[i], i > 0 ? blocks[i - 1] : TIERCE__NO_SLOT))
         return false;
@@ -632,6 +637,7 @@ static int create_stores(struct tierce__tiers *t)
 
 int tierce__tiers_create(struct tierce__tiers **out, const struct tierce__tiers_opts *opts)
 {
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
     if (!are_good(opts))
         return TIERCE_E_ARGUMENT;
     struct tierce__tiers *t = tierce__calloc(1, sizeof(*t));
@@ -681,6 +687,7 @@ const struct tierce__tiers_result *tierce__tiers_result(struct tierce__tiers *ti
         r->expired = store->expired;
         r->used = store->used;
         r->used_max = store->used_max;
+        TIERCE_ASSERT(store->used <= store->used_max && r->hits <= asked);
         asked -= r->hits;
         r->read_s =
             (double)r->loads * (double)spec->latency_ns / 1e9 +

@@ -10,6 +10,7 @@
 
 static uint64_t add_ns(uint64_t a, uint64_t b)
 {
+    TIERCE_ASSERT(b <= FOREVER_NS);
     return a < FOREVER_NS - b ? a + b : FOREVER_NS;
 }
 
@@ -93,6 +94,7 @@ static int compare_times(const void *a, const void *b)
 uint64_t tierce__load_times_at(struct tierce__load_times *times, double share)
 {
     size_t count = times->count;
+    TIERCE_ASSERT(share >= 0 && share <= 1);
     if (count == 0)
         return 0;
     if (!times->sorted)

@@ -26,6 +26,7 @@ static uint32_t needed(const struct ttl_curve_scan *s, uint32_t block, int64_t n
 {
     if (s->used_us[block] == NO_TIME_YET)
         return NEVER;
+    TIERCE_DASSERT(now >= s->used_us[block]);
     uint64_t age = (uint64_t)(now - s->used_us[block]);
     size_t from = 0, to = s->ttl_count;
     while (from < to) {

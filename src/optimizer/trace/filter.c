@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/trace/filter.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 #include <errno.h>
 
@@ -8,6 +9,7 @@ static int add(struct tierce__recording *out, const struct tierce__recorded *r, 
                const uint8_t *internal)
 {
     const uint32_t *blocks = tierce__recorded_blocks(r);
+    TIERCE_ASSERT(r->read_count <= r->count && r->stored <= r->count);
     for (uint32_t i = 0; i < r->count; i++)
         ids[i] = blocks[i];
     return tierce__recording_add(
@@ -62,6 +64,7 @@ int tierce__recording_mark(struct tierce__recording **out,
     int rc = ids == NULL || internal == NULL ? -ENOMEM : tierce__recording_create(&marked, folder);
     for (const struct tierce__recorded *r = tierce__recording_first(recording);
          rc == 0 && r != NULL; r = tierce__recording_next(recording, r), held++) {
+        TIERCE_ASSERT(*held <= r->count);
         for (uint32_t i = 0; i < r->count; i++)
             internal[i] = i < *held;
         rc = add(marked, r, ids, *held > 0 ? internal : NULL);

@@ -260,6 +260,7 @@ static __attribute__((noinline)) int make_room(struct tierce__intern *intern, ui
             return rc;
         (void)seek(intern, tag, instance, id, place);
     }
+    TIERCE_DASSERT(segment->left > 0);
     return make_number(intern, instance);
 }
 
@@ -327,6 +328,7 @@ int tierce__intern_chain(struct tierce__intern *intern, uint32_t instance, const
         if (rc < 0)
             return rc;
         next = out[i] + 1;
+        TIERCE_DASSERT(out[i] < intern->count);
     }
     return 0;
 }

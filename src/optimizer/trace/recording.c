@@ -107,6 +107,7 @@ static int number_blocks(struct tierce__recording *r)
         numbers += head->count;
         r->numbered += recorded_bytes(head);
     }
+    TIERCE_ASSERT(r->numbered == r->buffered && numbers == r->numbers + r->id_count);
     r->id_count = 0;
     return r->buffered >= BUFFER_BYTES ? write_buffer(r) : 0;
 }
@@ -135,12 +136,14 @@ static int make_room(struct tierce__recording *r, const struct tierce__recorded 
         r->numbers = numbers;
         r->id_room = ids;
     }
+    TIERCE_ASSERT(r->buffered + recorded_bytes(head) <= r->buffer_room);
     return 0;
 }
 
 /* Appends `length` bytes, then zeros up to `padded`. */
 static void append(struct tierce__recording *r, const void *data, size_t length, size_t padded)
 {
+    TIERCE_ASSERT(length <= padded && r->buffered + padded <= r->buffer_room);
     uint8_t *to = r->buffer + r->buffered;
     memset(to + length, 0, padded - length);
     if (length > 0)
@@ -151,6 +154,7 @@ static void append(struct tierce__recording *r, const void *data, size_t length,
 static void count_request(struct tierce__recording *r, const struct tierce__recorded *head,
                           const uint8_t *internal)
 {
+    TIERCE_ASSERT(head->read_count <= head->count && head->stored <= head->count);
     struct tierce__recording_totals *t = &r->totals;
     if (t->requests == 0)
         t->first_us = head->time_us;
@@ -209,6 +213,7 @@ int tierce__recording_add(struct tierce__recording *recording,
         memcpy(recording->ids + recording->id_count, request->blocks,
                (size_t)head.count * sizeof(*recording->ids));
     recording->id_count += head.count;
+    TIERCE_ASSERT(recording->id_count <= recording->id_room);
     count_request(recording, &head, head.has_internal ? request->internal : NULL);
     recording->last_bytes = (uint32_t)(recorded_bytes(&head) / 8);
     return 0;
@@ -298,7 +303,9 @@ const struct tierce__recorded *tierce__recording_last(const struct tierce__recor
 const struct tierce__recorded *tierce__recording_next(const struct tierce__recording *recording,
                                                       const struct tierce__recorded *request)
 {
+    TIERCE_DASSERT((const uint8_t *)request >= recording->map);
     const uint8_t *next = (const uint8_t *)request + recorded_bytes(request);
+    TIERCE_DASSERT(next <= recording->map + recording->written);
     return next < recording->map + recording->written
                ? (const struct tierce__recorded *)(const void *)next
                : NULL;

@@ -431,6 +431,7 @@ int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out, con
         all->names[index] = copy;
         tierce__numbers_put(&all->table, hash, index);
     }
+    TIERCE_ASSERT(index < all->count && all->count <= all->capacity);
     *out = all->last = index;
     return 0;
 }
@@ -440,6 +441,7 @@ int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out, con
 __attribute__((format(printf, 3, 4))) static int stop(struct tierce__trace *trace, int error,
                                                       const char *format, ...)
 {
+    TIERCE_ASSERT(error < 0 && trace->error == 0);
     va_list ap;
     va_start(ap, format);
     vsnprintf(trace->why, sizeof(trace->why), format, ap);
@@ -458,6 +460,7 @@ static int count_bad(struct tierce__trace *trace)
         fault->line = trace->line;
         memcpy(fault->reason, trace->reason, sizeof(fault->reason));
     }
+    TIERCE_ASSERT(report->bad_lines <= report->lines);
     if (report->bad_lines <= BAD_LINES_FREE || trace->bad_share_max >= 1 ||
         (double)report->bad_lines <= trace->bad_share_max * (double)report->lines)
         return 0;

@@ -19,6 +19,7 @@ int tierce__ids_reserve(struct tierce__ids *ids)
         return -ENOMEM;
     ids->at = at;
     ids->capacity = capacity;
+    TIERCE_ASSERT(ids->count < ids->capacity);
     return 0;
 }
 
@@ -45,6 +46,7 @@ int tierce__mask_apply(struct tierce__trace_mask *mask, const uint8_t **internal
         return 0;
     if (reserve_flags(mask, count) < 0)
         return -ENOMEM;
+    TIERCE_ASSERT(count <= mask->capacity);
     for (size_t i = 0; i < count; i++) {
         if (mask->is_offset)
             mask->flags[i] = mask->offset < 0 || i < (uint64_t)mask->offset;
@@ -68,6 +70,7 @@ static int read_ids(struct tierce__json *json, struct tierce__ids *ids)
         if (tierce__ids_reserve(ids) < 0)
             return -ENOMEM;
         ids->count += tierce__json_ids(json, ids->at + ids->count, ids->capacity - ids->count);
+        TIERCE_DASSERT(ids->count <= ids->capacity);
     }
     return json->why == NULL ? 0 : TIERCE_E_FORMAT;
 }
@@ -162,6 +165,7 @@ static bool read_name(struct tierce__json *json, struct tierce__name *name)
     if (!tierce__json_id(json, &ignored))
         return false;
     name->length = (size_t)(json->at - at);
+    TIERCE_ASSERT(name->length < sizeof(name->text));
     memcpy(name->text, at, name->length);
     name->text[name->length] = '\0';
     return true;
@@ -309,6 +313,7 @@ static int read_line(struct trace_field_reading *r, void *out)
             (void)tierce__json_skip(&r->json);
             continue;
         }
+        TIERCE_DASSERT(i < TIERCE__FIELDS_MAX);
         r->field = &r->fields[i];
         hint = i + 1;
         if ((r->had >> i & 1) != 0) {
