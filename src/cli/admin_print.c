@@ -61,6 +61,7 @@ static void print_table(struct tierce__line *line, struct tierce__text list)
         widths[columns] = width_of(names[columns]);
         columns++;
     }
+    TIERCE_ASSERT(columns <= COLUMNS_MAX);
     each = tierce__json_each(list);
     while (tierce__json_next(&each, &name, &row)) {
         for (int c = 0; c < columns; c++) {

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/man.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "base/file.h"
 #include "base/log/log.h"
@@ -175,6 +176,7 @@ static int print_man(int argc, char **argv)
 
 static int run_help(int argc, char **argv)
 {
+    TIERCE_ASSERT(argc >= 1);
     if (argc > 1 && strcmp(argv[1], "--man") == 0)
         return print_man(argc - 2, argv + 2);
     if (argc > 2)
@@ -192,6 +194,7 @@ static int run_help(int argc, char **argv)
 
 static int dispatch(int argc, char **argv)
 {
+    TIERCE_ASSERT(argc >= 2);
     const char *name = argv[1];
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         printf("tierce %s\n", tierce_version());

@@ -301,6 +301,7 @@ static int read_options(const char *command, int argc, char **argv,
         if (!found)
             left[(*count)++] = argv[i];
     }
+    TIERCE_ASSERT(*count < argc);
     return TIERCE__CLI_OK;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "base/text/url.h"
 #include "cli/cli.h"
@@ -53,6 +54,7 @@ struct config_request {
 /* Whether argv[*i] is `flag` with a value, which lands in *value; moves *i over it. */
 static bool take_value(const char **value, int *i, int argc, char **argv, const char *flag)
 {
+    TIERCE_ASSERT(*i < argc);
     size_t len = strlen(flag);
     if (strncmp(argv[*i], flag, len) != 0)
         return false;

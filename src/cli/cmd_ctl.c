@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/process.h"
@@ -89,6 +90,7 @@ static int clear(const struct tierce__process *process, int argc, char **argv)
         snprintf(path + at, sizeof(path) - at, "%s%s=%s", between, argv[i] + 2, argv[i + 1]);
         between = "&";
     }
+    TIERCE_ASSERT(strlen(path) + 1 < sizeof(path));
     return ask(process, path);
 }
 

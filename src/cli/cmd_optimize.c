@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
 #include "cli/optimize/optimize_live.h"
@@ -86,6 +87,7 @@ static int record_all(struct tierce__recording *recording, struct tierce__trace 
             rc = tierce__recording_expect(recording, position, length);
         if (rc < 0)
             break;
+        TIERCE_ASSERT(position >= before);
         tierce__progress_add(&progress, position - before);
         before = position;
     }
@@ -96,6 +98,7 @@ static int record_all(struct tierce__recording *recording, struct tierce__trace 
 static int keep_names(struct tierce__optimize_trace *out, const struct tierce__trace *trace)
 {
     uint32_t count = tierce__recording_totals(out->recording).instances;
+    TIERCE_ASSERT(out->instance_count == 0);
     out->instances = tierce__calloc(count, sizeof(*out->instances));
     while (out->instances != NULL && out->instance_count < count) {
         const char *name = tierce__trace_instance(trace, out->instance_count);
@@ -168,6 +171,7 @@ void tierce__optimize_choose_capacities(struct tierce__optimize *request, double
     for (int i = 0; i < TIERCE__OPTIMIZE_POINTS; i++) {
         double share = (double)i / (TIERCE__OPTIMIZE_POINTS - 1);
         uint64_t capacity = (uint64_t)llround(least * pow(most / least, share));
+        TIERCE_ASSERT(request->capacity_count < TIERCE__OPTIMIZE_LIST_MAX);
         if (request->capacity_count == 0 ||
             request->capacities[request->capacity_count - 1] != capacity)
             request->capacities[request->capacity_count++] = capacity;
@@ -190,6 +194,7 @@ static void add_budget(struct tierce__optimize *request)
     memmove(capacities + at + 1, capacities + at, (count - at) * sizeof(capacities[0]));
     capacities[at] = budget;
     request->capacity_count++;
+    TIERCE_ASSERT(request->capacity_count <= TIERCE__OPTIMIZE_LIST_MAX);
 }
 
 static int fit_sizes(struct tierce__optimize *request, const struct tierce__recording *recording)
@@ -224,6 +229,8 @@ static int mark_engines(const struct tierce__optimize *request,
                                        request->in_bytes);
     if (rc < 0)
         return tierce__optimize_fail_replay("the engine's own cache", rc);
+    TIERCE_ASSERT(tierce__recording_totals(marked).requests ==
+                  tierce__recording_totals(trace->recording).requests);
     tierce__recording_destroy(trace->recording);
     trace->recording = marked;
     return TIERCE__CLI_OK;
