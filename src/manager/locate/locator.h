@@ -198,7 +198,7 @@ TIERCE_MUSTUSE int tierce__locator_finish_write(struct tierce__locator *locator,
  * session's URIs that were written, with or without size=; none: all were written. If a URI has no
  * size, the storage is asked; if the storage does not know, the entry counts 0 bytes. Entries that
  * exceed the quotas are dropped, the others serve, and the call returns TIERCE_E_FULL. If a URI is
- * not the session's, the session is unchanged.
+ * not the session's, or the instance holds blocks, the session is unchanged.
  */
 TIERCE_MUSTUSE int tierce__locator_finish_entries(struct tierce__locator *locator,
                                                   const char *instance_id, const char *session,

@@ -184,6 +184,7 @@ static int end_entries(struct locator_ending *e, const char *const *uris, size_t
 {
     struct tierce__write_session *session = e->session;
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
+    TIERCE_ASSERT(e->live->instance.spec_count == 1);
     const struct tierce__group *group =
         tierce__catalog_group(e->catalog, e->live->instance.group_name);
     const char *limit = NULL;
@@ -221,6 +222,13 @@ int tierce__locator_finish_entries(struct tierce__locator *locator, const char *
     int rc = tierce__live_acquire(&e.live, locator, instance_id, why);
     if (rc < 0)
         return rc;
+    if (!e.live->instance.is_kv) { /* its keys have other than one place */
+        tierce__live_release(e.live);
+        return tierce__why(why, TIERCE_E_ARGUMENT,
+                           "instance %.100s holds blocks, no entries by name; its writes end with "
+                           "FinishWriteCache",
+                           instance_id);
+    }
     e.catalog = tierce__registry_acquire(locator->opts.registry);
     rc = tierce__live_begin_finish(e.live, session_id, NULL, &e.session, why);
     if (rc == 0)

@@ -264,6 +264,21 @@ def test_entries_keep_within_quotas(api, manager):
     assert bytes_of(manager, name) == 800
 
 
+def test_blocks_are_not_finished_as_entries(api):
+    """A key of an ordinary instance may have no part or several, an entry has one."""
+    name = f"blocks-{api.name}"
+    register(api, name, location_spec_groups=[{"name": "none", "spec_names": []}])
+    started = api.call("meta", "StartWriteCache", instance_id=name, block_keys=[1, 2],
+                       write_timeout_seconds=30, location_spec_group_names=["none", "none"])
+    assert code(started) == "OK", started
+    session = {"instance_id": name, "write_session_id": started["write_session_id"]}
+    refused = api.call("kv_meta", "PutFinish", **session)
+    assert code(refused) == "INVALID_ARGUMENT", refused
+    assert "FinishWriteCache" in text(refused)
+    assert code(api.call("meta", "FinishWriteCache", **session,
+                         success_blocks={"offset": 2})) == "OK"
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 def test_what_is_reclaimed_is_named(tmp_path):
