@@ -9,6 +9,7 @@
 #include "engine/node_client/shared.h"
 #include "engine/objects/smalls.h"
 #include "engine/objects/tombstones.h"
+#include "net/notify.h"
 #include "node/door.h"
 #include "node/native/native_server.h"
 #include "node/node_private.h"
@@ -24,6 +25,7 @@
 #include <xxhash.h>
 
 enum { WORKER_QUEUE_MAX = 65536, LEASE_TICK_MS = 250, DRAIN_TICK_MS = 20 };
+enum { PROBE_MS = 10000 /* without a watchdog */, PROBE_NAMES = 256 };
 
 /* A node with the fields that only this file needs. */
 struct node_whole {
@@ -139,32 +141,79 @@ int tierce__node_create(struct tierce__node *node, struct tierce__object **out,
                                   : TIERCE_E_LIMIT;
 }
 
-/* Stores, finds and removes a value. Returns 0, an error, or 1 if what was found differs. */
-static int probe(struct tierce__node *node, const char *name, size_t name_bytes,
-                 uint64_t value_bytes)
+/* A probe of the data path. Unless it returned 0, it was at `step`. */
+struct probe {
+    struct tierce__node *node;
+    uint32_t ms; /* for all its waits together */
+    uint64_t deadline_ns;
+    const char *step;
+};
+
+/* A third of the time that systemd's watchdog gives: the interval between two probes is half of it.
+ */
+static uint32_t probe_ms(void)
 {
-    struct tierce__objects *space = tierce__access_space(node->access, TIERCE__SPACE_PROBE);
+    uint64_t interval_ms = tierce__notify_watchdog_ms();
+    uint64_t ms = interval_ms > 0 ? interval_ms * 2 / 3 : PROBE_MS;
+    return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
+}
+
+/* A step that has had an answer in time; a store is not asked when there is no time left. */
+static int end_step(const struct probe *probe, int rc)
+{
+    return rc == 0 && tierce__now_ns() >= probe->deadline_ns ? TIERCE_E_DEADLINE : rc;
+}
+
+/* Stores, finds and removes a value. Returns 0, an error, or 1 if what was found differs. */
+static int probe_with(struct probe *probe, const char *name, size_t name_bytes,
+                      uint64_t value_bytes)
+{
+    struct tierce__objects *space = tierce__access_space(probe->node->access, TIERCE__SPACE_PROBE);
     struct tierce__object *object = NULL;
     bool is_same, was = false;
     struct tierce__object_what what = {
         .name = name, .name_bytes = name_bytes, .value_bytes = value_bytes};
-    TIERCE_ASSERT(value_bytes >= name_bytes);
+    TIERCE_ASSERT(value_bytes >= name_bytes && probe->deadline_ns > 0);
+    probe->step = "storing";
     int rc = tierce__object_create(space, &object, &what);
     if (rc < 0)
         return rc;
     memset(object->value, 0, (size_t)value_bytes);
     memcpy(object->value + value_bytes - name_bytes, name, name_bytes);
-    rc = tierce__object_publish(object);
-    if (rc == 0)
-        rc = tierce__node_find(space, &object, name, name_bytes, tierce__node_deadline(node));
+    object->deadline_ns = probe->deadline_ns;
+    rc = end_step(probe, tierce__object_publish(object));
+    if (rc < 0)
+        return rc;
+    probe->step = "finding";
+    rc = tierce__node_find(space, &object, name, name_bytes, probe->deadline_ns);
     if (rc < 0)
         return rc;
     is_same = object->what.value_bytes == value_bytes &&
               tierce__object_verified(object, value_bytes) &&
               memcmp(object->value + value_bytes - name_bytes, name, name_bytes) == 0;
     tierce__object_release(object);
-    rc = tierce__object_remove(space, name, name_bytes, &was);
+    rc = end_step(probe, 0);
+    if (rc < 0)
+        return rc;
+    probe->step = "removing";
+    rc = end_step(probe,
+                  tierce__object_remove_by(space, name, name_bytes, probe->deadline_ns, &was));
     return rc < 0 ? rc : !is_same || !was;
+}
+
+/* Why the probe has failed; rc: what probe_with has returned. */
+static void probe_error(char text[TIERCE__NODE_ERROR_BYTES], const struct probe *probe, int rc)
+{
+    TIERCE_ASSERT(rc != 0 && probe->step != NULL);
+    if (rc > 0)
+        snprintf(text, TIERCE__NODE_ERROR_BYTES,
+                 "the value that was read differs from the stored value");
+    else if (rc == TIERCE_E_DEADLINE && tierce__now_ns() >= probe->deadline_ns)
+        snprintf(text, TIERCE__NODE_ERROR_BYTES,
+                 "no answer within %u ms: waited for a disk or a remote store while %s the value",
+                 probe->ms, probe->step);
+    else
+        tierce__node_error(text, probe->node, rc);
 }
 
 /* Adds the likely cause of a failed probe: a value that cannot be removed from a remote store is
@@ -182,8 +231,6 @@ static void add_remotes(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYT
                  stats.remotes_now - stats.remotes_in_service_now, stats.remotes_now);
 }
 
-#define PROBE_NAMES 256u
-
 bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES])
 {
     static _Atomic uint64_t probes;
@@ -191,8 +238,9 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_
         uint64_t bytes;
         const char *text;
     } sizes[] = {{64, "a small value"}, {TIERCE__SMALL_VALUE_MAX + 1, "a value above 64 KiB"}};
-    char name[64],
-        text[TIERCE__NODE_ERROR_BYTES] = "the value that was read differs from the stored value";
+    char name[64], text[TIERCE__NODE_ERROR_BYTES];
+    struct probe probe = {.node = node, .ms = probe_ms()};
+    probe.deadline_ns = tierce__deadline_in_ms(probe.ms);
     int rc = 0;
     why[0] = '\0';
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes) && rc == 0; i++) {
@@ -201,12 +249,12 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_
         int bytes = snprintf(name, sizeof(name), "probe %ld %llu", (long)getpid(),
                              (unsigned long long)(atomic_fetch_add(&probes, 1) % PROBE_NAMES));
         TIERCE_ASSERT(bytes > 0 && (size_t)bytes < sizeof(name));
-        rc = probe(node, name, (size_t)bytes, sizes[i].bytes);
-        if (rc < 0)
-            tierce__node_error(text, node, rc);
-        if (rc != 0)
+        rc = probe_with(&probe, name, (size_t)bytes, sizes[i].bytes);
+        if (rc != 0) {
+            probe_error(text, &probe, rc);
             snprintf(why, TIERCE__NODE_WHY_BYTES, "a probe of the data path with %s failed: %s",
                      sizes[i].text, text);
+        }
     }
     if (rc < 0)
         add_remotes(node, why);

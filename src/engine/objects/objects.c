@@ -452,7 +452,7 @@ static bool level_has_same(const struct tierce__object_handle *h, size_t level,
     TIERCE_DASSERT(level > 0);
     struct tierce__object_form form;
     struct tierce__buf *head;
-    if (!tierce__objects_level_has(h->space->engine, level, &h->key) ||
+    if (!tierce__objects_level_has(h->space->engine, level, &h->key, deadline_ns) ||
         tierce__objects_peek(h->space, &form, &head, level, &h->key, deadline_ns) < 0)
         return false;
     bool may_be = form.extent.object_bytes == h->object_bytes &&

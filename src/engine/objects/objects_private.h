@@ -78,9 +78,9 @@ TIERCE_MUSTUSE int tierce__objects_open_tombstones(struct tierce_engine *engine)
 bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key);
 
-/* Whether the level has a value of that name. Waits, timeout.lookup at most. */
+/* Whether the level has a value of that name. Waits until the deadline, timeout.lookup at most. */
 bool tierce__objects_level_has(struct tierce_engine *engine, size_t level,
-                               const struct tierce__key *key);
+                               const struct tierce__key *key, uint64_t deadline_ns);
 
 /* How an old value is removed from the slower tiers before a new one is published. */
 struct tierce__taking {

@@ -82,12 +82,14 @@ bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
 }
 
 bool tierce__objects_level_has(struct tierce_engine *engine, size_t level,
-                               const struct tierce__key *key)
+                               const struct tierce__key *key, uint64_t deadline_ns)
 {
+    uint64_t lookup_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     struct tierce__search search = {.levels = 1u << level,
                                     .deadline_ns =
-                                        tierce__deadline_in_ms(engine->settings.lookup_ms),
+                                        lookup_ns < deadline_ns ? lookup_ns : deadline_ns,
                                     .asks_anew = true};
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     return tierce__objects_may_ask(engine, level, key) &&
            tierce__storage_search_until(engine, &search, key, 1) == 1;
 }
@@ -245,7 +247,7 @@ static bool is_there(struct tierce__objects *space, const struct tierce__key *ke
     struct tierce__buf *buf = tierce__objects_accept(
         space, &form, tierce__storage_lease(space->engine, key), key, NULL, 0);
     for (size_t level = 1; level < space->engine->level_count && buf == NULL; level++) {
-        if (tierce__objects_level_has(space->engine, level, key) &&
+        if (tierce__objects_level_has(space->engine, level, key, deadline_ns) &&
             tierce__objects_peek(space, &form, &buf, level, key, deadline_ns) < 0)
             buf = NULL;
     }
