@@ -231,6 +231,20 @@ static void add_remotes(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYT
                  stats.remotes_now - stats.remotes_in_service_now, stats.remotes_now);
 }
 
+/* At the limit of tombstones a probe works whose names have some already; other names cannot be
+ * changed. */
+static int check_limit(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES])
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    char text[TIERCE__NODE_ERROR_BYTES];
+    tierce_engine_stats(node->engine, &stats);
+    if (stats.tombstones_now < TIERCE__TOMBSTONES_MAX)
+        return 0;
+    tierce__node_error(text, node, TIERCE__TOMBSTONES_FULL);
+    snprintf(why, TIERCE__NODE_WHY_BYTES, "%s", text);
+    return TIERCE__TOMBSTONES_FULL;
+}
+
 bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES])
 {
     static _Atomic uint64_t probes;
@@ -256,6 +270,8 @@ bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_
                      sizes[i].text, text);
         }
     }
+    if (rc == 0)
+        rc = check_limit(node, why);
     if (rc < 0)
         add_remotes(node, why);
     return rc == 0;

@@ -31,9 +31,9 @@ void tierce__node_ports(const struct tierce__node *node, struct tierce__node_por
 #define TIERCE__NODE_TEXT_BYTES 1024u
 void tierce__node_describe(const struct tierce__node *node, char text[TIERCE__NODE_TEXT_BYTES]);
 
-/* Whether values can be stored, found and removed; if not, `why` is the reason. Blocks until a
- * device or a store has answered, at most a third of the watchdog's time (net/notify.h), or 10 s
- * without a watchdog: then the probe has failed. Thread: any. */
+/* Whether values of any name can be stored, found and removed; if not, `why` is the reason. Blocks
+ * until a device or a store has answered, at most a third of the watchdog's time (net/notify.h), or
+ * 10 s without a watchdog: then the probe has failed. Thread: any. */
 #define TIERCE__NODE_WHY_BYTES 448u
 bool tierce__node_is_ready(struct tierce__node *node, char why[TIERCE__NODE_WHY_BYTES]);
 

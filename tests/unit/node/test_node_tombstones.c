@@ -38,7 +38,7 @@ static void start(void)
     harness_start(&h, COUNT(arguments), arguments);
 }
 
-static void start_at_the_limit(void)
+static void start_with(uint32_t tombstones)
 {
     static const uint8_t digest[TIERCE_HASH_BYTES] = {1};
     char path[96];
@@ -48,7 +48,7 @@ static void start_at_the_limit(void)
     start();
     harness_stop(&h);
     snprintf(path, sizeof(path), "%s/store/tombstones", folder);
-    write_tombstones(path, TIERCE__TOMBSTONES_MAX, 7, digest);
+    write_tombstones(path, tombstones, 7, digest);
     start();
 }
 
@@ -87,7 +87,7 @@ START_TEST(test_the_limit_is_named)
         "SETEX a 5 1\r\n", "DEL a\r\n",     "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n",
     };
     char why[TIERCE__NODE_WHY_BYTES];
-    start_at_the_limit();
+    start_with(TIERCE__TOMBSTONES_MAX);
     int fd = harness_connect(h.ports.resp);
     for (size_t i = 0; i < COUNT(commands); i++)
         talk(fd, commands[i], "-ERR " LIMIT "\r\n");
@@ -103,4 +103,29 @@ START_TEST(test_the_limit_is_named)
 }
 END_TEST
 
-CHECK_MAIN("a node at the limit of tombstones", .seconds = 60, .tests = {test_the_limit_is_named})
+/* A probe that needs no new tombstone works at the limit, and commands do not. */
+START_TEST(test_the_limit_is_reported_when_probes_have_tombstones)
+{
+    enum { PROBES = 128, NAMES = 2 * PROBES, LEFT = 10 };
+    char why[TIERCE__NODE_WHY_BYTES], command[64];
+    start_with(TIERCE__TOMBSTONES_MAX - NAMES - LEFT);
+    for (int i = 0; i < PROBES; i++)
+        ck_assert_msg(tierce__node_is_ready(h.node, why), "%s", why);
+    int fd = harness_connect(h.ports.resp);
+    for (int i = 0; i < LEFT; i++) {
+        ck_assert_msg(tierce__node_is_ready(h.node, why), "%s", why);
+        snprintf(command, sizeof(command), "SET k%d 1\r\n", i);
+        talk(fd, command, "+OK\r\n");
+    }
+    talk(fd, "SET a 1\r\n", "-ERR " LIMIT "\r\n");
+    close(fd);
+    ck_assert(!tierce__node_is_ready(h.node, why));
+    ck_assert_str_eq(why, LIMIT "; remote stores out of service: 1 of 1 (event "
+                                "tier_out_of_service in the log)");
+    stop();
+}
+END_TEST
+
+CHECK_MAIN("a node at the limit of tombstones", .seconds = 60,
+           .tests = {test_the_limit_is_named,
+                     test_the_limit_is_reported_when_probes_have_tombstones})
