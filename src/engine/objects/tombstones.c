@@ -31,7 +31,7 @@
 /* A file is written anew when it has this many pages and most of its records are of no use. */
 #define PAGES_WORTH 256u
 #define RETRY_MS    1000u  /* how long flush leaves a device alone that has failed */
-#define PAGES_MAX   65536u /* it is written anew long before */
+#define PAGES_MAX   65536u /* it is written anew long before; bounds the memory for a file */
 /* At the limit the count goes up and down; it is logged again only after it has fallen to this. */
 #define ROOM_AGAIN (TIERCE__TOMBSTONES_MAX - TIERCE__TOMBSTONES_MAX / 16)
 
@@ -97,8 +97,6 @@ static int insert(struct tierce__tombstones *tombs, uint64_t store, const struct
                   uint64_t number)
 {
     TIERCE_DASSERT(find(tombs, store, key) == NULL);
-    if (atomic_load(&tombs->count) >= TIERCE__TOMBSTONES_MAX)
-        return TIERCE_E_LIMIT;
     struct tombstone *tomb = tierce__calloc(1, sizeof(*tomb));
     if (tomb == NULL)
         return -ENOMEM;
@@ -462,7 +460,7 @@ static int write_some(struct tierce__tombstones *tombs)
 static bool note_full(struct tierce__tombstones *tombs)
 {
     tierce__lock_assert_held(&tombs->lock);
-    TIERCE_DASSERT(atomic_load(&tombs->count) == TIERCE__TOMBSTONES_MAX);
+    TIERCE_DASSERT(atomic_load(&tombs->count) >= TIERCE__TOMBSTONES_MAX);
     bool is_new = !tombs->is_full;
     tombs->is_full = true;
     return is_new;
@@ -485,10 +483,12 @@ int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
     tierce__lock_take(&tombs->lock);
     struct tombstone *tomb = find(tombs, store, key);
     bool is_new = tomb == NULL, logs_full = false;
-    int rc = is_new ? insert(tombs, store, key, tombs->made + 1) : 0;
-    if (rc == TIERCE_E_LIMIT) {
+    int rc = 0;
+    if (is_new && atomic_load(&tombs->count) >= TIERCE__TOMBSTONES_MAX) {
         rc = TIERCE__TOMBSTONES_FULL;
         logs_full = note_full(tombs);
+    } else if (is_new) {
+        rc = insert(tombs, store, key, tombs->made + 1);
     }
     if (rc == 0 && is_new) {
         tomb = find(tombs, store, key);

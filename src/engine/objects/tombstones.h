@@ -39,15 +39,16 @@ struct tierce__tombstones;
 #define TIERCE__TOMBSTONES_MAX  262144u /* 26 MiB of memory */
 #define TIERCE__TOMBSTONES_FILE "tombstones"
 
-/* The limit TIERCE__TOMBSTONES_MAX is reached. No device and no store returns this error. */
+/* There are TIERCE__TOMBSTONES_MAX tombstones, or more (a file may hold more). No device and no
+ * store returns this error. */
 #define TIERCE__TOMBSTONES_FULL (-EXFULL)
 
 /*
  * Reads the file; makes one with the first tombstone. [transfer] vfs, whose folder was entered, in
- * any case. [borrow] namespaces until close. Errors: -ENOMEM; TIERCE_E_CHECKSUM (a page that was
- * synced is damaged: which old values must not be served is no longer known); TIERCE_E_FORMAT (a
- * file of somebody else); TIERCE_E_VERSION; TIERCE_E_LIMIT (too long, or more tombstones than the
- * limit); a negative errno of the device.
+ * any case. [borrow] namespaces until close. Errors: a negative errno of the device; -ENOMEM;
+ * TIERCE_E_CHECKSUM (a page that was synced is damaged: which old values must not be served is no
+ * longer known); TIERCE_E_FORMAT (a file of somebody else); TIERCE_E_VERSION; TIERCE_E_LIMIT (too
+ * long). More tombstones than TIERCE__TOMBSTONES_MAX are no error: a power cut can leave some more.
  */
 TIERCE_MUSTUSE int tierce__tombstones_open(struct tierce__tombstones **out, struct tierce__vfs *vfs,
                                            struct tierce__namespaces *namespaces);
