@@ -105,6 +105,7 @@ struct tierce_engine {
     struct tierce__object_names object_names;
     struct tierce__tombstones *_Atomic tombstones; /* NULL until the first space is opened */
     _Atomic uint32_t purges;       /* values with a tombstone that are being deleted */
+    atomic_bool purges_more;       /* since one was: there may be others */
     _Atomic uint64_t object_walks; /* walks over names begun so far (objects_scan.c) */
     struct tierce__backfill backfill;
     struct tierce__prefetches prefetches;

@@ -197,7 +197,8 @@ static void *run_keeper(void *arg)
     struct tierce_engine *engine = arg;
     tierce__lock_take(&engine->lock);
     while (!engine->closing) {
-        tierce__cond_wait(&engine->changed, &engine->lock, tierce__deadline_in_ms(KEEPER_MS));
+        if (!tierce__objects_purge_is_due(engine))
+            tierce__cond_wait(&engine->changed, &engine->lock, tierce__deadline_in_ms(KEEPER_MS));
         bool look = engine->session_count > 0 && !engine->closing;
         bool closing = engine->closing;
         tierce__lock_drop(&engine->lock);

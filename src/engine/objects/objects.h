@@ -52,6 +52,9 @@ TIERCE_MUSTUSE int tierce__objects_open(struct tierce__objects **out, struct tie
 /* Called repeatedly by the engine's keeper: makes remote stores that have returned to service
  * delete the values that have a tombstone (tombstones.h). Does not wait for them. */
 void tierce__objects_purge(struct tierce_engine *engine);
+/* Whether purge may go on now: those that it began are deleted, and there may be more. It becomes
+ * true with a broadcast of the engine's `changed`. */
+bool tierce__objects_purge_is_due(struct tierce_engine *engine);
 
 /* No object and no find may be alive. */
 void tierce__objects_close(struct tierce__objects *space);

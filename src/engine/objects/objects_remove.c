@@ -327,6 +327,16 @@ struct purge {
     struct tierce__store_req req;
 };
 
+/* The last of those that were under way has the keeper go on with others at once. */
+static void end_purge(struct tierce_engine *engine)
+{
+    if (atomic_fetch_sub(&engine->purges, 1) != 1)
+        return;
+    tierce__lock_take(&engine->lock);
+    tierce__cond_broadcast(&engine->changed);
+    tierce__lock_drop(&engine->lock);
+}
+
 static void has_purged(struct tierce__store_req *req)
 {
     struct purge *purge = req->arg;
@@ -336,13 +346,15 @@ static void has_purged(struct tierce__store_req *req)
     TIERCE_DASSERT(atomic_load(&engine->purges) > 0);
     atomic_fetch_add(&engine->calling, 1);
     note_deletion(&engine->levels[purge->level], req->status);
-    if (req->status == 0 || req->status == TIERCE_E_MISS)
+    if (req->status == 0 || req->status == TIERCE_E_MISS) {
         tierce__tombstones_lift(tombs, store, &purge->key);
-    else
+        atomic_store(&engine->purges_more, true);
+    } else {
         tierce__tombstones_defer(tombs, store, &purge->key);
+    }
     tierce__object_name_end(purge->name);
     tierce__free(purge);
-    atomic_fetch_sub(&engine->purges, 1);
+    end_purge(engine);
     atomic_fetch_sub(&engine->calling, 1);
 }
 
@@ -377,12 +389,18 @@ static void purge(struct tierce_engine *engine, size_t level, const struct tierc
     TIERCE_ASSERT(passed); /* deletions are not held up by the breaker */
 }
 
+bool tierce__objects_purge_is_due(struct tierce_engine *engine)
+{
+    return atomic_load(&engine->purges) == 0 && atomic_load(&engine->purges_more);
+}
+
 void tierce__objects_purge(struct tierce_engine *engine)
 {
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
     struct tierce__key keys[PURGES_MAX];
     if (tombs == NULL || atomic_load(&engine->purges) > 0)
         return;
+    atomic_store(&engine->purges_more, false);
     for (size_t level = 1; level < engine->level_count; level++) {
         const struct tierce__level *r = &engine->levels[level];
         /* A store that keeps what it has would only hide it from this process. */
