@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "base/clock.h"
 #include "base/file_lock.h"
 #include "store/disk/disk_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /*
@@ -40,12 +43,22 @@ static void init_held(void)
     (void)pthread_atfork(before_fork, after_fork, enter_child); /* fails for lack of memory */
 }
 
+/* Opens the file, or makes it. */
 static int open_lock(struct tierce__disk *d)
 {
+    const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    bool is_there;
+    TIERCE_DASSERT(d->lock_fd < 0);
     pthread_once(&held_once, init_held);
     tierce__lock_take(&held_lock);
-    d->lock_fd = openat(d->vfs->folder, TIERCE__DISK_LOCK,
-                        O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    do { /* again if another store removes it between the two calls */
+        d->lock_fd =
+            openat(d->vfs->folder, TIERCE__DISK_LOCK, flags | O_CREAT | O_EXCL, (mode_t)0600);
+        d->lock_is_new = d->lock_fd >= 0;
+        is_there = d->lock_fd < 0 && errno == EEXIST;
+        if (is_there)
+            d->lock_fd = openat(d->vfs->folder, TIERCE__DISK_LOCK, flags);
+    } while (is_there && d->lock_fd < 0 && errno == ENOENT);
     int rc = d->lock_fd >= 0 ? 0 : -errno;
     if (rc == 0)
         tierce__list_push_back(&held, &d->held_node);
@@ -61,10 +74,43 @@ void tierce__disk_unlock(struct tierce__disk *d)
     tierce__list_remove(&d->held_node);
     close(d->lock_fd);
     tierce__lock_drop(&held_lock);
+    d->lock_fd = -1;
+}
+
+void tierce__disk_remove_lock(struct tierce__disk *d)
+{
+    if (!d->lock_is_new)
+        return;
+    TIERCE_ASSERT(d->lock_fd >= 0); /* held: nobody else can believe that he holds the folder */
+    (void)unlinkat(d->vfs->folder, TIERCE__DISK_LOCK, 0);
+    d->lock_is_new = false;
+}
+
+/* Whether another store has removed the file while this one waited for it. Its lock then excludes
+ * nobody. */
+static bool is_removed(const struct tierce__disk *d)
+{
+    struct stat st;
+    return fstat(d->lock_fd, &st) == 0 && st.st_nlink == 0;
+}
+
+static uint32_t ms_until(uint64_t deadline_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    return deadline_ns > now_ns ? (uint32_t)((deadline_ns - now_ns) / TIERCE__MS_NS) : 0;
 }
 
 int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms)
 {
-    int rc = open_lock(d);
-    return rc == 0 ? tierce__file_lock_fd(d->lock_fd, TIERCE__FILE_LOCK_RECORD, wait_ms) : rc;
+    uint64_t deadline_ns = tierce__deadline_in_ms(wait_ms);
+    for (;;) {
+        int rc = open_lock(d);
+        if (rc == 0)
+            rc = tierce__file_lock_fd(d->lock_fd, TIERCE__FILE_LOCK_RECORD, ms_until(deadline_ns));
+        if (rc < 0)
+            d->lock_is_new = false; /* another store holds it */
+        if (rc < 0 || !is_removed(d))
+            return rc;
+        tierce__disk_unlock(d);
+    }
 }

@@ -443,13 +443,13 @@ static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opt
     int rc = tierce__disk_check_contents(d);
     if (rc == 0)
         rc = read_journal(d, &r);
-    if (rc == 0)
-        rc = make_texts_folder(d);
     int64_t length = rc == 0 ? open_data(d, opts->buffered) : 0;
     if (length < 0)
         rc = (int)length;
     if (rc == 0)
         rc = tierce__disk_check_data(d, (uint64_t)length, r.file != NULL);
+    if (rc == 0) /* now that the folder is known not to be somebody else's */
+        rc = make_texts_folder(d);
     if (rc == 0)
         rc = make_policy(d, opts);
     if (rc == 0)
@@ -667,6 +667,7 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
     }
     if (rc < 0) {
         log_refusal(d, rc, opts->why);
+        tierce__disk_remove_lock(d);
         if (d->vfs == opts->vfs) { /* the caller keeps his vfs */
             close_files(d);
             d->vfs = NULL;

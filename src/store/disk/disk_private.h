@@ -96,6 +96,7 @@ struct tierce__disk {
     /* ---- set at open, then constant ---- */
     char *folder; /* for messages; files are looked up in the folder that the vfs has entered */
     int lock_fd;
+    bool lock_is_new;              /* this store has made the file, and holds it */
     struct tierce__list held_node; /* among the folders that the process holds */
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data;
@@ -363,6 +364,9 @@ void tierce__disk_tell_full(const struct tierce__disk *d, uint64_t room);
 TIERCE_MUSTUSE int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms);
 /* Releases the folder, if it was locked. */
 void tierce__disk_unlock(struct tierce__disk *d);
+/* For a folder that is refused: removes the lock's file if this store has made it. It stays locked.
+ */
+void tierce__disk_remove_lock(struct tierce__disk *d);
 
 /* ---- disk_open.c ----------------------------------------------------------------------------- */
 

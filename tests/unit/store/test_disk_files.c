@@ -3,11 +3,14 @@
  * none is changed, followed or lost. */
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "check_main.h"
 #include "disk_harness.h"
 #include "log_record.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/time.h>
 
 #define MIB (1ULL << 20)
@@ -165,6 +168,17 @@ static void check_refusal(const char *name, enum kind kind)
     check(path, kind);
 }
 
+/* Nothing else is in the folder. */
+static void check_alone(const char *name, enum kind kind)
+{
+    DIR *folder = opendir(s.folder);
+    ck_assert_ptr_nonnull(folder);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        ck_assert_msg(entry->d_name[0] == '.' || strcmp(entry->d_name, name) == 0,
+                      "%s, %s: %s was left", name, kinds[kind], entry->d_name);
+    closedir(folder);
+}
+
 START_TEST(an_empty_folder_with_something_of_somebody_else)
 {
     for (enum kind kind = 0; kind < KINDS; kind++) {
@@ -172,7 +186,42 @@ START_TEST(an_empty_folder_with_something_of_somebody_else)
         ck_assert_int_eq(mkdir(s.folder, 0700), 0);
         make_outside_anew();
         check_refusal(names[_i], kind);
+        if (strcmp(names[_i], "ns") != 0 || kind != FOLDER)
+            check_alone(names[_i], kind);
     }
+}
+END_TEST
+
+static void *open_waiting(void *arg)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    opts.lock_wait_ms = 60000;
+    (void)arg;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    return NULL;
+}
+
+/* A store that is refused removes its lock, for which another one may wait: that one holds the
+ * folder afterwards, and not a file that is gone. */
+START_TEST(a_lock_that_is_removed_is_made_again)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    struct tierce__tier *other = NULL;
+    pthread_t thread;
+    char path[256];
+    in_folder(path, "lock");
+    store_remove(&s);
+    ck_assert_int_eq(mkdir(s.folder, 0700), 0);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    ck_assert_int_eq(tierce__file_lock_fd(fd, TIERCE__FILE_LOCK_RECORD, 0), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, open_waiting, NULL), 0);
+    usleep(100000); /* it waits now, or else opens the store at once */
+    ck_assert_int_eq(unlink(path), 0);
+    close(fd);
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    ck_assert_int_eq(tierce__disk_open(&other, &opts), TIERCE_E_LOCKED);
+    ck_assert_int_eq(access(path, F_OK), 0);
 }
 END_TEST
 
@@ -396,6 +445,7 @@ END_TEST
 CHECK_MAIN("disk_files", .seconds = 60, .setup = setup, .teardown = teardown,
            .tests = {strays_among_the_texts_are_left_alone, own_leftovers_are_removed,
                      a_folder_that_is_moved_stays_the_store, the_folder_may_be_a_link,
-                     a_journal_that_is_too_long_is_refused_at_once},
+                     a_journal_that_is_too_long_is_refused_at_once,
+                     a_lock_that_is_removed_is_made_again},
            .loops = {{an_empty_folder_with_something_of_somebody_else, 0, NAMES},
                      {a_store_with_something_of_somebody_else, 0, NAMES}})
