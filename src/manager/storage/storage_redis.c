@@ -76,6 +76,9 @@ static int probe_key(struct tierce__storage_driver *base, const char *key, const
     TIERCE_ASSERT(step < (ptrdiff_t)(sizeof(steps) / sizeof(steps[0])));
     if (rc < 0) {
         snprintf(why, 128, "%s: %.100s", steps[step], batch.why);
+    } else if (value->type == TIERCE__RESP_NIL) {
+        snprintf(why, 128, "read: the key is missing when it is read back");
+        rc = TIERCE_E_DOWN;
     } else if (value->type != TIERCE__RESP_STRING || value->bytes != PROBE_BYTES ||
                memcmp(value->text, bytes, PROBE_BYTES) != 0) {
         snprintf(why, 128, "read: the bytes differ from those written");

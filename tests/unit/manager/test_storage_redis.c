@@ -136,20 +136,33 @@ START_TEST(a_probe_that_is_refused)
 }
 END_TEST
 
-START_TEST(a_server_that_returns_other_bytes)
+static void check_answers(const char *answers, int status, const char *part)
 {
-    static const char answers[] = "+OK\r\n$1\r\nx\r\n:1\r\n";
-    static const struct script_reply replies[] = {{.bytes = "+PONG\r\n", .count = 7},
-                                                  {.bytes = answers, .count = sizeof(answers) - 1}};
+    const struct script_reply replies[] = {{.bytes = "+PONG\r\n", .count = 7},
+                                           {.bytes = answers, .count = strlen(answers)}};
     struct script_server fake;
     char uri[64];
     script_server_start(&fake, replies, 2);
     snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/?timeout_ms=60000", (unsigned)fake.port);
     struct tierce__storage_driver *driver = open_storage(uri);
-    ck_assert_int_eq(driver->ops->probe(driver, why), TIERCE_E_CHECKSUM);
-    ck_assert_ptr_nonnull(strstr(why, "the bytes differ"));
+    ck_assert_int_eq(driver->ops->probe(driver, why), status);
+    ck_assert_msg(strstr(why, part) != NULL, "%s", why);
     driver->ops->close(driver);
     script_server_stop(&fake);
+}
+
+START_TEST(a_server_that_returns_other_bytes)
+{
+    check_answers("+OK\r\n$1\r\nx\r\n:1\r\n", TIERCE_E_CHECKSUM, "the bytes differ");
+}
+END_TEST
+
+/* A cluster that moves a slot meanwhile has parts of the batch repeated, perhaps after the
+ * deletion.
+ */
+START_TEST(a_server_that_returns_no_bytes)
+{
+    check_answers("+OK\r\n$-1\r\n:1\r\n", TIERCE_E_DOWN, "read: the key is missing");
 }
 END_TEST
 
@@ -167,4 +180,4 @@ END_TEST
 
 CHECK_MAIN("storage_redis", .seconds = 120,
            .tests = {one_server, the_master_of_sentinels, a_cluster, a_probe_that_is_refused,
-                     a_server_that_returns_other_bytes, nobody})
+                     a_server_that_returns_other_bytes, a_server_that_returns_no_bytes, nobody})
