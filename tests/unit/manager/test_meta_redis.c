@@ -526,38 +526,46 @@ START_TEST(what_cannot_be_opened_is_told)
 }
 END_TEST
 
-static void check_refusal(const char *uri, const char *part)
+static void check_refusal(const char *uri, int status, const char *part)
 {
     struct tierce__meta_store *none = NULL;
-    ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), -EPROTO);
+    ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), status);
     ck_assert_ptr_null(none);
     ck_assert_msg(strstr(why, part) != NULL, "%s", why);
 }
 
-/* A server that speaks no TLS, one without hashes of scripts, one without that database, and one
- * whose user must not load scripts. */
+/* A server that speaks no TLS, one without hashes of scripts, one that still reads its data, one
+ * without that database, and one whose user must not load scripts. */
 START_TEST(the_reason_is_the_one_that_stopped_it)
 {
     static const char numbers[] = ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n";
     static const struct script_reply plain = {.bytes = "-ERR\r\n", .count = 6};
     static const struct script_reply odd[] = {{.bytes = "+PONG\r\n", .count = 7},
                                               {.bytes = numbers, .count = sizeof(numbers) - 1}};
+    static const char loading[] =
+        "-LOADING\r\n-LOADING\r\n-LOADING\r\n-LOADING\r\n-LOADING\r\n-LOADING\r\n-LOADING\r\n";
+    static const struct script_reply busy[] = {{.bytes = "+PONG\r\n", .count = 7},
+                                               {.bytes = loading, .count = sizeof(loading) - 1}};
     struct script_server fake;
     char uri[128];
     script_server_start(&fake, &plain, 1);
     snprintf(uri, sizeof(uri), "rediss://127.0.0.1:%u?timeout_ms=60000", (unsigned)fake.port);
-    check_refusal(uri, "TLS");
+    check_refusal(uri, -EPROTO, "TLS");
     script_server_stop(&fake);
     script_server_start(&fake, odd, 2);
     snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u?timeout_ms=60000", (unsigned)fake.port);
-    check_refusal(uri, "cannot load scripts: invalid answer");
+    check_refusal(uri, -EPROTO, "cannot load scripts: invalid answer");
+    script_server_stop(&fake);
+    script_server_start(&fake, busy, 2);
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u?timeout_ms=60000", (unsigned)fake.port);
+    check_refusal(uri, TIERCE_E_DOWN, "cannot load scripts: LOADING");
     script_server_stop(&fake);
     snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/99?timeout_ms=60000", (unsigned)server.port);
-    check_refusal(uri, "refuses SELECT");
+    check_refusal(uri, -EPROTO, "refuses SELECT");
     SAY("ACL", "SETUSER", "reader", "on", ">secret", "+@all", "-script", "~*");
     snprintf(uri, sizeof(uri), "redis://reader:secret@127.0.0.1:%u?timeout_ms=60000",
              (unsigned)server.port);
-    check_refusal(uri, "cannot load scripts: NOPERM");
+    check_refusal(uri, -EPROTO, "cannot load scripts: NOPERM");
 }
 END_TEST
 

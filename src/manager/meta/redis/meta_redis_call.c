@@ -151,35 +151,6 @@ static const char *const script_texts[TIERCE__REDIS_SCRIPTS] = {
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256])
-{
-    struct tierce__resp_pipeline batch;
-    tierce__resp_pipeline_begin(&batch, redis->pool);
-    for (unsigned i = 0; i < TIERCE__REDIS_SCRIPTS; i++) {
-        redis->scripts[i].text = script_texts[i];
-        TIERCE__RESP_COMMAND(&batch, "SCRIPT", "LOAD", script_texts[i]);
-    }
-    int rc = 0;
-    for (size_t server = 0; rc == 0; server++) {
-        rc = tierce__resp_pipeline_run_at(&batch, server);
-        for (unsigned i = 0; rc == 0 && i < TIERCE__REDIS_SCRIPTS; i++) {
-            const struct tierce__resp_value *sha = &batch.values[i];
-            if (sha->type != TIERCE__RESP_STRING || sha->bytes != sizeof(redis->scripts[i].sha) - 1)
-                rc = -EPROTO;
-            else
-                memcpy(redis->scripts[i].sha, sha->text, sizeof(redis->scripts[i].sha));
-        }
-    }
-    rc = rc == -ENOENT ? 0 : rc;
-    TIERCE_DASSERT(batch.error == NULL || batch.values != NULL);
-    if (rc < 0) /* without values the connection failed */
-        snprintf(why, 256, "%s%.200s",
-                 batch.values != NULL ? "the server cannot load scripts: " : "",
-                 batch.why[0] != '\0' ? batch.why : "invalid answer to SCRIPT LOAD");
-    tierce__resp_pipeline_end(&batch);
-    return rc == -EACCES ? TIERCE_E_REFUSED : rc;
-}
-
 void tierce__redis_script(struct tierce__redis *redis, struct tierce__resp_pipeline *batch,
                           enum tierce__redis_script_id id, const char *const *keys, size_t count)
 {
@@ -207,6 +178,37 @@ static int refused(const struct tierce__resp_value *error)
         if (tierce__resp_is_error(error, passing[i]))
             return TIERCE_E_DOWN;
     return -EIO;
+}
+
+int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256])
+{
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, redis->pool);
+    for (unsigned i = 0; i < TIERCE__REDIS_SCRIPTS; i++) {
+        redis->scripts[i].text = script_texts[i];
+        TIERCE__RESP_COMMAND(&batch, "SCRIPT", "LOAD", script_texts[i]);
+    }
+    int rc = 0;
+    for (size_t server = 0; rc == 0; server++) {
+        rc = tierce__resp_pipeline_run_at(&batch, server);
+        for (unsigned i = 0; rc == 0 && i < TIERCE__REDIS_SCRIPTS; i++) {
+            const struct tierce__resp_value *sha = &batch.values[i];
+            if (sha->type != TIERCE__RESP_STRING || sha->bytes != sizeof(redis->scripts[i].sha) - 1)
+                rc = -EPROTO;
+            else
+                memcpy(redis->scripts[i].sha, sha->text, sizeof(redis->scripts[i].sha));
+        }
+    }
+    rc = rc == -ENOENT ? 0 : rc;
+    TIERCE_DASSERT(batch.error == NULL || (batch.values != NULL && rc < 0));
+    if (batch.error != NULL && refused(batch.error) == TIERCE_E_DOWN)
+        rc = TIERCE_E_DOWN; /* for a moment */
+    if (rc < 0)             /* without values the connection failed */
+        snprintf(why, 256, "%s%.200s",
+                 batch.values != NULL ? "the server cannot load scripts: " : "",
+                 batch.why[0] != '\0' ? batch.why : "invalid answer to SCRIPT LOAD");
+    tierce__resp_pipeline_end(&batch);
+    return rc == -EACCES ? TIERCE_E_REFUSED : rc;
 }
 
 /* The result of a run, which is logged. */

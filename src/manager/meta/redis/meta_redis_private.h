@@ -96,7 +96,8 @@ TIERCE_MUSTUSE int tierce__redis_read(struct tierce__redis_space *space,
 /* Runs a batch whose answers do not matter, and ends it. */
 TIERCE_MUSTUSE int tierce__redis_do(struct tierce__resp_pipeline *batch);
 
-/* Loads the scripts on every server. Errors, `why` in words: TIERCE_E_REFUSED (authentication); as
+/* Loads the scripts on every server. Errors, `why` in words: TIERCE_E_REFUSED (authentication);
+ * TIERCE_E_DOWN (a server does not serve now: it is loading its data, for example); as
  * tierce__resp_pipeline_run. */
 TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis, char why[256]);
 
