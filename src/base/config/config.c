@@ -605,7 +605,7 @@ int tierce__config_load_file(struct tierce__config *config, const char *path,
 {
     struct tierce__yaml yaml = {0};
     TIERCE_CHECK_MAGIC(config, CONFIG_MAGIC);
-    int rc = tierce__yaml_open(&yaml, path, error);
+    int rc = tierce__yaml_open(&yaml, path, "the configuration file", error);
     if (rc == 0)
         rc = load_yaml(config, path, yaml.root, error);
     tierce__yaml_close(&yaml);

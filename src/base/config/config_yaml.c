@@ -23,12 +23,12 @@ int tierce__config_fail(struct tierce__config_error *error, int rc, const char *
 static int refuse_size(const char *shown, struct tierce__config_error *error)
 {
     return tierce__config_fail(error, TIERCE_E_CONFIG,
-                               "%s: is larger than %u KiB, the limit for a configuration", shown,
+                               "%s: is larger than %u KiB, the limit for a YAML file", shown,
                                TIERCE__YAML_BYTES_MAX / 1024);
 }
 
 /* The whole of a small regular file. */
-static int read_file(char **out, size_t *len, const char *path, const char *shown,
+static int read_file(char **out, size_t *len, const char *path, const char *shown, const char *kind,
                      struct tierce__config_error *error)
 {
     int rc = tierce__read_file(out, len, path, TIERCE__YAML_BYTES_MAX);
@@ -37,9 +37,8 @@ static int read_file(char **out, size_t *len, const char *path, const char *show
     if (rc == -EISDIR || rc == -EINVAL)
         return tierce__config_fail(error, rc, "%s: is not a file", shown);
     if (rc < 0)
-        tierce__config_fail(error, rc,
-                            "%s: cannot be read: %s; it is given as the configuration file", shown,
-                            tierce_strerror(rc));
+        tierce__config_fail(error, rc, "%s: cannot be read: %s; it is given as %s", shown,
+                            tierce_strerror(rc), kind);
     return rc;
 }
 
@@ -165,7 +164,7 @@ int tierce__yaml_parse(struct tierce__yaml *out, const char *name, const char *t
     return 0;
 }
 
-int tierce__yaml_open(struct tierce__yaml *out, const char *path,
+int tierce__yaml_open(struct tierce__yaml *out, const char *path, const char *kind,
                       struct tierce__config_error *error)
 {
     char *text = NULL;
@@ -173,7 +172,7 @@ int tierce__yaml_open(struct tierce__yaml *out, const char *path,
     char shown[PATH_SHOWN];
     tierce__text_for_message(shown, sizeof(shown), path);
 
-    int rc = read_file(&text, &len, path, shown, error);
+    int rc = read_file(&text, &len, path, shown, kind, error);
     if (rc == 0)
         rc = tierce__yaml_parse(out, path, text, len, error);
     tierce__free(text);

@@ -29,11 +29,12 @@ struct tierce__yaml {
 };
 
 /*
- * Reads and parses a file. Errors: negative errno of the file, TIERCE_E_CONFIG (content), -ENOMEM;
- * each fills `error` with a sentence that starts with the path and, where it is known, line and
- * column. The caller closes `out` after success only.
+ * Reads and parses a file. kind: what the user gave it as, for the message if it cannot be read
+ * ("the configuration file"). Errors: negative errno of the file, TIERCE_E_CONFIG (content),
+ * -ENOMEM; each fills `error` with a sentence that starts with the path and, where it is known,
+ * line and column. The caller closes `out` after success only.
  */
-TIERCE_MUSTUSE int tierce__yaml_open(struct tierce__yaml *out, const char *path,
+TIERCE_MUSTUSE int tierce__yaml_open(struct tierce__yaml *out, const char *path, const char *kind,
                                      struct tierce__config_error *error);
 
 /* The same for `len` bytes in memory, [borrow] for the call; `name` stands for the path. */

@@ -405,7 +405,7 @@ int tierce__doctor_read_yaml(struct tierce__doctor_set *set, const char *path,
     struct yaml_source source = {.set = set, .path = path, .why = why};
     struct tierce__config_error error = {""};
     struct tierce__yaml yaml = {0};
-    int rc = tierce__yaml_open(&yaml, path, &error);
+    int rc = tierce__yaml_open(&yaml, path, "a description or a configuration", &error);
     if (rc != 0) {
         memcpy(why, error.text, sizeof(error.text));
         return rc;

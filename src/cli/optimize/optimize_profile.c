@@ -139,7 +139,7 @@ int tierce__optimize_read_profile(struct tierce__profiles *profiles, const char 
     struct tierce__config_error error;
     struct tierce__yaml yaml;
     struct profile_source source = {.profiles = profiles, .path = path};
-    if (tierce__yaml_open(&yaml, path, &error) < 0)
+    if (tierce__yaml_open(&yaml, path, "--profile", &error) < 0)
         return tierce__cli_usage(COMMAND, "%s", error.text);
     int status = read_root(&source, yaml.root);
     tierce__yaml_close(&yaml);

@@ -175,6 +175,7 @@ class Doctor(CliCase):
             ("model: " + "{a: " * 63 + "}" * 63, "not valid YAML"),
             ("layout: x\nmodel: " + "x" * 5000, "model: "),
             ("tierce-namespace=1\n" + "".join(f"k{i}=\n" for i in range(500)), "damaged"),
+            ("#" * (257 << 10), "is larger than 256 KiB, the limit for a YAML file"),
             ("x" * (9 << 20), "File too large"),
         ]
         for content, says in cases:

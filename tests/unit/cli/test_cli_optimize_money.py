@@ -226,6 +226,8 @@ class Money(CliCase):
 
     def test_wrong_profiles(self):
         at = [self.story(), "--model", "llama-3.1-8b", "--profile"]
+        self.check(2, "optimize", *at, "/none.yaml", err=[
+            "/none.yaml: cannot be read: No such file or directory; it is given as --profile"])
         for text, said in [
                 ("gpu: {}\n", '"gpu" is unknown here; the nearest is "gpus"'),
                 ("gpus: 3\n", "must be a mapping of names"),
