@@ -52,14 +52,19 @@ bool temp_folders_close(void)
 
 bool temp_folder_try_make(char *path)
 {
-    size_t i = 0;
-    errno = ENOSPC;
-    while (table != NULL && i < TEMP_FOLDERS_MAX && atomic_exchange(&table[i].taken, true))
-        i++;
-    if (table == NULL || i == TEMP_FOLDERS_MAX || strlen(path) >= sizeof(table[i].path) ||
-        mkdtemp(path) == NULL)
+    size_t i = 0, bytes = strlen(path) + 1;
+    errno = bytes > sizeof(table->path) ? ENAMETOOLONG : ENOSPC;
+    if (table == NULL || bytes > sizeof(table->path))
         return false;
-    memcpy(table[i].path, path, strlen(path) + 1);
+    while (i < TEMP_FOLDERS_MAX && atomic_exchange(&table[i].taken, true))
+        i++;
+    if (i == TEMP_FOLDERS_MAX)
+        return false;
+    if (mkdtemp(path) == NULL) {
+        atomic_store(&table[i].taken, false);
+        return false;
+    }
+    memcpy(table[i].path, path, bytes);
     return true;
 }
 

@@ -59,6 +59,25 @@ START_TEST(removes_its_folders)
 }
 END_TEST
 
+/* Folders that cannot be made take no place in the table. */
+START_TEST(fails_to_make_folders)
+{
+    char path[128], none[160], long_name[300];
+    memset(long_name, 'x', sizeof(long_name));
+    long_name[sizeof(long_name) - 1] = '\0';
+    for (int i = 0; i < TEMP_FOLDERS_MAX; i++) {
+        snprintf(none, sizeof(none), "%s/none/XXXXXX", place);
+        ck_assert(!temp_folder_try_make(none));
+        ck_assert_int_eq(errno, ENOENT);
+        ck_assert(!temp_folder_try_make(long_name));
+        ck_assert_int_eq(errno, ENAMETOOLONG);
+    }
+    snprintf(path, sizeof(path), "%s/XXXXXX", place);
+    temp_folder_make(path);
+    temp_folder_remove(path);
+}
+END_TEST
+
 START_TEST(waits_in_vain)
 {
     WAIT_WITHIN(1, getpid() == 0);
@@ -124,6 +143,8 @@ static int run_inside(const char *name)
                          .tests = {crashes_with_a_folder, fails_with_a_folder});
     if (strcmp(name, "removes") == 0)
         return CHECK_RUN("removes", .seconds = 60, .tests = {removes_its_folders});
+    if (strcmp(name, "fails") == 0)
+        return CHECK_RUN("fails", .seconds = 60, .tests = {fails_to_make_folders});
     if (strcmp(name, "waits") == 0)
         return CHECK_RUN("waits", .tests = {waits});
     if (strcmp(name, "waits in vain") == 0)
@@ -183,6 +204,8 @@ START_TEST(folders_are_removed_however_a_test_ends)
     ck_assert(!passes("crashes at once"));
     check_empty();
     ck_assert(passes("removes"));
+    check_empty();
+    ck_assert(passes("fails"));
     check_empty();
 }
 END_TEST
