@@ -64,5 +64,22 @@ START_TEST(not_every_url_is_opened)
 }
 END_TEST
 
-CHECK_MAIN("open",
+/* The longest path of a folder has 1023 bytes; one more is rejected, and not an assertion. */
+START_TEST(a_path_of_a_folder_that_is_too_long)
+{
+    char url[7 + 1024 + 1] = "file://", why[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    struct tierce__connector *connector = NULL;
+    memset(url + 7, 'a', 1024);
+    url[7] = '/';
+    ck_assert_int_eq(
+        tierce__connector_open(
+            &connector, url,
+            &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts)}, why),
+        TIERCE_E_CONFIG);
+    ck_assert_ptr_null(connector);
+    ck_assert_str_eq(why, "URL: the path of the folder is longer than 1023 bytes");
+}
+END_TEST
+
+CHECK_MAIN("open", .tests = {a_path_of_a_folder_that_is_too_long},
            .loops = {{not_every_url_is_opened, 0, sizeof(not_opened) / sizeof(*not_opened)}})
