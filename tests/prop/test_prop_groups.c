@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
 #include "check_main.h"
 #include "optimizer/trace/filter.h"
 #include "optimizer/analysis/groups.h"
@@ -9,6 +10,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 /* Groups with caches of their own against replays of their requests; the split of a budget against
  * all splits; a part of a trace against the whole. */
@@ -391,9 +393,44 @@ START_TEST(every_job_runs_once)
 }
 END_TEST
 
+/* The first job fails once the second runs; the second ends when it is told. */
+struct two_jobs {
+    _Atomic bool has_begun, was_told;
+};
+
+static int fail_or_wait(void *arg, size_t job, struct tierce__jobs *workers)
+{
+    struct two_jobs *two = arg;
+    uint64_t give_up_ns = tierce__deadline_in_ms(20000);
+    const struct timespec pause = {.tv_nsec = 1000000};
+    if (job == 1)
+        two->has_begun = true;
+    while (tierce__now_ns() < give_up_ns) {
+        if (job == 0 && two->has_begun)
+            return -77;
+        if (job == 1 && !tierce__jobs_tell(workers, 0)) {
+            two->was_told = true;
+            return 0;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return -78;
+}
+
+START_TEST(a_job_is_told_that_another_has_failed)
+{
+    struct two_jobs two = {0};
+    ck_assert_int_eq(
+        tierce__jobs_run(&(struct tierce__jobs_opts){
+            .job_count = 2, .run = fail_or_wait, .arg = &two, .threads = 2, .total = 1}),
+        -77);
+    ck_assert(two.was_told);
+}
+END_TEST
+
 CHECK_MAIN("groups", .seconds = 60,
            .tests = {a_group_is_a_replay_of_its_requests,
                      the_split_lies_between_the_curves_and_their_hulls,
                      a_split_is_that_of_the_groups_curves, a_filter_keeps_all_of_a_request,
                      a_part_that_is_all_has_no_error, the_best_row_can_be_bought,
-                     every_job_runs_once})
+                     every_job_runs_once, a_job_is_told_that_another_has_failed})
