@@ -2,6 +2,8 @@
 #include "check_main.h"
 #include "manager_reclaim.h"
 
+#include <errno.h>
+
 START_TEST(what_was_not_read_leaves_first)
 {
     struct harness h;
@@ -173,6 +175,36 @@ START_TEST(idle_instances_give_before_busy_ones)
     ck_assert_uint_eq(keys_in(&h, "i"), 50);
     ck_assert_uint_eq(keys_in(&h, "j"), 0);
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    close_all(&h);
+}
+END_TEST
+
+static int get_fails(struct tierce__meta_space *space, const int64_t *keys, size_t count,
+                     struct tierce__arena *arena, struct tierce__record *records, bool *found)
+{
+    (void)space, (void)keys, (void)count, (void)arena, (void)records, (void)found;
+    return -EIO;
+}
+
+/* The group's other instances are reclaimed from. */
+START_TEST(an_instance_that_cannot_be_read_is_skipped)
+{
+    struct harness h;
+    struct tierce__live *live;
+    open_all(&h, &(struct harness_opts){.capacity = 100 * BLOCK_BYTES, .watermark = 0.5});
+    harness_add_instance(&h, "j");
+    store_each(&h, 0, 40);
+    store_in(&h, "j", 40);
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    const struct tierce__meta_store_ops *real = live->space->ops;
+    struct tierce__meta_store_ops failing = *real;
+    failing.get = get_fails;
+    live->space->ops = &failing;
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 30);
+    live->space->ops = real;
+    tierce__live_release(live);
+    ck_assert_uint_eq(keys_in(&h, "i"), 40);
+    ck_assert_uint_eq(keys_in(&h, "j"), 10);
     close_all(&h);
 }
 END_TEST
@@ -450,6 +482,7 @@ CHECK_MAIN("reclaimer",
                      leaves_leave_before_what_they_follow,
                      an_index_that_is_nearly_full_gives_keys_up,
                      each_kind_of_storage_has_its_own_limit, idle_instances_give_before_busy_ones,
+                     an_instance_that_cannot_be_read_is_skipped,
                      a_sample_is_drawn_from_all_instances,
                      a_block_that_found_no_room_finds_some_later,
                      what_groups_share_is_reclaimed_from_all_of_them,
