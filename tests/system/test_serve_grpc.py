@@ -472,6 +472,9 @@ def test_reflection_is_a_conversation(channel):
         assert kinds == ["list_services_response", "file_descriptor_response", "error_response",
                          "error_response", "all_extension_numbers_response", "error_response"]
         assert [a.original_request for a in answers] == questions
+        assert [a.error_response.error_code for a in answers] == [
+            0, 0, grpc.StatusCode.NOT_FOUND.value[0], grpc.StatusCode.INVALID_ARGUMENT.value[0],
+            0, grpc.StatusCode.NOT_FOUND.value[0]]
         # The file itself and the one that it imports.
         assert len(answers[1].file_descriptor_response.file_descriptor_proto) == 2
 
