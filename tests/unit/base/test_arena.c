@@ -80,6 +80,17 @@ START_TEST(a_limit_ends_it)
 }
 END_TEST
 
+START_TEST(blocks_do_not_double_for_ever)
+{
+    struct tierce__arena arena = {0};
+    for (int i = 0; i < 5000; i++) {
+        ck_assert_ptr_nonnull(tierce__arena_alloc(&arena, 1000));
+        ck_assert_uint_le(arena.capacity, 1u << 20);
+    }
+    tierce__arena_clear(&arena);
+}
+END_TEST
+
 START_TEST(the_first_piece_leads_back_to_its_arena)
 {
     uint64_t live = tierce__alloc_live();
@@ -100,4 +111,5 @@ END_TEST
 
 CHECK_MAIN("arena", .tests = {pieces_are_aligned_and_apart, clearing_gives_everything_back,
                               a_reset_arena_is_used_again, no_memory_and_absurd_sizes_are_null,
-                              a_limit_ends_it, the_first_piece_leads_back_to_its_arena})
+                              a_limit_ends_it, blocks_do_not_double_for_ever,
+                              the_first_piece_leads_back_to_its_arena})
