@@ -225,6 +225,20 @@ START_TEST(test_flipped_bytes_are_misses_and_cut_nothing)
 }
 END_TEST
 
+/* GETDEL verifies the whole value before its length is sent: after it, only a cut would be left. */
+START_TEST(test_the_end_of_a_value_rots_in_memory)
+{
+    uint8_t *memory;
+    uint64_t bytes;
+    make_value(1);
+    put(1);
+    tierce__pool_mapping(h.node->engine->pool, &memory, &bytes);
+    memory[find(memory, bytes, values[1]) + sizes[1] - 1] ^= 1;
+    talk(resp, "GETDEL v1\r\n", "$-1\r\n");
+    talk(resp, "PING\r\n", "+PONG\r\n");
+}
+END_TEST
+
 /* A disk that fails again and again is taken out of service, and the node is not ready then. */
 START_TEST(test_a_disk_out_of_service_is_told)
 {
@@ -285,4 +299,5 @@ END_TEST
 
 CHECK_MAIN("node_damage", .seconds = 900, .setup = set_up, .teardown = tear_down,
            .tests = {test_a_disk_out_of_service_is_told, test_a_folder_that_cannot_be_used,
+                     test_the_end_of_a_value_rots_in_memory,
                      test_flipped_bytes_are_misses_and_cut_nothing})
