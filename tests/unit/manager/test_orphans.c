@@ -177,6 +177,29 @@ START_TEST(the_next_leader_finds_what_was_left)
 }
 END_TEST
 
+/* Dropping the notes of closed holes leaves the note of an open one, for the next leader. */
+START_TEST(the_note_of_an_open_hole_stays)
+{
+    struct harness h;
+    char index[] = "/tmp/tierce_indexXXXXXX";
+    struct tierce__live *live;
+    temp_folder_make(index);
+    open_all(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
+    harness_store(&h, chain, LENGTH);
+    remove_keys(&h, &chain[3], 1);
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_int_eq(tierce__live_drop_hole_notes(live), 0);
+    ck_assert_uint_eq(live->holes.note_count, 1);
+    tierce__live_release(live);
+    tierce__locator_drop(h.locator);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
+    ck_assert_uint_eq(sweep(&h), 4);
+    ck_assert_uint_eq(count_notes(&h), 0);
+    close_all(&h);
+    temp_folder_remove(index);
+}
+END_TEST
+
 START_TEST(what_follows_an_expired_block_goes)
 {
     struct harness h;
@@ -368,8 +391,9 @@ CHECK_MAIN("orphans",
                      a_block_that_is_stored_again_has_its_suffix_back,
                      a_block_that_is_removed_twice_leaves_one_hole,
                      each_allocation_of_a_sweep_fails_once, the_next_leader_finds_what_was_left,
-                     what_follows_an_expired_block_goes, what_is_stored_behind_a_hole_goes,
-                     a_hole_knows_all_that_came_behind_it, what_was_never_stored_is_no_hole,
-                     a_prefix_does_not_expire_before_its_suffix, a_sample_makes_no_holes,
-                     a_circle_can_be_reclaimed, a_use_meanwhile_makes_no_hole},
+                     the_note_of_an_open_hole_stays, what_follows_an_expired_block_goes,
+                     what_is_stored_behind_a_hole_goes, a_hole_knows_all_that_came_behind_it,
+                     what_was_never_stored_is_no_hole, a_prefix_does_not_expire_before_its_suffix,
+                     a_sample_makes_no_holes, a_circle_can_be_reclaimed,
+                     a_use_meanwhile_makes_no_hole},
            .loops = {{chains_are_reclaimed_from_their_ends, 0, 3}})
