@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry: its rules, its file, and that a change that fails changes nothing. */
 #include "base/alloc.h"
+#include "test_random.h"
 #include "vfs_fault.h"
 #include "check_main.h"
 #include "manager/api/account.h"
@@ -663,6 +664,31 @@ START_TEST(test_torture_files)
 }
 END_TEST
 
+/* What was answered outlives a power cut: the file is synced before it takes the old one's place.
+ */
+START_TEST(test_power_cut)
+{
+    for (uint64_t seed = 1; seed <= TEST_ROUNDS(40); seed++) {
+        struct tierce__vfs *inner = NULL;
+        ck_assert_int_eq(tierce__vfs_threads_create(&inner, 1), 0);
+        ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, true), 0);
+        tierce__vfs_fault_seed(vfs, seed);
+        begin_again(vfs);
+        char *before = snapshot();
+        tierce__vfs_fault_power_cut(vfs);
+        tierce__registry_close(registry);
+        vfs->ops->destroy(vfs);
+        vfs = NULL;
+        registry = open_one(uri, NULL);
+        load(registry, 0);
+        char *after = snapshot();
+        ck_assert_str_eq(before, after);
+        tierce__free(before);
+        tierce__free(after);
+    }
+}
+END_TEST
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 static atomic_bool is_over;
@@ -730,4 +756,5 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_startup,
                      test_torture_allocations,
                      test_torture_files,
+                     test_power_cut,
                      test_readers_see_whole_catalogs})
