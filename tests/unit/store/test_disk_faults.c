@@ -252,6 +252,18 @@ START_TEST(a_text_whose_name_was_not_synced_is_published_by_the_next_try)
 }
 END_TEST
 
+/* A process that was killed may have renamed a journal without a sync of the folder. */
+START_TEST(an_open_syncs_the_folder)
+{
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 0), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    store_close(&s);
+    open_faulty();
+    ck_assert_uint_ge(tierce__vfs_fault_count(vfs, TIERCE__FAULT_SYNC_FOLDER), 1);
+}
+END_TEST
+
 START_TEST(a_vanished_folder_leaves_a_store_that_reads)
 {
     struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
@@ -658,6 +670,7 @@ static Suite *make_suite(void)
     tcase_add_loop_test(t, what_keeps_failing_is_said_once, 0, 4);
     tcase_add_test(t, a_text_that_fails_is_not_tried_again_at_once);
     tcase_add_test(t, a_text_whose_name_was_not_synced_is_published_by_the_next_try);
+    tcase_add_test(t, an_open_syncs_the_folder);
     tcase_add_test(t, a_vanished_folder_leaves_a_store_that_reads);
     tcase_add_test(t, a_journal_that_cannot_be_synced_is_not_gone_on_with);
     tcase_add_test(t, deadlines_end_requests_that_hang);
