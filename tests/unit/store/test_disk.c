@@ -271,6 +271,34 @@ START_TEST(fewer_slots_evict_the_oldest)
 }
 END_TEST
 
+/* Chunks in the new slots of a store that has grown are found by the next process, and are the last
+ * to leave when it shrinks again. */
+START_TEST(more_slots_are_kept)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    opts.chunk_count_max = 50;
+    open_with(opts);
+    ck_assert_int_eq(store_put(&s, 0), 0);
+    store_close(&s);
+    opts.chunk_count_max = 200;
+    for (int i = 0; i < 2; i++) {
+        open_with(opts);
+        for (uint64_t n = 1; i == 0 && n < 150; n++)
+            ck_assert_int_eq(store_put(&s, n), 0);
+        ck_assert_int_eq(store_flush(&s), 0);
+        ck_assert_uint_eq(store_stats(&s).chunks, 150);
+        for (uint64_t n = 0; n < 150; n++)
+            ck_assert_int_eq(store_get(&s, n, 0, 0), 0);
+        store_close(&s);
+    }
+    opts.chunk_count_max = 50;
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, 50);
+    for (uint64_t n = 0; n < 150; n++)
+        ck_assert_int_eq(store_get(&s, n, 0, 0), n < 100 ? TIERCE_E_MISS : 0);
+}
+END_TEST
+
 /* Space that waits for its record is not a slot. */
 START_TEST(full_of_slots_with_space_in_limbo)
 {
@@ -668,6 +696,7 @@ int main(void)
                                what_has_expired_is_a_miss,
                                a_smaller_cap_evicts_and_truncates,
                                fewer_slots_evict_the_oldest,
+                               more_slots_are_kept,
                                full_of_slots_with_space_in_limbo,
                                a_folder_is_held_by_one_store,
                                only_what_is_asked_for_twice,
