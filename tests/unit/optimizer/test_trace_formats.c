@@ -365,6 +365,7 @@ START_TEST(csv)
                 "turn 0 any [5:10]\nturn 500000 any [18446744073709551615:0]\n");
     check_trace("key, time_ms ,note\nabc,1,x\n7,2,\n", "csv",
                 "turn 1000 any [8696274497037089104]\nturn 2000 any [7]\n");
+    check_trace("key,time\r\nabc,1\r\n", "csv", "turn 1000000 any [8696274497037089104]\n");
     /* A number as it would be printed is itself; anything else has a hash. */
     check_trace("time,key\n1,\"a\"\"b,c\"\n2,\"7\"\n3,07\n", "csv",
                 "turn 1000000 any [13839268328496515626]\nturn 2000000 any [7]\n"
