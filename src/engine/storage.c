@@ -474,7 +474,9 @@ int tierce__storage_remove(struct tierce_engine *engine, size_t level,
 {
     bool unsettled = false;
     int rc = tierce__storage_remove_unsynced(engine, level, key, deadline_ns, &unsettled);
-    int settled = rc >= 0 && unsettled ? tierce__storage_settle(engine, level, deadline_ns) : 0;
+    bool is_durable = (engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) != 0;
+    int settled =
+        rc >= 0 && unsettled && is_durable ? tierce__storage_settle(engine, level, deadline_ns) : 0;
     return settled < 0 ? settled : rc;
 }
 

@@ -209,8 +209,8 @@ TIERCE_MUSTUSE int tierce__storage_settle(struct tierce_engine *engine, size_t l
 TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t level,
                                           const struct tierce__key *key, uint64_t deadline_ns);
 
-/* The same without a sync. *unsettled is set if the chunk could reappear after a crash before the
- * next sync. */
+/* The same without a sync. *unsettled is set if the chunk could reappear: after a crash before the
+ * next sync, or at any time from a store that keeps what it has (TIERCE__TIER_KEEPS). */
 TIERCE_MUSTUSE int tierce__storage_remove_unsynced(struct tierce_engine *engine, size_t level,
                                                    const struct tierce__key *key,
                                                    uint64_t deadline_ns, bool *unsettled);

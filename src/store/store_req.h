@@ -117,7 +117,8 @@ struct tierce__store_req {
      *
      * DELETE answers earlier puts of the key in progress TIERCE_E_CANCELLED, and does not affect
      * later ones. From a durable tier: [out] found is 1 if the chunk could be found again after a
-     * reopen without a FLUSH in between, even if it is not in the tier now. With only_asks,
+     * reopen without a FLUSH in between, even if it is not in the tier now. From a tier with
+     * TIERCE__TIER_KEEPS: 1 if its store has the chunk, which is only hidden. With only_asks,
      * DELETE changes nothing and sets found; tiers with TIERCE__TIER_DURABLE.
      */
     const struct tierce__key *keys;

@@ -29,7 +29,8 @@ struct tierce__tier;
           buffer as large as the chunk */
 #define TIERCE__TIER_KEEPS                                                                         \
     16u /* nothing can be deleted there: DELETE hides the chunk from this process, for which there \
-           is room for a few */
+           is room for a few, and sets found to 1 if the store has it, or answers why that is not  \
+           known */
 
 #define TIERCE__TIER_WHY_BYTES 256u
 

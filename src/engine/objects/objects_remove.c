@@ -119,16 +119,21 @@ static int take_from_store(struct tierce_engine *engine, size_t level,
     TIERCE_DASSERT(engine->levels[level].health.shared);
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
     uint64_t store = engine->levels[level].store, soon_ns = tierce__deadline_in_ms(DELETE_MS);
-    bool none = false;
+    bool is_kept = false;
     *has_tomb = has_tombstone(engine, level, key);
     if (*has_tomb)
         return 1;
     if (tombs != NULL && soon_ns < deadline_ns)
         deadline_ns = soon_ns;
     int rc = TIERCE_E_DOWN;
+    bool keeps = (engine->levels[level].tier->ops->caps & TIERCE__TIER_KEEPS) != 0;
+    if (tombs == NULL && keeps && tierce__objects_level_has(engine, level, key, deadline_ns))
+        return -EACCES; /* the old value stays */
     if (tombs == NULL || may_delete(&engine->levels[level])) {
-        rc = tierce__storage_remove_unsynced(engine, level, key, deadline_ns, &none);
+        rc = tierce__storage_remove_unsynced(engine, level, key, deadline_ns, &is_kept);
         note_deletion(&engine->levels[level], rc);
+        if (rc >= 0 && is_kept)
+            rc = -EACCES; /* the tier hides it, for as long as there is room */
     }
     if (rc >= 0 || rc == TIERCE_E_CLOSED || tombs == NULL)
         return rc;

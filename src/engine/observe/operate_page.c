@@ -142,7 +142,7 @@ void tierce__backfill_page(void *arg, const struct tierce__control_query *query,
     bool stops = what != NULL && strcmp(what, "stop") == 0;
     if (!tierce__control_only(query, known) || (what != NULL && !starts && !stops) ||
         (rate != NULL && !starts))
-        why = "/backfill accepts do=start, optionally with rate=SIZE, or do=stop";
+        why = "/backfill takes do=start, optionally with rate=SIZE, or do=stop";
     else if (starts)
         why = start_backfill(engine, rate);
     else if (stops)

@@ -9,7 +9,8 @@
 
 /*
  * Deletes one chunk, after puts of it that are on their way. A deletion that has to wait for puts
- * may outlive its request, which the clock answers at its deadline.
+ * may outlive its request, which the clock answers at its deadline. In a store that keeps what it
+ * has, the chunk is hidden, and the store is asked whether it has it.
  */
 
 struct remote_deletion {
@@ -19,6 +20,11 @@ struct remote_deletion {
     struct tierce__remote_name name;
     struct tierce__remote_waiter waiter; /* for puts of the key that are on their way */
 };
+
+static bool keeps(const struct tierce__remote *remote)
+{
+    return remote->read_only || tierce__remote_keeps(remote);
+}
 
 static void hide(struct tierce__remote *remote, const struct tierce__key *key)
 {
@@ -41,6 +47,10 @@ static void has_deleted(struct tierce__store_req *call)
     tierce__list_remove(&deletion->waiter.timed);
     tierce__lock_drop(&remote->lock);
     tierce__remote_end_deletion(remote, &deletion->waiter);
+    if (req != NULL)
+        req->found = keeps(remote) && status == 0 ? call->found : 0;
+    if (keeps(remote) && status == 0 && call->found == 0)
+        status = TIERCE_E_MISS;
     tierce__free(deletion);
     if (req != NULL)
         tierce__remote_answer(remote, req, status);
@@ -55,10 +65,9 @@ static void delete_now(struct tierce__remote_event *event)
     struct remote_deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct remote_deletion, waiter);
     struct tierce__remote *remote = deletion->remote;
     TIERCE_DASSERT(waiter->left == 0);
-    if (tierce__remote_keeps(remote)) {
+    if (keeps(remote)) {
         hide(remote, &deletion->key);
-        has_deleted(&deletion->call); /* its status is still 0 */
-        return;
+        deletion->call.op = TIERCE__STORE_LOOKUP;
     }
     uint64_t deadline_ns = tierce__deadline_in_ms(remote->write_timeout_ms);
     if (waiter->has_waited && deletion->call.deadline_ns < deadline_ns)
@@ -68,11 +77,7 @@ static void delete_now(struct tierce__remote_event *event)
 
 void tierce__remote_delete(struct tierce__remote *remote, struct tierce__store_req *req)
 {
-    if (remote->read_only) {
-        hide(remote, &req->keys[0]);
-        tierce__remote_answer(remote, req, 0);
-        return;
-    }
+    req->found = 0;
     struct remote_deletion *deletion = tierce__calloc(1, sizeof(*deletion));
     if (deletion == NULL || !tierce__remote_name(remote, &deletion->name, &req->keys[0])) {
         int error = deletion == NULL ? -ENOMEM : TIERCE_E_MISS;

@@ -239,7 +239,7 @@ START_TEST(what_is_only_read_is_not_changed)
     open_tier(&(struct tierce__remote_opts){.read_only = true}, true);
     check(put(1), TIERCE_E_REFUSED);
     check(submit(make(TIERCE__STORE_CLEAR, 0)), TIERCE_E_UNSUPPORTED);
-    check(submit(make(TIERCE__STORE_DELETE, 1)), 0);
+    check(submit(make(TIERCE__STORE_DELETE, 1)), TIERCE_E_MISS);
     ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_DELETE), 0);
     close_tier();
 }

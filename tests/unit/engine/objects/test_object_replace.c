@@ -287,6 +287,91 @@ START_TEST(without_a_disk_a_remote_store_that_fails_keeps_the_old_value)
 }
 END_TEST
 
+static void open_keeping(bool has_disk)
+{
+    char url[96];
+    snprintf(url, sizeof(url), "file://%s/store?read_only=true", remote);
+    fx_open(&fx, has_disk, (const char *const[]){"remote.urls", url, NULL});
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "test", ""), 0);
+}
+
+/* More names than the tier hides without help. */
+enum { KEPT = 1100 };
+
+static const char *kept_name(unsigned n)
+{
+    static char name[16];
+    snprintf(name, sizeof(name), "n%u", n);
+    return name;
+}
+
+/* A read-only store with values that others have stored there. */
+static void fill_remote(void)
+{
+    open_with_remote();
+    for (unsigned n = 0; n < KEPT; n++) {
+        ck_assert_int_eq(ox_put(space, kept_name(n), 1, 100), 0);
+        if (n % 8 == 7) /* or the queue to the store drops some */
+            ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    }
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    tierce__objects_close(space);
+    fx_close(&fx);
+    fx_remove(&fx);
+    fx = (struct fixture){0}; /* the next engine has another folder */
+}
+
+static void check_kept(void)
+{
+    for (unsigned n = 0; n < KEPT; n++)
+        ck_assert_int_eq(ox_get(space, kept_name(n), NULL), n % 2 == 0 ? 0 : 2);
+}
+
+START_TEST(a_store_that_never_deletes_is_not_asked_for_what_was_removed)
+{
+    bool was;
+    fill_remote();
+    open_keeping(true);
+    for (unsigned n = 0; n < KEPT; n++) {
+        const char *name = kept_name(n);
+        ck_assert_msg(ox_get(space, name, NULL) == 1, "%s", name);
+        if (n % 2 == 0)
+            ck_assert_int_eq(tierce__object_remove_by(space, name, strlen(name),
+                                                      tierce__deadline_in_ms(60000), &was),
+                             0);
+        else
+            ck_assert_int_eq(ox_put(space, name, 2, 100), 0);
+        ck_assert(n % 2 != 0 || was);
+    }
+    ck_assert_uint_eq(tombstones(), KEPT);
+    check_kept();
+    ck_assert_int_eq(ox_put(space, "new", 2, 100), 0); /* the store does not have it */
+    ck_assert_uint_eq(tombstones(), KEPT);
+    tierce__objects_close(space);
+    fx_close(&fx);
+    open_keeping(true);
+    ck_assert_uint_eq(tombstones(), KEPT);
+    check_kept();
+    end();
+}
+END_TEST
+
+START_TEST(without_a_disk_a_store_that_never_deletes_keeps_its_values)
+{
+    bool was;
+    fill_remote();
+    open_keeping(false);
+    ck_assert_int_lt(ox_put(space, "n1", 2, 100), 0);
+    ck_assert_int_lt(tierce__object_remove_by(space, "n2", 2, tierce__deadline_in_ms(60000), &was),
+                     0);
+    ck_assert_int_eq(ox_get(space, "n1", NULL), 1);
+    ck_assert_int_eq(ox_get(space, "n2", NULL), 1);
+    ck_assert_int_eq(ox_put(space, "new", 2, 100), 0);
+    ck_assert_int_eq(ox_get(space, "new", NULL), 2);
+    end();
+}
+END_TEST
+
 /* The disk forgets, and cannot make it durable. */
 START_TEST(a_removal_that_is_not_durable_leaves_one_of_both)
 {
@@ -509,7 +594,9 @@ CHECK_MAIN("object_replace", .seconds = 60,
                      a_small_value_without_a_place_leaves_the_old_one,
                      a_small_value_that_loses_its_place_is_stored_as_a_large_one,
                      a_small_value_that_cannot_grow_stays,
-                     a_small_value_that_only_memory_has_is_counted},
+                     a_small_value_that_only_memory_has_is_counted,
+                     a_store_that_never_deletes_is_not_asked_for_what_was_removed,
+                     without_a_disk_a_store_that_never_deletes_keeps_its_values},
            .loops = {{a_disk_that_fails_leaves_the_old_value, 0, 2},
                      {a_remote_store_that_fails_does_not_stop_replacing, 0, 2},
                      {a_tombstone_survives_a_restart, 0, 2},
