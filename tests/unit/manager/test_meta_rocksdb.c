@@ -238,6 +238,24 @@ START_TEST(links_are_not_written_through)
 }
 END_TEST
 
+/* Without that file, the library would begin anew and delete what is there. */
+START_TEST(records_without_current_are_kept)
+{
+    char path[128], away[136];
+    snprintf(path, sizeof(path), "%s/CURRENT", meta_folder);
+    snprintf(away, sizeof(away), "%s/CURRENT.away", meta_folder);
+    open_here("");
+    put(1, 1);
+    close_here();
+    ck_assert_int_eq(rename(path, away), 0);
+    ck_assert_int_eq(open_at(meta_folder), TIERCE_E_FORMAT);
+    ck_assert_int_eq(rename(away, path), 0);
+    open_here("");
+    ck_assert(get(1, 1));
+    close_here();
+}
+END_TEST
+
 START_TEST(a_broken_record_is_not_found)
 {
     open_here("");
@@ -665,6 +683,7 @@ int main(void)
     tcase_add_test(tcase, another_version_is_refused);
     tcase_add_test(tcase, a_folder_with_other_files_is_refused);
     tcase_add_test(tcase, links_are_not_written_through);
+    tcase_add_test(tcase, records_without_current_are_kept);
     tcase_add_test(tcase, a_broken_record_is_not_found);
     tcase_add_test(tcase, touches_go_out_by_themselves);
     tcase_add_test(tcase, more_touches_than_there_is_room);

@@ -102,6 +102,36 @@ static int check_mark(int mark, const char *path, char why[256])
     return TIERCE_E_VERSION;
 }
 
+static bool ends_in(const char *name, const char *suffix)
+{
+    size_t bytes = strlen(name), end = strlen(suffix);
+    return bytes > end && strcmp(name + bytes - end, suffix) == 0;
+}
+
+/* The library takes a folder without CURRENT for a new one, and deletes the records in it. A first
+ * opening that was killed leaves neither tables nor logs. */
+static int check_current(int folder, const char *path, char why[256])
+{
+    if (faccessat(folder, "CURRENT", F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return 0;
+    int rc = errno == ENOENT ? 0 : -errno;
+    DIR *dir = rc == 0 ? fdopendir(dup(folder)) : NULL;
+    if (rc == 0 && dir == NULL)
+        rc = -errno;
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        if (!ends_in(entry->d_name, ".sst") && !ends_in(entry->d_name, ".log"))
+            continue;
+        snprintf(why, 256,
+                 "%.90s has records (%.40s), but no file CURRENT; restore CURRENT, or move the "
+                 "folder away to begin with an empty index",
+                 path, entry->d_name);
+        rc = TIERCE_E_FORMAT;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return rc;
+}
+
 /* The mark is durable before the database is created, so that none of our databases lacks it. */
 static int write_mark(int folder)
 {
@@ -133,6 +163,8 @@ static int check_folder(const char *path, char why[256])
     if (mark >= 0) {
         rc = check_mark(mark, path, why);
         (void)close(mark);
+        if (rc == 0)
+            rc = check_current(folder, path, why);
     } else if (errno == ENOENT) {
         rc = check_empty(folder, path, why);
         if (rc == 0)
@@ -161,9 +193,7 @@ static void remove_options(const char *path)
     static const char prefix[] = "OPTIONS-", suffix[] = ".dbtmp";
     DIR *dir = opendir(path);
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
-        size_t bytes = strlen(entry->d_name);
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && bytes > strlen(suffix) &&
-            strcmp(entry->d_name + bytes - strlen(suffix), suffix) == 0)
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && ends_in(entry->d_name, suffix))
             (void)unlinkat(dirfd(dir), entry->d_name, 0);
     }
     if (dir != NULL)
