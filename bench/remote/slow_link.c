@@ -26,8 +26,8 @@
 #define CONNECTIONS_MAX 512u
 #define PIECE_BYTES     (128u << 10) /* read at a time */
 #define PIECE_SMALL     4096u        /* up to here a piece is copied to memory of its size */
-#define PIECES_A_TURN   8u           /* of one direction, before the next one's */
-#define POLLED_FIRST    2u           /* the wake-up and the listener */
+#define PIECES_A_TURN   (TIERCE__SLOW_LINK_TURN / PIECE_BYTES) /* then the next direction's */
+#define POLLED_FIRST    2u                                     /* the wake-up and the listener */
 #define SECOND_NS       1000000000ull
 
 enum side { CLIENT, SERVER };
@@ -236,7 +236,13 @@ static void push(struct tierce__slow_link *link, const struct turn *turn, struct
 {
     piece->due_ns = due_of(link, turn, from, flow, piece->bytes);
     flow->held_bytes += piece->bytes;
+    TIERCE_ASSERT(flow->held_bytes < TIERCE__SLOW_LINK_WINDOW + TIERCE__SLOW_LINK_TURN);
     tierce__list_push_back(&flow->pieces, &piece->node);
+    if (flow->held_bytes <= link->stats.held_max) /* which only this thread changes */
+        return;
+    tierce__lock_take(&link->lock);
+    link->stats.held_max = flow->held_bytes;
+    tierce__lock_drop(&link->lock);
 }
 
 static void count_turn(struct tierce__slow_link *link, struct pair *pair)

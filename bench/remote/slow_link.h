@@ -21,7 +21,8 @@
  * keep their order. The first bytes of a connection are delayed by one more round trip, because the
  * kernel completes the handshake on loopback at once. Each direction has a rate, which all
  * connections share. The proxy stops reading from a sender while TIERCE__SLOW_LINK_WINDOW bytes of
- * that connection are in flight.
+ * that connection are in flight. The kernel holds more bytes, in the buffers of the proxy's
+ * sockets.
  *
  * One thread copies each byte twice, which limits the rate to about that of a process on loopback.
  *
@@ -29,6 +30,7 @@
  */
 
 #define TIERCE__SLOW_LINK_WINDOW (32u << 20) /* of a connection in one direction */
+#define TIERCE__SLOW_LINK_TURN   (1u << 20)  /* read at once: the window is exceeded by less */
 
 struct tierce__slow_link;
 
@@ -47,6 +49,7 @@ struct tierce__slow_link_stats {
     uint64_t open;        /* now */
     uint64_t bytes_up;    /* from clients, handed to the server */
     uint64_t bytes_down;  /* from the server, handed to clients */
+    uint64_t held_max;    /* most bytes in flight in one direction of a connection */
     uint64_t turns; /* the most round trips of a connection: how often its client sent first, or
                        after the server */
 };
