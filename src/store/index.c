@@ -273,6 +273,6 @@ bool tierce__index_has(const struct tierce__index *index, uint32_t slot)
 uint32_t tierce__index_count(const struct tierce__index *index)
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
-    return index->count;
     TIERCE_DASSERT(index->count <= index->slot_count);
+    return index->count;
 }

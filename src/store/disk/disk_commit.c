@@ -44,6 +44,7 @@ static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
     if (record->kind == TIERCE__JOURNAL_PUT)
         tierce__disk_publish_text(d, id);
     record->key.ns = d->ns_numbers[id] - 1;
+    TIERCE_DASSERT(record->key.ns < d->ns_count);
     return tierce__journal_add(journal, record, tierce__namespaces_digest(d->namespaces, id));
 }
 
@@ -61,7 +62,11 @@ static void put_record(const struct tierce__disk *d, struct tierce__journal_reco
 {
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(slot < d->table.slot_count && tierce__index_has(d->table.index, slot));
     TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE || c->state == TIERCE__DISK_COMMITTING);
+    TIERCE_DASSERT(c->offset % TIERCE__JOURNAL_PAGE == 0 &&
+                   c->offset + c->object_bytes <= d->data_cap);
+    TIERCE_DASSERT(c->seq < d->next_seq);
     *out = (struct tierce__journal_record){.kind = TIERCE__JOURNAL_PUT,
                                            .seq = c->seq,
                                            .key = *tierce__index_key(d->table.index, slot),
@@ -105,6 +110,7 @@ void tierce__disk_mark_synced(struct tierce__disk *d)
     struct tierce__journal_mark mark = {.epoch = d->journal.epoch, .pages = d->journal.pages};
     int rc = 0;
     TIERCE_DASSERT(mark.pages <= d->journal.length);
+    TIERCE_DASSERT(mark.pages > 0 && d->journal.filled == 0 && d->journal.used == 0);
     if (d->mark_failed)
         return;
     if (d->mark == NULL)
@@ -169,6 +175,7 @@ static int append(struct tierce__disk *d, uint64_t limbo_mark)
         tierce__disk_mark_synced(d);
     tierce__lock_take(&d->lock);
     TIERCE_DASSERT(before <= d->journal.pages && d->journal.pages <= d->journal.length);
+    TIERCE_DASSERT(d->journal_error == 0);
     d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
     return rc;
@@ -235,6 +242,7 @@ int tierce__disk_compact(struct tierce__disk *d)
 {
     uint64_t epoch = tierce__mix(d->journal.epoch + (d->seed ^ tierce__now_ns()) + 1);
     bool renamed = false;
+    TIERCE_DASSERT(d->journal_new.pages == 0 && d->journal_new.filled == 0);
     forget_ns_numbers(d);
     int rc = remove_own_new(d);
     if (rc == 0) {
@@ -264,6 +272,7 @@ int tierce__disk_compact(struct tierce__disk *d)
         (void)ignored; /* it is removed by the next try, or at the next open */
     }
     tierce__lock_take(&d->lock);
+    TIERCE_DASSERT(rc < 0 || (!d->has_leftover && d->journal.epoch == epoch));
     /* The numbers of namespaces are the new file's now; without it, the old one is closed. */
     d->journal_error = rc;
     d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
@@ -304,6 +313,7 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
     tierce__lock_take(&d->lock);
     bool broken = d->journal_error != 0;
     TIERCE_DASSERT(limbo_mark >= d->limbo_head);
+    TIERCE_DASSERT(limbo_mark <= d->limbo_tail);
     bool compact = broken || compaction_is_due(d, limbo_mark - d->limbo_head);
     tierce__lock_drop(&d->lock);
     if (!compact) {
@@ -332,6 +342,7 @@ static void take_flushes(struct tierce__disk *d, bool for_puts)
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &d->flushes) {
         if (for_puts && !is_for_puts(node))
             continue;
+        TIERCE_DASSERT(tierce__disk_req_of(node)->op == TIERCE__STORE_FLUSH);
         tierce__list_remove(node);
         tierce__list_push_back(&d->flushing, node);
     }
@@ -391,6 +402,7 @@ static uint64_t due_time(const struct tierce__disk *d)
 /* Whether the commit that begins now has to make chunks durable. */
 static bool wants_puts(const struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     bool wants = d->journal_final || due_time(d) <= tierce__now_ns();
     TIERCE__LIST_FOR_EACH (node, &d->flushes)
         wants = wants || is_for_puts(node);
@@ -400,11 +412,13 @@ static bool wants_puts(const struct tierce__disk *d)
 /* Under the lock. */
 static void begin(struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     bool with_puts = wants_puts(d);
     TIERCE_DASSERT(d->committing.count == 0);
     take_flushes(d, false);
     if (with_puts)
         tierce__disk_begin_commit(d);
+    TIERCE_DASSERT(!with_puts || d->dirty.count == 0);
     if (d->dirty.count == 0) { /* otherwise the pending commit continues */
         d->pending_since = 0;
         d->urgent = false;
@@ -415,6 +429,8 @@ static void begin(struct tierce__disk *d)
  * deleted before them than one commit records. Returns false then: another has to follow. */
 static bool commit(struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(tierce__list_empty(&d->flushing));
     struct tierce__list finished;
     tierce__list_init(&finished);
     tierce__disk_reap(d);
@@ -443,6 +459,7 @@ static bool commit(struct tierce__disk *d)
         d->retry_at = tierce__now_ns() + RETRY_MS * TIERCE__MS_NS;
         d->pending_since = tierce__now_ns();
     }
+    TIERCE_DASSERT(d->committing.count == 0);
     whole = whole || rc < 0;
     if (whole)
         answer_flushes(d, &finished, rc);
@@ -462,6 +479,7 @@ static bool commit(struct tierce__disk *d)
 /* When the next commit begins; 0: now. */
 static uint64_t commit_time(const struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     if (!tierce__list_empty(&d->flushes) || d->journal_final)
         return 0; /* a flush waits for the result, even for another failure */
     return due_time(d);
@@ -496,6 +514,7 @@ void *tierce__disk_journal_main(void *arg)
         }
     }
     TIERCE_DASSERT(d->committing.count == 0);
+    TIERCE_DASSERT(!d->journal_ended);
     d->journal_ended = true;
     tierce__cond_broadcast(&d->ended_cond);
     tierce__lock_drop(&d->lock);

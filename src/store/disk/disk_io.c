@@ -155,6 +155,7 @@ static void stop_issuing(struct tierce__disk *d, struct tierce__disk_op *op)
 static void take_in(struct tierce__disk *d, struct tierce__list *finished,
                     struct tierce__list *spent)
 {
+    tierce__lock_assert_held(&d->lock);
     while (!tierce__list_empty(&d->returned)) {
         struct tierce__disk_xfer *x =
             TIERCE__CONTAINER_OF(d->returned.next, struct tierce__disk_xfer, node);
@@ -213,6 +214,7 @@ static void expire_list(struct disk_sweep *s, struct tierce__list *list)
  * released it. A put continues, so that the work is not lost, unless the tier closes. */
 static void abandon(struct tierce__disk *d, struct disk_sweep *s, struct tierce__disk_op *op)
 {
+    tierce__lock_assert_held(&d->lock);
     op->req = NULL;
     d->abandoned++;
     TIERCE_DASSERT(d->abandoned <= 2 * d->io_depth + 2);
@@ -258,6 +260,7 @@ static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
 static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__store_req *req,
                                       uint32_t slot, uint64_t offset, uint64_t length)
 {
+    TIERCE_DASSERT(slot < d->table.slot_count);
     TIERCE_ASSERT(!tierce__list_empty(&d->free_ops));
     TIERCE_ASSERT(offset <= req->buf->bytes && length <= req->buf->bytes - offset);
     TIERCE_ASSERT(offset + length <= d->table.chunks[slot].object_bytes);
@@ -282,6 +285,7 @@ static void start_get(struct tierce__disk *d, struct tierce__store_req *req,
 {
     uint32_t slot = tierce__disk_find(d, req->keys);
     uint64_t end;
+    tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(d->get_op == NULL && req->op == TIERCE__STORE_GET);
     if (slot == TIERCE__INDEX_NONE || !tierce__add_ok(&end, req->offset, req->length) ||
         end > d->table.chunks[slot].object_bytes) {
@@ -309,6 +313,7 @@ static void evict_ahead(struct tierce__disk *d)
 /* Space for a put. 0; TIERCE_E_MISS: not now, the journal thread will wake us; or an error. */
 static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
 {
+    tierce__lock_assert_held(&d->lock);
     bool full = tierce__index_count(d->table.index) >= d->chunk_count_max;
     uint64_t blocked = tierce__disk_blocked(d);
     if (blocked > 0 && bytes > d->data_cap - blocked) {
@@ -429,6 +434,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     struct tierce__store_req *req = tierce__disk_req_of(d->puts.next);
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
     int rc = d->journal_error;
+    tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(req->op == TIERCE__STORE_PUT && d->put_op == NULL);
     if (slot != TIERCE__INDEX_NONE &&
         (d->table.chunks[slot].doomed || d->table.chunks[slot].cancelled))
@@ -570,6 +576,7 @@ static void free_spent(struct tierce__disk *d, struct tierce__list *spent)
 
 static bool is_idle(const struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     return tierce__list_empty(&d->gets) && tierce__list_empty(&d->puts) &&
            tierce__list_empty(&d->active_ops);
 }

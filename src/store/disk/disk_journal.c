@@ -185,6 +185,7 @@ void tierce__journal_read(struct tierce__journal_reader *reader, const uint8_t *
         TIERCE_DASSERT(reader->good + reader->missing == reader->end);
         read_records(reader, page, visit, arg);
     }
+    TIERCE_DASSERT(reader->end <= reader->page);
 }
 
 uint64_t tierce__journal_pages_live(uint64_t count)
@@ -223,6 +224,7 @@ int tierce__journal_probe(struct tierce__vfs *vfs, struct tierce__vfs_file *file
         for (uint64_t i = 0; rc == 0 && i < n && probe.good == 0; i++)
             tierce__journal_read(&probe, pages + i * PAGE, 1, ignore_record, NULL);
     }
+    TIERCE_DASSERT(probe.good <= 1 && probe.page <= last);
     tierce__free(pages);
     uint64_t largest = probe.capacity > slot_count ? probe.capacity : slot_count;
     if (rc == 0 && count > tierce__journal_pages_max(largest) + EXTEND_PAGES)
@@ -236,6 +238,7 @@ int tierce__journal_read_file(struct tierce__journal_reader *reader, struct tier
                               struct tierce__vfs_file *file, tierce__journal_visit_fn *visit,
                               void *arg)
 {
+    TIERCE_DASSERT(reader->page == 0 && reader->good == 0);
     int64_t length = vfs->ops->length(vfs, file);
     if (length < 0)
         return (int)length;
@@ -252,6 +255,7 @@ int tierce__journal_read_file(struct tierce__journal_reader *reader, struct tier
         left -= n;
         at += n * PAGE;
     }
+    TIERCE_DASSERT(rc < 0 || at == (uint64_t)length - (uint64_t)length % PAGE);
     reader->bad += length % PAGE != 0;
     if (rc == 0 && reader->good == 0 && reader->newer > 0)
         rc = TIERCE_E_VERSION;
@@ -394,6 +398,7 @@ static void end_page(struct tierce__journal *j)
 static int write_pages(struct tierce__journal *j)
 {
     TIERCE_DASSERT(j->filled <= BUFFER_PAGES);
+    TIERCE_DASSERT(j->filled > 0);
     int rc =
         j->vfs->ops->write(j->vfs, j->file, j->buffer, (size_t)j->filled * PAGE, j->pages * PAGE);
     if (rc < 0)
@@ -428,6 +433,7 @@ static void place(struct tierce__journal *j, const struct tierce__journal_record
 static void place_name(struct tierce__journal *j, uint32_t number, const uint8_t *digest)
 {
     struct tierce__journal_record ns = {.kind = TIERCE__JOURNAL_NS, .key.ns = number};
+    TIERCE_DASSERT(!is_named(j, number));
     memcpy(ns.digest, digest, sizeof(ns.digest));
     place(j, &ns);
     TIERCE_ASSERT(j->named_count < TIERCE__JOURNAL_NAMED_MAX);
@@ -439,6 +445,7 @@ int tierce__journal_add(struct tierce__journal *journal,
                         const uint8_t digest[TIERCE_HASH_BYTES])
 {
     TIERCE_ASSERT(journal->file != NULL);
+    TIERCE_DASSERT((digest == NULL) == (record->kind == TIERCE__JOURNAL_DAY));
     uint32_t number = record->key.ns;
     bool names = digest != NULL && !is_named(journal, number);
     uint32_t bytes = bytes_of((uint16_t)record->kind) + (names ? TIERCE__JOURNAL_NS_BYTES : 0);
@@ -460,6 +467,7 @@ int tierce__journal_add(struct tierce__journal *journal,
 int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max)
 {
     static const uint8_t zeroes[EXTEND_PAGES * PAGE];
+    TIERCE_DASSERT(journal->pages <= journal->length);
     uint64_t from = journal->pages + journal->filled + 1;
     uint64_t to = from + EXTEND_PAGES < pages_max ? from + EXTEND_PAGES : pages_max;
     if (from <= journal->length || to <= from)
@@ -469,6 +477,7 @@ int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max)
                                       (size_t)(to - from) * PAGE, from * PAGE);
     if (rc < 0)
         return rc;
+    TIERCE_DASSERT(journal->length < to && to <= pages_max);
     journal->length = to;
     return (int)(to - from);
 }

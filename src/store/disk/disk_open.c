@@ -46,6 +46,7 @@ static uint64_t text_reserve(uint64_t cap)
 /* The part of the cap that must stay free of data for `count` chunks. */
 static uint64_t reserve(uint64_t cap, uint32_t count)
 {
+    TIERCE_DASSERT(count > 0);
     return (tierce__journal_pages_max(count) + tierce__journal_pages_live(count)) * PAGE +
            text_reserve(cap);
 }
@@ -80,6 +81,8 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
     d->grow_bytes = at_most(tierce__round_up(d->data_cap / 16, PAGE), GROW_BYTES_MAX);
     TIERCE_DASSERT(d->data_cap % PAGE == 0 && d->grow_bytes % PAGE == 0);
     TIERCE_DASSERT(d->data_cap + d->text_bytes_max < d->cap_bytes);
+    TIERCE_DASSERT(d->data_cap + d->journal_pages_max * PAGE < d->cap_bytes);
+    TIERCE_DASSERT(d->limbo_room > 0 && d->limbo_room <= d->chunk_count_max);
     d->io_depth = opts->io_depth != 0 ? opts->io_depth : 16;
     d->io_bytes = opts->io_bytes != 0 ? opts->io_bytes : 1u << 20;
     d->flush_interval_ms = opts->flush_interval_ms != 0 ? opts->flush_interval_ms : 1000;
@@ -124,6 +127,7 @@ static int open_journal(struct tierce__disk *d, struct disk_open_replay *r, uint
     uint64_t wanted = at_most(capacity, most);
     if (wanted > *slot_count)
         *slot_count = (uint32_t)at_most(wanted, CHUNK_COUNT_MAX);
+    TIERCE_DASSERT(*slot_count <= CHUNK_COUNT_MAX);
     return rc;
 }
 
@@ -172,6 +176,8 @@ static int read_journal(struct tierce__disk *d, struct disk_open_replay *r)
     r->rewrite = r->file == NULL || r->reader.good == 0 || r->reader.missing > 0 || r->lost > 0 ||
                  r->reader.damaged_records > 0 || d->table.dropped > 0;
     d->next_seq = d->table.seq_max + 1;
+    TIERCE_DASSERT(d->next_seq <= TIERCE__JOURNAL_SEQ_MAX);
+    TIERCE_DASSERT(d->table.slot_count >= d->chunk_count_max);
     d->day = d->table.day;
     d->day_bytes = d->table.day_bytes;
     return 0;
@@ -226,6 +232,7 @@ static int claim_space(struct tierce__disk *d, struct disk_open_replay *r, const
     int rc = 0;
     for (uint32_t i = tierce__index_count(d->table.index); i-- > 0 && rc != -ENOMEM;) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
+        TIERCE_DASSERT(tierce__index_has(d->table.index, slots[i]));
         TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE && c->reads == 0);
         bool good = c->offset + c->object_bytes <= file_length;
         if (good && r->reader.missing + r->lost > 0)
@@ -248,10 +255,13 @@ static int claim_space(struct tierce__disk *d, struct disk_open_replay *r, const
 /* Adds all chunks to the policy and the siblings, oldest first. */
 static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t count)
 {
+    TIERCE_DASSERT(d->durable_count == 0);
     for (uint32_t i = 0; i < count; i++) {
         if (!tierce__index_has(d->table.index, slots[i]))
             continue; /* dropped by claim_space */
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
+        TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE &&
+                       c->offset + c->object_bytes <= d->data_cap);
         const struct tierce__key *key = tierce__index_key(d->table.index, slots[i]);
         struct tierce__key parent = *key;
         memcpy(parent.hash, c->parent, sizeof(parent.hash));
@@ -273,9 +283,11 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
 static void evict_surplus(struct tierce__disk *d, struct disk_open_replay *r)
 {
     uint32_t slot;
+    TIERCE_DASSERT(d->durable_count == tierce__index_count(d->table.index));
     while (tierce__index_count(d->table.index) > d->chunk_count_max &&
            d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+        TIERCE_DASSERT(slot < d->table.slot_count && tierce__index_has(d->table.index, slot));
         TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE && d->durable_count > 0);
         d->policy->ops->remove(d->policy, slot, true);
         tierce__siblings_remove(d->siblings, slot);
@@ -314,6 +326,7 @@ static int rebuild(struct tierce__disk *d, struct disk_open_replay *r, uint64_t 
  * may have been killed before it could, and from now on its chunks count as durable. */
 static int resume_journal(struct tierce__disk *d, struct disk_open_replay *r)
 {
+    TIERCE_DASSERT(!r->rewrite && r->reader.end <= d->journal_pages_max);
     uint64_t good = r->reader.end * PAGE;
     int rc = 0;
     if (r->journal_length > good)
@@ -329,10 +342,12 @@ static int resume_journal(struct tierce__disk *d, struct disk_open_replay *r)
         d->ns_numbers[d->table.ns_of[i] - 1] = i + 1;
         d->ns_count = i + 1;
     }
+    TIERCE_DASSERT(d->ns_count <= TIERCE__DISK_NS_MAX);
     tierce__journal_resume(&d->journal, r->file, r->reader.epoch, r->reader.capacity,
                            r->reader.end);
     r->file = NULL;
     d->journal_bytes = good;
+    TIERCE_DASSERT(d->journal_bytes == d->journal.length * PAGE);
     tierce__disk_mark_synced(d);
     return 0;
 }
@@ -368,6 +383,7 @@ static int repair(struct tierce__disk *d, struct disk_open_replay *r, uint64_t f
     }
     d->allocated = file_length;
     TIERCE_DASSERT(rc < 0 || d->allocated <= d->data_cap);
+    TIERCE_DASSERT(rc < 0 || (!d->has_leftover && d->journal_error == 0));
     if (rc == 0) {
         d->opening = ".";
         rc = d->vfs->ops->sync_folder(d->vfs, ".");
@@ -526,6 +542,7 @@ void tierce__disk_free(struct tierce__disk *d)
 {
     TIERCE_DASSERT(tierce__list_empty(&d->gets) && tierce__list_empty(&d->puts));
     TIERCE_DASSERT(tierce__list_empty(&d->flushes) && tierce__list_empty(&d->flushing));
+    TIERCE_DASSERT(d->committing.count == 0 && d->queued_put_bytes == 0);
     close_files(d);
     if (d->vfs != NULL)
         d->vfs->ops->destroy(d->vfs);
@@ -606,6 +623,7 @@ static const char *advice(int rc)
 
 static void log_refusal(const struct tierce__disk *d, int rc, char *why)
 {
+    TIERCE_DASSERT(rc < 0);
     bool is_logged = d->opening == NULL || rc == -ENOMEM || rc == TIERCE_E_VERSION;
     bool is_folder = is_logged || strcmp(d->opening, ".") == 0;
     if (why != NULL)

@@ -50,6 +50,7 @@ static bool translate(const struct tierce__disk_table *t, struct tierce__key *ke
         return false;
     *key = record->key;
     key->ns = t->ns_of[record->key.ns] - 1;
+    TIERCE_DASSERT(key->ns < TIERCE__DISK_NS_MAX);
     return true;
 }
 
@@ -63,6 +64,7 @@ static void apply_put(struct tierce__disk_table *t, const struct tierce__journal
     if (record->seq > t->seq_max)
         t->seq_max = record->seq;
     uint32_t slot = tierce__index_find(t->index, &key);
+    TIERCE_DASSERT(slot == TIERCE__INDEX_NONE || t->chunks[slot].state == TIERCE__DISK_DURABLE);
     /* Two puts of a key without a removal between: a page was lost. The later one is right. */
     if (slot != TIERCE__INDEX_NONE && t->chunks[slot].seq > record->seq)
         return;
@@ -137,6 +139,7 @@ void tierce__disk_table_apply(void *arg, const struct tierce__journal_record *re
 
 void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < table->slot_count && tierce__index_has(table->index, slot));
     TIERCE_DASSERT(table->chunks[slot].state != TIERCE__DISK_NONE &&
                    table->chunks[slot].reads == 0);
     tierce__index_erase(table->index, slot);
@@ -175,6 +178,7 @@ uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table)
     TIERCE_ASSERT(n == count);
     if (!sorted)
         qsort(order, count, sizeof(*order), compare_seq);
+    TIERCE_DASSERT(count < 2 || order[0].seq <= order[count - 1].seq);
     for (uint32_t i = 0; i < count; i++)
         slots[i] = order[i].slot;
     tierce__free(order);

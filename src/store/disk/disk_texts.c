@@ -120,6 +120,7 @@ static int write_text(struct tierce__disk *d, const char *name, const char *tmp,
 
 void tierce__disk_publish_text(struct tierce__disk *d, uint32_t id)
 {
+    TIERCE_DASSERT(id < TIERCE__DISK_NS_MAX);
     const char *text = tierce__namespaces_text(d->namespaces, id);
     if (text == NULL || d->ns_texts[id] != 0 || tierce__now_ns() < d->text_retry_at)
         return;
@@ -206,9 +207,11 @@ static int sort_text(struct tierce__disk *d, const char *path, uint8_t *used)
     if (rc == 0)
         kind = kind_of(name, text, length, digest);
     int64_t id = kind == STRAY_TEXT ? id_of_digest(d, digest) : -1;
+    TIERCE_DASSERT(id < (int64_t)TIERCE__DISK_NS_MAX);
     bool keep = id >= 0 && d->ns_texts[id] != 0;
     if (keep) {
         int64_t known = tierce__namespaces_intern(d->namespaces, digest, text);
+        TIERCE_DASSERT(known < 0 || known == id);
         rc = known < 0 ? (int)known : 0;
         used[id] = known >= 0;
         d->text_bytes += tierce__round_up(length, PAGE);

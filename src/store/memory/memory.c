@@ -158,6 +158,7 @@ static struct tierce__policy_entry entry_of(const struct memory *memory,
 static void await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
 {
     TIERCE_DASSERT(buf_of(memory, slot) == buf);
+    tierce__lock_assert_held(&memory->lock);
     atomic_store(&buf->awaited, true);
     memory->policy->ops->set_evictable(memory->policy, slot, false);
 }
@@ -165,6 +166,7 @@ static void await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
 static void end_await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
 {
     TIERCE_DASSERT(buf_of(memory, slot) == buf);
+    tierce__lock_assert_held(&memory->lock);
     atomic_store(&buf->awaited, false);
     memory->policy->ops->set_evictable(memory->policy, slot, true);
 }
@@ -174,6 +176,7 @@ static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *ke
                              const struct tierce__policy_entry *entry, struct tierce__buf *buf)
 {
     TIERCE_DASSERT(buf->pool == memory->pool);
+    tierce__lock_assert_held(&memory->lock);
     TIERCE_DASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == 0);
     uint32_t slot = tierce__index_take(memory->index, key);
     TIERCE_ASSERT(slot < memory->slot_count);
@@ -191,6 +194,7 @@ static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *ke
 static void show_entry(struct memory *memory, uint32_t slot, const struct tierce__store_req *req)
 {
     TIERCE_DASSERT(!tierce__index_has(memory->index, slot));
+    tierce__lock_assert_held(&memory->lock);
     tierce__index_show(memory->index, slot);
     memory->stats.chunks++;
     memory->stats.used_bytes += cost_of(buf_of(memory, slot));
@@ -207,6 +211,7 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
                                       enum tierce__tier_left left)
 {
     struct tierce__buf *buf = buf_of(memory, slot);
+    tierce__lock_assert_held(&memory->lock);
     bool reserved = !tierce__index_has(memory->index, slot);
     bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
     TIERCE_DASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == slot + 1);
@@ -230,6 +235,7 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
 static bool is_lent(struct memory *memory, uint32_t slot)
 {
     struct tierce__buf *buf = buf_of(memory, slot);
+    tierce__lock_assert_held(&memory->lock);
     TIERCE_DASSERT(atomic_load(&buf->refs) >= 1);
     if (atomic_load(&buf->refs) == 1)
         return false;
@@ -259,6 +265,7 @@ static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__ti
 static uint64_t evict_one(struct memory *memory)
 {
     uint32_t slot;
+    tierce__lock_assert_held(&memory->lock);
     while (memory->policy->ops->victim(memory->policy, policy_now(memory), &slot)) {
         TIERCE_DASSERT(slot < memory->slot_count);
         if (!is_lent(memory, slot))
@@ -283,6 +290,7 @@ static void drop_expired(struct memory *memory)
 static bool settle_idle(struct memory *memory, struct tierce__buf *buf)
 {
     uint32_t kept = atomic_load_explicit(&buf->kept, memory_order_relaxed);
+    tierce__lock_assert_held(&memory->lock);
     if (kept == 0 || memory->closed || atomic_load(&buf->refs) != 1)
         return false;
     TIERCE_ASSERT(buf_of(memory, kept - 1) == buf);
@@ -476,6 +484,7 @@ static int run_clear(struct memory *memory, struct tierce__store_req *req)
 static int run_request(struct memory *memory, struct tierce__store_req *req,
                        struct tierce__buf **dropped)
 {
+    tierce__lock_assert_held(&memory->lock);
     if (memory->closed)
         return TIERCE_E_CLOSED;
     bool needs_key = req->op != TIERCE__STORE_LOOKUP && req->op != TIERCE__STORE_FLUSH &&
@@ -520,6 +529,7 @@ static void memory_touch(struct tierce__tier *tier, const struct tierce__key *ke
                          size_t used)
 {
     uint32_t slots[KEY_BATCH];
+    TIERCE_DASSERT(used <= count);
     struct memory *memory = enter(tier);
     uint64_t now = policy_now(memory);
     while (!memory->closed && count > 0) {
@@ -537,6 +547,7 @@ static void memory_touch(struct tierce__tier *tier, const struct tierce__key *ke
 /* The slot of the chunk before, which may be reserved itself. Under the lock. */
 static uint32_t find_parent(const struct memory *memory, const struct tierce__reserve *what)
 {
+    tierce__lock_assert_held(&memory->lock);
     if (what->before != NULL)
         return atomic_load_explicit(&what->before->kept, memory_order_relaxed) - 1;
     return what->parent != NULL ? tierce__index_find(memory->index, what->parent) : TIERCE__NO_SLOT;
@@ -544,6 +555,7 @@ static uint32_t find_parent(const struct memory *memory, const struct tierce__re
 
 static struct tierce__buf *reserve_buf(struct memory *memory, const struct tierce__reserve *what)
 {
+    TIERCE_DASSERT(what->bytes > 0);
     struct tierce__policy_entry entry = entry_of(memory, what->key, what->bytes);
     struct tierce__buf *buf;
     tierce__policy_expect(memory->policy, &entry);

@@ -198,6 +198,7 @@ static bool end_call(struct links *links, struct worker *worker, struct link_slo
     bool repeats = repeats_failure(worker, req, rc != 0 && state.repeats);
     slot->req = NULL;
     links->answering++;
+    TIERCE_DASSERT(links->answering <= links->worker_count);
     tierce__lock_drop(&links->lock);
     if (req != NULL) {
         tierce__links_hand_over(&slot->call, req, rc);
@@ -231,6 +232,7 @@ static void put_back(struct links *links, struct worker *worker, size_t first, s
     }
     worker->in_call = false;
     links->answering++;
+    TIERCE_DASSERT(links->answering <= links->worker_count);
     tierce__lock_drop(&links->lock);
     answer_all(&cancelled, TIERCE_E_CANCELLED);
     end_answer(links);
@@ -293,6 +295,7 @@ static size_t take_gets(struct links *links, struct worker *worker,
             !take_request(worker, count, next))
             break;
         tierce__list_remove(&next->node);
+        TIERCE_DASSERT(links->waiting_count > 0);
         links->waiting_count--;
         bytes += next->length;
         count++;
@@ -308,6 +311,7 @@ static void serve(struct links *links, struct worker *worker, struct tierce__sto
     struct link_slot *slot = &worker->slots[0];
     if (!take_request(worker, 0, req)) {
         links->answering++;
+        TIERCE_DASSERT(links->answering <= links->worker_count);
         tierce__lock_drop(&links->lock);
         tierce__links_call_end(&slot->call);
         answer(req, -ENOMEM);
@@ -337,6 +341,7 @@ static void end_store(const struct tierce__client *client, void *store)
 static void destroy(struct links *links)
 {
     TIERCE_DASSERT(links->holders == 0 && links->running == 0);
+    TIERCE_DASSERT(links->waiting_count == 0 && links->answering == 0);
     for (uint32_t i = 0; i < links->worker_count; i++) {
         struct worker *worker = &links->workers[i];
         if (worker->link != NULL)
@@ -495,6 +500,7 @@ static int enqueue(struct links *links, struct tierce__store_req *req)
 {
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(req->urgency < TIERCE__CONNECTOR_URGENCIES);
+    TIERCE_DASSERT(tierce__list_empty(&req->node));
     if (links->closing)
         return TIERCE_E_CLOSED;
     if (links->waiting_count >= links->waiting_max) {

@@ -171,6 +171,7 @@ static void call(struct lmcache_task *task, enum step step, enum tierce__store_o
                  struct tierce__buf *buf, uint64_t length)
 {
     const struct tierce__store_req *req = task->req;
+    TIERCE_DASSERT(buf == NULL || length <= buf->bytes);
     task->step = step;
     set_suffix(task, suffix_of(step));
     task->call = (struct tierce__store_req){.op = op,
@@ -237,6 +238,7 @@ static void go_on_get(struct lmcache_task *task, int status)
 
 static void go_on_put(struct lmcache_task *task, int status)
 {
+    TIERCE_DASSERT(task->step != REPAIR);
     if (status != 0 || task->step == METADATA) {
         end_task(task, status);
     } else if (task->step == KV) {
@@ -249,6 +251,7 @@ static void go_on_put(struct lmcache_task *task, int status)
 /* Deletes the metadata first, so that half a chunk is never found. */
 static void go_on_delete(struct lmcache_task *task, int status)
 {
+    TIERCE_DASSERT(task->step != REPAIR);
     if (status != 0 || task->step == KV)
         end_task(task, status);
     else
@@ -318,6 +321,7 @@ static int check_put(const struct lmcache_task *task)
 
 static void begin_task(struct lmcache_store *store, struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(req->name_count == 1);
     struct lmcache_task *task = tierce__calloc(1, sizeof(*task));
     if (task == NULL) {
         answer(req, -ENOMEM);
@@ -389,8 +393,8 @@ static size_t take_names(struct lmcache_store *store, struct lmcache_passing *pa
         passing->names[count] =
             (struct tierce_plugin_name){.text = text, .bytes = bytes + sizeof(suffix) - 1};
     }
-    return count;
     TIERCE_DASSERT(count <= req->name_count);
+    return count;
 }
 
 static void look_up(struct lmcache_store *store, struct tierce__store_req *req)

@@ -145,6 +145,7 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
                          enum tierce__remote_hiding how)
 {
     tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(how != TIERCE__REMOTE_SHOWN);
     struct tierce__remote_hidden *hidden = find_hidden(remote, key);
     if (hidden == NULL)
         hidden = &remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN];
@@ -217,6 +218,7 @@ static void learn_read(struct tierce__remote *remote, const struct tierce__store
                        int status)
 {
     tierce__lock_assert_held(&remote->lock);
+    TIERCE_DASSERT(req->op == TIERCE__STORE_GET);
     if (status == 0) {
         remote->stats.get_chunks += req->offset == 0;
         remote->stats.get_bytes += req->length;
@@ -587,6 +589,8 @@ static bool is_idle(const struct tierce__remote *remote)
 static void destroy(struct tierce__remote *remote)
 {
     TIERCE_DASSERT(tierce__list_empty(&remote->waiting) && tierce__list_empty(&remote->writing));
+    TIERCE_DASSERT(tierce__list_empty(&remote->wholes) && tierce__list_empty(&remote->timed));
+    TIERCE_DASSERT(tierce__list_empty(&remote->clears) && tierce__list_empty(&remote->deletions));
     tierce__cond_fini(&remote->changed);
     tierce__cond_fini(&remote->clock_wake);
     tierce__lock_fini(&remote->lock);

@@ -77,6 +77,7 @@ static void delete_now(struct tierce__remote_event *event)
 
 void tierce__remote_delete(struct tierce__remote *remote, struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(req->op == TIERCE__STORE_DELETE);
     req->found = 0;
     struct remote_deletion *deletion = tierce__calloc(1, sizeof(*deletion));
     if (deletion == NULL || !tierce__remote_name(remote, &deletion->name, &req->keys[0])) {
@@ -169,6 +170,7 @@ int tierce__remote_clock_start(struct tierce__remote *remote)
 void tierce__remote_clock_end(struct tierce__remote *remote)
 {
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(!remote->clock_ends);
     remote->clock_ends = true;
     tierce__cond_signal(&remote->clock_wake);
     tierce__lock_drop(&remote->lock);

@@ -73,6 +73,7 @@ static int ready(struct file_link *link)
         return 0;
     int rc = tierce__file_open_store(link->store, &link->levels);
     link->opens += rc == 0;
+    TIERCE_DASSERT(rc != 0 || (link->levels > 0 && link->levels <= TIERCE__FILE_LEVELS_MAX));
     if (rc == TIERCE_E_FORMAT)
         return fail(link, TIERCE__FILE_STORE " is not the marker file of a store of this version",
                     rc);
@@ -178,6 +179,7 @@ static int make_folders(const struct file_link *link, const char *path)
     int rc = 0;
     for (const char *at = strchr(path + root + 1, '/'); at != NULL && rc == 0;
          at = strchr(at + 1, '/')) {
+        TIERCE_DASSERT((size_t)(at - path) < sizeof(folder));
         memcpy(folder, path, (size_t)(at - path));
         folder[at - path] = '\0';
         rc = vfs->ops->make_folder(vfs, folder);

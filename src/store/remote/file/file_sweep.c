@@ -146,6 +146,7 @@ static int evict_file(void *arg, const char *path, const char *relative)
 /* How old is old enough to free `bytes`. */
 static void choose_age(struct file_sweep *sweep, uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes <= sweep->bytes);
     uint32_t age = AGES - 1;
     while (age > 0 && sweep->by_age[age] < bytes)
         bytes -= sweep->by_age[age--];
@@ -323,6 +324,7 @@ static void *sweep_at_times(void *arg)
 
 int tierce__file_sweeper_start(struct tierce__file_store *store)
 {
+    TIERCE_DASSERT(!store->has_sweeper && store->holders == 1);
     store->holders++;
     store->is_sweeping = true;
     int rc = pthread_create(&store->sweeper, NULL, sweep_at_times, store);
@@ -349,6 +351,7 @@ void tierce__file_sweeper_stop(struct tierce__file_store *store)
     if (!store->has_sweeper)
         return;
     tierce__lock_take(&store->lock);
+    TIERCE_DASSERT(!store->ending);
     store->ending = true;
     tierce__cond_signal(&store->wake);
     while (store->is_sweeping && in_time)
@@ -369,6 +372,7 @@ void tierce__file_store_release(struct tierce__file_store *store)
     tierce__lock_drop(&store->lock);
     if (!is_last)
         return;
+    TIERCE_DASSERT(!store->is_sweeping);
     store->vfs->ops->destroy(store->vfs);
     tierce__cond_fini(&store->wake);
     tierce__cond_fini(&store->ended);

@@ -169,6 +169,7 @@ static void drop_parts(struct memcached_link *link, const struct tierce__memcach
                        uint32_t count, bool may_be_read, uint64_t deadline_ns)
 {
     int rc = 0;
+    TIERCE_DASSERT(count <= head->parts);
     for (uint32_t done = 0; done < count && rc == 0;) {
         uint32_t some = at_once(count - done);
         rc = ask_for_parts(link, may_be_read ? "touch" : "delete", may_be_read ? GRACE_S : 0, head,
@@ -269,6 +270,7 @@ static int swap(struct memcached_link *link, const struct tierce__memcached_key 
                 struct found *old, uint64_t deadline_ns)
 {
     static const uint8_t nothing[1];
+    TIERCE_DASSERT(bytes != NULL || count == 0);
     for (unsigned i = 0; i < SWAPS_MAX; i++) {
         enum tierce__memcached_kind kind = TIERCE__MEMCACHED_ERROR;
         int rc = find(link, key, old, deadline_ns);
@@ -314,6 +316,7 @@ static int memcached_find(void *opened, const struct tierce_plugin_name *names, 
     struct memcached_link *link = opened;
     struct tierce__memcached_key key;
     bool yes = true;
+    TIERCE_DASSERT(count <= TIERCE__MEMCACHED_AT_ONCE);
     int rc = tierce__memcached_begin(&link->client, deadline_ns);
     for (size_t i = 0; i < count && rc == 0; i++) {
         tierce__memcached_head_key(&key, link->store->prefix, &names[i]);
@@ -327,6 +330,7 @@ static int memcached_find(void *opened, const struct tierce_plugin_name *names, 
         yes = yes && rc == 0 && is_of(&one, &names[i]);
         *found += yes;
     }
+    TIERCE_DASSERT(*found <= count);
     return rc;
 }
 
@@ -397,6 +401,7 @@ static int put_parts(struct memcached_link *link, const struct tierce__memcached
         }
         *sent += some;
     }
+    TIERCE_DASSERT(*sent <= head->parts);
     return rc != 0 ? rc : status;
 }
 

@@ -174,6 +174,7 @@ extern char **environ;
 
 static int spawn(const struct tierce__bridge *bridge, struct birth *birth)
 {
+    TIERCE_DASSERT(bridge->argument_count <= ARGUMENTS_MAX);
     char *argv[ARGUMENTS_MAX + 3] = {bridge->python, (char *)(uintptr_t) "-"};
     memcpy(argv + 2, bridge->arguments, (bridge->argument_count + 1) * sizeof(*argv));
     posix_spawn_file_actions_t actions;
@@ -218,6 +219,7 @@ static void await_death(int pidfd)
 
 static void kill_and_await(int pidfd)
 {
+    TIERCE_DASSERT(pidfd >= 0);
     (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
     await_death(pidfd);
 }
@@ -413,6 +415,7 @@ static int take_seat(struct tierce__bridge *bridge, struct seat *seat,
         seat->generation = bridge->generation;
         seat->starts++;
     }
+    TIERCE_DASSERT(rc != 0 || seat->fd >= 0);
     if (rc != 0)
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s",
                  bridge->why[0] != '\0' ? bridge->why : "the bridge has ended");
@@ -582,6 +585,7 @@ void tierce__bridge_destroy(struct tierce__bridge *bridge)
         (void)poll(&dead, 1, GOODBYE_MS);
         end_process(bridge);
     }
+    TIERCE_DASSERT(bridge->state == DOWN);
     tierce__lock_drop(&bridge->lock);
     free_bridge(bridge);
 }

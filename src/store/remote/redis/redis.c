@@ -105,6 +105,7 @@ static int redis_find(void *opened, const struct tierce_plugin_name *names, size
     struct redis_link *link = opened;
     bool missed = false;
     int status = 0;
+    TIERCE_DASSERT(count <= EXISTS_AT_ONCE);
     int rc = tierce__resp_link_begin(link->resp);
     for (size_t i = 0; i < count && rc == 0; i++) {
         rc = tierce__resp_link_append(link->resp, 1, (const char *[]){"EXISTS", names[i].text},
@@ -253,6 +254,7 @@ static size_t make_pattern(char *out, const struct tierce_plugin_name *begins)
         out[used++] = begins->text[i];
     }
     out[used++] = '*';
+    TIERCE_DASSERT(used <= 2 * KEY_BYTES_MAX + 1);
     return used;
 }
 

@@ -77,6 +77,7 @@ static uint64_t retry(struct tierce__s3 *s3, uint64_t now)
         struct tierce__s3_transfer *transfer = &s3->transfers[i];
         if (transfer->job == NULL || transfer->again_ns == 0)
             continue;
+        TIERCE_DASSERT(!transfer->is_running);
         if (transfer->again_ns <= now)
             tierce__s3_transfer_begin(transfer);
         else if (transfer->again_ns < next)
@@ -149,6 +150,7 @@ static int hand_over(struct tierce__s3 *s3, struct tierce__store_req *req)
         rc = TIERCE_E_LIMIT;
     else {
         atomic_fetch_add_explicit(&s3->waiting, 1, memory_order_relaxed);
+        TIERCE_DASSERT(atomic_load_explicit(&s3->waiting, memory_order_relaxed) <= WAITING_MAX);
         tierce__list_push_back(&s3->arrived, &req->node);
         curl_multi_wakeup(s3->multi); /* under the lock: close does not come between */
     }
@@ -191,6 +193,7 @@ static void get_stats(struct tierce__connector *connector, struct tierce__tier_s
 
 static void destroy(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(tierce__list_empty(&s3->arrived) && !tierce__s3_has_jobs(s3));
     tierce__s3_login_stop(s3);
     tierce__s3_transfers_destroy(s3);
     if (s3->multi != NULL)
@@ -208,6 +211,7 @@ static bool close_s3(struct tierce__connector *connector, uint64_t deadline_ns)
 {
     struct tierce__s3 *s3 = s3_of(connector);
     tierce__lock_take(&s3->lock);
+    TIERCE_DASSERT(!s3->closing);
     s3->closing = true;
     s3->close_ns = deadline_ns > 0 ? deadline_ns : 1;
     curl_multi_wakeup(s3->multi);

@@ -39,6 +39,7 @@ void tierce__s3_job_answer(struct tierce__s3_job *job, int status)
     struct tierce__store_req *req = job->req;
     if (req == NULL)
         return;
+    TIERCE_DASSERT(req->op != TIERCE__STORE_LOOKUP || job->certain <= req->name_count);
     job->req = NULL;
     if (req->op == TIERCE__STORE_LOOKUP)
         req->found = (size_t)job->certain;
@@ -66,6 +67,7 @@ static void stop_transfers(struct tierce__s3 *s3, struct tierce__s3_job *job)
             job->in_flight--;
         }
     }
+    TIERCE_DASSERT(job->in_flight == 0);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -74,6 +76,7 @@ static void stop_transfers(struct tierce__s3 *s3, struct tierce__s3_job *job)
 static void set_step(struct tierce__s3 *s3, struct tierce__s3_job *job, enum tierce__s3_step step,
                      uint64_t count)
 {
+    TIERCE_DASSERT(job->in_flight == 0 && count > 0);
     job->step = step;
     job->next = 0;
     job->count = count;
@@ -83,6 +86,7 @@ static void set_step(struct tierce__s3 *s3, struct tierce__s3_job *job, enum tie
 
 static void begin_abort(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(job->req == NULL && job->token[0] != '\0' && job->step != TIERCE__S3_ABORTING);
     job->deadline_ns = tierce__deadline_in_ms(TIERCE__S3_ABORT_MS);
     s3->look_ns = job->deadline_ns < s3->look_ns ? job->deadline_ns : s3->look_ns;
     job->status = 0;
@@ -112,6 +116,7 @@ static void finish(struct tierce__s3 *s3, struct tierce__s3_job *job)
 /* No request of the step is in progress, and none remains. */
 static void end_step(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(job->in_flight == 0);
     if (job->status == 0 && job->step == TIERCE__S3_BEGINNING && job->req == NULL) {
         begin_abort(s3, job);
     } else if (job->status == 0 && job->step == TIERCE__S3_BEGINNING) {
@@ -263,6 +268,7 @@ static uint64_t cut(const struct tierce__s3 *s3, const struct tierce__s3_job *jo
     TIERCE_DASSERT(from <= job->req->length);
     uint64_t left = job->req->length - from;
     *bytes = left < part ? left : part;
+    TIERCE_DASSERT(*bytes > 0);
     return from;
 }
 
@@ -272,6 +278,7 @@ static int make_list_of_parts(struct tierce__s3_transfer *transfer,
 {
     uint64_t part = transfer->s3->config.part_bytes;
     uint64_t count = (job->req->length + part - 1) / part;
+    TIERCE_DASSERT(count > 1 && count <= PARTS_MAX);
     size_t room = (size_t)count * (TIERCE__S3_ETAG_BYTES + 64) + 128, used = 0;
     char *text = tierce__alloc(room);
     if (text == NULL)
@@ -338,6 +345,7 @@ static int fill(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job
         TIERCE_ASSERT(transfer->wanted <= job->req->buf->bytes - transfer->offset);
         break;
     case TIERCE__S3_PUT:
+        TIERCE_DASSERT(job->req->length <= job->req->buf->bytes);
         transfer->body = job->req->buf->data;
         transfer->body_bytes = job->req->length;
         break;
@@ -366,6 +374,7 @@ static void note_there(struct tierce__s3_job *job, uint64_t item)
         return;
     TIERCE_DASSERT(item < job->name_count);
     job->there[item] = 1;
+    TIERCE_DASSERT(job->certain <= job->name_count);
     while (job->certain < job->name_count && job->there[job->certain] != 0)
         job->certain++;
 }
@@ -386,6 +395,7 @@ static void skip_known(const struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 static void count_begun(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(job->has_begun || atomic_load_explicit(&s3->waiting, memory_order_relaxed) > 0);
     if (!job->has_begun)
         atomic_fetch_sub_explicit(&s3->waiting, 1, memory_order_relaxed);
     job->has_begun = true;
@@ -420,6 +430,7 @@ static void begin_item(struct tierce__s3 *s3, struct tierce__s3_job *job)
     s3->free_count--;
     transfer->job = job;
     transfer->item = job->next++;
+    TIERCE_DASSERT(job->req != NULL || job->step == TIERCE__S3_ABORTING);
     transfer->call = call_of(job);
     job->in_flight++;
     if (job->next >= job->count) {
@@ -470,6 +481,7 @@ static void note_piece(struct tierce__s3_job *job, const struct tierce__s3_trans
 static int note_head(struct tierce__s3_job *job, const struct tierce__s3_transfer *transfer,
                      int status)
 {
+    TIERCE_DASSERT(transfer->item < job->name_count);
     tierce__s3_learn(transfer->s3, transfer->key, status == 0 ? transfer->object_bytes : 0);
     if (status == 0)
         note_there(job, transfer->item);
@@ -501,6 +513,7 @@ static int note(struct tierce__s3_job *job, const struct tierce__s3_transfer *tr
         tierce__s3_learn(s3, transfer->key, status == 0 ? job->req->length : 0);
         return status;
     case TIERCE__S3_PART:
+        TIERCE_DASSERT(transfer->item < job->count);
         memcpy(job->etags[transfer->item], transfer->etag, sizeof(transfer->etag));
         return status;
     case TIERCE__S3_BEGIN:
@@ -596,6 +609,7 @@ void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__store_req *req)
         req->done(req);
         return;
     }
+    TIERCE_DASSERT(req->urgency < TIERCE__CONNECTOR_URGENCIES);
     job->req = req;
     job->urgency = req->urgency;
     job->deadline_ns = req->deadline_ns;
@@ -620,6 +634,7 @@ void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__store_req *req)
  * connections, and reconnecting would make the next lookups late too. */
 static void drain(struct tierce__s3 *s3, struct tierce__s3_job *job, int status)
 {
+    TIERCE_DASSERT(job->in_flight > 0);
     tierce__s3_job_answer(job, status);
     job->step = TIERCE__S3_DRAINING;
     job->count = job->next < job->count ? job->next : job->count;

@@ -43,6 +43,7 @@ static struct tierce__s3_job *rider_of(struct tierce__list *node)
 void tierce__s3_join_await(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
     const struct tierce__store_req *req = job->req;
+    TIERCE_DASSERT(tierce__list_empty(&job->bin));
     if (req->op == TIERCE__STORE_GET && job->count == 1)
         tierce__list_push_back(bin_of(s3, req->buf, req->offset), &job->bin);
 }
@@ -66,6 +67,7 @@ static struct tierce__s3_job *find_next(struct tierce__s3 *s3, const struct tier
 static void take_along(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job)
 {
     tierce__list_remove(&job->bin);
+    TIERCE_DASSERT(tierce__list_empty(&job->ride));
     tierce__list_push_back(&transfer->riders, &job->ride);
     job->transfer = transfer;
 }
@@ -89,6 +91,7 @@ static void join_ranges(struct tierce__s3_transfer *transfer)
 static bool list_keys(struct tierce__s3_transfer *transfer, size_t count)
 {
     size_t room = count * (TIERCE__S3_KEY_BYTES + 32) + 64, used = 0;
+    TIERCE_DASSERT(count > 1 && count <= DELETIONS_MAX);
     char *text = tierce__alloc(room);
     if (text == NULL)
         return false;
@@ -167,6 +170,7 @@ static void answer_rider(struct tierce__s3_transfer *transfer, struct tierce__s3
                          int status)
 {
     long connects = 0;
+    TIERCE_DASSERT(job->transfer == transfer);
     curl_easy_getinfo(transfer->easy, CURLINFO_NUM_CONNECTS, &connects);
     job->req->connected = connects > 0;
     tierce__list_remove(&job->ride);
@@ -182,6 +186,7 @@ static void deliver(struct tierce__s3_transfer *transfer)
     uint64_t end = transfer->offset + transfer->got;
     while (!tierce__list_empty(&transfer->riders) && is_delivering(transfer)) {
         struct tierce__s3_job *job = rider_of(transfer->riders.next);
+        TIERCE_DASSERT(job->req->offset >= transfer->offset);
         if (job->req->offset + job->req->length > end)
             return;
         answer_rider(transfer, job, 0);
@@ -201,6 +206,7 @@ void tierce__s3_join_part(struct tierce__s3_transfer *transfer)
 {
     struct tierce__s3 *s3 = transfer->s3;
     struct tierce__s3_job *lead = transfer->job;
+    TIERCE_DASSERT(lead->transfer == transfer);
     while (
         !tierce__list_empty(&transfer->riders)) { /* the last one first: each goes to the front */
         struct tierce__s3_job *job = rider_of(transfer->riders.prev);

@@ -130,6 +130,7 @@ void tierce__s3_login_stop(struct tierce__s3 *s3)
     if (login == NULL)
         return;
     tierce__lock_take(&s3->lock);
+    TIERCE_DASSERT(!login->ends);
     login->ends = true;
     tierce__lock_drop(&s3->lock);
     tierce__curl_stop(login->aws->client);

@@ -176,6 +176,7 @@ static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_so
 static int close_socket(void *arg, curl_socket_t fd)
 {
     struct tierce__s3 *s3 = arg;
+    TIERCE_DASSERT(atomic_load_explicit(&s3->connections, memory_order_relaxed) > 0);
     atomic_fetch_sub_explicit(&s3->connections, 1, memory_order_relaxed);
     return close(fd);
 }
@@ -479,6 +480,7 @@ static bool leave_kept_connections(struct tierce__s3_transfer *transfer, CURLcod
 static bool put_off(struct tierce__s3_transfer *transfer)
 {
     struct tierce__s3 *s3 = transfer->s3;
+    TIERCE_DASSERT(!transfer->is_running && transfer->again_ns == 0);
     if (transfer->tries >= s3->config.retries)
         return false;
     uint64_t wait_ms = (uint64_t)BACKOFF_MS << (transfer->tries < 10 ? transfer->tries : 10);
@@ -496,6 +498,7 @@ void tierce__s3_transfer_end(struct tierce__s3_transfer *transfer, CURLcode code
 {
     long connects = 0;
     bool again;
+    TIERCE_DASSERT(transfer->is_running);
     curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &transfer->http);
     curl_easy_getinfo(transfer->easy, CURLINFO_NUM_CONNECTS, &connects);
     atomic_fetch_add_explicit(&transfer->s3->connects, (uint64_t)connects, memory_order_relaxed);
