@@ -141,6 +141,7 @@ static struct asked_ask *join_or_ask(struct tierce_engine *engine, size_t level,
                                      uint64_t deadline_ns)
 {
     struct tierce__asks *asks = &engine->asks;
+    TIERCE_DASSERT(count > 0);
     struct asked_ask *fresh = tierce__alloc(sizeof(*fresh) + count * sizeof(fresh->keys[0])), *ask;
     tierce__lock_take(&asks->lock);
     ask = find_ask(asks, level, &keys[0]);
@@ -203,6 +204,7 @@ static bool searches(const struct asked_search *s, size_t level)
 static bool recall_store(struct asked_search *s, size_t level)
 {
     struct store *store = &s->stores[level];
+    TIERCE_DASSERT(s->at < s->count);
     size_t found = tierce__storage_recall(
         s->engine, level, s->keys + s->at, s->count - s->at,
         s->wanted->believes_old ? TIERCE__RECALL_OLD : TIERCE__RECALL_ONLY, &store->status);
@@ -238,6 +240,7 @@ static bool ask_stores(struct asked_search *s)
         if (store->ask == NULL && store->status == TIERCE_E_DEADLINE && store->failure == 0 &&
             store->asked < QUESTIONS_MAX) {
             store->asked++;
+            TIERCE_DASSERT(store->asked <= QUESTIONS_MAX);
             store->ask =
                 join_or_ask(s->engine, level, s->keys + s->at, s->count - s->at, s->question_ns);
         }

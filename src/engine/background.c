@@ -208,6 +208,7 @@ void tierce__storage_write(struct tierce__writes *writes, const struct tierce__s
     for (uint32_t left = writes != NULL ? writes->levels : 0; left != 0; left &= left - 1) {
         size_t level = (size_t)__builtin_ctz(left);
         TIERCE_ASSERT(writes->put_count < writes->put_max);
+        TIERCE_DASSERT(level > 0 && level < writes->engine->level_count);
         struct put *put = &writes->puts[writes->put_count++];
         *put = (struct put){.base = {.engine = writes->engine, .level = level},
                             .chunk = *chunk,
@@ -309,6 +310,7 @@ void tierce__storage_sample(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key, uint64_t bytes)
 {
     TIERCE_DASSERT(level > 0);
+    TIERCE_DASSERT(bytes > 0);
     struct errand *errand = make_errand(engine, level, TIERCE__STORE_GET, key);
     struct tierce__buf *buf = tierce__storage_alloc(engine, bytes);
     if (errand == NULL || buf == NULL) {

@@ -51,6 +51,7 @@ struct copy_batch {
 static void put_done(struct tierce__store_req *req)
 {
     struct copy_batch *batch = req->arg;
+    TIERCE_DASSERT(req->op == TIERCE__STORE_PUT);
     tierce__storage_note(batch->copy->engine, batch->copy->to, req);
     (void)tierce__await_answer(&batch->await);
 }
@@ -104,6 +105,7 @@ static size_t write_some(struct copy *copy, size_t first, size_t end, bool *full
 
 static size_t copy_down(struct copy *copy)
 {
+    TIERCE_DASSERT(copy->from == 0 && copy->to > 0);
     size_t there =
         search(copy, 1u << copy->from | 1u << copy->to, copy->keys.keys, copy->keys.count);
     size_t at = 0;
@@ -123,6 +125,7 @@ static size_t copy_down(struct copy *copy)
 
 static int64_t copy_up(struct copy *copy)
 {
+    TIERCE_DASSERT(copy->to == 0 && copy->from > 0);
     struct tierce_prefetch *prefetch;
     struct tierce_prefetch_opts opts = {.size = sizeof(opts),
                                         .tiers = 1u << copy->opts->from | 1u << copy->opts->to,
@@ -152,6 +155,7 @@ static int64_t copy_up(struct copy *copy)
 static size_t remove_source(struct copy *copy, size_t count)
 {
     TIERCE_DASSERT(count <= copy->keys.count);
+    TIERCE_DASSERT(copy->from != copy->to);
     struct tierce__buf **leases = tierce__calloc(count + 1, sizeof(*leases));
     if (leases == NULL)
         return count; /* copied */

@@ -86,6 +86,7 @@ static char *describe_config(const struct tierce_config *config)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         at += (size_t)snprintf(text + at, need - at, "%s=%s\n", names[i],
                                tierce_config_get(config, names[i]));
+    TIERCE_DASSERT(at < need);
     return text;
 }
 
@@ -108,6 +109,7 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->prefetch_bytes_max =
         (uint64_t)((double)s->memory_bytes *
                    tierce__engine_share(config, TIERCE__ENGINE_PREFETCH_MEMORY));
+    TIERCE_DASSERT(s->prefetch_bytes_max <= s->memory_bytes);
     s->prefetch_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PREFETCH);
     s->lookup_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOOKUP);
     s->load_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD);
@@ -164,6 +166,8 @@ static bool close_parts(struct tierce_engine *engine)
     engine->access_log = NULL;
     if (!engine->lender->close(engine))
         return false;
+    TIERCE_DASSERT(tierce__list_empty(&engine->views) && atomic_load(&engine->passing) == 0);
+    TIERCE_DASSERT(engine->session_count == 0 && engine->pinned_bytes == 0);
     tierce__asks_fini(&engine->asks);
     tierce__fetches_fini(&engine->fetches);
     tierce__storing_fini(&engine->storing);
@@ -182,6 +186,7 @@ static bool close_parts(struct tierce_engine *engine)
 
 static void free_engine(struct tierce_engine *engine)
 {
+    TIERCE_DASSERT(tierce__list_empty(&engine->registry_node) && engine->clears == 0);
     tierce__cond_fini(&engine->changed);
     tierce__lock_fini(&engine->lock);
     tierce__free(engine->identity);
@@ -194,6 +199,7 @@ static void free_engine(struct tierce_engine *engine)
 static struct tierce_engine *make_engine(char *identity, char *disk_path,
                                          const struct tierce_config *config)
 {
+    tierce__lock_assert_held(&registry_lock);
     struct tierce_engine *engine = tierce__calloc(1, sizeof(*engine));
     if (engine == NULL)
         return NULL;
@@ -269,6 +275,7 @@ static int find_place(struct tierce_engine **out, const char *identity, const ch
                      disk_path);
             return TIERCE_E_CONFIG;
         } else if (e->state == TIERCE__ENGINE_OPEN) {
+            TIERCE_DASSERT(e->refs > 0);
             e->refs++;
             *out = e;
             return 0;
@@ -283,6 +290,7 @@ static void enter_open(struct tierce_engine *engine)
     char *old = NULL, *resolved = canonical_path(engine->disk_path);
     tierce__lock_take(&registry_lock);
     TIERCE_DASSERT(engine->state == TIERCE__ENGINE_OPENING);
+    TIERCE_DASSERT(engine->refs > 0 && !tierce__list_empty(&engine->registry_node));
     if (resolved != NULL) { /* else the spelling that was given still names it */
         old = engine->disk_path;
         engine->disk_path = resolved;
@@ -298,6 +306,7 @@ static void enter_closing(struct tierce_engine *engine)
 {
     tierce__lock_assert_held(&registry_lock);
     TIERCE_DASSERT(engine->state != TIERCE__ENGINE_CLOSING);
+    TIERCE_DASSERT(engine->refs == 0 || engine->state == TIERCE__ENGINE_OPENING);
     engine->state = TIERCE__ENGINE_CLOSING;
     engine->close_deadline_ns = tierce__deadline_in_ms(engine->settings.close_ms);
 }
@@ -306,6 +315,7 @@ static void destroy_engine(struct tierce_engine *engine)
 {
     bool whole = close_parts(engine);
     tierce__lock_take(&registry_lock);
+    TIERCE_DASSERT(!tierce__list_empty(&engine->registry_node));
     tierce__list_remove(&engine->registry_node);
     tierce__cond_broadcast(&registry_changed);
     tierce__lock_drop(&registry_lock);

@@ -173,6 +173,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     if (!in_memory && only_memory(l))
         return;
     out->blocks = (uint64_t)l->found * l->view->chunk_blocks + hit.blocks;
+    TIERCE_DASSERT(out->memory_blocks <= out->blocks && out->blocks <= l->to_block);
     if (in_memory)
         out->memory_blocks = out->blocks;
     tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks,
@@ -274,6 +275,7 @@ int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chai
                             .count = to_block, .request = opts->session, .held = opts->from_block});
     tierce__access_tag(&line, opts->tag);
     rc = find_all(&l, out);
+    TIERCE_DASSERT(rc < 0 || (out->memory_blocks <= out->blocks && out->blocks <= to_block));
     if (rc == 0 && !comes_again(opts, out))
         end_line(engine, &line, out);
     tierce__line_clear(&line);
@@ -301,6 +303,7 @@ int tierce__own_durable(struct tierce_view *view, const struct tierce_chain *cha
         return rc;
     *blocks = tierce__keys_blocks(
         &keys, view, tierce__storage_find_durable(view->engine, keys.keys, keys.count), to_block);
+    TIERCE_DASSERT(*blocks <= to_block);
     tierce__keys_fini(&keys);
     return 0;
 }

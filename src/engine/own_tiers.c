@@ -63,6 +63,7 @@ void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier 
                               enum tierce_origin origin, const char *policy, uint64_t window_bytes)
 {
     TIERCE_ASSERT(engine->level_count < TIERCE__TIERS_MAX);
+    TIERCE_DASSERT((engine->level_count == 0) == (origin == TIERCE_ORIGIN_MEMORY));
     struct tierce__level *level = &engine->levels[engine->level_count++];
     level->engine = engine;
     level->policy = policy;
@@ -77,6 +78,7 @@ void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier 
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    TIERCE_DASSERT(engine->level_count == 0);
     uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
     int rc = tierce__pool_create(
         &engine->pool, &(struct tierce__pool_opts){
@@ -111,6 +113,7 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
 static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    TIERCE_DASSERT(engine->level_count == 1);
     const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
     if (path[0] == '\0')
         return 0;
@@ -334,6 +337,7 @@ static void add_disk_stats(const struct tierce__level *level, struct tierce_engi
 
 static void add_remote_stats(const struct tierce__level *level, struct tierce_engine_stats *out)
 {
+    TIERCE_DASSERT(level->origin == TIERCE_ORIGIN_REMOTE);
     struct tierce__tier_stats s;
     level->tier->ops->stats(level->tier, &s);
     out->remote_stored_chunks += (int64_t)s.put_chunks;
@@ -352,6 +356,7 @@ static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *
     engine->levels[0].tier->ops->stats(engine->levels[0].tier, &memory);
     struct tierce__pool_stats pool;
     tierce__pool_stats(engine->pool, &pool);
+    TIERCE_DASSERT(pool.asked_bytes <= pool.used_bytes && pool.used_bytes <= pool.cap_bytes);
     out->memory_chunks_now = (int64_t)memory.chunks;
     out->memory_evictions = (int64_t)memory.evicted_chunks;
     out->memory_bytes_now = (int64_t)pool.used_bytes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/remotes.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -217,6 +218,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_REMOTE, "",
                              tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
     engine->levels[engine->level_count - 1].store = number_store(url);
+    TIERCE_DASSERT(engine->levels[engine->level_count - 1].health.shared);
     return 0;
 }
 

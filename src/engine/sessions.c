@@ -83,6 +83,7 @@ static void shorten(struct tierce__session *session, uint64_t room)
 
 struct tierce__session *tierce__session_alloc(struct tierce_view *view, uint64_t id, size_t count)
 {
+    TIERCE_DASSERT(id != 0);
     struct tierce__session *session = tierce__calloc(1, sizeof(*session));
     if (session == NULL)
         return NULL;
@@ -127,6 +128,7 @@ size_t tierce__session_hold(struct tierce__session *session, const struct tierce
     tierce__list_push_back(bin_of(engine, session->id), &session->node);
     engine->pinned_bytes += session->bytes;
     engine->session_count++;
+    TIERCE_DASSERT(engine->pinned_bytes <= engine->settings.pin_bytes_max);
     tierce__lock_drop(&engine->lock);
     tierce__session_free(old); /* after the new pins hold, so that nothing slips between them */
     return held;
@@ -185,6 +187,8 @@ bool tierce__session_add(struct tierce_view *view, uint64_t id, const struct tie
         session->bufs[session->count++] = buf;
         session->bytes += buf->bytes;
         engine->pinned_bytes += buf->bytes;
+        TIERCE_DASSERT(session->count <= session->count_max);
+        TIERCE_DASSERT(engine->pinned_bytes <= engine->settings.pin_bytes_max);
     }
     tierce__lock_drop(&engine->lock);
     if (!added)
@@ -262,6 +266,8 @@ void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_v
             tierce__list_push_back(&ended, &s->node);
         }
     }
+    TIERCE_DASSERT(!all || view != NULL ||
+                   (engine->session_count == 0 && engine->pinned_bytes == 0));
     tierce__lock_drop(&engine->lock);
 
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &ended) {
@@ -322,6 +328,7 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
     tierce__lock_drop(&engine->lock);
     if (before >= keys->block_count)
         return keys->count;
+    TIERCE_DASSERT(before / view->chunk_blocks <= keys->count);
     return (size_t)(before / view->chunk_blocks);
 }
 

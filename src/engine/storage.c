@@ -117,6 +117,7 @@ struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t
 {
     struct tierce__tier *memory = engine->levels[0].tier;
     struct tierce__buf *buf = NULL;
+    TIERCE_DASSERT(bytes > 0);
     /* Each round frees something or ends the loop, so it is bounded by the chunks in memory. */
     for (;;) {
         int rc = tierce__pool_alloc(engine->pool, &buf, bytes);
@@ -150,6 +151,7 @@ size_t tierce__storage_recall(struct tierce_engine *engine, size_t level,
                               const struct tierce__key *keys, size_t count,
                               enum tierce__tier_recall recall, int *status)
 {
+    TIERCE_DASSERT(level > 0 && engine->levels[level].health.shared);
     struct tierce__store_req with = {.recall = recall};
     return ask_prefix(engine, level, keys, count, &with, status);
 }
@@ -231,6 +233,7 @@ size_t tierce__storage_search_until(struct tierce_engine *engine, struct tierce_
             at += found;
         }
     } while ((levels & (levels - 1)) != 0 && at > before && at < count);
+    TIERCE_DASSERT(at <= count);
     return at;
 }
 
@@ -268,6 +271,7 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
         size_t found = ask_prefix(engine, level, keys, count, &with, &status);
         most = found > most ? found : most;
     }
+    TIERCE_DASSERT(most <= count);
     return most;
 }
 
@@ -353,6 +357,7 @@ void tierce__storage_fill_put(struct tierce__store_req *req,
                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     TIERCE_DASSERT(chunk->object_bytes <= buf->bytes);
+    TIERCE_DASSERT(chunk->object_bytes > 0 && chunk->block_count > 0);
     req->op = TIERCE__STORE_PUT;
     req->deadline_ns = TIERCE__DEADLINE_NEVER;
     req->keys = &chunk->key;
@@ -417,6 +422,7 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t le
 void tierce__storage_delete(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     struct storage_waiter w = {
         .req = {.op = TIERCE__STORE_DELETE,
                 .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
@@ -444,6 +450,7 @@ int tierce__storage_settle(struct tierce_engine *engine, size_t level, uint64_t 
 bool tierce__storage_may_return(struct tierce_engine *engine, size_t level,
                                 const struct tierce__key *key, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     struct storage_waiter w = {.req = {.op = TIERCE__STORE_DELETE,
                                        .deadline_ns = deadline_ns,
                                        .keys = key,
@@ -457,6 +464,7 @@ int tierce__storage_remove_unsynced(struct tierce_engine *engine, size_t level,
                                     const struct tierce__key *key, uint64_t deadline_ns,
                                     bool *unsettled)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     struct storage_waiter w = {.req = {.op = TIERCE__STORE_DELETE,
                                        .deadline_ns = deadline_ns,
                                        .keys = key,
@@ -477,6 +485,7 @@ int tierce__storage_remove(struct tierce_engine *engine, size_t level,
     bool is_durable = (engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) != 0;
     int settled =
         rc >= 0 && unsettled && is_durable ? tierce__storage_settle(engine, level, deadline_ns) : 0;
+    TIERCE_DASSERT(rc <= 1);
     return settled < 0 ? settled : rc;
 }
 
@@ -497,6 +506,7 @@ int tierce__storage_read_head(struct tierce_engine *engine, size_t level,
 int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
                                const struct tierce__key *of)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     struct storage_waiter w = {
         .req = {.op = TIERCE__STORE_CLEAR,
                 .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),

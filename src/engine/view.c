@@ -34,6 +34,8 @@ static void cut_segments(struct tierce__shape *shape)
         start = end;
     }
     TIERCE_DASSERT(count > 0 && count <= g->layer_count);
+    TIERCE_DASSERT(shape->segment_end[count - 1] == shape->extent.object_bytes);
+    TIERCE_DASSERT(shape->layer_segment[g->layer_count - 1] == count - 1);
     shape->segment_count = count;
 }
 
@@ -168,6 +170,8 @@ int tierce_view_open_part(struct tierce_view **out, struct tierce_engine *engine
         tierce_view_close(view);
         return rc;
     }
+    TIERCE_DASSERT(view->part.first_layer + view->part.layer_count <=
+                   view->full.geometry.layer_count);
     tierce__lock_take(&engine->lock);
     tierce__list_push_back(&engine->views, &view->node);
     tierce__lock_drop(&engine->lock);
@@ -262,6 +266,7 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
     keys->count = keys->full_count + (keys->tail_blocks > 0);
     keys->block_count = keys->full_count * step + keys->tail_blocks;
     TIERCE_DASSERT(keys->block_count <= end);
+    TIERCE_DASSERT(keys->count <= wanted && keys->tail_blocks < step);
     keys->keys = keys->small;
     if (keys->count > sizeof(keys->small) / sizeof(keys->small[0])) {
         keys->keys = tierce__alloc(keys->count * sizeof(*keys->keys));
@@ -301,6 +306,7 @@ void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierc
                              const uint8_t *root)
 {
     size_t first = index * view->chunk_blocks;
+    TIERCE_DASSERT(shape->geometry.layer_count == view->full.geometry.layer_count);
     const uint8_t *parent = first > 0 ? hashes + (first - 1) * TIERCE_HASH_BYTES : root;
     *info =
         (struct tierce__chunk_info){.shard = view->key.shard,
@@ -316,6 +322,7 @@ void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierc
                              const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
                              const uint8_t *root)
 {
+    TIERCE_DASSERT(shape->geometry.block_count > 0);
     size_t last = index * view->chunk_blocks + shape->geometry.block_count - 1;
     tierce__view_place_info(info, view, shape, index, hashes, root);
     memcpy(info->hash, hashes + last * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
@@ -354,6 +361,8 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
 static bool geometry_fits(const struct tierce_view *view, const struct tierce_paged *paged)
 {
     const uint32_t *cell_bytes = view->cell_bytes + view->part.first_layer;
+    TIERCE_DASSERT(view->part.first_layer + view->part.layer_count <=
+                   view->full.geometry.layer_count);
     if (paged->layer_count != view->part.layer_count)
         return false;
     for (uint32_t i = 0; i < paged->layer_count; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/health/breaker.h"
+#include "base/assert.h"
 
 #include "base/clock.h"
 
@@ -38,6 +39,7 @@ bool tierce__breaker_note(struct tierce__breaker *breaker, bool ok, uint64_t now
     if (!was_open && errors < breaker->errors_max)
         return false;
     uint64_t until = now_ns + breaker->retry_ms * TIERCE__MS_NS;
+    TIERCE_DASSERT(until != 0);
     atomic_store_explicit(&breaker->open_until_ns, until, memory_order_relaxed);
     atomic_store_explicit(&breaker->probing, false, memory_order_relaxed);
     return !was_open;
@@ -47,6 +49,7 @@ void tierce__breaker_trip(struct tierce__breaker *breaker, uint64_t now_ns)
 {
     uint64_t until = now_ns + breaker->retry_ms * TIERCE__MS_NS;
     atomic_store_explicit(&breaker->open_until_ns, until, memory_order_relaxed);
+    TIERCE_DASSERT(until != 0);
     atomic_store_explicit(&breaker->probing, false, memory_order_relaxed);
 }
 

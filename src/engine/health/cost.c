@@ -135,6 +135,7 @@ void tierce__cost_measure(struct tierce_view *view, size_t level, const struct t
                           size_t count)
 {
     TIERCE_DASSERT(level > 0);
+    TIERCE_DASSERT(level < view->engine->level_count);
     struct tierce_engine *engine = view->engine;
     struct tierce__speed speed;
     tierce__health_speed(&engine->levels[level].health, &speed);

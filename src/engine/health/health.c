@@ -24,6 +24,7 @@
 
 void tierce__health_init(struct tierce__health *health, const struct tierce__health_limits *limits)
 {
+    TIERCE_DASSERT(limits->window_errors_max <= TIERCE__HEALTH_WINDOW);
     *health = (struct tierce__health){.limits = *limits};
     tierce__breaker_init(&health->breaker, limits->errors_max, limits->retry_ms);
     tierce__lock_init(&health->lock, TIERCE__LOCK_HEALTH);
@@ -147,6 +148,7 @@ static bool is_left_out(struct tierce__health *health, const struct tierce__stor
 static void end_reading(struct tierce__health *health, const struct tierce__store_req *req,
                         uint64_t now_ns)
 {
+    TIERCE_DASSERT(req->op == TIERCE__STORE_GET);
     double took_s = (double)(now_ns - req->begun_ns) / 1e9;
     tierce__lock_take(&health->lock);
     TIERCE_DASSERT(health->reading > 0);
@@ -223,6 +225,7 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__sto
                          bool failed, uint64_t now_ns)
 {
     const struct tierce__health_limits *limits = &health->limits;
+    TIERCE_DASSERT(req->key_count > 0);
     tierce__lock_take(&health->lock);
     health->failures = health->failures << 1 | failed;
     uint32_t failures = (uint32_t)__builtin_popcountll(health->failures);
@@ -254,6 +257,7 @@ bool tierce__health_is_unanswered(const struct tierce__health *health,
 static bool note_lookup(struct tierce__health *health, const struct tierce__store_req *req,
                         uint64_t now_ns)
 {
+    TIERCE_DASSERT(health->shared && req->op == TIERCE__STORE_LOOKUP);
     bool is_answer = req->status != TIERCE_E_DEADLINE || req->found > 0;
     tierce__lock_take(&health->lock);
     bool too_long = health->limits.window_errors_max > 0 && hangs(health, req, now_ns);
@@ -267,6 +271,7 @@ static bool note_lookup(struct tierce__health *health, const struct tierce__stor
 static enum tierce__health_change note_index(struct tierce__health *health,
                                              const struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(!reaches_device(req));
     uint64_t now_ns = tierce__now_ns();
     bool asks_outside = health->shared && req->op == TIERCE__STORE_LOOKUP && req->key_count > 0;
     bool failed = counts_against(req);
@@ -294,6 +299,7 @@ static enum tierce__health_change note_index(struct tierce__health *health,
 static enum tierce__health_change note_ping(struct tierce__health *health,
                                             const struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(req->op == TIERCE__STORE_PING);
     bool was_closed = tierce__breaker_closed(&health->breaker), ok = req->status == 0;
     if (req->repeats) {
         tierce__breaker_let_go(&health->breaker);
@@ -308,6 +314,7 @@ static enum tierce__health_change note_ping(struct tierce__health *health,
 static enum tierce__health_change note_transfer(struct tierce__health *health,
                                                 const struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT);
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__STORE_GET)
         end_reading(health, req, now_ns);

@@ -119,6 +119,7 @@ static void free_fetch(struct tierce__fetch *fetch)
 {
     TIERCE_DASSERT(fetch->reading == 0 && tierce__list_empty(&fetch->waiters));
     TIERCE_DASSERT(tierce__list_empty(&fetch->node));
+    TIERCE_DASSERT(atomic_load_explicit(&fetch->bytes_asked, memory_order_relaxed) == 0);
     tierce__buf_release(fetch->buf);
     tierce__cond_fini(&fetch->changed);
     tierce__free(fetch);
@@ -176,6 +177,8 @@ static bool waiter_with(struct tierce_engine *engine, struct tierce__fetch_waite
         tierce__list_push_back(&engine->fetches.bins[bin_of(key)], &fetch->node);
     }
     if (fetch != NULL) {
+        TIERCE_DASSERT(tierce__key_equal(&fetch->key, key) && fetch->status == 0);
+        TIERCE_DASSERT(fetch->promotion != PROMOTION_DONE);
         waiter->fetch = fetch;
         waiter->buf = fetch->buf;
         waiter->level = fetch->level;
@@ -215,6 +218,7 @@ bool tierce__fetch_leave(struct tierce__fetch_waiter *waiter)
     struct tierce__lock *lock = lock_of(fetch);
     tierce__lock_take(lock);
     TIERCE_DASSERT(!tierce__list_empty(&waiter->node));
+    TIERCE_DASSERT(waiter->level == fetch->level);
     tierce__list_remove(&waiter->node);
     bool called = waiter->called;
     waiter->fetch = NULL;
@@ -266,6 +270,7 @@ static void fail(struct tierce__fetch *fetch, int status)
     tierce__list_remove(&fetch->node);
     if (fetch->status == 0)
         fetch->status = status;
+    TIERCE_DASSERT(fetch->status < 0);
     tierce__cond_broadcast(&fetch->changed);
 }
 
@@ -499,6 +504,7 @@ void tierce__fetch_spoil(struct tierce__fetch_waiter *waiter)
 {
     struct tierce__fetch *fetch = waiter->fetch;
     tierce__lock_take(lock_of(fetch));
+    TIERCE_DASSERT(fetch->level > 0);
     bool first = !fetch->spoiled;
     fetch->spoiled = true;
     bool in_memory = fetch->promotion == PROMOTION_DONE;
@@ -541,6 +547,8 @@ void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
                            const struct tierce__storage_chunk *record)
 {
     struct tierce__fetch *fetch = waiter->fetch;
+    TIERCE_DASSERT(tierce__key_equal(&record->key, &fetch->key));
+    TIERCE_DASSERT(record->object_bytes == fetch->buf->bytes);
     tierce__lock_take(lock_of(fetch));
     bool mine = fetch->promotion == PROMOTION_NONE && fetch->status == 0 && !fetch->spoiled &&
                 fetch->here == fetch->segment_count;

@@ -113,6 +113,7 @@ static void move_chunks(void *arg, size_t from, size_t to)
 {
     const struct moving *moving = arg;
     struct tierce__scatter *scatter = &moving->load->scatter;
+    TIERCE_DASSERT(from <= to && to <= moving->load->lease->count);
     for (size_t i = from; i < to; i++)
         scatter->moved[i].first_bad =
             !scatter->moved[i].failed && tierce__scatter_layer(scatter, i, moving->layer);

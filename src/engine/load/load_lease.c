@@ -102,6 +102,7 @@ static inline void show(struct own_lease *lease, size_t i)
 {
     const struct tierce__buf *buf = lease->bufs[i];
     size_t level = lease->chunks[i].level;
+    TIERCE_DASSERT(i < lease->base.count);
     TIERCE_DASSERT(buf == NULL || level < lease->engine->level_count);
     lease->base.leased[i].object = buf != NULL ? buf->data : NULL;
     lease->base.leased[i].here = buf != NULL && waiter_of(lease, i) == NULL;
@@ -181,6 +182,7 @@ static uint64_t bytes_asked(const struct own_lease *lease)
 static uint32_t first_segment(const struct tierce__shape *shape, const struct tierce_part *part)
 {
     uint32_t first = part->first_layer > 0 ? shape->layer_segment[part->first_layer - 1] : 0;
+    TIERCE_DASSERT(part->first_layer + part->layer_count <= shape->geometry.layer_count);
     TIERCE_DASSERT(first < shape->segment_count);
     return first > 0 ? first : 1;
 }
@@ -209,6 +211,7 @@ static void ahead(struct tierce__load_lease *base, uint32_t layer)
     struct own_lease *lease = own(base);
     const struct tierce__shape *full = &lease->base.view->full;
     uint32_t last = lease->part.first_layer + lease->part.layer_count - 1;
+    TIERCE_DASSERT(layer >= lease->part.first_layer && layer <= last);
     uint32_t must =
         layer < last
             ? turn_of(full, &lease->part, layer + AHEAD_LAYERS < last ? layer + AHEAD_LAYERS : last)
@@ -264,6 +267,7 @@ static void join_fetch(struct own_lease *lease, size_t i)
         lease->waiters = tierce__calloc(lease->base.count, sizeof(*lease->waiters));
     if (lease->waiters == NULL)
         return;
+    TIERCE_DASSERT(lease->bufs[i] == NULL && waiter_of(lease, i) == NULL);
     struct tierce__fetch_waiter *waiter = &lease->waiters[i];
     describe(lease, i, &record);
     waiter->deadline_ns = lease->deadline_ns;
@@ -283,6 +287,7 @@ static void join_fetch(struct own_lease *lease, size_t i)
 static void put_off(struct own_lease *lease, size_t i)
 {
     struct lease_chunk *chunk = &lease->chunks[i];
+    TIERCE_DASSERT(lease->bufs[i] == NULL && waiter_of(lease, i) == NULL);
     chunk->waits = chunk->level < lease->engine->level_count;
     lease->base.is_too_large |= chunk->waits;
     if (!chunk->waits)
@@ -310,6 +315,7 @@ static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__sessio
         tierce__buf_release(hit.buf);
         return false;
     }
+    TIERCE_DASSERT(lease->bufs[i] == NULL && leased->kind != TIERCE__LEASED_SIBLING);
     leased->kind = TIERCE__LEASED_SIBLING;
     leased->block_count = hit.block_count;
     leased->bytes = lease->sibling_shape.extent.object_bytes;
@@ -368,6 +374,7 @@ static void place_chunks(struct own_lease *lease, size_t count, struct tierce__s
     struct tierce_engine *engine = lease->engine;
     if (lease->mode == TIERCE_MODE_BYPASS)
         count = take_all_pinned(lease, session);
+    TIERCE_DASSERT(count <= lease->base.count);
     lease_chunks(lease, count, session);
     size_t last = count - 1;
     if (count < lease->base.count && use_sibling(lease, count, session, lease->levels, 1))
@@ -395,6 +402,7 @@ static void place_chunks(struct own_lease *lease, size_t count, struct tierce__s
 static void list_chunks(struct own_lease *lease, uint64_t to_block)
 {
     size_t step = lease->base.view->chunk_blocks;
+    TIERCE_DASSERT(lease->base.count == 0);
     for (size_t i = lease->from_block / step; i < lease->keys.count; i++) {
         bool is_full = i < lease->keys.full_count;
         const struct tierce__shape *shape = is_full ? &lease->base.view->full : &lease->tail_shape;
@@ -487,6 +495,7 @@ static int plan(struct own_lease *lease, const struct tierce__load_lease_what *w
         return -ENOMEM;
     list_chunks(lease, what->to_block);
     size_t found = find(lease, lease->from_block / lease->base.view->chunk_blocks, places);
+    TIERCE_DASSERT(found <= lease->base.count);
     struct tierce__session *session = pins_of(lease, what);
     place_chunks(lease, found, session, places);
     tierce__session_free(session);
@@ -497,6 +506,7 @@ static int plan(struct own_lease *lease, const struct tierce__load_lease_what *w
 int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view *view,
                              const struct tierce__load_lease_what *what)
 {
+    TIERCE_DASSERT(what->from_block <= what->to_block);
     struct own_lease *lease = tierce__calloc(1, sizeof(*lease));
     if (lease == NULL)
         return -ENOMEM;
@@ -517,6 +527,7 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
         what->wait_ms > 0 && what->wait_ms < soon_ms ? what->wait_ms : soon_ms);
     if (lease->soon_ns > lease->deadline_ns)
         lease->soon_ns = lease->deadline_ns;
+    TIERCE_DASSERT(lease->soon_ns <= lease->deadline_ns);
     pass(lease, true); /* before it takes memory: a lease that waits must not give up meanwhile */
     int rc = plan(lease, what);
     if (rc < 0) {
@@ -536,6 +547,7 @@ static bool wait_for(struct own_lease *lease, size_t i, uint32_t layer)
     const struct tierce__shape *shape = shape_of(lease, i);
     struct tierce__fetch_waiter *waiter = &lease->waiters[i];
     uint32_t first = lease->part.first_layer, last = shape->layer_segment[layer];
+    TIERCE_DASSERT(layer >= first && layer < first + lease->part.layer_count);
     if (!tierce__fetch_wait(waiter, last))
         return false;
     if (layer > first)
@@ -562,6 +574,7 @@ uint32_t tierce__load_lease_ready(struct tierce__load_lease *base, uint32_t laye
 {
     const struct own_lease *lease = own(base);
     uint32_t end = lease->part.first_layer + lease->part.layer_count;
+    TIERCE_DASSERT(layer >= lease->part.first_layer && layer < end);
     for (size_t i = 0; i < lease->base.count; i++) {
         const struct tierce__shape *shape = shape_of(lease, i);
         uint32_t ready = layer;
@@ -600,6 +613,7 @@ static void spoil(struct tierce__load_lease *base, size_t i)
         tierce__fetch_spoil(waiter);
         return;
     }
+    TIERCE_DASSERT(lease->bufs[i]->source < lease->engine->level_count);
     if (lease->bufs[i]->source > 0) /* first: from there it would come again */
         tierce__storage_quarantine(lease->engine, lease->bufs[i]->source, key, TIERCE_E_CHECKSUM);
     tierce__storage_quarantine(lease->engine, 0, key, TIERCE_E_CHECKSUM);
@@ -701,6 +715,7 @@ static bool take(struct tierce__load_lease *base, size_t i)
     struct own_lease *lease = own(base);
     bool has_next = i + 1 < lease->base.count;
     TIERCE_DASSERT(i < lease->base.count);
+    TIERCE_DASSERT(lease->base.is_too_large);
     if (lease->base.leased[i].failed)
         return false;
     if (lease->bufs[i] == NULL && !take_memory(lease, i) && !wait_for_memory(lease, i)) {
@@ -720,6 +735,7 @@ static void give_back(struct tierce__load_lease *base, size_t i)
 {
     struct own_lease *lease = own(base);
     TIERCE_DASSERT(i < lease->base.count);
+    TIERCE_DASSERT(lease->base.is_too_large);
     promote(lease, i);
     let_go(lease, i);
     while (++i < lease->base.count && lease->base.leased[i].failed)
@@ -733,6 +749,7 @@ static void give_back(struct tierce__load_lease *base, size_t i)
 void tierce__load_lease_count(const struct tierce_view *view, const struct tierce__leased *leased,
                               size_t blocks)
 {
+    TIERCE_DASSERT(blocks <= leased->to - leased->from);
     struct tierce_engine *engine = view->engine;
     uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;
     static const struct {

@@ -457,6 +457,7 @@ static int take_connection(struct tierce__node_connection **out, struct tierce__
     if (rc == 0 && !tierce__list_empty(&peer->idle)) {
         *out = TIERCE__CONTAINER_OF(peer->idle.next, struct tierce__node_connection, node);
         tierce__list_remove(&(*out)->node);
+        TIERCE_DASSERT((*out)->fd >= 0 && (*out)->late == 0);
     } else if (rc == 0) {
         peer->connections++;
     }
@@ -471,6 +472,7 @@ static void return_connection(struct tierce__node_session *peer, struct tierce__
     bool open = c != NULL && c->fd >= 0;
     tierce__lock_take(&peer->client->lock);
     TIERCE_DASSERT(peer->connections > 0);
+    TIERCE_DASSERT(c == NULL || tierce__list_empty(&c->node));
     if (open && c->late != 0 && c->late_until_ns == 0)
         c->late_until_ns = tierce__deadline_in_ms(peer->client->engine->settings.pin_ms);
     if (open && c->late != 0)
@@ -503,6 +505,7 @@ static void note(struct tierce__node_session *peer, int rc)
 /* [transfer] owed. */
 static void owe(struct tierce__node_session *peer, struct tierce__owed *owed)
 {
+    TIERCE_DASSERT(tierce__list_empty(&owed->node));
     tierce__lock_take(&peer->client->lock);
     bool gone = peer->gone; /* it has ended everything itself */
     if (!gone)
@@ -557,6 +560,7 @@ static void settle_late(struct tierce__node_session *peer, uint64_t deadline_ns)
         return;
     enum tierce__native_op op = c->late;
     TIERCE_DASSERT(end_of(op) != 0);
+    TIERCE_DASSERT(c->late_until_ns != 0);
     union tierce__native_answer answer;
     union tierce__native_request end = {0};
     if (tierce__client_await(c->fd, 0) == 0) {
@@ -596,6 +600,7 @@ int tierce__node_session_ask(struct tierce__asking *asking, struct tierce__node_
     bool answered = c != NULL && c->fd >= 0 && c->late == 0;
     note(peer, answered ? 0 : rc);
     if (rc == 0) {
+        TIERCE_DASSERT(c->fd >= 0 && c->late == 0);
         asking->connection = c;
         return 0;
     }
@@ -629,6 +634,7 @@ uint64_t tierce__node_session_end(struct tierce__node_session *peer, struct tier
 {
     struct tierce__asking asking;
     uint64_t count = 0;
+    TIERCE_DASSERT(tierce__list_empty(&owed->node));
     int rc =
         tierce__node_session_ask(&asking, peer, owed->op, question, tierce__deadline_in_ms(END_MS));
     if (rc == 0) {

@@ -251,6 +251,7 @@ static int find(struct tierce_view *view, enum tierce__native_op op,
                 struct tierce_found *out)
 {
     uint64_t number, deadline_ns = soon(view);
+    TIERCE_DASSERT(op == TIERCE__NATIVE_LOOKUP || op == TIERCE__NATIVE_DURABLE);
     struct tierce__node_session *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)
         return 0;
@@ -339,6 +340,7 @@ static int durable(struct tierce_view *view, const struct tierce_chain *chain, u
 static void tell(struct tierce_view *view, enum tierce__native_op op,
                  union tierce__native_request *question, uint64_t *view_slot)
 {
+    TIERCE_DASSERT(op == TIERCE__NATIVE_UNPIN || op == TIERCE__NATIVE_COMPUTED);
     if (!tierce__client_is_connected(view->engine->client))
         return; /* another node knows nothing of it */
     uint64_t deadline_ns = soon(view);

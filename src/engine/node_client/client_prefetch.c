@@ -84,6 +84,7 @@ static void take_tier(struct tierce_prefetch *p, const struct tierce__native_row
     p->result.tiers[i] = (struct tierce_prefetch_tier){
         .name = p->tier_names[i], .promised = row.promised, .loaded = row.loaded};
     p->result.tier_count = i + 1;
+    TIERCE_DASSERT(p->result.tier_count <= TIERCE_PREFETCH_TIERS_MAX);
 }
 
 static void take_come(struct tierce_prefetch *p, const struct tierce__native_come *come)
@@ -109,6 +110,7 @@ static bool is_late(const struct tierce_prefetch *p, uint64_t grace_ns)
 
 static void poll_once(struct tierce_prefetch *p, uint32_t wait_ms)
 {
+    TIERCE_DASSERT(!p->result.final && p->owed->op == TIERCE__NATIVE_PREFETCH_END);
     union tierce__native_request question = {
         .prefetch_poll = {.prefetch = p->owed->question.prefetch_end.number, .wait_ms = wait_ms}};
     struct tierce__asking asking;
@@ -141,6 +143,7 @@ bool tierce__client_prefetch_wait(struct tierce_prefetch *p, uint32_t wait_ms)
 
 void tierce__client_prefetch_end(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(p->owed->op == TIERCE__NATIVE_PREFETCH_END);
     tierce__lock_take(tierce__prefetch_lock(p));
     tierce__list_remove(&p->node);
     tierce__lock_drop(tierce__prefetch_lock(p));

@@ -68,6 +68,7 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
                       const struct tierce__native_reservation *given, uint64_t to_block)
 {
     size_t count = given->chunks.count;
+    TIERCE_DASSERT(given->store != 0);
     struct tierce__client_store *store =
         tierce__calloc(1, sizeof(*store) + count * sizeof(struct tierce__room));
     struct tierce__owed *owed = tierce__calloc(1, sizeof(*owed));
@@ -131,6 +132,7 @@ int64_t tierce__client_store_end(struct tierce__lender_space *space, bool comple
 {
     struct tierce__client_store *store = space->remote;
     TIERCE_DASSERT(space->rooms == store->rooms);
+    TIERCE_DASSERT(store->owed->op == TIERCE__NATIVE_STORE_END);
     union tierce__native_request question = {
         .store_end = {.store = store->number, .complete = complete}};
     uint64_t blocks = tierce__node_session_end(store->peer, store->owed, &question);
@@ -223,6 +225,7 @@ static int take_lease(struct client_load *load, struct tierce__node_session *pee
                       const struct tierce__native_loan *lease)
 {
     uint32_t count = lease->chunks.count;
+    TIERCE_DASSERT(load->base.count == 0);
     load->owed->question.load_end = (struct tierce__native_load_end){.load = lease->load};
     load->peer = tierce__node_session_acquire(peer);
     load->number = lease->load;
@@ -234,6 +237,7 @@ static int take_lease(struct client_load *load, struct tierce__node_session *pee
     int rc = 0;
     for (; load->base.count < count && rc == 0; load->base.count++)
         rc = take_leased(load, &lease->chunks, (uint32_t)load->base.count);
+    TIERCE_DASSERT(rc < 0 || load->base.count == count);
     return rc;
 }
 
@@ -254,6 +258,7 @@ static int copy_hashes(struct client_load *load, const struct tierce_chain *chai
 /* Ends a lease that cannot be used: nothing is leased any more. */
 static void send_back(struct client_load *load)
 {
+    TIERCE_DASSERT(load->owed->op == TIERCE__NATIVE_LOAD_END);
     (void)tierce__node_session_end(load->peer, load->owed, &load->owed->question);
     load->owed = NULL;
     load->base.count = 0;
@@ -326,6 +331,7 @@ static void ahead(struct tierce__load_lease *base, uint32_t layer)
 {
     struct client_load *load = own(base);
     TIERCE_DASSERT(layer >= base->view->part.first_layer);
+    TIERCE_DASSERT(layer - base->view->part.first_layer < base->view->part.layer_count);
     layer -= base->view->part.first_layer; /* the node counts those of the part */
     if (layer < load->ready || !any_coming(load))
         return;
@@ -337,6 +343,7 @@ static void ahead(struct tierce__load_lease *base, uint32_t layer)
     bool whole = rc == 0 && ready->states.count == load->base.count;
     take_states(load, whole ? ready->states.bytes : NULL);
     load->ready = whole && ready->ready > layer ? ready->ready : layer + 1;
+    TIERCE_DASSERT(load->ready > layer);
     tierce__node_session_done(&asking);
 }
 
@@ -408,6 +415,7 @@ static void count(const struct client_load *load, const uint32_t *blocks)
 static void end_load(struct tierce__load_lease *base, const uint32_t *blocks)
 {
     struct client_load *load = own(base);
+    TIERCE_DASSERT(load->taken <= base->count);
     if (blocks != NULL)
         count(load, blocks);
     union tierce__native_request question = {.load_end = {.load = load->number}};
@@ -445,6 +453,7 @@ int tierce__client_load_begin(struct tierce__load_lease **out, struct tierce_vie
         return -ENOMEM;
     load->base.ops = &ops;
     load->base.view = view;
+    TIERCE_DASSERT(opts->from_block <= opts->to_block);
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     int rc = copy_hashes(load, opts->chain);
     if (rc == 0 && tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)

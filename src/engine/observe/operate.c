@@ -84,6 +84,7 @@ uint64_t tierce__era_of_read(struct tierce_engine *engine)
 bool tierce__era_enter(struct tierce_engine *engine, uint64_t era)
 {
     tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(era <= engine->era);
     bool same = engine->era == era;
     if (same)
         engine->publishing[era % 2]++;
@@ -104,6 +105,7 @@ void tierce__era_leave(struct tierce_engine *engine, uint64_t era)
 {
     tierce__lock_take(&engine->lock);
     TIERCE_ASSERT(engine->publishing[era % 2] > 0);
+    TIERCE_DASSERT(era <= engine->era && engine->era - era <= 1);
     if (--engine->publishing[era % 2] == 0 && engine->era != era)
         tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
@@ -127,6 +129,7 @@ static bool begin_era(struct tierce_engine *engine, uint64_t deadline_ns)
      * of the next one. */
     bool in_time = wait_for_parity(engine, engine->era + 1, deadline_ns);
     if (in_time) {
+        TIERCE_DASSERT(engine->publishing[(engine->era + 1) % 2] == 0);
         uint64_t old = engine->era++;
         engine->clears++;
         in_time = wait_for_parity(engine, old, deadline_ns);

@@ -215,6 +215,7 @@ static bool plan_chunk(struct tierce_prefetch *p, size_t index)
 
 static void take_answer(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(p->level == p->asked_level);
     size_t end = p->found + p->lookup.found;
     TIERCE_ASSERT(end <= p->keys.count);
     uint64_t promised[TIERCE__TIERS_MAX] = {0};
@@ -283,6 +284,7 @@ static void search(struct tierce_prefetch *p)
         p->search_over = !next_level(p);
         if (p->search_over)
             break;
+        TIERCE_DASSERT(p->level < p->engine->level_count);
         p->shares[p->level].searched = true;
         p->asking = ask_level(p);
         p->level += !p->asking;
@@ -305,6 +307,7 @@ static void take_piece(struct tierce_prefetch *p)
         chunk->state = TIERCE__PREFETCH_ROOM;
         chunk->room = true;
     }
+    TIERCE_DASSERT(p->claimed <= p->found);
     p->waiting = false;
 }
 
@@ -312,6 +315,7 @@ static void room_granted(void *arg)
 {
     struct tierce_prefetch *p = arg;
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(p->refs > 0);
     TIERCE_DASSERT(!p->granted);
     bool over = p->room_over;
     p->granted = !over;
@@ -394,6 +398,7 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
 {
     struct tierce__prefetch_chunk *chunk = &p->chunks[index];
     TIERCE_DASSERT(chunk->state == TIERCE__PREFETCH_ROOM && chunk->room);
+    TIERCE_DASSERT(index < p->claimed);
     TIERCE_DASSERT(chunk->level > 0 && chunk->level < p->engine->level_count);
     const struct tierce__prefetch_chunk *before = index > 0 ? chunk - 1 : NULL;
     struct tierce__storage_chunk record;

@@ -15,6 +15,7 @@
 void tierce__prefetch_free(struct tierce_prefetch *p)
 {
     TIERCE_DASSERT(tierce__list_empty(&p->node));
+    TIERCE_DASSERT(!p->going_on);
     tierce__session_free(p->pinned);
     tierce__free(p->chunks);
     tierce__free(p->hashes);
@@ -40,6 +41,7 @@ void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use)
         tierce__lock_take(lock);
     }
     if (mine) {
+        TIERCE_DASSERT(p->going_on);
         p->going_on = false;
         tierce__cond_broadcast(&p->changed);
     }
@@ -183,6 +185,7 @@ int tierce__own_prefetch_begin(struct tierce_prefetch *p, const struct tierce_ch
     first = first < p->keys.count ? first : p->keys.count;
     p->found = p->claimed = p->gathered = p->round_start = first;
     p->plan_end = p->keys.count;
+    TIERCE_DASSERT(p->found <= p->plan_end);
     p->result.size = sizeof(p->result);
     p->result.blocks = p->result.memory_blocks = tierce__prefetch_blocks(p, first);
     p->result.tier_count = engine->level_count;
@@ -288,6 +291,7 @@ void tierce__own_prefetch_end(struct tierce_prefetch *p)
         tierce__cond_wait(&p->changed, lock, TIERCE__DEADLINE_NEVER);
     TIERCE_ASSERT(p->result.final);
     TIERCE_DASSERT(p->refs > 0);
+    TIERCE_DASSERT(!tierce__list_empty(&p->node));
     tierce__list_remove(&p->node);
     bool last = --p->refs == 0;
     tierce__lock_drop(lock);

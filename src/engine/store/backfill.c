@@ -304,6 +304,7 @@ int tierce__backfill_start(struct tierce_engine *engine, uint64_t bytes_per_s)
         else
             run->remotes |= 1u << level;
     }
+    TIERCE_DASSERT((run->remotes & 1u) == 0 && (run->remotes & 1u << run->disk) == 0);
     int rc = run->disk == 0 || run->remotes == 0 ? TIERCE_E_UNSUPPORTED : 0;
     if (rc == 0 && tierce__engine_mode(engine) != TIERCE_MODE_NORMAL)
         rc = TIERCE_E_REFUSED;

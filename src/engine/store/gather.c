@@ -104,6 +104,7 @@ struct gathering {
 static void gather_rooms(void *arg, size_t from, size_t to)
 {
     const struct gathering *gathering = arg;
+    TIERCE_DASSERT(from <= to && to <= gathering->gather->count);
     for (size_t i = from; i < to; i++)
         gather_room(gathering->gather, i, gathering->layer);
     tierce__paged_row_end();

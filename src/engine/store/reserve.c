@@ -238,6 +238,7 @@ static size_t wait_for_room(struct tierce__reservation *r, const struct tierce_c
     size_t index = 0;
     tierce__count(r->engine, TIERCE__STAT_stores_waited, 1);
     (void)release_reserved(r);
+    TIERCE_DASSERT(r->count == 0);
     tierce__pool_turn_begin(r->engine->pool, &turn);
     bool again = false;
     while (index < r->keys.count && (again || tierce__pool_turn_wait(&turn, deadline_ns))) {
@@ -311,6 +312,7 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
         if (rc == -ENOMEM && r->levels >> 1 == 0) /* only the use of slower tiers is not noted */
             rc = 0;
     }
+    TIERCE_DASSERT(r->count <= r->keys.count);
     for (size_t i = 0; i < r->count; i++)
         r->rooms[i] = (struct tierce__room){.index = r->chunks[i].index,
                                             .block_count = r->chunks[i].record.block_count,
@@ -372,6 +374,7 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
         drop(r);
         return rc;
     }
+    TIERCE_DASSERT(r->count > 0 && r->published == 0 && r->blocks == 0);
     r->view = NULL;
     tierce__shape_fini(&r->tail_shape);
     *out = r;

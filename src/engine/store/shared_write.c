@@ -173,6 +173,7 @@ static bool take_bits(uint64_t *words, uint32_t first, uint32_t count)
 /* Under the lock. */
 static int join(struct tierce__shared_write *shared_write, const struct tierce_part *part)
 {
+    tierce__lock_assert_held(&shared_write->engine->shared_writes.lock);
     if (!take_bits(shared_write->parts, part->index, 1))
         return TIERCE_E_ARGUMENT;
     if (!take_bits(shared_write->layers, part->first_layer, part->layer_count)) {
@@ -182,6 +183,7 @@ static int join(struct tierce__shared_write *shared_write, const struct tierce_p
     TIERCE_DASSERT(shared_write->joined < shared_write->part_count);
     shared_write->joined++;
     shared_write->layers_joined += part->layer_count;
+    TIERCE_DASSERT(shared_write->layers_joined <= shared_write->layer_count);
     return 0;
 }
 
@@ -191,6 +193,7 @@ static int make(struct tierce__shared_writes *shared_writes,
                 const struct tierce__reserve_what *what)
 {
     struct tierce__reservation *reservation;
+    tierce__lock_assert_held(&shared_writes->lock);
     TIERCE_DASSERT(!shared_write->making && shared_write->busy == 0);
     shared_write->making = true;
     shared_write->busy++;
@@ -274,6 +277,7 @@ static int begin_shared(struct tierce__share *share, struct tierce_view *view,
                 shared_write->to_block == what->to_block && shared_write->tail == what->tail &&
                 shared_write->part_count == part->count;
     int rc = same ? join(shared_write, part) : TIERCE_E_ARGUMENT;
+    TIERCE_DASSERT(!first || rc == 0);
     if (rc < 0) {
         tierce__lock_drop(&shared_writes->lock);
         return rc;

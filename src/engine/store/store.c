@@ -22,6 +22,7 @@ struct tierce_store {
 static int64_t end_store(struct tierce_store *store, bool complete)
 {
     int64_t blocks = store->engine->lender->store_end(&store->space, complete);
+    TIERCE_DASSERT(blocks >= 0 && (complete || blocks == 0));
     tierce__gather_fini(&store->gather);
     store->magic = 0;
     tierce__free(store);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/why/why_answer.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -87,6 +88,7 @@ static uint64_t chunk_tokens(const struct tierce__answer *a)
 void tierce__why_text(struct tierce__line *out, const struct tierce__answer *a)
 {
     char text[DIGEST_TEXT];
+    TIERCE_DASSERT(a->naming.block_tokens > 0 && a->naming.chunk_blocks > 0);
     tierce__hex_encode(text, a->ns_digest, TIERCE_HASH_BYTES);
     put(out, "namespace  %s\n", text);
     put(out,
@@ -215,6 +217,7 @@ int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
         tierce_chain_destroy(chain);
     }
     out->held_blocks = out->miss.reason == TIERCE_MISS_NONE ? out->blocks : out->miss.block;
+    TIERCE_DASSERT(rc < 0 || out->held_blocks <= out->blocks);
     if (rc < 0)
         snprintf(why, TIERCE__PROMPT_WHY_BYTES, "%s", tierce_strerror(rc));
     return rc;

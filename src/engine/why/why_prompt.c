@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/why/why_prompt.h"
+#include "base/assert.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -164,6 +165,7 @@ static void list_field(void *arg, const char *field, const char *a, const char *
     static const char *const shown[] = {"weights", "kv_dtype", "block_tokens", "chunk_blocks"};
     struct lister *l = arg;
     char value[20];
+    TIERCE_DASSERT(l->room > 0);
     (void)b;
     for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]) && a != NULL; i++) {
         if (strcmp(field, shown[i]) != 0)
@@ -180,6 +182,7 @@ static void list_namespace(struct lister *l, struct tierce__namespaces *table, u
 {
     char digest[DIGEST_TEXT];
     const char *text = tierce__namespaces_text(table, id);
+    TIERCE_DASSERT(l->room > 0);
     tierce__hex_encode(digest, tierce__namespaces_digest(table, id), TIERCE_HASH_BYTES);
     int n = snprintf(l->text, l->room, "\n  %.16s", digest);
     size_t used = n < (int)l->room ? (size_t)n : l->room - 1;
@@ -228,6 +231,7 @@ int64_t tierce__prompt_namespace(const char *ns, struct tierce__namespaces *tabl
                                ns != NULL ? "no namespace's digest begins with %.64s; there are:"
                                           : "there is no namespace yet",
                                ns);
+    TIERCE_DASSERT(n > 0 && n < TIERCE__PROMPT_WHY_BYTES);
     struct lister l = {.text = why + n, .room = (size_t)(TIERCE__PROMPT_WHY_BYTES - n)};
     for (uint32_t id = 0; id < total && listed < LISTED_MAX; id++) {
         if (!in_question(table, id, counts, count) || (fit > 1 && !begins_with(table, id, ns)))
