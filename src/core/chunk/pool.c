@@ -78,6 +78,7 @@ struct tierce__pool {
 /* Address space for `bytes` at a multiple of a huge page, or NULL. */
 static uint8_t *reserve_addresses(uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes % PAGE == 0);
     size_t whole = (size_t)bytes + HUGE_PAGE;
     void *map = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED)
@@ -164,6 +165,7 @@ static void *touch_pages(void *arg)
 static void destroy_parts(struct tierce__pool *pool)
 {
     TIERCE_DASSERT(pool->live == 0 && !pool->toucher_runs);
+    TIERCE_DASSERT(tierce__list_empty(&pool->turns) && atomic_load(&pool->releasing) == 0);
     pool->magic = 0;
     if (pool->base != NULL)
         (void)munmap(pool->base, (size_t)pool->cap_bytes);
@@ -321,6 +323,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->awaited, false, memory_order_relaxed);
     atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
+    TIERCE_DASSERT((uintptr_t)buf->data % PAGE == 0);
     *out = buf;
     return 0;
 }
@@ -463,6 +466,7 @@ bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns
 {
     struct tierce__pool *pool = turn->pool;
     bool in_time = true;
+    TIERCE_DASSERT(pthread_equal(turn->thread, pthread_self()) && !tierce__list_empty(&turn->node));
     tierce__lock_take(&pool->lock);
     while (!may_try(turn) && in_time)
         in_time = tierce__cond_wait(&pool->room, &pool->lock, deadline_ns);
@@ -475,6 +479,7 @@ bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns
 void tierce__pool_turn_end(struct tierce__pool_turn *turn)
 {
     struct tierce__pool *pool = turn->pool;
+    TIERCE_DASSERT(pthread_equal(turn->thread, pthread_self()));
     tierce__lock_take(&pool->lock);
     TIERCE_DASSERT(!tierce__list_empty(&turn->node) && atomic_load(&pool->waiting) > 0);
     tierce__list_remove(&turn->node);
@@ -527,6 +532,7 @@ uint64_t tierce__pool_leases(struct tierce__pool *pool)
     uint64_t leases = 0;
     tierce__lock_take(&pool->lock);
     uint32_t used = pool->fresh;
+    TIERCE_DASSERT(used <= pool->buf_count);
     tierce__lock_drop(&pool->lock);
     for (uint32_t i = 0; i < used; i++) {
         uint32_t refs = atomic_load_explicit(&pool->bufs[i].refs, memory_order_relaxed);

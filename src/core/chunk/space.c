@@ -160,6 +160,7 @@ static void tree_insert(struct tierce__space *space, enum tree tree, uint32_t no
 
 static void tree_remove(struct tierce__space *space, enum tree tree, uint32_t node)
 {
+    TIERCE_DASSERT(node != NIL && node < space->node_fresh);
     const struct extent *extent = &space->nodes[node];
     uint32_t *link = &space->root[tree];
     while (*link != node) {
@@ -292,6 +293,7 @@ static void count_taken(struct tierce__space *space, uint64_t bytes, uint64_t ro
     space->asked += bytes;
     space->used += rounded;
     TIERCE_ASSERT(space->used <= space->bytes);
+    TIERCE_DASSERT(space->asked <= space->used);
 }
 
 int tierce__space_take(struct tierce__space *space, uint64_t *offset, uint64_t bytes)
@@ -310,6 +312,7 @@ int tierce__space_take(struct tierce__space *space, uint64_t *offset, uint64_t b
     *offset = space->nodes[node].start;
     carve(space, node, *offset, rounded);
     count_taken(space, bytes, rounded);
+    TIERCE_DASSERT(*offset % PAGE == 0 && *offset + rounded <= space->bytes);
     return 0;
 }
 

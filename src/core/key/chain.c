@@ -426,6 +426,9 @@ int64_t tierce_chain_append(struct tierce_chain *chain, const int32_t *tokens, s
     chain->waiting_count += (uint32_t)rest;
     TIERCE_DASSERT(chain->waiting_count < chain->block_tokens &&
                    chain->block_count <= chain->hash_room);
+    TIERCE_DASSERT(!chain->keeps_tokens ||
+                   chain->token_count ==
+                       chain->block_count * chain->block_tokens + chain->waiting_count);
     return (int64_t)chain->block_count;
 }
 
@@ -439,6 +442,7 @@ int64_t tierce_chain_append_hashes(struct tierce_chain *chain, const uint8_t *ha
         return rc;
     if (count == 0)
         return (int64_t)chain->block_count;
+    TIERCE_DASSERT(chain->waiting_count == 0);
     chain->feed = FEED_HASHES;
     uint8_t *out = chain->hashes + chain->block_count * TIERCE_HASH_BYTES;
     if (chain->rooted) {

@@ -78,6 +78,7 @@ static void start_block(struct sha_block *block, size_t index)
 static void finish_heads(const struct sha_plan *plan, struct sha_block *a, struct sha_block *b,
                          size_t done)
 {
+    TIERCE_DASSERT(done <= plan->head_parts);
     for (size_t part = done; part < plan->head_parts; part++)
         plan->impl->compress_two(a->state, head_part(plan, a->index, part), b->state,
                                  head_part(plan, b->index, part));

@@ -34,12 +34,14 @@ struct tierce__lmcache_hash tierce__lmcache_hash_of_int(struct tierce__lmcache_i
         hash.value[TIERCE_HASH_BYTES - 1 - i] = (uint8_t)(value.magnitude >> (8 * i));
     for (uint64_t rest = value.magnitude >> 4; rest > 0; rest >>= 4)
         hash.digits++;
+    TIERCE_DASSERT(hash.digits <= NUMBER_DIGITS_MAX);
     return hash;
 }
 
 static void hash_digits(char text[HASH_DIGITS_MAX + 1], const struct tierce__lmcache_hash *hash)
 {
     char all[HASH_DIGITS_MAX + 1];
+    TIERCE_DASSERT(hash->digits >= 1 && hash->digits <= HASH_DIGITS_MAX);
     tierce__hex_encode(all, hash->value, TIERCE_HASH_BYTES);
     memcpy(text, all + HASH_DIGITS_MAX - hash->digits, (size_t)hash->digits + 1);
 }

@@ -98,6 +98,7 @@ static struct tierce__lmcache_int hash_sha256_cbor(struct tierce__lmcache_int pr
         }
         p = tierce__cbor_put_u32(p, (uint32_t)tokens[i]);
     }
+    TIERCE_DASSERT((size_t)(p - slice) <= sizeof(slice));
     tierce__sha256_update(&sha, slice, (size_t)(p - slice));
     p = tierce__cbor_put_head(slice, TIERCE__CBOR_ARRAY, 0);
     tierce__sha256_update(&sha, slice, (size_t)(p - slice));

@@ -158,6 +158,7 @@ int tierce_namespace_text(char **text, const struct tierce_namespace *ns)
         tierce__free(made.bytes);
         return -ENOMEM;
     }
+    TIERCE_DASSERT(made.used < made.room && made.used <= TEXT_BYTES_MAX);
     *text = made.bytes;
     return 0;
 }

@@ -60,6 +60,7 @@ static uint32_t find_id(const struct tierce__namespaces *table, const uint8_t *d
 {
     tierce__lock_assert_held(&table->lock);
     TIERCE__NUMBERS_FOR_EACH (it, &table->ids, tierce__load_le32(digest)) {
+        TIERCE_DASSERT(it.number < table->entry_count);
         if (memcmp(table->entries[it.number]->digest, digest, TIERCE_HASH_BYTES) == 0)
             return it.number;
     }
@@ -84,6 +85,7 @@ static int grow_entries(struct tierce__namespaces *table)
 static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest)
 {
     tierce__lock_assert_held(&table->lock);
+    TIERCE_DASSERT(find_id(table, digest) == TIERCE__NUMBER_NONE);
     if (table->entry_count == NAMESPACES_MAX)
         return TIERCE_E_LIMIT;
     if (tierce__numbers_reserve(&table->ids, table->entry_count + 1) < 0 || grow_entries(table) < 0)
@@ -108,6 +110,7 @@ static int64_t intern_locked(struct tierce__namespaces *table, const uint8_t *di
         table->entries[id]->text = *copy;
         *copy = NULL;
     }
+    TIERCE_DASSERT(id < 0 || memcmp(table->entries[id]->digest, digest, TIERCE_HASH_BYTES) == 0);
     return id;
 }
 

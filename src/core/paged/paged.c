@@ -57,6 +57,7 @@ static bool call_ok(const struct tierce_paged *paged, uint32_t layer, const int3
 
 static uint8_t *block_at(const struct tierce_paged_layer *layer, int32_t id)
 {
+    TIERCE_DASSERT(id >= 0);
     return (uint8_t *)layer->base + (uint64_t)(uint32_t)id * layer->block_stride;
 }
 

@@ -86,6 +86,7 @@ static void drop_node(struct tierce__ghost *ghost, uint32_t at)
 {
     struct tierce__ghost_node *node = &ghost->nodes[at];
     TIERCE_DASSERT(at < ghost->node_count && ghost->bytes[node->list] >= node->bytes);
+    TIERCE_DASSERT(ghost->nodes[node->newer].older == at && ghost->nodes[node->older].newer == at);
     erase_key(ghost, at);
     ghost->nodes[node->newer].older = node->older;
     ghost->nodes[node->older].newer = node->newer;

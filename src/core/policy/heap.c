@@ -36,6 +36,7 @@ static void put(struct tierce__heap *heap, uint32_t place, struct tierce__heap_i
 
 static void sift_up(struct tierce__heap *heap, uint32_t place, struct tierce__heap_item item)
 {
+    TIERCE_DASSERT(place < heap->count);
     while (place > 0) {
         uint32_t above = (place - 1) / 2;
         if (!is_before(&item.rank, &heap->items[above].rank))
@@ -48,6 +49,7 @@ static void sift_up(struct tierce__heap *heap, uint32_t place, struct tierce__he
 
 static void sift_down(struct tierce__heap *heap, uint32_t place, struct tierce__heap_item item)
 {
+    TIERCE_DASSERT(place < heap->count);
     for (;;) {
         uint64_t below = (uint64_t)place * 2 + 1;
         if (below >= heap->count)
@@ -65,6 +67,8 @@ static void sift_down(struct tierce__heap *heap, uint32_t place, struct tierce__
 
 void tierce__heap_insert(struct tierce__heap *heap, uint32_t slot, struct tierce__rank rank)
 {
+    TIERCE_DASSERT(heap->places[slot] >= heap->count ||
+                   heap->items[heap->places[slot]].slot != slot);
     sift_up(heap, heap->count++, (struct tierce__heap_item){.rank = rank, .slot = slot});
 }
 

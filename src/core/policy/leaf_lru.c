@@ -77,6 +77,7 @@ static void leaf_insert(struct tierce__policy *policy, uint32_t slot,
     if (!tierce__order_has(&leaf->ordered.order, parent))
         parent = TIERCE__NO_SLOT;
     tierce__order_push(&leaf->ordered.order, slot, 0);
+    TIERCE_DASSERT(leaf->families[slot].children == 0);
     leaf->pinned[slot] = false;
     leaf->families[slot].parent = parent;
     if (parent == TIERCE__NO_SLOT)

@@ -64,6 +64,8 @@ static struct lfu *lfu_of(struct tierce__policy *policy)
 static uint32_t find_group(struct lfu *lfu, uint64_t uses, uint32_t lower)
 {
     uint32_t higher = lower != NONE ? lfu->groups[lower].higher : lfu->lowest;
+    TIERCE_DASSERT(lower == NONE || lfu->groups[lower].uses < uses);
+    TIERCE_DASSERT(higher == NONE || lfu->groups[higher].uses >= uses);
     if (higher != NONE && lfu->groups[higher].uses == uses)
         return higher;
     uint32_t group = lfu->groups_free;
@@ -133,6 +135,7 @@ static void unlink_slot(struct lfu *lfu, uint32_t slot)
 static void detach_slot(struct lfu *lfu, uint32_t slot)
 {
     uint32_t flags = lfu->nodes[slot].flags;
+    TIERCE_DASSERT((flags & SLOT_IN) != 0);
     if ((flags & SLOT_PARKED) == 0)
         unlink_slot(lfu, slot);
     else if ((flags & SLOT_EVICTABLE) != 0)
@@ -252,6 +255,7 @@ static void park_slot(struct lfu *lfu, uint32_t slot)
 /* The oldest evictable slot of a group's list, or NONE. Parks older entries. */
 static uint32_t first_listed(struct lfu *lfu, uint32_t group)
 {
+    TIERCE_DASSERT(group < lfu->groups_used);
     uint32_t slot;
     while ((slot = lfu->groups[group].oldest) != NONE &&
            (lfu->nodes[slot].flags & SLOT_EVICTABLE) == 0)

@@ -36,6 +36,7 @@ void tierce__order_fini(struct tierce__order *order)
 
 void tierce__order_unpark(struct tierce__order *order, uint32_t slot)
 {
+    TIERCE_DASSERT(tierce__order_has(order, slot));
     TIERCE_DASSERT((order->nodes[slot].state & TIERCE__ORDER_PARKED) != 0);
     if (tierce__order_is_evictable(order, slot))
         tierce__heap_remove(&order->heaps[tierce__order_list_of(order, slot)], slot);
@@ -89,6 +90,7 @@ bool tierce__order_search(struct tierce__order *order, uint32_t list, uint32_t *
         first = heap->items[0].slot;
     if (first == head)
         return false;
+    TIERCE_DASSERT(first < order->slot_count);
     TIERCE_DASSERT(tierce__order_is_evictable(order, first));
     *slot = first;
     return true;

@@ -96,6 +96,7 @@ static inline void tierce__order_unlink(struct tierce__order *order, uint32_t sl
         tierce__order_unpark(order, slot);
         return;
     }
+    TIERCE_DASSERT(nodes[node.newer].older == slot && nodes[node.older].newer == slot);
     nodes[node.newer].older = node.older;
     nodes[node.older].newer = node.newer;
 }
@@ -137,6 +138,7 @@ static inline bool tierce__order_first(struct tierce__order *order, uint32_t lis
     /* The next victim, which was last touched long ago. */
     __builtin_prefetch(&nodes[order->newest_first ? nodes[first].older : nodes[first].newer], 1);
     *slot = first;
+    TIERCE_DASSERT(first < order->slot_count);
     return true;
 }
 

@@ -49,6 +49,7 @@ static uint32_t word_count(uint32_t bits)
 
 static bool is_evictable(const struct sampled *s, uint32_t slot)
 {
+    TIERCE_DASSERT(slot < s->slot_count);
     return (s->bits[slot / 64] >> (slot % 64) & 1) != 0;
 }
 

@@ -60,6 +60,8 @@ static void unlink_slot(struct sieve *sieve, uint32_t slot)
 {
     TIERCE_DASSERT(slot < sieve->slot_count && (sieve->flags[slot] & SLOT_ASIDE) == 0);
     struct sieve_link link = sieve->links[slot];
+    TIERCE_DASSERT(sieve->links[link.newer].older == slot &&
+                   sieve->links[link.older].newer == slot);
     sieve->links[link.newer].older = link.older;
     sieve->links[link.older].newer = link.newer;
     if (sieve->hand == slot)
