@@ -69,6 +69,7 @@ void *tierce__arena_alloc(struct tierce__arena *arena, size_t bytes)
         return NULL;
     TIERCE_DASSERT(bytes <= arena->capacity - arena->used);
     void *memory = arena->blocks->memory + arena->used;
+    TIERCE_DASSERT((uintptr_t)memory % align == 0);
     arena->used += bytes;
     arena->taken += bytes;
     return memory;

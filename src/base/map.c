@@ -131,6 +131,7 @@ static void put_cell(struct tierce__numbers *numbers, uint64_t cell)
 {
     TIERCE_DASSERT(numbers->count <= numbers->mask);
     uint64_t p = tierce__numbers_home(numbers, (uint32_t)(cell >> 32));
+    TIERCE_DASSERT(p <= numbers->mask);
     while (numbers->cells[p] != 0)
         p = (p + 1) & numbers->mask;
     numbers->cells[p] = cell;
@@ -201,6 +202,7 @@ static uint64_t place_of(const struct tierce__numbers *numbers, uint64_t cell)
 {
     TIERCE_DASSERT(numbers->count <= numbers->mask);
     uint64_t p = tierce__numbers_home(numbers, (uint32_t)(cell >> 32));
+    TIERCE_DASSERT(p <= numbers->mask);
     while (numbers->cells[p] != 0 && numbers->cells[p] != cell)
         p = (p + 1) & numbers->mask;
     return p;

@@ -363,6 +363,7 @@ size_t tierce__json_ids(struct tierce__json *json, uint64_t *out, size_t room)
         count++;
     }
     json->at = at;
+    TIERCE_DASSERT(count <= room);
     return count;
 }
 
@@ -476,6 +477,7 @@ bool tierce__json_scaled(struct tierce__json *json, int64_t *out, int scale)
     static const uint32_t powers[] = {1, 10, 100, 1000, 10000, 100000, 1000000};
     struct json_decimal number;
     uint64_t plain;
+    TIERCE_DASSERT(scale >= 0 && (size_t)scale < sizeof(powers) / sizeof(*powers));
     if (take_plain_integer(json, &plain)) {
         if (__builtin_mul_overflow(plain, powers[scale], &plain) || plain > INT64_MAX)
             return tierce__json_fail(json, "is too large a number");

@@ -110,6 +110,7 @@ static bool admit(const char *event, uint32_t *dropped)
 
 void tierce__log(enum tierce_log_level level, const char *event, const char *format, ...)
 {
+    TIERCE_DASSERT(level <= TIERCE_LOG_ERROR);
     pthread_mutex_lock(&mutex);
     tierce_log_fn *fn = receiver != NULL ? receiver : write_to_stderr;
     void *arg = receiver_arg;

@@ -292,6 +292,7 @@ struct shown {
 
 static void show(struct shown *shown, const char *text, size_t bytes)
 {
+    TIERCE_DASSERT(shown->used < shown->room);
     size_t left = shown->room - 1 - shown->used;
     bytes = bytes < left ? bytes : left;
     for (size_t i = 0; i < bytes; i++) {

@@ -64,6 +64,7 @@ int tierce__deadline_set(struct tierce__deadlines *heap, struct tierce__deadline
     deadline->at = at;
     sift_up(heap, heap->count++, deadline);
     TIERCE_DASSERT(deadline->place > 0 && deadline->place <= heap->count);
+    TIERCE_DASSERT(heap->items[0]->at <= at);
     return 0;
 }
 
@@ -98,6 +99,7 @@ void tierce__deadlines_expire(struct tierce__deadlines *heap, uint64_t now)
     while (heap->count > 0 && heap->items[0]->at <= now) {
         struct tierce__deadline *deadline = heap->items[0];
         tierce__deadline_unset(heap, deadline);
+        TIERCE_DASSERT(deadline->place == 0);
         deadline->expired(deadline);
     }
 }

@@ -148,6 +148,7 @@ int tierce__files_read(struct tierce__vfs *vfs, struct tierce__vfs_file *file, v
 {
     (void)vfs;
     uint8_t *at = data;
+    TIERCE_DASSERT(length <= INT64_MAX && offset <= (uint64_t)INT64_MAX - length);
     while (length > 0) {
         ssize_t n = pread(file->fd, at, length, (off_t)offset);
         if (n < 0 && errno == EINTR)

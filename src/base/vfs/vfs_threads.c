@@ -53,6 +53,7 @@ static void transfer(struct tierce__task *task)
 {
     struct threads *t = ((struct vfs_task *)task)->owner;
     struct tierce__vfs_io *io = io_of(task);
+    TIERCE_DASSERT(io->length > 0);
     int rc = io->is_write
                  ? tierce__files_write(&t->base, io->file, io->data, io->length, io->offset)
                  : tierce__files_read(&t->base, io->file, io->data, io->length, io->offset);

@@ -156,6 +156,7 @@ static bool push(struct uring *u, struct tierce__vfs_io *io)
 static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
 {
     struct uring *u = (struct uring *)vfs;
+    TIERCE_DASSERT(io->length > 0);
     take_ring(u);
     pending_of(io)->moved = 0;
     if (u->in_flight >= u->depth || !tierce__list_empty(&u->waiting) || !push(u, io))
@@ -279,6 +280,7 @@ static void destroy(struct tierce__vfs *vfs)
         return;
     while (u->has_ring && (u->in_flight > 0 || !tierce__list_empty(&u->waiting)))
         (void)poll_ring(vfs, TIERCE__DEADLINE_NEVER);
+    TIERCE_DASSERT(!u->has_ring || (u->in_flight == 0 && tierce__list_empty(&u->waiting)));
     if (u->has_ring)
         io_uring_queue_exit(&u->ring);
     if (u->wake_fd >= 0)
