@@ -92,9 +92,12 @@ static bool is_stale(const struct tierce__health *health, uint64_t now_ns)
     return now_ns - health->measured_ns > STALE_NS;
 }
 
-static void begin_reading(struct tierce__health *health, uint64_t now_ns)
+/* Both read the clock under the lock: a time from before it may be earlier than one that another
+ * thread has noted meanwhile. */
+static void begin_reading(struct tierce__health *health)
 {
     tierce__lock_take(&health->lock);
+    uint64_t now_ns = tierce__now_ns();
     if (health->reading++ == 0) {
         health->busy_since_ns = now_ns;
         health->is_first = true;
@@ -145,12 +148,13 @@ static bool is_left_out(struct tierce__health *health, const struct tierce__stor
     return (double)req->length * health->busy_s <= health->busy_bytes * silent_s;
 }
 
-static void end_reading(struct tierce__health *health, const struct tierce__store_req *req,
-                        uint64_t now_ns)
+static void end_reading(struct tierce__health *health, const struct tierce__store_req *req)
 {
     TIERCE_DASSERT(req->op == TIERCE__STORE_GET);
-    double took_s = (double)(now_ns - req->begun_ns) / 1e9;
     tierce__lock_take(&health->lock);
+    uint64_t now_ns = tierce__now_ns();
+    double took_s = (double)(now_ns - req->begun_ns) / 1e9;
+    TIERCE_DASSERT(now_ns >= health->busy_since_ns);
     TIERCE_DASSERT(health->reading > 0);
     bool is_first = health->is_first;
     health->is_first = false;
@@ -206,7 +210,7 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__store_req
     if (!tierce__breaker_pass(&health->breaker, now_ns))
         return false;
     if (req->op == TIERCE__STORE_GET)
-        begin_reading(health, now_ns);
+        begin_reading(health);
     return true;
 }
 
@@ -317,7 +321,7 @@ static enum tierce__health_change note_transfer(struct tierce__health *health,
     TIERCE_DASSERT(req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT);
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__STORE_GET)
-        end_reading(health, req, now_ns);
+        end_reading(health, req);
     bool failed = counts_against(req) && !req->repeats;
     if (!failed && req->status != 0) {
         /* An honest no comes from the index; a shared tier's from its store, which is there

@@ -87,8 +87,8 @@ static uint32_t names_at_once(const struct tierce__resp_session *s)
     size_t pattern_bytes = s->at != 0 ? argument(s, s->at)->bytes : 0;
     int64_t most =
         pattern_bytes > WORK_MAX / NAMES_MAX ? (int64_t)(WORK_MAX / pattern_bytes) : NAMES_MAX;
-    return (uint32_t)(s->number < most ? s->number : most);
     TIERCE_ASSERT(most > 0 && s->number > 0);
+    return (uint32_t)(s->number < most ? s->number : most);
 }
 
 static void scan_work(void *session)
