@@ -214,7 +214,7 @@ static void ask(struct session *s)
 static int refuse(struct session *s, const char *why, long long number)
 {
     tierce__node_count(s->node, TIERCE__NODE_protocol_errors, 1);
-    tierce__log_repeated(TIERCE_LOG_WARN, "node_protocol_error",
+    tierce__log_repeated(TIERCE_LOG_INFO, "node_protocol_error",
                          "protocol=lm peer=%s why=\"%s\" number=%lld", s->connection->peer, why,
                          number);
     return TIERCE_E_FORMAT;

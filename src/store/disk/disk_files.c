@@ -175,6 +175,18 @@ static bool begins_as_ours(const uint8_t *page, bool has_journal, bool has_chunk
     return has_journal && !has_chunks && is_zero(page, SECTOR);
 }
 
+/* By a file of its own: d->data may be readable in whole sectors only. */
+static int read_start(struct tierce__disk *d, uint8_t *page, size_t bytes)
+{
+    struct tierce__vfs_file *file;
+    int rc = d->vfs->ops->open(d->vfs, &file, TIERCE__DISK_DATA, TIERCE__VFS_READONLY);
+    if (rc < 0)
+        return rc;
+    rc = d->vfs->ops->read(d->vfs, file, page, bytes, 0);
+    d->vfs->ops->close(d->vfs, file);
+    return rc;
+}
+
 int tierce__disk_check_data(struct tierce__disk *d, uint64_t length, bool has_journal)
 {
     if (length == 0)
@@ -187,7 +199,7 @@ int tierce__disk_check_data(struct tierce__disk *d, uint64_t length, bool has_jo
     if (!has_a_right_head(d, length, page, &seen)) {
         size_t bytes = length < PAGE ? (size_t)length : PAGE;
         memset(page, 0, PAGE);
-        rc = d->vfs->ops->read(d->vfs, d->data, page, bytes, 0);
+        rc = read_start(d, page, bytes);
         if (rc == 0 && !begins_as_ours(page, has_journal, seen > 0))
             rc = TIERCE_E_FORMAT;
     }

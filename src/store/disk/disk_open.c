@@ -577,8 +577,9 @@ static void register_pool(struct tierce__disk *d, const struct tierce__pool *poo
 }
 
 /* The remedy for an unusable file or folder. */
-static const char *advice(int rc)
+static const char *advice(const struct tierce__disk *d, int rc)
 {
+    bool is_journal = d->opening != NULL && strcmp(d->opening, TIERCE__DISK_JOURNAL) == 0;
     switch (rc) {
     case -EISDIR:
     case -EINVAL:
@@ -590,8 +591,9 @@ static const char *advice(int rc)
         return "it is a symbolic link, and a store follows no links in its folder: move it away, "
                "or set disk.path to another folder";
     case TIERCE_E_LIMIT:
-        return "it is longer than a journal of this store can be: move it away; the store then "
-               "begins empty";
+        return is_journal ? "it is longer than a journal of this store can be: move it away; the "
+                            "store then begins empty"
+                          : "it is longer than a journal of this store can be: move it away";
     case -ENOENT:
         return "the parent folder must exist: create it";
     case -EACCES:
@@ -629,12 +631,12 @@ static void log_refusal(const struct tierce__disk *d, int rc, char *why)
     if (why != NULL)
         snprintf(why, TIERCE__DISK_WHY_BYTES, "%s%s%s%s%s", is_folder ? "" : d->opening,
                  is_folder ? "" : ": ", tierce_strerror(rc), is_logged ? "" : "; ",
-                 is_logged ? "" : advice(rc));
+                 is_logged ? "" : advice(d, rc));
     if (is_logged)
         return;
     tierce__log(TIERCE_LOG_ERROR, "disk_open_failed", "path=\"%s%s%s\" reason=\"%s\" hint=\"%s\"",
                 d->folder, is_folder ? "" : "/", is_folder ? "" : d->opening, tierce_strerror(rc),
-                advice(rc));
+                advice(d, rc));
 }
 
 int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts *opts)

@@ -430,15 +430,40 @@ START_TEST(a_journal_that_is_too_long_is_refused_at_once)
     store_close(&s);
     uint64_t bytes = store_file_bytes(&s, "journal");
     check_too_long("journal", "a store's with a hole behind it");
+    ck_assert_ptr_nonnull(strstr(recorded_text(), "begins empty"));
     ck_assert_int_eq(tierce__disk_scan(s.folder, s.namespaces, count_entry, &seen), TIERCE_E_LIMIT);
     ck_assert_uint_eq(seen, 0);
     ck_assert_int_eq(truncate(path, (off_t)bytes), 0);
     in_folder(path, "journal.new");
     write_file(path, "", 0);
     check_too_long("journal.new", "one that was not finished");
+    ck_assert_ptr_null(strstr(recorded_text(), "begins empty")); /* it is not needed */
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(open_here(), 0);
     ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+}
+END_TEST
+
+/* In whole sectors and not: it is ours by how it begins. */
+START_TEST(data_that_was_cut_short_is_still_ours)
+{
+    static const off_t lengths[] = {4096, 4095, 512, 511, 100, 8};
+    char path[256];
+    in_folder(path, "data");
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        ck_assert_int_eq(open_here(), 0);
+        ck_assert_int_eq(store_put(&s, 1), 0);
+        ck_assert_int_eq(store_flush(&s), 0);
+        store_close(&s);
+        ck_assert_int_eq(truncate(path, lengths[i]), 0);
+        int rc = open_here();
+        ck_assert_msg(rc == 0, "%d bytes: %d %s", (int)lengths[i], rc, recorded_text());
+        ck_assert_int_ne(store_get(&s, 1, 0, 0), 0);
+        store_close(&s);
+        store_remove(&s);
+        ck_assert_int_eq(mkdir(s.folder, 0700), 0);
+    }
+    ck_assert_int_eq(open_here(), 0);
 }
 END_TEST
 
@@ -446,6 +471,6 @@ CHECK_MAIN("disk_files", .seconds = 60, .setup = setup, .teardown = teardown,
            .tests = {strays_among_the_texts_are_left_alone, own_leftovers_are_removed,
                      a_folder_that_is_moved_stays_the_store, the_folder_may_be_a_link,
                      a_journal_that_is_too_long_is_refused_at_once,
-                     a_lock_that_is_removed_is_made_again},
+                     data_that_was_cut_short_is_still_ours, a_lock_that_is_removed_is_made_again},
            .loops = {{an_empty_folder_with_something_of_somebody_else, 0, NAMES},
                      {a_store_with_something_of_somebody_else, 0, NAMES}})
