@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the system tests: a small model, prompts, and vLLM engines in child processes."""
 
+import ctypes
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ WORKERS = {"tp": {"tensor_parallel_size": 2},
            "pp": {"pipeline_parallel_size": 2, "worker_extension_cls": "pp_on_cpu.Extension"}}
 
 ANSWER_SECONDS = 400  # the start of an engine on a busy machine
+SHARED_MEMORY = Path("/dev/shm")
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -36,6 +39,27 @@ ENVIRONMENT = {
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes minutes; left out of `make test`")
+    config.has_own_shared_memory = own_shared_memory()
+
+
+def own_shared_memory():
+    """Mounts a /dev/shm for this process and its children only, if that is permitted."""
+    unshare_mounts, recursive_private = 0x20000, 0x44000  # CLONE_NEWNS, MS_REC | MS_PRIVATE
+    libc = ctypes.CDLL(None)
+    return (libc.unshare(unshare_mounts) == 0 and libc.mount(None, b"/", None, recursive_private, None) == 0
+            and libc.mount(b"tmpfs", bytes(SHARED_MEMORY), b"tmpfs", 0, None) == 0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(pytestconfig):
+    """Fails if a file is left in shared memory after all other fixtures have ended. Other sessions must not use the
+    same /dev/shm, because nothing shows who created a file."""
+    yield
+    forker.end()
+    until = time.monotonic() + 30
+    while pytestconfig.has_own_shared_memory and any(SHARED_MEMORY.iterdir()):
+        assert time.monotonic() < until, f"tests left {sorted(map(str, SHARED_MEMORY.iterdir()))}"
+        time.sleep(0.1)
 
 
 def environment():
@@ -47,30 +71,31 @@ def environment():
 
 def shared_memory_of(group):
     """Files of /dev/shm that the processes of a group have mapped or opened."""
-    files = set()
+    found = set()  # inodes: a process that has made a semaphore has mapped it by another name
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if os.getpgid(int(folder.name)) != group:
                 continue
-            lines = (folder / "maps").read_text().splitlines()
-            lines += [os.readlink(fd) for fd in (folder / "fd").iterdir()]
+            found |= {int(line.split()[4]) for line in (folder / "maps").read_text().splitlines()
+                      if f"{SHARED_MEMORY}/" in line}
+            found |= {fd.stat().st_ino for fd in (folder / "fd").iterdir()
+                      if os.readlink(fd).startswith(f"{SHARED_MEMORY}/")}
         except (ProcessLookupError, FileNotFoundError, PermissionError):
             continue  # it has just ended, or its descriptor has
-        files |= {"/dev/shm/" + line.split("/dev/shm/")[1] for line in lines if "/dev/shm/" in line}
-    return files
+    return {file for file in SHARED_MEMORY.iterdir() if file.lstat().st_ino in found}
 
 
-def kill_group(process):
+def kill_group(process, left=()):
     """SIGKILL for a process and its children: nothing is closed in an orderly way. Python's shared
-    memory, which a killed vLLM leaves in /dev/shm, is removed."""
-    left = shared_memory_of(process.pid)
+    memory, which a killed vLLM leaves in /dev/shm, is removed, and the files `left`."""
+    left = shared_memory_of(process.pid).union(left)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     process.wait()
     for file in left:
-        Path(file).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
 
 
 class HostError(Exception):
@@ -126,10 +151,6 @@ class Forker:
 forker = Forker()
 
 
-def pytest_unconfigure():
-    forker.end()
-
-
 class Host:
     """A running engine.py. Methods of its Host are called by name."""
 
@@ -138,6 +159,9 @@ class Host:
         arguments = [str(log), *map(str, core)]
         self.log = log
         self.running = False  # an engine
+        # Files of shared memory that engines have used. A worker that is killed does not remove its own, and then no
+        # process may have them mapped.
+        self.shared = set()
         if python is None and env is None:
             self.process = forker.fork("serve", *arguments)
             return
@@ -149,21 +173,21 @@ class Host:
         return lambda **arguments: self.call(name, arguments)
 
     def call(self, name, arguments):
-        # vLLM's workers do not remove what their ranks share.
-        left = shared_memory_of(self.process.pid) if name == "stop" else ()
         self.process.stdin.write(json.dumps([name, arguments]) + "\n")
         self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
         line = self.process.stdout.readline() if ready else ""
+        if name == "start":
+            self.shared |= shared_memory_of(self.process.pid)
         if not line:
             self.kill()
             raise HostError(f"{name}: no answer; end of the log:\n{self.text()[-4000:]}")
         answer = json.loads(line)
         if "error" in answer:
             raise HostError(f"{name}: {answer['error']}\n{self.text()[-2000:]}")
-        for file in left:
-            if "/vllm_dist_" in file:
-                Path(file).unlink(missing_ok=True)
+        if name == "stop":  # vLLM's workers do not remove what their ranks share
+            for file in self.shared - shared_memory_of(self.process.pid):
+                file.unlink(missing_ok=True)
         self.running = self.running if name not in ("start", "stop") else name == "start"
         return answer["value"]
 
@@ -175,7 +199,7 @@ class Host:
 
     def kill(self):
         self.running = False
-        kill_group(self.process)
+        kill_group(self.process, self.shared)
 
 
 @pytest.fixture(scope="session")
