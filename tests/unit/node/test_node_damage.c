@@ -245,8 +245,10 @@ START_TEST(test_a_disk_out_of_service_is_told)
     char why[TIERCE__NODE_WHY_BYTES];
     struct tierce__health *health = &h.node->engine->levels[1].health;
     ck_assert_msg(tierce__node_has_disk(h.node, why), "%s", why);
+    const struct tierce__key key = {.zero = 0};
     while (tierce__health_serves(health)) {
-        struct tierce__store_req req = {.op = TIERCE__STORE_PUT, .status = -EIO};
+        struct tierce__store_req req = {
+            .op = TIERCE__STORE_PUT, .status = -EIO, .keys = &key, .key_count = 1};
         tierce__health_note(health, &req);
     }
     ck_assert(!tierce__node_has_disk(h.node, why));
