@@ -466,8 +466,9 @@ bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns
 {
     struct tierce__pool *pool = turn->pool;
     bool in_time = true;
-    TIERCE_DASSERT(pthread_equal(turn->thread, pthread_self()) && !tierce__list_empty(&turn->node));
+    TIERCE_DASSERT(pthread_equal(turn->thread, pthread_self()));
     tierce__lock_take(&pool->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&turn->node));
     while (!may_try(turn) && in_time)
         in_time = tierce__cond_wait(&pool->room, &pool->lock, deadline_ns);
     bool mine = may_try(turn) && tierce__now_ns() < deadline_ns;
