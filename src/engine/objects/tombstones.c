@@ -585,8 +585,8 @@ void tierce__tombstones_flush(struct tierce__tombstones *tombs)
     uint64_t count = atomic_load(&tombs->count);
     /* A writer owns `pages`, and does so without the lock. */
     bool is_waste = !tombs->writing && tombs->pages > 0 && count == 0;
-    bool is_long = !tombs->writing && tombs->pages > PAGES_WORTH &&
-                   tombs->pages * PAGE_RECORDS > 4 * count;
+    bool is_long =
+        !tombs->writing && tombs->pages > PAGES_WORTH && tombs->pages * PAGE_RECORDS > 4 * count;
     bool has_room = tombs->is_full && count <= ROOM_AGAIN;
     int rc = 0;
     tombs->is_full &= !has_room;
