@@ -70,7 +70,7 @@ def shared_memory_of(group):
                       if os.readlink(fd).startswith(f"{SHARED_MEMORY}/")}
         except (ProcessLookupError, FileNotFoundError, PermissionError):
             continue  # it has just ended, or its descriptor has
-    return {file for file in SHARED_MEMORY.iterdir() if file.lstat().st_ino in found}
+    return {Path(file.path) for file in os.scandir(SHARED_MEMORY) if file.inode() in found}
 
 
 def kill_group(process, left=()):
