@@ -90,6 +90,10 @@ void tierce__node_error(char text[TIERCE__NODE_ERROR_BYTES], const struct tierce
                  "the limit of %u tombstones is reached: return the remote stores to service, "
                  "permit deletions in them, or remove them from remote.urls",
                  TIERCE__TOMBSTONES_MAX);
+    else if (rc == TIERCE__VALUE_IS_KEPT)
+        snprintf(text, TIERCE__NODE_ERROR_BYTES,
+                 "a remote store that never deletes has a value of this name: set disk.path, "
+                 "where the node can record that it is old, or delete it in the store");
     else
         snprintf(text, TIERCE__NODE_ERROR_BYTES, "%s", tierce_strerror(rc));
 }

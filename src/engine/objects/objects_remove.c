@@ -128,12 +128,12 @@ static int take_from_store(struct tierce_engine *engine, size_t level,
     int rc = TIERCE_E_DOWN;
     bool keeps = (engine->levels[level].tier->ops->caps & TIERCE__TIER_KEEPS) != 0;
     if (tombs == NULL && keeps && tierce__objects_level_has(engine, level, key, deadline_ns))
-        return -EACCES; /* the old value stays */
+        return TIERCE__VALUE_IS_KEPT;
     if (tombs == NULL || may_delete(&engine->levels[level])) {
         rc = tierce__storage_remove_unsynced(engine, level, key, deadline_ns, &is_kept);
         note_deletion(&engine->levels[level], rc);
         if (rc >= 0 && is_kept)
-            rc = -EACCES; /* the tier hides it, for as long as there is room */
+            rc = TIERCE__VALUE_IS_KEPT; /* the tier hides it, for as long as there is room */
     }
     if (rc >= 0 || rc == TIERCE_E_CLOSED || tombs == NULL)
         return rc;

@@ -43,6 +43,10 @@ struct tierce__tombstones;
  * store returns this error. */
 #define TIERCE__TOMBSTONES_FULL (-EXFULL)
 
+/* A store that never deletes has a value of the name, and the engine has no folder for a tombstone.
+ * No device and no store returns this error. */
+#define TIERCE__VALUE_IS_KEPT (-ENOTUNIQ)
+
 /*
  * Reads the file; makes one with the first tombstone. [transfer] vfs, whose folder was entered, in
  * any case. [borrow] namespaces until close. Errors: a negative errno of the device; -ENOMEM;

@@ -14,6 +14,9 @@
 #define LIMIT                                                                                      \
     "the limit of 262144 tombstones is reached: return the remote stores to service, permit "      \
     "deletions in them, or remove them from remote.urls"
+#define KEPT                                                                                       \
+    "a remote store that never deletes has a value of this name: set disk.path, where the node "   \
+    "can record that it is old, or delete it in the store"
 
 static struct node_harness h;
 static char folder[64];
@@ -126,6 +129,32 @@ START_TEST(test_the_limit_is_reported_when_probes_have_tombstones)
 }
 END_TEST
 
+START_TEST(test_a_value_that_a_store_keeps_is_named)
+{
+    char url[128];
+    char *arguments[] = {url};
+    snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
+    temp_folder_make(folder);
+    snprintf(url, sizeof(url), "--remote.urls=file://%s/remote", folder);
+    harness_start(&h, COUNT(arguments), arguments);
+    int fd = harness_connect(h.ports.resp);
+    talk(fd, "SET k old\r\n", "+OK\r\n");
+    close(fd);
+    ck_assert_int_eq(tierce_engine_flush(h.node->engine, 60000), 0);
+    harness_stop(&h);
+    snprintf(url, sizeof(url), "--remote.urls=file://%s/remote?read_only=true", folder);
+    harness_start(&h, COUNT(arguments), arguments);
+    fd = harness_connect(h.ports.resp);
+    talk(fd, "SET k new\r\n", "-ERR " KEPT "\r\n");
+    talk(fd, "DEL k\r\n", "-ERR " KEPT "\r\n");
+    talk(fd, "GET k\r\n", "$3\r\nold\r\n");
+    talk(fd, "SET other new\r\n", "+OK\r\n");
+    close(fd);
+    harness_stop(&h);
+    temp_folder_remove(folder);
+}
+END_TEST
+
 CHECK_MAIN("a node at the limit of tombstones", .seconds = 60,
-           .tests = {test_the_limit_is_named,
+           .tests = {test_the_limit_is_named, test_a_value_that_a_store_keeps_is_named,
                      test_the_limit_is_reported_when_probes_have_tombstones})
