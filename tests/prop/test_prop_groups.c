@@ -393,7 +393,7 @@ START_TEST(every_job_runs_once)
 }
 END_TEST
 
-/* The first job fails once the second runs; the second ends when it is told. */
+/* The first job fails after the second has begun. The second ends when it learns of the failure. */
 struct two_jobs {
     _Atomic bool has_begun, was_told;
 };

@@ -94,9 +94,8 @@ TIERCE_MUSTUSE int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadli
 TIERCE_MUSTUSE int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
                                      uint64_t deadline_ns);
 
-/* The same for an answer that is expected to be a bulk string, into the caller's memory: *out is
- * then a STRING without text, of whose bytes at most `capacity` were written. Any other answer is
- * returned unchanged. */
+/* The same for an expected bulk string. Its first bytes, up to `capacity`, are written to `memory`,
+ * and *out is a STRING with its length and without text. Any other answer is returned unchanged. */
 TIERCE_MUSTUSE int tierce__resp_read_into(struct tierce__resp *resp, void *memory, size_t capacity,
                                           struct tierce__resp_value *out, uint64_t deadline_ns);
 

@@ -238,7 +238,7 @@ START_TEST(links_are_not_written_through)
 }
 END_TEST
 
-/* Without that file, the library would begin anew and delete what is there. */
+/* Without CURRENT, the library would create a new database and delete the old records. */
 START_TEST(records_without_current_are_kept)
 {
     char path[128], away[136];

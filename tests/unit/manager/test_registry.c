@@ -664,8 +664,8 @@ START_TEST(test_torture_files)
 }
 END_TEST
 
-/* What was answered outlives a power cut: the file is synced before it takes the old one's place.
- */
+/* A change that was acknowledged survives a power cut: the new file is synced before it is renamed
+ * over the old one. */
 START_TEST(test_power_cut)
 {
     for (uint64_t seed = 1; seed <= TEST_ROUNDS(40); seed++) {
