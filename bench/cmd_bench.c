@@ -2,7 +2,7 @@
 #include "bench/bench.h"
 
 #include <errno.h>
-#include <getopt.h>
+#include <float.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #include "base/config/config_parse.h"
 #include "base/text/nearest.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 
 #define SECONDS_DEFAULT 3.0
 #define SECONDS_MAX     600.0
@@ -157,26 +157,6 @@ static int unknown_bench(const char *word)
                              tierce__nearest(word, known));
 }
 
-static bool read_seconds(double *out, const char *text)
-{
-    char *end;
-    double seconds = strtod(text, &end);
-    if (end == text || *end != '\0' || !(seconds > 0 && seconds <= SECONDS_MAX))
-        return false;
-    *out = seconds;
-    return true;
-}
-
-static bool read_blocks(uint64_t *out, const char *text)
-{
-    char *end;
-    unsigned long long blocks = strtoull(text, &end, 10);
-    if (end == text || *end != '\0' || blocks < 1024 || blocks > 1000000000)
-        return false;
-    *out = blocks;
-    return true;
-}
-
 static const struct bench_entry *find_entry(const char *name)
 {
     for (size_t i = 0; i < ENTRY_COUNT; i++) {
@@ -203,61 +183,30 @@ static uint64_t memory_by_default(void)
     return half > MEMORY_MIN ? half : MEMORY_MIN;
 }
 
-static int read_option(struct bench_arguments *a, int option)
-{
-    switch (option) {
-    case 'c':
-        a->bench.csv = true;
-        return 0;
-    case 'l':
-        a->list = true;
-        return 0;
-    case 's':
-        return read_seconds(&a->bench.seconds, optarg)
-                   ? 0
-                   : usage("--seconds requires a number up to 600", optarg);
-    case 'm':
-        if (!tierce__parse_size(&a->bench.memory_bytes, optarg) ||
-            a->bench.memory_bytes < MEMORY_MIN)
-            return usage("--memory requires at least 64MiB", optarg);
-        return 0;
-    case 'b':
-        return read_blocks(&a->bench.blocks, optarg)
-                   ? 0
-                   : usage("--blocks requires a number from 1024 to 1000000000", optarg);
-    case 'd':
-        a->bench.dir = optarg;
-        return 0;
-    case 't':
-        a->bench.trace = optarg;
-        return 0;
-    default:
-        a->bench.python = optarg;
-        return 0;
-    }
-}
+static const struct tierce__option options[] = {
+    {"--csv", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct bench_arguments, bench.csv)},
+    {"--list", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct bench_arguments, list)},
+    {"--seconds", TIERCE__OPTION_NUMBER,
+     TIERCE__OPTION_FIELD(struct bench_arguments, bench.seconds), .min = DBL_MIN,
+     .max = SECONDS_MAX, .wants = "a number up to 600"},
+    {"--memory", TIERCE__OPTION_SIZE,
+     TIERCE__OPTION_FIELD(struct bench_arguments, bench.memory_bytes), .min = (double)MEMORY_MIN,
+     .wants = "at least 64MiB"},
+    {"--blocks", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct bench_arguments, bench.blocks),
+     .min = 1024, .max = 1000000000, .wants = "a number from 1024 to 1000000000"},
+    {"--dir", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct bench_arguments, bench.dir)},
+    {"--trace", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct bench_arguments, bench.trace)},
+    {"--python", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct bench_arguments, bench.python)},
+    {NULL, .may_shorten = true},
+};
 
 static int read_arguments(struct bench_arguments *a, int argc, char **argv)
 {
-    static const struct option options[] = {{"csv", no_argument, NULL, 'c'},
-                                            {"list", no_argument, NULL, 'l'},
-                                            {"seconds", required_argument, NULL, 's'},
-                                            {"memory", required_argument, NULL, 'm'},
-                                            {"blocks", required_argument, NULL, 'b'},
-                                            {"dir", required_argument, NULL, 'd'},
-                                            {"trace", required_argument, NULL, 't'},
-                                            {"python", required_argument, NULL, 'p'},
-                                            {NULL, 0, NULL, 0}};
     *a = (struct bench_arguments){
         .bench = {.seconds = SECONDS_DEFAULT, .memory_bytes = memory_by_default()}};
-    int option, rc = 0;
-    optind = 1;
-    while (rc == 0 && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        rc = option == '?' || option == ':'
-                 ? tierce__cli_wrong_option("bench", option, argv[optind - 1], options)
-                 : read_option(a, option);
-    a->names = argv + optind;
-    a->name_count = argc - optind;
+    int rc = tierce__options_read("bench", options, a, 0, &argc, argv);
+    a->names = argv + 1;
+    a->name_count = argc - 1;
     for (int i = 0; rc == 0 && i < a->name_count; i++) {
         if (find_entry(a->names[i]) == NULL)
             rc = unknown_bench(a->names[i]);

@@ -59,62 +59,6 @@ static int unknown_command(const char *name)
     return TIERCE__CLI_USAGE;
 }
 
-int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[])
-{
-    char shown[64];
-    tierce__text_for_message(shown, sizeof(shown), option);
-    return tierce__cli_usage(command, "there is no option \"%s\"; the nearest is \"%s\"", shown,
-                             tierce__nearest(option, known));
-}
-
-int tierce__cli_wrong_option(const char *command, int option, const char *word,
-                             const struct option *options)
-{
-    char shown[64], name[64];
-    size_t least = SIZE_MAX;
-    const char *nearest = "";
-    tierce__text_for_message(shown, sizeof(shown), word);
-    if (option == ':')
-        return tierce__cli_usage(command, "%s requires a value", shown);
-    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
-    for (; options->name != NULL; options++) {
-        size_t distance = tierce__edit_distance(options->name, name + strspn(name, "-"));
-        nearest = distance < least ? options->name : nearest;
-        least = distance < least ? distance : least;
-    }
-    return tierce__cli_usage(command, "there is no option \"%s\"; the nearest is \"--%s\"", shown,
-                             nearest);
-}
-
-int tierce__cli_read_share(double *out, const char *command, const char *option, const char *text)
-{
-    uint64_t share;
-    char shown[64];
-    if (tierce__parse_share(&share, text) && share > 0 && share <= TIERCE__SHARE_ONE) {
-        *out = (double)share / (double)TIERCE__SHARE_ONE;
-        return TIERCE__CLI_OK;
-    }
-    tierce__text_for_message(shown, sizeof(shown), text);
-    return tierce__cli_usage(command, "%s requires a share above 0, up to 1; not \"%s\"", option,
-                             shown);
-}
-
-int tierce__cli_check_name(const char *command, const char *option,
-                           const char *(*name_at)(size_t index), const char *value)
-{
-    char names[256] = "", shown[64];
-    size_t used = 0;
-    for (size_t i = 0; name_at(i) != NULL; i++) {
-        if (strcmp(name_at(i), value) == 0)
-            return TIERCE__CLI_OK;
-        if (used < sizeof(names))
-            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i > 0 ? ", " : "",
-                                     name_at(i));
-    }
-    tierce__text_for_message(shown, sizeof(shown), value);
-    return tierce__cli_usage(command, "%s accepts %s; not \"%s\"", option, names, shown);
-}
-
 void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *path)
 {
     static const char *const endings[] = {".gz", ".zst", ".jsonl", ".json", ".csv", ".log"};

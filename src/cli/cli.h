@@ -2,7 +2,6 @@
 #ifndef TIERCE_CLI_H
 #define TIERCE_CLI_H
 
-#include <getopt.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,21 +49,6 @@ int tierce__cli_usage(const char *command, const char *format, ...)
 /* The same without the help. Returns TIERCE__CLI_FAILED. */
 int tierce__cli_fail(const char *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-
-/* Refuses an option; the nearest of `known` (ends with NULL) is named. Returns CLI_USAGE. */
-int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[]);
-
-/* Reports an option that getopt_long rejected; the short options must begin with ':'. `option` is
- * its result, `word` the argument that it was reading. Returns CLI_USAGE. */
-int tierce__cli_wrong_option(const char *command, int option, const char *word,
-                             const struct option *options);
-
-/* A share above 0, up to 1 ("0.01", "1%"). Returns an exit status. */
-int tierce__cli_read_share(double *out, const char *command, const char *option, const char *text);
-
-/* Rejects a value that is not one of name_at(0), name_at(1), ... NULL. Returns an exit status. */
-int tierce__cli_check_name(const char *command, const char *option,
-                           const char *(*name_at)(size_t index), const char *value);
 
 /* The name of a trace in results: its file's name without folders and endings, "stdin" for "-";
  * safe in a CSV cell and on a terminal. */

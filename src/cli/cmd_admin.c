@@ -5,6 +5,7 @@
 #include "base/json/json_write.h"
 #include "base/text/nearest.h"
 #include "cli/admin.h"
+#include "cli/options.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -271,39 +272,17 @@ static int make_request(const struct verb *verb, int count, char **arguments,
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Removes options from the arguments; *count is the number of remaining ones. */
-static int read_options(const char *command, int argc, char **argv,
-                        struct tierce__admin_target *target, char **left, int *count)
-{
-    const struct {
-        const char *name, **value;
-    } options[] = {
-        {"--url", &target->admin_url},         {"--meta-url", &target->meta_url},
-        {"--token-file", &target->token_file}, {"--user", &target->user},
-        {"--ca-file", &target->ca_file},
-    };
-    static const char *const known[] = {
-        "--url", "--meta-url", "--token-file", "--user", "--ca-file", "--json", NULL};
-    *count = 0;
-    for (int i = 1; i < argc; i++) {
-        bool found = strcmp(argv[i], "--json") == 0;
-        target->raw = target->raw || found;
-        for (size_t o = 0; o < sizeof(options) / sizeof(options[0]) && !found; o++) {
-            if (strcmp(argv[i], options[o].name) != 0)
-                continue;
-            if (i + 1 >= argc)
-                return tierce__cli_usage(command, "%s requires a value", argv[i]);
-            *options[o].value = argv[++i];
-            found = true;
-        }
-        if (!found && strncmp(argv[i], "--", 2) == 0)
-            return tierce__cli_unknown_option(command, argv[i], known);
-        if (!found)
-            left[(*count)++] = argv[i];
-    }
-    TIERCE_ASSERT(*count < argc);
-    return TIERCE__CLI_OK;
-}
+static const struct tierce__option options[] = {
+    {"--url", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__admin_target, admin_url)},
+    {"--meta-url", TIERCE__OPTION_TEXT,
+     TIERCE__OPTION_FIELD(struct tierce__admin_target, meta_url)},
+    {"--token-file", TIERCE__OPTION_TEXT,
+     TIERCE__OPTION_FIELD(struct tierce__admin_target, token_file)},
+    {"--user", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__admin_target, user)},
+    {"--ca-file", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__admin_target, ca_file)},
+    {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct tierce__admin_target, raw)},
+    {NULL},
+};
 
 static const struct verb *find_verb(const char *command, const char *verb)
 {
@@ -340,16 +319,13 @@ static int run(const char *command, int argc, char **argv)
     struct tierce__line line = {0};
     struct tierce__json_write request = {.line = &line};
     struct tierce__json_doc reply = {0};
-    char **left = tierce__calloc((size_t)argc + 1, sizeof(*left));
-    int count = 0;
-    int status = left != NULL ? read_options(command, argc, argv, &target, left, &count)
-                              : tierce__cli_fail(command, "no memory");
+    int status = tierce__options_read(command, options, &target, 0, &argc, argv);
     const struct verb *verb =
-        status == TIERCE__CLI_OK && count > 0 ? find_verb(command, left[0]) : NULL;
+        status == TIERCE__CLI_OK && argc > 1 ? find_verb(command, argv[1]) : NULL;
     if (verb != NULL)
-        status = make_request(verb, count - 1, left + 1, &request);
+        status = make_request(verb, argc - 2, argv + 2, &request);
     else if (status == TIERCE__CLI_OK)
-        status = refuse_verb(command, count > 0 ? left[0] : NULL);
+        status = refuse_verb(command, argv[1]);
     tierce__line_put_bytes(&line, "", 1);
     if (status == TIERCE__CLI_OK && line.failed)
         status = tierce__cli_fail(command, "no memory");
@@ -359,7 +335,6 @@ static int run(const char *command, int argc, char **argv)
         tierce__admin_print(&target, reply.value);
     tierce__line_clear(&line);
     tierce__json_doc_clear(&reply);
-    tierce__free(left);
     return status;
 }
 

@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "base/text/url.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "store/remote/connector.h"
 #include "engine/engine_config.h"
 
@@ -104,7 +104,7 @@ static int refuse(const char *arg)
             return tierce__cli_usage("config", "%s requires a value: %s=VALUE", arg, arg);
     }
     if (arg[0] == '-')
-        return tierce__cli_unknown_option("config", arg, known);
+        return tierce__option_unknown("config", arg, known);
     if (strchr(arg, '=') != NULL)
         return tierce__cli_usage("config", "\"%s\" is not expected; a value is given by --%s",
                                  shown, shown);

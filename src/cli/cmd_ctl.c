@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/process.h"
 #include "cli/optimize/progress.h"
 
@@ -51,14 +51,14 @@ static int ask(const struct tierce__process *process, const char *path)
 static int set_mode(const struct tierce__process *process, int argc, char **argv)
 {
     char path[64];
-    if (argc == 0)
+    if (argc == 1)
         return ask(process, "/mode");
-    if (argc > 1)
+    if (argc > 2)
         return tierce__cli_usage("ctl", "mode requires one mode: normal, freeze or bypass");
-    if (strcmp(argv[0], "normal") != 0 && strcmp(argv[0], "freeze") != 0 &&
-        strcmp(argv[0], "bypass") != 0)
-        return tierce__cli_usage("ctl", "a mode is normal, freeze or bypass, not '%.64s'", argv[0]);
-    snprintf(path, sizeof(path), "/mode?set=%s", argv[0]);
+    if (strcmp(argv[1], "normal") != 0 && strcmp(argv[1], "freeze") != 0 &&
+        strcmp(argv[1], "bypass") != 0)
+        return tierce__cli_usage("ctl", "a mode is normal, freeze or bypass, not '%.64s'", argv[1]);
+    snprintf(path, sizeof(path), "/mode?set=%s", argv[1]);
     return ask(process, path);
 }
 
@@ -70,26 +70,45 @@ static bool is_plain(const char *text)
     return n > 0 && n <= 64 && strspn(text, plain) == n;
 }
 
+static int read_word(void *field, const char *option, const char *text)
+{
+    const char **word = field;
+    if (!is_plain(text))
+        return tierce__cli_usage("ctl", "%s requires %s", option,
+                                 strcmp(option, "--tier") == 0 ? "a tier's name"
+                                                               : "a digest in hex");
+    if (*word != NULL)
+        return tierce__cli_usage("ctl", "%s may be given only once", option);
+    *word = text;
+    return TIERCE__CLI_OK;
+}
+
+struct clear_request {
+    const char *tier, *ns;
+};
+
+static const struct tierce__option clear_options[] = {
+    {"--tier", TIERCE__OPTION_CALL, TIERCE__OPTION_FIELD(struct clear_request, tier),
+     .read = read_word},
+    {"--namespace", TIERCE__OPTION_CALL, TIERCE__OPTION_FIELD(struct clear_request, ns),
+     .read = read_word},
+    {NULL},
+};
+
 static int clear(const struct tierce__process *process, int argc, char **argv)
 {
-    static const char *const known[] = {"--tier", "--namespace", NULL};
-    char path[256] = "/clear";
-    const char *between = "?";
-    bool given[2] = {false, false};
-    for (int i = 0; i < argc; i += 2) {
-        bool is_tier = strcmp(argv[i], "--tier") == 0;
-        if (!is_tier && strcmp(argv[i], "--namespace") != 0)
-            return tierce__cli_unknown_option("ctl", argv[i], known);
-        if (i + 1 == argc || !is_plain(argv[i + 1]))
-            return tierce__cli_usage("ctl", "%s requires %s", argv[i],
-                                     is_tier ? "a tier's name" : "a digest in hex");
-        if (given[is_tier])
-            return tierce__cli_usage("ctl", "%s may be given only once", argv[i]);
-        given[is_tier] = true;
-        size_t at = strlen(path);
-        snprintf(path + at, sizeof(path) - at, "%s%s=%s", between, argv[i] + 2, argv[i + 1]);
-        between = "&";
-    }
+    struct clear_request r = {0};
+    char path[256];
+    int status = tierce__options_read("ctl", clear_options, &r, 0, &argc, argv);
+    if (status == TIERCE__CLI_OK && argc > 1)
+        status = tierce__cli_usage("ctl", "clear accepts --tier and --namespace, not \"%.64s\"",
+                                   argv[1]);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    bool has_both = r.tier != NULL && r.ns != NULL;
+    snprintf(path, sizeof(path), "/clear%s%s%s%s%s%s", r.tier != NULL || r.ns != NULL ? "?" : "",
+             r.tier != NULL ? "tier=" : "", r.tier != NULL ? r.tier : "", has_both ? "&" : "",
+             r.ns != NULL ? "namespace=" : "", r.ns != NULL ? r.ns : "");
     TIERCE_ASSERT(strlen(path) + 1 < sizeof(path));
     return ask(process, path);
 }
@@ -163,29 +182,45 @@ static int follow_backfill(const struct tierce__process *process, struct tierce_
     return rc;
 }
 
+static int refuse_rate(void)
+{
+    return tierce__cli_usage("ctl",
+                             "--rate requires backfill start and a size above 0, such as 64MiB");
+}
+
+static int read_rate(void *field, const char *option, const char *text)
+{
+    uint64_t rate;
+    (void)option;
+    if (!is_plain(text) || !tierce__parse_size(&rate, text) || rate == 0)
+        return refuse_rate();
+    *(const char **)field = text;
+    return TIERCE__CLI_OK;
+}
+
+static const struct tierce__option backfill_options[] = {
+    {"--rate", TIERCE__OPTION_CALL, .read = read_rate},
+    {NULL},
+};
+
 static int backfill(const struct tierce__process *process, int argc, char **argv)
 {
-    static const char *const known[] = {"--rate", NULL};
     char path[128] = "/backfill?do=start";
-    const char *what = argc > 0 && argv[0][0] != '-' ? argv[0] : "start";
-    int rest = argc > 0 && argv[0][0] != '-';
+    const char *rate = NULL;
+    int rc = tierce__options_read("ctl", backfill_options, &rate, 0, &argc, argv);
+    if (rc != TIERCE__CLI_OK)
+        return rc;
+    const char *what = argc > 1 ? argv[1] : "start";
     bool starts = strcmp(what, "start") == 0, shows = strcmp(what, "show") == 0;
-    uint64_t rate;
-    if (!starts && !shows && strcmp(what, "stop") != 0)
-        return tierce__cli_usage("ctl", "backfill accepts start, show or stop, not '%.64s'", what);
-    if (argc > rest && strcmp(argv[rest], "--rate") != 0)
-        return tierce__cli_unknown_option("ctl", argv[rest], known);
-    if (argc > rest && (!starts || argc != rest + 2 || !is_plain(argv[rest + 1]) ||
-                        !tierce__parse_size(&rate, argv[rest + 1]) || rate == 0))
-        return tierce__cli_usage(
-            "ctl", "--rate requires backfill start and a size above 0, such as 64MiB");
-    if (argc > rest)
-        snprintf(path, sizeof(path), "/backfill?do=start&rate=%s", argv[rest + 1]);
+    if (argc > 2 || (!starts && !shows && strcmp(what, "stop") != 0))
+        return tierce__cli_usage("ctl", "backfill accepts start, show or stop, not '%.64s'",
+                                 argv[argc - 1]);
+    if (rate != NULL && !starts)
+        return refuse_rate();
+    if (rate != NULL)
+        snprintf(path, sizeof(path), "/backfill?do=start&rate=%s", rate);
     struct tierce__json_doc status = {0};
-    int rc = ask_backfill(&status, process,
-                          starts  ? path
-                          : shows ? "/backfill"
-                                  : "/backfill?do=stop");
+    rc = ask_backfill(&status, process, starts ? path : shows ? "/backfill" : "/backfill?do=stop");
     if (rc == TIERCE__CLI_OK)
         rc = follow_backfill(process, &status);
     tierce__json_doc_clear(&status);
@@ -218,7 +253,7 @@ int tierce__cli_ctl(int argc, char **argv)
         rc = tierce__cli_usage(
             "ctl", "process %.20s has several engines: pass the path of a socket", argv[1]);
     else
-        rc = deed(&processes[0], argc - 3, argv + 3);
+        rc = deed(&processes[0], argc - 2, argv + 2);
     tierce__free(processes);
     return rc;
 }

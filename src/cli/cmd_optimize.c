@@ -187,7 +187,7 @@ static void add_budget(struct tierce__optimize *request)
         if (capacities[i] == budget)
             return;
     }
-    if (!request->sim.has_budget || count == TIERCE__OPTIMIZE_LIST_MAX)
+    if (request->sim.budget.amount == 0 || count == TIERCE__OPTIMIZE_LIST_MAX)
         return;
     while (at < count && capacities[at] < budget)
         at++;
@@ -220,7 +220,7 @@ static int mark_engines(const struct tierce__optimize *request,
                         struct tierce__optimize_trace *trace)
 {
     struct tierce__recording *marked;
-    if (!request->sim.has_engine)
+    if (request->sim.engine.amount == 0)
         return TIERCE__CLI_OK;
     if (tierce__recording_totals(trace->recording).internal_blocks > 0)
         return tierce__cli_usage(

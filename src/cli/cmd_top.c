@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/config/config_parse.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/process.h"
 #include "cli/optimize/progress.h"
 
@@ -29,9 +29,8 @@ const char *const tierce__cli_top_help[] = {
 };
 
 struct options {
-    const char *who;
     double interval_s;
-    unsigned long count; /* 0: for ever */
+    uint64_t count; /* 0: for ever */
     bool json;
 };
 
@@ -191,7 +190,7 @@ static int show_all(const struct options *options, const struct tierce__process 
         return tierce__cli_fail("top", "no memory");
     bool redraws = !options->json && options->count != 1 && isatty(STDOUT_FILENO);
     int rc = TIERCE__CLI_OK;
-    for (unsigned long n = 0; !is_over && rc == TIERCE__CLI_OK; n++) {
+    for (uint64_t n = 0; !is_over && rc == TIERCE__CLI_OK; n++) {
         if (options->count > 0 && n == options->count)
             break;
         if (n > 0)
@@ -213,51 +212,26 @@ static int show_all(const struct options *options, const struct tierce__process 
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-static int take_number(const char *option, const char *text, double least, double *out)
-{
-    char *rest;
-    double value = text != NULL ? strtod(text, &rest) : 0;
-    if (text == NULL || rest == text || *rest != '\0' || !(value >= least) || value > 86400)
-        return tierce__cli_usage("top", "%s requires a number from %g to 86400", option, least);
-    *out = value;
-    return TIERCE__CLI_OK;
-}
-
-static int read_options(struct options *options, int argc, char **argv)
-{
-    static const char *const known[] = {"--interval", "--count", "--json", NULL};
-    *options = (struct options){.interval_s = 2, .count = isatty(STDOUT_FILENO) ? 0 : 1};
-    int rc = TIERCE__CLI_OK;
-    for (int i = 1; i < argc && rc == TIERCE__CLI_OK; i++) {
-        double value = 0;
-        if (strcmp(argv[i], "--json") == 0) {
-            options->json = true;
-        } else if (strcmp(argv[i], "--interval") == 0) {
-            rc = take_number("--interval", argv[++i], 0.1, &options->interval_s);
-        } else if (strcmp(argv[i], "--count") == 0) {
-            rc = take_number("--count", argv[++i], 1, &value);
-            if (rc == TIERCE__CLI_OK)
-                options->count = (unsigned long)value;
-        } else if (argv[i][0] == '-') {
-            rc = tierce__cli_unknown_option("top", argv[i], known);
-        } else if (options->who != NULL) {
-            rc = tierce__cli_usage("top", "accepts at most one process");
-        } else {
-            options->who = argv[i];
-        }
-    }
-    return rc;
-}
+static const struct tierce__option rows[] = {
+    {"--interval", TIERCE__OPTION_NUMBER, TIERCE__OPTION_FIELD(struct options, interval_s),
+     .min = 0.1, .max = 86400, .wants = "a number from 0.1 to 86400"},
+    {"--count", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct options, count), .min = 1,
+     .max = 86400, .wants = "a number from 1 to 86400"},
+    {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct options, json)},
+    {NULL},
+};
 
 int tierce__cli_top(int argc, char **argv)
 {
-    struct options options;
+    struct options options = {.interval_s = 2, .count = isatty(STDOUT_FILENO) ? 0 : 1};
     struct tierce__process *processes;
     size_t count;
-    int rc = read_options(&options, argc, argv);
+    int rc = tierce__options_read("top", rows, &options, 0, &argc, argv);
+    if (rc == TIERCE__CLI_OK && argc > 2)
+        rc = tierce__cli_usage("top", "accepts at most one process");
     if (rc != TIERCE__CLI_OK)
         return rc;
-    rc = tierce__processes_find("top", options.who, &processes, &count);
+    rc = tierce__processes_find("top", argv[1], &processes, &count);
     if (rc != TIERCE__CLI_OK)
         return rc;
     struct sigaction action = {.sa_handler = end};

@@ -8,7 +8,7 @@
 
 #include "base/config/config_parse.h"
 #include "base/text/nearest.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "optimizer/trace/formats/trace_write.h"
 
 const char *const tierce__cli_trace_help[] = {
@@ -41,21 +41,20 @@ const char *const tierce__cli_trace_help[] = {
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
-static int usage(const char *what, const char *word)
-{
-    char shown[64];
-    tierce__text_for_message(shown, sizeof(shown), word);
-    return tierce__cli_usage("trace", "%s: \"%s\"", what, shown);
-}
+enum {
+    HEAD = 1,
+    CONVERT = 2,
+    SAMPLE = 4,
+};
 
 static const struct subcommand {
     const char *name;
-    const char *options; /* the letters of those that it takes */
+    unsigned verb; /* in the options' table */
     int (*run)(struct tierce__trace_run *run);
-} subcommands[] = {{"stat", "", tierce__trace_stat},
-                   {"head", "n", tierce__trace_head},
-                   {"convert", "tr", tierce__trace_convert},
-                   {"sample", "tryRs", tierce__trace_sample}};
+} subcommands[] = {{"stat", 0, tierce__trace_stat},
+                   {"head", HEAD, tierce__trace_head},
+                   {"convert", CONVERT, tierce__trace_convert},
+                   {"sample", SAMPLE, tierce__trace_sample}};
 
 #define SUBCOMMANDS (sizeof(subcommands) / sizeof(subcommands[0]))
 
@@ -76,105 +75,44 @@ static const struct subcommand *find_subcommand(const char *name)
     return NULL;
 }
 
-static int read_format(struct tierce__trace_run *run, int option)
-{
-    if (option == 'f') {
-        run->opts.format = optarg;
-        return tierce__cli_check_name("trace", "--format", tierce__trace_format_name, optarg);
-    }
-    run->to = optarg;
-    return tierce__cli_check_name("trace", "--to", tierce__trace_writer_format, optarg);
-}
+static const char *const groups[] = {"session", "prefix-tree", NULL};
 
-static int read_number(struct tierce__trace_run *run, int option)
-{
-    uint64_t number;
-    if (option == 'l') {
-        if (!tierce__parse_size(&number, optarg) || number == 0 || number > 1ULL << 32)
-            return usage("--line-size requires a size up to 4GiB", optarg);
-        run->opts.line_bytes_max = number;
-        return 0;
-    }
-    if (!tierce__parse_count(&number, optarg))
-        return usage(option == 'w'   ? "--window requires a number"
-                     : option == 'n' ? "-n requires a number"
-                                     : "--seed requires a number",
-                     optarg);
-    if (option == 'w' && (number == 0 || number > 1u << 28))
-        return usage("--window accepts 1 to 268435456", optarg);
-    if (option == 'w')
-        run->opts.window_requests = (uint32_t)number;
-    else if (option == 'n')
-        run->requests_max = number;
-    else
-        run->seed = number;
-    return 0;
-}
-
-static int read_option(struct tierce__trace_run *run, int option)
-{
-    switch (option) {
-    case 'f':
-    case 't':
-        return read_format(run, option);
-    case 'w':
-    case 'l':
-    case 'n':
-    case 's':
-        return read_number(run, option);
-    case 'b':
-        return tierce__cli_read_share(&run->opts.bad_share_max, "trace", "--bad-share", optarg);
-    case 'R':
-        return tierce__cli_read_share(&run->rate, "trace", "--rate", optarg);
-    case 'r':
-        run->renumber = true;
-        return 0;
-    default:
-        run->by_session = strcmp(optarg, "session") == 0;
-        run->by_tree = strcmp(optarg, "prefix-tree") == 0;
-        return run->by_session || run->by_tree
-                   ? 0
-                   : usage("--by accepts session or prefix-tree", optarg);
-    }
-}
-
-/* An option as it is written. */
-static void print_option(char out[32], const struct option *options, int letter)
-{
-    snprintf(out, 32, "-%c", letter);
-    for (; options->name != NULL; options++) {
-        if (options->val == letter)
-            snprintf(out, 32, "--%s", options->name);
-    }
-}
+static const struct tierce__option options[] = {
+    {"--format", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__trace_run, opts.format),
+     .names = tierce__trace_format_name},
+    {"--window", TIERCE__OPTION_COUNT,
+     TIERCE__OPTION_FIELD(struct tierce__trace_run, opts.window_requests), .min = 1,
+     .max = 1u << 28},
+    {"--line-size", TIERCE__OPTION_SIZE,
+     TIERCE__OPTION_FIELD(struct tierce__trace_run, opts.line_bytes_max), .min = 1,
+     .max = (double)(1ULL << 32), .wants = "a size up to 4GiB"},
+    {"--bad-share", TIERCE__OPTION_SHARE,
+     TIERCE__OPTION_FIELD(struct tierce__trace_run, opts.bad_share_max)},
+    {"-n", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct tierce__trace_run, requests_max),
+     .verbs = HEAD},
+    {"--to", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__trace_run, to),
+     .names = tierce__trace_writer_format, .verbs = CONVERT | SAMPLE},
+    {"--renumber", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct tierce__trace_run, renumber),
+     .verbs = CONVERT | SAMPLE},
+    {"--rate", TIERCE__OPTION_SHARE, TIERCE__OPTION_FIELD(struct tierce__trace_run, rate),
+     .verbs = SAMPLE},
+    {"--by", TIERCE__OPTION_CHOICE, TIERCE__OPTION_FIELD(struct tierce__trace_run, by),
+     .min = TIERCE__TRACE_BY_SESSION, .choices = groups, .verbs = SAMPLE},
+    {"--seed", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct tierce__trace_run, seed),
+     .verbs = SAMPLE},
+    {NULL, .may_shorten = true},
+};
 
 static int read_arguments(struct tierce__trace_run *run, const struct subcommand *subcommand,
                           int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"format", required_argument, NULL, 'f'},    {"to", required_argument, NULL, 't'},
-        {"window", required_argument, NULL, 'w'},    {"line-size", required_argument, NULL, 'l'},
-        {"bad-share", required_argument, NULL, 'b'}, {"rate", required_argument, NULL, 'R'},
-        {"by", required_argument, NULL, 'y'},        {"seed", required_argument, NULL, 's'},
-        {"renumber", no_argument, NULL, 'r'},        {NULL, 0, NULL, 0}};
-    char name[32];
-    int option, rc = 0;
-    optind = 1;
-    while (rc == 0 && (option = getopt_long(argc, argv, ":n:", options, NULL)) != -1) {
-        if (option == '?' || option == ':')
-            return tierce__cli_wrong_option("trace", option, argv[optind - 1], options);
-        if (strchr("fwlb", option) == NULL && strchr(subcommand->options, option) == NULL) {
-            print_option(name, options, option);
-            return tierce__cli_usage("trace", "%s does not accept %s", subcommand->name, name);
-        }
-        rc = read_option(run, option);
-    }
+    int rc = tierce__options_read("trace", options, run, subcommand->verb, &argc, argv);
     if (rc != 0)
         return rc;
-    if (argc - optind != 1)
+    if (argc != 2)
         return tierce__cli_usage("trace", "%s requires one file, or - for standard input",
                                  subcommand->name);
-    run->path = argv[optind];
+    run->path = argv[1];
     run->name = strcmp(run->path, "-") == 0 ? "standard input" : run->path;
     return 0;
 }
@@ -193,8 +131,7 @@ int tierce__cli_trace(int argc, char **argv)
         return rc;
     if (subcommand->run == tierce__trace_convert && run.to == NULL)
         return tierce__cli_usage("trace", "convert requires --to FORMAT");
-    if (subcommand->run == tierce__trace_sample &&
-        (run.rate <= 0 || !(run.by_session || run.by_tree)))
+    if (subcommand->run == tierce__trace_sample && (run.rate <= 0 || run.by == 0))
         return tierce__cli_usage("trace", "sample requires --rate R and --by session|prefix-tree");
     return subcommand->run(&run);
 }

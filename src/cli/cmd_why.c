@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/bytes.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/process.h"
 #include "cli/why_folder.h"
 
@@ -43,7 +43,7 @@ const char *const tierce__cli_why_help[] = {
 
 struct why_request {
     const char *where; /* or NULL */
-    const char *tokens_path, *hash, *lora, *shard;
+    const char *tokens_path, *hash, *lora, *shard, *salt;
     struct tierce__hash_prefix prefix;
     bool json;
     struct tierce__prompt prompt;
@@ -53,38 +53,29 @@ struct why_request {
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
+static const struct tierce__option options[] = {
+    {"--tokens", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, tokens_path)},
+    {"--hash", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, hash)},
+    {"--namespace", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, prompt.ns)},
+    {"--shard", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, shard)},
+    {"--salt", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, salt)},
+    {"--lora", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, lora)},
+    {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct why_request, json)},
+    {NULL},
+};
+
 static int read_args(struct why_request *r, int argc, char **argv)
 {
-    const char *salt = NULL;
-    static const char *const known[] = {"--tokens", "--hash", "--namespace", "--shard",
-                                        "--salt",   "--lora", "--json",      NULL};
-    const struct {
-        const char *name;
-        const char **value;
-    } options[] = {
-        {"--tokens", &r->tokens_path}, {"--hash", &r->hash}, {"--namespace", &r->prompt.ns},
-        {"--shard", &r->shard},        {"--salt", &salt},    {"--lora", &r->lora}};
-    enum { OPTIONS = sizeof(options) / sizeof(options[0]) };
-    for (int i = 1; i < argc; i++) {
-        size_t o = 0;
-        while (o < OPTIONS && strcmp(argv[i], options[o].name) != 0)
-            o++;
-        if (o < OPTIONS && i + 1 == argc)
-            return tierce__cli_usage("why", "%s requires a value", argv[i]);
-        if (o < OPTIONS)
-            *options[o].value = argv[++i];
-        else if (strcmp(argv[i], "--json") == 0)
-            r->json = true;
-        else if (argv[i][0] == '-')
-            return tierce__cli_unknown_option("why", argv[i], known);
-        else if (r->where != NULL)
-            return tierce__cli_usage(
-                "why", "accepts one folder, process or socket; \"%.100s\" is a second", argv[i]);
-        else
-            r->where = argv[i];
-    }
-    r->prompt.root = (struct tierce_chain_root){
-        .size = sizeof(r->prompt.root), .salt = salt, .salt_bytes = salt ? strlen(salt) : 0};
+    int status = tierce__options_read("why", options, r, 0, &argc, argv);
+    if (status == TIERCE__CLI_OK && argc > 2)
+        status = tierce__cli_usage(
+            "why", "accepts one folder, process or socket; \"%.100s\" is a second", argv[2]);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    r->where = argv[1];
+    r->prompt.root = (struct tierce_chain_root){.size = sizeof(r->prompt.root),
+                                                .salt = r->salt,
+                                                .salt_bytes = r->salt ? strlen(r->salt) : 0};
     return TIERCE__CLI_OK;
 }
 

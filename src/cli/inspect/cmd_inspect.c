@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/inspect/inspect.h"
 
 #include <stdio.h>
@@ -24,25 +24,11 @@ struct inspect_request {
     bool json;
 };
 
-static int read_args(struct inspect_request *request, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--verify") == 0)
-            request->verify = true;
-        else if (strcmp(argv[i], "--json") == 0)
-            request->json = true;
-        else if (argv[i][0] == '-' && argv[i][1] != '\0')
-            return tierce__cli_usage("inspect", "there is no option \"%.100s\"", argv[i]);
-        else if (request->folder != NULL)
-            return tierce__cli_usage("inspect", "accepts one folder; \"%.100s\" is a second",
-                                     argv[i]);
-        else
-            request->folder = argv[i];
-    }
-    if (request->folder == NULL || *request->folder == '\0')
-        return tierce__cli_usage("inspect", "requires a store folder");
-    return TIERCE__CLI_OK;
-}
+static const struct tierce__option options[] = {
+    {"--verify", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct inspect_request, verify)},
+    {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct inspect_request, json)},
+    {NULL},
+};
 
 static int report(const struct inspect_request *request, const struct tierce__inspect *inspect)
 {
@@ -68,7 +54,7 @@ int tierce__cli_inspect(int argc, char **argv)
 {
     struct inspect_request request = {0};
     struct tierce__inspect inspect = {0};
-    int status = read_args(&request, argc, argv);
+    int status = tierce__inspect_options(&request.folder, "inspect", options, &request, argc, argv);
     if (status != TIERCE__CLI_OK)
         return status;
     int rc = tierce__inspect_scan(&inspect, request.folder);

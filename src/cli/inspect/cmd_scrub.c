@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/config/config_parse.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/inspect/inspect.h"
 #include "cli/optimize/progress.h"
 
@@ -27,29 +27,11 @@ struct scrub_request {
     uint64_t bytes_per_s;
 };
 
-static int read_args(struct scrub_request *request, int argc, char **argv)
-{
-    static const char *const known[] = {"--rate", NULL};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--rate") == 0) {
-            const char *text = argv[++i];
-            if (text == NULL || !tierce__parse_size(&request->bytes_per_s, text) ||
-                request->bytes_per_s == 0)
-                return tierce__cli_usage("scrub",
-                                         "--rate requires bytes per second, such as 100MiB");
-        } else if (argv[i][0] == '-') {
-            return tierce__cli_unknown_option("scrub", argv[i], known);
-        } else if (request->folder != NULL) {
-            return tierce__cli_usage("scrub", "accepts one folder; \"%.100s\" is a second",
-                                     argv[i]);
-        } else {
-            request->folder = argv[i];
-        }
-    }
-    if (request->folder == NULL || *request->folder == '\0')
-        return tierce__cli_usage("scrub", "requires a store folder");
-    return TIERCE__CLI_OK;
-}
+static const struct tierce__option options[] = {
+    {"--rate", TIERCE__OPTION_SIZE, TIERCE__OPTION_FIELD(struct scrub_request, bytes_per_s),
+     .min = 1, .wants = "bytes per second, such as 100MiB"},
+    {NULL},
+};
 
 static int scrub(const struct scrub_request *request, const struct tierce__inspect *inspect)
 {
@@ -72,7 +54,7 @@ int tierce__cli_scrub(int argc, char **argv)
 {
     struct scrub_request request = {0};
     struct tierce__inspect inspect = {0};
-    int status = read_args(&request, argc, argv);
+    int status = tierce__inspect_options(&request.folder, "scrub", options, &request, argc, argv);
     if (status != TIERCE__CLI_OK)
         return status;
     int rc = tierce__inspect_scan(&inspect, request.folder);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/options.h"
 #include "core/key/namespaces.h"
 #include "store/disk/disk.h"
 #include "store/disk/disk_journal.h"
@@ -80,5 +81,11 @@ void tierce__inspect_print(const struct tierce__inspect *inspect,
                            const struct tierce__verify *verify, FILE *out);
 void tierce__inspect_print_json(const struct tierce__inspect *inspect,
                                 const struct tierce__verify *verify, FILE *out);
+
+/* Reads the options of a command for one folder (cli/options.h), and *folder. Returns an exit
+ * status. */
+TIERCE_MUSTUSE int tierce__inspect_options(const char **folder, const char *command,
+                                           const struct tierce__option *options, void *out,
+                                           int argc, char **argv);
 
 #endif

@@ -167,6 +167,20 @@ void tierce__inspect_clear(struct tierce__inspect *inspect)
     *inspect = (struct tierce__inspect){0};
 }
 
+int tierce__inspect_options(const char **folder, const char *command,
+                            const struct tierce__option *options, void *out, int argc, char **argv)
+{
+    int status = tierce__options_read(command, options, out, 0, &argc, argv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    if (argc > 2)
+        return tierce__cli_usage(command, "accepts one folder; \"%.100s\" is a second", argv[2]);
+    if (argc < 2 || argv[1][0] == '\0')
+        return tierce__cli_usage(command, "requires a store folder");
+    *folder = argv[1];
+    return TIERCE__CLI_OK;
+}
+
 int tierce__inspect_explain(const char *command, const char *folder, int rc)
 {
     struct stat st;

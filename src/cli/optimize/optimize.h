@@ -35,7 +35,7 @@ struct tierce__optimize {
     const char *live[TIERCE__OPTIMIZE_SOURCES_MAX]; /* the followed sources; path is not set then */
     size_t live_count;
     uint32_t every_ms;  /* between two lines or pages; 0: the default */
-    uint64_t fade_us;   /* age at which a lookup counts half; 0: none */
+    uint64_t fade_ms;   /* age at which a lookup counts half; 0: none */
     const char *format; /* format of the trace; NULL: detected */
     const char *csv;    /* NULL, a file, or "-" */
     const char *html;   /* NULL, a file, or "-"; so are the next two */

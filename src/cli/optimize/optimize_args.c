@@ -1,34 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "base/text/nearest.h"
-#include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/optimize/optimize.h"
 
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define COMMAND "optimize"
-
-/* Calls `add` with each part of a list with commas between; ends with the first that is not
- * TIERCE__CLI_OK. */
-static int for_each_part(const char *text, int (*add)(struct tierce__optimize *, const char *),
-                         struct tierce__optimize *out)
-{
-    char part[64];
-    for (;;) {
-        size_t length = strcspn(text, ",");
-        if (length >= sizeof(part))
-            return tierce__cli_usage(COMMAND, "\"%.60s...\" is too long for an element of a list",
-                                     text);
-        memcpy(part, text, length);
-        part[length] = '\0';
-        int status = add(out, part);
-        if (status != TIERCE__CLI_OK || text[length] == '\0')
-            return status;
-        text += length + 1;
-    }
-}
 
 static int too_many(const char *option)
 {
@@ -53,21 +33,24 @@ static int no_such_policy(const char *name)
                              nearest.name, list);
 }
 
-static int add_policy(struct tierce__optimize *out, const char *name)
+static int add_policy(void *request, const char *option, const char *name)
 {
+    struct tierce__optimize *out = request;
     if (out->cache_count == TIERCE__OPTIMIZE_LIST_MAX)
-        return too_many("--policy");
+        return too_many(option);
     if (tierce__cache_find(&out->caches[out->cache_count], name) != 0)
         return no_such_policy(name);
     out->cache_count++;
     return TIERCE__CLI_OK;
 }
 
-static int add_order(struct tierce__optimize *out, const char *name)
+static int add_order(void *request, const char *option, const char *name)
 {
+    struct tierce__optimize *out = request;
     bool rev = strcmp(name, "rev") == 0;
     if (!rev && strcmp(name, "fwd") != 0)
-        return tierce__cli_usage(COMMAND, "--order accepts rev, fwd or rev,fwd; not \"%s\"", name);
+        return tierce__cli_usage(COMMAND, "%s accepts rev, fwd or rev,fwd; not \"%s\"", option,
+                                 name);
     enum tierce__touch_order order = rev ? TIERCE__TOUCH_REV : TIERCE__TOUCH_FWD;
     if (out->order_count > 0 && out->orders[0] == order)
         return TIERCE__CLI_OK;
@@ -76,189 +59,116 @@ static int add_order(struct tierce__optimize *out, const char *name)
     return TIERCE__CLI_OK;
 }
 
-static int add_match(struct tierce__optimize *out, const char *name)
+static int add_match(void *request, const char *option, const char *name)
 {
+    struct tierce__optimize *out = request;
     if (out->match_count == 8)
-        return tierce__cli_usage(COMMAND, "--match accepts at most 8 parts");
+        return tierce__cli_usage(COMMAND, "%s accepts at most 8 parts", option);
     if (tierce__match_parse(&out->matches[out->match_count], name) != 0)
         return tierce__cli_usage(
-            COMMAND,
-            "--match accepts prefix, any, stream or window:N with N blocks; not "
-            "\"%s\"",
+            COMMAND, "%s accepts prefix, any, stream or window:N with N blocks; not \"%s\"", option,
             name);
     out->match_count++;
     return TIERCE__CLI_OK;
 }
 
-static int add_capacity(struct tierce__optimize *out, const char *text)
+static int add_capacity(void *request, const char *option, const char *text)
 {
+    struct tierce__optimize *out = request;
     if (out->capacity_count == TIERCE__OPTIMIZE_LIST_MAX)
-        return too_many("--capacity");
+        return too_many(option);
     if (!tierce__optimize_read_size(&out->capacity_sizes[out->capacity_count], text))
-        return tierce__cli_usage(
-            COMMAND,
-            "--capacity accepts blocks (10000), bytes with a unit (64GiB, at most "
-            "4096PiB) or unlimited, and not less than one block; not \"%s\"",
-            text);
+        return tierce__cli_usage(COMMAND,
+                                 "%s accepts blocks (10000), bytes with a unit (64GiB, at most "
+                                 "4096PiB) or unlimited, and not less than one block; not \"%s\"",
+                                 option, text);
     out->capacity_count++;
     return TIERCE__CLI_OK;
 }
 
-static int add_ttl(struct tierce__optimize *out, const char *text)
+static int add_ttl(void *request, const char *option, const char *text)
 {
+    struct tierce__optimize *out = request;
     uint64_t ms;
     if (out->ttl_count == TIERCE__OPTIMIZE_LIST_MAX)
-        return too_many("--ttl");
+        return too_many(option);
     if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > UINT64_MAX / 1000)
-        return tierce__cli_usage(COMMAND, "--ttl accepts times like 300s or 1h; not \"%.60s\"",
+        return tierce__cli_usage(COMMAND, "%s accepts times like 300s or 1h; not \"%.60s\"", option,
                                  text);
     out->ttls[out->ttl_count++] = ms * 1000;
     return TIERCE__CLI_OK;
 }
 
-static int read_number(uint64_t *out, const char *option, const char *text, uint64_t least,
-                       uint64_t most)
+static int add_source(void *request, const char *option, const char *text)
 {
-    if (tierce__parse_count(out, text) && *out >= least && *out <= most)
-        return TIERCE__CLI_OK;
-    return tierce__cli_usage(COMMAND, "%s requires a number from %llu to %llu; not \"%.60s\"",
-                             option, (unsigned long long)least, (unsigned long long)most, text);
+    struct tierce__optimize *out = request;
+    if (out->live_count == TIERCE__OPTIMIZE_SOURCES_MAX)
+        return tierce__cli_usage(COMMAND, "%s may be given at most %d times", option,
+                                 TIERCE__OPTIMIZE_SOURCES_MAX);
+    out->live[out->live_count++] = text;
+    return TIERCE__CLI_OK;
 }
 
-enum {
-    OPTION_POLICY = 1,
-    OPTION_ORDER,
-    OPTION_MATCH,
-    OPTION_CAPACITY,
-    OPTION_BLOCK_BYTES,
-    OPTION_CSV,
-    OPTION_HTML,
-    OPTION_SVG,
-    OPTION_PNG,
-    OPTION_FORMAT,
-    OPTION_SEED,
-    OPTION_TTL,
-    OPTION_THREADS,
-    OPTION_BAD_SHARE,
-    OPTION_KVCM_MODE,
-    OPTION_KVCM_BATCH,
-    OPTION_KVCM_USED,
-    OPTION_KVCM_SAMPLE_RATE,
-    OPTION_KVCM_CSV,
-    OPTION_KVCM_CONFIG,
-    OPTION_LIVE,
-    OPTION_EVERY,
-    OPTION_FADE,
+#define FADE_MS_MAX 9e15 /* in microseconds it is below INT64_MAX */
+
+/* In the order of the enums. */
+static const char *const writes[] = {"all", "waterfall", NULL};
+static const char *const promotions[] = {"first", "all", "none", NULL};
+
+#define FIELD(member) TIERCE__OPTION_FIELD(struct tierce__optimize, member)
+static const struct tierce__option options[] = {
+    {"--policy", TIERCE__OPTION_LIST, .read = add_policy},
+    {"--order", TIERCE__OPTION_LIST, .read = add_order},
+    {"--match", TIERCE__OPTION_LIST, .read = add_match},
+    {"--capacity", TIERCE__OPTION_LIST, .read = add_capacity},
+    {"--block-bytes", TIERCE__OPTION_SIZE, FIELD(block_bytes), .min = 1,
+     .wants = "a size like 40MiB"},
+    {"--csv", TIERCE__OPTION_TEXT, FIELD(csv)},
+    {"--html", TIERCE__OPTION_TEXT, FIELD(html)},
+    {"--svg", TIERCE__OPTION_TEXT, FIELD(svg)},
+    {"--png", TIERCE__OPTION_TEXT, FIELD(png)},
+    {"--format", TIERCE__OPTION_TEXT, FIELD(format), .names = tierce__trace_format_name},
+    {"--seed", TIERCE__OPTION_COUNT, FIELD(seed)},
+    {"--ttl", TIERCE__OPTION_LIST, .read = add_ttl},
+    {"--threads", TIERCE__OPTION_COUNT, FIELD(threads), .min = 1, .max = 64},
+    {"--bad-share", TIERCE__OPTION_SHARE, FIELD(bad_share_max)},
+    {"--kvcm-mode", TIERCE__OPTION_COUNT, FIELD(kvcm.mode), .min = 1, .max = 3},
+    {"--kvcm-batch", TIERCE__OPTION_COUNT, FIELD(kvcm.batch), .min = 1, .max = INT32_MAX},
+    {"--kvcm-used", TIERCE__OPTION_SHARE, FIELD(kvcm.used_share)},
+    {"--kvcm-sample-rate", TIERCE__OPTION_SHARE, FIELD(kvcm.sample_rate)},
+    {"--kvcm-csv", TIERCE__OPTION_TEXT, FIELD(kvcm_csv)},
+    {"--kvcm-config", TIERCE__OPTION_TEXT, FIELD(kvcm_config_path)},
+    {"--live", TIERCE__OPTION_CALL, .read = add_source},
+    {"--every", TIERCE__OPTION_DURATION, FIELD(every_ms), .min = 1, .max = UINT32_MAX - 1,
+     .wants = "a time like 5s"},
+    {"--fade", TIERCE__OPTION_DURATION, FIELD(fade_ms), .min = 1, .max = FADE_MS_MAX,
+     .wants = "a time like 10min"},
+    {"--model", TIERCE__OPTION_TEXT, FIELD(money.model)},
+    {"--gpu", TIERCE__OPTION_TEXT, FIELD(money.gpu)},
+    {"--cost-tier", TIERCE__OPTION_TEXT, FIELD(money.tier)},
+    {"--profile", TIERCE__OPTION_TEXT, FIELD(money.profile_path)},
+    {"--tier-speeds", TIERCE__OPTION_TEXT, FIELD(money.speeds_path)},
+    {"--block-tokens", TIERCE__OPTION_COUNT, FIELD(money.block_tokens), .min = 1,
+     .max = TIERCE__BLOCK_TOKENS_MAX},
+    {"--bootstrap", TIERCE__OPTION_COUNT, FIELD(money.rounds), .min = 1,
+     .max = TIERCE__BOOTSTRAP_MAX},
+    {"--life", TIERCE__OPTION_FLAG, FIELD(sim.life)},
+    {"--timeline", TIERCE__OPTION_TEXT, FIELD(sim.timeline)},
+    {"--tier", TIERCE__OPTION_CALL, FIELD(sim), .read = tierce__optimize_read_tier},
+    {"--tier-writes", TIERCE__OPTION_CHOICE, FIELD(sim.writes), .choices = writes},
+    {"--tier-promote", TIERCE__OPTION_CHOICE, FIELD(sim.promote), .choices = promotions},
+    {"--group", TIERCE__OPTION_CALL, FIELD(sim), .read = tierce__optimize_read_group},
+    {"--quota", TIERCE__OPTION_CALL, FIELD(sim), .read = tierce__optimize_read_quota},
+    {"--split", TIERCE__OPTION_CALL, FIELD(sim.split), .read = tierce__optimize_read_amount},
+    {"--budget", TIERCE__OPTION_CALL, FIELD(sim.budget), .read = tierce__optimize_read_amount},
+    {"--engine-cache", TIERCE__OPTION_CALL, FIELD(sim.engine),
+     .read = tierce__optimize_read_amount},
+    {"--tier-csv", TIERCE__OPTION_TEXT, FIELD(sim.tier_csv)},
+    {"--group-csv", TIERCE__OPTION_TEXT, FIELD(sim.group_csv)},
+    {"--scale", TIERCE__OPTION_SHARE, FIELD(sim.scale)},
+    {NULL, .may_shorten = true},
 };
-
-static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
-{
-    uint64_t number = 0;
-    int status;
-    switch (option) {
-    case OPTION_KVCM_MODE:
-        status = read_number(&number, "--kvcm-mode", optarg, 1, 3);
-        out->mode = (enum tierce__kvcm_mode)number;
-        return status;
-    case OPTION_KVCM_BATCH:
-        status = read_number(&number, "--kvcm-batch", optarg, 1, INT32_MAX);
-        out->batch = (uint32_t)number;
-        return status;
-    case OPTION_KVCM_USED:
-        return tierce__cli_read_share(&out->used_share, COMMAND, "--kvcm-used", optarg);
-    default:
-        return tierce__cli_read_share(&out->sample_rate, COMMAND, "--kvcm-sample-rate", optarg);
-    }
-}
-
-static int read_every(struct tierce__optimize *out, const char *text)
-{
-    uint64_t ms;
-    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms >= UINT32_MAX)
-        return tierce__cli_usage(COMMAND, "--every requires a time like 5s; not \"%.60s\"", text);
-    out->every_ms = (uint32_t)ms;
-    return TIERCE__CLI_OK;
-}
-
-static int read_fade(struct tierce__optimize *out, const char *text)
-{
-    uint64_t ms;
-    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > INT64_MAX / 1000)
-        return tierce__cli_usage(COMMAND, "--fade requires a time like 10min; not \"%.60s\"", text);
-    out->fade_us = ms * 1000;
-    return TIERCE__CLI_OK;
-}
-
-static int read_option(struct tierce__optimize *out, int option)
-{
-    uint64_t threads = 0;
-    int status;
-    switch (option) {
-    case OPTION_POLICY:
-        return for_each_part(optarg, add_policy, out);
-    case OPTION_ORDER:
-        return for_each_part(optarg, add_order, out);
-    case OPTION_MATCH:
-        return for_each_part(optarg, add_match, out);
-    case OPTION_CAPACITY:
-        return for_each_part(optarg, add_capacity, out);
-    case OPTION_BLOCK_BYTES:
-        if (tierce__parse_size(&out->block_bytes, optarg) && out->block_bytes > 0)
-            return TIERCE__CLI_OK;
-        return tierce__cli_usage(COMMAND, "--block-bytes requires a size like 40MiB; not \"%.60s\"",
-                                 optarg);
-    case OPTION_LIVE:
-        if (out->live_count == TIERCE__OPTIMIZE_SOURCES_MAX)
-            return tierce__cli_usage(COMMAND, "--live may be given at most %d times",
-                                     TIERCE__OPTIMIZE_SOURCES_MAX);
-        out->live[out->live_count++] = optarg;
-        return TIERCE__CLI_OK;
-    case OPTION_FADE:
-        return read_fade(out, optarg);
-    case OPTION_EVERY:
-        return read_every(out, optarg);
-    case OPTION_CSV:
-        out->csv = optarg;
-        return TIERCE__CLI_OK;
-    case OPTION_HTML:
-        out->html = optarg;
-        return TIERCE__CLI_OK;
-    case OPTION_SVG:
-        out->svg = optarg;
-        return TIERCE__CLI_OK;
-    case OPTION_PNG:
-        out->png = optarg;
-        return TIERCE__CLI_OK;
-    case OPTION_FORMAT:
-        out->format = optarg;
-        return tierce__cli_check_name(COMMAND, "--format", tierce__trace_format_name, optarg);
-    case OPTION_SEED:
-        return read_number(&out->seed, "--seed", optarg, 0, UINT64_MAX);
-    case OPTION_TTL:
-        return for_each_part(optarg, add_ttl, out);
-    case OPTION_THREADS:
-        status = read_number(&threads, "--threads", optarg, 1, 64);
-        out->threads = (uint32_t)threads;
-        return status;
-    case OPTION_BAD_SHARE:
-        return tierce__cli_read_share(&out->bad_share_max, COMMAND, "--bad-share", optarg);
-    case OPTION_KVCM_MODE:
-    case OPTION_KVCM_BATCH:
-    case OPTION_KVCM_USED:
-    case OPTION_KVCM_SAMPLE_RATE:
-        return read_kvcm_option(&out->kvcm, option);
-    case OPTION_KVCM_CSV:
-        out->kvcm_csv = optarg;
-        return TIERCE__CLI_OK;
-    case OPTION_KVCM_CONFIG:
-        out->kvcm_config_path = optarg;
-        return TIERCE__CLI_OK;
-    default:
-        return option < TIERCE__OPTIMIZE_MONEY_END
-                   ? tierce__optimize_read_money(&out->money, option, optarg)
-                   : tierce__optimize_read_sim(&out->sim, option, optarg);
-    }
-}
+#undef FIELD
 
 /* Rejects options that none of the chosen caches reads. */
 static int check_kvcm(const struct tierce__optimize *out)
@@ -285,15 +195,18 @@ static int check_kvcm(const struct tierce__optimize *out)
 /* Adds defaults for all options that were not given. */
 static int add_defaults(struct tierce__optimize *out)
 {
-    static const char policies[] = "lru,leaf-lru,lfu,sieve,s3fifo,arc,belady";
+    static const char *const usual[] = {"lru",    "leaf-lru", "lfu",   "sieve",
+                                        "s3fifo", "arc",      "belady"};
     int status = TIERCE__CLI_OK;
     out->usual_caches = out->cache_count == 0;
-    if (out->usual_caches)
-        status = for_each_part(policies, add_policy, out);
+    for (size_t i = 0; out->usual_caches && i < sizeof(usual) / sizeof(usual[0]); i++) {
+        int added = add_policy(out, "--policy", usual[i]);
+        TIERCE_ASSERT(added == TIERCE__CLI_OK);
+    }
     if (status == TIERCE__CLI_OK && out->order_count == 0)
-        status = add_order(out, "rev");
+        status = add_order(out, "--order", "rev");
     if (status == TIERCE__CLI_OK && out->match_count == 0)
-        status = add_match(out, "prefix");
+        status = add_match(out, "--match", "prefix");
     bool expires = false;
     for (size_t i = 0; status == TIERCE__CLI_OK && i < out->cache_count; i++) {
         bool this_expires = tierce__cache_expires(&out->caches[i]);
@@ -373,7 +286,7 @@ static int read_live(struct tierce__optimize *out, int paths)
                      "--every, --fade, --seed, --threads and --kvcm-mode, -batch, -used "
                      "and -sample-rate");
     for (size_t m = 0; m < out->match_count; m++) {
-        if (out->matches[m].kind == TIERCE__MATCH_STREAM && out->fade_us > 0)
+        if (out->matches[m].kind == TIERCE__MATCH_STREAM && out->fade_ms > 0)
             return tierce__cli_usage(COMMAND,
                                      "--fade cannot be used with --match stream: its hits are "
                                      "not counted by request");
@@ -385,54 +298,20 @@ static int read_live(struct tierce__optimize *out, int paths)
 
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"policy", required_argument, NULL, OPTION_POLICY},
-        {"order", required_argument, NULL, OPTION_ORDER},
-        {"match", required_argument, NULL, OPTION_MATCH},
-        {"capacity", required_argument, NULL, OPTION_CAPACITY},
-        {"block-bytes", required_argument, NULL, OPTION_BLOCK_BYTES},
-        {"csv", required_argument, NULL, OPTION_CSV},
-        {"html", required_argument, NULL, OPTION_HTML},
-        {"svg", required_argument, NULL, OPTION_SVG},
-        {"png", required_argument, NULL, OPTION_PNG},
-        {"format", required_argument, NULL, OPTION_FORMAT},
-        {"seed", required_argument, NULL, OPTION_SEED},
-        {"ttl", required_argument, NULL, OPTION_TTL},
-        {"threads", required_argument, NULL, OPTION_THREADS},
-        {"bad-share", required_argument, NULL, OPTION_BAD_SHARE},
-        {"kvcm-mode", required_argument, NULL, OPTION_KVCM_MODE},
-        {"kvcm-batch", required_argument, NULL, OPTION_KVCM_BATCH},
-        {"kvcm-used", required_argument, NULL, OPTION_KVCM_USED},
-        {"kvcm-sample-rate", required_argument, NULL, OPTION_KVCM_SAMPLE_RATE},
-        {"kvcm-csv", required_argument, NULL, OPTION_KVCM_CSV},
-        {"kvcm-config", required_argument, NULL, OPTION_KVCM_CONFIG},
-        {"live", required_argument, NULL, OPTION_LIVE},
-        {"every", required_argument, NULL, OPTION_EVERY},
-        {"fade", required_argument, NULL, OPTION_FADE},
-        TIERCE__OPTIMIZE_MONEY_OPTIONS,
-        TIERCE__OPTIMIZE_SIM_OPTIONS,
-        {NULL, 0, NULL, 0},
-    };
     *out = (struct tierce__optimize){0};
-    int option, status = TIERCE__CLI_OK;
-    optind = 1;
-    while (status == TIERCE__CLI_OK && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        status = option == '?' || option == ':'
-                     ? tierce__cli_wrong_option(COMMAND, option, argv[optind - 1], options)
-                     : read_option(out, option);
+    int status = tierce__options_read(COMMAND, options, out, 0, &argc, argv);
     if (status != TIERCE__CLI_OK)
         return status;
     if (out->live_count > 0)
-        return read_live(out, argc - optind);
-    if (out->every_ms > 0 || out->fade_us > 0)
+        return read_live(out, argc - 1);
+    if (out->every_ms > 0 || out->fade_ms > 0)
         return tierce__cli_usage(COMMAND, "%s requires --live",
                                  out->every_ms > 0 ? "--every" : "--fade");
-    bool is_named = optind < argc && argv[optind][0] != '\0';
-    if (!is_named && (optind < argc || out->kvcm_config_path == NULL))
+    bool is_named = argc > 1 && argv[1][0] != '\0';
+    if (!is_named && (argc > 1 || out->kvcm_config_path == NULL))
         return tierce__cli_usage(COMMAND, "requires a trace: a file, or - for standard input");
-    if (optind + 1 < argc)
-        return tierce__cli_usage(COMMAND, "accepts one trace; \"%.100s\" is a second",
-                                 argv[optind + 1]);
-    out->path = argv[optind]; /* or NULL */
+    if (argc > 2)
+        return tierce__cli_usage(COMMAND, "accepts one trace; \"%.100s\" is a second", argv[2]);
+    out->path = argv[1]; /* or NULL */
     return out->kvcm_config_path != NULL ? read_config(out) : add_defaults(out);
 }

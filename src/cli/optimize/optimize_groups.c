@@ -333,7 +333,7 @@ int tierce__optimize_check_groups(const struct tierce__optimize *request,
     struct members m = {0};
     int status = request->sim.quota_count > 0 ? list_quotas(&m, request, trace) : TIERCE__CLI_OK;
     clear_members(&m);
-    if (status != TIERCE__CLI_OK || !request->sim.has_split)
+    if (status != TIERCE__CLI_OK || request->sim.split.amount == 0)
         return status;
     if (request->in_bytes)
         return tierce__cli_usage(COMMAND, "--split counts blocks, but the sizes are in bytes");
@@ -356,7 +356,7 @@ int tierce__optimize_run_groups(const struct tierce__optimize *request,
         fputs(csv_header, file.file);
     if (sim->quota_count > 0)
         status = run_quotas(request, trace, file.file, name);
-    if (status == TIERCE__CLI_OK && sim->has_split)
+    if (status == TIERCE__CLI_OK && sim->split.amount > 0)
         status = run_split(request, trace, file.file, name);
     if (status == TIERCE__CLI_OK && file.file != NULL)
         return tierce__optimize_close(&file, sim->group_csv);

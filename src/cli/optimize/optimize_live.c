@@ -265,7 +265,7 @@ int tierce__optimize_follow(struct tierce__optimize *request)
     int rc = tierce__live_window_create(
         &f.window,
         &(struct tierce__live_window_opts){.size = sizeof(struct tierce__live_window_opts),
-                                           .fade_us = request->fade_us});
+                                           .fade_us = request->fade_ms * 1000});
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", tierce_strerror(rc));
     tierce__lock_init(&f.lock, TIERCE__LOCK_LIVE);

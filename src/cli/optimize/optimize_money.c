@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/optimize/optimize_money.h"
-#include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
 #include "optimizer/analysis/life.h"
@@ -8,51 +7,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define COMMAND          "optimize"
-#define BLOCK_TOKENS_MAX (1u << 24)
+#define COMMAND "optimize"
 #define CURVE_BLOCKS_MAX                                                                           \
     (1u << 26)           /* maximum for a trace whose curve is kept: 1.5 GiB per curve             \
                           */
 #define MISFITS_MOST 0.1 /* share of requests whose blocks may not be their tokens */
 
 /* ---- options --------------------------------------------------------------------------------- */
-
-static int read_number(uint32_t *out, const char *option, const char *text, uint32_t most)
-{
-    uint64_t number;
-    if (!tierce__parse_count(&number, text) || number < 1 || number > most)
-        return tierce__cli_usage(COMMAND,
-                                 "%s requires a number from 1 to %" PRIu32 "; not \"%.60s\"",
-                                 option, most, text);
-    *out = (uint32_t)number;
-    return TIERCE__CLI_OK;
-}
-
-int tierce__optimize_read_money(struct tierce__optimize_money *out, int option, const char *value)
-{
-    switch (option) {
-    case TIERCE__OPTIMIZE_MODEL:
-        out->model = value;
-        break;
-    case TIERCE__OPTIMIZE_GPU:
-        out->gpu = value;
-        break;
-    case TIERCE__OPTIMIZE_COST_TIER:
-        out->tier = value;
-        break;
-    case TIERCE__OPTIMIZE_PROFILE:
-        out->profile_path = value;
-        break;
-    case TIERCE__OPTIMIZE_TIER_SPEEDS:
-        out->speeds_path = value;
-        break;
-    case TIERCE__OPTIMIZE_BLOCK_TOKENS:
-        return read_number(&out->block_tokens, "--block-tokens", value, BLOCK_TOKENS_MAX);
-    default:
-        return read_number(&out->rounds, "--bootstrap", value, TIERCE__BOOTSTRAP_MAX);
-    }
-    return TIERCE__CLI_OK;
-}
 
 int tierce__optimize_check_money(struct tierce__optimize_money *money)
 {
@@ -98,7 +59,7 @@ static uint32_t tokens_of_whole_blocks(const struct tierce__recording *recording
             return 0;
         tokens = r->input_tokens / r->count;
     }
-    return tokens <= BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
+    return tokens <= TIERCE__BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
 /* Tokens of a block: fixed by the format, or stated by each request, or else inferred from all of
@@ -116,7 +77,7 @@ static uint32_t block_tokens_of(const struct tierce__optimize_trace *trace)
     }
     if (tokens == 0)
         tokens = tierce__block_tokens(trace->recording);
-    return tokens <= BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
+    return tokens <= TIERCE__BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
 /* Warns if the tokens of the requests do not match their blocks; the last block may be partial or

@@ -5,13 +5,12 @@
 #include "optimizer/analysis/ttft.h"
 #include "optimizer/analysis/trust.h"
 
-#include <getopt.h>
 #include <stdio.h>
 
 /*
  * Part of `tierce optimize`: the value of hits, and the confidence in them.
  *
- *     optimize_money.c          the options, their values from the trace, running it
+ *     optimize_money.c          checking the options, their values from the trace, running it
  *     optimize_profile.c        --profile and --tier-speeds
  *     optimize_money_print.c    the tables and the columns of the CSV
  *     optimize_trust.c          the uncertainty of a row's number
@@ -19,6 +18,8 @@
 
 struct tierce__optimize;
 struct tierce__optimize_trace;
+
+#define TIERCE__BLOCK_TOKENS_MAX (1u << 24)
 
 /* The requested evaluation. */
 struct tierce__optimize_money {
@@ -31,31 +32,6 @@ struct tierce__optimize_money {
     struct tierce__setup setup; /* complete once the trace is read */
 };
 
-/* Rows of the options' table, and reading one of them; the values begin at
- * TIERCE__OPTIMIZE_MONEY_FIRST. Return an exit status, as all below. */
-enum {
-    TIERCE__OPTIMIZE_MONEY_FIRST = 1000,
-    TIERCE__OPTIMIZE_MODEL = TIERCE__OPTIMIZE_MONEY_FIRST,
-    TIERCE__OPTIMIZE_GPU,
-    TIERCE__OPTIMIZE_COST_TIER,
-    TIERCE__OPTIMIZE_PROFILE,
-    TIERCE__OPTIMIZE_TIER_SPEEDS,
-    TIERCE__OPTIMIZE_BLOCK_TOKENS,
-    TIERCE__OPTIMIZE_BOOTSTRAP,
-    TIERCE__OPTIMIZE_MONEY_END,
-};
-
-#define TIERCE__OPTIMIZE_MONEY_OPTIONS                                                             \
-    {"model", required_argument, NULL, TIERCE__OPTIMIZE_MODEL},                                    \
-        {"gpu", required_argument, NULL, TIERCE__OPTIMIZE_GPU},                                    \
-        {"cost-tier", required_argument, NULL, TIERCE__OPTIMIZE_COST_TIER},                        \
-        {"profile", required_argument, NULL, TIERCE__OPTIMIZE_PROFILE},                            \
-        {"tier-speeds", required_argument, NULL, TIERCE__OPTIMIZE_TIER_SPEEDS},                    \
-        {"block-tokens", required_argument, NULL, TIERCE__OPTIMIZE_BLOCK_TOKENS},                  \
-    {                                                                                              \
-        "bootstrap", required_argument, NULL, TIERCE__OPTIMIZE_BOOTSTRAP                           \
-    }
-
 #define TIERCE__OPTIMIZE_MONEY_HELP                                                                \
     "  --model NAME|K=V  llama-3.1-8b, llama-3.1-70b, qwen3-32b, deepseek-v3, or\n"                \
     "                    bytes=131072,params=8e9,... : gives the size of a block in bytes\n"       \
@@ -67,10 +43,8 @@ enum {
     "  --block-tokens N  tokens of a block (mooncake 512, qwen 16, else as the trace states)\n"    \
     "  --bootstrap N     95 % intervals of the hit rates over N samples of sessions\n"
 
-int tierce__optimize_read_money(struct tierce__optimize_money *out, int option, const char *value);
-
 /* Called when all options are read: reads the profiles, and rejects options that cannot be
- * combined. */
+ * combined. Returns an exit status, as all below. */
 int tierce__optimize_check_money(struct tierce__optimize_money *money);
 
 /* Called when the trace is read: computes the tokens of a block, and from them its bytes, unless

@@ -199,7 +199,7 @@ static void print_title(FILE *file, const struct tierce__optimize *request,
     char name[TIERCE__MATCH_TEXT_BYTES];
     tierce__match_print(match, name);
     fprintf(file, "\nhits by %s, ", name);
-    if (totals->internal_blocks > 0 || request->sim.has_engine)
+    if (totals->internal_blocks > 0 || request->sim.engine.amount > 0)
         fprintf(file,
                 "excluding the engine's own hits: shares of the %" PRIu64 " of %" PRIu64
                 " blocks looked up that the engine did not hold",

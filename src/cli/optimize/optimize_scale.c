@@ -14,7 +14,7 @@ enum { COLUMN = 11 };
 void tierce__optimize_print_budget(FILE *file, const struct tierce__optimize *request,
                                    const struct tierce__sweep *sweep)
 {
-    if (!request->sim.has_budget)
+    if (request->sim.budget.amount == 0)
         return;
     for (size_t m = 0; m < request->match_count; m++) {
         const struct tierce__sweep_row *best =

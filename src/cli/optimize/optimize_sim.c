@@ -11,7 +11,7 @@
 
 static const char sizes_are[] = "blocks (10000), bytes with a unit (64GiB) or unlimited";
 
-static int read_size(struct tierce__optimize_size *out, const char *option, const char *text)
+int tierce__optimize_read_amount(void *out, const char *option, const char *text)
 {
     if (tierce__optimize_read_size(out, text))
         return TIERCE__CLI_OK;
@@ -121,8 +121,9 @@ static int read_tier_key(struct tierce__optimize_sim *out, const char *key, cons
 }
 
 /* NAME[:SIZE][,KEY=VALUE...] */
-static int read_tier(struct tierce__optimize_sim *out, const char *text)
+int tierce__optimize_read_tier(void *sim, const char *option, const char *text)
 {
+    struct tierce__optimize_sim *out = sim;
     char part[96];
     if (out->tier_count == TIERCE__TIERS_MAX)
         return tierce__cli_usage(COMMAND, "--tier may be given at most %u times",
@@ -154,7 +155,7 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
         if (first)
             memcpy(spec->name, part, strlen(part) + 1);
         if (first && value != NULL)
-            status = read_size(size, "--tier", value);
+            status = tierce__optimize_read_amount(size, option, value);
         else if (!first)
             status = read_tier_key(out, part, value);
         if (status != TIERCE__CLI_OK)
@@ -165,20 +166,6 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
     }
     out->tier_count++;
     return TIERCE__CLI_OK;
-}
-
-static int read_choice(const char *option, const char *value, const char *const *choices,
-                       size_t count, int *out)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(choices[i], value) == 0) {
-            *out = (int)i;
-            return TIERCE__CLI_OK;
-        }
-    }
-    return tierce__cli_usage(COMMAND, "%s accepts %s%s%s%s%s; not \"%.60s\"", option, choices[0],
-                             count > 2 ? ", " : "", count > 2 ? choices[1] : "", " or ",
-                             choices[count - 1], value);
 }
 
 /* ---- the options ----------------------------------------------------------------------------- */
@@ -204,76 +191,28 @@ static int read_named(struct tierce__optimize_named *list, size_t *count, const 
     return TIERCE__CLI_OK;
 }
 
-static int read_quota(struct tierce__optimize_sim *out, const char *text)
+int tierce__optimize_read_group(void *sim, const char *option, const char *text)
 {
-    int status = read_named(out->quotas, &out->quota_count, "--quota", text);
+    struct tierce__optimize_sim *out = sim;
+    return read_named(out->groups, &out->group_count, option, text);
+}
+
+int tierce__optimize_read_quota(void *sim, const char *option, const char *text)
+{
+    struct tierce__optimize_sim *out = sim;
+    int status = read_named(out->quotas, &out->quota_count, option, text);
     if (status != TIERCE__CLI_OK)
         return status;
     struct tierce__optimize_named *quota = &out->quotas[out->quota_count - 1];
-    return read_size(&quota->size, "--quota", quota->value);
-}
-
-static int read_scale(struct tierce__optimize_sim *out, const char *text)
-{
-    uint64_t share;
-    if (!tierce__parse_share(&share, text) || share == 0 || share > TIERCE__SHARE_ONE)
-        return tierce__cli_usage(COMMAND,
-                                 "--scale requires a share above 0, up to 1; not \"%.60s\"", text);
-    out->scale = (double)share / (double)TIERCE__SHARE_ONE;
-    return TIERCE__CLI_OK;
-}
-
-int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, const char *value)
-{
-    static const char *const writes[] = {"all", "waterfall"};
-    static const char *const promote[] = {"first", "all", "none"};
-    int choice = 0, status;
-    switch (option) {
-    case TIERCE__OPTIMIZE_LIFE:
-        out->life = true;
-        return TIERCE__CLI_OK;
-    case TIERCE__OPTIMIZE_TIMELINE:
-        out->timeline = value;
-        return TIERCE__CLI_OK;
-    case TIERCE__OPTIMIZE_TIER:
-        return read_tier(out, value);
-    case TIERCE__OPTIMIZE_TIER_WRITES:
-        status = read_choice("--tier-writes", value, writes, 2, &choice);
-        out->writes = (enum tierce__tiers_writes)choice;
-        return status;
-    case TIERCE__OPTIMIZE_TIER_PROMOTE:
-        status = read_choice("--tier-promote", value, promote, 3, &choice);
-        out->promote = (enum tierce__tiers_promote)choice;
-        return status;
-    case TIERCE__OPTIMIZE_GROUP:
-        return read_named(out->groups, &out->group_count, "--group", value);
-    case TIERCE__OPTIMIZE_QUOTA:
-        return read_quota(out, value);
-    case TIERCE__OPTIMIZE_SPLIT:
-        out->has_split = true;
-        return read_size(&out->split, "--split", value);
-    case TIERCE__OPTIMIZE_BUDGET:
-        out->has_budget = true;
-        return read_size(&out->budget, "--budget", value);
-    case TIERCE__OPTIMIZE_ENGINE_CACHE:
-        out->has_engine = true;
-        return read_size(&out->engine, "--engine-cache", value);
-    case TIERCE__OPTIMIZE_TIER_CSV:
-        out->tier_csv = value;
-        return TIERCE__CLI_OK;
-    case TIERCE__OPTIMIZE_GROUP_CSV:
-        out->group_csv = value;
-        return TIERCE__CLI_OK;
-    default:
-        return read_scale(out, value);
-    }
+    return tierce__optimize_read_amount(&quota->size, option, quota->value);
 }
 
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim)
 {
     return sim->life || sim->timeline != NULL || sim->tier_count > 0 || sim->group_count > 0 ||
-           sim->quota_count > 0 || sim->has_split || sim->has_budget || sim->has_engine ||
-           sim->scale > 0 || sim->tier_csv != NULL || sim->group_csv != NULL;
+           sim->quota_count > 0 || sim->split.amount > 0 || sim->budget.amount > 0 ||
+           sim->engine.amount > 0 || sim->scale > 0 || sim->tier_csv != NULL ||
+           sim->group_csv != NULL;
 }
 
 /* The cost of each tier, if all have one. */
@@ -300,11 +239,11 @@ static int find_costs(struct tierce__optimize_sim *sim, const struct tierce__opt
 int tierce__optimize_check_sim(struct tierce__optimize *request)
 {
     struct tierce__optimize_sim *sim = &request->sim;
-    if (sim->group_count > 0 && sim->quota_count == 0 && !sim->has_split)
+    if (sim->group_count > 0 && sim->quota_count == 0 && sim->split.amount == 0)
         return tierce__cli_usage(COMMAND, "--group requires --quota or --split");
     if (sim->tier_csv != NULL && sim->tier_count == 0)
         return tierce__cli_usage(COMMAND, "--tier-csv requires --tier");
-    if (sim->group_csv != NULL && sim->quota_count == 0 && !sim->has_split)
+    if (sim->group_csv != NULL && sim->quota_count == 0 && sim->split.amount == 0)
         return tierce__cli_usage(COMMAND, "--group-csv requires --quota or --split");
     if (sim->timeline != NULL && request->capacity_count == 0)
         return tierce__cli_usage(COMMAND, "--timeline requires --capacity");

@@ -6,7 +6,6 @@
 #include "optimizer/replay/sweep.h"
 #include "optimizer/replay/tiers.h"
 
-#include <getopt.h>
 #include <stdio.h>
 
 /*
@@ -53,48 +52,11 @@ struct tierce__optimize_sim {
     struct tierce__optimize_named groups[TIERCE__OPTIMIZE_GROUPS_MAX];
     struct tierce__optimize_named quotas[TIERCE__OPTIMIZE_GROUPS_MAX];
     size_t group_count, quota_count;
-    bool has_split, has_budget, has_engine;
-    struct tierce__optimize_size split, budget;
-    struct tierce__optimize_size engine; /* of each engine's own cache */
-    double scale;                        /* 0: the whole trace */
-    const char *tier_csv, *group_csv;    /* NULL, a file, or "-" */
+    struct tierce__optimize_size split, budget; /* amount 0: not given; so is the next */
+    struct tierce__optimize_size engine;        /* of each engine's own cache */
+    double scale;                               /* 0: the whole trace */
+    const char *tier_csv, *group_csv;           /* NULL, a file, or "-" */
 };
-
-/* Rows of the options' table, and reading one of them. Return an exit status, as all below. */
-enum {
-    TIERCE__OPTIMIZE_SIM_FIRST = 2000,
-    TIERCE__OPTIMIZE_LIFE = TIERCE__OPTIMIZE_SIM_FIRST,
-    TIERCE__OPTIMIZE_TIMELINE,
-    TIERCE__OPTIMIZE_TIER,
-    TIERCE__OPTIMIZE_TIER_WRITES,
-    TIERCE__OPTIMIZE_TIER_PROMOTE,
-    TIERCE__OPTIMIZE_GROUP,
-    TIERCE__OPTIMIZE_QUOTA,
-    TIERCE__OPTIMIZE_SPLIT,
-    TIERCE__OPTIMIZE_BUDGET,
-    TIERCE__OPTIMIZE_SCALE,
-    TIERCE__OPTIMIZE_TIER_CSV,
-    TIERCE__OPTIMIZE_GROUP_CSV,
-    TIERCE__OPTIMIZE_ENGINE_CACHE,
-    TIERCE__OPTIMIZE_SIM_END,
-};
-
-#define TIERCE__OPTIMIZE_SIM_OPTIONS                                                               \
-    {"life", no_argument, NULL, TIERCE__OPTIMIZE_LIFE},                                            \
-        {"timeline", required_argument, NULL, TIERCE__OPTIMIZE_TIMELINE},                          \
-        {"tier", required_argument, NULL, TIERCE__OPTIMIZE_TIER},                                  \
-        {"tier-writes", required_argument, NULL, TIERCE__OPTIMIZE_TIER_WRITES},                    \
-        {"tier-promote", required_argument, NULL, TIERCE__OPTIMIZE_TIER_PROMOTE},                  \
-        {"group", required_argument, NULL, TIERCE__OPTIMIZE_GROUP},                                \
-        {"quota", required_argument, NULL, TIERCE__OPTIMIZE_QUOTA},                                \
-        {"split", required_argument, NULL, TIERCE__OPTIMIZE_SPLIT},                                \
-        {"budget", required_argument, NULL, TIERCE__OPTIMIZE_BUDGET},                              \
-        {"tier-csv", required_argument, NULL, TIERCE__OPTIMIZE_TIER_CSV},                          \
-        {"engine-cache", required_argument, NULL, TIERCE__OPTIMIZE_ENGINE_CACHE},                  \
-        {"group-csv", required_argument, NULL, TIERCE__OPTIMIZE_GROUP_CSV},                        \
-    {                                                                                              \
-        "scale", required_argument, NULL, TIERCE__OPTIMIZE_SCALE                                   \
-    }
 
 #define TIERCE__OPTIMIZE_SIM_HELP                                                                  \
     "  --engine-cache SIZE  size of each engine's own cache in GPU memory; its hits are "          \
@@ -123,7 +85,12 @@ enum {
     "  --scale SHARE     replays only this share of the conversations, in caches scaled down "     \
     "alike\n"
 
-int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, const char *value);
+/* Options that are read by functions (cli/options.h): a size, and --tier, --group and --quota,
+ * whose field is all of struct tierce__optimize_sim. Return an exit status, as all below. */
+int tierce__optimize_read_amount(void *size, const char *option, const char *text);
+int tierce__optimize_read_tier(void *sim, const char *option, const char *text);
+int tierce__optimize_read_group(void *sim, const char *option, const char *text);
+int tierce__optimize_read_quota(void *sim, const char *option, const char *text);
 
 /* Blocks (10000), bytes with a unit (64GiB) or unlimited. False: `text` is not a size, or is 0. */
 bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *text);

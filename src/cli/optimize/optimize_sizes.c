@@ -73,11 +73,11 @@ static size_t list_sizes(struct sized out[SIZES_MAX], struct tierce__optimize *r
         out[count++] = (struct sized){"--tier", &sim->tier_sizes[i]};
     for (size_t i = 0; i < sim->quota_count; i++)
         out[count++] = (struct sized){"--quota", &sim->quotas[i].size};
-    if (sim->has_split)
+    if (sim->split.amount > 0)
         out[count++] = (struct sized){"--split", &sim->split};
-    if (sim->has_budget)
+    if (sim->budget.amount > 0)
         out[count++] = (struct sized){"--budget", &sim->budget};
-    if (sim->has_engine)
+    if (sim->engine.amount > 0)
         out[count++] = (struct sized){"--engine-cache", &sim->engine};
     return count;
 }

@@ -4,6 +4,12 @@
 
 #include "optimizer/trace/trace.h"
 
+/* What a sample takes or leaves as a whole. */
+enum tierce__trace_groups {
+    TIERCE__TRACE_BY_SESSION = 1,
+    TIERCE__TRACE_BY_TREE, /* all that begins with the same block */
+};
+
 /* The arguments of `tierce trace`. Each function does one of its commands and returns an exit
  * status. */
 struct tierce__trace_run {
@@ -13,8 +19,8 @@ struct tierce__trace_run {
     struct tierce__trace_opts opts;
     uint64_t requests_max;
     uint64_t seed;
-    double rate; /* 0: not given */
-    bool by_session, by_tree;
+    double rate;                  /* 0: not given */
+    enum tierce__trace_groups by; /* 0: not given */
     bool renumber;
 };
 

@@ -45,9 +45,9 @@ static int is_taken(const struct tierce__trace_run *run, struct make_sample *sam
 {
     uint64_t key = request->count > 0 ? request->blocks[0] : 0;
     uint32_t number, groups = tierce__intern_count(sample->groups);
-    if (run->by_session)
+    if (run->by == TIERCE__TRACE_BY_SESSION)
         key = request->session;
-    if (run->by_session && key == 0)
+    if (run->by == TIERCE__TRACE_BY_SESSION && key == 0)
         return TIERCE_E_ARGUMENT;
     int rc = tierce__intern_one(sample->groups, request->instance, key, &number);
     if (rc < 0)
@@ -65,7 +65,7 @@ static void tell_sample(const struct tierce__trace_run *run, const struct make_s
         stderr,
         "tierce trace: took %" PRIu64 " of %" PRIu64 " requests: %" PRIu32 " of %" PRIu32 " %s\n",
         sample->kept, sample->requests, sample->kept_groups, tierce__intern_count(sample->groups),
-        run->by_session ? "sessions" : "trees of one first block");
+        run->by == TIERCE__TRACE_BY_SESSION ? "sessions" : "trees of one first block");
 }
 
 /* ---- copying -------------------------------------------------------------------------------- */
