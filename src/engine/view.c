@@ -25,12 +25,14 @@ static void cut_segments(struct tierce__shape *shape)
     uint64_t start = 0;
     uint32_t count = 0;
     for (uint32_t layer = 0; layer < g->layer_count; layer++) {
-        shape->layer_segment[layer] = count;
         uint64_t end = tierce__round_up(shape->layer_offset[layer + 1], TIERCE__CHUNK_ALIGN);
         bool last = layer + 1 == g->layer_count;
-        if (!last && end - start < SEGMENT_BYTES_MIN)
+        TIERCE_DASSERT(end > start || count > 0);
+        /* A small layer may end in the last page of the segment before it. */
+        shape->layer_segment[layer] = end > start ? count : count - 1;
+        if (end == start || (!last && end - start < SEGMENT_BYTES_MIN))
             continue;
-        shape->segment_end[count++] = last ? shape->extent.object_bytes : end;
+        shape->segment_end[count++] = end;
         start = end;
     }
     TIERCE_DASSERT(count > 0 && count <= g->layer_count);

@@ -82,6 +82,45 @@ START_TEST(a_restart_keeps_the_disk)
 }
 END_TEST
 
+/* A layer that ends in the last page of the layer before it. */
+START_TEST(a_small_last_layer_comes_from_disk)
+{
+    static const uint32_t cells[2] = {131328, 64};
+    static uint8_t large[FX_CHUNK_BLOCKS * 131328], small[FX_CHUNK_BLOCKS * 64];
+    struct tierce_paged_layer layers[2] = {
+        {.base = large, .block_stride = cells[0], .block_bytes = cells[0]},
+        {.base = small, .block_stride = cells[1], .block_bytes = cells[1]}};
+    struct tierce_paged paged = {sizeof(paged), layers, 2, FX_CHUNK_BLOCKS};
+    static const int32_t ids[FX_CHUNK_BLOCKS] = {0, 1, 2, 3};
+    struct tierce_shard shard = {0, 1, 0, 1};
+    struct tierce_namespace ns = fx_namespace();
+    ns.layer_count = 2;
+    ns.cell_bytes = cells;
+    struct tierce_view *view;
+    fx_open(&fx, true, NULL);
+    ck_assert_int_eq(tierce_view_open(&view, fx.view->engine, &ns, &shard), 0);
+    struct tierce_chain *chain = fx_chain(&fx, 1, FX_CHUNK_BLOCKS, 0);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, FX_CHUNK_BLOCKS, ids);
+    what.paged = &paged;
+    memset(large, 1, sizeof(large));
+    memset(small, 2, sizeof(small));
+    ck_assert_int_eq(tierce_store(view, &what), FX_CHUNK_BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    tierce_view_close(view);
+    restart(NULL);
+    ck_assert_int_eq(tierce_view_open(&view, fx.view->engine, &ns, &shard), 0);
+    memset(large, 0, sizeof(large));
+    memset(small, 0, sizeof(small));
+    ck_assert_int_eq(tierce_load(view, &what, NULL), FX_CHUNK_BLOCKS);
+    ck_assert(large[0] == 1 && memcmp(large, large + 1, sizeof(large) - 1) == 0);
+    ck_assert(small[0] == 2 && memcmp(small, small + 1, sizeof(small) - 1) == 0);
+    tierce_view_close(view);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(what_memory_lost_comes_from_disk)
 {
     const char *sets[] = {"memory.size", "1MiB", NULL};
@@ -693,6 +732,7 @@ static Suite *make_suite(void)
     TCase *t = tcase_create("engine_disk");
     tcase_set_timeout(t, 240);
     tcase_add_test(t, a_restart_keeps_the_disk);
+    tcase_add_test(t, a_small_last_layer_comes_from_disk);
     tcase_add_test(t, what_memory_lost_comes_from_disk);
     tcase_add_test(t, a_chain_says_what_of_it_is_durable);
     tcase_add_test(t, chunks_of_another_version_are_hidden_and_kept);
