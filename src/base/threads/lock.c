@@ -118,6 +118,11 @@ void tierce__lock_assert_held(const struct tierce__lock *lock)
 {
     TIERCE_ASSERT(lock->held && pthread_equal(lock->owner, pthread_self()));
 }
+
+bool tierce__lock_holds_any(void)
+{
+    return held_classes != 0;
+}
 #endif
 
 void tierce__cond_init(struct tierce__cond *cond)

@@ -42,7 +42,13 @@ void tierce__lock_take(struct tierce__lock *lock);
 void tierce__lock_drop(struct tierce__lock *lock);
 #ifdef TIERCE_CHECKED
 void tierce__lock_assert_held(const struct tierce__lock *lock);
+/* Whether this thread holds a lock. For assertions: false in builds that are not checked. */
+bool tierce__lock_holds_any(void);
 #else
+static inline bool tierce__lock_holds_any(void)
+{
+    return false;
+}
 static inline void tierce__lock_assert_held(const struct tierce__lock *lock)
 {
     (void)lock;
