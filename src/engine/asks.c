@@ -39,6 +39,7 @@ void tierce__asks_init(struct tierce__asks *asks)
 void tierce__asks_fini(struct tierce__asks *asks)
 {
     TIERCE_ASSERT(tierce__list_empty(&asks->list));
+    TIERCE_DASSERT(asks->count == 0);
     tierce__cond_fini(&asks->changed);
     tierce__lock_fini(&asks->lock);
 }
@@ -59,6 +60,7 @@ static void release(struct asked_ask *ask)
 
 static void end(struct asked_ask *ask, int status)
 {
+    TIERCE_DASSERT(status <= 0);
     struct tierce__asks *asks = &ask->engine->asks;
     tierce__lock_take(&asks->lock);
     TIERCE_DASSERT(!ask->is_over && asks->count > 0);
@@ -77,6 +79,7 @@ static void answered(struct tierce__store_req *req);
 static void submit(struct asked_ask *ask, size_t first, uint64_t deadline_ns)
 {
     TIERCE_DASSERT(first <= ask->count);
+    TIERCE_DASSERT(!ask->is_over && ask->level > 0 && ask->level < TIERCE__TIERS_MAX);
     ask->req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
                                           .deadline_ns = deadline_ns,
                                           .done = answered,
@@ -104,6 +107,7 @@ static bool becomes_patient(struct asked_ask *ask)
 static void answered(struct tierce__store_req *req)
 {
     struct asked_ask *ask = req->arg;
+    TIERCE_DASSERT(req == &ask->req && req->op == TIERCE__STORE_LOOKUP);
     size_t first = (size_t)(req->keys - ask->keys) + req->found;
     TIERCE_DASSERT(first <= ask->count);
     tierce__storage_note(ask->engine, ask->level, req);
@@ -127,6 +131,7 @@ static struct asked_ask *find_ask(struct tierce__asks *asks, size_t level,
     tierce__lock_assert_held(&asks->lock);
     TIERCE__LIST_FOR_EACH (it, &asks->list) {
         struct asked_ask *ask = ask_of(it);
+        TIERCE_DASSERT(!ask->is_over && ask->refs > 0);
         for (size_t i = 0; ask->level == level && i < ask->count; i++) {
             if (tierce__key_equal(&ask->keys[i], key))
                 return ask;
@@ -142,6 +147,7 @@ static struct asked_ask *join_or_ask(struct tierce_engine *engine, size_t level,
 {
     struct tierce__asks *asks = &engine->asks;
     TIERCE_DASSERT(count > 0);
+    TIERCE_DASSERT(level > 0 && engine->levels[level].health.shared);
     struct asked_ask *fresh = tierce__alloc(sizeof(*fresh) + count * sizeof(fresh->keys[0])), *ask;
     tierce__lock_take(&asks->lock);
     ask = find_ask(asks, level, &keys[0]);
@@ -155,6 +161,7 @@ static struct asked_ask *join_or_ask(struct tierce_engine *engine, size_t level,
     }
     if (ask != NULL)
         ask->refs++;
+    TIERCE_DASSERT(ask == NULL || ask->refs >= 2);
     TIERCE_DASSERT(asks->count <= TIERCE__ASKS_MAX);
     tierce__lock_drop(&asks->lock);
     if (asks_now)
@@ -197,6 +204,7 @@ struct asked_search {
 
 static bool searches(const struct asked_search *s, size_t level)
 {
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
     return (s->wanted->levels & 1u << level) != 0;
 }
 
@@ -226,12 +234,14 @@ static void recall(struct asked_search *s)
         for (size_t level = 0; level < s->engine->level_count && s->at < s->count; level++)
             moved |= searches(s, level) && recall_store(s, level);
     } while (moved && s->at < s->count);
+    TIERCE_DASSERT(s->at <= s->count);
 }
 
 /* Queries all stores that have not yet answered for the next key. Returns whether there is anything
  * to wait for. */
 static bool ask_stores(struct asked_search *s)
 {
+    TIERCE_DASSERT(s->at < s->count && !s->is_late);
     bool waits = false;
     for (size_t level = 0; level < s->engine->level_count; level++) {
         struct store *store = &s->stores[level];
@@ -281,6 +291,7 @@ static void take_answers(struct asked_search *s, bool all)
             continue;
         if (store->ask->is_over)
             store->failure = store->ask->status;
+        TIERCE_DASSERT(store->ask->level == level);
         release(store->ask);
         store->ask = NULL;
     }
@@ -289,6 +300,7 @@ static void take_answers(struct asked_search *s, bool all)
 /* Until the first answer, or the deadline. */
 static void wait_for_stores(struct asked_search *s)
 {
+    TIERCE_DASSERT(!s->is_late);
     struct tierce__asks *asks = &s->engine->asks;
     uint64_t deadline_ns = s->wanted->deadline_ns;
     tierce__lock_take(&asks->lock);
@@ -314,6 +326,7 @@ static void end_search(struct asked_search *s)
  * queried. */
 static struct tierce__unasked judge(const struct asked_search *s)
 {
+    TIERCE_DASSERT(s->at <= s->count);
     struct tierce__unasked out = {0};
     for (size_t level = 0; level < s->engine->level_count && s->at < s->count; level++) {
         int status = s->stores[level].status;
@@ -324,12 +337,14 @@ static struct tierce__unasked judge(const struct asked_search *s)
                                        .pending = status == TIERCE_E_DEADLINE &&
                                                   is_pending(s->engine, level, s->keys + s->at)};
     }
+    TIERCE_DASSERT(out.status < 0 || !out.pending);
     return out;
 }
 
 size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *wanted,
                           const struct tierce__key *keys, size_t count)
 {
+    TIERCE_DASSERT(count > 0 && (wanted->levels & 1u) == 0);
     struct asked_search s = {.engine = engine,
                              .wanted = wanted,
                              .keys = keys,

@@ -40,6 +40,7 @@ static bool submit(struct background *b, tierce__store_done_fn *done)
 static void note_put(struct tierce_engine *engine, int status)
 {
     tierce__lock_assert_held(&engine->lock);
+    TIERCE_DASSERT(status <= 0);
     if (tierce__health_is_fault(status) && engine->put_error == 0)
         engine->put_error = status;
 }
@@ -52,6 +53,7 @@ static void unlist(struct background *b, int put_status, void (*release)(struct 
     struct tierce_engine *engine = b->engine;
     tierce__lock_take(&engine->lock);
     TIERCE_DASSERT(!tierce__list_empty(&b->node) && b->number <= engine->unattended_made);
+    TIERCE_DASSERT(b->number > 0);
     tierce__list_remove(&b->node);
     note_put(engine, put_status);
     release(b);
@@ -84,6 +86,7 @@ int tierce__storage_wait_for_puts(struct tierce_engine *engine, uint64_t deadlin
         engine->put_error = 0;
     }
     tierce__lock_drop(&engine->lock);
+    TIERCE_DASSERT(rc <= 0);
     return rc;
 }
 
@@ -125,6 +128,7 @@ int tierce__storage_begin_writes(struct tierce__writes **out, struct tierce_engi
     *writes = (struct tierce__writes){
         .engine = engine, .levels = levels, .put_max = put_max, .key_max = key_max};
     writes->keys = (struct tierce__key *)(void *)&writes->puts[put_max];
+    TIERCE_DASSERT((uintptr_t)writes->keys % _Alignof(struct tierce__key) == 0);
     atomic_init(&writes->users, 1);
     for (size_t level = 1; level < engine->level_count; level++)
         atomic_init(&writes->unanswered[level], 1);
@@ -137,6 +141,7 @@ static void leave_writes(struct tierce__writes *writes)
     /* acq_rel: nobody uses the memory any more. */
     size_t before = atomic_fetch_sub_explicit(&writes->users, 1, memory_order_acq_rel);
     TIERCE_ASSERT(before > 0);
+    TIERCE_DASSERT(before > 1 || writes->put_count <= writes->put_max);
     if (before == 1)
         tierce__free(writes);
 }
@@ -145,6 +150,7 @@ static void leave_writes(struct tierce__writes *writes)
  * the order of writing, in which a prefix is older than its suffix. */
 static void note_answer(struct tierce__writes *writes, size_t level)
 {
+    TIERCE_DASSERT(level > 0 && level < TIERCE__TIERS_MAX);
     struct tierce__tier *tier = writes->engine->levels[level].tier;
     /* acq_rel: the last sees the keys. */
     size_t before = atomic_fetch_sub_explicit(&writes->unanswered[level], 1, memory_order_acq_rel);
@@ -169,6 +175,7 @@ void tierce__storage_end_writes(struct tierce__writes *writes, const struct tier
 
 static void end_search(struct tierce__tail_search *search)
 {
+    TIERCE_DASSERT(search->level > 0 && search->level < TIERCE__TIERS_MAX);
     leave_writes(TIERCE__CONTAINER_OF(search, struct put, search)->writes);
 }
 
@@ -198,6 +205,7 @@ static void put_done(struct tierce__store_req *req)
 {
     struct put *put = TIERCE__CONTAINER_OF(req, struct put, base.req);
     TIERCE_DASSERT(req->op == TIERCE__STORE_PUT);
+    TIERCE_DASSERT(put->base.number > 0);
     tierce__storage_note(put->base.engine, put->base.level, req);
     end_put(put, req->status);
 }
@@ -280,11 +288,13 @@ static struct errand *make_errand(struct tierce_engine *engine, size_t level,
 
 static void free_errand(struct background *b)
 {
+    TIERCE_DASSERT(tierce__list_empty(&b->node));
     tierce__free(TIERCE__CONTAINER_OF(b, struct errand, base));
 }
 
 static void end_errand(struct errand *errand)
 {
+    TIERCE_DASSERT(errand->base.number > 0);
     TIERCE_DASSERT(!errand->banned || errand->base.level > 0);
     if (errand->banned)
         tierce__fetch_ban_end(errand->base.engine, &errand->ban);
@@ -326,6 +336,7 @@ void tierce__storage_sample(struct tierce_engine *engine, size_t level,
 void tierce__storage_try(struct tierce_engine *engine, size_t level,
                          const struct tierce__key *asked)
 {
+    TIERCE_DASSERT(level > 0 && level < TIERCE__TIERS_MAX);
     struct tierce__health *health = &engine->levels[level].health;
     struct tierce__key key = *asked;
     (void)tierce__health_proven(health, &key);
@@ -335,6 +346,7 @@ void tierce__storage_try(struct tierce_engine *engine, size_t level,
 
 static void ping(struct tierce_engine *engine, size_t level)
 {
+    TIERCE_DASSERT(engine->levels[level].health.shared);
     struct errand *errand = make_errand(engine, level, TIERCE__STORE_PING, NULL);
     if (errand != NULL)
         submit_errand(errand);
@@ -362,6 +374,7 @@ static void drop(struct tierce_engine *engine, size_t level, const struct tierce
                  enum tierce__store_op op, enum tierce__tier_left left, bool proved_wrong)
 {
     TIERCE_DASSERT(op == TIERCE__STORE_DELETE || op == TIERCE__STORE_HIDE);
+    TIERCE_DASSERT(proved_wrong || op == TIERCE__STORE_DELETE);
     struct errand *errand = make_errand(engine, level, op, key);
     bool ban = proved_wrong && level > 0;
     if (ban)
@@ -378,6 +391,7 @@ static void drop(struct tierce_engine *engine, size_t level, const struct tierce
 void tierce__storage_drop(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
                           enum tierce__tier_left left)
 {
+    TIERCE_DASSERT(left != TIERCE__LEFT_VERSION);
     drop(engine, level, key, TIERCE__STORE_DELETE, left, false);
 }
 

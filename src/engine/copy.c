@@ -52,6 +52,7 @@ static void put_done(struct tierce__store_req *req)
 {
     struct copy_batch *batch = req->arg;
     TIERCE_DASSERT(req->op == TIERCE__STORE_PUT);
+    TIERCE_DASSERT(batch->copy->to > 0);
     tierce__storage_note(batch->copy->engine, batch->copy->to, req);
     (void)tierce__await_answer(&batch->await);
 }
@@ -63,6 +64,7 @@ static void put(struct copy_batch *batch, size_t i, size_t index)
     const struct tierce__shape *shape =
         index < copy->keys.full_count ? &copy->view->full : &copy->tail_shape;
     TIERCE_DASSERT(i < AT_ONCE && index < copy->keys.count);
+    TIERCE_DASSERT(copy->to > 0 && req->deadline_ns == 0);
     tierce__view_describe(&batch->records[i], copy->view, &copy->keys, shape, index,
                           tierce_chain_hash(copy->chain, 0));
     tierce__storage_fill_put(req, &batch->records[i], req->buf);
@@ -204,6 +206,7 @@ static int init_copy(struct copy *copy)
                                tierce_chain_blocks(copy->chain), true);
     if (rc == 0 && copy->keys.tail_blocks > 0)
         rc = tierce__shape_init(&copy->tail_shape, copy->view, copy->keys.tail_blocks);
+    TIERCE_DASSERT(rc < 0 || (copy->from == 0) != (copy->to == 0));
     return rc;
 }
 

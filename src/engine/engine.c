@@ -186,6 +186,8 @@ static bool close_parts(struct tierce_engine *engine)
 
 static void free_engine(struct tierce_engine *engine)
 {
+    TIERCE_DASSERT(tierce__list_empty(&engine->views) && tierce__list_empty(&engine->unattended));
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
     TIERCE_DASSERT(tierce__list_empty(&engine->registry_node) && engine->clears == 0);
     tierce__cond_fini(&engine->changed);
     tierce__lock_fini(&engine->lock);
@@ -227,6 +229,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     snprintf(engine->role, sizeof(engine->role), "engine");
     atomic_init(&engine->mode, tierce__mode_find(tierce__engine_text(config, TIERCE__ENGINE_MODE)));
     tierce__prefetches_init(&engine->prefetches, engine->settings.prefetch_bytes_max);
+    TIERCE_DASSERT(atomic_load(&engine->mode) >= 0);
     return engine;
 }
 
@@ -239,6 +242,7 @@ static struct tierce_engine *find_engine(const char *identity, const char *disk_
     struct tierce_engine *closing = NULL;
     TIERCE__LIST_FOR_EACH (it, &registry) {
         struct tierce_engine *e = TIERCE__CONTAINER_OF(it, struct tierce_engine, registry_node);
+        TIERCE_DASSERT(e->refs > 0 || e->state == TIERCE__ENGINE_CLOSING);
         bool same_folder = disk_path[0] != '\0' && strcmp(e->disk_path, disk_path) == 0;
         if (!same_folder && strcmp(e->identity, identity) != 0)
             continue;
@@ -313,6 +317,7 @@ static void enter_closing(struct tierce_engine *engine)
 
 static void destroy_engine(struct tierce_engine *engine)
 {
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
     bool whole = close_parts(engine);
     tierce__lock_take(&registry_lock);
     TIERCE_DASSERT(!tierce__list_empty(&engine->registry_node));
@@ -326,6 +331,7 @@ static void destroy_engine(struct tierce_engine *engine)
 static int open_new(struct tierce_engine *engine, const struct tierce_config *config,
                     char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_OPENING);
     int rc = open_parts(engine, config, why);
     if (rc == 0) {
         enter_open(engine);
@@ -390,6 +396,7 @@ void tierce__engine_ref(struct tierce_engine *engine)
 {
     tierce__lock_take(&registry_lock);
     TIERCE_DASSERT(engine->refs > 0);
+    TIERCE_DASSERT(engine->state != TIERCE__ENGINE_CLOSING);
     engine->refs++;
     tierce__lock_drop(&registry_lock);
 }
@@ -403,6 +410,7 @@ void tierce_engine_close(struct tierce_engine *engine)
         return;
     tierce__lock_take(&registry_lock);
     TIERCE_ASSERT(engine->refs > 0);
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_OPEN);
     bool last = --engine->refs == 0;
     if (last)
         enter_closing(engine);
@@ -435,6 +443,7 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
 
 void tierce__engine_memory(const struct tierce_engine *engine, struct tierce__engine_memory *out)
 {
+    TIERCE_DASSERT(engine->level_count > 0);
     uint8_t *base;
     out->fd = tierce__pool_fd(engine->pool);
     tierce__pool_mapping(engine->pool, &base, &out->bytes);
@@ -451,5 +460,6 @@ uint32_t tierce__engine_tiers(const struct tierce_engine *engine)
     uint32_t tiers = 0;
     for (size_t i = 0; i < engine->level_count; i++)
         tiers |= 1u << engine->levels[i].origin;
+    TIERCE_DASSERT(engine->level_count == 0 || (tiers & 1u << TIERCE_ORIGIN_MEMORY) != 0);
     return tiers;
 }

@@ -20,6 +20,7 @@ static void count_lookup(const struct tierce_view *view, uint64_t from_block, ui
                          const struct tierce_found *found)
 {
     TIERCE_DASSERT(found->memory_blocks <= found->blocks);
+    TIERCE_DASSERT(found->blocks <= to_block);
     struct tierce_engine *engine = view->engine;
     int64_t tokens = view->full.geometry.block_tokens;
     tierce__count(engine, TIERCE__STAT_lookups, 1);
@@ -70,6 +71,7 @@ static bool only_memory(const struct lookup *l)
  * leases to the session. */
 static int pin_prefix(struct lookup *l, const struct tierce__key *keys, size_t count)
 {
+    TIERCE_DASSERT(l->in_memory == 0 && !l->refused);
     struct tierce_view *view = l->view;
     uint64_t id = l->opts->session;
     if (count > 0) {
@@ -98,6 +100,7 @@ static void leave(const struct lookup *l, const uint8_t *places, size_t from, si
 {
     struct tierce_engine *engine = l->view->engine;
     TIERCE_DASSERT(from <= to && l->found + to <= l->keys.count);
+    TIERCE_DASSERT(from < to);
     tierce__why_count(engine, TIERCE_MISS_NOT_WORTH_LOADING);
     tierce__count(engine, TIERCE__STAT_blocks_not_worth,
                   (int64_t)((to - from) * l->view->chunk_blocks));
@@ -147,6 +150,7 @@ static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit
 {
     bool in_memory = hit->buf != NULL;
     TIERCE_DASSERT(!in_memory || hit->level == 0);
+    TIERCE_DASSERT(hit->blocks > 0);
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) == 0) {
         tierce__buf_release(hit->buf);
     } else if (in_memory && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf,
@@ -160,6 +164,7 @@ static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit
 /* Adds to the answer the blocks of the first missing chunk that another chunk has. */
 static void add_sibling(const struct lookup *l, struct tierce_found *out)
 {
+    TIERCE_DASSERT(l->found < l->keys.count);
     struct tierce__sibling_hit hit;
     struct tierce__sibling_want want;
     tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
@@ -221,6 +226,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         rc = find_more(l);
     if (rc < 0)
         return rc;
+    TIERCE_DASSERT(l->in_memory <= l->found && l->found <= l->keys.count);
     out->blocks = tierce__keys_blocks(&l->keys, l->view, l->found, l->to_block);
     out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
     TIERCE_DASSERT(out->memory_blocks <= out->blocks);
@@ -248,6 +254,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     int rc = view->engine->lender->lookup(view, chain, to_block, opts, &found);
     if (rc < 0)
         return rc;
+    TIERCE_DASSERT(found.memory_blocks <= found.blocks && found.blocks <= to_block);
     *out = found;
     if (!comes_again(opts, out))
         count_lookup(view, opts->from_block, to_block, out);

@@ -51,6 +51,7 @@ static void watch_level(void *arg, const struct tierce__tier_event *event)
     size_t index = (size_t)(level - level->engine->levels);
     TIERCE_DASSERT(index < TIERCE__TIERS_MAX);
     if (tierce__smalls_is_page(event->key)) { /* pages are internal to smalls */
+        TIERCE_DASSERT(index == 0);
         if (!event->admitted)
             tierce__smalls_page_left(level->engine->smalls, event->key);
         return;
@@ -64,6 +65,7 @@ void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier 
 {
     TIERCE_ASSERT(engine->level_count < TIERCE__TIERS_MAX);
     TIERCE_DASSERT((engine->level_count == 0) == (origin == TIERCE_ORIGIN_MEMORY));
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_OPENING);
     struct tierce__level *level = &engine->levels[engine->level_count++];
     level->engine = engine;
     level->policy = policy;
@@ -73,6 +75,7 @@ void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier 
     tier->ops->watch(tier, watch_level, level);
     tierce__health_init(&level->health, &engine->settings.health);
     level->health.shared = (tier->ops->caps & TIERCE__TIER_SHARED) != 0;
+    TIERCE_DASSERT(level == engine->levels || level->health.shared || !level[-1].health.shared);
 }
 
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
@@ -176,6 +179,7 @@ static void open_access_log(struct tierce_engine *engine, const struct tierce_co
 /* An engine that cannot be asked works all the same. */
 static void open_control(struct tierce_engine *engine, const struct tierce_config *config)
 {
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_OPEN);
     char why[256];
     struct tierce__control_opts opts = {
         .size = sizeof(opts),
@@ -223,6 +227,7 @@ static void *run_keeper(void *arg)
 static int open_tiers(struct tierce_engine *engine, const struct tierce_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    TIERCE_DASSERT(engine->level_count == 0);
     int rc = tierce__departures_create(
         &engine->departures,
         (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_MISSES_REMEMBERED));
@@ -245,6 +250,7 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
 
 static bool close_tiers(struct tierce_engine *engine)
 {
+    TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
     while (engine->level_count > 0) {
         struct tierce__tier *tier = engine->levels[engine->level_count - 1].tier;
         if (!tier->ops->close(tier, engine->close_deadline_ns))
@@ -268,6 +274,7 @@ static int open_view(struct tierce_view *view, const struct tierce_namespace *ns
 static int reserve_space(struct tierce__lender_space *space, struct tierce_view *view,
                          const struct tierce_transfer_opts *opts)
 {
+    TIERCE_DASSERT(space->count == 0);
     struct tierce__reserve_what what = {.chain = opts->chain,
                                         .to_block = opts->to_block,
                                         .session = opts->session,
@@ -277,11 +284,13 @@ static int reserve_space(struct tierce__lender_space *space, struct tierce_view 
     int rc = tierce__share_begin(&space->share, view, &view->part, opts->write, &what);
     if (rc == 0 && space->share.reservation != NULL)
         space->rooms = tierce__reserve_rooms(space->share.reservation, &space->count);
+    TIERCE_DASSERT(rc < 0 || (space->rooms != NULL) == (space->count > 0));
     return rc;
 }
 
 static int64_t end_space(struct tierce__lender_space *space, bool complete)
 {
+    TIERCE_DASSERT(space->count > 0);
     TIERCE_DASSERT(space->rooms != NULL);
     return tierce__share_end(&space->share, complete);
 }
@@ -289,6 +298,7 @@ static int64_t end_space(struct tierce__lender_space *space, bool complete)
 static int lend(struct tierce__load_lease **out, struct tierce_view *view,
                 const struct tierce_transfer_opts *opts)
 {
+    TIERCE_DASSERT(view->part.count > 0);
     struct tierce__load_lease_what what = {.chain = opts->chain,
                                            .from_block = opts->from_block,
                                            .to_block = opts->to_block,
@@ -347,6 +357,7 @@ static void add_remote_stats(const struct tierce__level *level, struct tierce_en
     out->remote_errors += (int64_t)s.errors;
     out->remotes_now++;
     out->remotes_in_service_now += tierce__health_serves(&level->health);
+    TIERCE_DASSERT(out->remotes_in_service_now <= out->remotes_now);
 }
 
 static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
@@ -396,6 +407,7 @@ uint32_t tierce__levels_local(const struct tierce_engine *engine)
         if (!engine->levels[level].health.shared)
             levels |= 1u << level;
     }
+    TIERCE_DASSERT((levels & (levels + 1)) == 0);
     return levels;
 }
 

@@ -142,6 +142,7 @@ static int open_layout(struct tierce_engine *engine, struct tierce__connector **
     }
     if (rc < 0)
         (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
+    TIERCE_DASSERT(rc < 0 || *connector != below);
     return rc;
 }
 
@@ -156,6 +157,7 @@ static void name_tier(char *name, size_t room, const struct tierce_engine *engin
         snprintf(name, room, "%s", scheme);
     else
         snprintf(name, room, "%s%u", scheme, same);
+    TIERCE_DASSERT(strlen(name) >= strlen(scheme) && strlen(name) + 1 < room);
 }
 
 /* The number of a store in tombstones (docs/inside/format/tombstones.md); 0: the URL is invalid. */
@@ -180,6 +182,7 @@ static uint64_t number_store(const char *text)
 static int open_remote(struct tierce_engine *engine, const struct tierce_config *config, char *url,
                        char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    TIERCE_DASSERT(engine->level_count < TIERCE__TIERS_MAX);
     struct remote_params params;
     struct tierce__connector *connector;
     int rc = take_params(&params, url, why);
@@ -225,6 +228,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
 int tierce__remotes_open(struct tierce_engine *engine, const struct tierce_config *config,
                          char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    TIERCE_DASSERT(engine->level_count > 0 && engine->levels[0].origin == TIERCE_ORIGIN_MEMORY);
     char *urls = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS));
     if (urls == NULL)
         return -ENOMEM;

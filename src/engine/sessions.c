@@ -25,6 +25,7 @@ static struct tierce__session *find_session(const struct tierce_view *view, uint
     tierce__lock_assert_held(&view->engine->lock);
     TIERCE__LIST_FOR_EACH (it, bin_of(view->engine, id)) {
         struct tierce__session *s = TIERCE__CONTAINER_OF(it, struct tierce__session, node);
+        TIERCE_DASSERT(s->count <= s->count_max);
         if (s->id == id && s->view == view)
             return s;
     }
@@ -73,6 +74,7 @@ static void unlink_session(struct tierce_engine *engine, struct tierce__session 
 /* Shortens a session that no other thread knows to `room`. */
 static void shorten(struct tierce__session *session, uint64_t room)
 {
+    TIERCE_DASSERT(session->bytes > room);
     size_t count = session->count;
     while (count > 0 && session->bytes > room)
         session->bytes -= session->bufs[--count]->bytes;
@@ -84,6 +86,7 @@ static void shorten(struct tierce__session *session, uint64_t room)
 struct tierce__session *tierce__session_alloc(struct tierce_view *view, uint64_t id, size_t count)
 {
     TIERCE_DASSERT(id != 0);
+    TIERCE_DASSERT(count > 0);
     struct tierce__session *session = tierce__calloc(1, sizeof(*session));
     if (session == NULL)
         return NULL;
@@ -114,6 +117,7 @@ size_t tierce__session_hold(struct tierce__session *session, const struct tierce
     for (;;) {
         tierce__lock_take(&engine->lock);
         old = find_session(view, session->id);
+        TIERCE_DASSERT(old != session);
         uint64_t room = room_beside(engine, old);
         if (session->bytes <= room)
             break;
@@ -137,6 +141,7 @@ size_t tierce__session_hold(struct tierce__session *session, const struct tierce
 /* The session of an id, made if there is none; NULL for no memory. Under the lock. */
 static struct tierce__session *have_session(struct tierce_view *view, uint64_t id)
 {
+    TIERCE_DASSERT(id != 0);
     tierce__lock_assert_held(&view->engine->lock);
     struct tierce__session *session = find_session(view, id);
     if (session != NULL)
@@ -155,6 +160,7 @@ static struct tierce__session *have_session(struct tierce_view *view, uint64_t i
 static bool grow_session(struct tierce__session *session)
 {
     tierce__lock_assert_held(&session->view->engine->lock);
+    TIERCE_DASSERT(session->count <= session->count_max);
     if (session->count < session->count_max)
         return true;
     size_t max = session->count_max * 2 + 16;
@@ -244,6 +250,7 @@ void tierce__session_free(struct tierce__session *session)
     if (session == NULL)
         return;
     TIERCE_DASSERT(session->count <= session->count_max);
+    TIERCE_DASSERT(session->node.next == NULL || tierce__list_empty(&session->node));
     if (session->bufs != NULL)
         tierce__bufs_release(session->bufs, session->count);
     tierce__free(session->bufs);
@@ -334,6 +341,7 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
 
 void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks)
 {
+    TIERCE_DASSERT(chunks < SIZE_MAX);
     struct tierce_engine *engine = view->engine;
     if (id == 0)
         return;

@@ -47,6 +47,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t level,
 {
     struct tierce__level *r = &engine->levels[level];
     TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
+    TIERCE_DASSERT(req->status <= 0);
     if (level == 0 || is_forgetting(req) || req->recalled)
         return;
     if (tierce__health_is_unanswered(&r->health, req))
@@ -63,6 +64,7 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t level,
 {
     struct tierce__level *r = &engine->levels[level];
     TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     /* Memory has no device that could fail, and a deletion does not use one. */
     bool pass = level == 0 || is_forgetting(req) || tierce__health_pass(&r->health, req);
     if (pass)
@@ -80,11 +82,13 @@ struct storage_waiter {
 static void note_answer(struct tierce__store_req *req)
 {
     struct storage_waiter *w = req->arg;
+    TIERCE_DASSERT(req == &w->req);
     (void)tierce__await_answer(&w->await);
 }
 
 static bool submit(struct tierce_engine *engine, size_t level, struct storage_waiter *w)
 {
+    TIERCE_DASSERT(level < engine->level_count);
     w->req.done = note_answer;
     w->req.arg = w;
     tierce__await_begin(&w->await);
@@ -102,6 +106,7 @@ static int await_status(struct tierce_engine *engine, size_t level, struct stora
         w->req.status = TIERCE_E_DOWN;
         w->req.found = 0;
     }
+    TIERCE_DASSERT(w->req.status <= 0);
     return w->req.status;
 }
 
@@ -133,6 +138,7 @@ static size_t ask_prefix(struct tierce_engine *engine, size_t level, const struc
                          size_t count, struct tierce__store_req *with, int *status)
 {
     TIERCE_DASSERT(level < engine->level_count);
+    TIERCE_DASSERT(count > 0);
     if (!tierce__health_serves(&engine->levels[level].health)) {
         tierce__storage_try(engine, level, keys);
         *status = TIERCE_E_DOWN;
@@ -174,6 +180,7 @@ static bool finds_nothing(const struct tierce_engine *engine)
 static size_t search_level(struct tierce_engine *engine, struct tierce__search *part, size_t level,
                            const struct tierce__key *keys, size_t count)
 {
+    TIERCE_DASSERT((part->levels >> level & 1) != 0);
     struct tierce__store_req with = {.deadline_ns = part->deadline_ns};
     part->unasked = (struct tierce__unasked){.level = level};
     size_t found = ask_prefix(engine, level, keys, count, &with, &part->unasked.status);
@@ -190,6 +197,7 @@ static size_t search_part(struct tierce_engine *engine, struct tierce__search *p
 {
     size_t first = *level;
     TIERCE_DASSERT(first < engine->level_count);
+    TIERCE_DASSERT((part->levels >> first & 1) != 0 && count > 0);
     if (!engine->levels[first].health.shared || part->asks_anew) {
         *level = first + 1;
         return search_level(engine, part, first, keys, count);
@@ -255,6 +263,7 @@ size_t tierce__storage_search(struct tierce_engine *engine, uint32_t levels,
                                     .places = places};
     size_t found = tierce__storage_search_until(engine, &search, keys, count);
     *unasked = search.unasked;
+    TIERCE_DASSERT(found <= count && unasked->status <= 0);
     return found;
 }
 
@@ -336,6 +345,7 @@ size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct t
     if (finds_nothing(engine) || ask(engine, 0, &w) < 0)
         return 0;
     TIERCE_ASSERT(w.req.lent <= w.req.found && w.req.found <= count);
+    TIERCE_DASSERT(w.req.found == 0 || w.req.status == 0);
     *leased = w.req.lent;
     return w.req.found;
 }
@@ -346,6 +356,7 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
 {
     struct tierce__tier *memory = engine->levels[0].tier;
     TIERCE_DASSERT(chunk->object_bytes > 0);
+    TIERCE_DASSERT(chunk->block_count > 0);
     return memory->ops->reserve(
         memory, &(struct tierce__reserve){.key = &chunk->key,
                                           .parent = chunk->has_parent ? &chunk->parent : NULL,
@@ -387,6 +398,7 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
 int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
                             struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(!chunk->has_parent);
     struct storage_waiter w = {0};
     tierce__storage_fill_put(&w.req, chunk, buf);
     w.req.replaces = true;
@@ -398,6 +410,7 @@ int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era
 {
     struct storage_waiter w = {0};
     TIERCE_DASSERT(level < engine->level_count);
+    TIERCE_DASSERT(level > 0);
     tierce__storage_fill_put(&w.req, chunk, buf);
     if (!tierce__era_enter(engine, era))
         return TIERCE_E_CANCELLED;
@@ -411,6 +424,7 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t le
 {
     TIERCE_DASSERT(first <= levels && levels <= engine->level_count);
     TIERCE_DASSERT(used <= count);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     for (size_t level = first; level < levels; level++) {
         struct tierce__tier *tier = engine->levels[level].tier;
         tier->ops->touch(tier, keys, count, used);
@@ -535,5 +549,6 @@ int tierce__own_flush(struct tierce_engine *engine, uint32_t timeout_ms)
         int rc = flush(engine, level, deadline_ns, false);
         first = first == 0 ? rc : first;
     }
+    TIERCE_DASSERT(first <= 0);
     return first;
 }

@@ -43,6 +43,7 @@ static void cut_segments(struct tierce__shape *shape)
 
 int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *view, uint32_t blocks)
 {
+    TIERCE_DASSERT(blocks <= view->chunk_blocks);
     struct tierce__shape s = {.geometry = view->full.geometry};
     s.geometry.block_count = blocks;
     int rc = tierce__chunk_extent(&s.extent, &s.geometry);
@@ -174,6 +175,7 @@ int tierce_view_open_part(struct tierce_view **out, struct tierce_engine *engine
     }
     TIERCE_DASSERT(view->part.first_layer + view->part.layer_count <=
                    view->full.geometry.layer_count);
+    TIERCE_DASSERT(view->full.segment_count > 0 && tierce__list_empty(&view->node));
     tierce__lock_take(&engine->lock);
     tierce__list_push_back(&engine->views, &view->node);
     tierce__lock_drop(&engine->lock);
@@ -212,6 +214,7 @@ struct tierce_view *tierce__view_borrow(struct tierce_engine *engine, const stru
     tierce__lock_take(&engine->lock);
     TIERCE__LIST_FOR_EACH (it, &engine->views) {
         struct tierce_view *view = TIERCE__CONTAINER_OF(it, struct tierce_view, node);
+        TIERCE_DASSERT(view->engine == engine);
         if (view->key.ns == key->ns &&
             memcmp(&view->key.shard, &key->shard, sizeof(key->shard)) == 0)
             found = view;
@@ -269,6 +272,7 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
     keys->block_count = keys->full_count * step + keys->tail_blocks;
     TIERCE_DASSERT(keys->block_count <= end);
     TIERCE_DASSERT(keys->count <= wanted && keys->tail_blocks < step);
+    TIERCE_DASSERT(keys->count == 0 || keys->block_count > (keys->count - 1) * step);
     keys->keys = keys->small;
     if (keys->count > sizeof(keys->small) / sizeof(keys->small[0])) {
         keys->keys = tierce__alloc(keys->count * sizeof(*keys->keys));
@@ -293,6 +297,7 @@ uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierc
     TIERCE_DASSERT(chunks <= keys->count);
     uint64_t blocks =
         chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
+    TIERCE_DASSERT(blocks <= keys->block_count);
     return blocks < to_block ? blocks : to_block;
 }
 
@@ -309,6 +314,7 @@ void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierc
 {
     size_t first = index * view->chunk_blocks;
     TIERCE_DASSERT(shape->geometry.layer_count == view->full.geometry.layer_count);
+    TIERCE_DASSERT(shape->geometry.block_count <= view->chunk_blocks);
     const uint8_t *parent = first > 0 ? hashes + (first - 1) * TIERCE_HASH_BYTES : root;
     *info =
         (struct tierce__chunk_info){.shard = view->key.shard,
@@ -348,6 +354,8 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
                            size_t index, const uint8_t *hashes)
 {
     TIERCE_DASSERT(index < keys->count);
+    TIERCE_DASSERT(shape->geometry.block_count <= view->chunk_blocks);
+    TIERCE_DASSERT(index <= keys->full_count);
     size_t first = index * view->chunk_blocks;
     *out = (struct tierce__storage_chunk){.key = keys->keys[index],
                                           .has_parent = index > 0,
@@ -424,6 +432,7 @@ int tierce__transfer_check(const struct tierce_view *view, const struct tierce_t
 
 bool tierce__view_is_same(const struct tierce_view *a, const struct tierce_view *b)
 {
+    TIERCE_DASSERT(a->engine == b->engine);
     return tierce__key_equal(&a->key, &b->key);
 }
 

@@ -6,6 +6,7 @@
 
 void tierce__breaker_init(struct tierce__breaker *breaker, uint32_t errors_max, uint32_t retry_ms)
 {
+    TIERCE_DASSERT(errors_max > 0);
     *breaker = (struct tierce__breaker){.errors_max = errors_max, .retry_ms = retry_ms};
 }
 

@@ -33,6 +33,7 @@ void tierce__prefill_note(struct tierce__prefill *prefill, uint64_t tokens, uint
         prefill->tokens /= 2;
         prefill->seconds /= 2;
     }
+    TIERCE_DASSERT(prefill->tokens >= 0 && prefill->seconds >= 0);
     tierce__lock_drop(&prefill->lock);
 }
 
@@ -118,6 +119,7 @@ bool tierce__cost_pays(struct tierce_view *view, size_t level, uint64_t bytes, u
 {
     if (!view->engine->settings.cost_check || level == 0)
         return true;
+    TIERCE_DASSERT(level < view->engine->level_count);
     struct tierce__cost_tier tiers[2] = {{0}, cost_of(view->engine, level)};
     return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill_of(view)) == 1;
 }

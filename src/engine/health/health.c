@@ -45,6 +45,7 @@ bool tierce__health_is_fault(int status)
  * writes only: their chunks can be read. */
 static bool counts_against(const struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(req->status <= 0);
     int status = req->status;
     bool writes = req->op == TIERCE__STORE_PUT || req->op == TIERCE__STORE_FLUSH;
     bool may_not = status == -EACCES || status == -EPERM || status == -EROFS;
@@ -78,6 +79,7 @@ static bool reaches_device(const struct tierce__store_req *req)
 static void add_busy(struct tierce__health *health, uint64_t now_ns)
 {
     tierce__lock_assert_held(&health->lock);
+    TIERCE_DASSERT(now_ns >= health->busy_since_ns);
     double s = (double)(now_ns - health->busy_since_ns) / 1e9;
     health->busy_since_ns = now_ns;
     health->busy_s += s;
@@ -89,6 +91,7 @@ static void add_busy(struct tierce__health *health, uint64_t now_ns)
 
 static bool is_stale(const struct tierce__health *health, uint64_t now_ns)
 {
+    TIERCE_DASSERT(now_ns >= health->measured_ns);
     return now_ns - health->measured_ns > STALE_NS;
 }
 
@@ -196,6 +199,7 @@ void tierce__health_speed(struct tierce__health *health, struct tierce__speed *o
     if (health->busy_s > 0)
         out->bytes_per_s = health->busy_bytes / health->busy_s;
     tierce__lock_drop(&health->lock);
+    TIERCE_DASSERT(out->bytes_per_s >= 0 && out->latency_s >= 0);
 }
 
 /* ---- whether it is asked ------------------------------------------------------------------- */
@@ -220,6 +224,7 @@ static bool hangs(const struct tierce__health *health, const struct tierce__stor
                   uint64_t now_ns)
 {
     tierce__lock_assert_held(&health->lock);
+    TIERCE_DASSERT(now_ns >= req->begun_ns);
     return req->status == TIERCE_E_DEADLINE && health->heard_ns < req->begun_ns &&
            now_ns - req->begun_ns >= health->limits.hang_ms * TIERCE__MS_NS;
 }
@@ -320,6 +325,7 @@ static enum tierce__health_change note_transfer(struct tierce__health *health,
 {
     TIERCE_DASSERT(req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT);
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
+    TIERCE_DASSERT(now_ns >= req->begun_ns);
     if (req->op == TIERCE__STORE_GET)
         end_reading(health, req);
     bool failed = counts_against(req) && !req->repeats;

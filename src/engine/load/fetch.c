@@ -78,6 +78,7 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t lev
 {
     uint32_t count = shape->segment_count;
     TIERCE_DASSERT(count > 0 && level > 0 && level < engine->level_count);
+    TIERCE_DASSERT(chunk->object_bytes == shape->extent.object_bytes);
     struct tierce__fetch *fetch =
         tierce__calloc(1, sizeof(*fetch) + count * sizeof(fetch->segments[0]));
     if (fetch == NULL)
@@ -130,6 +131,7 @@ static void free_fetch(struct tierce__fetch *fetch)
 static bool is_over(struct tierce__fetch *fetch)
 {
     tierce__lock_assert_held(lock_of(fetch));
+    TIERCE_DASSERT(fetch->reading <= fetch->segment_count);
     if (fetch->reading > 0 || !tierce__list_empty(&fetch->waiters))
         return false;
     tierce__list_remove(&fetch->node);
@@ -143,6 +145,7 @@ static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const stru
     tierce__lock_assert_held(&engine->fetches.lock);
     TIERCE__LIST_FOR_EACH (it, &engine->fetches.bins[bin_of(key)]) {
         struct tierce__fetch *fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
+        TIERCE_DASSERT(fetch->status == 0 && fetch->promotion != PROMOTION_DONE);
         if (tierce__key_equal(&fetch->key, key))
             return fetch;
     }
@@ -155,6 +158,7 @@ static bool is_banned(struct tierce_engine *engine, size_t level, const struct t
     TIERCE__LIST_FOR_EACH (it, &engine->fetches.bans[bin_of(key)]) {
         const struct tierce__fetch_ban *ban =
             TIERCE__CONTAINER_OF(it, struct tierce__fetch_ban, node);
+        TIERCE_DASSERT(ban->level > 0);
         if (ban->level == level && tierce__key_equal(&ban->key, key))
             return true;
     }
@@ -192,6 +196,7 @@ bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_waite
                         size_t level, const struct tierce__storage_chunk *chunk,
                         const struct tierce__shape *shape, struct tierce__buf **leased)
 {
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     const struct tierce__key *key = &chunk->key;
     TIERCE_ASSERT(waiter->fetch == NULL);
     *leased = NULL;
@@ -241,6 +246,7 @@ static uint64_t latest_deadline(const struct tierce__fetch *fetch)
             TIERCE__CONTAINER_OF(it, struct tierce__fetch_waiter, node);
         latest = waiter->deadline_ns > latest ? waiter->deadline_ns : latest;
     }
+    TIERCE_DASSERT(latest > 0 || tierce__list_empty(&fetch->waiters));
     return latest;
 }
 
@@ -303,6 +309,7 @@ static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
 /* A waiter's memory is its owner's again when it has been called. */
 static void tell(struct tierce__list *told, int status)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     while (!tierce__list_empty(told)) {
         struct tierce__fetch_waiter *waiter =
             TIERCE__CONTAINER_OF(told->next, struct tierce__fetch_waiter, told);
@@ -354,12 +361,14 @@ static void answer(struct fetch_segment *segment, int status)
 static void segment_done(struct tierce__store_req *req)
 {
     struct fetch_segment *segment = req->arg;
+    TIERCE_DASSERT(req == &segment->req && req->op == TIERCE__STORE_GET);
     tierce__storage_note(segment->fetch->engine, segment->fetch->level, req);
     answer(segment, req->status);
 }
 
 static void submit(struct fetch_segment *segment)
 {
+    TIERCE_DASSERT(segment->req.length > 0);
     struct tierce__fetch *fetch = segment->fetch;
     if (!tierce__storage_submit(fetch->engine, fetch->level, &segment->req))
         answer(segment, TIERCE_E_DOWN);
@@ -492,6 +501,7 @@ static bool abandon_one(struct tierce_engine *engine, struct tierce__list *bin, 
 
 void tierce__fetches_abandon(struct tierce_engine *engine, size_t level)
 {
+    TIERCE_DASSERT(level > 0 && level < TIERCE__TIERS_MAX);
     for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
         while (abandon_one(engine, &engine->fetches.bins[i], level))
             ;

@@ -55,6 +55,7 @@ static int begin_load(struct tierce_load *load, const struct tierce_transfer_opt
     }
     if (rc < 0)
         load->ops->end(load->lease, NULL);
+    TIERCE_DASSERT(rc < 0 || load->scatter.count == load->lease->count);
     return rc;
 }
 
@@ -94,6 +95,7 @@ static bool is_ready(struct tierce_load *load, size_t i, uint32_t layer)
         load->ops->refuse(load->lease, i, rc);
     if (rc < 0)
         tierce__scatter_fail(scatter, i);
+    TIERCE_DASSERT(rc <= 0);
     return rc == 0;
 }
 
@@ -114,6 +116,7 @@ static void move_chunks(void *arg, size_t from, size_t to)
     const struct moving *moving = arg;
     struct tierce__scatter *scatter = &moving->load->scatter;
     TIERCE_DASSERT(from <= to && to <= moving->load->lease->count);
+    TIERCE_DASSERT(moving->layer < moving->load->view->part.layer_count);
     for (size_t i = from; i < to; i++)
         scatter->moved[i].first_bad =
             !scatter->moved[i].failed && tierce__scatter_layer(scatter, i, moving->layer);
@@ -124,6 +127,7 @@ static void move_chunks(void *arg, size_t from, size_t to)
  * to the thread of the load. */
 static void move_together(struct tierce_load *load, uint32_t layer)
 {
+    TIERCE_DASSERT(!load->lease->is_too_large);
     struct moving moving = {.load = load, .layer = layer};
     for (size_t i = 0; i < load->lease->count; i++)
         (void)is_ready(load, i, layer);
@@ -144,6 +148,7 @@ static bool is_over(const struct tierce__load_lease *lease)
  * ones: the sum and the copy may have read different bytes. */
 static void fail_if_over(struct tierce_load *load)
 {
+    TIERCE_DASSERT(!load->lease->is_too_large);
     for (size_t i = 0; is_over(load->lease) && i < load->lease->count; i++)
         tierce__scatter_fail(&load->scatter, i);
 }
@@ -152,6 +157,7 @@ static void fail_if_over(struct tierce_load *load)
 static void load_through(struct tierce_load *load)
 {
     TIERCE_DASSERT(load->lease->is_too_large);
+    TIERCE_DASSERT(load->next_layer == 1);
     for (size_t i = 0; i < load->lease->count; i++) {
         if (!load->ops->take(load->lease, i)) {
             tierce__scatter_fail(&load->scatter, i);

@@ -95,6 +95,7 @@ static void describe(const struct own_lease *lease, size_t i, struct tierce__sto
     tierce__view_describe(record, lease->base.view, &lease->keys, shape_of(lease, i),
                           lease->base.leased[i].index, lease->base.hashes);
     record->key = *key_of(lease, i); /* a sibling's is another */
+    TIERCE_DASSERT(record->object_bytes == lease->base.leased[i].bytes);
 }
 
 /* Updates the caller's view of a chunk after its memory was taken or released. */
@@ -104,6 +105,7 @@ static inline void show(struct own_lease *lease, size_t i)
     size_t level = lease->chunks[i].level;
     TIERCE_DASSERT(i < lease->base.count);
     TIERCE_DASSERT(buf == NULL || level < lease->engine->level_count);
+    TIERCE_DASSERT(buf == NULL || buf->bytes >= lease->base.leased[i].bytes);
     lease->base.leased[i].object = buf != NULL ? buf->data : NULL;
     lease->base.leased[i].here = buf != NULL && waiter_of(lease, i) == NULL;
     lease->base.leased[i].origin = level < lease->engine->level_count
@@ -193,6 +195,7 @@ static uint32_t segment_at(const struct tierce__shape *shape, const struct tierc
                            uint32_t turn)
 {
     TIERCE_DASSERT(turn < shape->segment_count);
+    TIERCE_DASSERT(part->layer_count > 0);
     uint32_t segment = turn == 0 ? 0 : first_segment(shape, part) + turn - 1;
     return segment < shape->segment_count ? segment : segment - shape->segment_count + 1;
 }
@@ -253,6 +256,7 @@ static struct tierce__buf *take_pinned(struct tierce__session *session, size_t *
 static void pass_pinned(const struct tierce__session *session, size_t *next,
                         const struct tierce__key *key)
 {
+    TIERCE_DASSERT(session == NULL || *next <= session->count);
     if (session != NULL && *next < session->count && tierce__key_equal(&session->keys[*next], key))
         ++*next;
 }
@@ -281,6 +285,7 @@ static void join_fetch(struct own_lease *lease, size_t i)
         chunk->level = lease->bufs[i] != NULL ? 0 : chunk->level;
     }
     show(lease, i);
+    TIERCE_DASSERT(chunk->level > 0 || lease->bufs[i] != NULL);
 }
 
 /* Without memory, a chunk that can be read waits for memory that earlier chunks release. */
@@ -288,6 +293,7 @@ static void put_off(struct own_lease *lease, size_t i)
 {
     struct lease_chunk *chunk = &lease->chunks[i];
     TIERCE_DASSERT(lease->bufs[i] == NULL && waiter_of(lease, i) == NULL);
+    TIERCE_DASSERT(chunk->level > 0);
     chunk->waits = chunk->level < lease->engine->level_count;
     lease->base.is_too_large |= chunk->waits;
     if (!chunk->waits)
@@ -316,6 +322,7 @@ static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__sessio
         return false;
     }
     TIERCE_DASSERT(lease->bufs[i] == NULL && leased->kind != TIERCE__LEASED_SIBLING);
+    TIERCE_DASSERT(hit.block_count >= hit.blocks);
     leased->kind = TIERCE__LEASED_SIBLING;
     leased->block_count = hit.block_count;
     leased->bytes = lease->sibling_shape.extent.object_bytes;
@@ -330,6 +337,7 @@ static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__sessio
 /* In bypass: the leading chunks that were pinned before. */
 static size_t take_all_pinned(struct own_lease *lease, struct tierce__session *session)
 {
+    TIERCE_DASSERT(lease->mode == TIERCE_MODE_BYPASS);
     size_t n = 0, next = 0;
     while (n < lease->base.count &&
            (lease->bufs[n] = take_pinned(session, &next, key_of(lease, n))) != NULL)
@@ -423,6 +431,7 @@ static void list_chunks(struct own_lease *lease, uint64_t to_block)
 /* Copies what the lease needs of the caller's chain, so that it may change after begin. */
 static int copy_sequence(struct own_lease *lease, const struct tierce__load_lease_what *what)
 {
+    TIERCE_DASSERT(lease->base.count == 0);
     size_t blocks = lease->keys.block_count, count = lease->keys.count;
     lease->base.hash_count = blocks;
     lease->base.leased = tierce__calloc(count, sizeof(*lease->base.leased) + sizeof(*lease->bufs) +
@@ -472,6 +481,7 @@ static size_t find(struct own_lease *lease, size_t first, uint8_t *places)
     if (leased == count)
         return count;
     search.places = places + leased;
+    TIERCE_DASSERT(leased < count);
     return leased + tierce__storage_search_until(lease->engine, &search,
                                                  lease->keys.keys + first + leased, count - leased);
 }
@@ -506,6 +516,7 @@ static int plan(struct own_lease *lease, const struct tierce__load_lease_what *w
 int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view *view,
                              const struct tierce__load_lease_what *what)
 {
+    TIERCE_DASSERT(what->part->layer_count > 0);
     TIERCE_DASSERT(what->from_block <= what->to_block);
     struct own_lease *lease = tierce__calloc(1, sizeof(*lease));
     if (lease == NULL)
@@ -584,6 +595,7 @@ uint32_t tierce__load_lease_ready(struct tierce__load_lease *base, uint32_t laye
             ready++;
         end = ready < end ? ready : end;
     }
+    TIERCE_DASSERT(end > layer);
     return end;
 }
 
@@ -690,6 +702,7 @@ static bool take_memory(struct own_lease *lease, size_t i)
 /* The same for memory that other leases release, as long as one passes through memory. */
 static bool wait_for_memory(struct own_lease *lease, size_t i)
 {
+    TIERCE_DASSERT(lease->base.is_too_large);
     struct tierce_engine *engine = lease->engine;
     struct tierce__pool_turn turn;
     pass(lease, false); /* two that wait do not wait for each other */
@@ -749,6 +762,7 @@ static void give_back(struct tierce__load_lease *base, size_t i)
 void tierce__load_lease_count(const struct tierce_view *view, const struct tierce__leased *leased,
                               size_t blocks)
 {
+    TIERCE_DASSERT(!leased->failed);
     TIERCE_DASSERT(blocks <= leased->to - leased->from);
     struct tierce_engine *engine = view->engine;
     uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;

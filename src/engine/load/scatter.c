@@ -27,6 +27,8 @@ static const struct tierce__shape *shape_of(const struct tierce__scatter *scatte
 static size_t first_block(const struct tierce__scatter *scatter,
                           const struct tierce__leased *leased)
 {
+    TIERCE_DASSERT(leased->index * (uint64_t)scatter->view->chunk_blocks <=
+                   scatter->lease->hash_count);
     return leased->index * scatter->view->chunk_blocks;
 }
 
@@ -89,6 +91,7 @@ static int add_shape(struct tierce__scatter *scatter, const struct tierce__lease
         return 0;
     struct tierce__shape *shape =
         leased->kind == TIERCE__LEASED_TAIL ? &scatter->tail_shape : &scatter->sibling_shape;
+    TIERCE_DASSERT(leased->block_count > 0);
     TIERCE_ASSERT(shape->layer_offset == NULL); /* one of a kind at most */
     return tierce__shape_init(shape, scatter->view, leased->block_count);
 }
@@ -158,6 +161,7 @@ static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
     struct tierce__moved *moved = &scatter->moved[i];
     uint64_t bytes = shape_of(scatter, leased)->extent.header_bytes;
     TIERCE_DASSERT(bytes <= leased->bytes);
+    TIERCE_DASSERT(leased->block_count == shape_of(scatter, leased)->geometry.block_count);
     if (!scatter->keeps_headers)
         return leased->object;
     if (moved->header == NULL)
@@ -193,6 +197,7 @@ int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
             rc = rc == (int)leased->to ? 0 : TIERCE_E_IDENTITY;
     }
     scatter->moved[i].header_good = rc == 0;
+    TIERCE_DASSERT(rc <= 0);
     return rc;
 }
 

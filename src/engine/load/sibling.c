@@ -31,6 +31,7 @@ int tierce__sibling_check(const struct tierce_view *view, const struct tierce__s
                           const struct tierce__sibling_want *want, const uint8_t *hash,
                           const uint8_t *object)
 {
+    TIERCE_DASSERT(want->to > 0 && want->to <= view->chunk_blocks);
     struct tierce__chunk_info got, info;
     const uint8_t *hashes = want->hashes + want->index * view->chunk_blocks * TIERCE_HASH_BYTES;
     tierce__view_place_info(&info, view, shape, want->index, want->hashes, want->root);
@@ -77,6 +78,7 @@ static struct head_read *make_read(struct tierce_engine *engine, size_t level,
                                    const struct tierce__key *key, uint64_t bytes)
 {
     TIERCE_DASSERT(level > 0 && level < engine->level_count);
+    TIERCE_DASSERT(bytes > 0 && bytes % TIERCE__CHUNK_ALIGN == 0);
     struct head_read *r = tierce__calloc(1, sizeof(*r));
     if (r == NULL)
         return NULL;
@@ -148,6 +150,7 @@ static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *
     shape.geometry.block_count = candidate->block_count;
     uint32_t least = best->blocks > want->from ? best->blocks : want->from;
     TIERCE_DASSERT(level < view->engine->level_count);
+    TIERCE_DASSERT(best->blocks <= want->to);
     if (candidate->block_count <= least || candidate->block_count > view->chunk_blocks ||
         tierce__chunk_extent(&shape.extent, &shape.geometry) < 0 ||
         shape.extent.object_bytes != candidate->object_bytes)
@@ -176,6 +179,7 @@ static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *
 static void try_pinned(const struct tierce_view *view, struct tierce__sibling_hit *best,
                        const struct tierce__sibling_want *want, size_t i)
 {
+    TIERCE_DASSERT(i < want->pinned->count && best->blocks <= want->to);
     const struct tierce__key *key = &want->pinned->keys[i];
     struct tierce__buf *buf = want->pinned->bufs[i];
     struct tierce__chunk_info got;
@@ -208,6 +212,7 @@ bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling
 static bool is_among(const struct tierce__sibling *siblings, size_t count,
                      const struct tierce__key *key)
 {
+    TIERCE_DASSERT(count <= TIERCE__SIBLINGS_MAX);
     size_t i = 0;
     while (i < count && !tierce__key_equal(&siblings[i].key, key))
         i++;
@@ -243,4 +248,6 @@ void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *
         }
     }
     TIERCE_DASSERT(out->blocks <= want->to);
+    TIERCE_DASSERT(out->level == 0 || out->buf == NULL);
+    TIERCE_DASSERT(out->blocks == 0 || out->blocks > want->from);
 }

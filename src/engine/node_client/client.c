@@ -187,6 +187,7 @@ static int connect_as(struct tierce__node_connection **out,
         close_connection(c);
         return rc;
     }
+    TIERCE_DASSERT(c->fd >= 0 && c->late == 0);
     *welcome = answer.hello;
     *out = c;
     return 0;
@@ -301,6 +302,7 @@ static void lose_peer(struct tierce__node_session *peer)
 {
     struct tierce__node_client *client = peer->client;
     tierce__lock_take(&client->lock);
+    TIERCE_DASSERT(peer->refs > 0);
     bool first = !peer->gone, current = client->peer == peer;
     peer->gone = true;
     if (current) {
@@ -351,6 +353,7 @@ void tierce__client_close(struct tierce__node_client *client)
 {
     if (client == NULL)
         return;
+    TIERCE_DASSERT(!client->connecting && (client->peer == NULL || client->peer->refs == 1));
     tierce__node_session_release(client->peer);
     tierce__cond_fini(&client->changed);
     tierce__lock_fini(&client->lock);
@@ -393,6 +396,7 @@ static struct tierce__node_session *connect_peer(struct tierce__node_client *cli
     int rc = make_peer(&peer, client, soon_ns < deadline_ns ? soon_ns : deadline_ns);
     tierce__lock_take(&client->lock);
     TIERCE_DASSERT(client->connecting);
+    TIERCE_DASSERT(rc <= 0 && client->peer == NULL);
     client->connecting = false;
     client->retry_at_ns = tierce__deadline_in_ms(RETRY_MS);
     bool warn = rc < 0 && !client->warned;
@@ -420,6 +424,7 @@ struct tierce__node_session *tierce__client_peer(struct tierce__node_client *cli
 {
     tierce__lock_take(&client->lock);
     struct tierce__node_session *peer = client->peer;
+    TIERCE_DASSERT(peer == NULL || (peer->refs > 0 && !peer->gone));
     if (peer != NULL)
         peer->refs++;
     bool mine = peer == NULL && !client->connecting && tierce__now_ns() >= client->retry_at_ns;
@@ -473,6 +478,7 @@ static void return_connection(struct tierce__node_session *peer, struct tierce__
     tierce__lock_take(&peer->client->lock);
     TIERCE_DASSERT(peer->connections > 0);
     TIERCE_DASSERT(c == NULL || tierce__list_empty(&c->node));
+    TIERCE_DASSERT(c == NULL || c->late == 0 || end_of(c->late) != 0);
     if (open && c->late != 0 && c->late_until_ns == 0)
         c->late_until_ns = tierce__deadline_in_ms(peer->client->engine->settings.pin_ms);
     if (open && c->late != 0)
@@ -490,6 +496,7 @@ static void return_connection(struct tierce__node_session *peer, struct tierce__
 /* Updates the peer's state from the result of a request. */
 static void note(struct tierce__node_session *peer, int rc)
 {
+    TIERCE_DASSERT(rc <= 0);
     tierce__lock_take(&peer->client->lock);
     if (rc == TIERCE_E_DEADLINE) {
         if (++peer->late >= LATE_MAX)
@@ -506,6 +513,7 @@ static void note(struct tierce__node_session *peer, int rc)
 static void owe(struct tierce__node_session *peer, struct tierce__owed *owed)
 {
     TIERCE_DASSERT(tierce__list_empty(&owed->node));
+    TIERCE_DASSERT(end_of(owed->op) == 0);
     tierce__lock_take(&peer->client->lock);
     bool gone = peer->gone; /* it has ended everything itself */
     if (!gone)
@@ -531,6 +539,7 @@ static struct tierce__owed *take_owed(struct tierce__node_session *peer)
 static int pay(struct tierce__node_session *peer, struct tierce__node_connection *c,
                uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(c->fd >= 0 && c->late == 0);
     struct tierce__owed *owed = take_owed(peer);
     union tierce__native_answer answer;
     if (owed == NULL)
@@ -584,6 +593,7 @@ int tierce__node_session_ask(struct tierce__asking *asking, struct tierce__node_
                              enum tierce__native_op op,
                              const union tierce__native_request *question, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(end_of(op) == 0 || begins(op));
     struct tierce__node_connection *c;
     *asking = (struct tierce__asking){.peer = peer};
     settle_late(peer, deadline_ns);
@@ -635,6 +645,7 @@ uint64_t tierce__node_session_end(struct tierce__node_session *peer, struct tier
     struct tierce__asking asking;
     uint64_t count = 0;
     TIERCE_DASSERT(tierce__list_empty(&owed->node));
+    TIERCE_DASSERT(!begins(owed->op));
     int rc =
         tierce__node_session_ask(&asking, peer, owed->op, question, tierce__deadline_in_ms(END_MS));
     if (rc == 0) {

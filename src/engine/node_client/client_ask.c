@@ -232,6 +232,8 @@ int tierce__client_ask_chain(struct tierce__asking *asking, struct tierce__node_
                              struct tierce__native_chain *slot, const struct tierce_chain *chain,
                              uint64_t deadline_ns)
 {
+    TIERCE_DASSERT((char *)slot >= (char *)question &&
+                   (char *)(slot + 1) <= (char *)(question + 1));
     describe_chain(slot, peer, chain, false);
     int rc = tierce__node_session_ask(asking, peer, op, question, deadline_ns);
     if (rc == TIERCE__NATIVE_UNKNOWN_CHAIN) {
@@ -296,6 +298,7 @@ static void add_own(const struct tierce_view *view, uint64_t from_block, uint64_
         out->memory_blocks = own;
     if (out->blocks < own)
         out->blocks = own;
+    TIERCE_DASSERT(out->memory_blocks <= out->blocks && out->blocks <= to_block);
 }
 
 static int lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
@@ -333,6 +336,7 @@ static int durable(struct tierce_view *view, const struct tierce_chain *chain, u
     if (rc == 0)
         rc = find(view, TIERCE__NATIVE_DURABLE, chain, &what, &found);
     *blocks = rc == 0 ? found.blocks : 0;
+    TIERCE_DASSERT(*blocks <= to_block);
     return rc;
 }
 
@@ -341,6 +345,8 @@ static void tell(struct tierce_view *view, enum tierce__native_op op,
                  union tierce__native_request *question, uint64_t *view_slot)
 {
     TIERCE_DASSERT(op == TIERCE__NATIVE_UNPIN || op == TIERCE__NATIVE_COMPUTED);
+    TIERCE_DASSERT((char *)view_slot >= (char *)question &&
+                   (char *)(view_slot + 1) <= (char *)(question + 1));
     if (!tierce__client_is_connected(view->engine->client))
         return; /* another node knows nothing of it */
     uint64_t deadline_ns = soon(view);
@@ -457,6 +463,7 @@ static int meet_node(struct tierce_engine *engine, const struct tierce_config *c
 static int open_node(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    TIERCE_DASSERT(engine->level_count == 0 && engine->client == NULL);
     int rc = check_client(config, why);
     if (rc == 0)
         rc = tierce__client_open(&engine->client, engine, config);
@@ -480,6 +487,7 @@ static bool leave_node(struct tierce_engine *engine)
 
 static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
 {
+    TIERCE_DASSERT(engine->level_count == 0);
     out->node_connected_now = tierce__client_is_connected(engine->client);
 }
 

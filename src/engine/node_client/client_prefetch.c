@@ -18,6 +18,7 @@
 /* Until there is a node that does it, it has brought nothing. */
 static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
 {
+    TIERCE_DASSERT(p->owed->op == TIERCE__NATIVE_PREFETCH_END);
     uint64_t view, deadline_ns = tierce__deadline_in_ms(p->engine->settings.lookup_ms);
     struct tierce__node_session *peer = tierce__client_view_peer(p->view, &view, deadline_ns);
     if (peer == NULL)
@@ -98,6 +99,7 @@ static void take_come(struct tierce_prefetch *p, const struct tierce__native_com
     r->short_of_memory = (come->flags & TIERCE__NATIVE_SHORT) != 0;
     for (uint32_t i = 0; i < come->tiers.count; i++)
         take_tier(p, &come->tiers, i);
+    TIERCE_DASSERT(r->tier_count <= TIERCE_PREFETCH_TIERS_MAX);
 }
 
 /* Whether the prefetch is overdue by more than `grace_ns`; normally the node reports this
@@ -145,6 +147,7 @@ void tierce__client_prefetch_end(struct tierce_prefetch *p)
 {
     TIERCE_DASSERT(p->owed->op == TIERCE__NATIVE_PREFETCH_END);
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(!tierce__list_empty(&p->node) && p->refs == 1);
     tierce__list_remove(&p->node);
     tierce__lock_drop(tierce__prefetch_lock(p));
     if (p->peer != NULL)

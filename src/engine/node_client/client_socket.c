@@ -73,6 +73,7 @@ void tierce__client_disconnect(int fd)
 
 int tierce__client_await(int fd, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(fd >= 0);
     return tierce__stream_wait(fd, POLLIN, NULL, deadline_ns);
 }
 
@@ -83,12 +84,14 @@ static int status_of(int rc)
 
 int tierce__client_send(int fd, const uint8_t *bytes, size_t count, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(fd >= 0 && count > 0);
     struct iovec piece = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = count};
     return status_of(tierce__stream_send(fd, &piece, 1, deadline_ns));
 }
 
 int tierce__client_receive(int fd, uint8_t *bytes, size_t count, int *passed, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(fd >= 0);
     struct iovec piece = {.iov_base = bytes, .iov_len = count};
     return status_of(tierce__stream_receive_passed(fd, piece, passed, deadline_ns));
 }

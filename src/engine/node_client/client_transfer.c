@@ -41,6 +41,7 @@ struct tierce__client_store {
 static bool take_rooms(struct tierce__client_store *store, const struct tierce_view *view,
                        const struct tierce__native_reservation *given)
 {
+    TIERCE_DASSERT(store->number != 0);
     const struct tierce__shape *full = &view->full;
     for (uint32_t i = 0; i < given->chunks.count; i++) {
         struct tierce__native_reserved row;
@@ -104,6 +105,7 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
 {
     uint64_t number, deadline_ns = deadline_in(view, 0);
     TIERCE_DASSERT(space->rooms == NULL);
+    TIERCE_DASSERT(space->count == 0);
     if (tierce__engine_mode(view->engine) != TIERCE_MODE_NORMAL)
         return 0;
     struct tierce__node_session *peer = tierce__client_view_peer(view, &number, deadline_ns);
@@ -168,6 +170,7 @@ static struct client_load *own(struct tierce__load_lease *lease)
 
 static void free_load(struct client_load *load)
 {
+    TIERCE_DASSERT(load->peer == NULL || load->owed == NULL);
     tierce__node_session_release(load->peer);
     tierce__free(load->base.leased);
     tierce__free(load->verdicts);
@@ -199,6 +202,7 @@ static void place(const struct client_load *load, struct tierce__leased *leased,
 /* One chunk that was leased. */
 static int take_leased(struct client_load *load, const struct tierce__native_rows *rows, uint32_t i)
 {
+    TIERCE_DASSERT(i == load->base.count && i < rows->count);
     struct tierce__native_lent row;
     int rc = tierce__native_get_lent(&row, rows, i);
     if (rc < 0)
@@ -268,6 +272,7 @@ static void send_back(struct client_load *load)
 static int ask_lease(struct client_load *load, struct tierce_view *view,
                      const struct tierce_transfer_opts *opts)
 {
+    TIERCE_DASSERT(load->base.count == 0 && load->number == 0);
     uint64_t number, deadline_ns = deadline_in(view, 0);
     struct tierce__node_session *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)

@@ -27,6 +27,7 @@ enum {
 
 static uint32_t first_bytes(size_t name_bytes, size_t note_bytes)
 {
+    TIERCE_DASSERT(name_bytes <= TIERCE__OBJECT_NAME_MAX && note_bytes <= TIERCE__OBJECT_NOTE_MAX);
     return (uint32_t)tierce__round_up(AT_NAME + name_bytes + note_bytes, CELL_ALIGN);
 }
 
@@ -86,6 +87,7 @@ int tierce__object_extent(struct tierce__extent *out, const struct tierce__objec
 
 uint64_t *tierce__object_sums(uint8_t *object, uint64_t value_bytes)
 {
+    TIERCE_DASSERT(value_bytes <= TIERCE__OBJECT_VALUE_MAX);
     struct tierce__geometry geometry = {
         .layer_count = 1 + tierce__object_pieces(value_bytes), .block_tokens = 1, .block_count = 1};
     return tierce__chunk_sums(object, &geometry, 0); /* of one block, they follow each other */
@@ -99,6 +101,7 @@ void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
     struct tierce__object_what *what = &form->what;
     struct tierce__geometry geometry = shape(cells, what);
     struct tierce__chunk_info info = describe(space, key, &geometry);
+    TIERCE_DASSERT(form->extent.header_bytes + cells[0] <= form->extent.object_bytes);
     info.extent = form->extent;
     info.created_s = tierce__wall_s();
     if (pads)
@@ -126,6 +129,7 @@ void tierce__object_set_expiry(uint8_t *object, const struct tierce__object_what
                                uint8_t *value, uint64_t expires_ms)
 {
     uint32_t bytes = first_bytes(what->name_bytes, what->note_bytes);
+    TIERCE_DASSERT((size_t)(value - object) >= TIERCE__CHUNK_ALIGN + bytes);
     uint8_t *cell = value - bytes;
     tierce__store_le64(cell + AT_EXPIRES, expires_ms);
     tierce__object_sums(object, what->value_bytes)[0] = tierce__sum(cell, bytes);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "core/chunk/header.h"
 #include "engine/objects/objects.h"
 
@@ -40,6 +41,7 @@ struct tierce__key tierce__object_key(const struct tierce__object_space *space, 
 
 static inline uint32_t tierce__object_pieces(uint64_t value_bytes)
 {
+    TIERCE_DASSERT(value_bytes <= TIERCE__OBJECT_VALUE_MAX);
     return (uint32_t)((value_bytes + TIERCE__OBJECT_PIECE - 1) / TIERCE__OBJECT_PIECE);
 }
 
@@ -81,6 +83,7 @@ TIERCE_MUSTUSE int tierce__object_parse(struct tierce__object_form *out, uint64_
 /* Bytes of piece `index` of a value. */
 static inline uint64_t tierce__object_piece_bytes(uint64_t value_bytes, uint32_t index)
 {
+    TIERCE_DASSERT(index < tierce__object_pieces(value_bytes));
     uint64_t left = value_bytes - (uint64_t)index * TIERCE__OBJECT_PIECE;
     return left < TIERCE__OBJECT_PIECE ? left : TIERCE__OBJECT_PIECE;
 }

@@ -19,6 +19,7 @@ void tierce__object_names_init(struct tierce__object_names *names)
 
 static void free_name(struct tierce__object_name *name)
 {
+    TIERCE_DASSERT(name->refs == 0 && !name->held);
     tierce__cond_fini(&name->changed);
     tierce__free(name);
 }
@@ -51,6 +52,7 @@ static struct tierce__object_name *find_name(struct tierce__list *bin,
 static void add_spare(struct tierce__object_names *names, struct tierce__object_name *name)
 {
     tierce__lock_assert_held(&names->lock);
+    TIERCE_DASSERT(name->refs == 0 && name->names == names);
     tierce__list_push_front(&names->spares, &name->node);
     names->spare_count++;
 }
@@ -58,6 +60,7 @@ static void add_spare(struct tierce__object_names *names, struct tierce__object_
 /* Drops the lock for a moment if there is none. */
 static bool provide_spare(struct tierce__object_names *names)
 {
+    tierce__lock_assert_held(&names->lock);
     if (names->spare_count > 0)
         return true;
     tierce__lock_drop(&names->lock);
@@ -86,6 +89,7 @@ static struct tierce__object_name *make_name(struct tierce__object_names *names,
     name->refs = 0;
     name->changes = 0;
     tierce__list_push_back(bin, &name->node);
+    TIERCE_DASSERT(!name->held && name->reading == NULL);
     return name;
 }
 
@@ -148,6 +152,7 @@ void tierce__object_name_drop(struct tierce__object_name *name)
 static void change(struct tierce__object_name *name)
 {
     tierce__lock_assert_held(&name->names->lock);
+    TIERCE_DASSERT(name->refs > 0);
     name->changes++;
     name->reading = NULL;
 }
@@ -181,6 +186,7 @@ void tierce__object_name_end(struct tierce__object_name *name)
     struct tierce__lock *lock = &name->names->lock;
     tierce__lock_take(lock);
     TIERCE_ASSERT(name->held);
+    TIERCE_DASSERT(name->refs > 0);
     change(name);
     name->held = false;
     tierce__cond_broadcast(&name->changed);
@@ -193,6 +199,7 @@ void tierce__object_name_end(struct tierce__object_name *name)
 bool tierce__object_name_try(struct tierce__object_name *name, uint64_t changes)
 {
     tierce__lock_take(&name->names->lock);
+    TIERCE_DASSERT(name->refs > 0);
     bool mine = !name->held && name->changes == changes;
     if (mine)
         name->held = true;
@@ -204,6 +211,7 @@ void tierce__object_name_let_go(struct tierce__object_name *name)
 {
     tierce__lock_take(&name->names->lock);
     TIERCE_ASSERT(name->held);
+    TIERCE_DASSERT(name->refs > 0);
     name->held = false;
     tierce__cond_broadcast(&name->changed);
     tierce__lock_drop(&name->names->lock);
@@ -212,6 +220,7 @@ void tierce__object_name_let_go(struct tierce__object_name *name)
 uint64_t tierce__object_name_changes(struct tierce__object_name *name)
 {
     tierce__lock_take(&name->names->lock);
+    TIERCE_DASSERT(name->refs > 0);
     uint64_t changes = name->changes;
     tierce__lock_drop(&name->names->lock);
     return changes;

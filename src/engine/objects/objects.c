@@ -80,6 +80,7 @@ static void fill_handle(struct tierce__object_handle *h, struct tierce__objects 
                         const struct tierce__object_form *form)
 {
     TIERCE_DASSERT(form->value_at + form->what.value_bytes <= buf->bytes);
+    TIERCE_DASSERT(form->extent.header_bytes < form->value_at);
     *h = (struct tierce__object_handle){.magic = TIERCE__OBJECT_MAGIC,
                                         .space = space,
                                         .key = *key,
@@ -107,6 +108,7 @@ struct tierce__object *tierce__object_open(struct tierce__objects *space,
 
 static void free_handle(struct tierce__object_handle *h)
 {
+    TIERCE_DASSERT((h->buf == NULL) == h->is_small);
     tierce__buf_release(h->buf);
     h->magic = 0;
     tierce__free(h);
@@ -130,6 +132,7 @@ uint64_t tierce__object_bytes(struct tierce__object *object)
 struct tierce__storage_chunk tierce__object_record(const struct tierce__key *key,
                                                    uint64_t object_bytes)
 {
+    TIERCE_DASSERT(object_bytes > 0);
     struct tierce__storage_chunk chunk = {
         .key = *key, .object_bytes = object_bytes, .block_count = 1};
     memcpy(chunk.first_block, key->hash, sizeof(chunk.first_block));
@@ -145,6 +148,7 @@ static struct tierce__object *open_copy(struct tierce__objects *space,
                                         struct tierce__object_handle *h,
                                         const struct tierce__object_what *what, uint8_t *value)
 {
+    TIERCE_DASSERT(what->value_bytes <= TIERCE__SMALL_VALUE_MAX);
     *h = (struct tierce__object_handle){.magic = TIERCE__OBJECT_MAGIC,
                                         .space = space,
                                         .key = *key,
@@ -177,6 +181,7 @@ struct tierce__object *tierce__object_open_small(struct tierce__objects *space,
 static int create_small(struct tierce__objects *space, struct tierce__object **out,
                         const struct tierce__object_what *what)
 {
+    TIERCE_DASSERT(tierce__smalls_takes(space->engine->smalls, what));
     uint8_t *memory = tierce__alloc(HANDLE_BYTES + (size_t)what->value_bytes + what->name_bytes +
                                     what->note_bytes);
     if (memory == NULL)
@@ -245,6 +250,7 @@ void tierce__object_filled(struct tierce__object *object, uint64_t bytes)
 {
     struct tierce__object_handle *h = handle_of(object);
     TIERCE_ASSERT(!h->found);
+    TIERCE_DASSERT(bytes <= h->base.what.value_bytes);
     if (h->is_small) /* summed as a whole */
         return;
     uint64_t *sums = tierce__object_sums(h->buf->data, h->base.what.value_bytes);
@@ -398,6 +404,7 @@ int tierce__objects_peek(struct tierce__objects *space, struct tierce__object_fo
 /* `other` has a header's bytes at least. */
 static bool has_same_header(const struct tierce__object_handle *h, const struct tierce__buf *other)
 {
+    TIERCE_DASSERT(other->bytes >= h->header_bytes);
     struct tierce__geometry geometry = {
         .layer_count = 1 + h->pieces, .block_tokens = 1, .block_count = 1};
     return tierce__chunk_same(h->buf->data, other->data, &geometry);
@@ -435,6 +442,7 @@ static bool reads_the_same(const struct tierce__object_handle *h, size_t level,
                            uint64_t deadline_ns)
 {
     TIERCE_DASSERT(level > 0);
+    TIERCE_DASSERT(!h->is_small);
     struct tierce_engine *engine = h->space->engine;
     uint64_t now_ns = tierce__now_ns();
     uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
@@ -449,6 +457,7 @@ static bool reads_the_same(const struct tierce__object_handle *h, size_t level,
 static bool level_has_same(const struct tierce__object_handle *h, size_t level,
                            uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(!h->is_small && level < h->space->engine->level_count);
     TIERCE_DASSERT(level > 0);
     struct tierce__object_form form;
     struct tierce__buf *head;
@@ -488,6 +497,7 @@ static struct tierce__buf *make_chunk(struct tierce__object_handle *as,
         return NULL;
     tierce__object_begin(buf->data, &form, &h->space->space, &h->key, true);
     fill_handle(as, h->space, &h->key, buf, &form);
+    TIERCE_DASSERT(as->header_bytes == form.extent.header_bytes);
     if (h->base.what.value_bytes > 0)
         memcpy(as->base.value, h->base.value, (size_t)h->base.what.value_bytes);
     tierce__object_filled(&as->base, h->base.what.value_bytes);
@@ -502,6 +512,7 @@ static int put_small(const struct tierce__object_handle *h, uint32_t levels,
                      struct tierce__buf *chunk)
 {
     TIERCE_DASSERT(h->is_small && (levels & 1u) == 0);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce_engine *engine = h->space->engine;
     uint64_t era = tierce__era_enter_now(engine);
     int rc = tierce__smalls_put(engine->smalls, &h->key, &h->base.what, h->base.value, false);

@@ -76,6 +76,7 @@ static struct tierce__object_find *find_of(struct tierce__list *node)
 
 static void count_answer(struct tierce_engine *engine, int status)
 {
+    TIERCE_DASSERT(status <= 0);
     tierce__count(engine, status == 0 ? TIERCE__STAT_objects_found : TIERCE__STAT_objects_missed,
                   1);
 }
@@ -83,6 +84,7 @@ static void count_answer(struct tierce_engine *engine, int status)
 /* The find is its owner's again when this returns. */
 static void answer(struct tierce__object_find *find, int status, struct tierce__object *object)
 {
+    TIERCE_DASSERT(object == NULL || status == 0);
     struct find_waiter *waiter = waiter_of(find);
     struct tierce_engine *engine = waiter->space->engine;
     struct tierce__lock *lock = &engine->object_names.lock;
@@ -119,6 +121,7 @@ static struct tierce__object *open_from_memory(struct tierce__object_find *find)
 
 static void answer_value(struct tierce__object_reading *r, struct tierce__object_find *find)
 {
+    TIERCE_DASSERT(r->have >= r->form.extent.object_bytes);
     struct tierce__object *object = NULL;
     const struct tierce__object_what *what = &r->form.what;
     if (what->name_bytes == find->name_bytes &&
@@ -153,6 +156,7 @@ static void start_again(struct tierce__object_find *find)
 static void settle(struct tierce__object_reading *r, struct tierce__object_find *find, int status,
                    bool current)
 {
+    TIERCE_DASSERT(status <= 0);
     bool has_time = status == TIERCE_E_DEADLINE && find->deadline_ns > r->deadline_ns;
     if (!current || has_time)
         start_again(find);
@@ -164,6 +168,7 @@ static void settle(struct tierce__object_reading *r, struct tierce__object_find 
 
 static void finish(struct tierce__object_reading *r, int status)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__list finds;
     tierce__list_init(&finds);
     tierce__lock_take(&r->name->names->lock);
@@ -192,6 +197,7 @@ static void ask_levels(struct tierce__object_reading *r);
 static void leave_level(struct tierce__object_reading *r, int status)
 {
     TIERCE_DASSERT(r->level > 0 && r->level < r->engine->level_count);
+    TIERCE_DASSERT(status < 0);
     if (status != TIERCE_E_MISS && tierce__health_is_fault(status))
         r->status = status == TIERCE_E_DEADLINE ? status : TIERCE_E_DOWN;
     tierce__buf_release(r->buf);
@@ -220,6 +226,7 @@ static void read_on(struct tierce__object_reading *r, enum step step)
 
 static void read_head(struct tierce__object_reading *r, uint64_t bytes)
 {
+    TIERCE_DASSERT(r->level > 0 && r->level < TIERCE__TIERS_MAX);
     tierce__buf_release(r->buf);
     r->have = 0;
     r->sound = 0;
@@ -235,6 +242,7 @@ static void read_head(struct tierce__object_reading *r, uint64_t bytes)
 /* A buffer for all of it, with the bytes received so far. */
 static void read_body(struct tierce__object_reading *r)
 {
+    TIERCE_DASSERT(r->form.extent.object_bytes > r->have);
     struct tierce__storage_chunk chunk =
         tierce__object_record(&r->name->key, r->form.extent.object_bytes);
     struct tierce__buf *whole = tierce__storage_reserve(r->engine, &chunk, NULL);
@@ -253,6 +261,7 @@ static void read_body(struct tierce__object_reading *r)
 /* Removes a wrong or expired value, unless another thread is changing it. */
 static void expel(struct tierce__object_reading *r, int why)
 {
+    TIERCE_DASSERT(why < 0);
     if (tierce__object_name_try(r->name, r->changes)) {
         tierce__objects_expel(r->engine, r->level, &r->name->key, why);
         tierce__object_name_let_go(r->name);
@@ -265,6 +274,7 @@ static void expel(struct tierce__object_reading *r, int why)
 static int promote_small(struct tierce__object_reading *r)
 {
     const struct tierce__object_what *what = &r->form.what;
+    TIERCE_DASSERT(what->value_bytes <= TIERCE__SMALL_VALUE_MAX);
     const uint8_t *value = r->buf->data + r->form.value_at;
     const uint64_t *sums = tierce__object_sums(r->buf->data, what->value_bytes);
     if (what->value_bytes > 0 && tierce__sum(value, (size_t)what->value_bytes) != sums[1])
@@ -274,6 +284,7 @@ static int promote_small(struct tierce__object_reading *r)
 
 static int promote_large(struct tierce__object_reading *r)
 {
+    TIERCE_DASSERT(r->have >= r->form.extent.object_bytes);
     struct tierce__storage_chunk chunk =
         tierce__object_record(&r->name->key, r->form.extent.object_bytes);
     int rc = tierce__storage_publish(r->engine, &chunk, r->buf);
@@ -285,6 +296,7 @@ static int promote_large(struct tierce__object_reading *r)
 /* A value that was changed since is not promoted. */
 static void promote(struct tierce__object_reading *r)
 {
+    TIERCE_DASSERT(r->sound == tierce__object_pieces(r->form.what.value_bytes));
     struct tierce_engine *engine = r->engine;
     if (tierce__engine_mode(engine) != TIERCE_MODE_NORMAL ||
         !tierce__object_name_try(r->name, r->changes))
@@ -348,6 +360,7 @@ static void look_at(struct tierce__object_reading *r)
 static void go_on(struct tierce__object_reading *r)
 {
     int status = r->req.status;
+    TIERCE_DASSERT(status <= 0);
     if (status < 0) {
         leave_level(r, status);
     } else if (r->step == STEP_BODY && r->have + r->req.length < r->form.extent.object_bytes) {
@@ -369,6 +382,7 @@ static void go_on(struct tierce__object_reading *r)
 static void answered(struct tierce__store_req *req)
 {
     struct tierce__object_reading *r = req->arg;
+    TIERCE_DASSERT(req == &r->req);
     struct tierce_engine *engine = r->engine;
     atomic_fetch_add(&engine->calling, 1);
     tierce__storage_note(engine, r->level, req);
@@ -400,6 +414,7 @@ static bool ask_level(struct tierce__object_reading *r)
 
 static void ask_levels(struct tierce__object_reading *r)
 {
+    TIERCE_DASSERT(r->level > 0 && r->have == 0);
     for (; r->level < r->engine->level_count; r->level++) {
         if (tierce__objects_may_ask(r->engine, r->level, &r->name->key) && ask_level(r))
             return;
@@ -411,9 +426,11 @@ static void ask_levels(struct tierce__object_reading *r)
  * whether it is the latter, which the caller begins then. */
 static bool add_waiter(struct tierce__object_reading *fresh, struct tierce__object_find *find)
 {
+    TIERCE_DASSERT(tierce__list_empty(&fresh->finds));
     struct tierce__object_name *name = fresh->name;
     struct find_waiter *waiter = waiter_of(find);
     tierce__lock_take(&name->names->lock);
+    TIERCE_DASSERT(waiter->state != FIND_ANSWERED);
     struct tierce__object_reading *r = name->reading;
     bool joins = r != NULL && r->deadline_ns <= find->deadline_ns;
     if (!joins) {
@@ -429,6 +446,7 @@ static bool add_waiter(struct tierce__object_reading *fresh, struct tierce__obje
 
 static void start(struct tierce__object_find *find)
 {
+    TIERCE_DASSERT(waiter_of(find)->space->engine->level_count > 1);
     struct find_waiter *waiter = waiter_of(find);
     struct tierce_engine *engine = waiter->space->engine;
     struct tierce__object_reading *r = tierce__calloc(1, sizeof(*r));

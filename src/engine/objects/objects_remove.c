@@ -73,6 +73,7 @@ static bool has_tombstone(struct tierce_engine *engine, size_t level, const stru
 bool tierce__objects_may_ask(struct tierce_engine *engine, size_t level,
                              const struct tierce__key *key)
 {
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
     if (!engine->levels[level].health.shared)
         return true;
     /* The folder may have tombstones, and could not be used. */
@@ -100,12 +101,14 @@ bool tierce__objects_level_has(struct tierce_engine *engine, size_t level,
  * so that not every change of a value waits for it. */
 static bool may_delete(const struct tierce__level *level)
 {
+    TIERCE_DASSERT(level->health.shared);
     return tierce__health_serves(&level->health) &&
            atomic_load(&level->deletes_after_ns) <= tierce__now_ns();
 }
 
 static void note_deletion(struct tierce__level *level, int status)
 {
+    TIERCE_DASSERT(level->health.shared && status <= 1);
     bool good = status >= 0 || status == TIERCE_E_MISS;
     atomic_store(&level->deletes_after_ns,
                  good ? 0 : tierce__deadline_in_ms(level->health.limits.retry_ms));
@@ -117,6 +120,7 @@ static int take_from_store(struct tierce_engine *engine, size_t level,
                            const struct tierce__key *key, uint64_t deadline_ns, bool *has_tomb)
 {
     TIERCE_DASSERT(engine->levels[level].health.shared);
+    TIERCE_DASSERT(level > 0);
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
     uint64_t store = engine->levels[level].store, soon_ns = tierce__deadline_in_ms(DELETE_MS);
     bool is_kept = false;
@@ -147,6 +151,7 @@ int tierce__objects_remove_from(struct tierce_engine *engine, size_t level,
 {
     bool own = false, has_tomb;
     TIERCE_ASSERT(level > 0 && level < engine->level_count);
+    TIERCE_DASSERT((taking->levels >> level & 1) == 0);
     if (engine->levels[level].health.shared) {
         int rc = take_from_store(engine, level, key, taking->deadline_ns, &has_tomb);
         if (rc >= 0 && !has_tomb)
@@ -200,6 +205,7 @@ static void level_settled(struct tierce__store_req *req)
     struct removal_settling *s = (struct removal_settling *)(void *)settle->scratch;
     struct tierce_engine *engine = s->engine;
     TIERCE_DASSERT(s->level > 0 && s->level < engine->level_count);
+    TIERCE_DASSERT(req == &s->req);
     atomic_fetch_add(&engine->calling, 1);
     tierce__storage_note(engine, s->level, req);
     settle->status = req->status < 0 ? req->status : settle->status;
@@ -211,6 +217,7 @@ static void level_settled(struct tierce__store_req *req)
 static void settle_levels(struct tierce__object_settle *settle)
 {
     struct removal_settling *s = (struct removal_settling *)(void *)settle->scratch;
+    TIERCE_DASSERT(s->level < s->engine->level_count && settle->status <= 0);
     while (++s->level < s->engine->level_count) {
         if ((s->engine->levels[s->level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
@@ -335,6 +342,7 @@ struct purge {
 /* The last of those that were under way has the keeper go on with others at once. */
 static void end_purge(struct tierce_engine *engine)
 {
+    TIERCE_DASSERT(atomic_load(&engine->purges) > 0);
     if (atomic_fetch_sub(&engine->purges, 1) != 1)
         return;
     tierce__lock_take(&engine->lock);
@@ -349,6 +357,7 @@ static void has_purged(struct tierce__store_req *req)
     struct tierce__tombstones *tombs = atomic_load(&engine->tombstones);
     uint64_t store = engine->levels[purge->level].store;
     TIERCE_DASSERT(atomic_load(&engine->purges) > 0);
+    TIERCE_DASSERT(req == &purge->req);
     atomic_fetch_add(&engine->calling, 1);
     note_deletion(&engine->levels[purge->level], req->status);
     if (req->status == 0 || req->status == TIERCE_E_MISS) {
@@ -412,6 +421,7 @@ void tierce__objects_purge(struct tierce_engine *engine)
         if (!r->health.shared || (r->tier->ops->caps & TIERCE__TIER_KEEPS) != 0 || !may_delete(r))
             continue;
         size_t count = tierce__tombstones_list(tombs, r->store, keys, PURGES_MAX);
+        TIERCE_DASSERT(count <= PURGES_MAX);
         for (size_t i = 0; i < count; i++)
             purge(engine, level, &keys[i]);
     }

@@ -39,6 +39,7 @@ static void note_key(void *arg, const struct tierce__tier_event *event)
 {
     struct objects_page *page = arg;
     TIERCE_ASSERT(page->count < PAGE_PLACES);
+    TIERCE_DASSERT(event->admitted);
     if (event->key->ns == page->ns)
         page->keys[page->count++] = *event->key;
 }
@@ -58,6 +59,7 @@ static bool next_page(struct tierce__objects *space, struct objects_page *page, 
 static uint64_t count_new(struct tierce_engine *engine, const struct objects_page *page,
                           size_t level)
 {
+    TIERCE_DASSERT(page->count <= PAGE_PLACES && level < engine->level_count);
     struct tierce__unasked unasked;
     uint64_t count = 0;
     for (size_t i = 0; i < page->count; i++)
@@ -203,6 +205,7 @@ static bool slower_pass_told(const struct objects_walk *walk, const struct tierc
 static bool is_turn(const struct objects_walk *walk, const struct tierce__key *key,
                     struct objects_held held)
 {
+    TIERCE_DASSERT(!has_ended(walk));
     if (walk->pass <= PASS_MEMORY)
         return held.is_before;
     if (held.is_before && !held.is_becoming)
@@ -217,6 +220,7 @@ static bool is_turn(const struct objects_walk *walk, const struct tierce__key *k
  * of reading it. */
 static int tell(struct objects_walk *walk, const struct tierce__key *key)
 {
+    TIERCE_DASSERT(!is_of_smalls(walk));
     struct tierce__objects *space = walk->space;
     struct tierce__object_form form;
     struct tierce__buf *buf = tierce__objects_accept(
@@ -241,6 +245,7 @@ static int tell(struct objects_walk *walk, const struct tierce__key *key)
 /* Reports values of a tier from the walk's place on and advances it; *more: the tier has more. */
 static int tell_page(struct objects_walk *walk, bool *more)
 {
+    TIERCE_DASSERT(!is_of_smalls(walk) && !has_ended(walk));
     struct objects_page page;
     uint32_t place = (uint32_t)walk->place;
     walk->looked += PAGE_PLACES;
@@ -258,6 +263,7 @@ static void tell_small(void *arg, const struct tierce__object_what *what,
                        struct tierce__small_coming coming)
 {
     struct objects_walk *walk = arg;
+    TIERCE_DASSERT(is_of_smalls(walk));
     walk->looked++;
     struct tierce__key key = tierce__object_key(&walk->space->space, what->name, what->name_bytes);
     if (!is_turn(walk, &key, held_small(walk, coming)))
@@ -271,6 +277,7 @@ static void tell_small(void *arg, const struct tierce__object_what *what,
 
 static bool tell_smalls(struct objects_walk *walk)
 {
+    TIERCE_DASSERT(is_of_smalls(walk));
     walk->looked += STEP_COST;
     return tierce__smalls_scan(walk->space->engine->smalls, &walk->place, &walk->space->space.key,
                                tell_small, walk);

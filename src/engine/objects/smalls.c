@@ -65,6 +65,7 @@ bool tierce__smalls_takes(const struct tierce__smalls *smalls,
 /* The seed is secret, so a client cannot choose names that collide in the table. */
 static uint64_t hash_key(const struct tierce__smalls *smalls, const struct tierce__key *key)
 {
+    TIERCE_DASSERT(key->ns != TIERCE__SMALLS_NS);
     struct {
         uint64_t seed, ns;
         uint8_t hash[TIERCE_HASH_BYTES];
@@ -104,6 +105,9 @@ static uint64_t sum_of(const struct tierce__small_record *record, const void *na
 static struct tierce__small_record describe(uint64_t hash, const struct tierce__key *key,
                                             const struct tierce__object_what *what)
 {
+    TIERCE_DASSERT(what->name_bytes <= TIERCE__OBJECT_NAME_MAX &&
+                   what->note_bytes <= TIERCE__OBJECT_NOTE_MAX &&
+                   what->value_bytes <= TIERCE__SMALL_VALUE_MAX);
     return (struct tierce__small_record){.hash = hash,
                                          .expires_ms = what->expires_ms,
                                          .ns = key->ns,
@@ -115,6 +119,9 @@ static struct tierce__small_record describe(uint64_t hash, const struct tierce__
 static void write_record(struct tierce__small_record *at, const struct tierce__small_record *record,
                          const struct tierce__object_what *what, const void *value)
 {
+    TIERCE_DASSERT(record->name_bytes == what->name_bytes &&
+                   record->note_bytes == what->note_bytes &&
+                   record->value_bytes == what->value_bytes);
     uint8_t *bytes = (uint8_t *)(at + 1);
     *at = *record;
     memcpy(bytes, what->name, what->name_bytes);
@@ -150,6 +157,7 @@ static struct tierce__small_page *page_at(const struct tierce__small_partition *
 
 static uint8_t *mark_at(const struct tierce__small_partition *p, uint32_t place)
 {
+    TIERCE_DASSERT((place & (TIERCE__SMALLS_SLOTS_MAX - 1)) < page_at(p, place)->slots);
     return &page_at(p, place)->marks[place & (TIERCE__SMALLS_SLOTS_MAX - 1)];
 }
 
@@ -199,6 +207,7 @@ static uint32_t place_record(struct tierce__smalls *smalls, struct tierce__small
 static void tend(struct tierce__smalls *smalls, struct tierce__small_partition *p,
                  const struct after *after)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__small_page_give(smalls, p, after->give);
     if (after->touch != TIERCE__SMALLS_NOWHERE)
         tierce__small_page_touch(smalls, p, after->touch, after->generation);
@@ -210,6 +219,7 @@ static const struct after no_after = {.give = TIERCE__SMALLS_NOWHERE,
 static void touch_later(const struct tierce__small_partition *p, uint32_t place,
                         struct after *after)
 {
+    tierce__lock_assert_held(&p->lock);
     after->touch = place >> TIERCE__SMALLS_SLOT_BITS;
     after->generation = page_at(p, place)->generation;
 }
@@ -248,6 +258,7 @@ int tierce__smalls_put(struct tierce__smalls *smalls, const struct tierce__key *
 int tierce__smalls_make_room(struct tierce__smalls *smalls, const struct tierce__key *key,
                              const struct tierce__object_what *what)
 {
+    TIERCE_DASSERT(tierce__smalls_takes(smalls, what));
     uint64_t hash = hash_key(smalls, key);
     struct tierce__small_partition *p = partition_of(smalls, hash);
     uint32_t size_class = tierce__small_class_of(smalls, tierce__small_record_bytes(what));
@@ -279,6 +290,7 @@ static void use(struct tierce__smalls *smalls, struct tierce__small_partition *p
 {
     tierce__lock_assert_held(&p->lock);
     struct tierce__small_page *page = page_at(p, place);
+    TIERCE_DASSERT((*mark_at(p, place) & TIERCE__SMALL_LIVE) != 0);
     uint64_t now =
         atomic_load_explicit(&smalls->adds, memory_order_relaxed) + (tierce__now_ns() >> 27);
     *mark_at(p, place) |= TIERCE__SMALL_USED;
@@ -293,6 +305,8 @@ static void copy_out(struct tierce__small *out, uint8_t *at,
                      const struct tierce__small_record *record,
                      const struct tierce__small_record *from)
 {
+    TIERCE_DASSERT(record->name_bytes <= TIERCE__OBJECT_NAME_MAX &&
+                   record->note_bytes <= TIERCE__OBJECT_NOTE_MAX);
     memcpy(at, record, sizeof(*record));
     memcpy(at + sizeof(*record), from + 1, bytes_of(record) - sizeof(*record));
     out->what = what_of((const struct tierce__small_record *)(void *)at);
@@ -432,6 +446,7 @@ static uint64_t clear_page(struct tierce__small_partition *p, uint32_t number,
                            const struct tierce__key *of, uint32_t *give)
 {
     tierce__lock_assert_held(&p->lock);
+    TIERCE_DASSERT(number < p->page_count);
     const struct tierce__small_page *page = p->pages[number];
     uint64_t count = 0;
     for (uint32_t slot = 0; page != NULL && slot < page->slots; slot++) {
@@ -471,6 +486,7 @@ static uint64_t count_page(const struct tierce__small_partition *p, uint32_t num
                            const struct tierce__key *of)
 {
     tierce__lock_assert_held(&p->lock);
+    TIERCE_DASSERT(number < p->page_count);
     const struct tierce__small_page *page = p->pages[number];
     uint64_t count = 0;
     for (uint32_t slot = 0; page != NULL && slot < page->slots; slot++)
@@ -516,6 +532,7 @@ static void copy_part(struct copies *copies, const struct tierce__small_partitio
                       uint32_t place, const struct tierce__key *of)
 {
     tierce__lock_assert_held(&p->lock);
+    TIERCE_DASSERT(place % PART_SLOTS == 0);
     const struct tierce__small_page *page = page_at(p, place);
     uint32_t slot = place & (TIERCE__SMALLS_SLOTS_MAX - 1), end = slot + PART_SLOTS;
     for (; slot < end && slot < page->slots; slot++, place++) {
@@ -541,6 +558,7 @@ static void copy_part(struct copies *copies, const struct tierce__small_partitio
 
 static void tell_part(const struct copies *copies, tierce__smalls_each_fn *each, void *arg)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     for (size_t at = 0; at < copies->count;) {
         const struct tierce__small_record *record =
             (const struct tierce__small_record *)(const void *)(copies->bytes + at);
@@ -559,6 +577,7 @@ _Static_assert(TIERCE__SMALLS_PARTITIONS <= 1u << (TIERCE__SMALLS_CURSOR_BITS - 
 /* Advances to the next part of an existing page; returns false at the end of the partition. */
 static bool find_part(const struct tierce__small_partition *p, uint64_t *place)
 {
+    tierce__lock_assert_held(&p->lock);
     for (; *place >> TIERCE__SMALLS_SLOT_BITS < p->page_count;
          *place = ((*place >> TIERCE__SMALLS_SLOT_BITS) + 1) << TIERCE__SMALLS_SLOT_BITS) {
         const struct tierce__small_page *page = page_at(p, (uint32_t)*place);
@@ -601,6 +620,7 @@ void tierce__smalls_stats(struct tierce__smalls *smalls, struct tierce__smalls_s
     for (uint32_t i = 0; i < smalls->partition_count; i++) {
         struct tierce__small_partition *p = &smalls->partitions[i];
         tierce__lock_take(&p->lock);
+        TIERCE_DASSERT(p->live_pages + p->free_number_count <= p->page_count);
         out->values += p->table.count;
         out->value_bytes += p->value_bytes;
         out->pages += p->live_pages;

@@ -7,6 +7,7 @@ uint32_t tierce__small_index_find(const struct tierce__small_partition *p, uint6
                                   uint32_t ns)
 {
     tierce__lock_assert_held(&p->lock);
+    TIERCE_DASSERT(ns != TIERCE__SMALLS_NS);
     TIERCE__NUMBERS_FOR_EACH (it, &p->table, (uint32_t)hash) {
         const struct tierce__small_record *record = tierce__small_at(p, it.number);
         if (record->hash == hash && record->ns == ns)
@@ -21,6 +22,7 @@ static uint32_t hash_of(const struct tierce__small_partition *p, uint64_t hash, 
 {
     const struct tierce__numbers *table = &p->table;
     tierce__lock_assert_held(&p->lock);
+    TIERCE_DASSERT(place >> TIERCE__SMALLS_SLOT_BITS < p->page_count);
     if (tierce__numbers_has(table, (uint32_t)hash, place))
         return (uint32_t)hash;
     uint64_t cell = 0;
@@ -34,6 +36,7 @@ static uint32_t hash_of(const struct tierce__small_partition *p, uint64_t hash, 
 void tierce__small_index_move(struct tierce__small_partition *p, uint64_t hash, uint32_t from,
                               uint32_t to)
 {
+    TIERCE_DASSERT(from != to);
     tierce__numbers_replace(&p->table, hash_of(p, hash, from), from, to);
 }
 

@@ -101,6 +101,7 @@ static uint32_t take_free(struct tierce__small_page *page)
     page->marks[slot] = TIERCE__SMALL_LIVE;
     if (page->free_count == 0)
         tierce__list_remove(&page->free_node);
+    TIERCE_DASSERT(page->free_count == 0 || page->free_first < page->slots);
     return page->number << TIERCE__SMALLS_SLOT_BITS | slot;
 }
 
@@ -148,6 +149,7 @@ void tierce__small_page_free(struct tierce__small_page *page)
 static struct tierce__small_page *make_page(const struct tierce__small_class *class,
                                             uint32_t size_class)
 {
+    TIERCE_DASSERT(class->slots > 0 && class->slots <= TIERCE__SMALLS_SLOTS_MAX);
     struct tierce__small_page *page = tierce__calloc(1, sizeof(*page));
     if (page == NULL)
         return NULL;
@@ -170,6 +172,7 @@ static struct tierce__key page_key(const struct tierce__smalls *smalls,
                                    const struct tierce__small_partition *p, uint32_t number,
                                    uint32_t generation)
 {
+    TIERCE_DASSERT(p >= smalls->partitions && p < smalls->partitions + smalls->partition_count);
     struct tierce__key key = {.ns = TIERCE__SMALLS_NS, .shard = {0, 1, 0, 1}};
     tierce__store_le32(key.hash, (uint32_t)(tierce__spread(number) >> 32) ^ generation);
     tierce__store_le32(key.hash + 4, generation);
@@ -180,6 +183,7 @@ static struct tierce__key page_key(const struct tierce__smalls *smalls,
 
 static int add_numbers(struct tierce__small_partition *p)
 {
+    tierce__lock_assert_held(&p->lock);
     uint32_t room = p->page_room > 0 ? 2 * p->page_room : 16;
     if (room > UINT32_MAX >> TIERCE__SMALLS_SLOT_BITS)
         return -ENOMEM;
@@ -190,6 +194,7 @@ static int add_numbers(struct tierce__small_partition *p)
     if (pages == NULL || numbers == NULL)
         return -ENOMEM;
     p->page_room = room;
+    TIERCE_DASSERT(p->page_count < p->page_room);
     return 0;
 }
 
@@ -215,6 +220,7 @@ static void free_number(struct tierce__small_partition *p, uint32_t number)
 {
     tierce__lock_assert_held(&p->lock);
     TIERCE_ASSERT(p->pages[number] != NULL && p->free_number_count < p->page_room);
+    TIERCE_DASSERT(number < p->page_count);
     p->pages[number] = NULL;
     p->free_numbers[p->free_number_count++] = number;
 }
@@ -242,6 +248,7 @@ static void unlink_page(struct tierce__small_partition *p, struct tierce__small_
     tierce__lock_assert_held(&p->lock);
     struct tierce__small_class *class = &p->classes[page->size_class];
     TIERCE_DASSERT(p->live_pages > 0 && p->page_bytes >= class->page_bytes);
+    TIERCE_DASSERT(page->size_class < TIERCE__SMALLS_CLASSES && !tierce__list_empty(&page->node));
     if (class->hand_page == page)
         next_page(class);
     if (class->hand_page == page) /* the only page */
@@ -262,6 +269,7 @@ static void nothing(struct tierce__store_req *req)
 static int ask_memory(struct tierce__smalls *smalls, enum tierce__store_op op,
                       const struct tierce__key *key, struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__store_req req = {.op = op,
                                     .deadline_ns = TIERCE__DEADLINE_NEVER,
                                     .done = nothing,
@@ -272,6 +280,7 @@ static int ask_memory(struct tierce__smalls *smalls, enum tierce__store_op op,
                                     .block_count = 1,
                                     .left = TIERCE__LEFT_DELETED};
     smalls->memory->ops->submit(smalls->memory, &req);
+    TIERCE_DASSERT(req.status <= 0);
     return req.status;
 }
 
@@ -288,6 +297,7 @@ static void install(struct tierce__small_partition *p, struct tierce__small_page
 {
     tierce__lock_assert_held(&p->lock);
     TIERCE_ASSERT(buf->bytes >= p->classes[page->size_class].page_bytes);
+    TIERCE_DASSERT(page->free_count == page->slots && p->pages[page->number] == page);
     struct tierce__small_class *class = &p->classes[page->size_class];
     page->buf = buf;
     tierce__list_push_back(&class->pages, &page->node);
@@ -300,6 +310,7 @@ static void install(struct tierce__small_partition *p, struct tierce__small_page
 static void leave(struct tierce__small_partition *p, struct tierce__small_page *page)
 {
     tierce__lock_assert_held(&p->lock);
+    TIERCE_DASSERT(p->pages[page->number] == page);
     for (uint32_t slot = 0; slot < page->slots; slot++) {
         if (page->marks[slot] == TIERCE__SMALL_FREE)
             continue;
@@ -369,6 +380,7 @@ void tierce__small_page_give(struct tierce__smalls *smalls, struct tierce__small
     if (number == TIERCE__SMALLS_NOWHERE)
         return;
     tierce__lock_take(&p->lock);
+    TIERCE_DASSERT(number < p->page_count);
     const struct tierce__small_page *page = p->pages[number];
     bool is_there = page != NULL && page->is_leaving;
     struct tierce__key key = {0};
@@ -382,6 +394,7 @@ void tierce__small_page_give(struct tierce__smalls *smalls, struct tierce__small
 void tierce__small_page_touch(struct tierce__smalls *smalls, struct tierce__small_partition *p,
                               uint32_t number, uint32_t generation)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__key key = page_key(smalls, p, number, generation);
     smalls->memory->ops->touch(smalls->memory, &key, 1, 0);
 }
@@ -389,6 +402,7 @@ void tierce__small_page_touch(struct tierce__smalls *smalls, struct tierce__smal
 /* Its bytes exist until this returns. */
 void tierce__smalls_page_left(struct tierce__smalls *smalls, const struct tierce__key *key)
 {
+    TIERCE_DASSERT(tierce__smalls_is_page(key));
     uint32_t at = tierce__load_le32(key->hash + 12), number = tierce__load_le32(key->hash + 8);
     TIERCE_ASSERT(at < smalls->partition_count);
     struct tierce__small_partition *p = &smalls->partitions[at];
@@ -439,6 +453,7 @@ uint32_t tierce__small_slot_take(struct tierce__smalls *smalls, struct tierce__s
                                  uint32_t size_class, bool *dropped, int *rc)
 {
     tierce__lock_assert_held(&p->lock);
+    TIERCE_DASSERT(size_class < smalls->class_count);
     enum { TRIES = 4 }; /* other threads may take all slots of a page that this thread added */
     struct tierce__small_class *class = &p->classes[size_class];
     *dropped = false;

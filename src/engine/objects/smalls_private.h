@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "base/assert.h"
 #include "base/list.h"
 #include "base/threads/lock.h"
 #include "base/map.h"
@@ -84,7 +85,9 @@ static inline struct tierce__small_record *tierce__small_at(const struct tierce_
                                                             uint32_t place)
 {
     const struct tierce__small_page *page = p->pages[place >> TIERCE__SMALLS_SLOT_BITS];
+    TIERCE_DASSERT(place >> TIERCE__SMALLS_SLOT_BITS < p->page_count);
     uint32_t slot = place & (TIERCE__SMALLS_SLOTS_MAX - 1);
+    TIERCE_DASSERT(slot < page->slots);
     return (struct tierce__small_record *)(void *)(page->buf->data +
                                                    (size_t)slot *
                                                        p->classes[page->size_class].slot_bytes);
@@ -94,6 +97,7 @@ static inline struct tierce__small_record *tierce__small_at(const struct tierce_
 static inline bool tierce__small_read(struct tierce__small_record *out,
                                       const struct tierce__small_partition *p, uint32_t place)
 {
+    tierce__lock_assert_held(&p->lock);
     const struct tierce__small_page *page = p->pages[place >> TIERCE__SMALLS_SLOT_BITS];
     *out = *tierce__small_at(p, place);
     atomic_signal_fence(memory_order_seq_cst); /* the compiler must not read it there again */
@@ -106,6 +110,7 @@ static inline bool tierce__small_read(struct tierce__small_record *out,
 /* Counts a value that leaves its slot; one with damaged lengths stays in the count. */
 static inline void tierce__small_uncount(struct tierce__small_partition *p, uint32_t place)
 {
+    tierce__lock_assert_held(&p->lock);
     struct tierce__small_record record;
     if (tierce__small_read(&record, p, place) && record.value_bytes <= p->value_bytes)
         p->value_bytes -= record.value_bytes;

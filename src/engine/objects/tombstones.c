@@ -97,6 +97,7 @@ static int insert(struct tierce__tombstones *tombs, uint64_t store, const struct
                   uint64_t number)
 {
     TIERCE_DASSERT(find(tombs, store, key) == NULL);
+    TIERCE_DASSERT(number <= tombs->made + 1);
     struct tombstone *tomb = tierce__calloc(1, sizeof(*tomb));
     if (tomb == NULL)
         return -ENOMEM;
@@ -112,6 +113,7 @@ static int insert(struct tierce__tombstones *tombs, uint64_t store, const struct
 static void discard(struct tierce__tombstones *tombs, struct tombstone *tomb)
 {
     TIERCE_ASSERT(atomic_load(&tombs->count) > 0);
+    TIERCE_DASSERT(!tierce__list_empty(&tomb->order));
     tierce__map_remove(&tombs->map, &tomb->node);
     tierce__list_remove(&tomb->order);
     atomic_fetch_sub(&tombs->count, 1);
@@ -123,6 +125,7 @@ static void discard(struct tierce__tombstones *tombs, struct tombstone *tomb)
 static void write_record(uint8_t *at, const struct tierce__tombstones *tombs,
                          const struct tombstone_record *record)
 {
+    TIERCE_DASSERT(record->kind == ADDED || record->kind == LIFTED);
     tierce__store_le32(at, record->kind);
     tierce__store_le64(at + 8, record->store);
     tierce__store_le16(at + 16, record->key.shard.tp_rank);
@@ -140,6 +143,7 @@ static void write_page(uint8_t *page, const struct tierce__tombstones *tombs,
                        uint64_t first)
 {
     TIERCE_ASSERT(count >= 1 && count <= PAGE_RECORDS);
+    TIERCE_DASSERT(first <= number);
     memset(page, 0, PAGE);
     memcpy(page, magic, sizeof(magic));
     tierce__store_le32(page + 16, VERSION);
@@ -315,6 +319,7 @@ static int push(struct tierce__tombstones *tombs, enum kind kind, uint64_t store
                 const struct tierce__key *key)
 {
     tierce__lock_assert_held(&tombs->lock);
+    TIERCE_DASSERT(kind == ADDED || kind == LIFTED);
     if (tombs->renew && !tombs->writing) { /* the next write is of all tombstones */
         tombs->made++;
         return 0;
@@ -339,6 +344,7 @@ static int append(struct tierce__tombstones *tombs, const struct tombstone_recor
                   size_t count)
 {
     TIERCE_DASSERT(tombs->writing);
+    TIERCE_DASSERT(count > 0);
     struct tierce__vfs *vfs = tombs->vfs;
     int rc = 0;
     if (tombs->file == NULL) {
@@ -508,6 +514,7 @@ int tierce__tombstones_add(struct tierce__tombstones *tombs, uint64_t store,
     } else if (rc == 0 && tomb == NULL) {
         rc = TIERCE_E_CANCELLED;
     }
+    TIERCE_DASSERT(rc < 0 || tombs->synced >= number);
     tierce__lock_drop(&tombs->lock);
     if (logs_full)
         log_full();
@@ -583,6 +590,7 @@ void tierce__tombstones_flush(struct tierce__tombstones *tombs)
         return;
     tierce__lock_take(&tombs->lock);
     uint64_t count = atomic_load(&tombs->count);
+    TIERCE_DASSERT(tombs->synced <= tombs->made && tombs->queued <= tombs->queue_room);
     /* A writer owns `pages`, and does so without the lock. */
     bool is_waste = !tombs->writing && tombs->pages > 0 && count == 0;
     bool is_long =

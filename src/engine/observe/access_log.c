@@ -46,6 +46,7 @@ static void put_id(char out[ID_DIGITS], const uint8_t *hash)
 /* A writer for members of the line, which was begun. */
 static struct tierce__json_write go_on(struct tierce__line *line)
 {
+    TIERCE_DASSERT(line->bytes > 0 && !line->failed);
     return (struct tierce__json_write){.line = line, .depth = 1, .comma = true};
 }
 
@@ -55,6 +56,7 @@ void tierce__access_begin(struct tierce__line_log *log, struct tierce__line *lin
     *line = (struct tierce__line){0};
     if (log == NULL)
         return;
+    TIERCE_DASSERT(what->count > 0);
     size_t ids_bytes = (size_t)what->count * ID_DIGITS;
     size_t room = HEAD_BYTES + ids_bytes + TAIL_BYTES;
     line->text = tierce__alloc(room);
@@ -83,6 +85,7 @@ void tierce__access_begin(struct tierce__line_log *log, struct tierce__line *lin
         put_id(line->text + line->bytes + i * ID_DIGITS, what->hashes + i * TIERCE_HASH_BYTES);
     line->bytes += ids_bytes;
     tierce__line_put(line, "\"");
+    TIERCE_DASSERT(line->room - line->bytes >= TAIL_BYTES);
 }
 
 void tierce__access_tag(struct tierce__line *line, const char *tag)

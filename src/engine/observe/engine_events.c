@@ -63,6 +63,7 @@ struct tierce_subscription {
 
 int tierce__events_create(struct tierce__events **out, uint32_t ring_count)
 {
+    TIERCE_DASSERT(ring_count > 0);
     struct tierce__events *events = tierce__calloc(1, sizeof(*events));
     if (events == NULL)
         return -ENOMEM;
@@ -79,6 +80,7 @@ void tierce__events_destroy(struct tierce__events *events)
     if (events == NULL)
         return;
     TIERCE_ASSERT(tierce__list_empty(&events->subscriptions));
+    TIERCE_DASSERT(atomic_load(&events->subscriber_count) == 0);
     tierce__lock_fini(&events->lock);
     tierce__free(events->ring);
     tierce__free(events);
@@ -95,6 +97,7 @@ uint64_t tierce__events_last(struct tierce__events *events)
 static void write_record(struct event_record *out, size_t level,
                          const struct tierce__tier_event *event)
 {
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
     *out = (struct event_record){.key = *event->key,
                                  .object_bytes = event->object_bytes,
                                  .token_start = event->token_start,
@@ -135,6 +138,7 @@ void tierce__events_tell(struct tierce__events *events, size_t level,
         return;
     tierce__lock_take(&events->lock);
     if (!tierce__list_empty(&events->subscriptions)) {
+        TIERCE_DASSERT(events->next > 0 && atomic_load(&events->subscriber_count) > 0);
         write_record(&events->ring[events->next % events->ring_count], level, event);
         events->next++;
         wake_subscribers(events);
@@ -192,6 +196,7 @@ static uint32_t collect(struct tierce__events *events, struct tierce_subscriptio
         tierce__lock_take(&events->lock);
     }
     TIERCE_DASSERT(count <= s->opts.batch_max && s->cursor <= events->next);
+    TIERCE_DASSERT(s->cursor > 0);
     return count;
 }
 
@@ -202,10 +207,12 @@ static void deliver(struct tierce__events *events, struct tierce_subscription *s
     struct tierce_event_batch batch = {.events = s->batch};
     uint32_t count = collect(events, s, &batch.gap);
     uint64_t first = s->cursor - count;
+    TIERCE_DASSERT(count > 0 && first > 0);
     tierce__lock_drop(&events->lock);
     for (uint32_t i = 0; i < count; i++)
         s->batch[i] = describe(s->engine, &s->records[i], first + i);
     batch.count = count;
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     s->opts.fn(s->opts.arg, &batch);
     tierce__lock_take(&events->lock);
     s->due_ns = tierce__deadline_in_ms(s->opts.interval_ms);
@@ -234,6 +241,7 @@ static int enter(struct tierce__events *events, struct tierce_subscription *s)
 {
     int rc = 0;
     tierce__lock_take(&events->lock);
+    TIERCE_DASSERT(tierce__list_empty(&s->node));
     if (events->ring == NULL)
         events->ring = tierce__calloc(events->ring_count, sizeof(*events->ring));
     if (events->ring != NULL) {
@@ -251,6 +259,7 @@ static void leave(struct tierce__events *events, struct tierce_subscription *s)
 {
     tierce__lock_take(&events->lock);
     TIERCE_DASSERT(atomic_load(&events->subscriber_count) > 0);
+    TIERCE_DASSERT(!tierce__list_empty(&s->node));
     tierce__list_remove(&s->node);
     atomic_fetch_sub(&events->subscriber_count, 1);
     tierce__lock_drop(&events->lock);
@@ -258,6 +267,7 @@ static void leave(struct tierce__events *events, struct tierce_subscription *s)
 
 static void free_subscription(struct tierce_subscription *s)
 {
+    TIERCE_DASSERT(tierce__list_empty(&s->node));
     tierce__cond_fini(&s->wake);
     tierce__free(s->records);
     tierce__free(s->batch);
@@ -334,6 +344,7 @@ static void take_scanned(void *arg, const struct tierce__tier_event *event)
 {
     struct event_scan *scan = arg;
     TIERCE_ASSERT(scan->count < SCAN_PLACES);
+    TIERCE_DASSERT(event->admitted);
     if (tierce__smalls_is_page(event->key))
         return;
     write_record(&scan->records[scan->count++], scan->level, event);

@@ -76,6 +76,7 @@ uint64_t tierce__era_now(struct tierce_engine *engine)
 uint64_t tierce__era_of_read(struct tierce_engine *engine)
 {
     tierce__lock_take(&engine->lock);
+    TIERCE_DASSERT(engine->clears == 0 || engine->era > 0);
     uint64_t era = engine->clears > 0 ? engine->era - 1 : engine->era;
     tierce__lock_drop(&engine->lock);
     return era;
@@ -153,6 +154,7 @@ static void end_clear(struct tierce_engine *engine)
 static int64_t clear_levels(struct tierce_engine *engine, uint32_t tiers,
                             const struct tierce__key *of)
 {
+    TIERCE_DASSERT(tiers != 0);
     int64_t chunks = 0;
     int failed = 0;
     for (size_t level = engine->level_count; level-- > 0;) {
@@ -164,6 +166,7 @@ static int64_t clear_levels(struct tierce_engine *engine, uint32_t tiers,
         else if (failed == 0)
             failed = (int)left;
     }
+    TIERCE_DASSERT(chunks >= 0 && failed <= 0);
     return failed < 0 ? failed : chunks;
 }
 

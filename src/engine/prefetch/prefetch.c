@@ -27,6 +27,7 @@ static const struct tierce__shape *shape_of(const struct tierce_prefetch *p, siz
 /* Wanted blocks of one chunk. */
 static uint64_t blocks_of(const struct tierce_prefetch *p, size_t index)
 {
+    TIERCE_DASSERT(index < p->keys.count);
     uint64_t start = tierce__prefetch_blocks(p, index), end = tierce__prefetch_blocks(p, index + 1);
     start = start > p->opts.from_block ? start : p->opts.from_block;
     return end > start ? end - start : 0;
@@ -66,6 +67,7 @@ static void drop_ref(struct tierce_prefetch *p)
 
 static void give_room(struct tierce_prefetch *p, struct tierce__prefetch_chunk *chunk)
 {
+    TIERCE_DASSERT(chunk->prefetch == p && (!chunk->room || chunk->bytes > 0));
     if (chunk->room)
         tierce__semaphore_give(&p->engine->prefetches.memory, chunk->bytes);
     chunk->room = false;
@@ -99,6 +101,7 @@ static void stop_waiting(struct tierce_prefetch *p)
     tierce__lock_drop(tierce__prefetch_lock(p));
     if (!p->waiting)
         return;
+    TIERCE_DASSERT(p->waiter.units > 0);
     p->waiting = false;
     if (tierce__semaphore_leave(&p->engine->prefetches.memory, &p->waiter))
         drop_ref(p);
@@ -138,6 +141,7 @@ static void note_late(struct tierce_prefetch *p)
 static void lookup_done(struct tierce__store_req *req)
 {
     struct tierce_prefetch *p = req->arg;
+    TIERCE_DASSERT(req == &p->lookup && req->op == TIERCE__STORE_LOOKUP);
     tierce__storage_note(p->engine, p->asked_level, req);
     tierce__lock_take(tierce__prefetch_lock(p));
     TIERCE_DASSERT(!p->answered);
@@ -226,6 +230,7 @@ static void take_answer(struct tierce_prefetch *p)
         p->shares[level].end = p->found + 1;
     }
     tierce__lock_take(tierce__prefetch_lock(p));
+    TIERCE_DASSERT(p->result.memory_blocks <= p->result.blocks);
     p->result.blocks = tierce__prefetch_blocks(p, p->found);
     for (size_t level = 0; level < p->engine->level_count; level++)
         p->result.tiers[level].promised += promised[level];
@@ -249,6 +254,7 @@ static bool next_late(struct tierce_prefetch *p)
  * come after all others, which they must not hold up. False: that was all. */
 static bool next_level(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(p->round_start <= p->found);
     p->patient = false;
     while (p->found < p->keys.count) {
         for (; p->level < p->engine->level_count; p->level++) {
@@ -329,6 +335,7 @@ static void room_granted(void *arg)
  * that one half is read while the other is handed on. */
 static uint64_t next_piece(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(p->claimed < planned(p));
     uint64_t capacity = p->engine->prefetches.memory.capacity, units = 0;
     for (p->piece_end = p->claimed; p->piece_end < planned(p); p->piece_end++) {
         const struct tierce__prefetch_chunk *chunk = &p->chunks[p->piece_end];
@@ -364,6 +371,7 @@ static bool claim_piece(struct tierce_prefetch *p, uint64_t units)
 
 static void take_room(struct tierce_prefetch *p)
 {
+    TIERCE_DASSERT(!p->waiting || p->piece_end > p->claimed);
     if (p->waiting) {
         tierce__lock_take(tierce__prefetch_lock(p));
         bool granted = p->granted;
@@ -503,6 +511,8 @@ static bool take_next(struct tierce_prefetch *p, struct tierce__buf **buf)
 /* Hands a chunk on; false if the session cannot hold it. The reference moves. */
 static bool hand_on(struct tierce_prefetch *p, size_t index, struct tierce__buf *buf)
 {
+    TIERCE_DASSERT((p->opts.flags & TIERCE_PREFETCH_PIN) == 0 || p->opts.session != 0);
+    TIERCE_DASSERT(index == p->gathered);
     if ((p->opts.flags & TIERCE_PREFETCH_PIN) == 0) {
         tierce__buf_release(buf);
         return true;
@@ -548,8 +558,10 @@ static void gather(struct tierce_prefetch *p)
 /* Tells of the tiers of which all is known, or of every one. */
 static void tell_tiers(struct tierce_prefetch *p, bool all)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     for (size_t level = 0; level < p->engine->level_count; level++) {
         struct tierce__prefetch_share *share = &p->shares[level];
+        TIERCE_DASSERT(share->end <= p->keys.count);
         bool known = p->search_over && share->end <= p->gathered;
         if (!share->searched || share->told || (!all && !known))
             continue;
@@ -568,6 +580,7 @@ static void finish(struct tierce_prefetch *p)
     tell_tiers(p, true);
     tierce__lock_take(tierce__prefetch_lock(p));
     TIERCE_DASSERT(!p->result.final);
+    TIERCE_DASSERT(p->gathered == p->plan_end);
     p->result.cancelled = p->cancelled;
     p->result.late = p->late;
     p->result.final = true;
@@ -584,6 +597,7 @@ void tierce__prefetch_advance(struct tierce_prefetch *p)
 {
     tierce__lock_take(tierce__prefetch_lock(p));
     TIERCE_DASSERT(p->going_on);
+    TIERCE_DASSERT(!p->result.final && p->refs > 0);
     bool over = p->cancelled || p->late;
     tierce__lock_drop(tierce__prefetch_lock(p));
     if (!over) {

@@ -57,6 +57,7 @@ static void expire(struct tierce_prefetch *p)
     tierce__lock_take(tierce__prefetch_lock(p));
     bool due = !p->result.final && tierce__now_ns() >= p->deadline_ns;
     p->late |= due;
+    TIERCE_DASSERT(p->refs > 0);
     tierce__lock_drop(tierce__prefetch_lock(p));
     if (due)
         tierce__prefetch_go_on(p, false);
@@ -90,6 +91,7 @@ static struct tierce_prefetch *take_due(struct tierce__prefetches *prefetches, u
     tierce__lock_take(&prefetches->lock);
     TIERCE__LIST_FOR_EACH (it, &prefetches->list) {
         struct tierce_prefetch *p = prefetch_of(it);
+        TIERCE_DASSERT(prefetches == &p->engine->prefetches);
         if (p->result.final || p->late || now < p->deadline_ns)
             continue;
         TIERCE_DASSERT(p->refs > 0);
@@ -163,6 +165,7 @@ static int copy_sequence(struct tierce_prefetch *p, const struct tierce_chain *c
 void tierce__prefetch_enter(struct tierce_prefetch *p)
 {
     TIERCE_DASSERT(tierce__list_empty(&p->node));
+    TIERCE_DASSERT(p->refs > 0);
     tierce__count(p->engine, TIERCE__STAT_prefetches, 1);
     tierce__lock_take(tierce__prefetch_lock(p));
     tierce__list_push_back(&p->engine->prefetches.list, &p->node);
@@ -239,6 +242,7 @@ bool tierce_prefetch_poll(struct tierce_prefetch *p, struct tierce_prefetch_resu
     (void)p->engine->lender->prefetch_wait(p, 0);
     tierce__lock_take(tierce__prefetch_lock(p));
     *result = p->result;
+    TIERCE_DASSERT(result->memory_blocks <= result->blocks);
     tierce__lock_drop(tierce__prefetch_lock(p));
     return result->final;
 }

@@ -70,6 +70,7 @@ static int store_holds(struct backfill_run *run, size_t level, size_t index)
 /* Finds the remote stores that lack a chunk. Returns false if a store could not be queried. */
 static bool find_lacking(struct backfill_run *run, size_t index, uint32_t *lacking)
 {
+    TIERCE_DASSERT(index < run->count);
     *lacking = 0;
     for (size_t level = 0; level < run->engine->level_count; level++) {
         if ((run->remotes >> level & 1) == 0)
@@ -91,6 +92,7 @@ static bool find_lacking(struct backfill_run *run, size_t index, uint32_t *lacki
 static struct tierce__buf *read_chunk(struct backfill_run *run,
                                       const struct tierce__storage_chunk *chunk, int *status)
 {
+    TIERCE_DASSERT(run->disk > 0);
     struct tierce_engine *engine = run->engine;
     struct tierce__chunk_info info;
     struct tierce__buf *buf = tierce__storage_alloc(engine, chunk->object_bytes);
@@ -167,6 +169,7 @@ static void take(void *arg, const struct tierce__tier_event *event)
 {
     struct backfill_run *run = arg;
     TIERCE_ASSERT(run->count < SCAN_PLACES);
+    TIERCE_DASSERT(event->admitted);
     run->keys[run->count] = *event->key;
     struct tierce__storage_chunk *chunk = &run->chunks[run->count++];
     *chunk = (struct tierce__storage_chunk){.key = *event->key,
@@ -203,6 +206,7 @@ static bool go_on(const struct backfill_run *run, const char **reason)
 
 static const char *run_all(struct backfill_run *run)
 {
+    TIERCE_DASSERT(run->engine->levels[run->disk].origin == TIERCE_ORIGIN_DISK);
     struct tierce__tier *disk = run->engine->levels[run->disk].tier;
     const char *reason = "";
     uint32_t cursor = 0;
@@ -271,6 +275,7 @@ static bool take_place(struct tierce_engine *engine, uint64_t bytes_per_s, bool 
 
 static int launch(struct tierce_engine *engine, struct backfill_run *run)
 {
+    TIERCE_DASSERT(run->disk > 0 && run->remotes != 0);
     struct tierce__backfill *b = backfill_of(engine);
     struct tierce__tier_stats stats;
     struct tierce__tier *disk = engine->levels[run->disk].tier;

@@ -14,6 +14,8 @@ static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
 {
     uint32_t full = gather->view->chunk_blocks;
     TIERCE_DASSERT(room->block_count <= full);
+    TIERCE_DASSERT(room->block_count == full ||
+                   room->block_count == gather->tail_shape.geometry.block_count);
     return room->block_count == full ? &gather->view->full : &gather->tail_shape;
 }
 
@@ -40,6 +42,7 @@ int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view 
     *gather =
         (struct tierce__gather){.view = view, .paged = opts->paged, .rooms = rooms, .count = count};
     TIERCE_DASSERT(tierce__gather_fits(view, rooms, count, opts->to_block));
+    TIERCE_DASSERT(count > 0);
     int rc = 0;
     uint32_t tail = (uint32_t)(opts->to_block % view->chunk_blocks);
     if (count > 0 && rooms[count - 1].block_count == tail)
@@ -65,6 +68,7 @@ void tierce__gather_fini(struct tierce__gather *gather)
 
 static size_t first_block(const struct tierce__gather *gather, const struct tierce__room *room)
 {
+    TIERCE_DASSERT(room >= gather->rooms && room < gather->rooms + gather->count);
     return room->index * gather->view->chunk_blocks;
 }
 
@@ -72,6 +76,8 @@ static const void *block_at(const struct tierce__gather *gather, uint32_t layer,
 {
     const struct tierce_paged_layer *l = &gather->paged->layers[layer];
     TIERCE_DASSERT(gather->block_ids[block] >= 0);
+    TIERCE_DASSERT(layer < gather->paged->layer_count &&
+                   (uint32_t)gather->block_ids[block] < gather->paged->block_count);
     return (const uint8_t *)l->base + (uint64_t)gather->block_ids[block] * l->block_stride;
 }
 
@@ -105,6 +111,7 @@ static void gather_rooms(void *arg, size_t from, size_t to)
 {
     const struct gathering *gathering = arg;
     TIERCE_DASSERT(from <= to && to <= gathering->gather->count);
+    TIERCE_DASSERT(gathering->layer < gathering->gather->view->part.layer_count);
     for (size_t i = from; i < to; i++)
         gather_room(gathering->gather, i, gathering->layer);
     tierce__paged_row_end();

@@ -63,11 +63,13 @@ struct tierce__reservation {
 static const struct tierce__shape *shape_of(const struct tierce__reservation *r,
                                             const struct reserve_chunk *chunk)
 {
+    TIERCE_DASSERT(!chunk->tail || r->tail_shape.geometry.block_count == r->keys.tail_blocks);
     return chunk->tail ? &r->tail_shape : &r->view->full;
 }
 
 static bool is_tail(const struct tierce__reservation *r, size_t index)
 {
+    TIERCE_DASSERT(index < r->keys.count);
     return index >= r->keys.full_count;
 }
 
@@ -76,6 +78,7 @@ static bool is_tail(const struct tierce__reservation *r, size_t index)
 static size_t search(const struct tierce__reservation *r, uint32_t levels,
                      const struct tierce__key *keys, size_t count)
 {
+    TIERCE_DASSERT((levels & ~r->levels) == 0);
     struct tierce__unasked unasked;
     return tierce__storage_search(r->engine, levels & r->local, keys, count, NULL, &unasked);
 }
@@ -83,6 +86,7 @@ static size_t search(const struct tierce__reservation *r, uint32_t levels,
 /* The tiers that spare chunk `index` from being stored if one of them has it. */
 static uint32_t sparing(const struct tierce__reservation *r, size_t index)
 {
+    TIERCE_DASSERT((r->levels & 1u) != 0 || r->promised == SIZE_MAX);
     return index < r->promised ? r->levels : r->levels & 1u;
 }
 
@@ -93,6 +97,7 @@ static uint32_t sparing(const struct tierce__reservation *r, size_t index)
  */
 static void lease_held(const struct tierce__reservation *r)
 {
+    TIERCE_DASSERT(r->leases == NULL || r->levels == 1);
     for (size_t i = 0; r->leases != NULL && i < r->keys.count; i++)
         r->leases[i] = tierce__storage_lease(r->engine, &r->keys.keys[i]);
 }
@@ -137,6 +142,7 @@ static void skip(struct tierce__reservation *r, size_t index, int status)
 
 static void end_claims(struct tierce__reservation *r, struct tierce__list *ready)
 {
+    TIERCE_DASSERT(r->count <= r->keys.count);
     for (size_t i = 0; i < r->count; i++)
         tierce__claim_end(&r->engine->storing, &r->chunks[i].claim, ready);
 }
@@ -208,6 +214,7 @@ static size_t try_reserve(struct tierce__reservation *r, const struct tierce_cha
                           size_t held)
 {
     TIERCE_DASSERT(r->count == 0);
+    TIERCE_DASSERT(r->published == 0);
     lease_held(r);
     size_t index = reserve_missing(r, chain, held);
     for (size_t i = 0; r->leases != NULL && i < r->keys.count; i++) {
@@ -224,6 +231,7 @@ static size_t find_held(struct tierce__reservation *r)
     const struct tierce__key *keys = r->keys.keys;
     r->era = tierce__era_now(r->engine);
     size_t held = search(r, r->levels, keys, r->keys.count), sure = r->promised;
+    TIERCE_DASSERT(held <= r->keys.count);
     return held > sure ? sure + search(r, sparing(r, sure), keys + sure, held - sure) : held;
 }
 
@@ -233,6 +241,7 @@ static size_t find_held(struct tierce__reservation *r)
  */
 static size_t wait_for_room(struct tierce__reservation *r, const struct tierce_chain *chain)
 {
+    TIERCE_DASSERT(r->engine->settings.store_ms > 0);
     struct tierce__pool_turn turn;
     uint64_t deadline_ns = tierce__deadline_in_ms(r->engine->settings.store_ms);
     size_t index = 0;
@@ -337,6 +346,7 @@ static void free_reservation(struct tierce__reservation *r)
 
 static void drop(struct tierce__reservation *r)
 {
+    TIERCE_DASSERT(r->published == 0);
     struct tierce__list ready;
     tierce__list_init(&ready);
     end_claims(r, &ready);
@@ -397,6 +407,7 @@ static bool publish(struct tierce__reservation *r, struct reserve_chunk *chunk)
     struct tierce_engine *engine = r->engine;
     int rc = 0;
     TIERCE_DASSERT(r->published < r->count && chunk == &r->chunks[r->published]);
+    TIERCE_DASSERT(!r->given_up);
     if ((r->levels & 1u) != 0)
         rc = tierce__storage_publish(engine, &chunk->record, chunk->buf);
     if (rc < 0) {
@@ -444,6 +455,7 @@ static void settle(struct tierce__reservation *r, struct tierce__list *ready)
 {
     struct tierce_engine *engine = r->engine;
     TIERCE_DASSERT(r->published <= r->count);
+    TIERCE_DASSERT(r->blocks >= 0 && (r->published > 0 || r->blocks == 0));
     tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(r->count - r->published));
     tierce__storage_touch(engine, 0, 1, r->keys.keys, r->keys.count, r->keys.count);
     tierce__storage_end_writes(r->writes, r->keys.keys, r->keys.count);
@@ -497,6 +509,7 @@ void tierce__stores_expire(struct tierce_engine *engine)
 
 void tierce__reserve_give_up(struct tierce__reservation *r)
 {
+    TIERCE_DASSERT(r->published == 0);
     struct tierce__list ready;
     tierce__list_init(&ready);
     r->given_up = true;

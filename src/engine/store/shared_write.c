@@ -116,6 +116,7 @@ void tierce__shared_writes_expire(struct tierce_engine *engine)
             tierce__lock_drop(&shared_writes->lock);
             return;
         }
+        TIERCE_DASSERT(late->engine == engine && !late->expired);
         late->expired = true;
         give_up(shared_writes, late);
         (void)drop_lock(shared_writes, late);
@@ -127,6 +128,7 @@ void tierce__shared_writes_expire(struct tierce_engine *engine)
 static struct tierce__key place_of(const struct tierce_view *view,
                                    const struct tierce__reserve_what *what)
 {
+    TIERCE_DASSERT(what->to_block > 0);
     struct tierce__key place = view->key;
     memcpy(place.hash, tierce_chain_hash(what->chain, (size_t)what->to_block - 1),
            TIERCE_HASH_BYTES);
@@ -143,6 +145,7 @@ static struct tierce__shared_write *find(struct tierce__shared_writes *shared_wr
                                          const struct tierce__key *place, uint64_t write)
 {
     tierce__lock_assert_held(&shared_writes->lock);
+    TIERCE_DASSERT(write != 0);
     TIERCE__LIST_FOR_EACH (it, &shared_writes->list) {
         struct tierce__shared_write *shared_write =
             TIERCE__CONTAINER_OF(it, struct tierce__shared_write, node);
@@ -174,6 +177,7 @@ static bool take_bits(uint64_t *words, uint32_t first, uint32_t count)
 static int join(struct tierce__shared_write *shared_write, const struct tierce_part *part)
 {
     tierce__lock_assert_held(&shared_write->engine->shared_writes.lock);
+    TIERCE_DASSERT(part->index < shared_write->part_count);
     if (!take_bits(shared_write->parts, part->index, 1))
         return TIERCE_E_ARGUMENT;
     if (!take_bits(shared_write->layers, part->first_layer, part->layer_count)) {
@@ -244,6 +248,7 @@ static struct tierce__shared_write *create(struct tierce_view *view, const struc
 {
     struct tierce__shared_write *shared_write = tierce__calloc(1, sizeof(*shared_write));
     TIERCE_DASSERT(part->index < part->count && part->count > 1);
+    TIERCE_DASSERT(view->full.geometry.layer_count <= LAYERS_MAX);
     if (shared_write == NULL)
         return NULL;
     shared_write->engine = view->engine;
@@ -261,6 +266,7 @@ static int begin_shared(struct tierce__share *share, struct tierce_view *view,
                         const struct tierce_part *part, uint64_t write,
                         const struct tierce__reserve_what *what)
 {
+    TIERCE_DASSERT(part->count > 1 && part->index < part->count);
     struct tierce__shared_writes *shared_writes = &view->engine->shared_writes;
     struct tierce__key place = place_of(view, what);
     give_up_missed(shared_writes, &place, part->index, write);

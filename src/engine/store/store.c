@@ -40,6 +40,7 @@ static int begin_store(struct tierce_store *store, struct tierce_view *view,
     rc = tierce__gather_init(&store->gather, view, opts, space->rooms, space->count);
     if (rc < 0)
         (void)store->engine->lender->store_end(space, false);
+    TIERCE_DASSERT(rc < 0 || store->gather.count == space->count);
     return rc;
 }
 
@@ -62,6 +63,7 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
         tierce__free(store);
         return rc;
     }
+    TIERCE_DASSERT(store->space.count > 0 && store->gather.next_layer == 0);
     *out = store;
     return 0;
 }

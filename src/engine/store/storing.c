@@ -61,6 +61,7 @@ void tierce__claim_end(struct tierce__storing *storing, struct tierce__claim *cl
                        struct tierce__list *ready)
 {
     tierce__lock_take(&storing->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&claim->node) || tierce__list_empty(&claim->parked));
     tierce__list_remove(&claim->node);
     move_all(ready, &claim->parked);
     TIERCE_DASSERT(tierce__list_empty(&claim->parked));
@@ -70,6 +71,8 @@ void tierce__claim_end(struct tierce__storing *storing, struct tierce__claim *cl
 bool tierce__claim_park(struct tierce__storing *storing, const struct tierce__key *key,
                         struct tierce__parked *parked)
 {
+    TIERCE_DASSERT(parked->deadline_ns > 0);
+    TIERCE_DASSERT(parked->node.next == NULL || tierce__list_empty(&parked->node));
     tierce__lock_take(&storing->lock);
     struct tierce__claim *claim = find_claim(storing, key);
     if (claim != NULL)

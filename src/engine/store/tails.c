@@ -77,6 +77,7 @@ static void end(struct tierce__tail_search *s)
 static void go_on(struct tierce__tail_search *s)
 {
     do {
+        TIERCE_DASSERT(atomic_load_explicit(&s->is_answered, memory_order_relaxed));
         tierce__storage_note(s->engine, s->level, s->req);
         TIERCE_DASSERT(s->req->found <= 1);
         if (s->req->found == 1)
@@ -103,6 +104,7 @@ static const uint8_t *read_hashes(uint32_t *count, const struct tierce__buf *buf
 void tierce__tails_search(struct tierce__tail_search *s, const struct tierce__storage_chunk *chunk)
 {
     TIERCE_DASSERT(tierce__tails_may_end(s->engine, s->level, chunk));
+    TIERCE_DASSERT(s->level > 0 && chunk->object_bytes <= s->held->bytes);
     s->hashes = read_hashes(&s->block_count, s->held, chunk);
     s->blocks = 0;
     s->tail = chunk->key;

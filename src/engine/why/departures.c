@@ -47,6 +47,7 @@ int tierce__departures_create(struct tierce__departures **out, uint32_t count)
     tierce__advise_huge(table->sets, table->set_count * sizeof(*table->sets));
     tierce__lock_init(&table->lock, TIERCE__LOCK_DEPARTURES);
     *out = table;
+    TIERCE_DASSERT((uint64_t)table->set_count * WAYS >= count);
     return 0;
 }
 
@@ -77,6 +78,7 @@ static uint32_t place_of(const struct set *set, uint64_t spread)
 /* A faster level may let a chunk go that a slower one should have kept. */
 static bool stays(const struct tierce__departure *known, const struct tierce__departure *next)
 {
+    TIERCE_DASSERT(next->reason != TIERCE_MISS_NONE);
     bool by_policy = next->reason == TIERCE_MISS_EVICTED || next->reason == TIERCE_MISS_EXPIRED;
     return known->reason == TIERCE_MISS_NOT_WRITTEN && by_policy && next->level < known->level;
 }
@@ -131,5 +133,6 @@ bool tierce__departures_find(struct tierce__departures *table, uint64_t spread,
     if (place < WAYS)
         *out = set->ways[place].what;
     tierce__lock_drop(&table->lock);
+    TIERCE_DASSERT(place == WAYS || out->reason != TIERCE_MISS_NONE);
     return place < WAYS;
 }

@@ -82,6 +82,7 @@ static void note(struct tierce_engine *engine, size_t level, const struct tierce
 void tierce__why_note(struct tierce_engine *engine, size_t level,
                       const struct tierce__tier_event *event)
 {
+    TIERCE_DASSERT(level < TIERCE__TIERS_MAX);
     /* A tail that a longer chunk has replaced is not missing while that chunk exists, and a tail
      * that was never stored is not a miss. */
     if (event->admitted || event->left == TIERCE__LEFT_SUPERSEDED)
@@ -112,6 +113,7 @@ static void tell_departure(struct tierce_engine *engine, const struct tierce__de
                            struct tierce_miss *out)
 {
     TIERCE_DASSERT(departure->level < engine->level_count);
+    TIERCE_DASSERT(departure->reason > TIERCE_MISS_NONE && departure->reason < TIERCE_MISS_COUNT);
     const struct tierce__level *level = &engine->levels[departure->level];
     out->reason = departure->reason;
     out->tier = level->tier->ops->name;
@@ -213,6 +215,7 @@ static void tell_missing(const struct tierce_view *view, const struct tierce__ke
                          size_t missing, enum tierce_miss_reason reason, struct tierce_miss *out)
 {
     TIERCE_DASSERT(missing < keys->count);
+    TIERCE_DASSERT(reason != TIERCE_MISS_NONE);
     out->reason = reason;
     out->block = (uint64_t)missing * view->chunk_blocks;
     memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
@@ -253,6 +256,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
 static void pass_over_sibling(struct tierce_view *view, const struct tierce_chain *chain,
                               const struct tierce__why_what *what, struct tierce_miss *out)
 {
+    TIERCE_DASSERT(out->reason != TIERCE_MISS_NONE && out->block % view->chunk_blocks == 0);
     struct tierce__sibling_want want;
     struct tierce__sibling_hit hit;
     tierce__sibling_aim(&want, view, chain, (size_t)out->block / view->chunk_blocks,

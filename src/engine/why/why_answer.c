@@ -46,6 +46,7 @@ static void put_difference(void *arg, const char *field, const char *a, const ch
 
 static void put_twin(struct tierce__line *out, const struct tierce__answer *a)
 {
+    TIERCE_DASSERT(a->miss.reason == TIERCE_MISS_NAMESPACE);
     char digest[DIGEST_TEXT];
     tierce__hex_encode(digest, a->miss.twin_digest, TIERCE_HASH_BYTES);
     put(out, "there      %s\n", digest);
@@ -58,6 +59,7 @@ static void put_twin(struct tierce__line *out, const struct tierce__answer *a)
 static void put_reason(struct tierce__line *out, const struct tierce__answer *a)
 {
     const struct tierce_miss *miss = &a->miss;
+    TIERCE_DASSERT(miss->reason > TIERCE_MISS_NONE && miss->reason < TIERCE_MISS_COUNT);
     put(out, "reason     %s: %s\n", tierce_miss_name(miss->reason), tierce_miss_text(miss->reason));
     if (miss->tier != NULL)
         put(out, "tier       %s%s%s\n", miss->tier, miss->policy != NULL ? ", by " : "",
@@ -129,6 +131,7 @@ static void put_json_difference(void *arg, const char *field, const char *a, con
 static void put_miss(struct tierce__json_write *out, const struct tierce__answer *a)
 {
     const struct tierce_miss *miss = &a->miss;
+    TIERCE_DASSERT(miss->reason > TIERCE_MISS_NONE && miss->reason < TIERCE_MISS_COUNT);
     tierce__json_write_text(out, "words", tierce_miss_text(miss->reason));
     tierce__json_write_count(out, "block", miss->block);
     tierce__json_write_count(out, "token", miss->block * a->naming.block_tokens);
@@ -179,6 +182,7 @@ static struct tierce_view naming_view(struct tierce_engine *engine,
                                       const struct tierce__naming *naming,
                                       const struct tierce__key *key)
 {
+    TIERCE_DASSERT(naming->block_tokens > 0 && naming->chunk_blocks > 0);
     return (struct tierce_view){.magic = TIERCE__VIEW_MAGIC,
                                 .engine = engine,
                                 .algo = naming->algo,

@@ -31,6 +31,7 @@ static bool is_digit(char c)
 /* Parses one number of 32 bits from *at on, with or without a sign. */
 static bool take_number(int32_t *out, const char *text, size_t bytes, size_t *at)
 {
+    TIERCE_DASSERT(*at < bytes);
     bool negative = text[*at] == '-';
     uint64_t value = 0;
     size_t i = *at + negative, first = i;
@@ -76,6 +77,7 @@ static int64_t scan_tokens(int32_t *out, const char *text, size_t bytes, size_t 
     }
     if (opened != closed)
         return TIERCE_E_FORMAT;
+    TIERCE_DASSERT(*at == bytes);
     return count <= TOKENS_MAX ? (int64_t)count : TIERCE_E_LIMIT;
 }
 
@@ -173,6 +175,7 @@ static void list_field(void *arg, const char *field, const char *a, const char *
         tierce__text_for_message(value, sizeof(value), a);
         int n = snprintf(l->text, l->room, " %s=%s", field, value);
         size_t used = n < (int)l->room ? (size_t)n : l->room - 1;
+        TIERCE_DASSERT(used < l->room);
         l->text += used;
         l->room -= used;
     }
@@ -186,6 +189,7 @@ static void list_namespace(struct lister *l, struct tierce__namespaces *table, u
     tierce__hex_encode(digest, tierce__namespaces_digest(table, id), TIERCE_HASH_BYTES);
     int n = snprintf(l->text, l->room, "\n  %.16s", digest);
     size_t used = n < (int)l->room ? (size_t)n : l->room - 1;
+    TIERCE_DASSERT(used < l->room);
     l->text += used;
     l->room -= used;
     if (text == NULL)
