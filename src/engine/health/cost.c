@@ -127,8 +127,9 @@ bool tierce__cost_pays(struct tierce_view *view, size_t level, uint64_t bytes, u
 /* Whether a tier's measurements are old; returns true to only one of several concurrent callers. */
 static bool is_time_to_measure(struct tierce__level *level, const struct tierce__speed *speed)
 {
-    uint64_t now_ns = tierce__now_ns(), tried_ns = atomic_load(&level->measure_tried_ns);
+    uint64_t tried_ns = atomic_load(&level->measure_tried_ns), now_ns = tierce__now_ns();
     uint64_t last_ns = speed->known_ns > tried_ns ? speed->known_ns : tried_ns;
+    TIERCE_DASSERT(now_ns >= last_ns); /* the clock is read last */
     return now_ns - last_ns > KNOWN_S * 1000u * TIERCE__MS_NS &&
            atomic_compare_exchange_strong(&level->measure_tried_ns, &tried_ns, now_ns);
 }
