@@ -272,7 +272,7 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
 {
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     size_t most = 0;
-    for (size_t level = 0; level < engine->level_count; level++) {
+    for (size_t level = 0; level < engine->level_count && count > 0; level++) {
         if ((engine->levels[level].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
         struct tierce__store_req with = {.deadline_ns = deadline_ns, .durable = true};

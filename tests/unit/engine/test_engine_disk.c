@@ -587,6 +587,7 @@ START_TEST(a_chain_says_what_of_it_is_durable)
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
     ck_assert_uint_eq(durable(chain, 16), 8);
     ck_assert_uint_eq(durable(chain, 6), 6);
+    ck_assert_uint_eq(durable(chain, 0), 0);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(durable(chain, 16), 16);
     ck_assert_int_eq(tierce_durable(fx.view, chain, 17, &blocks), TIERCE_E_ARGUMENT);
