@@ -248,7 +248,9 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     *out = (struct tierce_found){0};
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (opts->size != sizeof(*opts) || opts->pin_ms > TIERCE_PIN_MS_MAX)
+    bool pin = (opts->flags & TIERCE_LOOKUP_PIN) != 0;
+    if (opts->size != sizeof(*opts) || opts->pin_ms > TIERCE_PIN_MS_MAX ||
+        (pin && opts->session == 0))
         return TIERCE_E_ARGUMENT;
     struct tierce_found found = {0};
     int rc = view->engine->lender->lookup(view, chain, to_block, opts, &found);

@@ -154,12 +154,17 @@ START_TEST(what_is_in_a_faster_tier_is_read_from_there)
 }
 END_TEST
 
-static void pin(uint32_t pin_ms, int status)
+static void pin_as(uint64_t session, uint32_t pin_ms, int status)
 {
     struct tierce_found found;
     struct tierce_lookup_opts opts = {
-        .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = 5, .pin_ms = pin_ms};
+        .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = session, .pin_ms = pin_ms};
     ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &opts, &found), status);
+}
+
+static void pin(uint32_t pin_ms, int status)
+{
+    pin_as(5, pin_ms, status);
 }
 
 START_TEST(pins_last_as_long_as_is_wished)
@@ -175,6 +180,7 @@ START_TEST(pins_last_as_long_as_is_wished)
     ck_assert_uint_ge(session->deadline_ns, before + TIERCE_PIN_MS_MAX * (uint64_t)TIERCE__MS_NS);
     tierce__session_free(session);
     pin(TIERCE_PIN_MS_MAX + 1, TIERCE_E_ARGUMENT);
+    pin_as(0, 1, TIERCE_E_ARGUMENT); /* no load could use these pins */
     end();
 }
 END_TEST
