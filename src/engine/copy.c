@@ -205,7 +205,7 @@ static int init_copy(struct copy *copy)
     int rc = tierce__keys_init(&copy->keys, copy->view, copy->chain, copy->to_block,
                                tierce_chain_blocks(copy->chain), true);
     if (rc == 0 && copy->keys.tail_blocks > 0)
-        rc = tierce__shape_init(&copy->tail_shape, copy->view, copy->keys.tail_blocks);
+        copy->tail_shape = tierce__shape_of(copy->view, copy->keys.tail_blocks);
     TIERCE_DASSERT(rc < 0 || (copy->from == 0) != (copy->to == 0));
     return rc;
 }
@@ -228,7 +228,6 @@ int64_t tierce_copy(struct tierce_view *view, const struct tierce_chain *chain, 
         if (rc > 0)
             rc = (int64_t)tierce__keys_blocks(&copy.keys, view, (size_t)rc, to_block);
     }
-    tierce__shape_fini(&copy.tail_shape);
     tierce__keys_fini(&copy.keys);
     return rc;
 }

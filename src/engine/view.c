@@ -19,14 +19,32 @@
 /* A request for less than this costs more in the round trip than in the transfer. */
 #define SEGMENT_BYTES_MIN (512u << 10)
 
-static void cut_segments(struct tierce__shape *shape)
+struct tierce__shape tierce__shape_of(const struct tierce_view *view, uint32_t blocks)
 {
-    const struct tierce__geometry *g = &shape->geometry;
+    struct tierce__shape shape = {.geometry = view->full.geometry,
+                                  .cells_before = view->cells_before};
+    TIERCE_DASSERT(blocks <= view->chunk_blocks);
+    shape.geometry.block_count = blocks;
+    int rc = tierce__chunk_extent(&shape.extent, &shape.geometry);
+    TIERCE_ASSERT(rc == 0); /* even a whole chunk is within the limits */
+    return shape;
+}
+
+int tierce__shape_cut(struct tierce__shape *shape)
+{
+    uint32_t layers = shape->geometry.layer_count, count = 0;
     uint64_t start = 0;
-    uint32_t count = 0;
-    for (uint32_t layer = 0; layer < g->layer_count; layer++) {
-        uint64_t end = tierce__round_up(shape->layer_offset[layer + 1], TIERCE__CHUNK_ALIGN);
-        bool last = layer + 1 == g->layer_count;
+    TIERCE_DASSERT(shape->segment_count == 0);
+    shape->segment_end = tierce__calloc(layers, sizeof(*shape->segment_end));
+    shape->layer_segment = tierce__calloc(layers, sizeof(*shape->layer_segment));
+    if (shape->segment_end == NULL || shape->layer_segment == NULL) {
+        tierce__shape_fini(shape);
+        return -ENOMEM;
+    }
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        uint64_t end =
+            tierce__round_up(tierce__shape_offset(shape, layer + 1), TIERCE__CHUNK_ALIGN);
+        bool last = layer + 1 == layers;
         TIERCE_DASSERT(end > start || count > 0);
         /* A small layer may end in the last page of the segment before it. */
         shape->layer_segment[layer] = end > start ? count : count - 1;
@@ -35,41 +53,15 @@ static void cut_segments(struct tierce__shape *shape)
         shape->segment_end[count++] = end;
         start = end;
     }
-    TIERCE_DASSERT(count > 0 && count <= g->layer_count);
+    TIERCE_DASSERT(count > 0 && count <= layers);
     TIERCE_DASSERT(shape->segment_end[count - 1] == shape->extent.object_bytes);
-    TIERCE_DASSERT(shape->layer_segment[g->layer_count - 1] == count - 1);
+    TIERCE_DASSERT(shape->layer_segment[layers - 1] == count - 1);
     shape->segment_count = count;
-}
-
-int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *view, uint32_t blocks)
-{
-    TIERCE_DASSERT(blocks <= view->chunk_blocks);
-    struct tierce__shape s = {.geometry = view->full.geometry};
-    s.geometry.block_count = blocks;
-    int rc = tierce__chunk_extent(&s.extent, &s.geometry);
-    if (rc < 0)
-        return rc;
-    size_t layers = s.geometry.layer_count;
-    s.layer_offset = tierce__calloc(layers + 1, sizeof(*s.layer_offset));
-    s.segment_end = tierce__calloc(layers, sizeof(*s.segment_end));
-    s.layer_segment = tierce__calloc(layers, sizeof(*s.layer_segment));
-    if (s.layer_offset == NULL || s.segment_end == NULL || s.layer_segment == NULL) {
-        tierce__shape_fini(&s);
-        return -ENOMEM;
-    }
-    s.layer_offset[0] = s.extent.header_bytes;
-    for (size_t i = 0; i < layers; i++)
-        s.layer_offset[i + 1] = s.layer_offset[i] + (uint64_t)s.geometry.cell_bytes[i] * blocks;
-    TIERCE_DASSERT(s.layer_offset[layers] == s.extent.header_bytes + s.extent.payload_bytes);
-    TIERCE_DASSERT(s.layer_offset[layers] <= s.extent.object_bytes);
-    cut_segments(&s);
-    *shape = s;
     return 0;
 }
 
 void tierce__shape_fini(struct tierce__shape *shape)
 {
-    tierce__free(shape->layer_offset);
     tierce__free(shape->segment_end);
     tierce__free(shape->layer_segment);
     *shape = (struct tierce__shape){0};
@@ -129,13 +121,22 @@ static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns
     view->algo = ns->algo;
     view->chunk_blocks = ns->chunk_blocks;
     view->cell_bytes = tierce__calloc(ns->layer_count, sizeof(*view->cell_bytes));
-    if (view->cell_bytes == NULL)
+    view->cells_before = tierce__calloc(ns->layer_count + 1, sizeof(*view->cells_before));
+    if (view->cell_bytes == NULL || view->cells_before == NULL)
         return -ENOMEM;
-    memcpy(view->cell_bytes, ns->cell_bytes, ns->layer_count * sizeof(*view->cell_bytes));
+    for (uint32_t i = 0; i < ns->layer_count; i++) {
+        view->cell_bytes[i] = ns->cell_bytes[i];
+        view->cells_before[i + 1] = view->cells_before[i] + ns->cell_bytes[i];
+    }
     view->full.geometry = (struct tierce__geometry){.layer_count = ns->layer_count,
                                                     .cell_bytes = view->cell_bytes,
-                                                    .block_tokens = ns->block_tokens};
-    rc = tierce__shape_init(&view->full, view, ns->chunk_blocks);
+                                                    .block_tokens = ns->block_tokens,
+                                                    .block_count = ns->chunk_blocks};
+    rc = tierce__chunk_extent(&view->full.extent, &view->full.geometry);
+    if (rc < 0)
+        return rc;
+    view->full = tierce__shape_of(view, ns->chunk_blocks);
+    rc = tierce__shape_cut(&view->full);
     if (rc == 0)
         rc = name_for_lmcache(view, ns);
     return rc == 0 ? view->engine->lender->view_open(view, ns) : rc;
@@ -201,6 +202,7 @@ void tierce_view_close(struct tierce_view *view)
     tierce__shape_fini(&view->full);
     tierce__prefill_fini(&view->prefill);
     tierce__free(view->cell_bytes);
+    tierce__free(view->cells_before);
     tierce__free(view->lmcache);
     tierce__free(view->text);
     view->magic = 0;

@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_VIEW_H
 #define TIERCE_ENGINE_VIEW_H
 
+#include "base/assert.h"
 #include "core/chunk/header.h"
 #include "core/key/key.h"
 #include "engine/engine.h"
@@ -15,14 +16,15 @@
 
 struct tierce__storage_chunk;
 
-/* One chunk shape of a view, with tables that avoid a walk over the layers. */
+/* One chunk shape of a view: a value, which borrows from the view. */
 struct tierce__shape {
     struct tierce__geometry geometry;
     struct tierce__extent extent;
-    uint64_t *layer_offset; /* [layer_count + 1] in the object */
+    const uint64_t *cells_before; /* [layer_count + 1] see tierce__shape_offset */
     /*
-     * The object divided into segments at layer ends, rounded up to 4096. A segment is read in one
-     * request. It is one layer, or several small ones that make a useful transfer.
+     * For readers (tierce__shape_cut): the object divided into segments at layer ends, rounded up
+     * to 4096. A segment is read in one request. It is one layer, or several small ones that make a
+     * useful transfer.
      */
     uint32_t segment_count;
     uint64_t *segment_end;   /* [segment_count] in the object; the last is the object's end */
@@ -40,8 +42,9 @@ struct tierce_view {
     uint32_t chunk_blocks;
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
-    struct tierce__shape full;          /* of the whole chunk */
-    struct tierce_part part;            /* the layers that loads and stores of the view move */
+    uint64_t *cells_before;    /* [layer_count + 1] bytes of a block's cells in the layers before */
+    struct tierce__shape full; /* of the whole chunk */
+    struct tierce_part part;   /* the layers that loads and stores of the view move */
     struct tierce__client_view *remote; /* of a client of a node */
     struct tierce__prefill prefill;
     struct tierce__lmcache_form
@@ -54,10 +57,19 @@ struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
                                         const struct tierce__key *key);
 void tierce__view_give_back(struct tierce_view *view);
 
-/* A shape for chunks of `blocks` blocks. Errors: TIERCE_E_LIMIT, -ENOMEM. */
-TIERCE_MUSTUSE int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *view,
-                                      uint32_t blocks);
+/* The shape of a chunk of `blocks` blocks, those of a whole chunk at most, without segments. */
+struct tierce__shape tierce__shape_of(const struct tierce_view *view, uint32_t blocks);
+
+/* Adds the segments; fini frees them. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__shape_cut(struct tierce__shape *shape);
 void tierce__shape_fini(struct tierce__shape *shape);
+
+/* Where a layer begins in the object; layer_count: where the last one ends. */
+static inline uint64_t tierce__shape_offset(const struct tierce__shape *shape, uint32_t layer)
+{
+    TIERCE_DASSERT(layer <= shape->geometry.layer_count);
+    return shape->extent.header_bytes + shape->cells_before[layer] * shape->geometry.block_count;
+}
 
 /*
  * The chunks that hold chain[0, to_block): keys of the whole ones and, last, of the unfull tail

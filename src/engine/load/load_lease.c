@@ -48,8 +48,7 @@ struct own_lease {
     struct tierce__fetch_waiter
         *waiters;        /* [count] of what is read, or NULL as long as nothing is */
     uint8_t *own_hashes; /* base.hashes, or NULL: they are the chain's */
-    struct tierce__shape tail_shape;
-    struct tierce__shape sibling_shape;
+    struct tierce__shape shapes[TIERCE__LEASED_SIBLING + 1]; /* [FULL]: the view's */
     struct tierce__key sibling_key;
     struct tierce__keys keys;
 };
@@ -63,15 +62,7 @@ static struct own_lease *own(struct tierce__load_lease *lease)
 static const struct tierce__shape *shape_of(const struct own_lease *lease, size_t i)
 {
     TIERCE_DASSERT(i < lease->base.count);
-    switch (lease->base.leased[i].kind) {
-    case TIERCE__LEASED_FULL:
-        return &lease->base.view->full;
-    case TIERCE__LEASED_TAIL:
-        return &lease->tail_shape;
-    case TIERCE__LEASED_SIBLING:
-        return &lease->sibling_shape;
-    }
-    return NULL;
+    return &lease->shapes[lease->base.leased[i].kind];
 }
 
 static const struct tierce__key *key_of(const struct own_lease *lease, size_t i)
@@ -150,8 +141,8 @@ static void free_lease(struct own_lease *lease)
     tierce__free(lease->base.leased);
     tierce__free(lease->waiters);
     tierce__free(lease->own_hashes);
-    tierce__shape_fini(&lease->tail_shape);
-    tierce__shape_fini(&lease->sibling_shape);
+    tierce__shape_fini(&lease->shapes[TIERCE__LEASED_TAIL]);
+    tierce__shape_fini(&lease->shapes[TIERCE__LEASED_SIBLING]);
     tierce__keys_fini(&lease->keys);
     tierce__free(lease);
 }
@@ -316,8 +307,11 @@ static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__sessio
                                         .deadline_ns = lease->soon_ns};
     tierce__sibling_find(lease->base.view, &hit, &want);
     TIERCE_DASSERT(hit.blocks <= leased->to && hit.level < lease->engine->level_count);
-    if (hit.blocks < blocks_min ||
-        tierce__shape_init(&lease->sibling_shape, lease->base.view, hit.block_count) < 0) {
+    struct tierce__shape *shape = &lease->shapes[TIERCE__LEASED_SIBLING];
+    TIERCE_DASSERT(blocks_min > 0);
+    if (hit.blocks > 0)
+        *shape = tierce__shape_of(lease->base.view, hit.block_count);
+    if (hit.blocks < blocks_min || tierce__shape_cut(shape) < 0) {
         tierce__buf_release(hit.buf);
         return false;
     }
@@ -325,7 +319,7 @@ static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__sessio
     TIERCE_DASSERT(hit.block_count >= hit.blocks);
     leased->kind = TIERCE__LEASED_SIBLING;
     leased->block_count = hit.block_count;
-    leased->bytes = lease->sibling_shape.extent.object_bytes;
+    leased->bytes = shape->extent.object_bytes;
     leased->to = hit.blocks;
     memcpy(leased->hash, hit.key.hash, TIERCE_HASH_BYTES);
     lease->sibling_key = hit.key;
@@ -413,11 +407,11 @@ static void list_chunks(struct own_lease *lease, uint64_t to_block)
     TIERCE_DASSERT(lease->base.count == 0);
     for (size_t i = lease->from_block / step; i < lease->keys.count; i++) {
         bool is_full = i < lease->keys.full_count;
-        const struct tierce__shape *shape = is_full ? &lease->base.view->full : &lease->tail_shape;
         struct tierce__leased *leased = &lease->base.leased[lease->base.count++];
+        leased->kind = is_full ? TIERCE__LEASED_FULL : TIERCE__LEASED_TAIL;
+        const struct tierce__shape *shape = shape_of(lease, lease->base.count - 1);
         size_t first = i * step, end = first + shape->geometry.block_count;
         leased->index = i;
-        leased->kind = is_full ? TIERCE__LEASED_FULL : TIERCE__LEASED_TAIL;
         leased->block_count = shape->geometry.block_count;
         leased->bytes = shape->extent.object_bytes;
         leased->from = lease->from_block > first ? (uint32_t)(lease->from_block - first) : 0;
@@ -492,8 +486,11 @@ static int plan(struct own_lease *lease, const struct tierce__load_lease_what *w
                                tierce_chain_blocks(what->chain), true);
     if (rc < 0)
         return rc;
+    lease->shapes[TIERCE__LEASED_FULL] = lease->base.view->full;
     if (lease->keys.tail_blocks > 0) {
-        rc = tierce__shape_init(&lease->tail_shape, lease->base.view, lease->keys.tail_blocks);
+        struct tierce__shape *tail = &lease->shapes[TIERCE__LEASED_TAIL];
+        *tail = tierce__shape_of(lease->base.view, lease->keys.tail_blocks);
+        rc = tierce__shape_cut(tail);
         if (rc < 0)
             return rc;
     }

@@ -13,15 +13,7 @@
 static const struct tierce__shape *shape_of(const struct tierce__scatter *scatter,
                                             const struct tierce__leased *leased)
 {
-    switch (leased->kind) {
-    case TIERCE__LEASED_FULL:
-        return &scatter->view->full;
-    case TIERCE__LEASED_TAIL:
-        return &scatter->tail_shape;
-    case TIERCE__LEASED_SIBLING:
-        return &scatter->sibling_shape;
-    }
-    return NULL;
+    return &scatter->shapes[leased->kind];
 }
 
 static size_t first_block(const struct tierce__scatter *scatter,
@@ -53,14 +45,7 @@ static size_t blocks_of(const struct tierce__load_lease *lease, const struct tie
 static bool is_as_long(const struct tierce_view *view, const struct tierce__leased *leased)
 {
     TIERCE_DASSERT(leased->block_count > 0 && leased->block_count <= view->chunk_blocks);
-    struct tierce__geometry geometry = view->full.geometry;
-    struct tierce__extent extent = view->full.extent;
-    int rc = 0;
-    if (leased->block_count != geometry.block_count) {
-        geometry.block_count = leased->block_count;
-        rc = tierce__chunk_extent(&extent, &geometry);
-    }
-    return rc == 0 && leased->bytes == extent.object_bytes;
+    return leased->bytes == tierce__shape_of(view, leased->block_count).extent.object_bytes;
 }
 
 bool tierce__scatter_fits(const struct tierce__load_lease *lease, uint64_t from_block,
@@ -84,18 +69,6 @@ bool tierce__scatter_fits(const struct tierce__load_lease *lease, uint64_t from_
     return true;
 }
 
-/* The shape that a chunk needs besides that of a full one. */
-static int add_shape(struct tierce__scatter *scatter, const struct tierce__leased *leased)
-{
-    if (leased->kind == TIERCE__LEASED_FULL)
-        return 0;
-    struct tierce__shape *shape =
-        leased->kind == TIERCE__LEASED_TAIL ? &scatter->tail_shape : &scatter->sibling_shape;
-    TIERCE_DASSERT(leased->block_count > 0);
-    TIERCE_ASSERT(shape->layer_offset == NULL); /* one of a kind at most */
-    return tierce__shape_init(shape, scatter->view, leased->block_count);
-}
-
 int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_transfer_opts *opts,
                          const struct tierce__load_lease *lease)
 {
@@ -109,17 +82,18 @@ int tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_tr
                                         .keeps_headers = lease->over_ns != TIERCE__DEADLINE_NEVER};
     TIERCE_DASSERT(scatter->from_block <= scatter->to_block);
     size_t blocks = scatter->to_block;
-    int rc = 0;
-    for (size_t i = 0; i < lease->count && rc == 0; i++)
-        rc = add_shape(scatter, &lease->leased[i]);
+    scatter->shapes[TIERCE__LEASED_FULL] = lease->view->full;
+    for (size_t i = 0; i < lease->count; i++) {
+        const struct tierce__leased *leased = &lease->leased[i];
+        if (leased->kind != TIERCE__LEASED_FULL) /* one of a kind at most */
+            scatter->shapes[leased->kind] = tierce__shape_of(lease->view, leased->block_count);
+    }
     scatter->block_ids = tierce__calloc(blocks, sizeof(*scatter->block_ids));
     scatter->good = tierce__alloc(blocks);
     scatter->moved = tierce__calloc(lease->count, sizeof(*scatter->moved));
-    if (rc == 0 && (scatter->block_ids == NULL || scatter->good == NULL || scatter->moved == NULL))
-        rc = -ENOMEM;
-    if (rc < 0) {
+    if (scatter->block_ids == NULL || scatter->good == NULL || scatter->moved == NULL) {
         tierce__scatter_fini(scatter);
-        return rc;
+        return -ENOMEM;
     }
     if (blocks > 0) {
         memcpy(scatter->block_ids, opts->block_ids, blocks * sizeof(*scatter->block_ids));
@@ -139,8 +113,6 @@ void tierce__scatter_fini(struct tierce__scatter *scatter)
     tierce__free(scatter->block_ids);
     tierce__free(scatter->good);
     tierce__free(scatter->moved);
-    tierce__shape_fini(&scatter->tail_shape);
-    tierce__shape_fini(&scatter->sibling_shape);
     *scatter = (struct tierce__scatter){0};
 }
 
@@ -207,7 +179,7 @@ static uint64_t first_cell(const struct tierce__scatter *scatter,
 {
     const struct tierce__shape *shape = shape_of(scatter, leased);
     TIERCE_DASSERT(of_chunk < shape->geometry.layer_count);
-    return shape->layer_offset[of_chunk] +
+    return tierce__shape_offset(shape, of_chunk) +
            (uint64_t)shape->geometry.cell_bytes[of_chunk] * leased->from;
 }
 

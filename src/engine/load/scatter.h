@@ -30,7 +30,7 @@ struct tierce__scatter {
     uint8_t *good;               /* [to_block] 1 until a block fails */
     struct tierce__moved *moved; /* [count] */
     size_t count;
-    struct tierce__shape tail_shape, sibling_shape;
+    struct tierce__shape shapes[TIERCE__LEASED_SIBLING + 1]; /* of each kind that is leased */
     /*
      * Other processes may write to the objects meanwhile. So a header is copied before it is
      * checked, and cells are verified against the sums of the copy. If another chunk replaces this

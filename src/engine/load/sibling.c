@@ -146,14 +146,13 @@ static void try_candidate(struct tierce_view *view, struct tierce__sibling_hit *
                           const struct tierce__sibling_want *want, size_t level,
                           const struct tierce__sibling *candidate)
 {
-    struct tierce__shape shape = {.geometry = view->full.geometry};
-    shape.geometry.block_count = candidate->block_count;
     uint32_t least = best->blocks > want->from ? best->blocks : want->from;
     TIERCE_DASSERT(level < view->engine->level_count);
     TIERCE_DASSERT(best->blocks <= want->to);
-    if (candidate->block_count <= least || candidate->block_count > view->chunk_blocks ||
-        tierce__chunk_extent(&shape.extent, &shape.geometry) < 0 ||
-        shape.extent.object_bytes != candidate->object_bytes)
+    if (candidate->block_count <= least || candidate->block_count > view->chunk_blocks)
+        return;
+    struct tierce__shape shape = tierce__shape_of(view, candidate->block_count);
+    if (shape.extent.object_bytes != candidate->object_bytes)
         return;
     struct tierce__buf *head = head_of(view, level, candidate, &shape, want->deadline_ns);
     if (head == NULL)

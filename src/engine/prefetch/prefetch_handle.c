@@ -146,8 +146,10 @@ static int copy_sequence(struct tierce_prefetch *p, const struct tierce_chain *c
         tierce__keys_init(&p->keys, p->view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
-    if (p->keys.tail_blocks > 0)
-        rc = tierce__shape_init(&p->tail_shape, p->view, p->keys.tail_blocks);
+    if (p->keys.tail_blocks > 0) {
+        p->tail_shape = tierce__shape_of(p->view, p->keys.tail_blocks);
+        rc = tierce__shape_cut(&p->tail_shape);
+    }
     if (rc < 0)
         return rc;
     p->hashes = tierce__alloc(p->keys.block_count * TIERCE_HASH_BYTES);

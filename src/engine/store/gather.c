@@ -15,8 +15,8 @@ static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
     uint32_t full = gather->view->chunk_blocks;
     TIERCE_DASSERT(room->block_count <= full);
     TIERCE_DASSERT(room->block_count == full ||
-                   room->block_count == gather->tail_shape.geometry.block_count);
-    return room->block_count == full ? &gather->view->full : &gather->tail_shape;
+                   room->block_count == gather->last.geometry.block_count);
+    return room->block_count == full ? &gather->view->full : &gather->last;
 }
 
 /* Each is behind the one before it: a whole chunk, or the unfull one at the end. */
@@ -43,17 +43,12 @@ int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view 
         (struct tierce__gather){.view = view, .paged = opts->paged, .rooms = rooms, .count = count};
     TIERCE_DASSERT(tierce__gather_fits(view, rooms, count, opts->to_block));
     TIERCE_DASSERT(count > 0);
-    int rc = 0;
-    uint32_t tail = (uint32_t)(opts->to_block % view->chunk_blocks);
-    if (count > 0 && rooms[count - 1].block_count == tail)
-        rc = tierce__shape_init(&gather->tail_shape, view, tail);
+    gather->last = tierce__shape_of(view, rooms[count - 1].block_count);
     size_t bytes = (size_t)opts->to_block * sizeof(*gather->block_ids);
     gather->block_ids = tierce__alloc(bytes);
-    if (gather->block_ids == NULL)
-        rc = -ENOMEM;
-    if (rc < 0) {
+    if (gather->block_ids == NULL) {
         tierce__gather_fini(gather);
-        return rc;
+        return -ENOMEM;
     }
     memcpy(gather->block_ids, opts->block_ids, bytes);
     return 0;
@@ -62,7 +57,6 @@ int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view 
 void tierce__gather_fini(struct tierce__gather *gather)
 {
     tierce__free(gather->block_ids);
-    tierce__shape_fini(&gather->tail_shape);
     *gather = (struct tierce__gather){0};
 }
 
@@ -90,11 +84,11 @@ static void gather_room(struct tierce__gather *gather, size_t i, uint32_t layer)
     struct tierce__row row = {0};
     if (i + 1 < gather->count)
         row.next = block_at(gather, layer, first_block(gather, room + 1));
-    struct tierce__cells cells = {.bytes = room->object + shape->layer_offset[of_chunk],
+    struct tierce__cells cells = {.bytes = room->object + tierce__shape_offset(shape, of_chunk),
                                   .sums =
                                       tierce__chunk_sums(room->object, &shape->geometry, of_chunk),
                                   .count = room->block_count};
-    TIERCE_DASSERT(shape->layer_offset[of_chunk] +
+    TIERCE_DASSERT(tierce__shape_offset(shape, of_chunk) +
                        (uint64_t)shape->geometry.cell_bytes[of_chunk] * room->block_count <=
                    room->bytes);
     int rc = tierce__paged_gather(gather->paged, layer,

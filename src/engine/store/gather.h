@@ -17,9 +17,9 @@ struct tierce__gather {
     const struct tierce_paged *paged;
     const struct tierce__room *rooms; /* [count] whose objects are as long as the shapes say */
     size_t count;
-    uint32_t next_layer; /* of the view's part */
-    int32_t *block_ids;  /* [to_block] */
-    struct tierce__shape tail_shape;
+    uint32_t next_layer;       /* of the view's part */
+    int32_t *block_ids;        /* [to_block] */
+    struct tierce__shape last; /* of the last room, which may be unfull */
 };
 
 /* Whether each room is a chunk of blocks [0, to_block). The check is required because a node's

@@ -302,11 +302,8 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
         use_held(r);
         return 0;
     }
-    if (r->keys.tail_blocks > 0) {
-        rc = tierce__shape_init(&r->tail_shape, r->view, r->keys.tail_blocks);
-        if (rc < 0)
-            return rc;
-    }
+    if (r->keys.tail_blocks > 0)
+        r->tail_shape = tierce__shape_of(r->view, r->keys.tail_blocks);
     if (r->levels == 1)
         r->leases = tierce__calloc(r->keys.count, sizeof(struct tierce__buf *));
     r->chunks = tierce__calloc(r->keys.count, sizeof(*r->chunks));
@@ -338,7 +335,6 @@ static void free_reservation(struct tierce__reservation *r)
     tierce__free(r->chunks);
     tierce__free(r->leases);
     tierce__free(r->rooms);
-    tierce__shape_fini(&r->tail_shape);
     tierce__line_clear(&r->line);
     tierce__keys_fini(&r->keys);
     tierce__free(r);
@@ -386,7 +382,6 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
     }
     TIERCE_DASSERT(r->count > 0 && r->published == 0 && r->blocks == 0);
     r->view = NULL;
-    tierce__shape_fini(&r->tail_shape);
     *out = r;
     return 0;
 }

@@ -291,7 +291,7 @@ START_TEST(a_flipped_bit_in_memory_fails_its_block_only)
     ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, 8, 8, false), 0);
     struct tierce__buf *buf = tierce__storage_lease(fx.engine, &keys.keys[1]);
     /* Layer 2, block 3 of chunk 1. */
-    buf->data[fx.view->full.layer_offset[2] + 3 * fx_cells[2] + 5] ^= 4;
+    buf->data[tierce__shape_offset(&fx.view->full, 2) + 3 * fx_cells[2] + 5] ^= 4;
     tierce__buf_release(buf);
     tierce__keys_fini(&keys);
     uint8_t origins[8];

@@ -158,7 +158,7 @@ START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
     restart(NULL);
     struct tierce__tier *disk = wrap_disk();
     /* Layer 3, block 1 of the first chunk that is read. */
-    uint64_t at = fx.view->full.layer_offset[3] + fx_cells[3] + 17;
+    uint64_t at = tierce__shape_offset(&fx.view->full, 3) + fx_cells[3] + 17;
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP, .bit = at * 8 + 3, .times = 1};
     tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     ck_assert_int_eq(load_all(chain, 16, origins), 15);

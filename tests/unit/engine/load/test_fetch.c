@@ -218,7 +218,7 @@ START_TEST(a_part_waits_for_the_segment_in_which_it_begins)
                                            .part = &part,
                                            .timeout_ms = _i == 1 ? LONG_MS : 300};
     struct tierce__load_lease *lease;
-    ck_assert_uint_lt(wide->full.layer_offset[2], start_of(2));
+    ck_assert_uint_lt(tierce__shape_offset(&wide->full, 2), start_of(2));
     if (_i == 0)
         fault(TIERCE__FAULT_HANG, 1, 1); /* the first is the header's */
     ck_assert_int_eq(tierce__load_lease_begin(&lease, wide, &what), 0);
@@ -640,7 +640,7 @@ START_TEST(a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too)
     restart();
     /* Block 0 is damaged; a load of the others does not see it and promotes the chunk. */
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP,
-                                      .bit = (fx.view->full.layer_offset[1] + 5) * 8};
+                                      .bit = (tierce__shape_offset(&fx.view->full, 1) + 5) * 8};
     tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 1, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 3);

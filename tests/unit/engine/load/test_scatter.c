@@ -19,8 +19,7 @@ static void begin(void)
 {
     fx_open(&fx, false, NULL);
     chain = fx_chain(&fx, 1, BLOCKS, 0);
-    struct tierce__shape tail;
-    ck_assert_int_eq(tierce__shape_init(&tail, fx.view, 2), 0);
+    struct tierce__shape tail = tierce__shape_of(fx.view, 2);
     for (size_t i = 0; i < CHUNKS; i++)
         leased[i] = (struct tierce__leased){.index = i,
                                             .kind = TIERCE__LEASED_FULL,
@@ -31,7 +30,6 @@ static void begin(void)
     leased[3].kind = TIERCE__LEASED_TAIL;
     leased[3].block_count = leased[3].to = 2;
     leased[3].bytes = tail.extent.object_bytes;
-    tierce__shape_fini(&tail);
     for (int32_t b = 0; b < (int32_t)BLOCKS; b++)
         ids[b] = b;
 }

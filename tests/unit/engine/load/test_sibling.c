@@ -405,7 +405,7 @@ START_TEST(a_cell_that_is_not_right)
     ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
     struct tierce__key key = key_of(a, 7);
     struct tierce__buf *buf = tierce__storage_lease(fx.engine, &key);
-    uint64_t second = fx.view->full.layer_offset[0] + fx_cells[0];
+    uint64_t second = tierce__shape_offset(&fx.view->full, 0) + fx_cells[0];
     flip_byte(buf, second + 5, false);
     tierce__buf_release(buf);
     uint8_t origins[8];

@@ -327,8 +327,9 @@ END_TEST
 START_TEST(a_wrong_cell_is_found_by_the_load_and_leaves_both_tiers)
 {
     open_default();
-    struct tierce__fault_rule rule = {
-        .kind = TIERCE__FAULT_FLIP, .bit = (fx.view->full.layer_offset[1] + 5) * 8, .times = 1};
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP,
+                                      .bit = (tierce__shape_offset(&fx.view->full, 1) + 5) * 8,
+                                      .times = 1};
     tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
     struct tierce_prefetch_opts opts = pinned();
     run(&opts);
