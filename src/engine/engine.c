@@ -351,8 +351,10 @@ static enum tierce_log_level log_level(const struct tierce_config *config)
 {
     static const char *const names[] = {"debug", "info", "warn", "error"};
     size_t level = 0;
-    while (strcmp(names[level], tierce__engine_text(config, TIERCE__ENGINE_LOG_LEVEL)) != 0)
+    while (strcmp(names[level], tierce__engine_text(config, TIERCE__ENGINE_LOG_LEVEL)) != 0) {
         level++;
+        TIERCE_ASSERT(level < sizeof(names) / sizeof(names[0]));
+    }
     return (enum tierce_log_level)level;
 }
 

@@ -66,6 +66,7 @@ static void unlink_session(struct tierce_engine *engine, struct tierce__session 
     tierce__lock_assert_held(&engine->lock);
     TIERCE_DASSERT(!tierce__list_empty(&session->node));
     TIERCE_DASSERT(engine->pinned_bytes >= session->bytes && engine->session_count > 0);
+    TIERCE_DASSERT(session->count > 0 || session->bytes == 0);
     tierce__list_remove(&session->node);
     engine->pinned_bytes -= session->bytes;
     engine->session_count--;
@@ -231,6 +232,7 @@ static bool copy_session(struct tierce__session *copy, const struct tierce__sess
 
 struct tierce__session *tierce__session_share(struct tierce_view *view, uint64_t id)
 {
+    TIERCE_DASSERT(id != 0);
     struct tierce_engine *engine = view->engine;
     struct tierce__session *copy = tierce__calloc(1, sizeof(*copy));
     if (copy == NULL)

@@ -119,6 +119,7 @@ static struct tierce__buf *read_head(struct tierce_engine *engine, size_t level,
         r->req.buf = NULL;
     }
     free_read(r);
+    TIERCE_DASSERT(buf == NULL || buf->bytes >= bytes);
     return buf;
 }
 

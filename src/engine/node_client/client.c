@@ -532,6 +532,7 @@ static struct tierce__owed *take_owed(struct tierce__node_session *peer)
         tierce__list_remove(&owed->node);
     }
     tierce__lock_drop(&peer->client->lock);
+    TIERCE_DASSERT(owed == NULL || end_of(owed->op) == 0);
     return owed;
 }
 
@@ -624,6 +625,8 @@ int tierce__node_session_ask(struct tierce__asking *asking, struct tierce__node_
 
 void tierce__node_session_done(struct tierce__asking *asking)
 {
+    TIERCE_DASSERT(asking->connection == NULL ||
+                   (asking->connection->fd >= 0 && asking->connection->late == 0));
     if (asking->connection != NULL)
         return_connection(asking->peer, asking->connection);
     asking->connection = NULL;

@@ -132,6 +132,7 @@ static void poll_once(struct tierce_prefetch *p, uint32_t wait_ms)
 /* Waits in pieces: the node limits the wait for one answer. */
 bool tierce__client_prefetch_wait(struct tierce_prefetch *p, uint32_t wait_ms)
 {
+    TIERCE_DASSERT(p->result.final || p->peer != NULL);
     uint64_t until_ns = tierce__deadline_in_ms(wait_ms), now_ns = tierce__now_ns();
     while (!p->result.final) {
         uint64_t left_ms = now_ns < until_ns ? (until_ns - now_ns) / TIERCE__MS_NS : 0;

@@ -26,6 +26,7 @@
 int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *engine,
                          const char *kind, const char *tenant)
 {
+    TIERCE_DASSERT(engine->level_count > 0);
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     char text[TEXT_BYTES_MAX];
     int n = snprintf(text, sizeof(text), TIERCE__OBJECT_SPACE_TEXT "%s\ntenant=%s\n", kind, tenant);
@@ -424,6 +425,7 @@ static bool is_same(const struct tierce__object_handle *h, const struct tierce__
  * replaced, so it needs no further check. */
 static bool memory_has_same(const struct tierce__object_handle *h)
 {
+    TIERCE_DASSERT(!h->is_small);
     struct tierce__object_form form;
     struct tierce__buf *old = tierce__storage_lend(h->space->engine, &h->key);
     if (old == NULL || old->bytes != h->buf->bytes || !is_same(h, old)) {

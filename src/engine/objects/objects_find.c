@@ -172,6 +172,7 @@ static void finish(struct tierce__object_reading *r, int status)
     struct tierce__list finds;
     tierce__list_init(&finds);
     tierce__lock_take(&r->name->names->lock);
+    TIERCE_DASSERT(r->name->refs > 0);
     if (r->name->reading == r)
         r->name->reading = NULL;
     bool current = r->name->changes == r->changes;

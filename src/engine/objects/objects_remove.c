@@ -32,6 +32,8 @@ static bool has_level(const struct tierce_engine *engine, unsigned cap)
 
 static int open_file(struct tierce__tombstones **out, struct tierce_engine *engine)
 {
+    TIERCE_DASSERT(engine->disk_path[0] != '\0');
+    tierce__lock_assert_held(&engine->lock);
     struct tierce__vfs *vfs;
     int rc = tierce__vfs_threads_create(&vfs, 1);
     if (rc < 0)

@@ -179,6 +179,7 @@ static struct objects_held held_small(const struct objects_walk *walk,
 static struct objects_held held_under(const struct objects_walk *walk,
                                       const struct tierce__key *key, struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(key->ns == walk->space->space.key.ns);
     struct tierce__small_coming coming;
     if (buf != NULL) {
         uint64_t since = atomic_load(&buf->since);

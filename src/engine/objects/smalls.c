@@ -43,6 +43,7 @@ void tierce__smalls_destroy(struct tierce__smalls *smalls)
         return;
     for (uint32_t i = 0; i < smalls->partition_count; i++) {
         struct tierce__small_partition *p = &smalls->partitions[i];
+        TIERCE_DASSERT(p->free_number_count <= p->page_count && p->page_count <= p->page_room);
         for (uint32_t n = 0; n < p->page_count; n++)
             tierce__small_page_free(p->pages[n]);
         tierce__free(p->pages);
@@ -611,6 +612,7 @@ bool tierce__smalls_scan(struct tierce__smalls *smalls, uint64_t *cursor,
         place = 0;
     }
     *cursor = partition << PLACE_BITS | place >> PART_BITS;
+    TIERCE_DASSERT(*cursor >> TIERCE__SMALLS_CURSOR_BITS == 0);
     return partition < smalls->partition_count;
 }
 

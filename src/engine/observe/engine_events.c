@@ -89,6 +89,7 @@ void tierce__events_destroy(struct tierce__events *events)
 uint64_t tierce__events_last(struct tierce__events *events)
 {
     tierce__lock_take(&events->lock);
+    TIERCE_DASSERT(events->next > 0);
     uint64_t last = events->next - 1;
     tierce__lock_drop(&events->lock);
     return last;
@@ -225,6 +226,7 @@ static void *run_subscription(void *arg)
     tierce__lock_take(&events->lock);
     while (!s->ending) {
         uint64_t pending = events->next - s->cursor;
+        TIERCE_DASSERT(s->cursor > 0 && s->cursor <= events->next);
         if (pending >= s->opts.batch_max || (pending > 0 && tierce__now_ns() >= s->due_ns))
             deliver(events, s);
         else

@@ -551,6 +551,7 @@ static void gather(struct tierce_prefetch *p)
         count_gathered(p, p->gathered);
         p->gathered++;
     }
+    TIERCE_DASSERT(p->gathered <= p->found && p->gathered <= p->plan_end);
 }
 
 /* ---- the end ---- */

@@ -262,6 +262,7 @@ static bool take_place(struct tierce_engine *engine, uint64_t bytes_per_s, bool 
     tierce__lock_take(&engine->lock);
     bool free_place = !b->is_running && !b->stops_for_good;
     if (free_place) {
+        TIERCE_DASSERT(b->ended_ns >= b->began_ns);
         *had_thread = b->has_thread;
         *old = b->thread;
         *b = (struct tierce__backfill){.is_running = true,

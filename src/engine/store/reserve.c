@@ -330,8 +330,10 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
 static void free_reservation(struct tierce__reservation *r)
 {
     tierce__storage_end_writes(r->writes, NULL, 0);
-    for (size_t i = 0; i < r->count; i++)
+    for (size_t i = 0; i < r->count; i++) {
+        TIERCE_DASSERT(tierce__list_empty(&r->chunks[i].claim.node)); /* it has ended */
         tierce__buf_release(r->chunks[i].buf);
+    }
     tierce__free(r->chunks);
     tierce__free(r->leases);
     tierce__free(r->rooms);
@@ -463,6 +465,7 @@ static void settle(struct tierce__reservation *r, struct tierce__list *ready)
 /* Returns the blocks that were published now. */
 static int64_t go_on(struct tierce__reservation *r, struct tierce__list *ready)
 {
+    TIERCE_DASSERT(r->published < r->count);
     struct tierce_engine *engine = r->engine;
     uint64_t era = r->era;
     int64_t blocks = 0;

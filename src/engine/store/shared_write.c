@@ -60,6 +60,7 @@ static int64_t drop_lock(struct tierce__shared_writes *shared_writes,
                          struct tierce__shared_write *shared_write)
 {
     tierce__lock_assert_held(&shared_writes->lock);
+    TIERCE_DASSERT(!shared_write->making || shared_write->busy > 0);
     TIERCE_DASSERT(shared_write->ended <= shared_write->joined);
     TIERCE_DASSERT(shared_write->joined <= shared_write->part_count &&
                    shared_write->layers_joined <= shared_write->layer_count);
@@ -224,6 +225,7 @@ static bool is_earlier(uint64_t write, uint64_t than)
 static void give_up_missed(struct tierce__shared_writes *shared_writes,
                            const struct tierce__key *place, uint32_t part, uint64_t write)
 {
+    TIERCE_DASSERT(write != 0);
     for (;;) {
         tierce__lock_take(&shared_writes->lock);
         struct tierce__shared_write *missed = NULL;

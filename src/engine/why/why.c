@@ -272,6 +272,7 @@ static void pass_over_sibling(struct tierce_view *view, const struct tierce_chai
 int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
                       const struct tierce__why_what *what, struct tierce_miss *out)
 {
+    TIERCE_DASSERT(out->reason == TIERCE_MISS_NONE);
     struct tierce__keys keys;
     int rc =
         tierce__keys_init(&keys, view, chain, what->to_block, tierce_chain_blocks(chain), true);
