@@ -756,38 +756,6 @@ static void give_back(struct tierce__load_lease *base, size_t i)
 
 /* ---- end: report ---- */
 
-void tierce__load_lease_count(const struct tierce_view *view, const struct tierce__leased *leased,
-                              size_t blocks)
-{
-    TIERCE_DASSERT(!leased->failed);
-    TIERCE_DASSERT(blocks <= leased->to - leased->from);
-    struct tierce_engine *engine = view->engine;
-    uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;
-    static const struct {
-        enum tierce__stat chunks, blocks, bytes, tokens;
-    } stats[] = {
-        [TIERCE_ORIGIN_MEMORY] = {TIERCE__STAT_chunks_loaded_memory,
-                                  TIERCE__STAT_blocks_loaded_memory,
-                                  TIERCE__STAT_bytes_loaded_memory,
-                                  TIERCE__STAT_tokens_loaded_memory},
-        [TIERCE_ORIGIN_DISK] = {TIERCE__STAT_chunks_loaded_disk, TIERCE__STAT_blocks_loaded_disk,
-                                TIERCE__STAT_bytes_loaded_disk, TIERCE__STAT_tokens_loaded_disk},
-        [TIERCE_ORIGIN_REMOTE] = {TIERCE__STAT_chunks_loaded_remote,
-                                  TIERCE__STAT_blocks_loaded_remote,
-                                  TIERCE__STAT_bytes_loaded_remote,
-                                  TIERCE__STAT_tokens_loaded_remote},
-    };
-    enum tierce_origin origin = leased->origin;
-    TIERCE_DASSERT(origin < sizeof(stats) / sizeof(stats[0]));
-    tierce__count(engine, stats[origin].chunks, blocks > 0);
-    tierce__count(engine, stats[origin].blocks, (int64_t)blocks);
-    tierce__count(engine, stats[origin].bytes, (int64_t)(blocks * block_bytes));
-    tierce__count(engine, stats[origin].tokens,
-                  (int64_t)(blocks * view->full.geometry.block_tokens));
-    if (leased->kind == TIERCE__LEASED_SIBLING)
-        tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
-}
-
 static void report(struct own_lease *lease, const uint32_t *blocks)
 {
     struct tierce_engine *engine = lease->engine;

@@ -113,7 +113,7 @@ void tierce__load_lease_look(struct tierce__load_lease *lease, size_t i, bool ce
 /* The caller has not read the chunk: it is neither promoted nor counted. */
 void tierce__load_lease_skip(struct tierce__load_lease *lease, size_t i);
 
-/* Counts the blocks that were loaded from leased chunks. */
+/* Counts the blocks that were loaded from a leased chunk of either lender (load.c). */
 void tierce__load_lease_count(const struct tierce_view *view, const struct tierce__leased *leased,
                               size_t blocks);
 
