@@ -24,6 +24,7 @@ static uint64_t limit_of(int64_t capacity)
 void tierce__choose_limits(struct tierce__quota_limits *out, const struct tierce__group *group,
                            const struct tierce__storage *storage)
 {
+    TIERCE_DASSERT(storage->number > 0);
     *out = (struct tierce__quota_limits){
         .group = limit_of(group->capacity_bytes),
         .type = UINT64_MAX,
@@ -78,6 +79,7 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
         rc = tierce__quota_reserve(locator->quota, &at, &limits, c->opts->bytes, c->opts->count,
                                    fit, &c->limit);
     TIERCE_DASSERT(rc < 0 || *fit <= c->opts->count);
+    TIERCE_DASSERT(rc < 0 || *fit == c->opts->count || c->limit != NULL);
     c->limited = storage->name;
     return rc < 0 ? rc : *fit > 0;
 }
@@ -87,6 +89,7 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
 static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bool other,
                           const struct tierce__storage **out, size_t *fit)
 {
+    TIERCE_DASSERT(!other || kind != TIERCE__STORAGE_NONE);
     for (size_t i = 0; i < c->opts->group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
             tierce__catalog_storage(c->opts->catalog, c->opts->group->storage_candidates[i]);
@@ -123,6 +126,7 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
         return tierce__why(why, TIERCE_E_DOWN, "no writable storage of group %.64s is available",
                            opts->group->name);
     }
+    TIERCE_DASSERT(c.limit != NULL && c.limited != NULL);
     return tierce__why(why, TIERCE_E_FULL,
                        "the quota by %s leaves no room for a block in group %.64s, storage %.64s",
                        c.limit, opts->group->name, c.limited);
@@ -166,6 +170,7 @@ void tierce__chooser_begin(struct tierce__chooser *out, const struct tierce__liv
         .ttl_us = tierce__live_ttl_us(live, catalog),
         .spec_count = live->instance.spec_count,
     };
+    TIERCE_DASSERT(out->ttl_us >= 0);
 }
 
 /* The weights of KVCM: a shared file system is preferred to a pool. */
@@ -236,6 +241,7 @@ static const struct tierce__location *choose_location(struct tierce__chooser *ch
         if (chosen == NULL || tierce__locator_random(chooser->locator) % all < weight)
             chosen = location;
     }
+    TIERCE_DASSERT((chosen == NULL) == (all == 0));
     return chosen;
 }
 
@@ -269,6 +275,7 @@ const struct tierce__location *tierce__choose_parts(struct tierce__chooser *choo
         *count += parts[spec].place != NULL;
     }
     TIERCE_DASSERT(*count <= chooser->spec_count);
+    TIERCE_DASSERT(first != NULL || *count == 0);
     return first;
 }
 

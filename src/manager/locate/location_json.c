@@ -45,6 +45,7 @@ static int complain(char why[256], const char *what)
 
 static bool take_int(int64_t *out, struct tierce__text json, const char *key, int64_t max)
 {
+    TIERCE_DASSERT(max >= 0);
     *out = tierce__json_get_int(json, key, -1);
     return *out >= 0 && *out <= max;
 }

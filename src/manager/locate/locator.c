@@ -78,6 +78,7 @@ void tierce__locator_name(struct tierce__locator *locator, char *out, size_t cou
 {
     enum { LETTERS = 36, BY_DRAW = 8 };
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    _Static_assert(sizeof(letters) - 1 == LETTERS, "each letter is drawn");
     uint64_t drawn = 0;
     for (size_t i = 0; i < count; i++) {
         if (i % BY_DRAW == 0)
@@ -270,6 +271,7 @@ static void destroy_live(struct tierce__live *live)
         return;
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_acquire) == 0);
     TIERCE_ASSERT(tierce__list_empty(&live->node));
+    TIERCE_ASSERT(live->claims.count == 0 || live->sessions.count > 0);
     TIERCE__MAP_FOR_EACH (node, &live->sessions)
         tierce__session_destroy(TIERCE__CONTAINER_OF(node, struct tierce__write_session, node));
     tierce__places_close(live->places);
@@ -336,6 +338,7 @@ static int open_index(struct tierce__live *live, const struct tierce__group *gro
     if (rc < 0)
         return tierce__why(why, rc, "the index of instance %.64s cannot be opened: %s",
                            live->instance.id, tierce_strerror(rc));
+    TIERCE_DASSERT(tierce__meta_index_space(live->index) == live->space);
     live->blocks = tierce__meta_index_blocks(live->index);
     return 0;
 }
@@ -407,6 +410,7 @@ static bool fits_instance(const struct tierce__write_session *session,
 /* A session continues under a new leader: its client may finish it until it times out. */
 static int take_up_session(void *arg, const struct tierce__meta_note *note)
 {
+    TIERCE_DASSERT(note->kind == TIERCE__NOTE_SESSION);
     struct taking_up *t = arg;
     struct tierce__live *live = t->live;
     struct tierce__write_session *session;
@@ -423,6 +427,7 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
     }
     TIERCE_DASSERT(session->note == note->number && session->count > 0);
     tierce__lock_take(&live->lock);
+    TIERCE_ASSERT(!session->is_busy && !session->is_doubtful && !session->is_unsure);
     rc = tierce__live_put_session(live, session);
     for (size_t i = 0; rc == 0 && i < session->count; i++) {
         session->keys[i].claim.session = session;
@@ -438,6 +443,7 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
 
 static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
 {
+    TIERCE_DASSERT(note->kind == TIERCE__NOTE_DELETION);
     struct taking_up *t = arg;
     struct tierce__deletion *deletion;
     if (t->list_count == t->list_room) {
@@ -456,6 +462,7 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
         return 0;
     }
     TIERCE_DASSERT(t->list_count < t->list_room);
+    TIERCE_ASSERT(deletion->live == t->live && !deletion->is_doubtful);
     t->list[t->list_count++] = deletion;
     for (size_t i = 0; i < deletion->count && !deletion->is_sweep; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
@@ -468,6 +475,7 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
 
 static int count_served(struct taking_up *t)
 {
+    TIERCE_DASSERT(t->list_count == 0);
     int64_t counters[TIERCE__META_COUNTERS];
     int rc = t->live->space->ops->counters(t->live->space, counters);
     for (size_t i = 0; rc == 0 && i < 16; i++)
@@ -484,6 +492,7 @@ static int take_up(struct tierce__live *live)
     struct taking_up t = {.live = live};
     struct tierce__meta_space *space = live->space;
     TIERCE_ASSERT(tierce__list_empty(&live->node));
+    TIERCE_ASSERT(live->sessions.count == 0 && live->claims.count == 0);
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) == 0);
     int rc = count_served(&t);
     rc = rc == 0 ? tierce__live_find_expiry(live) : rc;
@@ -571,6 +580,7 @@ static void unlist(struct tierce__live *live)
     tierce__lock_assert_held(&live->locator->lock);
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     TIERCE_ASSERT(!tierce__list_empty(&live->node));
+    TIERCE_ASSERT(live->is_going);
     atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed); /* the list's */
     while (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
         (void)tierce__cond_wait(&live->locator->idle, &live->locator->lock, TIERCE__DEADLINE_NEVER);
@@ -626,6 +636,7 @@ static void drop(struct tierce__locator *locator)
         tierce__list_remove(&use->node);
         close_store(use);
     }
+    TIERCE_ASSERT(locator->by_id.count == 0);
     tierce__quota_reset(locator->quota);
 }
 
@@ -693,6 +704,7 @@ static int take_out(struct tierce__locator *locator, const char *id, uint32_t nu
     tierce__lock_take(&locator->lock);
     struct tierce__live *live = locator->is_open ? find_live(locator, id) : NULL;
     bool is_it = live != NULL && live->instance.number == number;
+    TIERCE_ASSERT(!is_it || live->is_going);
     if (is_it && error < 0)
         live->is_going = false;
     tierce__lock_drop(&locator->lock);
@@ -784,6 +796,7 @@ static void earliest(void *arg, struct tierce__live *live)
     uint64_t *due = arg;
     tierce__lock_take(&live->lock);
     uint64_t next = tierce__deadlines_next(&live->deadlines);
+    TIERCE_DASSERT(live->deadlines.count == live->sessions.count);
     *due = next < *due ? next : *due;
     tierce__lock_drop(&live->lock);
 }

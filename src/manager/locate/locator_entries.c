@@ -44,6 +44,7 @@ static int compare_given(const void *given, const void *entry)
 
 static struct locator_named *name_keys(struct locator_ending *e)
 {
+    TIERCE_DASSERT(e->storage != NULL && e->live->instance.spec_count == 1);
     const struct tierce__write_session *session = e->session;
     struct tierce__place_uris uris;
     struct locator_named *named =
@@ -53,6 +54,7 @@ static struct locator_named *name_keys(struct locator_ending *e)
         return NULL;
     for (size_t i = 0; i < session->count; i++) {
         struct tierce__spec_place place = session->keys[i].places[0];
+        TIERCE_DASSERT(session->keys[i].place_count > 0);
         place.bytes = 0;
         named[i] = (struct locator_named){.uri = tierce__place_uris_make(&uris, &place), .key = i};
         if (named[i].uri == NULL)
@@ -88,6 +90,7 @@ static int read_size(const char *parameters, uint64_t *bytes)
 static int mark_written(struct locator_ending *e, const char *const *uris, size_t count,
                         char why[TIERCE__WHY_BYTES])
 {
+    TIERCE_ASSERT(e->session->is_busy && e->session->count > 0);
     struct tierce__write_session *session = e->session;
     if (count == 0)
         return 0;
@@ -114,6 +117,7 @@ static int mark_written(struct locator_ending *e, const char *const *uris, size_
  */
 static int measure(struct locator_ending *e)
 {
+    TIERCE_ASSERT(e->session->is_busy && e->storage->number == e->session->storage);
     struct tierce__write_session *session = e->session;
     size_t n = 0, count = session->count;
     const char **paths = tierce__arena_alloc(&e->arena, (count + 1) * sizeof(*paths));
@@ -147,6 +151,7 @@ static int measure(struct locator_ending *e)
 static int reserve(struct locator_ending *e, const struct tierce__group *group, size_t *dropped,
                    const char **limit)
 {
+    TIERCE_ASSERT(e->session->is_busy && *dropped == 0);
     struct tierce__write_session *session = e->session;
     struct tierce__quota_limits limits;
     struct tierce__quota_at at = tierce__live_quota_at(e->live, session->type, session->storage);
@@ -164,6 +169,7 @@ static int reserve(struct locator_ending *e, const struct tierce__group *group, 
     for (size_t i = 0; rc == 0 && i < fit; i++) {
         struct tierce__spec_place *place =
             (struct tierce__spec_place *)(uintptr_t)&session->keys[i].places[0];
+        TIERCE_DASSERT(e->bytes[i] == 0 || (session->written[i] && place->bytes == 0));
         place->bytes += e->bytes[i];
         session->bytes += e->bytes[i];
         e->live->writing_by_slot[tierce__meta_type_slot(session->type)] += e->bytes[i];

@@ -77,6 +77,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     if (had > 0)
         memcpy(locations, record->locations, had * sizeof(*locations));
     locations[had] = location_of(f->session, written);
+    TIERCE_ASSERT(!f->is_tried);
     record->locations = locations;
     record->location_count = (uint16_t)(had + 1);
     record->used_us = f->now_us;
@@ -117,6 +118,7 @@ static int make_deletion(struct finishing *f)
     if (f->deletion == NULL)
         return 0;
     TIERCE_DASSERT(f->deletion->count > 0 && f->deletion->count <= session->count);
+    TIERCE_DASSERT(f->deletion->live == f->live);
     f->deletion->note = session->note;
     f->deletion->due_us = f->now_us;
     /* A client that timed out may still be writing; a client that reported a failure is not. */
@@ -130,6 +132,7 @@ static int make_deletion(struct finishing *f)
  * the next leader would take those files for full ones. */
 static int note_files(struct finishing *f, size_t count, size_t notes_max)
 {
+    TIERCE_DASSERT(f->session->is_unsure && count > 0);
     const struct tierce__write_session *session = f->session;
     size_t n = 0;
     struct tierce__spec_place *all = tierce__arena_alloc(&f->arena, (count + 1) * sizeof(*all));
@@ -170,6 +173,7 @@ static int prepare_notes(struct finishing *f)
 static void move_served(struct finishing *f, enum tierce__quota_state from,
                         enum tierce__quota_state to)
 {
+    TIERCE_ASSERT(f->session->is_busy);
     const struct tierce__write_session *session = f->session;
     struct tierce__quota_at at = tierce__live_quota_at(f->live, session->type, session->storage);
     TIERCE_DASSERT(from != to && session->served_bytes <= session->bytes);
@@ -221,6 +225,7 @@ static void note_lost(void *arg, int64_t parent, uint32_t children)
 {
     TIERCE_DASSERT(children > 0);
     struct finishing *f = arg;
+    TIERCE_ASSERT(f->is_tried);
     struct tierce__gone hole = {.key = parent, .children = children};
     for (size_t i = 0; i < f->outside_count; i++) {
         if (f->outside[i] == parent) {
@@ -251,6 +256,7 @@ static int write_batch(struct finishing *f)
         keys[count++] = session->keys[i].claim.key;
     }
     TIERCE_DASSERT(count <= session->count);
+    TIERCE_ASSERT(!f->is_tried && f->note_count == 0);
     if (count > 0)
         return tierce__meta_index_modify(f->live->index, keys, count,
                                          &(struct tierce__meta_change){.modify = put_location,
@@ -335,6 +341,7 @@ static void leave_session(struct finishing *f, bool is_doubtful)
  * error. */
 static int was_written(struct finishing *f)
 {
+    TIERCE_ASSERT(f->is_tried && f->session->count > 0);
     const void *value;
     size_t bytes;
     struct tierce__meta_space *space = f->live->space;
@@ -350,6 +357,7 @@ static int was_written(struct finishing *f)
 static int end_session(struct finishing *f, int rc)
 {
     TIERCE_DASSERT(rc <= 0);
+    TIERCE_ASSERT(f->session->is_busy && !f->session->is_doubtful);
     bool is_doubtful = false;
     if (rc < 0 && f->is_tried && tierce__meta_may_be_written(rc)) {
         int known = was_written(f);

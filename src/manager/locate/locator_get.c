@@ -28,6 +28,7 @@ static int turn_to(struct getting *g, const struct tierce__storage *storage)
 {
     if (g->uris.storage == storage)
         return 0;
+    TIERCE_DASSERT(storage->number > 0);
     return tierce__place_uris_begin(&g->uris, storage, &g->live->instance, g->arena);
 }
 
@@ -41,6 +42,7 @@ static bool is_asked_for(const struct getting *g, size_t spec)
 static int show_part(struct getting *g, const struct tierce__part *part, struct tierce__found *out,
                      struct tierce__found_spec *specs)
 {
+    TIERCE_DASSERT(out->spec_count_all <= g->live->instance.spec_count);
     const struct tierce__storage *storage = tierce__location_storage(g->catalog, part->location);
     int rc = storage != NULL ? turn_to(g, storage) : TIERCE_E_DOWN;
     if (rc < 0)
@@ -112,6 +114,7 @@ static bool serves(void *arg, const struct tierce__record *record)
 /* Returns the leading keys that serve, and no others. */
 static int match_prefix(struct getting *g, struct tierce__got *out)
 {
+    TIERCE_DASSERT(g->request->query == TIERCE__QUERY_PREFIX && g->count > 0);
     struct tierce__record *records = tierce__arena_calloc(g->arena, g->count, sizeof(*records));
     out->found = tierce__arena_calloc(g->arena, g->count, sizeof(*out->found));
     if (records == NULL || out->found == NULL)
@@ -120,6 +123,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
         tierce__meta_index_prefix(g->live->index, g->keys, g->count, serves, g, g->arena, records);
     TIERCE_DASSERT(length <= (int64_t)g->count);
     for (size_t i = 0; (int64_t)i < length; i++) {
+        TIERCE_DASSERT(out->count == i);
         int shown = is_same_key(g, i, &records[i]) ? show(g, &records[i], &out->found[i]) : 0;
         if (shown < 0)
             return shown;
@@ -135,6 +139,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
 /* Reads the records of all keys; found[i] is set only if the record serves. */
 static int read_all(struct getting *g, struct tierce__record **records, bool **found)
 {
+    TIERCE_DASSERT(g->count > 0);
     *records = tierce__arena_calloc(g->arena, g->count, sizeof(**records));
     *found = tierce__arena_calloc(g->arena, g->count, sizeof(**found));
     if (*records == NULL || *found == NULL)
@@ -200,6 +205,7 @@ static size_t find_window(const bool *found, size_t count, size_t window)
 
 static int match_window(struct getting *g, struct tierce__got *out)
 {
+    TIERCE_DASSERT(g->request->window > 0 && (size_t)g->request->window <= g->count);
     struct tierce__record *records;
     bool *found;
     size_t window = (size_t)g->request->window;
@@ -256,6 +262,7 @@ static const struct tierce__spec_info *find_spec(const struct tierce__instance *
  * would always miss. */
 static int choose_specs(struct getting *g, char why[TIERCE__WHY_BYTES])
 {
+    TIERCE_DASSERT(g->chooser.spec_count == g->live->instance.spec_count);
     const struct tierce__get_request *request = g->request;
     const struct tierce__instance *instance = &g->live->instance;
     g->parts = tierce__arena_alloc(g->arena, instance->spec_count * sizeof(*g->parts));

@@ -44,6 +44,7 @@ static enum tierce__meta_action remove_locations(struct chain_removal *r, int64_
                                                  struct tierce__record *record,
                                                  struct tierce__arena *arena)
 {
+    TIERCE_ASSERT(!r->is_tried && r->step->live == r->live);
     const struct tierce__removal *how = r->how;
     size_t kept = 0, count = record->location_count;
     struct tierce__location *locations = NULL;
@@ -65,6 +66,7 @@ static enum tierce__meta_action remove_locations(struct chain_removal *r, int64_
         return TIERCE__META_SKIP;
     r->removed->keys++;
     if (kept == 0) {
+        TIERCE_DASSERT(r->gone_count < r->removed->keys);
         r->gone[r->gone_count++] = (struct tierce__gone){.key = key,
                                                          .parent = record->parent,
                                                          .has_parent = record->has_parent,
@@ -122,6 +124,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
  * its first record: 1, 0, or the store's error. */
 static int was_written(struct chain_removal *r, struct tierce__arena *arena)
 {
+    TIERCE_ASSERT(r->is_tried && r->error == 0);
     TIERCE_DASSERT(r->step->count > 0);
     const void *value;
     size_t bytes;
@@ -189,6 +192,7 @@ static int remove_step(struct chain_removal *r, const int64_t *keys, size_t coun
 int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
                         const struct tierce__removal *how, struct tierce__removed *removed)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     enum { STEP_KEYS = 128 };
     struct chain_removal r = {.live = live, .how = how, .removed = removed};
     int rc = 0;
@@ -291,11 +295,13 @@ static bool is_in_span(void *arg, size_t i, int64_t key, const struct tierce__re
 {
     const struct locator_span *span = arg;
     (void)i, (void)key;
+    TIERCE_DASSERT(span->begin_us < span->end_us);
     return record->stored_us >= span->begin_us && record->stored_us < span->end_us;
 }
 
 static void mark_all_claims(struct tierce__live *live)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     tierce__lock_take(&live->lock);
     TIERCE__MAP_FOR_EACH (node, &live->claims)
         TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node)->is_removed = true;
@@ -309,6 +315,7 @@ int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *h
     int64_t keys[PAGE_KEYS];
     struct tierce__meta_space *space = tierce__meta_index_space(live->index);
     struct tierce__deleter *deleter = live->locator->deleter;
+    TIERCE_DASSERT(how->due_us == 0);
     uint64_t cursor = 0;
     int rc;
     do {
@@ -393,6 +400,7 @@ static int show_looked(struct tierce__live *live, const struct tierce__catalog *
             const struct tierce__spec_place *place = &locations[l].places[p];
             if (place->spec >= instance->spec_count || is_shown[place->spec])
                 continue;
+            TIERCE_DASSERT(out->found.spec_count_all < instance->spec_count);
             is_shown[place->spec] = true;
             out->found.spec_count_all++;
             if (storage == NULL)
@@ -413,6 +421,7 @@ static int show_looked(struct tierce__live *live, const struct tierce__catalog *
 static int look_aside(struct tierce__live *live, const struct tierce__catalog *catalog, int64_t key,
                       struct tierce__arena *arena, struct tierce__looked *out)
 {
+    TIERCE_ASSERT(out->state == TIERCE__LOOK_NOT_FOUND);
     int rc = 0;
     tierce__lock_take(&live->lock);
     struct tierce__spec_claim *claim = tierce__live_claim(live, key);
@@ -423,6 +432,7 @@ static int look_aside(struct tierce__live *live, const struct tierce__catalog *c
                                             .type = claim->session->type,
                                             .place_count = writing->place_count,
                                             .places = writing->places};
+        TIERCE_DASSERT(claim->session->count > 0);
         memcpy(location.id, writing->location_id, sizeof(location.id));
         rc = show_looked(live, catalog, &location, 1, TIERCE__LOOK_WRITING, arena, out);
     } else {
@@ -438,6 +448,7 @@ static int look_at(struct tierce__live *live, const struct tierce__catalog *cata
                    const int64_t *keys, size_t count, struct tierce__arena *arena,
                    struct tierce__looked *out)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     bool *found = tierce__arena_calloc(arena, count + 1, sizeof(*found));
     struct tierce__record *records = tierce__arena_calloc(arena, count + 1, sizeof(*records));
     if (found == NULL || records == NULL)

@@ -99,6 +99,7 @@ static void sum_live(void *arg, struct tierce__live *live)
     for (size_t i = 0; i < 16; i++)
         s->out->serving_by_type[i] += stats.bytes_by_type[i];
     tierce__lock_take(&live->lock);
+    TIERCE_DASSERT(live->sessions.count == live->deadlines.count);
     s->out->sessions += live->sessions.count;
     for (size_t i = 0; i < 16; i++) {
         s->out->writing_bytes += live->writing_by_slot[i];
@@ -129,6 +130,7 @@ static struct group_counters *find_counters(struct tierce__locator *locator, con
 /* Drops the counters of all groups that the catalog does not have; NULL: of all groups. */
 static void drop_counters(struct tierce__locator *locator, const struct tierce__catalog *catalog)
 {
+    TIERCE_DASSERT(catalog != NULL || !locator->is_open);
     tierce__lock_assert_held(&locator->lock);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &locator->counters) {
         struct group_counters *counters = TIERCE__CONTAINER_OF(it, struct group_counters, node);

@@ -441,6 +441,7 @@ static void count_places(struct starting *s, size_t *count_by_key, size_t *all)
 static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_place *taken,
                      size_t *taken_count)
 {
+    TIERCE_DASSERT(s->note_count > 0 && s->note_count <= s->notes_max);
     const struct tierce__instance *instance = &s->live->instance;
     TIERCE_DASSERT(spec < instance->spec_count);
     size_t wanted = 0;
@@ -563,6 +564,7 @@ static int begin_session(struct starting *s)
  * error. */
 static int was_written(struct starting *s)
 {
+    TIERCE_ASSERT(s->session->is_busy && s->session->note != 0);
     const void *value;
     size_t bytes;
     struct tierce__meta_space *space = s->live->space;
@@ -602,6 +604,7 @@ static void undo(struct starting *s, size_t places_taken)
     if (s->session == NULL)
         return;
     TIERCE_DASSERT(places_taken == 0 || s->storage != NULL);
+    TIERCE_ASSERT(s->session->deadline.place == 0 && !s->session->is_doubtful);
     if (s->storage != NULL) {
         struct tierce__quota_at at =
             tierce__live_quota_at(s->live, s->session->type, s->session->storage);

@@ -13,6 +13,7 @@ enum { TEXT_BYTES_MAX = UINT16_MAX, PLACE_BYTES_MIN = 2 + 8 + 4 + 8 + 1 };
 
 static unsigned char *room_for(struct tierce__note_writer *w, size_t count)
 {
+    TIERCE_DASSERT(w->used <= w->room && w->error <= 0);
     if (w->error < 0)
         return NULL;
     if (w->room - w->used < count) {
@@ -130,6 +131,7 @@ static const unsigned char *take(struct tierce__note_reader *r, size_t count)
 
 void tierce__note_get_version(struct tierce__note_reader *r)
 {
+    TIERCE_DASSERT(r->error == 0);
     if (tierce__note_get8(r) != TIERCE__NOTE_VERSION)
         tierce__note_refuse(r, TIERCE_E_VERSION);
 }
