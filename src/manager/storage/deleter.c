@@ -76,6 +76,7 @@ static int make_room(struct tierce__deletion *deletion)
 int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
                          const struct tierce__location *location)
 {
+    TIERCE_ASSERT(deletion->deadline.place == 0);
     int rc = make_room(deletion);
     if (rc < 0)
         return rc;
@@ -101,6 +102,7 @@ int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
 
 int tierce__deletion_write(struct tierce__deletion *deletion, struct tierce__meta_note *note)
 {
+    TIERCE_ASSERT(!deletion->is_doubtful && !deletion->is_end_doubtful);
     TIERCE_ASSERT(deletion->count <= UINT32_MAX);
     struct tierce__note_writer w = {.arena = &deletion->arena};
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
@@ -193,6 +195,7 @@ const struct tierce__location *tierce__deleting_find(const struct tierce__map *d
 /* Only for lookups: if memory runs out, the key is not found here; nothing else is affected. */
 static void note_deleting(struct tierce__map *deleting, struct tierce__deletion *deletion)
 {
+    TIERCE_ASSERT(!deletion->is_sweep);
     tierce__lock_assert_held(&deletion->live->lock);
     for (size_t i = 0; i < deletion->count; i++) {
         struct deleting_key *entry = tierce__alloc(sizeof(*entry));
@@ -258,6 +261,8 @@ static struct deleter_part *part_of(struct doing *d, const struct tierce__locati
             return part;
     }
     TIERCE_ASSERT(d->part_count < d->deletion->count);
+    TIERCE_DASSERT(storage == NULL || location->storage == 0 ||
+                   storage->number == location->storage);
     d->parts[d->part_count] = (struct deleter_part){
         .number = location->storage, .type = location->type, .storage = storage};
     return &d->parts[d->part_count++];
@@ -266,6 +271,7 @@ static struct deleter_part *part_of(struct doing *d, const struct tierce__locati
 /* The batch by storage. Bytes are of one type in a storage. */
 static int make_parts(struct doing *d)
 {
+    TIERCE_ASSERT(d->part_count == 0 && !d->deletion->is_doubtful);
     const struct tierce__deletion *deletion = d->deletion;
     size_t all = 0;
     d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
@@ -325,6 +331,7 @@ static int find_empty(struct doing *d, struct deleter_part *part, bool *is_empty
 
 static int delete_part(struct doing *d, struct deleter_part *part)
 {
+    TIERCE_ASSERT(!part->is_given);
     const struct tierce__live *live = d->deletion->live;
     bool *is_empty = tierce__arena_calloc(&d->arena, part->count + 1, sizeof(*is_empty));
     const char **paths = tierce__arena_alloc(&d->arena, (part->count + 1) * sizeof(*paths));
@@ -369,6 +376,7 @@ static int write_end(struct doing *d)
     TIERCE_ASSERT(d->note_count > 0 && d->note_count <= d->notes_max);
     struct tierce__deletion *deletion = d->deletion;
     bool again = deletion->sweep_us != 0 && !deletion->is_sweep;
+    TIERCE_ASSERT(!deletion->is_doubtful);
     d->notes[0] =
         (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
     if (again) {
@@ -388,6 +396,7 @@ static void settle(struct doing *d, bool is_done)
     for (size_t i = 0; i < d->part_count; i++) {
         const struct deleter_part *part = &d->parts[i];
         TIERCE_ASSERT(part->count == part->room);
+        TIERCE_ASSERT(!part->is_given || !d->deletion->is_sweep);
         if (part->is_given && !is_done)
             tierce__places_ungive(live->places, part->places, part->count);
         if (!part->is_given || !is_done)
@@ -479,6 +488,7 @@ static int delete_parts(struct doing *d)
 /* -ENOENT: there is no such deletion. */
 static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
 {
+    TIERCE_ASSERT(deletion->deadline.place == 0);
     struct doing d = {.deletion = deletion};
     struct tierce__registry *registry = deletion->live->locator->opts.registry;
     d.catalog = tierce__registry_acquire(registry);
@@ -492,6 +502,7 @@ static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
     }
     if (ended > 0 || rc == 0)
         rc = ended < 0 ? ended : 0;
+    TIERCE_ASSERT(rc != 0 || (!deletion->is_doubtful && !deletion->is_end_doubtful));
     *orphans = rc == 0 ? d.orphans : 0;
     tierce__registry_release(registry, d.catalog);
     tierce__arena_clear(&d.arena);
@@ -534,6 +545,7 @@ static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion 
 
 static void forget_keys(struct tierce__deletion *deletion)
 {
+    TIERCE_ASSERT(deletion->deadline.place == 0);
     struct tierce__live *live = deletion->live;
     if (deletion->is_sweep)
         return;
@@ -560,6 +572,7 @@ static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *del
     deleter->stats.done_locations += deletion->count;
     if (deletion->sweep_us == 0)
         return false;
+    TIERCE_ASSERT(!deletion->is_end_doubtful && deletion->sweep_us > 0);
     deletion->is_sweep = true;
     deletion->tries = 0;
     return wait_again(deleter, deletion, deletion->sweep_us);
@@ -598,6 +611,7 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
 
 void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
 {
+    TIERCE_ASSERT(!deletion->is_end_doubtful && deletion->tries == 0);
     TIERCE_ASSERT(deletion->deadline.place == 0 && deletion->count <= deletion->room);
     if (!deletion->is_sweep) {
         tierce__lock_take(&deletion->live->lock);
@@ -756,6 +770,8 @@ void tierce__deleter_destroy(struct tierce__deleter *deleter)
 void tierce__deleter_stats(struct tierce__deleter *deleter, struct tierce__deleter_stats *out)
 {
     tierce__lock_take(&deleter->lock);
+    TIERCE_DASSERT(deleter->waiting.count == 0 ||
+                   tierce__deadlines_first(&deleter->waiting)->place == 1);
     *out = deleter->stats;
     out->waiting = deleter->waiting.count;
     out->executing = deleter->executing;

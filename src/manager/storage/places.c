@@ -185,6 +185,7 @@ static struct shelf *make_shelf(struct tierce__places *places, uint16_t storage,
         return NULL;
     *shelf = (struct shelf){.storage = storage, .spec = spec, .bytes = bytes};
     tierce__list_init(&shelf->room);
+    TIERCE_DASSERT(find_shelf(places, storage, spec, bytes) == NULL);
     shelves[places->shelf_count++] = shelf;
     return shelf;
 }
@@ -212,6 +213,7 @@ static void settle_file(struct tierce__places *places, struct file *file)
 /* Returns whether a file with so many used slots has a note. */
 static bool is_noted(uint32_t used, uint32_t slots)
 {
+    TIERCE_DASSERT(used <= slots);
     return used > 0 && used < slots;
 }
 
@@ -258,6 +260,7 @@ static int read_note(struct tierce__places *places, const struct tierce__meta_no
     uint64_t bytes = tierce__load_le64(value + 5);
     if (make_shelf(places, storage, spec, bytes) == NULL)
         return -ENOMEM;
+    TIERCE_DASSERT(find_file(places, note->number) == NULL);
     struct file *file = add_file(places, note->number, storage, spec, bytes);
     if (file == NULL)
         return -ENOMEM;
@@ -270,6 +273,7 @@ static int read_note(struct tierce__places *places, const struct tierce__meta_no
 
 static int load_note(void *arg, const struct tierce__meta_note *note)
 {
+    TIERCE_DASSERT(note->kind == TIERCE__NOTE_FILE);
     struct tierce__places *places = arg;
     bool is_damaged = false;
     if (note->number == RESERVE_NOTE) {
@@ -407,6 +411,7 @@ static int add_note(struct take *take, struct file *file)
 static void add_place(struct take *take, uint64_t file, uint32_t slot)
 {
     TIERCE_DASSERT(take->done < take->count);
+    TIERCE_DASSERT(slot < tierce__place_slots(file));
     take->taken[take->done++] = (struct tierce__spec_place){
         .spec = take->shelf->spec, .file = file, .slot = slot, .bytes = take->shelf->bytes};
 }
@@ -418,6 +423,7 @@ static int take_from(struct take *take, struct file *file)
     TIERCE_DASSERT(!file->is_taking && file->leaving == 0);
     tierce__list_remove(&file->link);
     file->is_taking = true;
+    TIERCE_DASSERT(file->used < file->slots);
     for (uint32_t slot = 0; slot < file->slots && take->done < take->count; slot++) {
         if (has_bit(used_bits(file), slot))
             continue;
@@ -435,6 +441,7 @@ static int take_new(struct take *take)
     TIERCE_DASSERT(take->places->counter < take->places->reserved);
     TIERCE_DASSERT(take->slots > 0 && take->slots <= TIERCE__PLACES_SLOTS_MAX);
     struct tierce__places *places = take->places;
+    TIERCE_DASSERT(take->done < take->count);
     uint64_t number = places->counter++ << SLOT_BITS | (take->slots - 1);
     if (take->count - take->done >= take->slots) {
         /* The file is full at once and needs no entry. */
@@ -495,6 +502,7 @@ int tierce__places_take(struct tierce__places *places, const struct tierce__plac
     int32_t slots = opts->storage->key_count_per_file;
     TIERCE_ASSERT(slots <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
     TIERCE_ASSERT(*notes->count <= notes->max);
+    TIERCE_DASSERT(opts->spec < places->spec_count && opts->count > 0);
     struct take take = {.places = places,
                         /* Blocks of unknown size have no slots, but files of their own. */
                         .slots = opts->bytes > 0 && slots > 1 ? (uint32_t)slots : 1,
@@ -619,6 +627,7 @@ static struct file *find_or_fill(struct tierce__places *places, uint16_t storage
         return NULL;
     for (uint32_t slot = 0; slot < file->slots; slot++)
         flip_bit(used_bits(file), slot);
+    TIERCE_DASSERT(file->leaving == 0);
     file->used = file->slots;
     return file;
 }
@@ -661,6 +670,7 @@ static bool is_alone(const struct tierce__spec_place *place)
 /* Replaces the note that an earlier give made for the batch, if any. */
 static int note_again(struct take *give, struct file *file)
 {
+    TIERCE_DASSERT(file->is_noted);
     size_t at = file->note_place;
     if (at > 0 && at <= give->note_count && give->notes[at - 1].kind == TIERCE__NOTE_FILE &&
         give->notes[at - 1].number == file->number)
@@ -678,6 +688,7 @@ static int write_notes(struct take *give, const struct tierce__spec_place *given
         if (!is_slot(&given[i]))
             continue;
         struct file *file = find_file(give->places, given[i].file);
+        TIERCE_DASSERT(file != NULL && !file->is_taking);
         if (file->is_noted || file->leaving == 0)
             continue;
         TIERCE_DASSERT(file->leaving <= file->used);
@@ -703,6 +714,7 @@ static void end_give(struct tierce__places *places, const struct tierce__spec_pl
         TIERCE_DASSERT(file->leaving > 0 && file->leaving <= file->used);
         file->leaving--;
         if (is_done) {
+            TIERCE_DASSERT(has_bit(used_bits(file), given[i].slot));
             flip_bit(used_bits(file), given[i].slot);
             file->used--;
         }

@@ -30,6 +30,7 @@ struct file_driver {
 
 static struct file_driver *driver_of(struct tierce__storage_driver *driver)
 {
+    TIERCE_DASSERT(driver->ops == &tierce__storage_file);
     return (struct file_driver *)driver;
 }
 
@@ -52,6 +53,7 @@ static int file_open(struct tierce__storage_driver **out, const struct tierce__s
 
 static void file_close(struct tierce__storage_driver *driver)
 {
+    TIERCE_DASSERT(driver->ops == &tierce__storage_file);
     tierce__free(driver_of(driver)->root);
     tierce__free(driver);
 }
@@ -132,6 +134,7 @@ static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
     size_t n = strcspn(path, "/");
     if (n == 0 || n > NAME_BYTES_MAX)
         return NULL;
+    TIERCE_DASSERT(path[n] == '/' || path[n] == '\0');
     memcpy(name, path, n);
     name[n] = '\0';
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? NULL : path + n;
@@ -142,6 +145,7 @@ typedef int (*visit_fn)(void *arg, int folder, const char *name);
 
 static int remove_at(void *arg, int folder, const char *name)
 {
+    TIERCE_DASSERT(folder >= 0 && strchr(name, '/') == NULL);
     struct stat st;
     (void)arg;
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
@@ -153,6 +157,7 @@ static int remove_at(void *arg, int folder, const char *name)
 
 static int measure_at(void *arg, int folder, const char *name)
 {
+    TIERCE_DASSERT(folder >= 0 && strchr(name, '/') == NULL);
     struct stat st;
     uint64_t *bytes = arg;
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)

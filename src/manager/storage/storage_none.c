@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unmanaged storages, which only their clients reach. They count as well. */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "manager/storage/storage.h"
 
 #include <errno.h>
@@ -19,6 +20,7 @@ static int none_open(struct tierce__storage_driver **out, const struct tierce__s
 
 static void none_close(struct tierce__storage_driver *driver)
 {
+    TIERCE_DASSERT(driver->ops == &tierce__storage_none);
     tierce__free(driver);
 }
 

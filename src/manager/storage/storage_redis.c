@@ -45,6 +45,7 @@ static int redis_open(struct tierce__storage_driver **out, const struct tierce__
 
 static void redis_close(struct tierce__storage_driver *base)
 {
+    TIERCE_DASSERT(base->ops == &tierce__storage_redis);
     tierce__resp_pool_destroy(((struct redis_driver *)base)->pool);
     tierce__free(base);
 }
@@ -53,6 +54,7 @@ static void redis_close(struct tierce__storage_driver *base)
 static void begin(struct tierce__resp_pipeline *batch, struct tierce__storage_driver *base,
                   const char *name, const char *key)
 {
+    TIERCE_DASSERT(base->ops == &tierce__storage_redis);
     tierce__resp_pipeline_begin(batch, ((struct redis_driver *)base)->pool);
     batch->writes = true;
     TIERCE__RESP_COMMAND(batch, name, key);
@@ -138,6 +140,7 @@ static double info_of(const char *info, const char *name)
  */
 static double redis_used_share(struct tierce__storage_driver *base)
 {
+    TIERCE_DASSERT(base->ops == &tierce__storage_redis);
     struct tierce__resp_pipeline batch;
     double most = -1;
     tierce__resp_pipeline_begin(&batch, ((struct redis_driver *)base)->pool);

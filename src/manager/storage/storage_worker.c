@@ -46,6 +46,7 @@ struct tierce__storage_worker {
 
 static void free_job(struct storage_job *job)
 {
+    TIERCE_DASSERT(job->done <= job->count);
     TIERCE_ASSERT(tierce__list_empty(&job->node));
     for (size_t i = 0; job->paths != NULL && i < job->count; i++)
         tierce__free(job->paths[i]);
@@ -143,6 +144,7 @@ static void do_probe(struct tierce__storage_worker *worker)
 {
     tierce__lock_assert_held(&worker->lock);
     TIERCE_ASSERT(!worker->report.is_probing);
+    TIERCE_ASSERT(worker->current == NULL && !worker->is_ending);
     struct tierce__storage_report *report = &worker->report;
     char why[128] = "";
     double used_share = -1;
@@ -180,6 +182,7 @@ static void *run(void *arg)
             (void)tierce__cond_wait(&worker->wanted, &worker->lock, TIERCE__DEADLINE_NEVER);
     }
     TIERCE_ASSERT(worker->is_ending && tierce__list_empty(&worker->jobs));
+    TIERCE_ASSERT(worker->current == NULL && !worker->has_ended);
     worker->has_ended = true;
     tierce__cond_broadcast(&worker->got_on);
     drop_reference(worker);
@@ -193,6 +196,7 @@ int tierce__storage_worker_start(struct tierce__storage_worker **out,
                                  const struct tierce__storage_ops *ops, uint32_t timeout_ms,
                                  char why[128])
 {
+    TIERCE_DASSERT(timeout_ms > 0);
     struct tierce__storage_worker *worker = tierce__calloc(1, sizeof(*worker));
     if (worker == NULL)
         return -ENOMEM;
@@ -226,6 +230,7 @@ void tierce__storage_worker_end(struct tierce__storage_worker *worker)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
+    TIERCE_ASSERT(!worker->is_ending);
     worker->is_ending = true;
     tierce__cond_signal(&worker->wanted);
     tierce__lock_drop(&worker->lock);
@@ -251,6 +256,7 @@ bool tierce__storage_worker_has_ended(struct tierce__storage_worker *worker, boo
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
+    TIERCE_ASSERT(worker->is_ending);
     while (wait && !worker->has_ended && wait_for_it(worker))
         continue;
     bool has_ended = worker->has_ended;
@@ -281,6 +287,7 @@ void tierce__storage_worker_hold(struct tierce__storage_worker *worker)
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
     TIERCE_ASSERT(worker->references > 0);
+    TIERCE_ASSERT(!worker->has_ended);
     worker->references++;
     tierce__lock_drop(&worker->lock);
 }
@@ -338,6 +345,7 @@ void tierce__storage_worker_probe(struct tierce__storage_worker *worker)
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
     if (!worker->report.is_probing) {
+        TIERCE_ASSERT(!worker->is_ending);
         worker->wants_probe = true;
         tierce__cond_signal(&worker->wanted);
     }
@@ -360,6 +368,7 @@ void tierce__storage_worker_reset(struct tierce__storage_worker *worker)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
+    TIERCE_ASSERT(worker->report.is_probed || worker->report.failures == 0);
     worker->report.failures = 0;
     worker->report.is_probed = false;
     worker->report.why[0] = '\0';
@@ -371,6 +380,7 @@ void tierce__storage_worker_report(struct tierce__storage_worker *worker,
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
+    TIERCE_ASSERT(worker->report.is_probed || worker->report.failures == 0);
     *out = worker->report;
     out->is_probing = out->is_probing || worker->wants_probe;
     out->hangs = hangs(worker);

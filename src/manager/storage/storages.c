@@ -47,7 +47,7 @@ struct tierce__storages {
     struct storages_unit *units;   /* at most one a number */
     struct storages_unit *retired; /* ending, to be joined */
 
-    _Atomic uint8_t is_unwell[NUMBERS]; /* written by the prober alone; relaxed: a hint */
+    _Atomic uint8_t is_unwell[NUMBERS]; /* written under the lock; relaxed: a hint */
 };
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -74,6 +74,7 @@ static void free_unit(struct storages_unit *unit)
 static int make_unit(struct storages_unit **out, const struct tierce__storages *storages,
                      const struct tierce__storage *storage, char why[128])
 {
+    TIERCE_DASSERT(storage->number > 0);
     struct storages_unit *unit = tierce__calloc(1, sizeof(*unit));
     if (unit == NULL)
         return -ENOMEM;
@@ -105,6 +106,7 @@ static struct storages_unit **find_unit(struct tierce__storages *storages, uint1
 
 static void set_unwell(struct tierce__storages *storages, uint16_t number, bool is_unwell)
 {
+    tierce__lock_assert_held(&storages->lock);
     atomic_store_explicit(&storages->is_unwell[number], is_unwell, memory_order_relaxed);
 }
 
@@ -113,6 +115,7 @@ static void retire(struct tierce__storages *storages, struct storages_unit **at)
 {
     tierce__lock_assert_held(&storages->lock);
     struct storages_unit *unit = *at;
+    TIERCE_DASSERT(*find_unit(storages, unit->number) == unit);
     *at = unit->next;
     unit->next = storages->retired;
     storages->retired = unit;
@@ -131,6 +134,7 @@ static void reap(struct tierce__storages *storages, bool all)
             continue;
         }
         *at = unit->next;
+        TIERCE_DASSERT(*find_unit(storages, unit->number) != unit);
         tierce__storage_worker_forget(unit->worker);
         free_unit(unit);
     }
@@ -178,6 +182,7 @@ static void say_unmade(struct tierce__storages *storages, const struct tierce__s
                        int rc, const char *why)
 {
     tierce__lock_assert_held(&storages->lock);
+    TIERCE_DASSERT(rc < 0);
     if (atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0)
         tierce__log(TIERCE_LOG_WARN, "storage_unusable", "storage=%s why=\"%s\"", storage->name,
                     *why != '\0' ? why : tierce_strerror(rc));
@@ -213,6 +218,7 @@ static void refresh(struct tierce__storages *storages)
         /* A storage that is enabled again starts without failures. */
         if (all[i].is_enabled != unit->is_enabled)
             tierce__storage_worker_reset(unit->worker);
+        TIERCE_DASSERT(unit->number == all[i].number);
         unit->is_enabled = all[i].is_enabled;
     }
     tierce__registry_release(storages->opts.registry, catalog);
@@ -244,6 +250,7 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
     set_unwell(storages, unit->number, !is_well);
     if (is_well == unit->is_well)
         return false;
+    TIERCE_ASSERT(is_well || report.hangs || report.is_probed);
     unit->is_well = out->is_well = is_well;
     snprintf(out->name, sizeof(out->name), "%s", unit->name);
     snprintf(out->why, sizeof(out->why), "%s",
@@ -278,6 +285,7 @@ static uint32_t tick_ms(const struct tierce__storages_opts *opts)
                                                                       : opts->probe_timeout_ms) /
                     4;
     TIERCE_ASSERT(opts->probe_interval_ms > 0 && opts->probe_timeout_ms > 0);
+    TIERCE_DASSERT(tick <= opts->probe_interval_ms);
     return tick < TICK_MS_MIN ? TICK_MS_MIN : tick > TICK_MS_MAX ? TICK_MS_MAX : tick;
 }
 
@@ -287,6 +295,7 @@ static void *probe_all(void *arg)
     struct change change;
     tierce__lock_take(&storages->lock);
     while (!storages->is_ending) {
+        TIERCE_DASSERT(storages->opts.probe_interval_ms > 0);
         refresh(storages);
         reap(storages, false);
         struct storages_unit *unit;
@@ -350,10 +359,12 @@ void tierce__storages_close(struct tierce__storages *storages)
     if (storages->has_prober)
         pthread_join(storages->prober, NULL);
     tierce__lock_take(&storages->lock);
+    TIERCE_ASSERT(storages->is_ending);
     while (storages->units != NULL)
         retire(storages, &storages->units);
     reap(storages, true);
     tierce__lock_drop(&storages->lock);
+    TIERCE_ASSERT(storages->units == NULL && storages->retired == NULL);
     tierce__cond_fini(&storages->ending);
     tierce__lock_fini(&storages->lock);
     storages->magic = 0;
@@ -418,6 +429,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
         out->used_share = report.used_share;
         if (report.is_probed) {
             out->probe_age_ms = (tierce__now_ns() - report.probed_ns) / TIERCE__MS_NS;
+            TIERCE_DASSERT(report.probed_ns > 0);
             out->probe_took_us = report.took_ns / 1000;
         }
         snprintf(out->why, sizeof(out->why), "%s",
@@ -439,6 +451,7 @@ static int hold_worker(struct tierce__storage_worker **out, struct tierce__stora
     int rc = take_unit(&unit, storages, storage, false, why);
     if (rc == 0)
         tierce__storage_worker_hold(unit->worker);
+    TIERCE_DASSERT(rc < 0 || unit->number == storage->number);
     *out = rc == 0 ? unit->worker : NULL;
     tierce__lock_drop(&storages->lock);
     return rc;
