@@ -40,6 +40,9 @@ static struct tierce__calendar_second *find_second(const struct tierce__calendar
                                                    int64_t number)
 {
     struct tierce__map_node *node = tierce__map_find(&calendar->seconds, hash_of(number));
+    TIERCE_DASSERT(node == NULL ||
+                   TIERCE__CONTAINER_OF(node, struct tierce__calendar_second, node)->second ==
+                       number);
     return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__calendar_second, node) : NULL;
 }
 
@@ -66,6 +69,7 @@ static struct tierce__calendar_second *make_second(struct tierce__calendar *cale
 static void drop_second(struct tierce__calendar *calendar, struct tierce__calendar_second *second)
 {
     TIERCE_DASSERT(calendar->seconds.count == calendar->heap.count);
+    TIERCE_ASSERT(second->deadline.place != 0 && find_second(calendar, second->second) == second);
     tierce__map_remove(&calendar->seconds, &second->node);
     tierce__deadline_unset(&calendar->heap, &second->deadline);
     tierce__free(second->entries);
@@ -122,6 +126,7 @@ size_t tierce__calendar_take(struct tierce__calendar *calendar, int64_t now_us,
 int64_t tierce__calendar_next(const struct tierce__calendar *calendar)
 {
     const struct tierce__deadline *first = tierce__deadlines_first(&calendar->heap);
+    TIERCE_DASSERT((first == NULL) == (calendar->entries == 0));
     return first != NULL ? (int64_t)first->at : INT64_MAX;
 }
 
@@ -132,6 +137,7 @@ void tierce__calendar_clear(struct tierce__calendar *calendar)
         drop_second(calendar,
                     TIERCE__CONTAINER_OF(first, struct tierce__calendar_second, deadline));
     TIERCE_DASSERT(calendar->seconds.count == 0);
+    TIERCE_DASSERT(calendar->heap.count == 0);
     tierce__deadlines_fini(&calendar->heap);
     tierce__map_fini(&calendar->seconds);
     *calendar = (struct tierce__calendar){0};
@@ -151,6 +157,7 @@ int64_t tierce__live_ttl_us(const struct tierce__live *live, const struct tierce
 {
     const struct tierce__group *group = tierce__catalog_group(catalog, live->instance.group_name);
     int64_t ttl_us = group != NULL ? tierce__group_ttl_us(group) : 0;
+    TIERCE_DASSERT(ttl_us >= 0);
     return ttl_us > 0 && live->blocks ? ttl_us + (int64_t)KEPT_BACK_S * SECOND_US : ttl_us;
 }
 
@@ -176,6 +183,7 @@ void tierce__live_enter_expiry(struct tierce__live *live, int64_t key,
 
 int tierce__live_note_expiry(struct tierce__live *live)
 {
+    TIERCE_DASSERT(!tierce__list_empty(&live->node));
     tierce__lock_take(&live->lock);
     bool is_known = live->has_expiring;
     tierce__lock_drop(&live->lock);
@@ -199,6 +207,7 @@ int tierce__live_find_expiry(struct tierce__live *live)
     const void *value;
     size_t bytes;
     TIERCE_DASSERT(tierce__list_empty(&live->node));
+    TIERCE_DASSERT(!live->has_expiring);
     int rc = live->space->ops->note(live->space, TIERCE__NOTE_EXPIRY, 1, &arena, &value, &bytes);
     tierce__arena_clear(&arena);
     live->has_expiring = rc == 0; /* no other thread knows the instance yet */
@@ -276,6 +285,7 @@ static void remove_expired(struct looking *l)
     l->expired->locations += removed.locations;
     l->expired->bytes += removed.bytes;
     size_t told = removed.locations < l->gone_count ? removed.locations : l->gone_count;
+    TIERCE_DASSERT(removed.keys <= l->count);
     if (told > 0 && l->how->submitted != NULL)
         l->how->submitted(l->how->arg, l->live->instance.id, l->gone, told, l->how->delay_us);
     for (size_t i = 0; i < l->again_count; i++)
@@ -292,6 +302,7 @@ static void remove_expired(struct looking *l)
  * whose record was stored again is dropped, because the new record has its own entry. */
 static int look_at_entries(struct looking *l, struct tierce__calendar_entry *entries, size_t count)
 {
+    TIERCE_DASSERT(count > 0);
     struct tierce__meta_space *space = tierce__meta_index_space(l->live->index);
     struct tierce__record *records = tierce__arena_calloc(&l->arena, count, sizeof(*records));
     bool *found = tierce__arena_calloc(&l->arena, count, sizeof(*found));
@@ -349,6 +360,7 @@ static bool begin_calendar(struct tierce__live *live, int64_t ttl_us)
         live->is_scanning = ttl_us > 0 || live->has_expiring;
         live->scan_cursor = 0;
     }
+    TIERCE_DASSERT(live->calendar_ttl_us == ttl_us && !live->is_calendar_stale);
     bool is_scanning = live->is_scanning;
     tierce__lock_drop(&live->lock);
     return is_scanning;

@@ -56,6 +56,7 @@ static int put(struct tierce__holes *holes, int64_t key, uint32_t children, uint
     hole->key = key;
     hole->children = children;
     hole->note = note;
+    TIERCE_DASSERT(find(holes, key) == hole);
     return 0;
 }
 
@@ -159,6 +160,7 @@ void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *
             take_out(holes, old); /* the key was stored again meanwhile */
             continue;
         }
+        TIERCE_DASSERT(note == 0 || old == NULL || old->note != note);
         if (note != 0 && !is_noted)
             rc = add_note(holes, note);
         is_noted = true;
@@ -184,6 +186,7 @@ uint32_t tierce__holes_children(struct tierce__holes *holes, int64_t key)
 
 static int take_up(void *arg, const struct tierce__meta_note *note)
 {
+    TIERCE_DASSERT(note->kind == TIERCE__NOTE_HOLES);
     struct tierce__holes *holes = arg;
     struct tierce__note_reader r = {.at = note->value, .left = note->bytes};
     tierce__note_get_version(&r);
@@ -207,6 +210,7 @@ static int take_up(void *arg, const struct tierce__meta_note *note)
 
 int tierce__live_find_holes(struct tierce__live *live)
 {
+    TIERCE_ASSERT(live->holes.map.count == 0 && live->holes.note_count == 0);
     return live->space->ops->notes(live->space, TIERCE__NOTE_HOLES, take_up, &live->holes);
 }
 
@@ -240,6 +244,7 @@ int tierce__live_drop_hole_notes(struct tierce__live *live)
                     (struct tierce__meta_note){.kind = TIERCE__NOTE_HOLES, .number = number};
         }
         TIERCE_ASSERT(kept + count == holes->note_count);
+        TIERCE_DASSERT(count <= AT_ONCE);
         holes->note_count = kept;
         tierce__lock_drop(&holes->lock);
         if (count > 0)

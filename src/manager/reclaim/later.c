@@ -53,6 +53,7 @@ static struct later_call *take_due(struct tierce__later *later)
     TIERCE__LIST_FOR_EACH (it, &later->waiting) {
         struct later_call *waiting = TIERCE__CONTAINER_OF(it, struct later_call, node);
         if (later->is_ending || waiting->due_ns <= now_ns || tierce__call_is_over(waiting->call)) {
+            TIERCE_DASSERT(!tierce__list_empty(&waiting->node));
             tierce__list_remove(&waiting->node);
             return waiting;
         }
@@ -106,6 +107,7 @@ void tierce__later_stop(struct tierce__later *later)
     if (later == NULL)
         return;
     tierce__lock_take(&later->lock);
+    TIERCE_ASSERT(!later->is_ending);
     later->is_ending = true;
     tierce__cond_signal(&later->wake);
     tierce__lock_drop(&later->lock);

@@ -33,11 +33,14 @@ void tierce__orphan_sweep_clear(struct tierce__orphan_sweep *sweep)
 static int find_open(struct tierce__live *live, int64_t *keys, size_t *count,
                      struct tierce__arena *arena)
 {
+    TIERCE_DASSERT(*count > 0);
     struct tierce__record *records = tierce__arena_calloc(arena, *count, sizeof(*records));
     bool *found = tierce__arena_calloc(arena, *count, sizeof(*found));
     size_t open = 0;
     if (records == NULL || found == NULL)
         return -ENOMEM;
+    TIERCE_DASSERT(live->sweep.state == TIERCE__ORPHANS_IDLE ||
+                   live->sweep.state == TIERCE__ORPHANS_FIND);
     int rc = tierce__meta_index_get(live->index, keys, *count, arena, records, found);
     for (size_t i = 0; rc == 0 && i < *count; i++) {
         if (found[i])
@@ -142,6 +145,7 @@ static void take_children(struct tierce__orphan_sweep *sweep, int64_t parent, bo
          i < sweep->link_count && sweep->links[i].parent == parent && !is_taken[i]; i++) {
         is_taken[i] = true;
         TIERCE_ASSERT(sweep->victim_count < sweep->link_count);
+        TIERCE_DASSERT(sweep->links[i].parent == parent);
         sweep->victims[sweep->victim_count++] = sweep->links[i].key;
     }
 }
@@ -157,6 +161,7 @@ static int find_victims(struct tierce__live *live, struct tierce__arena *arena)
     int rc = list_open(live, arena, &holes, &count);
     if (rc < 0)
         return rc;
+    TIERCE_DASSERT(sweep->holes == NULL && sweep->victim_count == 0);
     sweep->holes = tierce__calloc(count + 1, sizeof(*sweep->holes));
     sweep->victims = tierce__calloc(sweep->link_count + 1, sizeof(*sweep->victims));
     bool *is_taken = tierce__calloc(sweep->link_count + 1, sizeof(*is_taken));
@@ -192,6 +197,7 @@ static bool is_orphan(void *arg, size_t i, int64_t key, const struct tierce__rec
 {
     struct orphan_removal *r = arg;
     TIERCE_ASSERT(r->gone_count <= r->gone_max);
+    TIERCE_ASSERT(r->sweep->state == TIERCE__ORPHANS_REMOVE);
     (void)i;
     bool goes = record->has_parent && record->stored_us <= r->sweep->began_us;
     for (size_t l = 0; goes && l < record->location_count && r->gone_count < r->gone_max; l++) {
@@ -224,6 +230,7 @@ static int remove_some(struct tierce__live *live, const struct tierce__orphan_sw
     for (size_t i = 0; i < count; i++)
         keys[i] = sweep->victims[sweep->victim_count - 1 - i];
     int rc = tierce__live_remove(live, keys, count, &removal, &removed);
+    TIERCE_DASSERT(removed.keys <= count);
     swept->keys += removed.keys;
     swept->locations += removed.locations;
     swept->bytes += removed.bytes;
@@ -264,6 +271,7 @@ static int begin_sweep(struct tierce__live *live, struct tierce__arena *arena, i
         return tierce__live_drop_hole_notes(live);
     }
     if (rc == 0) {
+        TIERCE_DASSERT(count > 0);
         sweep->state = TIERCE__ORPHANS_SCAN;
         sweep->cursor = 0;
         sweep->began_us = now_us;
@@ -274,6 +282,7 @@ static int begin_sweep(struct tierce__live *live, struct tierce__arena *arena, i
 static int sweep_some(struct tierce__live *live, const struct tierce__orphan_sweeping *how,
                       struct tierce__removed *swept, struct tierce__arena *arena, int64_t now_us)
 {
+    TIERCE_DASSERT(how->delay_us >= 0);
     struct tierce__orphan_sweep *sweep = &live->sweep;
     int rc = 0;
     for (int i = 0; rc == 0 && sweep->state == TIERCE__ORPHANS_SCAN && i < SCANS_AT_ONCE; i++)
@@ -310,6 +319,7 @@ void tierce__live_sweep_orphans(struct tierce__live *live,
     }
     tierce__arena_clear(&arena);
     is_going = sweep->state != TIERCE__ORPHANS_IDLE;
+    TIERCE_ASSERT(rc == 0 || !is_going);
     int64_t due_us = is_going ? now_us : sweep->not_before_us;
     if ((is_going || tierce__holes_any(&live->holes)) && due_us < *next_us)
         *next_us = due_us;

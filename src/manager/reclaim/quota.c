@@ -77,6 +77,7 @@ void tierce__quota_destroy(struct tierce__quota *quota)
     if (quota == NULL)
         return;
     tierce__quota_reset(quota);
+    TIERCE_DASSERT(quota->groups == NULL);
     free_accounts(quota->shared);
     tierce__lock_fini(&quota->lock);
     tierce__free(quota);
@@ -103,6 +104,7 @@ static struct account *make_account(struct account **first, const char *name)
         return NULL;
     }
     account->limit = UINT64_MAX;
+    TIERCE_DASSERT(find_account(*first, name) == NULL);
     account->next = *first;
     *first = account;
     return account;
@@ -145,6 +147,7 @@ int tierce__quota_share(struct tierce__quota *quota, const char *group, const ch
             to->use.by_state[state] += bytes;
     }
     if (good && from != to) {
+        TIERCE_DASSERT(to == NULL || strcmp(to->name, shared) == 0);
         of->shared = to;
         note_change(quota);
     }
@@ -241,6 +244,7 @@ static void want(struct sums *sums, size_t limit, uint64_t most, uint64_t bytes)
         &sums->storage->wanted,
     };
     TIERCE_ASSERT(limit < sizeof(places) / sizeof(places[0]));
+    TIERCE_DASSERT(bytes > 0);
     if (places[limit] != NULL && bytes <= most && *places[limit] < bytes)
         *places[limit] = bytes;
 }
@@ -276,6 +280,7 @@ int tierce__quota_reserve(struct tierce__quota *quota, const struct tierce__quot
     while (n < amounts && bytes[n] <= room[least] - all)
         all += bytes[n++];
     TIERCE_ASSERT(all <= room[least] && n <= amounts);
+    TIERCE_DASSERT(all <= most[least]);
     count(&sums, TIERCE__QUOTA_WRITING, all, true);
     *reserved = n;
     *limit = n < amounts ? names[least] : NULL;

@@ -209,6 +209,7 @@ static size_t reclaim_storage(struct tierce__reclaimer *reclaimer,
     if (storage->capacity_bytes == 0)
         return 0;
     tierce__quota_storage_use(reclaimer->opts.locator->quota, storage->number, by_state, &wanted);
+    TIERCE_DASSERT(storage->number > 0);
     double limit = (double)storage->capacity_bytes;
     struct tierce__need need = {
         .bytes = excess(staying(by_state), limit * PERCENT_FULL / 100, limit, wanted),
@@ -348,6 +349,7 @@ static size_t work(struct tierce__reclaimer *reclaimer, bool always)
 
 size_t tierce__reclaimer_step(struct tierce__reclaimer *reclaimer)
 {
+    TIERCE_ASSERT(!reclaimer->has_thread);
     return work(reclaimer, true);
 }
 
@@ -391,6 +393,7 @@ int tierce__reclaimer_start(struct tierce__reclaimer **out,
         reclaimer->opts.sample_keys = SAMPLE_KEYS;
     if (reclaimer->opts.sample_keys > SAMPLE_KEYS_MAX)
         reclaimer->opts.sample_keys = SAMPLE_KEYS_MAX;
+    TIERCE_DASSERT(reclaimer->opts.interval_ms > 0);
     reclaimer->random = opts->seed;
     reclaimer->is_paused = opts->has_thread;
     tierce__lock_init(&reclaimer->lock, TIERCE__LOCK_RECLAIMER);

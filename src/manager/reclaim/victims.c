@@ -129,6 +129,7 @@ static uint32_t hash_of(uint32_t member, int64_t key)
 /* The index of a candidate, or NONE. */
 static uint32_t find_candidate(const struct taking *t, uint32_t member, int64_t key)
 {
+    TIERCE_DASSERT(member < t->member_count);
     TIERCE__NUMBERS_FOR_EACH (it, &t->table, hash_of(member, key)) {
         TIERCE_DASSERT(it.number < t->count);
         const struct victims_candidate *c = &t->candidates[it.number];
@@ -190,6 +191,7 @@ static int draw_from(struct taking *t, uint32_t member, size_t wanted)
         return rc;
     TIERCE_ASSERT(drawn <= wanted);
     t->stats->sampled_keys += drawn;
+    TIERCE_DASSERT(t->count <= t->room);
     const struct tierce__policy_ops *policy = policy_of(t, m);
     for (size_t i = 0; i < drawn; i++) {
         if (found[i])
@@ -201,6 +203,7 @@ static int draw_from(struct taking *t, uint32_t member, size_t wanted)
 /* Makes a table for twice as many keys as were sampled, because choose also adds their parents. */
 static int make_table(struct taking *t)
 {
+    TIERCE_DASSERT(t->count == 0 && t->room >= t->member_count);
     t->room *= t->is_exact ? 1 : 2;
     t->candidates = tierce__arena_alloc(&t->arena, t->room * sizeof(*t->candidates));
     tierce__numbers_clear(&t->table);
@@ -209,6 +212,7 @@ static int make_table(struct taking *t)
 
 static int draw(struct taking *t)
 {
+    TIERCE_DASSERT(t->member_count > 0);
     TIERCE_ASSERT(t->keys > 0);
     uint64_t sample = t->opts->sample_keys;
     t->is_exact = t->keys <= sample;
@@ -267,6 +271,7 @@ static int climb_member(struct taking *t, uint32_t member, size_t from, size_t e
  * long chains has few leaves, and the blocks above them are as old. */
 static int climb(struct taking *t)
 {
+    TIERCE_DASSERT(!t->is_exact);
     int rc = 0;
     bool leaves = true;
     size_t from = 0, end = t->count;
@@ -308,6 +313,7 @@ static void push(struct heap *heap, struct victims_candidate *c)
     for (; at > 0 && is_before(c, heap->items[(at - 1) / 2]); at = (at - 1) / 2)
         heap->items[at] = heap->items[(at - 1) / 2];
     heap->items[at] = c;
+    TIERCE_DASSERT(at < heap->count);
 }
 
 static struct victims_candidate *pop(struct heap *heap)
@@ -323,6 +329,7 @@ static struct victims_candidate *pop(struct heap *heap)
         heap->items[at] = heap->items[child];
     }
     heap->items[at] = last;
+    TIERCE_DASSERT(heap->count == 0 || !is_before(heap->items[0], top));
     return top;
 }
 
@@ -347,12 +354,14 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
     struct leaving *l = arg;
     TIERCE_ASSERT(l->gone_count <= l->gone_max);
     const struct victims_candidate *c = l->chosen[l->removed->offset + i];
+    TIERCE_DASSERT(c->key == key);
     const struct tierce__record *drawn = c->record;
     bool unused = !c->is_held && record->used_us <= drawn->used_us && record->uses <= drawn->uses &&
                   record->children <= drawn->children;
     l->used_again += !unused;
     if (unused) {
         int64_t last_us = record->used_us > record->stored_us ? record->used_us : record->stored_us;
+        TIERCE_DASSERT(l->taking->count > 0);
         l->idle_us[l->idle_count++] = l->taking->now_us - last_us;
     } else if (c->parent != NONE) {
         l->taking->candidates[c->parent].is_held = true;
@@ -395,6 +404,7 @@ static void submit(struct taking *t, const struct member *member,
     if (rc < 0)
         tierce__log(TIERCE_LOG_WARN, "manager.reclaim_failed", "instance=%s error=%s",
                     member->live->instance.id, tierce_error_name(rc));
+    TIERCE_DASSERT(removed.keys <= count);
     t->stats->blocks += removed.keys;
     t->stats->locations += removed.locations;
     t->stats->bytes += removed.bytes;
@@ -445,6 +455,7 @@ static size_t choose(const struct taking *t, struct victims_candidate **out,
         bytes += c->bytes;
         if (parent == NULL || parent->followers == 0 || breaks_chains)
             continue;
+        TIERCE_DASSERT(parent->member == c->member && parent->key == c->record->parent);
         if (--parent->followers == 0 && parent->is_whole)
             push(&heap, parent);
     }
@@ -483,6 +494,7 @@ static uint64_t pass(struct taking *t)
     size_t count =
         choose(t, chosen, of_member, t->is_exact ? is_leafless : t->leafless > LEAFLESS_MAX);
     for (size_t m = 0; m < t->member_count; m++) {
+        TIERCE_DASSERT(count <= t->count);
         size_t n = 0;
         for (size_t i = 0; i < count; i++) {
             if (chosen[i]->member == m)
@@ -497,6 +509,7 @@ static uint64_t pass(struct taking *t)
 void tierce__victims_take(const struct tierce__victims_opts *opts,
                           struct tierce__victims_stats *stats)
 {
+    TIERCE_DASSERT(opts->need->bytes > 0 || opts->need->keys > 0);
     struct taking t = {.opts = opts,
                        .stats = stats,
                        .bytes_left = opts->need->bytes,
