@@ -70,6 +70,7 @@ const struct tierce__type_quota *tierce__group_type_quota(const struct tierce__g
 
 uint32_t tierce__storage_type_bit(enum tierce__storage_type type)
 {
+    TIERCE_DASSERT(tierce__meta_type_slot((uint8_t)type) < 32);
     return 1u << tierce__meta_type_slot((uint8_t)type);
 }
 

@@ -103,6 +103,7 @@ static int take_number(struct model_json_reader *r, const struct tierce__model_f
 static int take_type(struct model_json_reader *r, const struct tierce__model_field *field,
                      struct tierce__text value)
 {
+    TIERCE_DASSERT(field->kind == TIERCE__FIELD_TYPE);
     enum { NAME_BYTES_MAX = 32 };
     enum tierce__storage_type type = TIERCE__STORAGE_NONE;
     char name[NAME_BYTES_MAX];
@@ -124,6 +125,7 @@ static int take_type(struct model_json_reader *r, const struct tierce__model_fie
 static int take_list(struct model_json_reader *r, const struct tierce__model_field *field,
                      struct tierce__text value)
 {
+    TIERCE_DASSERT(tierce__field_is_list(field));
     size_t count = tierce__json_count(value);
     char limit[64];
     if (tierce__json_value_kind(value) != '[')
@@ -183,6 +185,7 @@ static int take_field(struct model_json_reader *r, const struct tierce__model_fi
 static const struct tierce__model_field *find_field(const struct model_json_reader *r,
                                                     bool *is_folder)
 {
+    TIERCE_DASSERT(strlen(r->path) < sizeof(r->path));
     size_t bytes = strlen(r->path);
     *is_folder = false;
     for (size_t i = 0; i < r->fields->count; i++) {
@@ -300,6 +303,7 @@ static void put_double(struct tierce__json_write *json, const char *key, const v
         if (strtod(text, NULL) == value)
             break;
     }
+    TIERCE_DASSERT(strlen(text) + 3 <= sizeof(text));
     if (strpbrk(text, ".eni") == NULL)
         snprintf(text + strlen(text), 3, ".0");
     tierce__json_write_name(json, key);
@@ -359,6 +363,7 @@ static bool is_omitted(const void *object, const struct tierce__model_field *fie
         return true;
     if ((field->flags & (TIERCE__FIELD_IS_OWN | TIERCE__FIELD_IS_STORED)) == 0)
         return false;
+    TIERCE_DASSERT(!tierce__field_is_list(field) && field->kind != TIERCE__FIELD_DOUBLE);
     return field->kind == TIERCE__FIELD_TEXT ? **tierce__field_text(object, field) == '\0'
                                              : tierce__field_integer(object, field) == 0;
 }

@@ -22,6 +22,7 @@ static const ProtobufCFieldDescriptor *follow(ProtobufCMessage **message, const 
         char name[NAME_BYTES_MAX];
         size_t bytes = strcspn(path, ".");
         snprintf(name, sizeof(name), "%.*s", (int)bytes, path);
+        TIERCE_ASSERT(bytes < sizeof(name));
         const ProtobufCFieldDescriptor *field =
             protobuf_c_message_descriptor_get_field_by_name((*message)->descriptor, name);
         if (field == NULL || path[bytes] == '\0')
@@ -90,6 +91,9 @@ int tierce__model_from_message(void *object, const struct tierce__fields *fields
         if (from == NULL || holder == NULL)
             continue;
         const void *value = tierce__proto_member(holder, from->offset);
+        TIERCE_DASSERT(field->kind != TIERCE__FIELD_TEXT || from->type == PROTOBUF_C_TYPE_STRING);
+        TIERCE_DASSERT((field->kind == TIERCE__FIELD_DOUBLE) ==
+                       (from->type == PROTOBUF_C_TYPE_DOUBLE));
         if (tierce__field_is_list(field))
             rc = read_list(object, field, holder, from, arena);
         else if (field->kind == TIERCE__FIELD_TEXT)
@@ -146,6 +150,9 @@ int tierce__model_to_message(ProtobufCMessage *message, ProtobufCMessage *root,
         if (holder == NULL)
             return -ENOMEM;
         void *value = tierce__proto_member(holder, to->offset);
+        TIERCE_DASSERT(field->kind != TIERCE__FIELD_TEXT || to->type == PROTOBUF_C_TYPE_STRING);
+        TIERCE_DASSERT((field->kind == TIERCE__FIELD_DOUBLE) ==
+                       (to->type == PROTOBUF_C_TYPE_DOUBLE));
         if (tierce__field_is_list(field))
             rc = write_list(holder, to, root, object, field);
         else if (field->kind == TIERCE__FIELD_TEXT)
@@ -177,6 +184,7 @@ static bool is_lacking(const ProtobufCMessage *message, const ProtobufCFieldDesc
     }
     if (field->kind == TIERCE__FIELD_TEXT)
         return **(char **)tierce__proto_member(message, from->offset) == '\0';
+    TIERCE_ASSERT(!is_64_bits(from) && from->type != PROTOBUF_C_TYPE_DOUBLE);
     return *(const int32_t *)tierce__proto_member(message, from->offset) == 0;
 }
 

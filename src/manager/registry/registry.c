@@ -70,6 +70,7 @@ static void publish(struct tierce__registry *registry, struct tierce__catalog *c
 {
     tierce__lock_assert_held(&registry->changes);
     TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) > 0);
+    TIERCE_ASSERT(registry->is_loaded || catalog == registry->empty);
     tierce__lock_take(&registry->current_lock);
     struct tierce__catalog *old = registry->current;
     registry->current = catalog;
@@ -140,6 +141,7 @@ void tierce__registry_close(struct tierce__registry *registry)
     tierce__catalog_put(registry->empty);
     if (registry->store != NULL)
         registry->store->ops->close(registry->store);
+    TIERCE_ASSERT(!registry->is_loaded || registry->kept == NULL);
     tierce__lock_fini(&registry->current_lock);
     tierce__lock_fini(&registry->changes);
     registry->magic = 0;
@@ -161,6 +163,7 @@ int tierce__registry_load(struct tierce__registry *registry, uint64_t fence, cha
         registry->kept = NULL;
     }
     if (rc == 0) {
+        TIERCE_ASSERT(registry->store == NULL || catalog != NULL);
         registry->fence = fence;
         registry->is_loaded = true;
         if (catalog != NULL)
@@ -176,6 +179,7 @@ void tierce__registry_drop(struct tierce__registry *registry)
 {
     TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
     tierce__lock_take(&registry->changes);
+    TIERCE_ASSERT(!registry->is_loaded || registry->kept == NULL);
     if (registry->is_loaded && registry->store == NULL)
         registry->kept = share(registry->current);
     registry->is_loaded = false;
@@ -202,6 +206,7 @@ static int change(struct tierce__registry *registry, edit_fn *edit, const void *
     /* Only the holder of `changes` replaces it. */
     if (rc == 0)
         rc = tierce__catalog_copy(&after, registry->current);
+    TIERCE_ASSERT(rc != 0 || atomic_load_explicit(&after->references, memory_order_relaxed) == 1);
     if (rc == 0)
         rc = edit(after, arg, why);
     if (rc == 0 && registry->store != NULL)
@@ -310,6 +315,7 @@ static int replace(const struct tierce__catalog *catalog, const struct edit *edi
     TIERCE_ASSERT(edit->kind == TIERCE__KIND_STORAGE || edit->kind == TIERCE__KIND_GROUP);
     if (old == NULL)
         return say_missing(edit->kind, name, why);
+    TIERCE_DASSERT(tierce__field_integer(old, number) > 0);
     tierce__field_set_integer(entry, number, tierce__field_integer(old, number));
     if (edit->kind == TIERCE__KIND_GROUP) {
         rc = check_version(&old->group, &entry->group, edit->current_version, why);
@@ -403,6 +409,7 @@ static int remove_entry(struct tierce__catalog *catalog, const void *arg, char w
     int rc = check_unused(catalog, edit->kind, edit->name, why);
     if (rc == 0)
         tierce__catalog_remove(catalog, edit->kind, edit->name);
+    TIERCE_DASSERT(rc != 0 || tierce__catalog_find(catalog, edit->kind, edit->name) == NULL);
     return rc;
 }
 
@@ -490,6 +497,7 @@ static bool is_kept(enum tierce__registry_kind kind, const union tierce__entry *
 static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before,
                          enum tierce__registry_kind kind)
 {
+    TIERCE_DASSERT(after != before);
     const struct tierce__model_field *number = tierce__catalog_number_row(kind);
     for (size_t i = 0; number != NULL && i < after->lists[kind].count; i++) {
         void *entry = tierce__catalog_entry(after, kind, i);
@@ -537,6 +545,9 @@ static int restore(struct tierce__catalog *catalog, const void *arg, char why[25
         catalog->lists[kind] = read->lists[kind];
         read->lists[kind] = list;
     }
+    TIERCE_ASSERT(rc != 0 || (read->next.storage >= catalog->next.storage &&
+                              read->next.group >= catalog->next.group &&
+                              read->next.instance >= catalog->next.instance));
     if (rc == 0)
         catalog->next = read->next;
     tierce__catalog_put(read);

@@ -206,6 +206,7 @@ static int check_content(struct local_content *content, char why[256])
         snprintf(why, 256, "damaged: its header does not match its length");
         return TIERCE_E_FORMAT;
     }
+    TIERCE_DASSERT(body_bytes < content->bytes);
     content->fence = fence;
     content->body = content->text + at + 1;
     content->body_bytes = (size_t)body_bytes;
@@ -280,6 +281,7 @@ static int replace(const struct local *local, const char *body, size_t bytes, ui
 static int write_content(const struct local *local, const char *body, size_t bytes, uint64_t fence,
                          const struct local_content *old, char why[256])
 {
+    TIERCE_ASSERT(fence >= old->fence);
     bool is_replaced;
     int rc = replace(local, body, bytes, fence, &is_replaced);
     if (rc == 0)
@@ -295,6 +297,7 @@ static int write_content(const struct local *local, const char *body, size_t byt
 static int check_fence(const struct local *local, const struct local_content *content,
                        uint64_t fence, char why[256])
 {
+    TIERCE_DASSERT(content->text != NULL || content->fence == 0);
     if (fence == 0 || content->text == NULL || content->fence <= fence)
         return 0;
     snprintf(why, 256,
@@ -308,6 +311,8 @@ static int check_fence(const struct local *local, const struct local_content *co
 static int local_load(struct tierce__registry_store *store, uint64_t fence,
                       struct tierce__catalog *out, char why[256])
 {
+    TIERCE_ASSERT(out->lists[TIERCE__KIND_STORAGE].count == 0 &&
+                  out->lists[TIERCE__KIND_INSTANCE].count == 0);
     struct local *local = local_of(store);
     struct local_content content = {0};
     char inner[256] = "";
@@ -343,6 +348,7 @@ static int local_save(struct tierce__registry_store *store, uint64_t fence,
     int rc = read_content(local, &old, why);
     if (rc == 0)
         rc = check_fence(local, &old, fence, why);
+    TIERCE_ASSERT(rc != 0 || fence == 0 || fence >= old.fence);
     if (rc == 0)
         rc = tierce__catalog_print_all(&body, after);
     if (rc == 0)

@@ -170,6 +170,7 @@ static int run(struct tierce__resp_pipeline *batch, char why[256])
         snprintf(why, 256, "another manager has led since: %.100s", batch->why);
         return TIERCE_E_REFUSED;
     }
+    TIERCE_DASSERT(rc < 0 || batch->error == NULL);
     if (rc < 0)
         snprintf(why, 256, "the registry in Redis: %.200s", batch->why);
     return rc;
@@ -200,6 +201,7 @@ static int add_changes(struct tierce__resp_pipeline *batch, const struct redis_s
                        const struct tierce__catalog *before, const struct tierce__catalog *after,
                        enum tierce__registry_kind kind)
 {
+    TIERCE_DASSERT(before != after);
     int rc = 0;
     for (size_t i = 0; i < before->lists[kind].count; i++) {
         const char *name = tierce__entry_name(tierce__catalog_entry(before, kind, i), kind);
@@ -277,6 +279,7 @@ static int redis_save(struct tierce__registry_store *base, uint64_t fence,
     } else if (leaves_doubt(rc)) {
         /* The change may have been applied. It is undone now if possible, else with the next
          * change. */
+        TIERCE_DASSERT(rc < 0);
         store->is_in_doubt = save_as(store, fence, NULL, before, ignored) != 0;
     }
     return rc;
@@ -346,6 +349,8 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
 static int redis_load(struct tierce__registry_store *base, uint64_t fence,
                       struct tierce__catalog *out, char why[256])
 {
+    TIERCE_DASSERT(out->lists[TIERCE__KIND_STORAGE].count == 0 &&
+                   out->lists[TIERCE__KIND_INSTANCE].count == 0);
     struct redis_store *store = (struct redis_store *)base;
     struct tierce__resp_pipeline batch;
     bool has_foreign = false;

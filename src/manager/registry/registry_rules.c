@@ -85,6 +85,7 @@ static int check_storage(void *entry, char why[256])
     int rc = check_name(storage->name, "global_unique_name", "/?#&= \\", why);
     if (rc == 0 && *tierce__storage_type_name(storage->type) == '\0')
         rc = complain(why, "type", "unknown storage type");
+    TIERCE_DASSERT(storage->key_count_per_file != 0);
     return rc == 0 && has_files(storage) ? check_files(storage, why) : rc;
 }
 
@@ -198,6 +199,8 @@ static int check_spec_groups(const struct tierce__instance *instance, const char
         if (i > 0 && strcmp(group->name, instance->spec_groups[i - 1].name) == 0)
             return complain(why, what, "two groups have the same name");
         for (size_t n = 0; n < group->spec_name_count; n++) {
+            TIERCE_DASSERT(instance->spec_count == 0 || i == 0 ||
+                           strcmp(group->name, instance->spec_groups[i - 1].name) > 0);
             if (bsearch(&group->spec_names[n], names, instance->spec_count, sizeof(*names),
                         compare_names) == NULL)
                 return complain(why, what,
