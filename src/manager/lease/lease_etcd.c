@@ -63,6 +63,7 @@ static void decode(char *out, size_t size, const char *base64)
         return;
     for (size_t i = n; i > 0 && base64[i - 1] == '='; i--)
         got--;
+    TIERCE_DASSERT((size_t)(got > 0 ? got : 0) <= sizeof(bytes));
     snprintf(out, size, "%.*s", got > 0 ? got : 0, (const char *)bytes);
 }
 
@@ -369,6 +370,7 @@ static void etcd_close(struct tierce__lease *base)
 /* "host:port[,host:port][/prefix]". */
 static int parse(struct etcd_lease *lease, const char *rest, char why[256])
 {
+    TIERCE_DASSERT(lease->endpoint_count == 0);
     char key[TEXT_BYTES];
     const char *end = rest + strcspn(rest, "/");
     const char *prefix = *end == '/' && end[1] != '\0' ? end + 1 : "tierce";

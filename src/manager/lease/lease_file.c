@@ -95,6 +95,7 @@ static void file_close(struct tierce__lease *base)
 static int lock_file(const struct file_lease *lease)
 {
     int fd = tierce__file_lock(lease->path, lease->timeout_ms);
+    TIERCE_DASSERT(lease->timeout_ms > 0);
     return fd == TIERCE_E_LOCKED ? TIERCE_E_DEADLINE : fd;
 }
 
@@ -131,6 +132,7 @@ static int read_content(const struct file_lease *lease, int fd, struct lease_fil
 static int write_content(const struct file_lease *lease, int fd,
                          const struct lease_file_content *content, size_t bytes_before)
 {
+    TIERCE_DASSERT(content->holder[0] != '\0' || content->until_ms == 0);
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line};
     tierce__json_write_open(&json, NULL, '{');
@@ -188,6 +190,7 @@ static int file_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
 
 static bool is_ours(const struct file_lease *lease, const struct lease_file_content *content)
 {
+    TIERCE_DASSERT(lease->holder[0] != '\0');
     return content->token == lease->token && strcmp(content->holder, lease->holder) == 0 &&
            content->until_ms > now_ms();
 }

@@ -89,6 +89,7 @@ static struct cell *find_cell(const char *name)
         tierce__free(cell);
         return NULL;
     }
+    TIERCE_DASSERT(cells == NULL || strcmp(cells->name, name) != 0);
     cell->next = cells;
     cells = cell;
     return cell;
@@ -152,6 +153,7 @@ static int memory_renew(struct tierce__lease *base, uint32_t lease_ms)
 {
     struct memory_lease *lease = (struct memory_lease *)base;
     tierce__lock_take(&cells_lock);
+    TIERCE_DASSERT(lease->cell->token >= lease->token);
     bool is_ours = is_held(lease->cell) && lease->cell->token == lease->token;
     if (is_ours)
         lease->cell->until_ns = tierce__deadline_in_ms(lease_ms);
@@ -163,6 +165,7 @@ static void memory_give(struct tierce__lease *base)
 {
     struct memory_lease *lease = (struct memory_lease *)base;
     tierce__lock_take(&cells_lock);
+    TIERCE_DASSERT(lease->cell->token >= lease->token);
     if (lease->cell->token == lease->token)
         lease->cell->until_ns = 0;
     tierce__lock_drop(&cells_lock);
@@ -172,6 +175,7 @@ static int memory_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOL
 {
     const struct memory_lease *lease = (struct memory_lease *)base;
     tierce__lock_take(&cells_lock);
+    TIERCE_DASSERT(!is_held(lease->cell) || lease->cell->holder[0] != '\0');
     snprintf(holder, TIERCE__LEASE_HOLDER_BYTES, "%s",
              is_held(lease->cell) ? lease->cell->holder : "");
     tierce__lock_drop(&cells_lock);

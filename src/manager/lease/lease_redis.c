@@ -5,6 +5,7 @@
  * is one script. In a cluster both keys lie in one slot.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "manager/lease/lease.h"
 #include "net/redis/resp_pipeline.h"
@@ -81,6 +82,7 @@ static void redis_close(struct tierce__lease *base)
 static int run(struct redis_lease *lease, struct tierce__resp_pipeline *batch,
                const struct tierce__resp_script *script, uint32_t lease_ms, uint64_t number)
 {
+    TIERCE_DASSERT(lease->timeout_ms > 0 && lease->holder[0] != '\0');
     static const char *const keys[] = {LOCK_KEY, TOKEN_KEY};
     tierce__resp_pipeline_begin(batch, lease->pool);
     batch->deadline_ns = tierce__deadline_in_ms(lease->timeout_ms);
