@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/event_log.h"
+#include "base/assert.h"
 
 #include "base/json/json_write.h"
 #include "base/log/line_log.h"
@@ -39,6 +40,7 @@ static struct tierce__json_write begin(struct tierce__line *line, const char *so
 
 static void end(struct tierce__json_write *json, struct tierce__line_log *log)
 {
+    TIERCE_DASSERT(json->depth == 1);
     tierce__json_write_close(json, '}');
     tierce__line_end(json->line, log);
 }
@@ -68,6 +70,7 @@ static void put_mask(struct tierce__json_write *json, const char *name,
         tierce__json_write_signed(json, name, mask->offset);
         return;
     }
+    TIERCE_DASSERT(mask->count == 0 || mask->values != NULL);
     tierce__json_write_open(json, name, '[');
     for (size_t i = 0; i < mask->count; i++)
         tierce__json_write_bool(json, NULL, mask->values[i]);
@@ -143,6 +146,7 @@ void tierce__events_start(struct tierce__line_log *log, int64_t now_us,
     put_block_size(&json, started->block_size);
     put_block_bytes(&json, started->bytes, request->count);
     end(&json, log);
+    TIERCE_DASSERT(started->count <= request->count);
 }
 
 void tierce__events_finish(struct tierce__line_log *log, int64_t now_us, const char *instance_id,
@@ -167,6 +171,7 @@ void tierce__events_reclaim(struct tierce__line_log *log, int64_t now_us, const 
         return;
     struct tierce__json_write json =
         begin(&line, instance_id, "cache_reclaimer", "CacheReclaimSubmit", now_us);
+    TIERCE_DASSERT(count > 0 && delay_us >= 0);
     tierce__json_write_open(&json, "block_keys", '[');
     for (size_t i = 0; i < count; i++)
         tierce__json_write_signed(&json, NULL, gone[i].key);

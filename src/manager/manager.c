@@ -114,6 +114,7 @@ static int open_log(struct tierce__line_log **out, const char *folder, const cha
 /* Creates and locks the folder. A manager that is being replaced may still end. */
 static int take_log_folder(struct manager_whole *whole, const char *folder, char why[256])
 {
+    TIERCE_ASSERT(whole->log_lock < 0);
     enum { WAIT_MS = 2000 };
     const char *below = folder[0] == '/' ? "" : " below the working directory";
     if (folder[0] == '\0')
@@ -179,6 +180,8 @@ static void close_logs(struct manager_whole *whole)
 
 static void set_state(struct tierce__manager *manager, enum tierce__manager_state state)
 {
+    TIERCE_ASSERT(state == TIERCE__MANAGER_FOLLOWS ||
+                  (int)state == atomic_load_explicit(&manager->state, memory_order_relaxed) + 1);
     atomic_store_explicit(&manager->state, (int)state, memory_order_release);
 }
 
@@ -317,6 +320,7 @@ static void tell_reclaim(void *arg, const char *instance_id, const struct tierce
 
 static void log_metrics(struct manager_whole *whole)
 {
+    TIERCE_DASSERT(whole->metrics_log != NULL);
     size_t bytes;
     char *text = tierce__metrics_text(&whole->manager, &bytes);
     if (text != NULL)
@@ -368,6 +372,7 @@ static size_t add_listener(struct manager_whole *whole, const struct tierce__man
                            const char *name, enum tierce__serve_protocol protocol, uint16_t port,
                            unsigned ports)
 {
+    TIERCE_ASSERT(ports != 0);
     TIERCE_ASSERT(whole->listener_count < LISTENERS_MAX);
     size_t index = whole->listener_count++;
     struct tierce__route *routes = whole->routes[index];
@@ -460,6 +465,7 @@ struct quota_groups {
 /* Parses "NAME=SIZE,NAME=SIZE". The caller frees out->text, also on errors. */
 static int read_quota_groups(struct quota_groups *out, const char *text, char why[256])
 {
+    TIERCE_ASSERT(out->count == 0 && out->text == NULL);
     char *save = NULL;
     out->text = tierce__strdup(text);
     if (out->text == NULL)
@@ -545,6 +551,7 @@ static int use_builtin_startup(struct manager_whole *whole, const char *state_fo
 {
     if (state_folder == NULL)
         return 0;
+    TIERCE_ASSERT(whole->startup == NULL && whole->state_folder == NULL);
     whole->state_folder = tierce__strdup(state_folder);
     whole->startup = tierce__startup_builtin(state_folder);
     return whole->state_folder != NULL && whole->startup != NULL ? 0 : -ENOMEM;
@@ -622,6 +629,7 @@ out:
 /* The node id: the configured one, or host, port and a random part. */
 static int name_node(struct manager_whole *whole, const struct tierce__manager_config *config)
 {
+    TIERCE_ASSERT(whole->manager.node_id[0] == '\0');
     uint64_t chance;
     struct tierce__manager_ports ports;
     if (getrandom(&chance, sizeof(chance), 0) != (ssize_t)sizeof(chance))
@@ -638,6 +646,7 @@ static int name_node(struct manager_whole *whole, const struct tierce__manager_c
 static int start_electing(struct manager_whole *whole, const struct tierce__manager_config *config,
                           char why[256])
 {
+    TIERCE_ASSERT(!whole->has_elector && !whole->is_ending);
     int rc = name_node(whole, config);
     if (rc < 0)
         return rc;

@@ -180,6 +180,7 @@ static void put_type(struct tierce__json_write *json, const char *name,
         put_ref(json, name, ((const ProtobufCMessageDescriptor *)field->descriptor)->name);
         return;
     }
+    TIERCE_DASSERT(field->type != PROTOBUF_C_TYPE_UINT64 && field->type != PROTOBUF_C_TYPE_BYTES);
     bool is_int32 = field->type == PROTOBUF_C_TYPE_INT32;
     tierce__json_write_open(json, name, '{');
     tierce__json_write_text(json, "type",

@@ -137,6 +137,7 @@ static bool wants_spans(const struct tierce__api_call *api, const char *trace_id
 static void set_spans(struct tierce__api_call *api, struct tierce__spans *spans,
                       const char *trace_id)
 {
+    TIERCE_ASSERT(tierce__api_fields(api->id)->tracer_result != NULL);
     const struct tierce__api_fields *fields = tierce__api_fields(api->id);
     ProtobufCMessage *header = header_of(api);
     struct tierce__line line = {0};
@@ -172,6 +173,7 @@ static void say_not_leader(struct tierce__api_call *api)
                         "Server is not ready: the index is being loaded");
         return;
     }
+    TIERCE_DASSERT(own == TIERCE__MANAGER_FOLLOWS || own == TIERCE__MANAGER_LEADS);
     tierce__elector_state(api->manager->elector, &state);
     bool is_kv =
         strcmp(api->reply->descriptor->package_name, "kv_cache_manager.proto.kv_meta") == 0;
@@ -288,6 +290,7 @@ Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
         locations[i].n_location_specs = found[i].spec_count;
         locations[i].location_specs = spec_list;
         list[i] = &locations[i];
+        TIERCE_DASSERT(found[i].spec_count <= found[i].spec_count_all);
         for (size_t s = 0; s < found[i].spec_count; s++, specs++) {
             meta__location_spec__init(specs);
             specs->name = tierce__api_text(found[i].specs[s].name);
@@ -381,6 +384,7 @@ static const char *missing_text(const struct tierce__api_call *api,
 
 static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
 {
+    TIERCE_ASSERT(api->id < TIERCE__RPC_COUNT);
     const struct tierce__rpc *rpc = &tierce__rpcs[api->id];
     int state = atomic_load_explicit(&api->manager->state, memory_order_acquire);
     const struct tierce__api_row *row = tierce__api_row(api->id);
@@ -403,6 +407,8 @@ static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
 
 void tierce__api_run(struct tierce__api_call *api, const struct tierce__fault *fault)
 {
+    TIERCE_ASSERT(api->request->descriptor == tierce__rpcs[api->id].request &&
+                  api->reply->descriptor == tierce__rpcs[api->id].reply);
     const char *trace_id =
         tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);
     struct tierce__spans spans;

@@ -64,6 +64,7 @@ static void *show(struct tierce__api_call *api, enum tierce__registry_kind kind,
 static int list(struct tierce__api_call *api, enum tierce__registry_kind kind, void *list,
                 size_t *shown, const char *group)
 {
+    TIERCE_ASSERT(kind < TIERCE__KINDS);
     const struct tierce__catalog *catalog = tierce__api_catalog(api);
     size_t count = catalog->lists[kind].count;
     void **messages = tierce__api_alloc(api, count + 1, sizeof(*messages));
@@ -164,6 +165,8 @@ static void enable_storage(struct tierce__api_call *api)
                        offsetof(Admin__EnableStorageRequest, storage_unique_name) ==
                            offsetof(Admin__DisableStorageRequest, storage_unique_name),
                    "the two messages have the same layout");
+    TIERCE_ASSERT(api->id == TIERCE__RPC_admin_enable_storage ||
+                  api->id == TIERCE__RPC_admin_disable_storage);
     bool enables = api->id == TIERCE__RPC_admin_enable_storage;
     int rc = tierce__registry_enable_storage(api->manager->registry, request->storage_unique_name,
                                              enables, api->why);

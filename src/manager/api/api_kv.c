@@ -88,6 +88,7 @@ static KvMeta__ValueLocation **show_locations(struct tierce__api_call *api,
         KvMeta__LocationSpec *parts = tierce__api_alloc(api, specs + 1, sizeof(*parts));
         if (location->location_specs == NULL || parts == NULL)
             return NULL;
+        TIERCE_DASSERT(found[i].spec_count <= found[i].spec_count_all);
         for (size_t s = 0; s < specs; s++) {
             kv_meta__location_spec__init(&parts[s]);
             parts[s].name = tierce__api_text(found[i].specs[s].name);
@@ -132,6 +133,7 @@ static void get(struct tierce__api_call *api)
 static bool show_mask(struct tierce__api_call *api, const struct tierce__mask *mask, size_t count,
                       KvMeta__KeyMask **out)
 {
+    TIERCE_ASSERT(!mask->is_values || mask->count == count);
     KvMeta__KeyMask *message = tierce__api_alloc(api, 1, sizeof(*message));
     protobuf_c_boolean *values = tierce__api_alloc(api, count + 1, sizeof(*values));
     if (message == NULL || values == NULL)
@@ -174,6 +176,7 @@ static void put_start(struct tierce__api_call *api)
         return;
     }
     TIERCE_ASSERT(started.count <= request->n_keys);
+    TIERCE_ASSERT(strlen(started.session) == TIERCE__SESSION_ID_BYTES);
     memcpy(session, started.session, sizeof(started.session));
     reply->write_session_id = session;
     reply->n_locations = started.count;

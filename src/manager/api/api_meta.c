@@ -232,6 +232,7 @@ static void get_cache_meta(struct tierce__api_call *api)
     if (rc == 0)
         rc = tierce__locator_look(api->manager->locator, &look, &api->arena, &looked, &count,
                                   api->why);
+    TIERCE_ASSERT(count <= keys.count);
     struct tierce__found *found =
         rc == 0 ? tierce__arena_alloc(&api->arena, (count + 1) * sizeof(*found)) : NULL;
     char(*texts)[META_BYTES] = rc == 0 ? tierce__api_alloc(api, count + 1, META_BYTES) : NULL;
@@ -328,6 +329,7 @@ static void start_write_cache(struct tierce__api_call *api)
         return;
     }
     TIERCE_ASSERT(started.count <= keys.count);
+    TIERCE_ASSERT(strlen(started.session) == TIERCE__SESSION_ID_BYTES);
     memcpy(session, started.session, sizeof(started.session));
     reply->write_session_id = session;
     reply->n_locations = started.count;

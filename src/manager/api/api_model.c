@@ -223,6 +223,7 @@ static bool show_uri(struct tierce__api_call *api, const char *uri, ProtobufCMes
         char *text = tierce__api_copy(api, at, bytes);
         if (text == NULL)
             return false;
+        TIERCE_ASSERT(field_of(spec, form->head[i])->type == PROTOBUF_C_TYPE_STRING);
         *(char **)tierce__proto_member(spec, field_of(spec, form->head[i])->offset) = text;
         at += bytes + (!is_last && at[bytes] == '/');
     }
@@ -296,6 +297,7 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
         return NULL;
     tierce__storages_state(api->manager->storages, storage->name, &state);
     tierce__storage_warning(warning, api->manager->storages, storage);
+    TIERCE_DASSERT(strcmp(out->global_unique_name, storage->name) == 0);
     out->status = tierce__api_text(tierce__storage_status(&state));
     out->warning = tierce__api_copy(api, warning, strlen(warning));
     return out->warning != NULL ? out : NULL;

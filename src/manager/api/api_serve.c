@@ -12,6 +12,7 @@
 static int read_request(ProtobufCMessage **out, enum tierce__rpc_id id,
                         const struct tierce__call_info *info, char why[TIERCE__PROTO_WHY_BYTES])
 {
+    TIERCE_ASSERT(id < TIERCE__RPC_COUNT);
     const ProtobufCMessageDescriptor *type = tierce__rpcs[id].request;
     return info->protocol == TIERCE__SERVE_GRPC
                ? tierce__proto_unpack(out, type, info->body, info->body_bytes, why)
@@ -101,6 +102,7 @@ static void count_call(struct tierce__api_call *api, uint64_t took_ns)
 /* Runs the call and replies, at once or as an injected fault says. */
 static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
 {
+    TIERCE_ASSERT(api->request->descriptor == tierce__rpcs[api->id].request);
     struct tierce__manager *manager = api->manager;
     const char *trace_id =
         tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);
@@ -158,6 +160,7 @@ static bool begin(const struct tierce__api_target *target, struct tierce__call *
         *out = (struct begun){.began_ns = tierce__now_ns()};
         return is_allowed(target, call, out->name);
     }
+    TIERCE_ASSERT(tierce__call_info(call)->is_deferred);
     *out = *kept;
     tierce__free(kept);
     return true;
@@ -203,6 +206,7 @@ static void serve(void *arg, struct tierce__call *call)
 size_t tierce__api_routes(struct tierce__manager *manager, enum tierce__serve_protocol protocol,
                           unsigned ports, struct tierce__route *out)
 {
+    TIERCE_ASSERT(ports != 0);
     size_t count = 0;
     for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
         const struct tierce__rpc *rpc = &tierce__rpcs[id];

@@ -100,6 +100,7 @@ struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
 {
     tierce__lock_take(&auth->lock);
     struct tierce__tokens *before = auth->tokens;
+    TIERCE_DASSERT(fresh == NULL || fresh != before);
     auth->tokens = fresh;
     tierce__lock_drop(&auth->lock);
     return before;
@@ -166,6 +167,7 @@ static bool decode_basic(const char *shown, char out[CREDENTIAL_BYTES_MAX])
         return false;
     TIERCE_ASSERT((size_t)decoded < CREDENTIAL_BYTES_MAX);
     size_t padding = (size_t)(shown[bytes - 1] == '=') + (size_t)(shown[bytes - 2] == '=');
+    TIERCE_ASSERT((size_t)decoded >= padding);
     out[(size_t)decoded - padding] = '\0';
     return strlen(out) == (size_t)decoded - padding && strchr(out, ':') != NULL;
 }
@@ -201,6 +203,7 @@ static enum tierce__auth_result check_account(struct tierce__auth *auth, const c
         return TIERCE__AUTH_OK;
     if (!may_wait)
         return TIERCE__AUTH_WAITS;
+    TIERCE_ASSERT(strchr(text, ':') != NULL);
     if (!tierce__password_is(hash, strchr(text, ':') + 1))
         return TIERCE__AUTH_UNKNOWN;
     if (has_digest)

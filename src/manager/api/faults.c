@@ -109,6 +109,7 @@ struct tierce__fault tierce__faults_meet(struct tierce__faults *faults, const ch
     if (rpc < 0)
         return none;
     tierce__lock_take(&faults->lock);
+    TIERCE_ASSERT(rpc < TIERCE__RPC_COUNT);
     met = faults->faults[rpc];
     tierce__lock_drop(&faults->lock);
     return met.once && !is_call(trace_id, met.at_call) ? none : met;
