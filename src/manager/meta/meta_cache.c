@@ -148,6 +148,7 @@ int tierce__meta_cache_get(struct tierce__meta_cache *cache, int64_t key,
     int rc = 0;
     tierce__lock_take(&shard->latch);
     struct tierce__table_entry *entry = tierce__table_find(&shard->table, mixed);
+    TIERCE_DASSERT((shard->table.count == 0) == tierce__list_empty(&shard->uses));
     if (entry == NULL) {
         shard->misses++;
     } else {
@@ -206,6 +207,7 @@ void tierce__meta_cache_put(struct tierce__meta_cache *cache, int64_t key, uint6
     if (*ticket_of(shard, mixed) == ticket) {
         replaced = take_item(shard, mixed);
         (void)tierce__table_put(&shard->table, entry_of(item));
+        TIERCE_DASSERT(tierce__list_empty(&item->uses));
         tierce__list_push_front(&shard->uses, &item->uses);
         shard->bytes += item_bytes(item);
         item = NULL;
@@ -240,6 +242,7 @@ void tierce__meta_cache_invalidate(struct tierce__meta_cache *cache, int64_t key
     tierce__lock_take(&shard->latch);
     ++*ticket_of(shard, mixed);
     struct item *item = take_item(shard, mixed);
+    TIERCE_DASSERT((shard->bytes == 0) == tierce__list_empty(&shard->uses));
     tierce__lock_drop(&shard->latch);
     tierce__free(item);
 }
@@ -258,6 +261,7 @@ void tierce__meta_cache_stats(struct tierce__meta_cache *cache,
         tierce__lock_take(&shard->latch);
         out->hits += shard->hits;
         out->misses += shard->misses;
+        TIERCE_DASSERT((shard->table.count == 0) == tierce__list_empty(&shard->uses));
         out->bytes += shard->bytes + shard->table.memory;
         TIERCE_DASSERT((shard->bytes == 0) == tierce__list_empty(&shard->uses));
         tierce__lock_drop(&shard->latch);

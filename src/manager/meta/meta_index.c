@@ -189,6 +189,7 @@ int64_t tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_
 int tierce__meta_index_write_notes(struct tierce__meta_index *index,
                                    const struct tierce__meta_note *notes, size_t count)
 {
+    TIERCE_DASSERT(count > 0);
     int span = tierce__span_open("index:note");
     int rc = index->space->ops->write(
         index->space, &(struct tierce__meta_batch){.notes = notes, .note_count = count});

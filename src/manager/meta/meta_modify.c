@@ -284,6 +284,7 @@ static int decide(struct step *step)
             tierce__meta_count_bytes(step->batch.added, &work->now, true);
         }
     }
+    TIERCE_ASSERT(step->batch.put_count == 0 && step->batch.delete_count == 0);
     if (call->change->attach == NULL)
         return 0;
     size_t *indices = scratch(step, count, sizeof(*indices));
@@ -298,6 +299,7 @@ static int decide(struct step *step)
 
 static struct modify_work *find_work(struct step *step, const struct delta *delta)
 {
+    TIERCE_DASSERT(step->work_count > 0 && delta->shard < step->call->index->shard_count);
     size_t low = 0, high = step->work_count;
     struct modify_place wanted = {delta->shard, delta->mixed, 0};
     while (low < high) {
@@ -354,6 +356,7 @@ static void merge_deltas(struct step *step)
 
 static int count_children(struct step *step)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     step->deltas = scratch(step, 2 * step->work_count, sizeof(*step->deltas));
     if (step->deltas == NULL)
         return -ENOMEM;
@@ -387,6 +390,7 @@ static int compare_shards(const void *a, const void *b)
 
 static int take_children_locks(struct step *step)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     TIERCE_ASSERT(step->children_lock_count == 0);
     size_t limit = step->work_count + step->delta_count, count = 0;
     uint32_t *shards = scratch(step, limit, sizeof(*shards));
@@ -457,6 +461,7 @@ static uint32_t add_children(uint32_t children, int64_t change)
 
 static uint32_t children_before(const struct modify_call *call, const struct modify_work *work)
 {
+    TIERCE_DASSERT(work->is_there);
     if (work->was_there)
         return work->before.children;
     return call->change->followers != NULL
@@ -468,6 +473,7 @@ static uint32_t children_before(const struct modify_call *call, const struct mod
 
 static int fill_batch(struct step *step)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     TIERCE_ASSERT(step->batch.put_count + step->batch.delete_count == 0);
     struct tierce__meta_batch *batch = &step->batch;
     step->puts = scratch(step, step->work_count + step->delta_count, sizeof(*step->puts));
@@ -550,6 +556,7 @@ static int write_batch(struct step *step)
 /* Children whose parent this call puts in a later step, or whose parent is missing. */
 static void leave_pending(struct step *step)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     const struct tierce__meta_change *change = step->call->change;
     for (size_t i = 0; i < step->work_count && change->lost != NULL; i++) {
         const struct modify_work *work =
@@ -572,6 +579,7 @@ static void leave_pending(struct step *step)
 
 static int write_step(struct step *step)
 {
+    tierce__lock_assert_held(step->keys_locks[0]);
     int rc = count_children(step);
     if (rc == 0)
         rc = take_children_locks(step);

@@ -145,6 +145,7 @@ static void free_all(struct tierce__touches *touches)
 int tierce__touches_start(struct tierce__touches **out, uint32_t interval_ms,
                           tierce__touches_flush_fn flush, void *arg)
 {
+    TIERCE_ASSERT(interval_ms > 0);
     struct tierce__touches *touches = tierce__calloc(1, sizeof(*touches));
     if (touches == NULL)
         return -ENOMEM;

@@ -34,6 +34,7 @@ static size_t varint_size(uint64_t value)
     size_t bytes = 1;
     for (; value >= 0x80; value >>= 7)
         bytes++;
+    TIERCE_DASSERT(bytes <= VARINT_BYTES_MAX);
     return bytes;
 }
 
@@ -188,6 +189,7 @@ static int read_text(const char **out, size_t *bytes, struct record_reader *read
     *bytes = 0;
     if (reader->bad)
         return TIERCE_E_FORMAT;
+    TIERCE_DASSERT(text + length == reader->at);
     char *copy = tierce__arena_copy(arena, (const char *)text, (size_t)length);
     if (copy == NULL)
         return -ENOMEM;
@@ -258,6 +260,7 @@ static int read_locations(struct tierce__record *out, struct record_reader *read
         return TIERCE_E_FORMAT;
     if (out->location_count == 0)
         return 0;
+    TIERCE_DASSERT(reader->at < reader->end);
     struct tierce__location *locations =
         tierce__arena_calloc(arena, out->location_count, sizeof(*locations));
     if (locations == NULL)

@@ -116,6 +116,7 @@ static int memory_fence(struct tierce__meta_store *store, uint64_t token)
 
 static struct memory_space *space_create(uint32_t number)
 {
+    TIERCE_DASSERT(number > 0);
     struct memory_space *space = tierce__calloc(1, sizeof(*space));
     if (space == NULL)
         return NULL;
@@ -231,6 +232,7 @@ static void group_keys(struct group *group, const int64_t *keys, size_t count)
     TIERCE_DASSERT(at == count);
     for (size_t i = 0; i < count; i++)
         group->order[ends[group->mixed[i] >> (64 - SHARD_BITS)]++] = (uint16_t)i;
+    TIERCE_DASSERT(group->runs[group->run_count - 1].end == count);
 }
 
 /* Reads keys of one shard under its latch. All their memory is prefetched before the first is
@@ -322,6 +324,7 @@ static void put_entry(struct shard *shard, struct tierce__table_entry *entry)
     tierce__lock_take(&shard->latch);
     struct tierce__table_entry *replaced = tierce__table_put(&shard->table, entry);
     shard->memory += memory_of(entry) - memory_of(replaced);
+    TIERCE_DASSERT(shard->table.count > 0 && shard->memory >= memory_of(entry));
     tierce__lock_drop(&shard->latch);
     tierce__free(replaced);
 }
@@ -332,6 +335,7 @@ static void take_entry(struct shard *shard, uint64_t number)
     struct tierce__table_entry *taken = tierce__table_take(&shard->table, number);
     TIERCE_DASSERT(shard->memory >= memory_of(taken));
     shard->memory -= memory_of(taken);
+    TIERCE_DASSERT(tierce__table_find(&shard->table, number) == NULL);
     tierce__lock_drop(&shard->latch);
     tierce__free(taken);
 }
@@ -369,6 +373,7 @@ static void apply(struct memory_space *space, struct tierce__table_entry **entri
         put_entry(shard_of(space, entries[i]->number), entries[i]);
     for (size_t i = 0; i < batch->delete_count; i++) {
         uint64_t mixed = tierce__meta_mix(batch->deletes[i]);
+        TIERCE_DASSERT(i == 0 || batch->deletes[i] != batch->deletes[i - 1]);
         take_entry(shard_of(space, mixed), mixed);
     }
     for (size_t i = 0; i < batch->note_count; i++) {
@@ -435,6 +440,7 @@ static int draw(void *arg, uint64_t random, int64_t *key)
     tierce__lock_take(&shard->latch);
     bool drawn = tierce__table_draw(&shard->table, random, &number);
     tierce__lock_drop(&shard->latch);
+    TIERCE_DASSERT(!drawn || shard_of((struct memory_space *)arg, number) == shard);
     *key = tierce__meta_unmix(number);
     return drawn;
 }

@@ -176,6 +176,7 @@ struct tierce__table_entry *tierce__table_put(struct tierce__table *table,
 {
     struct tierce__table_entry *replaced = tierce__table_take(table, entry->number);
     TIERCE_DASSERT(replaced == NULL || replaced->number == entry->number);
+    TIERCE_DASSERT(tierce__table_find(table, entry->number) == NULL);
     struct tierce__table_entry **head = bucket_of(table, entry->number);
     entry->next = *head;
     *head = entry;
@@ -196,6 +197,7 @@ struct tierce__table_entry *tierce__table_take(struct tierce__table *table, uint
     *at = entry->next;
     entry->next = NULL;
     table->count--;
+    TIERCE_DASSERT(tierce__table_find(table, number) == NULL);
     advance(table);
     return entry;
 }
@@ -248,6 +250,7 @@ size_t tierce__table_scan(const struct tierce__table *table, uint64_t from, size
         from = end + 1;
     }
     TIERCE_ASSERT(count <= limit);
+    TIERCE_DASSERT(count < 2 || numbers[count - 2] < numbers[count - 1]);
     return count;
 }
 
@@ -264,5 +267,6 @@ bool tierce__table_draw(const struct tierce__table *table, uint64_t random, uint
     for (entry = head; nth > 0; nth--)
         entry = entry->next;
     *number = entry->number;
+    TIERCE_DASSERT(bucket_of(table, *number) == bucket_of(table, random));
     return true;
 }

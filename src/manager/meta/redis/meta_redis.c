@@ -247,6 +247,7 @@ static int redis_space_names(struct tierce__meta_space *base, struct tierce__reg
                              const struct tierce__instance *instance)
 {
     struct tierce__redis_space *space = space_of(base);
+    TIERCE_ASSERT(space->registry == NULL || space->registry == registry);
     space->registry = registry;
     space->instance = instance;
     return tierce__redis_import(space, false);
@@ -339,6 +340,7 @@ void tierce__redis_add_notes(struct tierce__resp_pipeline *command,
     tierce__resp_pipeline_addf(command, "%zu", batch->note_count);
     for (size_t i = 0; i < batch->note_count; i++) {
         const struct tierce__meta_note *note = &batch->notes[i];
+        TIERCE_DASSERT(note->kind > 0 && note->kind < TIERCE__NOTE_KINDS);
         bool stays = note->value != NULL;
         tierce__resp_pipeline_addf(command, "%u", note->kind);
         tierce__resp_pipeline_addf(command, "%016" PRIx64, note->number);
@@ -369,6 +371,7 @@ static int redis_write(struct tierce__meta_space *base, const struct tierce__met
         return TIERCE_E_ARGUMENT;
     if (space->redis->is_cluster)
         return tierce__redis_commit(space, batch);
+    TIERCE_DASSERT(!space->redis->is_cluster);
     const char *const keys[] = {FENCE_KEY, space->keys->metadata, space->keys->keys};
     struct tierce__resp_pipeline command;
     tierce__resp_pipeline_begin(&command, space->redis->pool);
@@ -386,6 +389,7 @@ static int redis_write(struct tierce__meta_space *base, const struct tierce__met
 static void redis_touch(struct tierce__meta_space *base, const int64_t *keys, size_t count,
                         int64_t now_us)
 {
+    TIERCE_DASSERT(space_of(base)->keys->number > 0);
     struct tierce__redis_space *space = space_of(base);
     tierce__touches_add(space->redis->touches, space->keys->number, keys, count, now_us);
 }
@@ -551,6 +555,7 @@ static int redis_counters(struct tierce__meta_space *base, int64_t out[TIERCE__M
 
 static int drop_rest(struct tierce__redis_space *space)
 {
+    TIERCE_DASSERT(space->keys->number > 0);
     struct tierce__resp_pipeline batch;
     tierce__resp_pipeline_begin(&batch, space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "DEL", space->keys->metadata, space->keys->keys);

@@ -216,6 +216,7 @@ static int conclude(const struct tierce__resp_pipeline *batch, int rc)
 {
     if (batch->error != NULL)
         rc = refused(batch->error);
+    TIERCE_DASSERT(batch->error == NULL || rc < 0);
     if (rc < 0 && rc != TIERCE_E_REFUSED && rc != -ESTALE && rc != -ENOENT)
         tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", batch->why);
     return rc;

@@ -60,6 +60,7 @@ static void add_redo(struct tierce__resp_pipeline *batch, struct tierce__redis_s
 static int redo_records(struct tierce__redis_space *space, const struct tierce__redis_redo *redo,
                         const char *era, bool raises, uint64_t *guard)
 {
+    TIERCE_DASSERT(era[0] != '\0' && redo->put_count <= redo->count);
     static const size_t code_bytes = sizeof("STALE ") - 1;
     int rc = 0;
     for (size_t done = 0, n; rc == 0 && done < redo->count; done += n) {
@@ -122,6 +123,7 @@ static int begin_era(struct tierce__redis_space *space, struct cluster_settling 
     tierce__lock_assert_held(&ledger->lock);
     if (era < ledger->era_min)
         era = ledger->era_min;
+    TIERCE_DASSERT(era >= ledger->era_min);
     tierce__resp_pipeline_begin(&batch, space->redis->pool);
     tierce__redis_script(space->redis, &batch, TIERCE__REDIS_SETTLE, keys, 2);
     tierce__resp_pipeline_addf(&batch, "%020" PRIu64, era);
@@ -190,6 +192,7 @@ static void look_for_loss(struct tierce__redis_space *space,
 static int work_off(struct tierce__redis_space *space)
 {
     tierce__lock_assert_held(&space->ledger.lock);
+    TIERCE_ASSERT(space->redis->is_cluster);
     struct tierce__redis_ledger *ledger = &space->ledger;
     struct tierce__arena arena = {0};
     struct cluster_settling settling = {.arena = &arena};
@@ -291,6 +294,7 @@ static void note_commit(struct tierce__redis_space *space, const struct commit *
             ledger->finished[kept++] = ledger->finished[i];
     }
     TIERCE_DASSERT(kept <= ledger->finished_count);
+    TIERCE_DASSERT(kept + commit->finished_count >= ledger->finished_count);
     ledger->finished_count = kept;
     if (commit->number <= commit->last) /* home has lost batches that it acknowledged */
         unsettle(space);
@@ -314,6 +318,7 @@ static void finish(struct tierce__redis_space *space, uint64_t number)
 /* Another writer ended the era unnoticed. */
 static void leave_era(struct tierce__redis_space *space, const char *era)
 {
+    TIERCE_DASSERT(strlen(era) == TIERCE__REDIS_TOKEN_BYTES);
     tierce__lock_take(&space->ledger.lock);
     if (strcmp(space->ledger.era, era) == 0)
         unsettle(space);
@@ -387,6 +392,7 @@ static int send_commit(struct tierce__redis_space *space, struct commit *commit,
 
 int tierce__redis_commit(struct tierce__redis_space *space, const struct tierce__meta_batch *batch)
 {
+    TIERCE_ASSERT(space->redis->is_cluster);
     struct tierce__arena arena = {0};
     struct tierce__redis_redo redo;
     struct commit commit = {.number = 0};

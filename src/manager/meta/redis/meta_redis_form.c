@@ -63,6 +63,7 @@ static int print_locations(const char **out, const struct tierce__redis_space *s
     }
     if (rc == 0) {
         tierce__json_write_close(&json, '}');
+        TIERCE_DASSERT(line.failed || json.depth == 0);
         *out = line.failed ? NULL : tierce__arena_copy(arena, line.text, line.bytes);
     }
     tierce__line_clear(&line);
@@ -74,6 +75,7 @@ void tierce__redis_add_record(struct tierce__resp_pipeline *batch,
                               const struct tierce__catalog *catalog,
                               const struct tierce__record *record)
 {
+    TIERCE_DASSERT(batch->rc == 0);
     const char *uri = "";
     int rc = print_locations(&uri, space, catalog, record, batch->arena);
     size_t bytes = HASH_BYTES + tierce__record_size(record);

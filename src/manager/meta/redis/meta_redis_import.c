@@ -80,6 +80,7 @@ static int take_page(struct import_page *page, const struct tierce__resp_value *
 static int add_keys(struct import *import, const int64_t *keys, size_t count,
                     const struct tierce__record *records, const bool *found)
 {
+    TIERCE_DASSERT(import->counters[TIERCE__META_KEYS] >= 0);
     struct tierce__resp_pipeline batch;
     size_t added = 0;
     tierce__resp_pipeline_begin(&batch, import->space->redis->pool);
@@ -106,6 +107,7 @@ static int add_keys(struct import *import, const int64_t *keys, size_t count,
 
 static int import_page(struct import *import, const int64_t *keys, size_t count)
 {
+    TIERCE_DASSERT(count > 0);
     struct tierce__arena arena = {0};
     struct tierce__record *records = tierce__arena_calloc(&arena, count, sizeof(*records));
     bool *found = tierce__arena_calloc(&arena, count, sizeof(*found));
@@ -121,6 +123,7 @@ static int import_page(struct import *import, const int64_t *keys, size_t count)
 /* Reads one page of the i-th server. -ENOENT: there are fewer servers. */
 static int scan_page(struct import *import, size_t i, struct import_page *page)
 {
+    TIERCE_DASSERT(page->count == 0 && page->cursor[0] != '\0');
     struct tierce__resp_pipeline batch;
     tierce__resp_pipeline_begin(&batch, import->space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "SCAN", page->cursor, "MATCH", import->pattern, "COUNT",

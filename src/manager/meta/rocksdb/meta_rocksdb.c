@@ -346,6 +346,7 @@ static void set_key(struct rocksdb_reading *reading, size_t i, struct rocksdb_ke
 /* The first error, or NULL; rocksdb_free. */
 static char *read_all(struct rocksdb_reading *reading, struct tierce__rocks *rocks)
 {
+    TIERCE_DASSERT(reading->count > 0 && reading->lengths[reading->count - 1] > 0);
     rocksdb_batched_multi_get_cf(rocks->db, rocks->reads, rocks->family, reading->count,
                                  reading->keys, reading->lengths, reading->values, reading->errors,
                                  false);
@@ -553,6 +554,7 @@ static int raise_records(rocksdb_writebatch_t *batch, const struct rocksdb_readi
         char *copy = tierce__alloc(bytes);
         if (copy == NULL)
             return -ENOMEM;
+        TIERCE_DASSERT(touches[i]->uses > 0);
         memcpy(copy, value, bytes);
         tierce__record_touch(copy, bytes, touches[i]->used_us, touches[i]->uses);
         rocksdb_writebatch_put(batch, reading->keys[i], reading->lengths[i], copy, bytes);
@@ -635,6 +637,7 @@ struct rocksdb_range {
 static int begin_range(struct rocksdb_range *range, struct tierce__rocks *rocks,
                        struct rocksdb_key end)
 {
+    TIERCE_DASSERT(end.length > TIERCE__ROCKS_SPACE_BYTES);
     int rc = tierce__rocks_enter(rocks);
     if (rc < 0)
         return rc;

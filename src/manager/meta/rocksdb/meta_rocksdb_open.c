@@ -246,6 +246,7 @@ static void flush(struct tierce__rocks *rocks)
 
 static void close_database(struct tierce__rocks *rocks)
 {
+    TIERCE_DASSERT(rocks->memory == NULL || rocks->lock_fd < 0);
     if (rocks->family != NULL)
         rocksdb_column_family_handle_destroy(rocks->family);
     if (rocks->db != NULL)
@@ -263,6 +264,7 @@ static void close_database(struct tierce__rocks *rocks)
 static void destroy(struct tierce__rocks *rocks)
 {
     tierce__lock_assert_held(&databases_lock);
+    TIERCE_ASSERT(rocks->users <= 1);
     tierce__touches_stop(rocks->touches);
     if (rocks->db != NULL && atomic_load_explicit(&rocks->write_error, memory_order_relaxed) == 0)
         flush(rocks);
@@ -389,6 +391,7 @@ static int open_and_recover(struct tierce__rocks *rocks, char why[256])
 
 static int open_to_write(struct tierce__rocks *rocks, char why[256])
 {
+    TIERCE_DASSERT(rocks->lock_fd < 0);
     int rc = check_folder(rocks->path, why);
     if (rc == 0)
         rc = open_and_recover(rocks, why);
@@ -491,6 +494,7 @@ static bool has_room(const char *path)
 
 int tierce__rocks_reopen(struct tierce__rocks *rocks)
 {
+    TIERCE_ASSERT(atomic_load_explicit(&rocks->is_recovering, memory_order_relaxed));
     enum { TRIES = 100 };
     char why[256] = "";
     if (!has_room(rocks->path))
@@ -504,6 +508,7 @@ int tierce__rocks_reopen(struct tierce__rocks *rocks)
     }
     if (busy != 0)
         return -EBUSY;
+    TIERCE_ASSERT(busy == 0);
     close_database(rocks);
     int rc = open_as_may_be(rocks, why);
     pthread_rwlock_unlock(&rocks->opened);
@@ -625,6 +630,7 @@ void tierce__rocks_close(struct tierce__rocks *rocks)
         struct tierce__rocks **at = &databases;
         while (*at != rocks)
             at = &(*at)->next;
+        TIERCE_DASSERT((*at)->users == 0);
         *at = rocks->next;
         destroy(rocks);
     }

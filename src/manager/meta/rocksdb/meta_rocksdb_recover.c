@@ -43,6 +43,7 @@ static void tell_failure(const struct tierce__rocks *rocks, int rc)
 
 void tierce__rocks_note_failure(struct tierce__rocks *rocks, int rc)
 {
+    TIERCE_ASSERT(rc < 0);
     atomic_store_explicit(&rocks->recover_at, tierce__deadline_in_ms(RECOVER_MS),
                           memory_order_relaxed);
     if (rc < 0 && atomic_exchange_explicit(&rocks->write_error, rc, memory_order_relaxed) == 0)
@@ -59,6 +60,7 @@ int tierce__rocks_admit_write(struct tierce__rocks *rocks)
     int failed = tierce__rocks_reopen(rocks);
     if (failed == -EBUSY)
         failed = rc;
+    TIERCE_ASSERT(failed <= 0);
     if (failed < 0) {
         tierce__rocks_note_failure(rocks, failed);
     } else {
