@@ -573,41 +573,27 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
     return 0;
 }
 
-/* Removes an instance from the list once it is unused. LOCATOR is held, and dropped while
- * waiting. */
+/* Removes an instance from the list once it is unused. Drops deletions that a last call submitted
+ * and that keep the instance in use. LOCATOR is held, and dropped while waiting. */
 static void unlist(struct tierce__live *live)
-{
-    tierce__lock_assert_held(&live->locator->lock);
-    TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
-    TIERCE_ASSERT(!tierce__list_empty(&live->node));
-    TIERCE_ASSERT(live->is_going);
-    atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed); /* the list's */
-    while (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
-        (void)tierce__cond_wait(&live->locator->idle, &live->locator->lock, TIERCE__DEADLINE_NEVER);
-    tierce__live_keep_counters(live);
-    tierce__map_remove(&live->locator->by_id, &live->by_id);
-    tierce__list_remove(&live->node);
-}
-
-/* The same while dropping: also drops deletions that a last call submitted and that keep the
- * instance in use. */
-static void unlist_dropped(struct tierce__live *live)
 {
     enum { LOOK_MS = 10 };
     struct tierce__locator *locator = live->locator;
     tierce__lock_assert_held(&locator->lock);
-    TIERCE_ASSERT(!locator->is_open);
+    TIERCE_ASSERT(live->is_going || !locator->is_open);
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     TIERCE_ASSERT(!tierce__list_empty(&live->node));
-    atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed); /* the list's */
     while (atomic_load_explicit(&live->users, memory_order_acquire) > 0) {
         tierce__lock_drop(&locator->lock);
-        tierce__deleter_drop(locator->deleter);
+        tierce__deleter_forget(locator->deleter, live);
         tierce__lock_take(&locator->lock);
         if (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
             (void)tierce__cond_wait(&locator->idle, &locator->lock,
                                     tierce__deadline_in_ms(LOOK_MS));
     }
+    TIERCE_ASSERT(!locator->is_open || live->claims.count == 0);
+    tierce__live_keep_counters(live);
     tierce__map_remove(&locator->by_id, &live->by_id);
     tierce__list_remove(&live->node);
 }
@@ -625,7 +611,7 @@ static void drop(struct tierce__locator *locator)
     while (!tierce__list_empty(&locator->instances)) {
         struct tierce__live *live =
             TIERCE__CONTAINER_OF(locator->instances.next, struct tierce__live, node);
-        unlist_dropped(live);
+        unlist(live);
         tierce__lock_drop(&locator->lock);
         destroy_live(live);
         tierce__lock_take(&locator->lock);
@@ -670,30 +656,6 @@ int tierce__locator_add_instance(struct tierce__locator *locator, const char *id
     return rc;
 }
 
-/* Deletes everything of an instance: ends its sessions, removes its blocks, and waits for the
- * deleter. */
-static int empty_live(struct tierce__live *live, uint64_t deadline_ns, char why[TIERCE__WHY_BYTES])
-{
-    struct tierce__removed removed = {0};
-    tierce__live_expire(live, INT64_MAX);
-    int rc = tierce__live_trim(live, &(struct tierce__removal){.is_all = true}, &removed);
-    if (rc < 0)
-        return tierce__why(why, rc, "its blocks cannot be removed: %s", tierce_strerror(rc));
-    for (;;) {
-        tierce__deleter_hasten(live->locator->deleter, live);
-        tierce__deleter_step(live->locator->deleter, SIZE_MAX);
-        tierce__lock_take(&live->lock);
-        size_t left = live->deleting.count;
-        tierce__lock_drop(&live->lock);
-        if (left == 0)
-            return 0;
-        if (tierce__now_ns() > deadline_ns)
-            return tierce__why(
-                why, -EBUSY, "%zu of its locations are still being deleted; try again later", left);
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    }
-}
-
 /* Removes an empty instance, or reopens it if `error` is set. If this process stopped leading
  * meanwhile, the instance is gone or another object. CHANGING held. */
 static int take_out(struct tierce__locator *locator, const char *id, uint32_t number, int error,
@@ -710,7 +672,6 @@ static int take_out(struct tierce__locator *locator, const char *id, uint32_t nu
     tierce__lock_drop(&locator->lock);
     if (error < 0 || !is_it)
         return error < 0 ? error : tierce__why(why, TIERCE_E_CLOSED, "this manager does not lead");
-    tierce__deleter_forget(locator->deleter, live);
     tierce__lock_take(&locator->lock);
     unlist(live);
     tierce__lock_drop(&locator->lock);
@@ -736,7 +697,7 @@ int tierce__locator_remove_instance(struct tierce__locator *locator, const char 
     live->is_going = true;
     tierce__lock_drop(&locator->lock);
     if (!was_going)
-        rc = empty_live(live, tierce__deadline_in_ms(DELETE_MS), why);
+        rc = tierce__live_empty(live, tierce__deadline_in_ms(DELETE_MS), why);
     tierce__live_release(live);
     if (was_going)
         return tierce__why(why, -EBUSY, "instance %.64s is already being removed", id);

@@ -76,8 +76,8 @@ void tierce__locator_drop(struct tierce__locator *locator);
 TIERCE_MUSTUSE int tierce__locator_add_instance(struct tierce__locator *locator, const char *id,
                                                 char why[TIERCE__WHY_BYTES]);
 /* Removes an instance; called before the registry removes it. The instance rejects calls, and its
- * blocks are deleted. -EBUSY: deletions are still running after 10 s, or another call removes it;
- * retry later. */
+ * blocks are deleted. -EBUSY: writes or deletions are still running after 10 s, or another call
+ * removes it; retry later. */
 TIERCE_MUSTUSE int tierce__locator_remove_instance(struct tierce__locator *locator, const char *id,
                                                    char why[TIERCE__WHY_BYTES]);
 

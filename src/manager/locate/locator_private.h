@@ -61,6 +61,7 @@ struct tierce__live {
     bool is_going; /* LOCATOR: rejects calls, being removed */
 
     struct tierce__lock lock;    /* SESSIONS: the members below */
+    bool is_emptying;            /* no session begins: the instance is being removed */
     struct tierce__map claims;   /* by key */
     struct tierce__map sessions; /* by id */
     struct tierce__deadlines deadlines;
@@ -279,6 +280,12 @@ TIERCE_MUSTUSE int tierce__live_remove(struct tierce__live *live, const int64_t 
 /* The same for all keys of the instance; their bytes are due for deletion at once. */
 TIERCE_MUSTUSE int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *how,
                                      struct tierce__removed *removed);
+
+/* Deletes everything of an instance that rejects calls: ends its sessions, removes its blocks, and
+ * waits for the deleter. After an error sessions may begin again. Errors: -EBUSY after the
+ * deadline; those of the store. */
+TIERCE_MUSTUSE int tierce__live_empty(struct tierce__live *live, uint64_t deadline_ns,
+                                      char why[TIERCE__WHY_BYTES]);
 
 /* When the slots of a deletion may be reused: a client that received one may still read it. */
 int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/locator_private.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "manager/api/spans.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
@@ -373,6 +375,78 @@ int tierce__locator_trim(struct tierce__locator *locator, const char *instance_i
                          tierce_strerror(rc));
 out:
     tierce__live_release(live);
+    return rc;
+}
+
+/* ---- emptying -------------------------------------------------------------------------------- */
+
+enum { LOOK_NS = 5000000 };
+
+static void set_emptying(struct tierce__live *live, bool is_emptying)
+{
+    tierce__lock_take(&live->lock);
+    TIERCE_ASSERT(live->is_emptying != is_emptying);
+    live->is_emptying = is_emptying;
+    tierce__lock_drop(&live->lock);
+}
+
+/* The number of keys in one of the instance's maps. */
+static size_t count_keys(struct tierce__live *live, const struct tierce__map *map)
+{
+    tierce__lock_take(&live->lock);
+    size_t count = map->count;
+    tierce__lock_drop(&live->lock);
+    return count;
+}
+
+/* Ends all sessions, also those that calls in progress begin or end. */
+static int end_sessions(struct tierce__live *live, uint64_t deadline_ns,
+                        char why[TIERCE__WHY_BYTES])
+{
+    size_t left;
+    tierce__live_expire(live, INT64_MAX);
+    while ((left = count_keys(live, &live->claims)) > 0) {
+        if (tierce__now_ns() > deadline_ns)
+            return tierce__why(why, -EBUSY,
+                               "%zu of its keys are still being written; try again later", left);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        tierce__live_expire(live, INT64_MAX);
+    }
+    return 0;
+}
+
+/* Waits for the deleter. */
+static int end_deletions(struct tierce__live *live, uint64_t deadline_ns,
+                         char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__deleter *deleter = live->locator->deleter;
+    for (;;) {
+        tierce__deleter_hasten(deleter, live);
+        tierce__deleter_step(deleter, SIZE_MAX);
+        size_t left = count_keys(live, &live->deleting);
+        if (left == 0)
+            return 0;
+        if (tierce__now_ns() > deadline_ns)
+            return tierce__why(
+                why, -EBUSY, "%zu of its locations are still being deleted; try again later", left);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    }
+}
+
+int tierce__live_empty(struct tierce__live *live, uint64_t deadline_ns, char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__removed removed = {0};
+    set_emptying(live, true);
+    int rc = end_sessions(live, deadline_ns, why);
+    if (rc == 0) {
+        rc = tierce__live_trim(live, &(struct tierce__removal){.is_all = true}, &removed);
+        if (rc < 0)
+            rc = tierce__why(why, rc, "its blocks cannot be removed: %s", tierce_strerror(rc));
+    }
+    if (rc == 0)
+        rc = end_deletions(live, deadline_ns, why);
+    if (rc < 0)
+        set_emptying(live, false);
     return rc;
 }
 

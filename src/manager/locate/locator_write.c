@@ -146,6 +146,10 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
     session->count = 0;
     s->session = session;
     tierce__lock_take(&s->live->lock);
+    if (s->live->is_emptying) {
+        tierce__lock_drop(&s->live->lock);
+        return tierce__why(why, -ENOENT, "there is no instance %.100s", request->instance_id);
+    }
     size_t writing = s->live->claims.count + s->live->sessions.count;
     if (writing + request->count >= WRITING_MAX) {
         tierce__lock_drop(&s->live->lock);

@@ -4,6 +4,9 @@
 #include "manager_harness.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
 
 static const int64_t chain[] = {11, 22, 33, 44, 55, 66, 77, 88};
 
@@ -489,6 +492,64 @@ START_TEST(an_instance_leaves_nothing_behind)
 }
 END_TEST
 
+static struct tierce__live *going;
+static atomic_bool is_starting;
+
+/* Delays the start of a session until its instance is being removed, and a while longer. */
+static int write_late(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
+{
+    bool is_going = false;
+    bool starts = batch->note_count > 0 && batch->notes[0].kind == TIERCE__NOTE_SESSION &&
+                  batch->notes[0].value != NULL;
+    atomic_store(&is_starting, starts);
+    while (starts && !is_going) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        tierce__lock_take(&going->locator->lock);
+        is_going = going->is_going;
+        tierce__lock_drop(&going->locator->lock);
+    }
+    if (starts)
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    return tierce__meta_memory.write(space, batch);
+}
+
+static void *start_late(void *arg)
+{
+    struct harness *h = arg;
+    struct tierce__arena arena = {0};
+    struct tierce__started started;
+    char why[TIERCE__WHY_BYTES];
+    struct tierce__write_request request = {
+        .instance_id = "i", .keys = chain, .count = 8, .timeout_s = 30};
+    int rc = tierce__locator_start_write(h->locator, &request, &arena, &started, why);
+    tierce__arena_clear(&arena);
+    ck_assert_msg(rc == 0, "%s", why);
+    return NULL;
+}
+
+/* The quotas get the bytes of a session back that began before its instance rejected calls. */
+START_TEST(a_write_that_began_before_its_instance_was_removed_leaves_nothing)
+{
+    struct harness h;
+    pthread_t writer;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__meta_store_ops late = tierce__meta_memory;
+    late.write = write_late;
+    ck_assert_int_eq(tierce__live_acquire(&going, h.locator, "i", h.why), 0);
+    going->space->ops = &late;
+    tierce__live_release(going);
+    ck_assert_int_eq(pthread_create(&writer, NULL, start_late, &h), 0);
+    while (!atomic_load(&is_starting))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    int rc = tierce__locator_remove_instance(h.locator, "i", h.why);
+    ck_assert_msg(rc == 0, "%s", h.why);
+    pthread_join(writer, NULL);
+    struct tierce__usage usage = harness_usage(&h);
+    ck_assert_uint_eq(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes, 0);
+    harness_close(&h);
+}
+END_TEST
+
 static struct tierce__usage usage_of(struct harness *h, const char *instance)
 {
     struct tierce__usage usage;
@@ -628,6 +689,7 @@ CHECK_MAIN("locator",
                      an_index_has_a_largest_number_of_keys,
                      spec_groups_choose_the_parts,
                      an_instance_leaves_nothing_behind,
+                     a_write_that_began_before_its_instance_was_removed_leaves_nothing,
                      a_removed_instance_stays_in_its_groups_counters,
                      a_trim_takes_what_was_stored_in_its_time,
                      a_disabled_storage_is_not_written_to_nor_chosen,
