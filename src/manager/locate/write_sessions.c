@@ -207,8 +207,13 @@ int tierce__session_read(struct tierce__write_session **out, struct tierce__loca
     r.arena = &session->arena;
     for (size_t i = 0; i < keys && r.error == 0; i++) {
         read_key(&r, session, &session->keys[i]);
-        for (size_t p = 0; r.error == 0 && p < session->keys[i].place_count; p++)
-            session->bytes += session->keys[i].places[p].bytes;
+        for (size_t p = 0; r.error == 0 && p < session->keys[i].place_count; p++) {
+            uint64_t taken = session->keys[i].places[p].bytes;
+            if (taken > INT64_MAX - session->bytes)
+                tierce__note_refuse(&r, TIERCE_E_FORMAT);
+            else
+                session->bytes += taken;
+        }
     }
     int rc = tierce__note_end(&r);
     if (rc < 0)

@@ -272,19 +272,25 @@ static void damage_note(struct harness *h, const char *id, const struct tierce__
     tierce__live_release(live);
 }
 
-/* The note of a session is damaged and well-formed: a spec that the instance does not have, or a
- * key without a place. The next leader does not take the session up; it does with a good note. */
+/* The note of a session is damaged and well-formed: a spec that the instance does not have, a key
+ * without a place, or a size that no sum can hold. The next leader does not take the session up; it
+ * does with a good note. */
 START_TEST(a_damaged_note_of_a_session_is_left_alone)
 {
-    static const struct tierce__spec_place good = {.spec = 1, .file = 1}, beyond = {.spec = 9};
-    for (int round = 0; round < 3; round++) {
+    static const struct tierce__spec_place good = {.spec = 1, .file = 1}, beyond = {.spec = 9},
+                                           huge = {.spec = 1, .file = 1, .bytes = UINT64_MAX};
+    for (int round = 0; round < 4; round++) {
         struct harness h;
         struct tierce__live *live;
         char index[] = "/tmp/tierce_indexXXXXXX";
         temp_folder_make(index);
         harness_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
         struct tierce__started started = harness_start(&h, chain, 3);
-        damage_note(&h, started.session, round == 1 ? &beyond : &good, round != 2);
+        damage_note(&h, started.session,
+                    round == 1   ? &beyond
+                    : round == 3 ? &huge
+                                 : &good,
+                    round != 2);
         tierce__locator_drop(h.locator);
         ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
         ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
