@@ -48,6 +48,7 @@ void tierce__kvcm_settings_destroy(struct tierce__kvcm_settings *settings)
 {
     if (settings == NULL)
         return;
+    TIERCE_ASSERT(settings->count <= settings->size);
     for (size_t i = 0; i < settings->count; i++)
         free_setting(&settings->items[i]);
     tierce__free(settings->items);
@@ -56,6 +57,7 @@ void tierce__kvcm_settings_destroy(struct tierce__kvcm_settings *settings)
 
 static struct setting *find(const struct tierce__kvcm_settings *settings, const char *key)
 {
+    TIERCE_DASSERT(settings->count <= settings->size);
     for (size_t i = 0; i < settings->count; i++) {
         if (strcmp(settings->items[i].key, key) == 0)
             return &settings->items[i];
@@ -89,6 +91,7 @@ static int make_room(struct tierce__kvcm_settings *settings)
     struct setting *items = tierce__realloc(settings->items, size * sizeof(*items));
     if (items == NULL)
         return -ENOMEM;
+    TIERCE_ASSERT(size > settings->count);
     settings->items = items;
     settings->size = size;
     return 0;
@@ -122,8 +125,8 @@ static int put(struct tierce__kvcm_settings *settings, enum rank rank, const cha
     else
         old = &settings->items[settings->count++];
     *old = made;
+    TIERCE_ASSERT(settings->count <= settings->size && settings->count <= SETTINGS_MAX);
     return 0;
-    TIERCE_ASSERT(settings->count <= settings->size);
 }
 
 /* ---- sources --------------------------------------------------------------------------------- */
@@ -153,6 +156,7 @@ int tierce__kvcm_settings_load_text(struct tierce__kvcm_settings *settings, cons
     for (const char *line = text; *line != '\0'; number++) {
         size_t whole = strcspn(line, "\n");
         size_t length = without_comment(line, whole);
+        TIERCE_DASSERT(length <= whole);
         char where[SOURCE_BYTES_MAX];
         snprintf(where, sizeof(where), "%.80s:%u", name, number);
         int rc = is_blank(line, length) ? 0 : put(settings, RANK_FILE, line, length, where, error);
@@ -322,6 +326,7 @@ static int apply_one(const struct setting *setting, struct tierce__config *value
     }
     if (keys[i].meaning == NOTHING)
         return 0;
+    TIERCE_ASSERT((keys[i].name != NULL) == (keys[i].meaning != NOTHING));
     return tierce__config_set(values, keys[i].name, to_ours(keys[i].meaning, setting->value),
                               setting->source, error);
 }

@@ -311,6 +311,7 @@ static void tell_storage(void *arg, const char *storage, bool is_well, const cha
 static void tell_reclaim(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
                          size_t count, int64_t delay_us)
 {
+    TIERCE_DASSERT(count > 0);
     struct manager_whole *whole = arg;
     tierce__events_reclaim(whole->manager.events, tierce__manager_now_us(&whole->manager),
                            instance_id, gone, count, delay_us);

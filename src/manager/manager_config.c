@@ -42,6 +42,7 @@ int tierce__manager_warn(char **warnings, const char *format, ...)
     char *grown = tierce__realloc(*warnings, used + length + 2);
     if (grown == NULL)
         return -ENOMEM;
+    TIERCE_DASSERT(length < sizeof(line));
     snprintf(grown + used, length + 2, "%s\n", line);
     *warnings = grown;
     return 0;
@@ -64,6 +65,7 @@ struct manager_config_request {
 static const char *value_of(int *i, int argc, char *const *argv, char letter, const char *name,
                             bool *missing)
 {
+    TIERCE_ASSERT(*i >= 0 && *i < argc);
     const char *arg = argv[*i];
     size_t length = strlen(name);
     const char *value = NULL;
@@ -94,6 +96,7 @@ static bool is_param_flag(const char *arg)
 static int read_argument(struct manager_config_request *request, int *i, int argc,
                          char *const *argv, struct tierce__config_error *error)
 {
+    TIERCE_ASSERT(*i >= 0 && *i < argc);
     const char *arg = argv[*i], *value;
     bool missing = false;
     int rc = 0;
@@ -146,6 +149,7 @@ static int apply_flags(struct tierce__config *values, int argc, char *const *arg
             value_of(&i, argc, argv, '\0', "config", &missing) != NULL ||
             value_of(&i, argc, argv, 'e', "env", &missing) != NULL || !is_param_flag(argv[i]))
             continue;
+        TIERCE_DASSERT(equals >= argv[i] + 2);
         snprintf(name, sizeof(name), "%.*s", (int)(equals - argv[i] - 2), argv[i] + 2);
         snprintf(source, sizeof(source), "--%s", name);
         rc = tierce__config_set(values, name, equals + 1, source, error);
@@ -157,17 +161,20 @@ static int apply_flags(struct tierce__config *values, int argc, char *const *arg
 
 static const char *text_of(const struct tierce__config *values, enum tierce__manager_param row)
 {
+    TIERCE_DASSERT(row < TIERCE__MANAGER_PARAMS);
     return tierce__config_text(values, row);
 }
 
 static uint32_t u32_of(const struct tierce__config *values, enum tierce__manager_param row)
 {
+    TIERCE_DASSERT(row < TIERCE__MANAGER_PARAMS);
     uint64_t number = tierce__config_number(values, row);
     return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 
 static bool flag_of(const struct tierce__config *values, enum tierce__manager_param row)
 {
+    TIERCE_DASSERT(row < TIERCE__MANAGER_PARAMS);
     return tierce__config_bool(values, row);
 }
 

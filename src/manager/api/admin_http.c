@@ -72,6 +72,7 @@ static void serve_readyz(void *arg, struct tierce__call *call)
 {
     struct tierce__manager *manager = arg;
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
+    TIERCE_DASSERT(state >= TIERCE__MANAGER_STARTS && state <= TIERCE__MANAGER_LEADS);
     if (tierce__manager_leads(manager))
         say_ready(manager, call);
     else if (state == TIERCE__MANAGER_STARTS || state == TIERCE__MANAGER_LOADS)
@@ -262,6 +263,7 @@ static void serve_openapi(struct tierce__call *call, enum tierce__rpc_port port)
     tierce__json_write_close(&json, '}');
     tierce__json_write_close(&json, '}');
     tierce__json_write_close(&json, '}');
+    TIERCE_DASSERT(line.failed || json.depth == 0);
     if (line.failed)
         tierce__line_clear(&line);
     tierce__call_reply_heap(call, NULL, line.text, line.bytes);

@@ -127,6 +127,7 @@ static bool moves_blocks(struct tierce__api_call *api, const struct tierce__stor
         tierce__catalog_storage(tierce__api_catalog(api), storage->name);
     if (now == NULL)
         return false;
+    TIERCE_DASSERT(now->number > 0);
     bool moves = strcmp(now->root_path, storage->root_path) != 0 ||
                  strcmp(now->mountpoint, storage->mountpoint) != 0 ||
                  strcmp(now->root_dir, storage->root_dir) != 0 ||

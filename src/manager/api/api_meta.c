@@ -85,6 +85,7 @@ static char *show_storages(struct tierce__api_call *api, const struct tierce__ca
             tierce__model_put_json(&json, storage, &tierce__storage_fields, TIERCE__JSON_SHOWN);
     }
     tierce__json_write_close(&json, ']');
+    TIERCE_DASSERT(line.failed || json.depth == 0);
     char *text = line.failed ? NULL : tierce__api_copy(api, line.text, line.bytes);
     tierce__line_clear(&line);
     return text;
@@ -126,6 +127,7 @@ static int add_instance(struct tierce__api_call *api, const struct tierce__insta
     const struct tierce__instance *stored = tierce__catalog_instance(catalog, instance->id);
     const struct tierce__group *group =
         stored != NULL ? tierce__catalog_group(catalog, stored->group_name) : NULL;
+    TIERCE_DASSERT(stored == NULL || stored->number > 0);
     char *text = group != NULL ? show_storages(api, catalog, group) : NULL;
     tierce__registry_release(manager->registry, catalog);
     if (text != NULL)

@@ -13,6 +13,7 @@ void tierce__spans_begin(struct tierce__spans *spans, uint64_t began_ns)
     spans->began_ns = began_ns;
     spans->open = -1;
     spans->count = spans->left_out = 0;
+    TIERCE_DASSERT(spans->began_ns <= tierce__now_ns());
     current = spans;
 }
 

@@ -180,6 +180,7 @@ static int file_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
         snprintf(content.holder, sizeof(content.holder), "%s", lease->holder);
         content.until_ms = now_ms() + lease_ms;
         content.token = tierce__lease_next_token(content.token);
+        TIERCE_ASSERT(content.token > 0);
         rc = write_content(lease, fd, &content, content.bytes);
     }
     if (rc == 0)

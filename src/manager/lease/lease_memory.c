@@ -143,6 +143,7 @@ static int memory_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *
         cell->until_ns = tierce__deadline_in_ms(lease_ms);
         cell->token = tierce__lease_next_token(cell->token);
         TIERCE_ASSERT(cell->token > lease->token);
+        TIERCE_ASSERT(cell->token > 0 && cell->holder[0] != '\0');
         *token = lease->token = cell->token;
     }
     tierce__lock_drop(&cells_lock);

@@ -88,6 +88,7 @@ static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__
     struct tierce__victims_stats stats = {0};
     if (need->bytes == 0 && need->keys == 0)
         return 0;
+    TIERCE_DASSERT(need->shared == NULL || need->group == NULL);
     tierce__victims_take(&(struct tierce__victims_opts){.locator = reclaimer->opts.locator,
                                                         .catalog = catalog,
                                                         .need = need,
@@ -117,6 +118,7 @@ static struct tierce__need need_of_type(const struct tierce__group *group,
     double limit = (double)(quota->capacity_bytes > 0 ? quota->capacity_bytes : 0);
     uint64_t used =
         use->by_type[TIERCE__QUOTA_WRITING][slot] + use->by_type[TIERCE__QUOTA_SERVING][slot];
+    TIERCE_DASSERT(quota->type != TIERCE__STORAGE_NONE);
     return (struct tierce__need){.group = group->name,
                                  .bytes =
                                      excess(used, limit * tierce__reclaimer_watermark_share(group),
@@ -254,6 +256,7 @@ static void expire_one(void *arg, struct tierce__live *live)
         tierce__catalog_group(r->catalog, live->instance.group_name);
     if (group == NULL)
         return;
+    TIERCE_DASSERT(r->next_us >= 0);
     tierce__live_expire_blocks(
         live,
         &(struct tierce__expiring){.ttl_us = tierce__live_ttl_us(live, r->catalog),
@@ -320,6 +323,7 @@ static size_t sweep_all(struct tierce__reclaimer *reclaimer, const struct tierce
  * has changed since the last idle round. */
 static size_t work(struct tierce__reclaimer *reclaimer, bool always)
 {
+    TIERCE_ASSERT(!reclaimer->has_thread || reclaimer->is_working);
     size_t removed = 0;
     struct tierce__registry *registry = reclaimer->opts.registry;
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
@@ -430,6 +434,7 @@ void tierce__reclaimer_stop(struct tierce__reclaimer *reclaimer)
 void tierce__reclaimer_pause(struct tierce__reclaimer *reclaimer)
 {
     tierce__lock_take(&reclaimer->lock);
+    TIERCE_ASSERT(!reclaimer->is_ending);
     reclaimer->is_paused = true;
     while (reclaimer->is_working)
         (void)tierce__cond_wait(&reclaimer->idle, &reclaimer->lock, TIERCE__DEADLINE_NEVER);
@@ -439,6 +444,7 @@ void tierce__reclaimer_pause(struct tierce__reclaimer *reclaimer)
 void tierce__reclaimer_resume(struct tierce__reclaimer *reclaimer)
 {
     tierce__lock_take(&reclaimer->lock);
+    TIERCE_ASSERT(!reclaimer->is_ending);
     reclaimer->is_paused = false;
     tierce__cond_broadcast(&reclaimer->wake);
     tierce__lock_drop(&reclaimer->lock);

@@ -190,6 +190,7 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
 
 const struct tierce__model_field *tierce__catalog_number_row(enum tierce__registry_kind kind)
 {
+    TIERCE_DASSERT(kind < TIERCE__KINDS);
     const struct tierce__model_field *last = &kinds[kind]->rows[kinds[kind]->count - 1];
     return (last->flags & TIERCE__FIELD_IS_STORED) != 0 ? last : NULL;
 }
@@ -224,6 +225,7 @@ int tierce__catalog_assign(struct tierce__catalog *catalog, enum tierce__registr
 static uint64_t number_of(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                           size_t i)
 {
+    TIERCE_DASSERT(tierce__catalog_number_row(kind)->bytes <= sizeof(uint32_t));
     return (uint64_t)tierce__field_integer(tierce__catalog_entry(catalog, kind, i),
                                            tierce__catalog_number_row(kind));
 }
@@ -241,6 +243,7 @@ static bool has_number(const struct tierce__catalog *catalog, enum tierce__regis
 static int number_kind(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                        char why[256])
 {
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
     uint64_t *next = next_of(catalog, kind);
     size_t count = catalog->lists[kind].count;
     int rc = 0;
@@ -300,6 +303,7 @@ int tierce__catalog_print_all(char **out, const struct tierce__catalog *catalog)
 static int add_list(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                     struct tierce__catalog *from, char why[256])
 {
+    TIERCE_DASSERT(from != catalog);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < from->lists[kind].count; i++) {
         char inner[256] = "";

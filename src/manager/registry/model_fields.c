@@ -329,6 +329,7 @@ static int own(void *object, const struct tierce__fields *fields, int rc)
     for (size_t i = 0; i < fields->count; i++) {
         const struct tierce__model_field *field = &fields->rows[i];
         if (tierce__field_is_list(field)) {
+            TIERCE_DASSERT(field->items->size > 0);
             rc = own_list(object, field, rc);
         } else if (field->kind == TIERCE__FIELD_TEXT) {
             char **text = tierce__field_text(object, field);

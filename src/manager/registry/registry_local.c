@@ -132,6 +132,7 @@ static int take_lock(struct local *local, uint64_t fence, char why[256])
     int fd = local->held >= 0 ? local->held : wait_for_lock(local, why);
     local->held = fence == 0 && fd >= 0 ? fd : -1;
     TIERCE_ASSERT(local->held < 0 || local->held == fd);
+    TIERCE_ASSERT(local->held < 0 || fence == 0);
     return fd;
 }
 

@@ -304,6 +304,7 @@ static int load_kind(const struct redis_store *store, enum tierce__registry_kind
                      const struct tierce__resp_value *texts, struct tierce__catalog *out,
                      bool *has_foreign, char why[256])
 {
+    TIERCE_ASSERT(kind < TIERCE__KINDS);
     if (texts->type != TIERCE__RESP_ARRAY)
         return refuse(store->keys[kind], "not a list", why);
     for (size_t i = 0; i < texts->count; i++) {
@@ -336,6 +337,7 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
         uint64_t number = value->type == TIERCE__RESP_STRING ? strtoull(value->text, NULL, 10) : 0;
         if (number == 0 || number > (uint64_t)UINT32_MAX + 1)
             return refuse(store->own_key, "a counter is not a number", why);
+        TIERCE_DASSERT(*numbers[i] > 0);
         *numbers[i] = number;
     }
     if (values->items[3].type == TIERCE__RESP_STRING &&

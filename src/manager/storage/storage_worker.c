@@ -132,6 +132,7 @@ static void do_job(struct tierce__storage_worker *worker)
                      ? worker->ops->measure(worker->driver, path, &job->bytes[job->done])
                      : worker->ops->remove(worker->driver, path);
         got_on(worker);
+        TIERCE_ASSERT(job->done < job->count);
         job->status[job->done++] = rc;
     }
     TIERCE_ASSERT(worker->current == job && job->done <= job->count);
@@ -239,6 +240,7 @@ void tierce__storage_worker_end(struct tierce__storage_worker *worker)
 /* Returns whether the current driver call takes longer than the time limit. */
 static bool hangs(const struct tierce__storage_worker *worker)
 {
+    TIERCE_DASSERT(worker->timeout_ns > 0);
     tierce__lock_assert_held(&worker->lock);
     return worker->busy_ns != 0 && tierce__now_ns() - worker->busy_ns >= worker->timeout_ns;
 }

@@ -247,6 +247,7 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
         (!report.is_probed || tierce__now_ns() - report.probed_ns >= interval_ns))
         tierce__storage_worker_probe(unit->worker);
     bool is_well = !report.hangs && report.failures < storages->opts.failures;
+    TIERCE_DASSERT(storages->opts.failures > 0);
     set_unwell(storages, unit->number, !is_well);
     if (is_well == unit->is_well)
         return false;
