@@ -124,6 +124,7 @@ void tierce__events_get(struct tierce__line_log *log, int64_t now_us,
     tierce__json_write_signed(&json, "sw_size", request->window);
     put_strings(&json, "location_spec_names", request->spec_names, request->spec_name_count);
     put_block_size(&json, got->block_size);
+    TIERCE_DASSERT(got->count <= request->count);
     end(&json, log);
 }
 

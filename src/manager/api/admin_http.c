@@ -22,6 +22,7 @@ bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__c
         tierce__auth_check(manager->auth, call, false, may_wait, name);
     if (result == TIERCE__AUTH_OK)
         return true;
+    TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !may_wait);
     if (result == TIERCE__AUTH_WAITS)
         tierce__call_defer_aside(call);
     else

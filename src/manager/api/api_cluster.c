@@ -98,6 +98,7 @@ static void get_metrics(struct tierce__api_call *api)
         tierce__api_fail(api, -ENOMEM, "get metrics");
         return;
     }
+    TIERCE_ASSERT(reply->n_metrics <= listing.room);
     reply->timestamp = tierce__manager_now_us(api->manager);
     tierce__api_say(api, OK, "Metrics retrieved successfully");
 }

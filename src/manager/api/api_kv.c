@@ -59,6 +59,7 @@ static void get_instance_info(struct tierce__api_call *api)
 /* NULL: no memory, or no key; the reply's status is set. */
 static int64_t *read_keys(struct tierce__api_call *api, char **texts, size_t count)
 {
+    TIERCE_DASSERT(api->why[0] == '\0');
     int64_t *keys = tierce__arena_alloc(&api->arena, (count + 1) * sizeof(*keys));
     if (keys == NULL || count == 0) {
         if (count == 0)

@@ -68,6 +68,7 @@ static bool is_allowed(const struct tierce__api_target *target, struct tierce__c
     if (result == TIERCE__AUTH_OK)
         return true;
     if (result == TIERCE__AUTH_WAITS) {
+        TIERCE_ASSERT(!info->was_aside);
         tierce__call_defer_aside(call);
         return false;
     }
@@ -173,6 +174,7 @@ static void serve(void *arg, struct tierce__call *call)
     struct begun begun;
     if (!begin(target, call, &begun))
         return;
+    TIERCE_ASSERT(begun.request == NULL || info->is_deferred);
     if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
         defer(call, &begun);
         return;

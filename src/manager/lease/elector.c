@@ -364,6 +364,7 @@ static void end_threads(struct tierce__elector *elector)
 
 static int start_threads(struct tierce__elector *elector)
 {
+    TIERCE_ASSERT(!elector->is_stopping && elector->state == FOLLOWING);
     /* Join the caller first: the keeper may need it to end. */
     int rc = -pthread_create(&elector->caller, NULL, call, elector);
     if (rc != 0)
@@ -382,6 +383,7 @@ static int start_threads(struct tierce__elector *elector)
 int tierce__elector_start(struct tierce__elector **out, const struct tierce__elector_opts *opts,
                           char why[256])
 {
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
     size_t n = strlen(opts->node_id);
     if (n == 0 || n >= TIERCE__LEASE_HOLDER_BYTES) {
         snprintf(why, 256, "a node id must have 1 to 127 bytes");

@@ -352,6 +352,7 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
         return tierce__why(why, -ENOENT,
                            "instance %.64s belongs to group %.64s, which does not exist",
                            instance->id, instance->group_name);
+    TIERCE_DASSERT(strcmp(group->name, instance->group_name) == 0);
     struct tierce__live *live = tierce__calloc(1, sizeof(*live));
     if (live == NULL)
         return tierce__why(why, -ENOMEM, "no memory");
@@ -568,6 +569,7 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
         return rc;
     }
     tierce__lock_take(&locator->lock);
+    TIERCE_ASSERT(locator->by_id.count == count);
     locator->is_open = true; /* until now no instance is added or removed */
     tierce__lock_drop(&locator->lock);
     return 0;

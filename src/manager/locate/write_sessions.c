@@ -215,6 +215,7 @@ int tierce__session_read(struct tierce__write_session **out, struct tierce__loca
                 session->bytes += taken;
         }
     }
+    TIERCE_DASSERT(session->bytes <= INT64_MAX);
     int rc = tierce__note_end(&r);
     if (rc < 0)
         tierce__session_destroy(session);

@@ -304,6 +304,7 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
         rc = read_locations(&record, &reader, arena);
     if (rc == 0 && (reader.bad || reader.at != reader.end))
         rc = TIERCE_E_FORMAT;
+    TIERCE_DASSERT(rc != 0 || tierce__record_size(&record) == count);
     if (rc == 0)
         *out = record;
     return rc;

@@ -330,6 +330,7 @@ void tierce__quota_move(struct tierce__quota *quota, const struct tierce__quota_
     tierce__lock_take(&quota->lock);
     int rc = find_sums(&sums, quota, at);
     TIERCE_ASSERT(rc == 0); /* the accounts exist, so nothing is allocated */
+    TIERCE_DASSERT(sums.shared == sums.group->shared);
     count(&sums, from, bytes, false);
     if (to != TIERCE__QUOTA_STATES)
         count(&sums, to, bytes, true);

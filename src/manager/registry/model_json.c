@@ -205,6 +205,7 @@ static int take_members(struct model_json_reader *r, struct tierce__text object)
     struct tierce__text name, value;
     struct tierce__json each = tierce__json_each(object);
     size_t before = strlen(r->path);
+    TIERCE_DASSERT(before < sizeof(r->path));
     int rc = 0;
     if (tierce__json_value_kind(object) != '{')
         return complain(r->why, before > 0 ? r->path : "the entry", "is not an object");

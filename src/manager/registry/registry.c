@@ -112,6 +112,7 @@ static int open_store(struct tierce__registry_store **out, const struct tierce__
 int tierce__registry_open(struct tierce__registry **out, const struct tierce__registry_opts *opts,
                           char why[256])
 {
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
     struct tierce__registry *registry = tierce__calloc(1, sizeof(*registry));
     if (registry == NULL)
         return -ENOMEM;
@@ -347,6 +348,8 @@ static int set_entry(struct tierce__catalog *catalog, const struct edit *edit, b
         rc = tierce__catalog_assign(catalog, edit->kind, &entry, why);
     if (rc == 0)
         rc = tierce__catalog_set(catalog, edit->kind, &entry);
+    TIERCE_DASSERT(rc != 0 || tierce__catalog_find(catalog, edit->kind,
+                                                   tierce__entry_name(&entry, edit->kind)) != NULL);
     if (rc != 0)
         tierce__model_clear(&entry, fields);
     return rc;

@@ -155,6 +155,7 @@ struct local_content {
 
 static int read_all(const struct local *local, struct local_content *out)
 {
+    TIERCE_DASSERT(out->text == NULL && out->bytes == 0);
     const struct tierce__vfs_ops *ops = local->vfs->ops;
     struct tierce__vfs_file *file;
     char *text = NULL, byte;

@@ -49,6 +49,7 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion)
     if (deletion == NULL)
         return;
     TIERCE_ASSERT(deletion->deadline.place == 0); /* it is in no queue */
+    TIERCE_DASSERT(deletion->count <= deletion->room);
     struct tierce__live *live = deletion->live;
     struct tierce__arena arena = deletion->arena; /* it lies in it */
     tierce__arena_clear(&arena);

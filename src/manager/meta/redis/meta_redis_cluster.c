@@ -92,6 +92,7 @@ struct cluster_settling {
 
 static int take_settling(struct cluster_settling *settling, const struct tierce__resp_value *value)
 {
+    TIERCE_DASSERT(settling->count == 0);
     const struct tierce__resp_value *items = value->items;
     if (value->type != TIERCE__RESP_ARRAY || value->count != 3 ||
         items[0].type != TIERCE__RESP_STRING || items[0].bytes != TIERCE__REDIS_TOKEN_BYTES ||
