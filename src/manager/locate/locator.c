@@ -391,14 +391,24 @@ static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_
     t->by_storage[state][tierce__meta_storage_slot(storage)] += bytes;
 }
 
-/* Whether each key of a session that was read has a place, and each place a spec of the instance.
- */
+/* Whether blocks of the instance may have no parts. */
+static bool has_empty_group(const struct tierce__instance *instance)
+{
+    for (size_t g = 0; g < instance->spec_group_count; g++) {
+        if (instance->spec_groups[g].spec_name_count == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether each key of a session that was read has the places of a block of the instance. */
 static bool fits_instance(const struct tierce__write_session *session,
                           const struct tierce__instance *instance)
 {
+    bool needs_place = !has_empty_group(instance);
     for (size_t i = 0; i < session->count; i++) {
         const struct tierce__session_key *key = &session->keys[i];
-        if (key->place_count == 0)
+        if (key->place_count == 0 && needs_place)
             return false;
         for (size_t p = 0; p < key->place_count; p++) {
             if (key->places[p].spec >= instance->spec_count)

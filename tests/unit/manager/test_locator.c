@@ -473,6 +473,48 @@ START_TEST(spec_groups_choose_the_parts)
 }
 END_TEST
 
+/* A client may name a spec group that has no specs: the block has no parts then. */
+START_TEST(a_block_without_parts_does_not_lose_its_session)
+{
+    struct harness h;
+    char id[] = "n", group[] = "g", a[] = "a", with[] = "A", without[] = "none", none[] = "";
+    char *specs_of_a[] = {a}, index[] = "/tmp/tierce_indexXXXXXX";
+    struct tierce__spec_info specs[] = {{a, PART_A_BYTES}};
+    struct tierce__spec_group spec_groups[] = {{with, specs_of_a, 1}, {without, NULL, 0}};
+    struct tierce__instance instance = {
+        .id = id,
+        .group_name = group,
+        .quota_group_name = none,
+        .block_size = 4,
+        .specs = specs,
+        .spec_count = 1,
+        .spec_groups = spec_groups,
+        .spec_group_count = 2,
+        .user_data = none,
+        .model = {.model_name = a, .dtype = a, .lora_name = none, .extra = none, .user_data = none},
+    };
+    const char *groups[] = {with, without};
+    struct tierce__mask all = {.offset = 2};
+    struct tierce__started started;
+    temp_folder_make(index);
+    harness_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
+    ck_assert_int_eq(tierce__registry_add_instance(h.registry, &instance, h.why), 0);
+    ck_assert_int_eq(tierce__locator_add_instance(h.locator, "n", h.why), 0);
+    struct tierce__write_request request = {
+        .instance_id = "n", .keys = chain, .count = 2, .timeout_s = 30, .spec_groups = groups};
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why),
+                     0);
+    ck_assert_uint_eq(started.count, 2);
+    tierce__locator_drop(h.locator);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
+    int rc = tierce__locator_finish_write(h.locator, "n", started.session, &all, h.why);
+    ck_assert_msg(rc == 0, "%s", h.why);
+    ck_assert_uint_eq(harness_usage(&h).serving_bytes, PART_A_BYTES);
+    harness_close(&h);
+    temp_folder_remove(index);
+}
+END_TEST
+
 START_TEST(an_instance_leaves_nothing_behind)
 {
     struct harness h;
@@ -694,6 +736,7 @@ CHECK_MAIN("locator",
                      quotas_are_hard,
                      an_index_has_a_largest_number_of_keys,
                      spec_groups_choose_the_parts,
+                     a_block_without_parts_does_not_lose_its_session,
                      an_instance_leaves_nothing_behind,
                      a_write_that_began_before_its_instance_was_removed_leaves_nothing,
                      a_removed_instance_stays_in_its_groups_counters,
