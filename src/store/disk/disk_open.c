@@ -381,7 +381,7 @@ static int repair(struct tierce__disk *d, struct disk_open_replay *r, uint64_t f
         rc = d->vfs->ops->truncate(d->vfs, d->data, d->data_cap);
         file_length = d->data_cap;
     }
-    d->allocated = file_length;
+    d->allocated = file_length & ~(uint64_t)(PAGE - 1); /* only whole pages can be given out */
     TIERCE_DASSERT(rc < 0 || d->allocated <= d->data_cap);
     TIERCE_DASSERT(rc < 0 || (!d->has_leftover && d->journal_error == 0));
     if (rc == 0) {

@@ -173,6 +173,30 @@ START_TEST(a_file_system_that_cannot_reserve)
 }
 END_TEST
 
+/* Somebody cuts the data file inside a page. A full disk must lead to evictions even so. */
+START_TEST(a_data_file_that_ends_inside_a_page)
+{
+    char folder[160], data[180];
+    struct stat st;
+    mount_here(folder);
+    small_disk_fill(s.folder, 8 * MIB);
+    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_uint_eq(put_many(0, 300), 300);
+    flush_now();
+    store_close(&s);
+    snprintf(data, sizeof(data), "%s/data", folder);
+    ck_assert_int_eq(stat(data, &st), 0);
+    ck_assert_int_eq(truncate(data, st.st_size - 1000), 0);
+    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_uint_eq(put_many(300, 600), 300);
+    flush_now();
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert(stats.full && !stats.rejects);
+    ck_assert_uint_eq(stats.errors, 0);
+    ck_assert_uint_eq(count_right(0, 600), stats.chunks);
+}
+END_TEST
+
 /* With no room at all nothing is stored, and nothing else happens. */
 START_TEST(a_file_system_without_any_room)
 {
@@ -197,8 +221,9 @@ int main(void)
     bool mounts = small_disk_permitted();
     if (!mounts)
         return small_disk_status(EXIT_SUCCESS, mounts);
-    return CHECK_RUN("disk_full", .seconds = 120, .setup = setup, .teardown = teardown,
-                     .tests = {a_store_larger_than_its_file_system_goes_on_writing,
-                               a_full_store_grows_again, others_fill_the_file_system,
-                               a_file_system_that_cannot_reserve, a_file_system_without_any_room});
+    return CHECK_RUN(
+        "disk_full", .seconds = 120, .setup = setup, .teardown = teardown,
+        .tests = {a_store_larger_than_its_file_system_goes_on_writing, a_full_store_grows_again,
+                  others_fill_the_file_system, a_file_system_that_cannot_reserve,
+                  a_data_file_that_ends_inside_a_page, a_file_system_without_any_room});
 }
