@@ -69,6 +69,7 @@ static uint64_t tables_end(uint32_t layers, uint32_t blocks)
 /* Header size of counts in bounds; cannot overflow. */
 static uint64_t header_size(uint32_t layers, uint32_t blocks)
 {
+    TIERCE_DASSERT(layers >= 1 && layers <= LAYERS_MAX && blocks >= 1 && blocks <= BLOCKS_MAX);
     return tierce__round_up(tables_end(layers, blocks), TIERCE__CHUNK_ALIGN);
 }
 
@@ -130,6 +131,9 @@ void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_in
     const struct tierce__geometry *g = &info->geometry;
     TIERCE_DASSERT(counts_in_bounds(g->layer_count, g->block_count, g->block_tokens));
     TIERCE_ASSERT(info->extent.header_bytes == header_size(g->layer_count, g->block_count));
+    TIERCE_DASSERT(tierce__chunk_layer_offset(g, g->layer_count) ==
+                   info->extent.header_bytes + info->extent.payload_bytes);
+    TIERCE_DASSERT((uintptr_t)object % _Alignof(uint64_t) == 0); /* the sums are used in place */
 
     memset(object, 0, summed_bytes(g->layer_count, g->block_count));
     memcpy(object + AT_MAGIC, MAGIC, sizeof(MAGIC));
@@ -160,6 +164,7 @@ void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
     uint64_t tables = summed_bytes(g->layer_count, g->block_count);
     uint64_t end = info->extent.header_bytes + info->extent.payload_bytes;
     TIERCE_ASSERT(tables <= info->extent.header_bytes && end <= info->extent.object_bytes);
+    TIERCE_DASSERT(info->extent.object_bytes - end < TIERCE__CHUNK_ALIGN);
     tierce__chunk_begin_unpadded(object, info, block_hashes);
     memset(object + tables, 0, info->extent.header_bytes - tables);
     memset(object + end, 0, info->extent.object_bytes - end);
@@ -169,8 +174,10 @@ uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geo
                              uint32_t layer)
 {
     TIERCE_ASSERT(layer < geometry->layer_count);
+    TIERCE_DASSERT(geometry->layer_count <= LAYERS_MAX && geometry->block_count <= BLOCKS_MAX);
     uint64_t at = sums_offset(geometry->layer_count, geometry->block_count) +
                   8ULL * layer * geometry->block_count;
+    TIERCE_DASSERT((uintptr_t)(object + at) % _Alignof(uint64_t) == 0);
     return (uint64_t *)(void *)(object + at);
 }
 
@@ -268,6 +275,7 @@ int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, u
     if (rc < 0)
         return rc;
     uint64_t header_bytes = info.extent.header_bytes;
+    TIERCE_DASSERT(header_bytes <= available && header_bytes <= HEADER_BYTES_MAX);
     if (tierce__load_le64(object + AT_HEADER_SUM) != header_sum(object, header_bytes))
         return TIERCE_E_CHECKSUM;
 
@@ -325,6 +333,7 @@ static bool same_cells(const uint8_t *object, const struct tierce__geometry *wan
 /* A chunk is named by its last block. */
 static bool ends_with_its_hash(const uint8_t *object, const struct tierce__chunk_info *info)
 {
+    TIERCE_DASSERT(info->geometry.block_count >= 1);
     const uint8_t *hashes = tierce__chunk_block_hashes(object, info->geometry.layer_count);
     size_t last = info->geometry.block_count - 1;
     return memcmp(hashes + last * TIERCE_HASH_BYTES, info->hash, TIERCE_HASH_BYTES) == 0;
@@ -348,6 +357,7 @@ int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *
                         const struct tierce__chunk_info *want, const uint8_t *want_block_hashes)
 {
     uint32_t blocks = want->geometry.block_count;
+    TIERCE_DASSERT(blocks >= 1);
     bool same = is_place_of(object, got, want) &&
                 tierce__chunk_common(object, got, want_block_hashes, blocks) == blocks;
     return same ? 0 : TIERCE_E_IDENTITY;
@@ -356,6 +366,7 @@ int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *
 uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
                               const uint8_t *block_hashes, uint32_t count)
 {
+    TIERCE_DASSERT(got->geometry.block_count <= BLOCKS_MAX);
     const uint8_t *have = tierce__chunk_block_hashes(object, got->geometry.layer_count);
     uint32_t same = 0;
     while (same < count && same < got->geometry.block_count &&
@@ -378,6 +389,8 @@ int tierce__chunk_match_first(const uint8_t *object, const struct tierce__chunk_
 uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__chunk_info *info)
 {
     uint32_t layers = info->geometry.layer_count, blocks = info->geometry.block_count;
+    TIERCE_DASSERT(counts_in_bounds(layers, blocks, info->geometry.block_tokens));
+    TIERCE_DASSERT(info->extent.header_bytes == header_size(layers, blocks));
     const uint8_t *sum = object + sums_offset(layers, blocks);
     const uint8_t *cell = object + info->extent.header_bytes;
     uint64_t left = info->extent.payload_bytes, bad = 0;
@@ -394,6 +407,8 @@ uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__
 
 void tierce__chunk_sum_cells(uint8_t *object, const struct tierce__geometry *geometry)
 {
+    TIERCE_DASSERT(
+        counts_in_bounds(geometry->layer_count, geometry->block_count, geometry->block_tokens));
     const uint8_t *cell = object + tierce__chunk_layer_offset(geometry, 0);
     for (uint32_t layer = 0; layer < geometry->layer_count; layer++) {
         uint64_t *sums = tierce__chunk_sums(object, geometry, layer);

@@ -95,6 +95,7 @@ static uint8_t *reserve_addresses(uint64_t bytes)
 /* A memfd of fixed length, so that processes that map it can rely on the length. */
 static int open_memfd(int *out, uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0 && bytes % PAGE == 0);
     int fd = memfd_create("tierce-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
@@ -123,6 +124,7 @@ static int map_memory(struct tierce__pool *pool, bool huge)
         return -errno;
     /* Advice: without huge pages everything works, more slowly. */
     (void)madvise(pool->base, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    TIERCE_DASSERT((uintptr_t)pool->base % HUGE_PAGE == 0);
     return 0;
 }
 
@@ -266,6 +268,7 @@ void tierce__pool_destroy(struct tierce__pool *pool)
     if (pool->toucher_runs)
         end_toucher(pool);
     wait_for_releases(pool);
+    TIERCE_DASSERT(atomic_load(&pool->idle) == NULL); /* or its hook may still be called */
     struct tierce__pool_stats stats;
     tierce__pool_stats(pool, &stats);
     if (stats.bufs > 0) {
@@ -308,6 +311,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     if (rc == 0) {
         TIERCE_CHECK_MAGIC(buf, BUF_FREE);
         TIERCE_DASSERT(pool->live < pool->buf_count);
+        TIERCE_DASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 0);
         pool->free_first = buf->next_free;
         pool->live++;
     }
@@ -339,6 +343,7 @@ static void note_room(struct tierce__pool *pool)
     if (pthread_equal(first->thread, pthread_self()))
         return;
     pool->changes++;
+    TIERCE_DASSERT(atomic_load(&pool->waiting) > 0);
     tierce__cond_broadcast(&pool->room);
 }
 
@@ -472,6 +477,7 @@ bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns
     while (!may_try(turn) && in_time)
         in_time = tierce__cond_wait(&pool->room, &pool->lock, deadline_ns);
     bool mine = may_try(turn) && tierce__now_ns() < deadline_ns;
+    TIERCE_DASSERT(in_time || tierce__now_ns() >= deadline_ns);
     turn->seen = pool->changes;
     tierce__lock_drop(&pool->lock);
     return mine;
@@ -501,6 +507,7 @@ void tierce__pool_tell_room(struct tierce__pool *pool)
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes)
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    TIERCE_DASSERT(pool->cap_bytes % PAGE == 0);
     *base = pool->base;
     *bytes = pool->cap_bytes;
 }
@@ -524,6 +531,9 @@ void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *ou
         .bufs = pool->live,
         .buf_count_max = pool->buf_count,
     };
+    TIERCE_DASSERT(out->asked_bytes <= out->used_bytes && out->used_bytes <= out->cap_bytes);
+    TIERCE_DASSERT(out->touched_bytes <= out->cap_bytes);
+    TIERCE_DASSERT((out->bufs == 0) == (out->used_bytes == 0));
     tierce__lock_drop(&pool->lock);
 }
 

@@ -48,6 +48,7 @@ struct tierce__space {
 
 static int reserve_nodes(struct tierce__space *space, uint64_t count)
 {
+    TIERCE_DASSERT(space->node_count == 0 || space->node_fresh <= space->node_count);
     if (count <= space->node_count)
         return 0;
     if (count > UINT32_MAX / 2)
@@ -76,8 +77,10 @@ static uint32_t next_priority(struct tierce__space *space)
 
 static uint32_t new_node(struct tierce__space *space, uint64_t start, uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0 && start + bytes <= space->bytes);
     uint32_t node = space->node_free;
     if (node != NIL) {
+        TIERCE_DASSERT(node < space->node_fresh);
         space->node_free = space->nodes[node].child[0][0];
     } else {
         TIERCE_ASSERT(space->node_fresh < space->node_count);
@@ -91,6 +94,7 @@ static uint32_t new_node(struct tierce__space *space, uint64_t start, uint64_t b
 static void free_node(struct tierce__space *space, uint32_t node)
 {
     TIERCE_DASSERT(node != NIL && node < space->node_fresh);
+    TIERCE_DASSERT(space->root[BY_ADDRESS] != node && space->root[BY_LENGTH] != node);
     space->nodes[node].child[0][0] = space->node_free;
     space->node_free = node;
 }
@@ -111,6 +115,7 @@ static void split_tree(struct tierce__space *space, enum tree tree, uint32_t roo
 {
     while (root != NIL) {
         struct extent *node = &space->nodes[root];
+        TIERCE_DASSERT(root < space->node_fresh);
         if (comes_before(node, tree, start, bytes)) {
             *before = root;
             before = &node->child[tree][1];
@@ -129,6 +134,9 @@ static void split_tree(struct tierce__space *space, enum tree tree, uint32_t roo
 static void merge_trees(struct tierce__space *space, enum tree tree, uint32_t a, uint32_t b,
                         uint32_t *link)
 {
+    TIERCE_DASSERT(
+        a == NIL || b == NIL ||
+        comes_before(&space->nodes[a], tree, space->nodes[b].start, space->nodes[b].bytes));
     while (a != NIL && b != NIL) {
         if (space->nodes[a].priority >= space->nodes[b].priority) {
             *link = a;
@@ -209,6 +217,8 @@ static uint32_t tree_last(const struct tierce__space *space, enum tree tree)
 static void add_extent(struct tierce__space *space, uint64_t start, uint64_t bytes)
 {
     TIERCE_DASSERT(bytes > 0 && start % PAGE == 0 && start <= space->bytes - bytes);
+    /* No free extent begins inside it or right behind it. */
+    TIERCE_DASSERT(extent_at_or_before(space, start) == extent_at_or_before(space, start + bytes));
     uint32_t node = new_node(space, start, bytes);
     tree_insert(space, BY_ADDRESS, node);
     tree_insert(space, BY_LENGTH, node);
@@ -223,6 +233,7 @@ static void change_extent(struct tierce__space *space, uint32_t node, uint64_t s
     space->nodes[node].start = start;
     space->nodes[node].bytes = bytes;
     tree_insert(space, BY_LENGTH, node);
+    TIERCE_DASSERT(extent_at_or_before(space, start + bytes) == node);
 }
 
 static void drop_extent(struct tierce__space *space, uint32_t node)
@@ -259,6 +270,7 @@ void tierce__space_destroy(struct tierce__space *space)
     if (space == NULL)
         return;
     TIERCE_CHECK_MAGIC(space, SPACE_MAGIC);
+    TIERCE_DASSERT((space->live == 0) == (space->used == 0));
     space->magic = 0;
     tierce__free(space->nodes);
     tierce__free(space);
@@ -266,6 +278,7 @@ void tierce__space_destroy(struct tierce__space *space)
 
 int tierce__space_reserve(struct tierce__space *space, uint32_t objects)
 {
+    TIERCE_DASSERT(space->live <= UINT32_MAX);
     TIERCE_CHECK_MAGIC(space, SPACE_MAGIC);
     return reserve_for(space, objects);
 }
@@ -274,6 +287,7 @@ int tierce__space_reserve(struct tierce__space *space, uint32_t objects)
 static void carve(struct tierce__space *space, uint32_t node, uint64_t start, uint64_t rounded)
 {
     struct extent free = space->nodes[node];
+    TIERCE_DASSERT(start % PAGE == 0 && rounded % PAGE == 0 && rounded > 0);
     uint64_t before = start - free.start;
     TIERCE_ASSERT(start >= free.start && before + rounded <= free.bytes);
     uint64_t after = free.bytes - before - rounded;
@@ -289,6 +303,7 @@ static void carve(struct tierce__space *space, uint32_t node, uint64_t start, ui
 
 static void count_taken(struct tierce__space *space, uint64_t bytes, uint64_t rounded)
 {
+    TIERCE_DASSERT(bytes <= rounded && rounded - bytes < PAGE);
     space->live++;
     space->asked += bytes;
     space->used += rounded;
@@ -346,6 +361,7 @@ void tierce__space_give(struct tierce__space *space, uint64_t offset, uint64_t b
     space->asked -= bytes;
     space->used -= rounded;
     TIERCE_DASSERT(space->asked <= space->used);
+    TIERCE_DASSERT((space->live == 0) == (space->used == 0));
 }
 
 int tierce__space_claim(struct tierce__space *space, uint64_t offset, uint64_t bytes)
