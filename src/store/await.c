@@ -2,6 +2,7 @@
 #include "store/await.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 
 void tierce__await_begin(struct tierce__await *await)
 {
@@ -56,6 +57,9 @@ bool tierce__await_end(struct tierce__await *await, uint64_t deadline_ns)
         while (!await->is_answered && in_time)
             in_time = tierce__cond_wait(&await->answered, &await->lock, deadline_ns);
         bool is_abandoned = await->is_abandoned = !await->is_answered;
+        TIERCE_DASSERT(is_abandoned ||
+                       atomic_load_explicit(&await->left, memory_order_relaxed) == 0);
+        TIERCE_DASSERT(!is_abandoned || deadline_ns != TIERCE__DEADLINE_NEVER);
         tierce__lock_drop(&await->lock);
         if (is_abandoned)
             return false;

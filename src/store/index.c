@@ -80,6 +80,7 @@ void tierce__index_destroy(struct tierce__index *index)
         return;
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
     TIERCE_DASSERT(index->count <= index->fresh && index->fresh <= index->slot_count);
+    TIERCE_DASSERT(index->table.count <= index->count);
     index->magic = 0;
     tierce__free(index->links);
     tierce__free(index->keys_memory);
@@ -93,6 +94,7 @@ static uint32_t confirm(const struct tierce__index *index, uint64_t place, uint3
 {
     while (slot != TIERCE__INDEX_NONE && !tierce__key_equal(&index->keys[slot].key, key))
         slot = tierce__numbers_next(&index->table, &place, hash);
+    TIERCE_DASSERT(slot == TIERCE__INDEX_NONE || index->links[slot] == LINK_LIVE);
     return slot;
 }
 
@@ -101,6 +103,7 @@ uint32_t tierce__index_find(const struct tierce__index *index, const struct tier
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
     TIERCE__NUMBERS_FOR_EACH (it, &index->table, hash_of(key)) {
         TIERCE_DASSERT(it.number < index->slot_count);
+        TIERCE_DASSERT(index->links[it.number] == LINK_LIVE);
         if (tierce__key_equal(&index->keys[it.number].key, key))
             return it.number;
     }
@@ -211,6 +214,7 @@ static void give_slot(struct tierce__index *index, uint32_t slot)
 uint32_t tierce__index_take(struct tierce__index *index, const struct tierce__key *key)
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
+    TIERCE_DASSERT(index->count < index->slot_count || index->free_link == LINK_END);
     uint32_t slot = take_slot(index);
     if (slot != TIERCE__INDEX_NONE)
         index->keys[slot].key = *key;
@@ -261,6 +265,7 @@ void tierce__index_set_value(struct tierce__index *index, uint32_t slot, void *v
 void *tierce__index_value(const struct tierce__index *index, uint32_t slot)
 {
     TIERCE_ASSERT(slot < index->slot_count);
+    TIERCE_DASSERT(is_taken(index, slot) || index->keys[slot].value == NULL);
     return index->keys[slot].value;
 }
 

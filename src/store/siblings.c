@@ -69,6 +69,7 @@ static uint32_t tag_of(uint64_t spread)
 
 static uint32_t head_of(const struct tierce__siblings *siblings, uint64_t spread)
 {
+    TIERCE_DASSERT((siblings->head_mask & (siblings->head_mask + 1)) == 0);
     return (uint32_t)(spread >> 32) & siblings->head_mask;
 }
 

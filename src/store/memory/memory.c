@@ -147,6 +147,7 @@ static uint64_t policy_now(const struct memory *memory)
 static struct tierce__policy_entry entry_of(const struct memory *memory,
                                             const struct tierce__key *key, uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0);
     return (struct tierce__policy_entry){.key = tierce__key_spread(key),
                                          .bytes = tierce__round_up(bytes, PAGE),
                                          .now = policy_now(memory),
@@ -277,6 +278,7 @@ static uint64_t evict_one(struct memory *memory)
 static void drop_expired(struct memory *memory)
 {
     uint32_t slot;
+    tierce__lock_assert_held(&memory->lock);
     if (memory->policy->ops->expired == NULL)
         return;
     while (tierce__policy_expired(memory->policy, tierce__now_ns(), &slot)) {
@@ -306,6 +308,7 @@ static bool settle_idle(struct memory *memory, struct tierce__buf *buf)
 /* The pool's idle hook. */
 static void on_idle(void *arg, struct tierce__buf *const *bufs, size_t count)
 {
+    TIERCE_DASSERT(count > 0);
     struct memory *memory = (struct memory *)arg;
     bool room = false;
     tierce__lock_take(&memory->lock);
@@ -322,6 +325,7 @@ static void on_idle(void *arg, struct tierce__buf *const *bufs, size_t count)
 static void lend(struct memory *memory, struct tierce__buf *const *bufs, size_t count,
                  uint64_t bytes)
 {
+    tierce__lock_assert_held(&memory->lock);
     tierce__bufs_acquire(bufs, count);
     memory->stats.get_chunks += count;
     memory->stats.get_bytes += bytes;
@@ -456,6 +460,7 @@ static bool clear_some(struct memory *memory, struct tierce__store_req *req, uin
 {
     uint32_t left = CLEAR_BATCH, places = CLEAR_PLACES;
     tierce__lock_assert_held(&memory->lock);
+    TIERCE_DASSERT(*cursor <= memory->slot_count);
     for (; *cursor < memory->slot_count && left > 0 && places > 0; places--, (*cursor)++) {
         if (!tierce__index_has(memory->index, *cursor))
             continue;
@@ -606,6 +611,8 @@ static void memory_stats(struct tierce__tier *tier, struct tierce__tier_stats *o
 {
     struct memory *memory = enter(tier);
     *out = memory->stats;
+    TIERCE_DASSERT(out->chunks <= memory->slot_count && out->used_bytes <= out->cap_bytes);
+    TIERCE_DASSERT((out->chunks == 0) == (out->used_bytes == 0));
     leave(memory);
 }
 
@@ -613,6 +620,7 @@ static void memory_watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, v
 {
     struct memory *memory = enter(tier);
     TIERCE_ASSERT(memory->watch == NULL && memory->stats.put_chunks == 0);
+    TIERCE_DASSERT(tierce__index_count(memory->index) == 0);
     memory->watch = fn;
     memory->watch_arg = arg;
     leave(memory);
@@ -690,6 +698,7 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
     struct tierce__pool_stats pool;
     tierce__pool_stats(opts->pool, &pool);
     uint32_t slots = opts->chunk_count_max > 0 ? opts->chunk_count_max : pool.buf_count_max;
+    TIERCE_DASSERT(slots > 0);
     memory->slot_count = slots;
     memory->stats.cap_bytes = pool.cap_bytes;
     memory->notes = tierce__calloc(slots, sizeof(*memory->notes));
