@@ -163,6 +163,7 @@ static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
     tierce__buf_acquire(req->buf);
     req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
     d->queued_put_bytes += req->object_bytes;
+    TIERCE_DASSERT(d->queued_put_bytes <= d->queue_bytes_max || tierce__list_empty(&d->puts));
     tierce__list_push_back(&d->puts, &req->node);
     tierce__list_push_back(bin_of(d, req->keys), tierce__disk_by_key(req));
     return queued;
@@ -190,6 +191,7 @@ static int accept_delete(struct tierce__disk *d, struct tierce__store_req *req,
         return 0;
     }
     cancel_queued(d, req->keys, finished);
+    TIERCE_DASSERT(!is_queued(d, req->keys));
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
     if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].state == TIERCE__DISK_WRITING)
         d->table.chunks[slot].cancelled = true;
@@ -208,6 +210,7 @@ static int accept_hide(struct tierce__disk *d, struct tierce__store_req *req)
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
     tierce__disk_hide(d, slot);
+    TIERCE_DASSERT(!tierce__disk_is_served(d, slot));
     return 0;
 }
 
@@ -247,6 +250,7 @@ static int accept_flush(struct tierce__disk *d, struct tierce__store_req *req)
     TIERCE_DASSERT(d->limbo_head <= d->limbo_tail);
     if (clean)
         return 0;
+    TIERCE_DASSERT(tierce__list_empty(&req->node));
     tierce__list_push_back(&d->flushes, &req->node);
     tierce__cond_signal(&d->journal_cond);
     return queued;
@@ -312,6 +316,7 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
 static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
                   size_t used)
 {
+    TIERCE_DASSERT(used <= count);
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
     while (count-- > 0) {
@@ -334,6 +339,7 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     out->used_bytes = tierce__space_used(d->space) - tierce__disk_blocked(d) + d->journal_bytes +
                       d->text_bytes + TIERCE__JOURNAL_PAGE; /* the mark */
     out->cap_bytes = d->cap_bytes;
+    TIERCE_DASSERT(out->used_bytes <= out->cap_bytes);
     TIERCE_DASSERT(d->durable_count <= tierce__index_count(d->table.index));
     out->queued_bytes = d->queued_put_bytes + d->active_put_bytes;
     out->durable_chunks = d->durable_count;
@@ -412,10 +418,12 @@ static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
     ended = ended || wait_for(d, &d->journal_ended, with_grace(deadline_ns));
     d->cancel = true; /* flushes that no commit will answer any more */
     d->io_stop = true;
+    TIERCE_DASSERT(d->closing && d->journal_stop);
     d->vfs->ops->wake(d->vfs);
     ended = wait_for(d, &d->io_ended, with_grace(deadline_ns)) && ended;
     TIERCE_DASSERT(!ended || (tierce__list_empty(&d->puts) && tierce__list_empty(&d->gets)));
     TIERCE_DASSERT(!ended || d->queued_put_bytes == 0);
+    TIERCE_DASSERT(!ended || (tierce__list_empty(&d->flushes) && d->reading_count == 0));
     tierce__lock_drop(&d->lock);
     if (!ended) {
         tierce__log(TIERCE_LOG_ERROR, "disk_close_leaked", "path=%s", d->folder);

@@ -185,6 +185,7 @@ static int append(struct tierce__disk *d, uint64_t limbo_mark)
 
 static bool belongs_in_journal(const struct tierce__disk *d, uint32_t slot)
 {
+    tierce__lock_assert_held(&d->lock);
     uint8_t state = d->table.chunks[slot].state;
     return state == TIERCE__DISK_DURABLE || state == TIERCE__DISK_COMMITTING;
 }
@@ -230,6 +231,7 @@ static void adopt_new(struct tierce__disk *d)
 /* Removes a journal.new that an earlier try left. */
 static int remove_own_new(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->journal_new.filled == 0 && d->journal_new.used == 0);
     if (!d->has_leftover)
         return 0;
     int rc = d->vfs->ops->unlink(d->vfs, TIERCE__DISK_JOURNAL_NEW);
@@ -294,12 +296,14 @@ static uint64_t pages_for(uint64_t puts, uint64_t dels)
 {
     uint64_t room = TIERCE__JOURNAL_PAGE - TIERCE__JOURNAL_HEAD;
     uint64_t per_page = room / (TIERCE__JOURNAL_PUT_BYTES + TIERCE__JOURNAL_NS_BYTES);
+    TIERCE_DASSERT(per_page > 0);
     return puts / per_page + dels / (room / (TIERCE__JOURNAL_DEL_BYTES * 2)) + 3;
 }
 
 /* Whether the journal is mostly garbage, or would outgrow its bound. */
 static bool compaction_is_due(const struct tierce__disk *d, uint64_t dels)
 {
+    TIERCE_DASSERT(d->durable_count <= d->table.slot_count);
     tierce__lock_assert_held(&d->lock);
     uint64_t live = pages_for(d->durable_count, 0);
     return (d->journal.pages > 64 && d->journal.pages > 2 * live) ||
@@ -332,6 +336,7 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
 
 static bool is_for_puts(struct tierce__list *node)
 {
+    TIERCE_DASSERT(tierce__disk_req_of(node)->op == TIERCE__STORE_FLUSH);
     return !tierce__disk_req_of(node)->removals;
 }
 
@@ -363,6 +368,7 @@ static void put_flushes_back(struct tierce__disk *d)
 static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished, int status)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(status <= 0 && d->unsaid_loss <= 0);
     int of_puts = d->unsaid_loss != 0 ? d->unsaid_loss : status;
     while (!tierce__list_empty(&d->flushing)) {
         struct tierce__store_req *req = tierce__disk_req_of(d->flushing.next);
@@ -489,6 +495,7 @@ static uint64_t commit_time(const struct tierce__disk *d)
 static void finish(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(d->journal_stop && tierce__list_empty(&d->flushing));
     tierce__lock_drop(&d->lock);
     int rc = d->mark != NULL && !d->mark_failed ? d->vfs->ops->sync(d->vfs, d->mark) : 0;
     (void)rc; /* the mark is true even so; after a power cut it may cover less */

@@ -64,6 +64,7 @@ static bool is_zero(const uint8_t *at, size_t bytes)
 /* Whether each page of a file begins as a journal's does, or with the zeroes of a torn write. */
 static bool are_journal_pages(const uint8_t *pages, size_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0 && bytes <= (size_t)LOOK_PAGES * PAGE);
     for (size_t i = 0; i < bytes; i += PAGE) {
         size_t left = bytes - i < SECTOR ? bytes - i : SECTOR;
         bool magic = left >= 8 && tierce__journal_has_magic(pages + i);
@@ -92,6 +93,7 @@ int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *
 /* Checks the journal of an unfinished compaction. */
 static int check_leftover(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(!d->has_leftover);
     struct tierce__vfs_file *file = NULL;
     d->opening = TIERCE__DISK_JOURNAL_NEW;
     int rc = d->vfs->ops->open(d->vfs, &file, TIERCE__DISK_JOURNAL_NEW, TIERCE__VFS_READONLY);
@@ -135,6 +137,7 @@ static int check_mark(struct tierce__disk *d)
 
 int tierce__disk_check_contents(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->lock_fd >= 0);
     struct stat st;
     d->opening = TIERCE__DISK_LOCK;
     if (fstat(d->lock_fd, &st) != 0)
@@ -156,6 +159,7 @@ static bool has_a_right_head(struct tierce__disk *d, uint64_t length, uint8_t *p
         if (!tierce__index_has(d->table.index, slot) || c->offset + PAGE > length)
             continue;
         (*seen)++;
+        TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE && c->offset % PAGE == 0);
         if (d->vfs->ops->read(d->vfs, d->data, page, PAGE, c->offset) == 0 &&
             XXH3_64bits(page, PAGE) == c->head_sum)
             return true;
@@ -178,6 +182,7 @@ static bool begins_as_ours(const uint8_t *page, bool has_journal, bool has_chunk
 /* By a file of its own: d->data may be readable in whole sectors only. */
 static int read_start(struct tierce__disk *d, uint8_t *page, size_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0 && bytes <= PAGE);
     struct tierce__vfs_file *file;
     int rc = d->vfs->ops->open(d->vfs, &file, TIERCE__DISK_DATA, TIERCE__VFS_READONLY);
     if (rc < 0)

@@ -144,6 +144,7 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
 
 static void stop_issuing(struct tierce__disk *d, struct tierce__disk_op *op)
 {
+    tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(op->issued <= op->length);
     if (d->get_op == op)
         d->get_op = NULL;
@@ -304,6 +305,7 @@ static void start_get(struct tierce__disk *d, struct tierce__store_req *req,
  * writes: 0.88 to 0.91 of the bare loop, 2026-11. */
 static void evict_ahead(struct tierce__disk *d)
 {
+    tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(tierce__space_used(d->space) <= d->data_cap);
     uint64_t left = d->data_cap - tierce__space_used(d->space);
     if (left < tierce__disk_evict_batch(d) / 2 && d->limbo_bytes == 0 && tierce__disk_evict(d, 0))
@@ -360,6 +362,7 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
 static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
                                             const struct tierce__store_req *req)
 {
+    tierce__lock_assert_held(&d->lock);
     uint32_t parent = TIERCE__NO_SLOT;
     if (req->parent != NULL)
         parent = tierce__index_find(d->table.index, req->parent);
@@ -431,6 +434,7 @@ bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce
 /* Takes the first put off the queue, unless it has to wait; false then. */
 static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 {
+    TIERCE_DASSERT(!tierce__list_empty(&d->puts));
     struct tierce__store_req *req = tierce__disk_req_of(d->puts.next);
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
     int rc = d->journal_error;

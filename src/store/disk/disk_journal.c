@@ -82,6 +82,7 @@ static void decode(struct tierce__journal_record *out, uint16_t kind, const uint
 
 static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_record *record)
 {
+    TIERCE_DASSERT(record->seq < TIERCE__JOURNAL_SEQ_MAX);
     TIERCE_DASSERT(bytes == bytes_of((uint16_t)record->kind));
     memset(at, 0, bytes);
     tierce__store_le16(at, (uint16_t)record->kind);
@@ -336,6 +337,7 @@ int tierce__journal_init(struct tierce__journal *journal, struct tierce__vfs *vf
 
 void tierce__journal_close(struct tierce__journal *journal)
 {
+    TIERCE_DASSERT(journal->used <= ROOM && journal->filled <= BUFFER_PAGES);
     if (journal->file != NULL)
         journal->vfs->ops->close(journal->vfs, journal->file);
     journal->file = NULL;
@@ -368,6 +370,7 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
     TIERCE_ASSERT(journal->file == NULL);
     journal->file = file;
     TIERCE_DASSERT(pages <= INT64_MAX / PAGE);
+    TIERCE_DASSERT(capacity <= UINT32_MAX); /* or no page of it could be read */
     journal->epoch = epoch;
     journal->capacity = capacity;
     journal->pages = pages;
@@ -380,6 +383,8 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
 static void end_page(struct tierce__journal *j)
 {
     TIERCE_ASSERT(j->filled < BUFFER_PAGES && j->used <= ROOM);
+    TIERCE_DASSERT(j->used > 0 ||
+                   (j->filled == 0 && j->pages == 0)); /* only the first may be empty */
     uint8_t *page = j->buffer + (size_t)j->filled * PAGE;
     memset(page, 0, HEAD);
     memset(page + HEAD + j->used, 0, ROOM - j->used);
@@ -399,6 +404,7 @@ static int write_pages(struct tierce__journal *j)
 {
     TIERCE_DASSERT(j->filled <= BUFFER_PAGES);
     TIERCE_DASSERT(j->filled > 0);
+    TIERCE_DASSERT(j->used == 0 && j->named_count == 0);
     int rc =
         j->vfs->ops->write(j->vfs, j->file, j->buffer, (size_t)j->filled * PAGE, j->pages * PAGE);
     if (rc < 0)
@@ -446,6 +452,7 @@ int tierce__journal_add(struct tierce__journal *journal,
 {
     TIERCE_ASSERT(journal->file != NULL);
     TIERCE_DASSERT((digest == NULL) == (record->kind == TIERCE__JOURNAL_DAY));
+    TIERCE_DASSERT(journal->filled < BUFFER_PAGES && journal->used <= ROOM);
     uint32_t number = record->key.ns;
     bool names = digest != NULL && !is_named(journal, number);
     uint32_t bytes = bytes_of((uint16_t)record->kind) + (names ? TIERCE__JOURNAL_NS_BYTES : 0);

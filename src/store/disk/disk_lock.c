@@ -71,6 +71,7 @@ void tierce__disk_unlock(struct tierce__disk *d)
     if (d->lock_fd < 0)
         return;
     tierce__lock_take(&held_lock);
+    TIERCE_DASSERT(!tierce__list_empty(&d->held_node) && !tierce__list_empty(&held));
     tierce__list_remove(&d->held_node);
     close(d->lock_fd);
     tierce__lock_drop(&held_lock);
@@ -90,6 +91,7 @@ void tierce__disk_remove_lock(struct tierce__disk *d)
  * nobody. */
 static bool is_removed(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->lock_fd >= 0);
     struct stat st;
     return fstat(d->lock_fd, &st) == 0 && st.st_nlink == 0;
 }

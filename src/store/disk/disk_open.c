@@ -187,6 +187,7 @@ static int read_journal(struct tierce__disk *d, struct disk_open_replay *r)
  * removal may be missing from the journal and the space be another's. */
 static bool head_is_right(struct tierce__disk *d, const struct tierce__disk_chunk *c, uint8_t *page)
 {
+    TIERCE_DASSERT(c->offset % PAGE == 0 && c->object_bytes >= PAGE);
     return d->vfs->ops->read(d->vfs, d->data, page, PAGE, c->offset) == 0 &&
            XXH3_64bits(page, PAGE) == c->head_sum;
 }
@@ -202,6 +203,7 @@ static bool may_be_named_value(const struct tierce__key *key, const struct tierc
  * returns may have been replaced or removed. */
 static void drop_values(struct tierce__disk *d, struct disk_open_replay *r)
 {
+    TIERCE_DASSERT(d->durable_count == 0); /* nothing is in the policy yet */
     uint64_t dropped = 0;
     for (uint32_t slot = 0; slot < d->table.slot_count && r->forgets; slot++) {
         if (!tierce__index_has(d->table.index, slot) ||
@@ -297,6 +299,7 @@ static void evict_surplus(struct tierce__disk *d, struct disk_open_replay *r)
         d->stats.evicted_chunks++;
         r->rewrite = true; /* before their space is used again */
     }
+    TIERCE_DASSERT(tierce__index_count(d->table.index) <= d->chunk_count_max);
 }
 
 static int rebuild(struct tierce__disk *d, struct disk_open_replay *r, uint64_t file_length)
@@ -355,6 +358,7 @@ static int resume_journal(struct tierce__disk *d, struct disk_open_replay *r)
 /* Removes the files of an interrupted compaction; they are ours. */
 static int remove_leftover(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->lock_fd >= 0); /* no other store is writing it */
     if (!d->has_leftover)
         return 0;
     d->opening = TIERCE__DISK_JOURNAL_NEW;
@@ -395,6 +399,7 @@ static int repair(struct tierce__disk *d, struct disk_open_replay *r, uint64_t f
 
 static int make_policy(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
+    TIERCE_DASSERT(d->table.slot_count >= d->chunk_count_max && d->data_cap > 0);
     return opts->policy->create(
         &d->policy, &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
                                                   .slot_count = d->table.slot_count,
@@ -432,6 +437,7 @@ static void warn_of_others(const struct tierce__disk *d)
  * noticed much later. */
 static void warn_of_room(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->allocated <= d->data_cap);
     struct statvfs st;
     if (fstatvfs(d->vfs->folder, &st) != 0 || st.f_blocks == 0)
         return;
@@ -505,6 +511,8 @@ static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *op
 
 static int start_threads(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(!d->journal_stop && !d->io_stop && d->journal_error == 0);
+    TIERCE_DASSERT(d->doomed == TIERCE__NO_SLOT && d->limbo_head == d->limbo_tail);
     int rc = pthread_create(&d->journal_thread, NULL, tierce__disk_journal_main, d);
     if (rc != 0)
         return -rc;
@@ -543,6 +551,7 @@ void tierce__disk_free(struct tierce__disk *d)
     TIERCE_DASSERT(tierce__list_empty(&d->gets) && tierce__list_empty(&d->puts));
     TIERCE_DASSERT(tierce__list_empty(&d->flushes) && tierce__list_empty(&d->flushing));
     TIERCE_DASSERT(d->committing.count == 0 && d->queued_put_bytes == 0);
+    TIERCE_DASSERT(d->active_put_bytes == 0 && d->reading_count == 0 && d->abandoned == 0);
     close_files(d);
     if (d->vfs != NULL)
         d->vfs->ops->destroy(d->vfs);

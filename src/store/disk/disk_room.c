@@ -82,6 +82,7 @@ uint64_t tierce__disk_evict_batch(const struct tierce__disk *d)
 static bool block(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(d->allocated <= d->data_cap && d->blocked_from <= d->data_cap);
     if (d->blocked_from <= d->allocated)
         return true;
     if (tierce__space_claim(d->space, d->allocated, d->blocked_from - d->allocated) < 0)
@@ -104,6 +105,7 @@ void tierce__disk_write_found_full(struct tierce__disk *d)
     uint64_t end = tierce__space_high(d->space);
     if (!d->is_sparse || d->shrinking || d->blocked_from < d->data_cap)
         return;
+    TIERCE_DASSERT(d->allocated == d->data_cap && end <= d->data_cap);
     d->allocated = end;
     d->full_is_untold = block(d);
     d->is_sparse = false; /* until it grows again */
@@ -143,6 +145,7 @@ struct growth {
 static int allocate(struct tierce__disk *d, struct growth *g, uint64_t room)
 {
     TIERCE_DASSERT(g->to > g->from);
+    TIERCE_DASSERT(g->from % PAGE == 0 && (room == ROOM_IS_UNKNOWN || room % PAGE == 0));
     int rc = -ENOSPC;
     if (room != ROOM_IS_UNKNOWN && g->to - g->from > room)
         g->to = g->from + room;
@@ -152,6 +155,7 @@ static int allocate(struct tierce__disk *d, struct growth *g, uint64_t room)
         g->to = g->least;
         rc = d->vfs->ops->allocate(d->vfs, d->data, g->from, g->to - g->from);
     }
+    TIERCE_DASSERT(rc != 0 || (g->to > g->from && g->to >= g->least));
     return rc;
 }
 
@@ -166,6 +170,7 @@ static int settle_growth(struct tierce__disk *d, const struct growth *g, int rc)
         /* Where nothing can be reserved, writes extend the file, and a full disk shows at them. */
         d->is_sparse = rc != 0;
         d->allocated = d->is_sparse ? d->data_cap : g->to;
+        TIERCE_DASSERT(d->allocated >= g->from && d->allocated <= d->data_cap);
         return g->was_blocked ? -1 : 0;
     }
     d->regrow_at = tierce__deadline_in_ms(REGROW_MS);
@@ -217,6 +222,7 @@ void tierce__disk_grow(struct tierce__disk *d)
 
 static uint64_t regrow_step(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->grow_bytes >= PAGE);
     uint64_t step = d->allocated / 16 > REGROW_BYTES_MIN ? d->allocated / 16 : REGROW_BYTES_MIN;
     return tierce__round_up(step < d->grow_bytes / 4 ? step : d->grow_bytes / 4, PAGE);
 }
@@ -224,6 +230,7 @@ static uint64_t regrow_step(const struct tierce__disk *d)
 void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end)
 {
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(!d->is_sparse || d->allocated == d->data_cap);
     bool blocked = d->blocked_from < d->data_cap;
     bool ahead = end <= d->allocated;
     if (d->grow_target != 0 || d->grow_error != 0 || d->shrinking || d->allocated >= d->data_cap)
@@ -245,6 +252,7 @@ static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted)
 {
     uint64_t end = wanted;
     tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(wanted <= d->data_cap);
     for (uint32_t slot = 0; slot < d->table.slot_count; slot++) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
         uint64_t last = c->offset + c->object_bytes;
@@ -274,9 +282,12 @@ static uint64_t evict_beyond(struct tierce__disk *d, uint64_t end)
 bool tierce__disk_give_back(struct tierce__disk *d)
 {
     tierce__lock_take(&d->lock);
+    TIERCE_DASSERT(d->journal_error != 0 &&
+                   d->committing.count <= tierce__index_count(d->table.index));
     uint64_t from = d->is_sparse ? tierce__space_high(d->space) : d->allocated;
     uint64_t reserve = journal_reserve(d, from);
     uint64_t end = evict_beyond(d, least_end(d, from > reserve ? from - reserve : 0));
+    TIERCE_DASSERT(from % PAGE == 0 && end <= from);
     bool shorter = end < from && !d->shrinking && d->grow_target == 0;
     bool is_news = d->blocked_from == d->data_cap;
     if (shorter) {

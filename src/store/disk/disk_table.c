@@ -64,6 +64,7 @@ static void apply_put(struct tierce__disk_table *t, const struct tierce__journal
     if (record->seq > t->seq_max)
         t->seq_max = record->seq;
     uint32_t slot = tierce__index_find(t->index, &key);
+    TIERCE_DASSERT(record->seq <= t->seq_max);
     TIERCE_DASSERT(slot == TIERCE__INDEX_NONE || t->chunks[slot].state == TIERCE__DISK_DURABLE);
     /* Two puts of a key without a removal between: a page was lost. The later one is right. */
     if (slot != TIERCE__INDEX_NONE && t->chunks[slot].seq > record->seq)
@@ -94,6 +95,7 @@ static void apply_del(struct tierce__disk_table *t, const struct tierce__journal
     if (!translate(t, &key, record))
         return;
     uint32_t slot = tierce__index_find(t->index, &key);
+    TIERCE_DASSERT(slot == TIERCE__INDEX_NONE || t->chunks[slot].state == TIERCE__DISK_DURABLE);
     if (slot != TIERCE__INDEX_NONE && t->chunks[slot].seq == record->seq)
         tierce__disk_table_erase(t, slot);
 }
@@ -109,6 +111,7 @@ static void apply_ns(struct tierce__disk_table *t, const struct tierce__journal_
                              TIERCE_HASH_BYTES) == 0)
         return; /* as each page says again */
     int64_t id = tierce__namespaces_intern(t->namespaces, record->digest, NULL);
+    TIERCE_DASSERT(id < (int64_t)TIERCE__DISK_NS_MAX);
     if (id >= 0)
         t->ns_of[record->key.ns] = (uint32_t)id + 1;
     else if (id == -ENOMEM)
@@ -188,6 +191,7 @@ uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table)
 int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,
                                struct tierce__namespaces *namespaces, uint32_t id)
 {
+    TIERCE_DASSERT(id < TIERCE__DISK_NS_MAX);
     char name[3 + 2 * TIERCE_HASH_BYTES + 1] = "ns/";
     const uint8_t *digest = tierce__namespaces_digest(namespaces, id);
     tierce__hex_encode(name + 3, digest, TIERCE_HASH_BYTES);

@@ -121,6 +121,7 @@ static int write_text(struct tierce__disk *d, const char *name, const char *tmp,
 void tierce__disk_publish_text(struct tierce__disk *d, uint32_t id)
 {
     TIERCE_DASSERT(id < TIERCE__DISK_NS_MAX);
+    TIERCE_DASSERT(d->ns_numbers[id] != 0 && d->ns_count > 0);
     const char *text = tierce__namespaces_text(d->namespaces, id);
     if (text == NULL || d->ns_texts[id] != 0 || tierce__now_ns() < d->text_retry_at)
         return;
@@ -160,6 +161,7 @@ static void mark_named(struct tierce__disk *d)
 static int64_t id_of_digest(struct tierce__disk *d, const uint8_t digest[TIERCE_HASH_BYTES])
 {
     uint32_t count = tierce__namespaces_count(d->namespaces);
+    TIERCE_DASSERT(count <= TIERCE__DISK_NS_MAX);
     for (uint32_t id = 0; id < count; id++)
         if (memcmp(tierce__namespaces_digest(d->namespaces, id), digest, TIERCE_HASH_BYTES) == 0)
             return id;
@@ -195,6 +197,7 @@ static enum stray kind_of(const char *name, const char *text, size_t length,
  * of the store, and leaves foreign files. */
 static int sort_text(struct tierce__disk *d, const char *path, uint8_t *used)
 {
+    TIERCE_DASSERT(path[sizeof(TIERCE__DISK_NS) - 1] == '/');
     uint8_t digest[TIERCE_HASH_BYTES];
     struct stat st;
     char *text = NULL;
