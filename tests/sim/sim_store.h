@@ -182,12 +182,8 @@ static int sim_counters(struct tierce__meta_space *space, int64_t out[TIERCE__ME
 
 static uint64_t sim_memory(struct tierce__meta_space *space)
 {
-    return sim_inner(space)->ops->memory(sim_inner(space));
-}
-
-static uint64_t sim_unreadable(struct tierce__meta_space *space)
-{
-    return sim_inner(space)->ops->unreadable(sim_inner(space));
+    struct tierce__meta_space *inner = sim_inner(space);
+    return inner->ops->memory != NULL ? inner->ops->memory(inner) : 0;
 }
 
 static const struct tierce__meta_store_ops sim_store_ops = {
@@ -207,7 +203,6 @@ static const struct tierce__meta_store_ops sim_store_ops = {
     .note = sim_note,
     .counters = sim_counters,
     .memory = sim_memory,
-    .unreadable = sim_unreadable,
 };
 
 static inline const struct tierce__meta_store_ops *sim_find_store(const char *type, const char *uri)

@@ -248,7 +248,7 @@ static int use_store(struct tierce__meta_store **out, struct tierce__locator *lo
     use->uri = tierce__strdup(group->meta_store_uri);
     int rc = use->uri != NULL ? ops->open(&use->store, use->uri, why)
                               : tierce__why(why, -ENOMEM, "no memory");
-    if (rc == 0) {
+    if (rc == 0 && ops->fence != NULL) {
         rc = ops->fence(use->store, locator->fence);
         if (rc < 0)
             tierce__say_why(why, "the index of group %.64s rejects this leader: %s", group->name,

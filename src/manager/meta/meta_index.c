@@ -231,7 +231,8 @@ void tierce__meta_index_stats(struct tierce__meta_index *index,
         out->cache_misses = cache.misses;
         out->cache_bytes = cache.bytes;
     }
-    out->store_bytes = index->space->ops->memory(index->space);
+    if (index->space->ops->memory != NULL)
+        out->store_bytes = index->space->ops->memory(index->space);
     if (index->space->ops->write_error != NULL)
         out->write_error = index->space->ops->write_error(index->space);
 }

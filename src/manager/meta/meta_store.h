@@ -76,7 +76,7 @@ struct tierce__meta_store_ops {
     TIERCE_MUSTUSE int (*open)(struct tierce__meta_store **out, const char *uri, char why[256]);
     void (*close)(struct tierce__meta_store *store); /* the caller has closed all spaces */
     /* Sets the token that every later write carries. A store that has seen a higher token rejects
-     * such writes with TIERCE_E_REFUSED. */
+     * such writes with TIERCE_E_REFUSED. NULL for stores that no other process can write. */
     TIERCE_MUSTUSE int (*fence)(struct tierce__meta_store *store, uint64_t token);
     /* Opens an instance's space, and creates it if necessary; `number` > 0, unique for the
      * instance. */
@@ -127,9 +127,10 @@ struct tierce__meta_store_ops {
                                struct tierce__arena *arena, const void **value, size_t *bytes);
     TIERCE_MUSTUSE int (*counters)(struct tierce__meta_space *space,
                                    int64_t out[TIERCE__META_COUNTERS]);
-    /* Bytes of memory that the space uses, for metrics; 0 if unknown. */
+    /* Bytes of memory that the space uses, for metrics. NULL if unknown. */
     uint64_t (*memory)(struct tierce__meta_space *space);
-    /* The number of unreadable records since the store was opened. */
+    /* The number of unreadable records since the store was opened. NULL for stores that read only
+     * what this process has written. */
     uint64_t (*unreadable)(struct tierce__meta_space *space);
     /* 0, or why the last write of the store was rejected (-ENOSPC: the file system is full); the
      * next successful write resets it. NULL for stores that attempt every write. */

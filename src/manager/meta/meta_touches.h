@@ -22,6 +22,9 @@ struct tierce__touch {
     int64_t used_us; /* the latest */
 };
 
+/* The interval of the parameter touch_ms. */
+enum { TIERCE__TOUCHES_MS_DEFAULT = 10000, TIERCE__TOUCHES_MS_MAX = 3600000 };
+
 struct tierce__touches;
 
 typedef void (*tierce__touches_flush_fn)(void *arg, const struct tierce__touch *touches,

@@ -71,9 +71,9 @@ static bool get(int64_t key, uint32_t version)
 START_TEST(uris_are_read)
 {
     char uri[160];
-    static const char *const wrong[] = {"?sync=2",     "?sync",   "?cache_mib=x",
-                                        "?touch_ms=0", "?sink=1", "?touch_ms=-1"};
-    for (int i = 0; i < 6; i++) {
+    static const char *const wrong[] = {"?sync=2", "?sync",        "?cache_mib=x",  "?touch_ms=0",
+                                        "?sink=1", "?touch_ms=-1", "?sync=1&sync=0"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         snprintf(uri, sizeof(uri), "%s%s", meta_folder, wrong[i]);
         ck_assert_int_eq(open_at(uri), TIERCE_E_CONFIG);
         ck_assert_ptr_nonnull(strstr(why, "parameter"));

@@ -106,14 +106,6 @@ static void memory_close(struct tierce__meta_store *base)
     tierce__free(store);
 }
 
-/* Only this process sees this memory. */
-static int memory_fence(struct tierce__meta_store *store, uint64_t token)
-{
-    (void)store;
-    (void)token;
-    return 0;
-}
-
 static struct memory_space *space_create(uint32_t number)
 {
     TIERCE_DASSERT(number > 0);
@@ -565,18 +557,10 @@ static uint64_t memory_memory(struct tierce__meta_space *base)
     return bytes;
 }
 
-/* They were written by this process. */
-static uint64_t memory_unreadable(struct tierce__meta_space *space)
-{
-    (void)space;
-    return 0;
-}
-
 const struct tierce__meta_store_ops tierce__meta_memory = {
     .name = "memory",
     .open = memory_open,
     .close = memory_close,
-    .fence = memory_fence,
     .space_open = memory_space_open,
     .space_close = memory_space_close,
     .space_drop = memory_space_drop,
@@ -589,5 +573,4 @@ const struct tierce__meta_store_ops tierce__meta_memory = {
     .note = memory_note,
     .counters = memory_counters,
     .memory = memory_memory,
-    .unreadable = memory_unreadable,
 };

@@ -19,7 +19,6 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/config/config_parse.h"
 #include "base/log/log_repeat.h"
 #include "net/redis/resp_uri.h"
 
@@ -61,32 +60,20 @@ static void redis_close(struct tierce__meta_store *base)
     tierce__free(redis);
 }
 
-static int read_touch_ms(uint32_t *out, const struct tierce__resp_uri *uri, char why[256])
-{
-    enum { TOUCH_MS_DEFAULT = 10000, TOUCH_MS_MAX = 3600000 };
-    const char *text = tierce__url_param(&uri->url, "touch_ms");
-    uint64_t number = TOUCH_MS_DEFAULT;
-    if (text != NULL &&
-        (!tierce__parse_count(&number, text) || number == 0 || number > TOUCH_MS_MAX)) {
-        snprintf(why, 256, "URL: touch_ms must be a number from 1 to 3600000");
-        return TIERCE_E_CONFIG;
-    }
-    *out = (uint32_t)number;
-    return 0;
-}
-
 static int open_parts(struct tierce__redis *redis, const struct tierce__resp_uri *uri,
                       char why[256])
 {
-    uint32_t touch_ms;
+    const struct tierce__url_number number = {"touch_ms", TIERCE__URL_COUNT, 1,
+                                              TIERCE__TOUCHES_MS_MAX};
+    uint64_t touch_ms = TIERCE__TOUCHES_MS_DEFAULT;
     redis->is_cluster = uri->is_cluster;
-    int rc = read_touch_ms(&touch_ms, uri, why);
+    int rc = tierce__url_param_number(&uri->url, &touch_ms, &number, why);
     if (rc == 0)
         rc = tierce__resp_pool_create(&redis->pool, uri, why);
     if (rc == 0)
         rc = tierce__redis_load_scripts(redis, why);
     if (rc == 0)
-        rc = tierce__touches_start(&redis->touches, touch_ms, flush_touches, redis);
+        rc = tierce__touches_start(&redis->touches, (uint32_t)touch_ms, flush_touches, redis);
     return rc;
 }
 
@@ -589,13 +576,6 @@ static int redis_space_drop(struct tierce__meta_space *base)
     return rc == 0 ? drop_rest(space_of(base)) : rc;
 }
 
-/* The server's memory is not counted. */
-static uint64_t redis_memory(struct tierce__meta_space *space)
-{
-    (void)space;
-    return 0;
-}
-
 static uint64_t redis_unreadable(struct tierce__meta_space *space)
 {
     return atomic_load_explicit(&space_of(space)->unreadable, memory_order_relaxed);
@@ -620,6 +600,5 @@ const struct tierce__meta_store_ops tierce__meta_redis = {
     .notes = tierce__redis_notes,
     .note = tierce__redis_note,
     .counters = redis_counters,
-    .memory = redis_memory,
     .unreadable = redis_unreadable,
 };

@@ -16,13 +16,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log/log_repeat.h"
+#include "base/text/url.h"
 #include "manager/meta/rocksdb/meta_rocksdb_private.h"
 
 struct rocks_store {
@@ -118,48 +118,31 @@ static uint64_t number_of(const rocksdb_iterator_t *iterator)
 
 /* ---- stores and spaces ---------------------------------------------------------------------- */
 
-static bool read_number(uint64_t *out, const char *text, uint64_t max)
+/* `text` begins with the '?'. */
+static int read_parameters(struct tierce__rocks_opts *opts, const char *text, char why[256])
 {
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > max)
-        return false;
-    *out = value;
-    return true;
-}
-
-/* Parameters after '?', which are cut apart in place. */
-static int read_parameters(struct tierce__rocks_opts *opts, char *text, char why[256])
-{
-    enum { CACHE_MIB_MAX = 1 << 20, TOUCH_MS_MAX = 3600000 };
-    char *rest = NULL;
-    for (char *pair = strtok_r(text, "&", &rest); pair != NULL; pair = strtok_r(NULL, "&", &rest)) {
-        char *value = strchr(pair, '=');
-        uint64_t number = 0;
-        bool ok = value != NULL;
-        if (ok)
-            *value++ = '\0';
-        if (ok && strcmp(pair, "sync") == 0) {
-            ok = read_number(&number, value, 1);
-            opts->sync = number == 1;
-        } else if (ok && strcmp(pair, "cache_mib") == 0) {
-            ok = read_number(&opts->cache_mib, value, CACHE_MIB_MAX);
-        } else if (ok && strcmp(pair, "touch_ms") == 0) {
-            ok = read_number(&number, value, TOUCH_MS_MAX) && number > 0;
-            opts->touch_ms = (uint32_t)number;
-        } else {
-            ok = false;
-        }
-        if (!ok) {
-            snprintf(why, 256,
-                     "the parameter \"%.100s\" of the RocksDB path is unknown or has an invalid "
-                     "value; accepted are sync (0, 1), cache_mib and touch_ms",
-                     pair);
-            return TIERCE_E_CONFIG;
-        }
-    }
-    return 0;
+    enum { CACHE_MIB_MAX = 1 << 20 };
+    static const char *const known[] = {"sync", "cache_mib", "touch_ms", NULL};
+    const struct {
+        uint64_t *value;
+        struct tierce__url_number number;
+    } rows[] = {
+        {&opts->sync, {"sync", TIERCE__URL_COUNT, 0, 1}},
+        {&opts->cache_mib, {"cache_mib", TIERCE__URL_COUNT, 0, CACHE_MIB_MAX}},
+        {&opts->touch_ms, {"touch_ms", TIERCE__URL_COUNT, 1, TIERCE__TOUCHES_MS_MAX}},
+    };
+    char full[TIERCE__URL_BYTES_MAX + 2];
+    struct tierce__url url = {0};
+    TIERCE_ASSERT(text[0] == '?');
+    /* A text that is cut off here is too long for a URL. */
+    (void)snprintf(full, sizeof(full), "rocksdb://%s", text);
+    int rc = tierce__url_parse(&url, full, why);
+    if (rc == 0)
+        rc = tierce__url_check_params(&url, known, why);
+    for (size_t i = 0; rc == 0 && i < sizeof(rows) / sizeof(rows[0]); i++)
+        rc = tierce__url_param_number(&url, rows[i].value, &rows[i].number, why);
+    tierce__url_clear(&url);
+    return rc;
 }
 
 static const char *without_scheme(const char *uri)
@@ -173,17 +156,17 @@ static const char *without_scheme(const char *uri)
 
 static int rocks_open(struct tierce__meta_store **out, const char *uri, char why[256])
 {
-    enum { CACHE_MIB_DEFAULT = 128, TOUCH_MS_DEFAULT = 10000 };
-    struct tierce__rocks_opts opts = {.cache_mib = CACHE_MIB_DEFAULT, .touch_ms = TOUCH_MS_DEFAULT};
+    enum { CACHE_MIB_DEFAULT = 128 };
+    struct tierce__rocks_opts opts = {.cache_mib = CACHE_MIB_DEFAULT,
+                                      .touch_ms = TIERCE__TOUCHES_MS_DEFAULT};
     struct rocks_store *store = tierce__calloc(1, sizeof(*store));
     char *path = tierce__strdup(without_scheme(uri));
     int rc = store == NULL || path == NULL ? -ENOMEM : 0;
     if (rc == 0) {
-        char *parameters = strchr(path, '?');
-        if (parameters != NULL) {
-            *parameters = '\0';
-            rc = read_parameters(&opts, parameters + 1, why);
-        }
+        size_t bytes = strcspn(path, "?");
+        if (path[bytes] != '\0')
+            rc = read_parameters(&opts, path + bytes, why);
+        path[bytes] = '\0';
     }
     if (rc == 0 && path[0] == '\0') {
         snprintf(why, 256, "a RocksDB store requires the path of a folder");
@@ -208,14 +191,6 @@ static void rocks_close(struct tierce__meta_store *base)
     struct rocks_store *store = (struct rocks_store *)base;
     tierce__rocks_close(store->rocks);
     tierce__free(store);
-}
-
-/* The lock of the database keeps other processes out. */
-static int rocks_fence(struct tierce__meta_store *store, uint64_t token)
-{
-    (void)store;
-    (void)token;
-    return 0;
 }
 
 static int rocks_space_open(struct tierce__meta_space **out, struct tierce__meta_store *base,
@@ -754,13 +729,6 @@ static int rocks_notes(struct tierce__meta_space *base, uint8_t kind,
     return rc != 0 ? rc : failed;
 }
 
-/* The library's memory is shared by all spaces. */
-static uint64_t rocks_memory(struct tierce__meta_space *space)
-{
-    (void)space;
-    return 0;
-}
-
 static uint64_t rocks_unreadable(struct tierce__meta_space *space)
 {
     return atomic_load_explicit(&space_of(space)->rocks->unreadable, memory_order_relaxed);
@@ -776,7 +744,6 @@ const struct tierce__meta_store_ops tierce__meta_rocksdb = {
     .blocks = true,
     .open = rocks_open,
     .close = rocks_close,
-    .fence = rocks_fence,
     .space_open = rocks_space_open,
     .space_close = rocks_space_close,
     .space_drop = rocks_space_drop,
@@ -788,7 +755,6 @@ const struct tierce__meta_store_ops tierce__meta_rocksdb = {
     .notes = rocks_notes,
     .note = rocks_note,
     .counters = rocks_counters,
-    .memory = rocks_memory,
     .unreadable = rocks_unreadable,
     .write_error = rocks_write_error,
 };

@@ -230,7 +230,7 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocksdb_options_set_enable_pipelined_write(rocks->options, 1);
     rocks->reads = rocksdb_readoptions_create();
     rocks->writes = rocksdb_writeoptions_create();
-    rocksdb_writeoptions_set_sync(rocks->writes, opts->sync);
+    rocksdb_writeoptions_set_sync(rocks->writes, opts->sync == 1);
     rocks->touch_writes = rocksdb_writeoptions_create();
 }
 
@@ -480,9 +480,8 @@ static bool has_room(const char *path)
     uint64_t needed = SMALL_FILES;
     DIR *dir = opendir(path);
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
-        size_t bytes = strlen(entry->d_name);
         struct stat file;
-        if (bytes > 4 && strcmp(entry->d_name + bytes - 4, ".log") == 0 &&
+        if (ends_in(entry->d_name, ".log") &&
             fstatat(dirfd(dir), entry->d_name, &file, AT_SYMLINK_NOFOLLOW) == 0)
             needed += 2 * (uint64_t)file.st_size;
     }
@@ -542,8 +541,8 @@ static int open_rocks(struct tierce__rocks **out, char *path, const struct tierc
         rc = 0;
     }
     if (rc == 0)
-        rc = tierce__touches_start(&rocks->touches, opts->touch_ms, tierce__rocks_flush_touches,
-                                   rocks);
+        rc = tierce__touches_start(&rocks->touches, (uint32_t)opts->touch_ms,
+                                   tierce__rocks_flush_touches, rocks);
     if (rc < 0)
         destroy(rocks);
     else

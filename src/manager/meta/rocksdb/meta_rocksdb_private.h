@@ -55,9 +55,9 @@ struct tierce__rocks {
 
 /* Parameters of a URI. */
 struct tierce__rocks_opts {
-    bool sync;
+    uint64_t sync; /* 0 or 1 */
     uint64_t cache_mib;
-    uint32_t touch_ms;
+    uint64_t touch_ms;
 };
 
 /* Opens the database of a path, or adds a user to it. If the disk has no room, an existing database
