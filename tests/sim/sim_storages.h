@@ -91,7 +91,6 @@ static double sim_driver_used_share(struct tierce__storage_driver *driver)
 
 static const struct tierce__storage_ops sim_driver_ops = {
     .name = "sim",
-    .is_reached = true,
     .open = sim_driver_open,
     .close = sim_driver_close,
     .probe = sim_driver_probe,

@@ -5,8 +5,8 @@
 #include "manager/registry/model.h"
 
 /*
- * A driver for one storage: the seam below storages.h. Files (NFS, 3FS mounts), Redis, and
- * unmanaged storages, which only clients reach.
+ * A driver for one storage: the seam below storages.h. Files (NFS, 3FS mounts) and Redis. Unmanaged
+ * storages, which only clients reach, have no driver.
  *
  * Calls block, possibly forever (an NFS server that does not answer), so they are made on a thread
  * that can be abandoned. Threads: one at a time per driver.
@@ -15,8 +15,7 @@
 struct tierce__storage_driver;
 
 struct tierce__storage_ops {
-    const char *name; /* "file", "redis", "none" */
-    bool is_reached;  /* this manager probes the storage and deletes in it */
+    const char *name; /* "file", "redis" */
     /* The driver copies the fields of `storage` that it uses. Errors: TIERCE_E_CONFIG, -ENOMEM,
      * negative errno; `why` in words. Does no I/O that could hang. */
     TIERCE_MUSTUSE int (*open)(struct tierce__storage_driver **out,
@@ -27,8 +26,8 @@ struct tierce__storage_ops {
     /* Deletes a file (tierce__place_path); 0 if it does not exist. TIERCE_E_ARGUMENT, nothing
      * deleted: the path leaves the root or contains a link, or is not a regular file. */
     TIERCE_MUSTUSE int (*remove)(struct tierce__storage_driver *driver, const char *path);
-    /* Returns the size of a file (tierce__place_path). Called only if is_reached. -ENOENT: it does
-     * not exist; other errors as remove. */
+    /* Returns the size of a file (tierce__place_path). -ENOENT: it does not exist; other errors as
+     * remove. */
     TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
                                   uint64_t *bytes);
     /* The used share, 0 .. 1, of the underlying file system or server; negative: unknown. */
@@ -42,9 +41,8 @@ struct tierce__storage_driver {
 
 extern const struct tierce__storage_ops tierce__storage_file;
 extern const struct tierce__storage_ops tierce__storage_redis;
-extern const struct tierce__storage_ops tierce__storage_none;
 
-/* Never NULL. */
+/* NULL: storages of this type are unmanaged. */
 const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type);
 
 #endif

@@ -230,7 +230,6 @@ static double file_used_share(struct tierce__storage_driver *base)
 
 const struct tierce__storage_ops tierce__storage_file = {
     .name = "file",
-    .is_reached = true,
     .open = file_open,
     .close = file_close,
     .probe = file_probe,

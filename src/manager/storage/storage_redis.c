@@ -159,7 +159,6 @@ static double redis_used_share(struct tierce__storage_driver *base)
 
 const struct tierce__storage_ops tierce__storage_redis = {
     .name = "redis",
-    .is_reached = true,
     .open = redis_open,
     .close = redis_close,
     .probe = redis_probe,

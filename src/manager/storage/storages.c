@@ -23,11 +23,10 @@ enum {
     NUMBERS = UINT16_MAX + 1,
 };
 
-/* A storage with one configuration. */
+/* A managed storage with one configuration. */
 struct storages_unit {
     struct storages_unit *next;
     struct tierce__storage_worker *worker;
-    const struct tierce__storage_ops *ops;
     uint16_t number;
     char *name, *config; /* its JSON, to notice changes */
     bool is_enabled;     /* to be probed */
@@ -49,6 +48,25 @@ struct tierce__storages {
 
     _Atomic uint8_t is_unwell[NUMBERS]; /* written under the lock; relaxed: a hint */
 };
+
+const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type)
+{
+    switch (type) {
+    case TIERCE__STORAGE_NFS:
+    case TIERCE__STORAGE_3FS:
+    case TIERCE__STORAGE_VCNS_3FS:
+        return &tierce__storage_file;
+    case TIERCE__STORAGE_REDIS:
+        return &tierce__storage_redis;
+    case TIERCE__STORAGE_NONE:
+    case TIERCE__STORAGE_MOONCAKE:
+    case TIERCE__STORAGE_TAIRMEMPOOL:
+    case TIERCE__STORAGE_NODE:
+    case TIERCE__STORAGE_S3:
+        break;
+    }
+    return NULL;
+}
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
@@ -72,20 +90,20 @@ static void free_unit(struct storages_unit *unit)
 
 /* Errors: of the driver and its thread, -ENOMEM. */
 static int make_unit(struct storages_unit **out, const struct tierce__storages *storages,
-                     const struct tierce__storage *storage, char why[128])
+                     const struct tierce__storage *storage, const struct tierce__storage_ops *ops,
+                     char why[128])
 {
     TIERCE_DASSERT(storage->number > 0);
     struct storages_unit *unit = tierce__calloc(1, sizeof(*unit));
     if (unit == NULL)
         return -ENOMEM;
-    unit->ops = storages->opts.find_ops(storage->type);
     unit->number = storage->number;
     unit->is_well = true;
     unit->name = tierce__strdup(storage->name);
     unit->config = config_of(storage);
     int rc = unit->name != NULL && unit->config != NULL ? 0 : -ENOMEM;
     if (rc == 0)
-        rc = tierce__storage_worker_start(&unit->worker, storage, unit->ops,
+        rc = tierce__storage_worker_start(&unit->worker, storage, ops,
                                           storages->opts.probe_timeout_ms, why);
     if (rc == 0) {
         *out = unit;
@@ -140,12 +158,13 @@ static void reap(struct tierce__storages *storages, bool all)
     }
 }
 
-/* Returns the unit of a storage, created if necessary. A changed configuration creates a new
- * unit. */
+/* Returns the unit of a storage, created if necessary; NULL and 0 if it is unmanaged. A changed
+ * configuration creates a new unit. */
 static int take_unit(struct storages_unit **out, struct tierce__storages *storages,
                      const struct tierce__storage *storage, bool is_current, char why[128])
 {
     tierce__lock_assert_held(&storages->lock);
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
     struct storages_unit **at = find_unit(storages, storage->number), *unit = NULL;
     if (*at != NULL && is_current) {
         char *config = config_of(storage);
@@ -156,8 +175,13 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
         tierce__free(config);
         at = find_unit(storages, storage->number);
     }
+    if (ops == NULL) {
+        TIERCE_ASSERT(*at == NULL || !is_current); /* the type is part of the configuration */
+        *out = NULL;
+        return 0;
+    }
     if (*at == NULL) {
-        int rc = make_unit(&unit, storages, storage, why);
+        int rc = make_unit(&unit, storages, storage, ops, why);
         if (rc != 0)
             return rc;
         unit->next = storages->units;
@@ -177,7 +201,7 @@ static bool is_in(const struct tierce__catalog *catalog, const struct storages_u
     return tierce__catalog_storage_numbered(catalog, unit->number) != NULL;
 }
 
-/* A storage without a unit is unwell; that is logged when it begins. */
+/* A managed storage without a unit is unwell; that is logged when it begins. */
 static void say_unmade(struct tierce__storages *storages, const struct tierce__storage *storage,
                        int rc, const char *why)
 {
@@ -215,6 +239,8 @@ static void refresh(struct tierce__storages *storages)
             say_unmade(storages, &all[i], rc, why);
             continue;
         }
+        if (unit == NULL)
+            continue;
         /* A storage that is enabled again starts without failures. */
         if (all[i].is_enabled != unit->is_enabled)
             tierce__storage_worker_reset(unit->worker);
@@ -240,8 +266,6 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
     tierce__lock_assert_held(&storages->lock);
     struct tierce__storage_report report;
     uint64_t interval_ns = storages->opts.probe_interval_ms * TIERCE__MS_NS;
-    if (!unit->ops->is_reached)
-        return false;
     tierce__storage_worker_report(unit->worker, &report);
     if (unit->is_enabled && !report.is_probing && !report.hangs &&
         (!report.is_probed || tierce__now_ns() - report.probed_ns >= interval_ns))
@@ -389,7 +413,7 @@ int tierce__storages_try(const struct tierce__storages *storages,
     const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
     struct tierce__storage_worker *worker;
     why[0] = '\0';
-    if (!ops->is_reached)
+    if (ops == NULL)
         return 0;
     int rc =
         tierce__storage_worker_start(&worker, storage, ops, storages->opts.probe_timeout_ms, why);
@@ -405,7 +429,7 @@ int tierce__storages_try(const struct tierce__storages *storages,
 bool tierce__storages_is_managed(const struct tierce__storages *storages,
                                  enum tierce__storage_type type)
 {
-    return storages->opts.find_ops(type)->is_reached;
+    return storages->opts.find_ops(type) != NULL;
 }
 
 void tierce__storages_state(struct tierce__storages *storages, const char *name,
@@ -445,15 +469,12 @@ static int hold_worker(struct tierce__storage_worker **out, struct tierce__stora
 {
     struct storages_unit *unit = NULL;
     char why[128] = "";
-    *out = NULL;
-    if (!storages->opts.find_ops(storage->type)->is_reached)
-        return 0;
     tierce__lock_take(&storages->lock);
     int rc = take_unit(&unit, storages, storage, false, why);
-    if (rc == 0)
+    if (unit != NULL)
         tierce__storage_worker_hold(unit->worker);
-    TIERCE_DASSERT(rc < 0 || unit->number == storage->number);
-    *out = rc == 0 ? unit->worker : NULL;
+    TIERCE_DASSERT(unit == NULL || unit->number == storage->number);
+    *out = unit != NULL ? unit->worker : NULL;
     tierce__lock_drop(&storages->lock);
     return rc;
 }

@@ -61,7 +61,6 @@ static double gate_used_share(struct tierce__storage_driver *driver)
 
 static const struct tierce__storage_ops gate_ops = {
     .name = "gate",
-    .is_reached = true,
     .open = gate_open,
     .close = gate_close,
     .probe = gate_probe,

@@ -466,7 +466,6 @@ static double ill_share(struct tierce__storage_driver *driver)
 }
 
 static const struct tierce__storage_ops ill = {.name = "ill",
-                                               .is_reached = true,
                                                .open = ill_open,
                                                .close = ill_close,
                                                .probe = ill_probe,
@@ -475,7 +474,7 @@ static const struct tierce__storage_ops ill = {.name = "ill",
 
 static const struct tierce__storage_ops *find_ill(enum tierce__storage_type type)
 {
-    return type == TIERCE__STORAGE_NFS ? &ill : &tierce__storage_none;
+    return type == TIERCE__STORAGE_NFS ? &ill : NULL;
 }
 
 START_TEST(test_ill_and_well_again)
@@ -584,6 +583,32 @@ START_TEST(test_changes_of_set_up)
 }
 END_TEST
 
+START_TEST(test_replaced_by_an_unmanaged_one)
+{
+    struct tierce__storage storage = nfs();
+    set_gate(false, true);
+    add(&storage);
+    open_probing(find_ill, LONG_MS);
+    WAIT_FOR(!is_available("nfs"));
+    ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
+    storage.type = TIERCE__STORAGE_MOONCAKE;
+    add(&storage);
+    WAIT_FOR(get(&closes) == 1);
+    struct tierce__storage_state state = state_of("nfs");
+    ck_assert(state.is_enabled && state.is_well && !state.is_managed && !state.is_probed);
+    ck_assert(state.used_share < 0);
+    ck_assert(is_available("nfs"));
+    ck_assert_int_eq(tierce__storages_try(storages, &storage, why), 0);
+    ck_assert_uint_eq(get(&opens), 1);
+    ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
+    storage.type = TIERCE__STORAGE_NFS;
+    add(&storage);
+    WAIT_FOR(!is_available("nfs"));
+    ck_assert(state_of("nfs").is_managed);
+    ck_assert_uint_eq(get(&opens), 2);
+}
+END_TEST
+
 static struct {
     unsigned count;
     bool is_well;
@@ -671,5 +696,5 @@ CHECK_MAIN("storages", .seconds = 180, .setup = set_up, .teardown = tear_down,
                      test_probes_a_folder, test_makes_the_root_but_not_above,
                      test_roots_that_cannot_be_written, test_ill_and_well_again,
                      test_a_probe_that_hangs, test_a_delete_that_hangs,
-                     test_closes_beside_what_hangs, test_changes_of_set_up, test_changes_are_told,
-                     test_threads})
+                     test_closes_beside_what_hangs, test_changes_of_set_up,
+                     test_replaced_by_an_unmanaged_one, test_changes_are_told, test_threads})
