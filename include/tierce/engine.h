@@ -149,6 +149,13 @@ TIERCE_API void tierce_view_close(struct tierce_view *view);
 /* The canonical text of the view's namespace; [borrow until the view is closed]. */
 TIERCE_API const char *tierce_view_namespace(const struct tierce_view *view);
 
+/*
+ * The first block that must be loaded so that the inference engine can continue after `blocks`
+ * blocks: 0, unless the namespace is about a group that a token sees only a part of. Equal to
+ * `blocks` if nothing must be loaded. Thread: any.
+ */
+TIERCE_API uint64_t tierce_view_needs(const struct tierce_view *view, uint64_t blocks);
+
 /* A chain of the view's algorithm and block size. Errors as tierce_chain_create's. */
 TIERCE_API TIERCE_MUSTUSE int tierce_view_chain(struct tierce_chain **out,
                                                 const struct tierce_view *view,
@@ -195,7 +202,8 @@ struct tierce_lookup_opts {
 };
 
 struct tierce_found {
-    uint64_t blocks;        /* leading blocks that some tier holds and that are worth loading */
+    uint64_t blocks;        /* leading blocks that some tier holds and that are worth loading; of a
+                               window, chunked or state group: see tierce_lookup */
     uint64_t memory_blocks; /* leading blocks that memory holds (with PIN: and that are pinned) */
     bool pending; /* a query to a remote store for the following blocks is in progress: a later
                      lookup may find more */
@@ -210,6 +218,14 @@ struct tierce_found {
  * remote store has not answered in full by timeout.lookup, the result uses its answers so far; its
  * later answers are remembered for the next lookups. With PIN, earlier pins of the session are
  * replaced. Pins end with tierce_unpin, when a load that names the session begins, or after pin_ms.
+ *
+ * In a window, chunked or state group, `blocks` is the largest number up to to_block after which
+ * the inference engine can continue: all blocks from tierce_view_needs on are held. It is
+ * from_block if that is the largest. memory_blocks is equal if memory holds (with PIN: and pins)
+ * all of these blocks, else from_block. Siblings and costs do not count; neither do these lookups
+ * in the counters and the access log, because a request with several groups also has one in a group
+ * that attends to the whole prompt. To find out where a request can continue, look up each group
+ * with the tokens that the others have found, until all agree.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
  * than the view's, pin_ms above its bound), -ENOMEM; *out is zeroed then.
@@ -226,7 +242,8 @@ TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
  * and a loss of power, unless they are evicted. Counts whole chunks, and the tail while it is
  * stored as a chunk of its own. When a longer chunk has replaced the tail, lookups find the tail's
  * blocks in that chunk, and this call no longer counts them. Returns 0 blocks without a durable
- * tier in service. This call covers one chain; tierce_engine_flush makes all stored chunks durable.
+ * tier in service, and in a window, chunked or state group. This call covers one chain;
+ * tierce_engine_flush makes all stored chunks durable.
  *
  * [out] *blocks. Errors, *blocks 0: as tierce_lookup's. Thread: any. Blocks as tierce_lookup.
  */
@@ -242,7 +259,10 @@ TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 struct tierce_transfer_opts {
     size_t size;                      /* sizeof(struct tierce_transfer_opts) */
     const struct tierce_chain *chain; /* of the view; [borrow until begin returns] */
-    uint64_t from_block;              /* load: first block to write; store: must be 0 */
+    uint64_t from_block;              /* load: first block to write; store: 0, or in a window,
+                                         chunked or state group the first block whose KV is still
+                                         in the engine's memory: chunks that begin before it are not
+                                         stored */
     uint64_t to_block;                /* end, at most the blocks of the chain */
     const struct tierce_paged *paged; /* [borrow until end or abort] */
     const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Gives a closed engine back; while a flush uses it, that is left to the flush. */
 static void engine_release(EngineObject *e)
@@ -182,23 +183,26 @@ static PyObject *engine_param(PyObject *self, PyObject *arg)
     return PyUnicode_FromString(value);
 }
 
-/* The keys of a namespace. All of them are required and no others are accepted: a missing or
- * misspelt key would make different namespaces equal. */
+/* The keys of a namespace. All of them are required, the last three for a group of layers only, and
+ * no others are accepted: a missing or misspelt key would make different namespaces equal. */
 static const char *const namespace_keys[] = {
     "weights",     "model",      "kv_dtype",     "quantization", "layout",
-    "layer_count", "cell_bytes", "block_tokens", "chunk_blocks", "algo"};
+    "layer_count", "cell_bytes", "block_tokens", "chunk_blocks", "algo",
+    "group",       "window",     "layers"};
 
-#define NAMESPACE_KEYS (sizeof(namespace_keys) / sizeof(namespace_keys[0]))
+enum { NAMESPACE_KEYS = 10, NAMESPACE_GROUP_KEYS = 13 };
 
 static bool check_keys(PyObject *dict)
 {
-    for (size_t i = 0; i < NAMESPACE_KEYS; i++) {
+    bool has_group = PyDict_GetItemString(dict, "group") != NULL;
+    int count = has_group ? NAMESPACE_GROUP_KEYS : NAMESPACE_KEYS;
+    for (int i = 0; i < count; i++) {
         if (PyDict_GetItemString(dict, namespace_keys[i]) == NULL) {
             PyErr_Format(PyExc_KeyError, "the namespace lacks \"%s\"", namespace_keys[i]);
             return false;
         }
     }
-    if (PyDict_Size(dict) != (Py_ssize_t)NAMESPACE_KEYS) {
+    if (PyDict_Size(dict) != (Py_ssize_t)count) {
         PyErr_SetString(PyExc_KeyError, "the namespace has keys that are not known");
         return false;
     }
@@ -216,25 +220,46 @@ static bool number_of(PyObject *dict, const char *name, uint32_t *out)
     return tierce__core_uint32(PyDict_GetItemString(dict, name), out);
 }
 
-static uint32_t *cells_of(PyObject *dict, uint32_t layer_count)
+/* The list under a key, with a number for each layer; free. NULL with an exception set. */
+static uint32_t *numbers_of(PyObject *dict, const char *name, uint32_t layer_count)
 {
-    PyObject *list = PyDict_GetItemString(dict, "cell_bytes");
+    PyObject *list = PyDict_GetItemString(dict, name);
     if (!PyList_Check(list) || PyList_Size(list) != (Py_ssize_t)layer_count) {
-        PyErr_SetString(PyExc_ValueError, "cell_bytes: a list with one number for each layer");
+        PyErr_Format(PyExc_ValueError, "%s: a list with one number for each layer", name);
         return NULL;
     }
-    uint32_t *cells = calloc((size_t)layer_count + 1, sizeof(*cells));
-    if (cells == NULL) {
+    uint32_t *numbers = calloc((size_t)layer_count + 1, sizeof(*numbers));
+    if (numbers == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
     for (uint32_t i = 0; i < layer_count; i++) {
-        if (!tierce__core_uint32(PyList_GetItem(list, (Py_ssize_t)i), &cells[i])) {
-            free(cells);
+        if (!tierce__core_uint32(PyList_GetItem(list, (Py_ssize_t)i), &numbers[i])) {
+            free(numbers);
             return NULL;
         }
     }
-    return cells;
+    return numbers;
+}
+
+/* The kind of group under its key. */
+static bool group_of(PyObject *dict, struct tierce_namespace *ns)
+{
+    if (PyDict_GetItemString(dict, "group") == NULL)
+        return true;
+    const char *name = text_of(dict, "group");
+    if (name == NULL)
+        return false;
+    for (int group = TIERCE_GROUP_FULL; group <= TIERCE_GROUP_STATE; group++) {
+        if (strcmp(tierce_group_name((enum tierce_group)group), name) == 0)
+            ns->group = (enum tierce_group)group;
+    }
+    if (ns->group == TIERCE_GROUP_ALL) {
+        PyErr_Format(PyExc_ValueError, "a group is full, window, chunked or state, not \"%s\"",
+                     name);
+        return false;
+    }
+    return number_of(dict, "window", &ns->window);
 }
 
 /* Fills *ns from a dict; strings are borrowed from it. False with an exception set. */
@@ -254,7 +279,7 @@ static bool fill_namespace(PyObject *dict, struct tierce_namespace *ns)
     }
     return number_of(dict, "layer_count", &ns->layer_count) &&
            number_of(dict, "block_tokens", &ns->block_tokens) &&
-           number_of(dict, "chunk_blocks", &ns->chunk_blocks);
+           number_of(dict, "chunk_blocks", &ns->chunk_blocks) && group_of(dict, ns);
 }
 
 static PyObject *engine_view(PyObject *self, PyObject *args)
@@ -280,12 +305,17 @@ static PyObject *engine_view(PyObject *self, PyObject *args)
     v->layer_count = part.count > 0 ? part.layer_count : ns.layer_count;
     v->first_layer = part.first_layer;
     v->chunk_blocks = ns.chunk_blocks;
-    v->cell_bytes = cells_of(dict, ns.layer_count);
+    v->cell_bytes = numbers_of(dict, "cell_bytes", ns.layer_count);
+    uint32_t *layers = ns.group == TIERCE_GROUP_ALL || v->cell_bytes == NULL
+                           ? NULL
+                           : numbers_of(dict, "layers", ns.layer_count);
     int rc = -ENOMEM;
-    if (v->cell_bytes != NULL) {
+    if (!PyErr_Occurred()) {
         ns.cell_bytes = v->cell_bytes;
+        ns.layers = layers;
         rc = tierce_view_open_part(&v->view, e->engine, &ns, &shard, part.count > 0 ? &part : NULL);
     }
+    free(layers);
     if (rc < 0) {
         Py_DECREF(v);
         return PyErr_Occurred() ? NULL : tierce__core_raise(rc, NULL);
@@ -314,7 +344,8 @@ static PyMethodDef engine_methods[] = {
      "view(namespace: dict, shard: tuple = (0, 1, 0, 1), part: tuple = (0, 0, 0, 0)) -> View\n\n"
      "A part is first layer, layers, index, count; a count of 0: the whole chunk. "
      "Keys: weights, model, kv_dtype, quantization, layout, layer_count, cell_bytes, "
-     "block_tokens, chunk_blocks, algo."},
+     "block_tokens, chunk_blocks, algo; of a group of layers also group (full, window, chunked or "
+     "state), window (tokens, or 0) and layers (their numbers in the model)."},
     {NULL, NULL, 0, NULL}};
 
 PyType_Slot tierce__core_engine_slots[] = {

@@ -180,19 +180,24 @@ static void transfer_begun(ViewObject *v, PyObject *chain, Py_buffer *buffer, bo
 
 static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"chain",   "to_block", "block_ids", "tail",
-                            "session", "tag",      "write",     NULL};
+    static char *names[] = {"chain", "to_block", "block_ids",  "tail", "session",
+                            "tag",   "write",    "from_block", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    uint64_t to, session = 0, write = 0;
+    uint64_t from = 0, to, session = 0, write = 0;
     int tail = 0;
     const char *tag = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&sO&", names, &chain,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&zO&O&", names, &chain,
                                      tierce__core_uint64, &to, &ids, &tail, tierce__core_uint64,
-                                     &session, &tag, tierce__core_uint64, &write))
+                                     &session, &tag, tierce__core_uint64, &write,
+                                     tierce__core_uint64, &from))
         return NULL;
-    struct tierce_transfer_opts opts = {
-        .to_block = to, .session = session, .tail = tail != 0, .tag = tag, .write = write};
+    struct tierce_transfer_opts opts = {.from_block = from,
+                                        .to_block = to,
+                                        .session = session,
+                                        .tail = tail != 0,
+                                        .tag = tag,
+                                        .write = write};
     Py_buffer buffer;
     if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
@@ -306,6 +311,14 @@ static PyObject *view_prefetch_begin(PyObject *self, PyObject *args)
     return (PyObject *)p;
 }
 
+static PyObject *view_needs(PyObject *self, PyObject *arg)
+{
+    uint64_t blocks;
+    if (!tierce__core_uint64(arg, &blocks))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(tierce_view_needs(((ViewObject *)self)->view, blocks));
+}
+
 static PyObject *view_chunk_blocks(PyObject *self, void *unused)
 {
     (void)unused;
@@ -334,14 +347,21 @@ static PyMethodDef view_methods[] = {
     {"computed", (PyCFunction)(void (*)(void))view_computed, METH_FASTCALL,
      "computed(tokens: int, ns: int) -> None\n\n"
      "The engine computed the KV of so many prompt tokens in so long."},
+    {"needs", view_needs, METH_O,
+     "needs(blocks: int) -> int\n\n"
+     "The first block that must be loaded so that the engine can continue after so many; `blocks` "
+     "if "
+     "nothing must be loaded."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
     {"prefetch_begin", view_prefetch_begin, METH_VARARGS,
      "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0) -> Prefetch\n\n"
      "Begins to bring the blocks to memory, pinned for the session; waits for nothing."},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
-     "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=..., write=0) -> "
-     "Store | None\n\n"
-     "None when nothing is missing. write: the number of a store of several parts."},
+     "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=None, write=0, "
+     "from_block=0) -> Store | None\n\n"
+     "None when nothing is missing. write: the number of a store of several parts. from_block: in "
+     "a "
+     "window, chunked or state group, the first block whose KV is still there."},
     {"load_begin", (PyCFunction)(void (*)(void))view_load_begin, METH_VARARGS | METH_KEYWORDS,
      "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0) -> Load"},
     {NULL, NULL, 0, NULL}};

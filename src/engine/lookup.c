@@ -198,6 +198,96 @@ static int find_nothing(const struct lookup *l, size_t first, struct tierce_foun
     return 0;
 }
 
+/* ---- groups whose chunks are used without those before them ---- */
+
+/* Searches a run of chunks that are needed together. Returns how many leading ones are held. */
+static size_t find_run(struct lookup *l, size_t from, size_t count)
+{
+    struct tierce__search search = {
+        .levels = only_memory(l) ? 1u : l->levels,
+        .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns};
+    TIERCE_DASSERT(from + count <= l->keys.count);
+    size_t found =
+        tierce__storage_search_until(l->view->engine, &search, l->keys.keys + from, count);
+    l->unasked = search.unasked;
+    return found;
+}
+
+/* Whether memory holds the whole run; with PIN, it is pinned then, as far as the bound allows. */
+static int hold_run(struct lookup *l, size_t from, size_t count, bool *in_memory)
+{
+    const struct tierce__key *keys = l->keys.keys + from;
+    size_t asked = (l->levels & 1u) != 0 ? count : 0;
+    int rc = 0;
+    if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
+        rc = pin_prefix(l, keys, asked);
+    else
+        l->in_memory = tierce__storage_find(l->view->engine, keys, asked, 1, NULL);
+    *in_memory = l->in_memory == count;
+    return rc;
+}
+
+/* Begins at `need`, which `blocks` blocks need first. */
+struct run {
+    uint64_t blocks, need;
+    size_t from, count; /* chunks; count 0: nothing is needed */
+};
+
+static struct run run_of(const struct tierce_view *view, uint64_t blocks)
+{
+    uint64_t step = view->chunk_blocks, need = tierce_view_needs(view, blocks);
+    struct run run = {.blocks = blocks, .need = need, .from = (size_t)(need / step)};
+    if (need < blocks)
+        run.count = (size_t)((blocks + step - 1) / step) - run.from;
+    return run;
+}
+
+/*
+ * The run of the most blocks, above from_block and up to to_block, that is held; `blocks` is
+ * from_block or less if there is none. If a chunk of a run is missing, all fewer blocks need it
+ * too, down to those before it, or to the first needed block, which may need nothing itself.
+ */
+static struct run find_last_run(struct lookup *l, struct tierce_found *out)
+{
+    struct tierce_view *view = l->view;
+    struct run run = run_of(view, l->to_block);
+    while (run.blocks > l->opts->from_block) {
+        size_t found = find_run(l, run.from, run.count);
+        if (found == run.count)
+            break;
+        bool comes_again = l->unasked.pending && (l->opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
+        if (run.blocks == l->to_block && !comes_again)
+            tierce__why_missing(view->engine, &l->keys, run.from + found, &l->unasked);
+        out->pending |= l->unasked.pending;
+        uint64_t before = (uint64_t)(run.from + found) * view->chunk_blocks;
+        before = before > run.need ? before : run.need;
+        TIERCE_DASSERT(before < run.blocks);
+        run = run_of(view, before);
+    }
+    return run;
+}
+
+static int find_sparse(struct lookup *l, struct tierce_found *out)
+{
+    struct tierce_view *view = l->view;
+    uint64_t held = l->opts->from_block < l->to_block ? l->opts->from_block : l->to_block;
+    struct run run = {0};
+    bool in_memory = true;
+    int rc = 0;
+    if (tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)
+        run = find_last_run(l, out);
+    if (run.blocks > held && run.count > 0)
+        rc = hold_run(l, run.from, run.count, &in_memory);
+    else if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
+        tierce_unpin(view, l->opts->session);
+    out->blocks = run.blocks > held ? run.blocks : held;
+    out->memory_blocks = in_memory ? out->blocks : held;
+    TIERCE_DASSERT(out->memory_blocks <= out->blocks && out->blocks <= l->to_block);
+    return rc;
+}
+
+/* ---- all groups ---- */
+
 /* Whether the caller will repeat the lookup, so that this answer is not counted. */
 static bool comes_again(const struct tierce_lookup_opts *opts, const struct tierce_found *found)
 {
@@ -258,7 +348,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         return rc;
     TIERCE_DASSERT(found.memory_blocks <= found.blocks && found.blocks <= to_block);
     *out = found;
-    if (!comes_again(opts, out))
+    /* A request with several groups is counted once. */
+    if (!comes_again(opts, out) && !tierce__view_is_sparse(view))
         count_lookup(view, opts->from_block, to_block, out);
     return 0;
 }
@@ -283,7 +374,7 @@ int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chai
                         (struct tierce__access_what){
                             .count = to_block, .request = opts->session, .held = opts->from_block});
     tierce__access_tag(&line, opts->tag);
-    rc = find_all(&l, out);
+    rc = tierce__view_is_sparse(view) ? find_sparse(&l, out) : find_all(&l, out);
     TIERCE_DASSERT(rc < 0 || (out->memory_blocks <= out->blocks && out->blocks <= to_block));
     if (rc == 0 && !comes_again(opts, out))
         end_line(engine, &line, out);
@@ -306,6 +397,8 @@ int tierce__own_durable(struct tierce_view *view, const struct tierce_chain *cha
                         uint64_t to_block, uint64_t *blocks)
 {
     TIERCE_DASSERT(*blocks == 0);
+    if (tierce__view_is_sparse(view))
+        return 0;
     struct tierce__keys keys;
     int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)

@@ -276,6 +276,7 @@ static int reserve_space(struct tierce__lender_space *space, struct tierce_view 
 {
     TIERCE_DASSERT(space->count == 0);
     struct tierce__reserve_what what = {.chain = opts->chain,
+                                        .from_block = opts->from_block,
                                         .to_block = opts->to_block,
                                         .session = opts->session,
                                         .tail = opts->tail,

@@ -10,6 +10,7 @@
 #include "engine/lender.h"
 #include "engine/view.h"
 #include "engine/node_client/shared.h"
+#include "core/key/namespace.h"
 #include "core/paged/paged.h"
 #include "store/remote/lmcache_names.h"
 
@@ -108,6 +109,19 @@ static int name_for_lmcache(struct tierce_view *view, const struct tierce_namesp
     return 0;
 }
 
+static int set_group(struct tierce_view *view, const struct tierce_namespace *ns)
+{
+    view->group = tierce__namespace_group(ns);
+    if (view->group == TIERCE_GROUP_ALL)
+        return 0;
+    view->window = ns->window;
+    view->layers = tierce__calloc(ns->layer_count, sizeof(*view->layers));
+    if (view->layers == NULL)
+        return -ENOMEM;
+    memcpy(view->layers, ns->layers, ns->layer_count * sizeof(*view->layers));
+    return 0;
+}
+
 static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns)
 {
     int rc = tierce_namespace_text(&view->text, ns);
@@ -128,6 +142,9 @@ static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns
         view->cell_bytes[i] = ns->cell_bytes[i];
         view->cells_before[i + 1] = view->cells_before[i] + ns->cell_bytes[i];
     }
+    rc = set_group(view, ns);
+    if (rc < 0)
+        return rc;
     view->full.geometry = (struct tierce__geometry){.layer_count = ns->layer_count,
                                                     .cell_bytes = view->cell_bytes,
                                                     .block_tokens = ns->block_tokens,
@@ -203,6 +220,7 @@ void tierce_view_close(struct tierce_view *view)
     tierce__prefill_fini(&view->prefill);
     tierce__free(view->cell_bytes);
     tierce__free(view->cells_before);
+    tierce__free(view->layers);
     tierce__free(view->lmcache);
     tierce__free(view->text);
     view->magic = 0;
@@ -241,6 +259,29 @@ const char *tierce_view_namespace(const struct tierce_view *view)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     return view->text;
+}
+
+uint64_t tierce_view_needs(const struct tierce_view *view, uint64_t blocks)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    uint64_t block_tokens = view->full.geometry.block_tokens, end = blocks * block_tokens;
+    uint64_t window = view->window, first = 0;
+    switch (view->group) {
+    case TIERCE_GROUP_ALL:
+    case TIERCE_GROUP_FULL:
+        break;
+    case TIERCE_GROUP_WINDOW: /* the next token attends to itself, too */
+        first = end + 1 > window ? end + 1 - window : 0;
+        break;
+    case TIERCE_GROUP_CHUNKED:
+        first = end / window * window;
+        break;
+    case TIERCE_GROUP_STATE:
+        first = end > 0 ? end - block_tokens : 0;
+        break;
+    }
+    TIERCE_DASSERT(first <= end);
+    return first / block_tokens;
 }
 
 int tierce_view_chain(struct tierce_chain **out, const struct tierce_view *view,
@@ -310,6 +351,13 @@ void tierce__keys_fini(struct tierce__keys *keys)
     keys->keys = NULL;
 }
 
+size_t tierce__keys_first(const struct tierce__keys *keys, const struct tierce_view *view,
+                          uint64_t from_block)
+{
+    uint64_t first = (from_block + view->chunk_blocks - 1) / view->chunk_blocks;
+    return first < keys->count ? (size_t)first : keys->count;
+}
+
 void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierce_view *view,
                              const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
                              const uint8_t *root)
@@ -321,6 +369,8 @@ void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierc
     *info =
         (struct tierce__chunk_info){.shard = view->key.shard,
                                     .algo = view->algo,
+                                    .group = view->group,
+                                    .window = view->window,
                                     .token_start = (uint64_t)first * shape->geometry.block_tokens,
                                     .geometry = shape->geometry,
                                     .extent = shape->extent};
@@ -359,13 +409,14 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
     TIERCE_DASSERT(shape->geometry.block_count <= view->chunk_blocks);
     TIERCE_DASSERT(index <= keys->full_count);
     size_t first = index * view->chunk_blocks;
+    bool has_parent = index > 0 && !tierce__view_is_sparse(view);
     *out = (struct tierce__storage_chunk){.key = keys->keys[index],
-                                          .has_parent = index > 0,
+                                          .has_parent = has_parent,
                                           .object_bytes = shape->extent.object_bytes,
                                           .token_start =
                                               (uint64_t)first * shape->geometry.block_tokens,
                                           .block_count = shape->geometry.block_count};
-    if (index > 0)
+    if (has_parent)
         out->parent = keys->keys[index - 1];
     memcpy(out->first_block, hashes + first * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
 }

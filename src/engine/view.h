@@ -42,9 +42,12 @@ struct tierce_view {
     uint32_t chunk_blocks;
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
-    uint64_t *cells_before;    /* [layer_count + 1] bytes of a block's cells in the layers before */
-    struct tierce__shape full; /* of the whole chunk */
-    struct tierce_part part;   /* the layers that loads and stores of the view move */
+    uint64_t *cells_before;  /* [layer_count + 1] bytes of a block's cells in the layers before */
+    enum tierce_group group; /* and the next two: as in the namespace */
+    uint32_t window;
+    uint32_t *layers;
+    struct tierce__shape full;          /* of the whole chunk */
+    struct tierce_part part;            /* the layers that loads and stores of the view move */
     struct tierce__client_view *remote; /* of a client of a node */
     struct tierce__prefill prefill;
     struct tierce__lmcache_form
@@ -90,6 +93,9 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      const struct tierce_chain *chain, uint64_t to_block,
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
+/* The first chunk that begins at from_block or behind it; keys->count if there is none. */
+size_t tierce__keys_first(const struct tierce__keys *keys, const struct tierce_view *view,
+                          uint64_t from_block);
 /* Wanted blocks, those before to_block, that the first `chunks` keys hold. */
 uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierce_view *view,
                              size_t chunks, uint64_t to_block);
@@ -120,6 +126,12 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
                            const struct tierce__keys *keys, const struct tierce__shape *shape,
                            size_t index, const uint8_t *hashes);
 
+/* Whether chunks of the view can be used without those before them. */
+static inline bool tierce__view_is_sparse(const struct tierce_view *view)
+{
+    return view->group > TIERCE_GROUP_FULL;
+}
+
 /* Checks the parts of transfer options that do not depend on store or load. */
 TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
                                           const struct tierce_transfer_opts *opts);
@@ -138,7 +150,8 @@ static inline void tierce__view_access(struct tierce_view *view, struct tierce__
                                        struct tierce__access_what what)
 {
     *line = (struct tierce__line){0};
-    if (view->engine->access_log == NULL || what.count == 0)
+    /* A request with several groups has one line for its lookup, and one for its store. */
+    if (view->engine->access_log == NULL || what.count == 0 || tierce__view_is_sparse(view))
         return;
     what.ns_digest = view->ns_digest;
     what.hashes = tierce_chain_hash(chain, 0);

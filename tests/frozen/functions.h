@@ -21,6 +21,7 @@ const char *tierce_config_get(const struct tierce_config *, const char *);
 void tierce_config_print(const struct tierce_config *, FILE *);
 const char *tierce_chain_algo_name(enum tierce_chain_algo);
 int tierce_chain_algo_parse(enum tierce_chain_algo *, const char *);
+const char *tierce_group_name(enum tierce_group);
 int tierce_namespace_text(char **, const struct tierce_namespace *);
 void tierce_namespace_digest(uint8_t[32], const char *);
 int tierce_namespace_diff(const char *, const char *, tierce_namespace_diff_fn *, void *);
@@ -46,6 +47,7 @@ int tierce_view_open_part(struct tierce_view **, struct tierce_engine *,
                           const struct tierce_part *);
 void tierce_view_close(struct tierce_view *);
 const char *tierce_view_namespace(const struct tierce_view *);
+uint64_t tierce_view_needs(const struct tierce_view *, uint64_t);
 int tierce_view_chain(struct tierce_chain **, const struct tierce_view *,
                       const struct tierce_chain_root *);
 void tierce_view_computed(struct tierce_view *, uint64_t, uint64_t);

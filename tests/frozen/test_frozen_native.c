@@ -5,6 +5,7 @@
 
 #include "proto/native/native.h"
 
+#include <tierce/key.h>
 #include <tierce/status.h>
 
 #define FILE_NAME "native.txt"
@@ -96,6 +97,34 @@ static const struct {
      "LOAD_NEXT",
      {.load_next = {76, 77, TIERCE__NATIVE_BAD_CELLS}},
      {.load_next = {78, TIERCE__NATIVE_HERE, 2}}},
+    {TIERCE__NATIVE_GROUP_VIEW,
+     "GROUP_VIEW",
+     {.group_view = {{.weights = "w",
+                      .model = "m",
+                      .kv_dtype = "bf16",
+                      .quantization = "q",
+                      .layout = "l",
+                      .cell_bytes = {cells, 2},
+                      .block_tokens = 102,
+                      .chunk_blocks = 103,
+                      .algo = 1,
+                      .tp_rank = 104,
+                      .tp_size = 105,
+                      .pp_rank = 106,
+                      .pp_size = 107,
+                      .first_layer = 108,
+                      .layer_count = 109,
+                      .part_index = 110,
+                      .part_count = 111,
+                      .engine = "e"},
+                     TIERCE_GROUP_WINDOW,
+                     112,
+                     {cells, 2}}},
+     {.view = {113}}},
+    {TIERCE__NATIVE_GROUP_STORE_BEGIN,
+     "GROUP_STORE_BEGIN",
+     {.group_store_begin = {{114, 115, 116, 117, 1, 118, "tag", CHAIN}, 119}},
+     {.store_begin = {120, 121, {reserved, 1}}}},
 };
 
 #define COUNT (sizeof(messages) / sizeof(messages[0]))

@@ -107,6 +107,38 @@ def test_store_and_load(engine):
         assert memory.raw[32 * CELL:] == memory.raw[:32 * CELL]
 
 
+def test_a_group_of_layers(engine):
+    """A window of 16 tokens: the last four blocks are enough to continue."""
+    group = {"group": "window", "window": 16, "layers": [1, 2]}
+    paged = Paged(engine)
+    view = engine.view({**NAMESPACE, **group})
+    view.set_paged(*paged.where)
+    assert view.namespace.endswith("\ngroup=window\nwindow=16\nlayers=1-2\n")
+    assert [view.needs(blocks) for blocks in (0, 3, 4, 32)] == [0, 0, 0, 28]
+    chain = paged.chain()
+    store = view.store_begin(chain, 32, IDS, from_block=26)
+    for layer in range(2):
+        store.layer(layer)
+    assert store.end() == 4
+    assert view.lookup(chain, 0, 32, 1, 9) == (32, 32, False)
+    assert view.lookup(chain, 0, 28, 1, 9) == (0, 0, False)
+
+
+@pytest.mark.parametrize("changes, error", [
+    ({"group": "all"}, ValueError), ({"group": "windows"}, ValueError), ({"group": 2}, TypeError),
+    ({"window": 0}, core.Error), ({"window": -1}, OverflowError), ({"layers": [1]}, ValueError),
+    ({"layers": None}, ValueError), ({"layers": [2, 1]}, core.Error), ({"group": "full"}, core.Error),
+    ({"group": "state", "window": 0}, core.Error), ({"windows": 3}, KeyError)])
+def test_a_group_is_not_cut_to_fit(engine, changes, error):
+    with pytest.raises(error):
+        engine.view({**NAMESPACE, "group": "window", "window": 16, "layers": [1, 2], **changes})
+
+
+def test_a_group_is_described_in_full(engine):
+    with pytest.raises(KeyError, match="window"):
+        engine.view({**NAMESPACE, "group": "full", "layers": [1, 2]})
+
+
 def test_tags_reach_the_access_log(tmp_path):
     path = tmp_path / "access"
     engine = open_engine(**{"access_log.path": str(path)})

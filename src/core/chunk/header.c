@@ -33,7 +33,9 @@ enum {
     AT_ALGO = 164,
     AT_CODEC = 168,
     AT_FLAGS = 172,
-    AT_RESERVED = 176,
+    AT_GROUP = 176,
+    AT_WINDOW = 180,
+    AT_RESERVED = 184,
 };
 
 static const uint8_t MAGIC[8] = {'T', 'I', 'E', 'R', 'C', 'E', 'C', 'K'};
@@ -125,6 +127,19 @@ static uint64_t summed_bytes(uint32_t layers, uint32_t blocks)
     return tierce__round_up(tables_end(layers, blocks), TIERCE__SUM_STRIPE);
 }
 
+static uint32_t version_of(enum tierce_group group)
+{
+    return group == TIERCE_GROUP_ALL ? TIERCE__CHUNK_VERSION : TIERCE__CHUNK_VERSION_GROUP;
+}
+
+/* Whether group and window fit each other, and the version of their header. */
+static bool group_in_bounds(uint32_t version, uint32_t group, uint32_t window)
+{
+    bool has_window = group == TIERCE_GROUP_WINDOW || group == TIERCE_GROUP_CHUNKED;
+    return group <= TIERCE_GROUP_STATE && version_of((enum tierce_group)group) == version &&
+           has_window == (window > 0);
+}
+
 void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_info *info,
                                   const uint8_t *block_hashes)
 {
@@ -134,10 +149,11 @@ void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_in
     TIERCE_DASSERT(tierce__chunk_layer_offset(g, g->layer_count) ==
                    info->extent.header_bytes + info->extent.payload_bytes);
     TIERCE_DASSERT((uintptr_t)object % _Alignof(uint64_t) == 0); /* the sums are used in place */
+    TIERCE_DASSERT(group_in_bounds(version_of(info->group), (uint32_t)info->group, info->window));
 
     memset(object, 0, summed_bytes(g->layer_count, g->block_count));
     memcpy(object + AT_MAGIC, MAGIC, sizeof(MAGIC));
-    tierce__store_le32(object + AT_VERSION, TIERCE__CHUNK_VERSION);
+    tierce__store_le32(object + AT_VERSION, version_of(info->group));
     tierce__store_le32(object + AT_HEADER_BYTES, (uint32_t)info->extent.header_bytes);
     tierce__store_le64(object + AT_PAYLOAD_BYTES, info->extent.payload_bytes);
     memcpy(object + AT_NS_DIGEST, info->ns_digest, TIERCE_HASH_BYTES);
@@ -150,6 +166,8 @@ void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_in
     tierce__store_le32(object + AT_BLOCK_COUNT, g->block_count);
     tierce__store_le32(object + AT_BLOCK_TOKENS, g->block_tokens);
     tierce__store_le32(object + AT_ALGO, (uint32_t)info->algo);
+    tierce__store_le32(object + AT_GROUP, (uint32_t)info->group);
+    tierce__store_le32(object + AT_WINDOW, info->window);
     for (uint32_t i = 0; i < g->layer_count; i++)
         tierce__store_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)i, g->cell_bytes[i]);
     memcpy(object + hashes_offset(g->layer_count), block_hashes,
@@ -251,7 +269,8 @@ static int check_frame(struct tierce__chunk_info *out, const uint8_t *object, ui
         return TIERCE_E_LIMIT;
     if (!tierce__chunk_has_magic(object))
         return TIERCE_E_FORMAT;
-    if (tierce__load_le32(object + AT_VERSION) != TIERCE__CHUNK_VERSION)
+    uint32_t version = tierce__load_le32(object + AT_VERSION);
+    if (version != TIERCE__CHUNK_VERSION && version != TIERCE__CHUNK_VERSION_GROUP)
         return TIERCE_E_VERSION;
     uint32_t layers = tierce__load_le32(object + AT_LAYER_COUNT);
     uint32_t blocks = tierce__load_le32(object + AT_BLOCK_COUNT);
@@ -287,11 +306,15 @@ int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, u
     info.algo = (enum tierce_chain_algo)tierce__load_le32(object + AT_ALGO);
     info.token_start = tierce__load_le64(object + AT_TOKEN_START);
     info.created_s = tierce__load_le64(object + AT_CREATED);
+    info.group = (enum tierce_group)tierce__load_le32(object + AT_GROUP);
+    info.window = tierce__load_le32(object + AT_WINDOW);
     info.extent.payload_bytes = payload;
     info.extent.object_bytes = header_bytes + tierce__round_up(payload, TIERCE__CHUNK_ALIGN);
     /* A codec, a flag or a reserved byte that is set was written by a later version. */
     if (info.extent.object_bytes > TIERCE__CHUNK_BYTES_MAX ||
-        !all_zero(object + AT_CODEC, TIERCE__CHUNK_FIXED - AT_CODEC))
+        !all_zero(object + AT_CODEC, AT_GROUP - AT_CODEC) ||
+        !all_zero(object + AT_RESERVED, TIERCE__CHUNK_FIXED - AT_RESERVED) ||
+        !group_in_bounds(tierce__load_le32(object + AT_VERSION), (uint32_t)info.group, info.window))
         return TIERCE_E_FORMAT;
     memcpy(info.ns_digest, object + AT_NS_DIGEST, TIERCE_HASH_BYTES);
     memcpy(info.hash, object + AT_HASH, TIERCE_HASH_BYTES);
@@ -348,6 +371,7 @@ static bool is_place_of(const uint8_t *object, const struct tierce__chunk_info *
            memcmp(got->hash, want->hash, TIERCE_HASH_BYTES) == 0 &&
            memcmp(got->parent, want->parent, TIERCE_HASH_BYTES) == 0 &&
            memcmp(&got->shard, &want->shard, sizeof(got->shard)) == 0 && got->algo == want->algo &&
+           got->group == want->group && got->window == want->window &&
            got->token_start == want->token_start && g->layer_count == w->layer_count &&
            g->block_count == w->block_count && g->block_tokens == w->block_tokens &&
            same_cells(object, w);

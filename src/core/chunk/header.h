@@ -17,10 +17,12 @@
  * Thread: any; nothing here blocks or allocates.
  */
 
-#define TIERCE__CHUNK_ALIGN     4096u
-#define TIERCE__CHUNK_VERSION   1u
-#define TIERCE__CHUNK_FIXED     256u /* bytes before the tables */
-#define TIERCE__CHUNK_BYTES_MAX (1ULL << 34)
+#define TIERCE__CHUNK_ALIGN 4096u
+/* The versions that are written: 1 for chunks of all layers, 2 for those of a group of layers. */
+#define TIERCE__CHUNK_VERSION       1u
+#define TIERCE__CHUNK_VERSION_GROUP 2u
+#define TIERCE__CHUNK_FIXED         256u /* bytes before the tables */
+#define TIERCE__CHUNK_BYTES_MAX     (1ULL << 34)
 
 /* The geometry of the chunks of a view: equal for all but unfull tails. */
 struct tierce__geometry {
@@ -57,6 +59,8 @@ struct tierce__chunk_info {
     uint8_t parent[TIERCE_HASH_BYTES]; /* hash of the chunk before, or the chain's root hash */
     struct tierce_shard shard;
     enum tierce_chain_algo algo;
+    enum tierce_group group; /* and window: as in the namespace */
+    uint32_t window;
     uint64_t token_start;
     uint64_t created_s;               /* wall clock */
     struct tierce__geometry geometry; /* after parsing, cell_bytes is NULL: use the accessor */
@@ -117,7 +121,7 @@ const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_
 
 /*
  * Whether a parsed header is the very chunk that is wanted: namespace digest, hash, shard,
- * algorithm, token start, geometry (cell sizes included) and block hashes, each in full.
+ * algorithm, group, token start, geometry (cell sizes included) and block hashes, each in full.
  * `want->geometry.cell_bytes` must be set. Returns 0 or TIERCE_E_IDENTITY.
  */
 TIERCE_MUSTUSE int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *got,

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/text/utf8.h"
+#include "core/key/namespace.h"
 #include "core/key/sha256.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 #define LAYERS_MAX       4096u
 #define CELL_BYTES_MAX   (1u << 30)
 #define COUNT_MAX        65536u
+#define LAYER_NUMBER_MAX 65535u
 
 /* The limit of an untrusted text. Five strings of the largest size fit. */
 #define TEXT_BYTES_MAX (8u << 20)
@@ -103,6 +105,33 @@ static void add_cell_bytes(struct namespace_text *text, const uint32_t *cell_byt
     add_string(text, "\n");
 }
 
+/* The numbers of layers, runs of neighbours as "FIRST-LAST": "0-2,4". */
+static void add_layers(struct namespace_text *text, const uint32_t *layers, uint32_t layer_count)
+{
+    add_string(text, "layers=");
+    for (uint32_t i = 0, run; i < layer_count; i += run) {
+        run = 1;
+        while (i + run < layer_count && layers[i + run] == layers[i] + run)
+            run++;
+        if (i > 0)
+            add_string(text, ",");
+        add_number(text, layers[i]);
+        if (run > 1) {
+            add_string(text, "-");
+            add_number(text, layers[i] + run - 1);
+        }
+    }
+    add_string(text, "\n");
+}
+
+static void add_group(struct namespace_text *text, const struct tierce_namespace *ns)
+{
+    add_field(text, "group", tierce_group_name(ns->group));
+    if (ns->window > 0)
+        add_number_field(text, "window", ns->window);
+    add_layers(text, ns->layers, ns->layer_count);
+}
+
 static bool string_ok(const char *string)
 {
     if (string == NULL)
@@ -129,13 +158,39 @@ static bool layers_ok(const struct tierce_namespace *ns)
     return true;
 }
 
+static bool group_ok(const struct tierce_namespace *ns)
+{
+    if (ns->size == TIERCE__NAMESPACE_BYTES_V1)
+        return true;
+    bool has_window = ns->group == TIERCE_GROUP_WINDOW || ns->group == TIERCE_GROUP_CHUNKED;
+    if (tierce_group_name(ns->group) == NULL || has_window != (ns->window > 0) ||
+        (ns->group == TIERCE_GROUP_ALL) != (ns->layers == NULL))
+        return false;
+    for (uint32_t i = 0; ns->layers != NULL && i < ns->layer_count; i++)
+        if (ns->layers[i] > LAYER_NUMBER_MAX || (i > 0 && ns->layers[i] <= ns->layers[i - 1]))
+            return false;
+    return ns->group != TIERCE_GROUP_STATE || ns->chunk_blocks == 1;
+}
+
 static bool namespace_ok(const struct tierce_namespace *ns)
 {
-    return ns->size == sizeof(*ns) && weights_ok(ns->weights) && string_ok(ns->model) &&
-           string_ok(ns->kv_dtype) && string_ok(ns->quantization) && string_ok(ns->layout) &&
-           layers_ok(ns) && ns->block_tokens >= 1 && ns->block_tokens <= COUNT_MAX &&
-           ns->chunk_blocks >= 1 && ns->chunk_blocks <= COUNT_MAX &&
-           tierce_chain_algo_name(ns->algo) != NULL;
+    return (ns->size == sizeof(*ns) || ns->size == TIERCE__NAMESPACE_BYTES_V1) &&
+           weights_ok(ns->weights) && string_ok(ns->model) && string_ok(ns->kv_dtype) &&
+           string_ok(ns->quantization) && string_ok(ns->layout) && layers_ok(ns) &&
+           ns->block_tokens >= 1 && ns->block_tokens <= COUNT_MAX && ns->chunk_blocks >= 1 &&
+           ns->chunk_blocks <= COUNT_MAX && tierce_chain_algo_name(ns->algo) != NULL &&
+           group_ok(ns);
+}
+
+const char *tierce_group_name(enum tierce_group group)
+{
+    static const char *const names[] = {
+        [TIERCE_GROUP_ALL] = "all",       [TIERCE_GROUP_FULL] = "full",
+        [TIERCE_GROUP_WINDOW] = "window", [TIERCE_GROUP_CHUNKED] = "chunked",
+        [TIERCE_GROUP_STATE] = "state",
+    };
+    size_t count = sizeof(names) / sizeof(names[0]);
+    return (unsigned)group < count ? names[group] : NULL;
 }
 
 int tierce_namespace_text(char **text, const struct tierce_namespace *ns)
@@ -154,6 +209,8 @@ int tierce_namespace_text(char **text, const struct tierce_namespace *ns)
     add_number_field(&made, "block_tokens", ns->block_tokens);
     add_number_field(&made, "chunk_blocks", ns->chunk_blocks);
     add_field(&made, "algo", tierce_chain_algo_name(ns->algo));
+    if (tierce__namespace_group(ns) != TIERCE_GROUP_ALL)
+        add_group(&made, ns);
     if (made.failed) {
         tierce__free(made.bytes);
         return -ENOMEM;

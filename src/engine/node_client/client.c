@@ -127,6 +127,7 @@ static int hear(struct tierce__node_connection *c, enum tierce__native_op op,
 /* The operation that ends what `op` begins, or 0. */
 static enum tierce__native_op end_of(enum tierce__native_op op)
 {
+    op = tierce__native_plain(op);
     return op == TIERCE__NATIVE_STORE_BEGIN      ? TIERCE__NATIVE_STORE_END
            : op == TIERCE__NATIVE_LOAD_BEGIN     ? TIERCE__NATIVE_LOAD_END
            : op == TIERCE__NATIVE_PREFETCH_BEGIN ? TIERCE__NATIVE_PREFETCH_END
@@ -438,6 +439,7 @@ struct tierce__node_session *tierce__client_peer(struct tierce__node_client *cli
 /* Whether a request begins an operation; such a request may also be omitted. */
 static bool begins(enum tierce__native_op op)
 {
+    op = tierce__native_plain(op);
     return op == TIERCE__NATIVE_LOOKUP || op == TIERCE__NATIVE_DURABLE ||
            op == TIERCE__NATIVE_LOAD_BEGIN || op == TIERCE__NATIVE_STORE_BEGIN ||
            op == TIERCE__NATIVE_PREFETCH_BEGIN || op == TIERCE__NATIVE_VIEW ||
@@ -576,6 +578,7 @@ static void settle_late(struct tierce__node_session *peer, uint64_t deadline_ns)
     if (tierce__client_await(c->fd, 0) == 0) {
         c->late = 0;
         int rc = hear(c, op, &answer, NULL, deadline_ns);
+        op = tierce__native_plain(op);
         if (rc == 0 && op == TIERCE__NATIVE_STORE_BEGIN)
             end.store_end.store = answer.store_begin.store;
         else if (rc == 0 && op == TIERCE__NATIVE_LOAD_BEGIN)

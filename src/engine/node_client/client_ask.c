@@ -75,22 +75,28 @@ static uint64_t soon(const struct tierce_view *view)
     return tierce__deadline_in_ms(view->engine->settings.lookup_ms);
 }
 
-/* Describes the view in a request; cell_bytes: room for all layers. */
-static void describe(union tierce__native_request *out, const struct tierce_view *view,
-                     uint8_t *cell_bytes)
+static void put_numbers(uint8_t *out, const uint32_t *numbers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        tierce__store_le32(out + 4 * (size_t)i, numbers[i]);
+}
+
+/* Describes the view in a request, which it returns; numbers: room for two of four bytes for each
+ * layer. */
+static enum tierce__native_op describe(union tierce__native_request *out,
+                                       const struct tierce_view *view, uint8_t *numbers)
 {
     const struct tierce__client_view *v = view->remote;
     const struct tierce__geometry *g = &view->full.geometry;
     TIERCE_DASSERT(view->part.first_layer + view->part.layer_count <= g->layer_count);
-    for (uint32_t i = 0; i < g->layer_count; i++)
-        tierce__store_le32(cell_bytes + 4 * (size_t)i, g->cell_bytes[i]);
+    put_numbers(numbers, g->cell_bytes, g->layer_count);
     out->view =
         (struct tierce__native_view){.weights = v->weights,
                                      .model = v->model,
                                      .kv_dtype = v->kv_dtype,
                                      .quantization = v->quantization,
                                      .layout = v->layout,
-                                     .cell_bytes = {cell_bytes, g->layer_count},
+                                     .cell_bytes = {numbers, g->layer_count},
                                      .block_tokens = g->block_tokens,
                                      .chunk_blocks = view->chunk_blocks,
                                      .algo = view->algo,
@@ -103,6 +109,14 @@ static void describe(union tierce__native_request *out, const struct tierce_view
                                      .part_index = view->part.index,
                                      .part_count = view->part.count,
                                      .engine = tierce__client_engine_name(view->engine->client)};
+    if (view->group == TIERCE_GROUP_ALL)
+        return TIERCE__NATIVE_VIEW;
+    uint8_t *layers = numbers + 4 * (size_t)g->layer_count;
+    put_numbers(layers, view->layers, g->layer_count);
+    out->group_view.group = (uint32_t)view->group;
+    out->group_view.window = view->window;
+    out->group_view.layers = (struct tierce__native_rows){layers, g->layer_count};
+    return TIERCE__NATIVE_GROUP_VIEW;
 }
 
 static void end_view(struct tierce__node_session *peer, uint64_t number, uint64_t deadline_ns)
@@ -116,14 +130,14 @@ static void end_view(struct tierce__node_session *peer, uint64_t number, uint64_
 static int64_t introduce(const struct tierce_view *view, struct tierce__node_session *peer,
                          uint64_t deadline_ns)
 {
-    uint8_t *cells = tierce__alloc(4 * (size_t)view->full.geometry.layer_count);
-    if (cells == NULL)
+    uint8_t *numbers = tierce__alloc(8 * (size_t)view->full.geometry.layer_count);
+    if (numbers == NULL)
         return -ENOMEM;
     union tierce__native_request question;
     struct tierce__asking asking;
-    describe(&question, view, cells);
-    int rc = tierce__node_session_ask(&asking, peer, TIERCE__NATIVE_VIEW, &question, deadline_ns);
-    tierce__free(cells);
+    enum tierce__native_op op = describe(&question, view, numbers);
+    int rc = tierce__node_session_ask(&asking, peer, op, &question, deadline_ns);
+    tierce__free(numbers);
     if (rc == 0) {
         uint64_t number = asking.answer.view.number;
         tierce__node_session_done(&asking);
@@ -291,7 +305,9 @@ static int check_chain(const struct tierce_view *view, const struct tierce_chain
 static void add_own(const struct tierce_view *view, uint64_t from_block, uint64_t to_block,
                     struct tierce_found *out)
 {
-    uint64_t own = from_block / view->chunk_blocks * view->chunk_blocks;
+    uint64_t own = tierce__view_is_sparse(view)
+                       ? from_block
+                       : from_block / view->chunk_blocks * view->chunk_blocks;
     own = own < to_block ? own : to_block;
     TIERCE_DASSERT(own <= from_block && own <= to_block);
     if (out->memory_blocks < own)

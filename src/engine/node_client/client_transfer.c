@@ -121,7 +121,12 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
                         .tag = opts->tag != NULL ? opts->tag : ""}};
     struct tierce__asking asking;
     deadline_ns += store_ms(view, peer) * TIERCE__MS_NS;
-    int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_STORE_BEGIN, &question,
+    enum tierce__native_op op = TIERCE__NATIVE_STORE_BEGIN;
+    if (opts->from_block > 0) {
+        op = TIERCE__NATIVE_GROUP_STORE_BEGIN;
+        question.group_store_begin.from_block = opts->from_block;
+    }
+    int rc = tierce__client_ask_chain(&asking, peer, op, &question,
                                       &question.store_begin.chain, opts->chain, deadline_ns);
     if (rc == 0 && asking.answer.store_begin.store != 0)
         rc = take_space(space, view, peer, &asking.answer.store_begin, opts->to_block);

@@ -41,6 +41,7 @@ struct tierce__reservation {
     uint32_t local;  /* levels except remote stores */
     uint64_t era;    /* operate.h */
     bool given_up;
+    size_t first; /* chunk that may be stored; the earlier ones count as held */
     size_t count;
     struct reserve_chunk *chunks;
     struct tierce__room *rooms; /* [count] */
@@ -98,7 +99,7 @@ static uint32_t sparing(const struct tierce__reservation *r, size_t index)
 static void lease_held(const struct tierce__reservation *r)
 {
     TIERCE_DASSERT(r->leases == NULL || r->levels == 1);
-    for (size_t i = 0; r->leases != NULL && i < r->keys.count; i++)
+    for (size_t i = r->first; r->leases != NULL && i < r->keys.count; i++)
         r->leases[i] = tierce__storage_lease(r->engine, &r->keys.keys[i]);
 }
 
@@ -229,8 +230,10 @@ static size_t try_reserve(struct tierce__reservation *r, const struct tierce_cha
 static size_t find_held(struct tierce__reservation *r)
 {
     const struct tierce__key *keys = r->keys.keys;
+    size_t first = r->first, sure = r->promised;
+    TIERCE_DASSERT(first <= r->keys.count);
     r->era = tierce__era_now(r->engine);
-    size_t held = search(r, r->levels, keys, r->keys.count), sure = r->promised;
+    size_t held = first + search(r, r->levels, keys + first, r->keys.count - first);
     TIERCE_DASSERT(held <= r->keys.count);
     return held > sure ? sure + search(r, sparing(r, sure), keys + sure, held - sure) : held;
 }
@@ -279,7 +282,9 @@ static void use_held(const struct tierce__reservation *r)
     struct tierce_engine *engine = r->engine;
     const struct tierce__keys *keys = &r->keys;
     size_t used = tierce__session_use(r->view, r->session, keys, keys->count);
-    tierce__storage_touch(engine, 0, engine->level_count, keys->keys, keys->count, used);
+    used = used > r->first ? used - r->first : 0;
+    tierce__storage_touch(engine, 0, engine->level_count, keys->keys + r->first,
+                          keys->count - r->first, used);
 }
 
 static int prepare(struct tierce__reservation *r, const struct tierce__reserve_what *what)
@@ -288,6 +293,7 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
                                what->tail);
     if (rc < 0)
         return rc;
+    r->first = tierce__keys_first(&r->keys, r->view, what->from_block);
     size_t held = find_held(r);
     TIERCE_DASSERT(held <= r->keys.count);
     tierce__view_access(
@@ -454,8 +460,10 @@ static void settle(struct tierce__reservation *r, struct tierce__list *ready)
     TIERCE_DASSERT(r->published <= r->count);
     TIERCE_DASSERT(r->blocks >= 0 && (r->published > 0 || r->blocks == 0));
     tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(r->count - r->published));
-    tierce__storage_touch(engine, 0, 1, r->keys.keys, r->keys.count, r->keys.count);
-    tierce__storage_end_writes(r->writes, r->keys.keys, r->keys.count);
+    const struct tierce__key *keys = r->keys.keys + r->first;
+    size_t count = r->keys.count - r->first;
+    tierce__storage_touch(engine, 0, 1, keys, count, count);
+    tierce__storage_end_writes(r->writes, keys, count);
     r->writes = NULL;
     end_line(r);
     end_claims(r, ready);

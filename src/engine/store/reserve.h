@@ -21,6 +21,7 @@
 
 struct tierce__reserve_what {
     const struct tierce_chain *chain; /* [borrow until begin returns] */
+    uint64_t from_block;              /* chunks that begin before it are not stored */
     uint64_t to_block;
     uint64_t session;
     bool tail;

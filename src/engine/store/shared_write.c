@@ -16,7 +16,7 @@ struct tierce__shared_write {
     struct tierce__list node;
     struct tierce_engine *engine;
     struct tierce__key place; /* namespace and shard; the hash of the last block */
-    uint64_t write, to_block;
+    uint64_t write, from_block, to_block;
     bool tail;
     uint32_t part_count, layer_count;
     uint64_t deadline_ns;
@@ -256,6 +256,7 @@ static struct tierce__shared_write *create(struct tierce_view *view, const struc
     shared_write->engine = view->engine;
     shared_write->place = place_of(view, what);
     shared_write->write = write;
+    shared_write->from_block = what->from_block;
     shared_write->to_block = what->to_block;
     shared_write->tail = what->tail;
     shared_write->part_count = part->count;
@@ -282,6 +283,7 @@ static int begin_shared(struct tierce__share *share, struct tierce_view *view,
         return -ENOMEM;
     }
     bool same = tierce__key_equal(&shared_write->place, &place) &&
+                shared_write->from_block == what->from_block &&
                 shared_write->to_block == what->to_block && shared_write->tail == what->tail &&
                 shared_write->part_count == part->count;
     int rc = same ? join(shared_write, part) : TIERCE_E_ARGUMENT;
@@ -313,6 +315,8 @@ int tierce__share_begin(struct tierce__share *share, struct tierce_view *view,
 {
     *share = (struct tierce__share){0};
     TIERCE_DASSERT(part->count > 0);
+    if (what->from_block > 0 && !tierce__view_is_sparse(view))
+        return TIERCE_E_ARGUMENT;
     if (part->count == 1)
         return tierce__reserve_begin(&share->reservation, view, what);
     if (write == 0)

@@ -51,7 +51,7 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     int rc = tierce__transfer_check(view, opts);
     if (rc < 0)
         return rc;
-    if (opts->from_block != 0)
+    if (opts->from_block != 0 && !tierce__view_is_sparse(view))
         return TIERCE_E_ARGUMENT;
     struct tierce_store *store = tierce__calloc(1, sizeof(*store));
     if (store == NULL)

@@ -123,15 +123,26 @@ static int answer_ping(struct native_call *call)
     return 0;
 }
 
-static int answer_view(struct native_call *call)
+/* Numbers of four bytes; `out` has room for LAYERS_MAX. */
+static void get_numbers(uint32_t *out, const struct tierce__native_rows *rows)
 {
-    const struct tierce__native_view *ask = &call->ask.view;
-    uint32_t cell_bytes[LAYERS_MAX];
+    TIERCE_ASSERT(rows->count <= LAYERS_MAX);
+    for (uint32_t i = 0; i < rows->count; i++)
+        out[i] = tierce__load_le32(rows->bytes + (size_t)i * 4);
+}
+
+/* `of`: NULL for the view of a whole model. */
+static int open_view(struct native_call *call, const struct tierce__native_view *ask,
+                     const struct tierce__native_group_view *of)
+{
+    uint32_t cell_bytes[LAYERS_MAX], layers[LAYERS_MAX];
     if (ask->cell_bytes.count > LAYERS_MAX || ask->tp_rank > UINT16_MAX ||
-        ask->tp_size > UINT16_MAX || ask->pp_rank > UINT16_MAX || ask->pp_size > UINT16_MAX)
+        ask->tp_size > UINT16_MAX || ask->pp_rank > UINT16_MAX || ask->pp_size > UINT16_MAX ||
+        (of != NULL && of->layers.count != ask->cell_bytes.count))
         return TIERCE_E_ARGUMENT;
-    for (uint32_t i = 0; i < ask->cell_bytes.count; i++)
-        cell_bytes[i] = tierce__load_le32(ask->cell_bytes.bytes + (size_t)i * 4);
+    get_numbers(cell_bytes, &ask->cell_bytes);
+    if (of != NULL)
+        get_numbers(layers, &of->layers);
     struct tierce_namespace ns = {.size = sizeof(ns),
                                   .weights = ask->weights,
                                   .model = ask->model,
@@ -142,7 +153,11 @@ static int answer_view(struct native_call *call)
                                   .cell_bytes = cell_bytes,
                                   .block_tokens = ask->block_tokens,
                                   .chunk_blocks = ask->chunk_blocks,
-                                  .algo = (enum tierce_chain_algo)ask->algo};
+                                  .algo = (enum tierce_chain_algo)ask->algo,
+                                  .group =
+                                      of != NULL ? (enum tierce_group)of->group : TIERCE_GROUP_ALL,
+                                  .window = of != NULL ? of->window : 0,
+                                  .layers = of != NULL ? layers : NULL};
     struct tierce_shard shard = {(uint16_t)ask->tp_rank, (uint16_t)ask->tp_size,
                                  (uint16_t)ask->pp_rank, (uint16_t)ask->pp_size};
     struct tierce_part part = {.first_layer = ask->first_layer,
@@ -151,6 +166,18 @@ static int answer_view(struct native_call *call)
                                .count = ask->part_count};
     return tierce__native_view_open(call->client, &call->say.view.number, &ns, &shard, &part,
                                     ask->engine);
+}
+
+static int answer_view(struct native_call *call)
+{
+    return open_view(call, &call->ask.view, NULL);
+}
+
+/* A namespace of all layers has no layers of its own, so that it is rejected here. */
+static int answer_group_view(struct native_call *call)
+{
+    const struct tierce__native_group_view *ask = &call->ask.group_view;
+    return open_view(call, &ask->view, ask);
 }
 
 static int answer_view_close(struct native_call *call)
@@ -518,11 +545,12 @@ static int tell_rooms(struct native_call *call, struct tierce__native_held_store
     return 0;
 }
 
-static int reserve(struct native_call *call, const struct about *about)
+static int reserve(struct native_call *call, const struct about *about, uint64_t from_block)
 {
     const struct tierce__native_store *ask = &call->ask.store_begin;
     uint32_t pin_ms = call->native->node->config->pin_ms;
     struct tierce__reserve_what what = {.chain = about->chain->chain,
+                                        .from_block = from_block,
                                         .to_block = ask->to_block,
                                         .session = ask->session,
                                         .tail = ask->tail != 0,
@@ -554,19 +582,30 @@ static int reserve(struct native_call *call, const struct about *about)
     return rc < 0 ? rc : is_held ? TIERCE_E_LIMIT : TIERCE_E_FULL;
 }
 
-static int answer_store_begin(struct native_call *call)
+static int begin_store(struct native_call *call, uint64_t from_block)
 {
     const struct tierce__native_store *ask = &call->ask.store_begin;
     struct about about;
     if (is_draining(call))
         return TIERCE_E_CLOSED;
-    int rc = begin_about(call, &about, ask->view, &ask->chain, 0, ask->to_block);
+    int rc = begin_about(call, &about, ask->view, &ask->chain, from_block, ask->to_block);
     if (rc == 0)
-        rc = reserve(call, &about);
+        rc = reserve(call, &about, from_block);
     if (rc == TIERCE_E_FULL || rc == TIERCE_E_LIMIT)
         tierce__node_count(call->native->node, TIERCE__NODE_native_refused, 1);
     end_about(call, &about);
     return rc;
+}
+
+static int answer_store_begin(struct native_call *call)
+{
+    return begin_store(call, 0);
+}
+
+/* The fields of STORE_BEGIN come first in both messages. */
+static int answer_group_store_begin(struct native_call *call)
+{
+    return begin_store(call, call->ask.group_store_begin.from_block);
 }
 
 static int answer_store_end(struct native_call *call)
@@ -746,10 +785,13 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct native_call *call) = {
     [TIERCE__NATIVE_FLUSH] = answer_flush,
     [TIERCE__NATIVE_CLEAR] = answer_clear,
     [TIERCE__NATIVE_LOAD_NEXT] = answer_load_next,
+    [TIERCE__NATIVE_GROUP_VIEW] = answer_group_view,
+    [TIERCE__NATIVE_GROUP_STORE_BEGIN] = answer_group_store_begin,
 };
 
 static void note_begun(const struct native_call *call, enum tierce__native_op op)
 {
+    op = tierce__native_plain(op);
     uint64_t begun = op == TIERCE__NATIVE_LOAD_BEGIN    ? call->say.load_begin.load
                      : op == TIERCE__NATIVE_STORE_BEGIN ? call->say.store_begin.store
                      : op == TIERCE__NATIVE_PREFETCH_BEGIN || op == TIERCE__NATIVE_VIEW

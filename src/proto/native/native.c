@@ -19,6 +19,8 @@ enum kind {
     TEXT,  /* u32 bytes, these, and a NUL */
     ROWS,  /* u32 count, and these; `row` bytes each */
     CHAIN, /* struct tierce__native_chain */
+    VIEW,  /* struct tierce__native_view */
+    STORE, /* struct tierce__native_store */
 };
 
 struct native_field {
@@ -58,6 +60,11 @@ static const struct native_field view[] = {F(view, weights, TEXT),
                                            F(view, part_count, U32),
                                            F(view, engine, TEXT),
                                            {0}};
+static const struct native_field group_view[] = {F(group_view, view, VIEW),
+                                                 F(group_view, group, U32),
+                                                 F(group_view, window, U32),
+                                                 R(group_view, layers, 4),
+                                                 {0}};
 static const struct native_field number[] = {F(number, number, U64), {0}};
 static const struct native_field computed[] = {
     F(computed, view, U64), F(computed, tokens, U64), F(computed, ns, U64), {0}};
@@ -86,6 +93,8 @@ static const struct native_field store[] = {
     F(store, view, U64),  F(store, session, U64), F(store, to_block, U64),
     F(store, write, U64), F(store, tail, U32),    F(store, tiers, U32),
     F(store, tag, TEXT),  F(store, chain, CHAIN), {0}};
+static const struct native_field group_store[] = {
+    F(group_store, store, STORE), F(group_store, from_block, U64), {0}};
 static const struct native_field store_end[] = {
     F(store_end, store, U64), F(store_end, complete, U32), {0}};
 static const struct native_field prefetch[] = {
@@ -149,6 +158,8 @@ static const struct {
     [TIERCE__NATIVE_FLUSH] = {flush, nothing},
     [TIERCE__NATIVE_CLEAR] = {clear, count},
     [TIERCE__NATIVE_LOAD_NEXT] = {next, passed},
+    [TIERCE__NATIVE_GROUP_VIEW] = {group_view, given},
+    [TIERCE__NATIVE_GROUP_STORE_BEGIN] = {group_store, reservation},
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -239,6 +250,12 @@ static bool put_fields(struct tierce__native_frame *frame, const struct native_f
             break;
         case CHAIN:
             ok = put_fields(frame, chain, at);
+            break;
+        case VIEW:
+            ok = put_fields(frame, view, at);
+            break;
+        case STORE:
+            ok = put_fields(frame, store, at);
             break;
         case END:
             break;
@@ -367,6 +384,12 @@ static bool take_fields(struct native_reader *reader, const struct native_field 
             break;
         case CHAIN:
             ok = take_fields(reader, chain, at);
+            break;
+        case VIEW:
+            ok = take_fields(reader, view, at);
+            break;
+        case STORE:
+            ok = take_fields(reader, store, at);
             break;
         case END:
             break;

@@ -54,8 +54,19 @@ enum tierce__native_op {
     TIERCE__NATIVE_FLUSH = 17,
     TIERCE__NATIVE_CLEAR = 18,
     TIERCE__NATIVE_LOAD_NEXT = 19,
+    TIERCE__NATIVE_GROUP_VIEW = 20,
+    TIERCE__NATIVE_GROUP_STORE_BEGIN = 21,
     TIERCE__NATIVE_OPS
 };
+
+/* The operation on all layers that `op`, on a group of layers, corresponds to; else `op` itself.
+ * The answers are the same, and what they begin ends by the same operation. */
+static inline enum tierce__native_op tierce__native_plain(enum tierce__native_op op)
+{
+    return op == TIERCE__NATIVE_GROUP_VIEW          ? TIERCE__NATIVE_VIEW
+           : op == TIERCE__NATIVE_GROUP_STORE_BEGIN ? TIERCE__NATIVE_STORE_BEGIN
+                                                    : op;
+}
 
 /* A status of an answer is 0, a negative errno, TIERCE_E_*, or one of these. An answer with a
  * status other than 0 has no body. */
@@ -101,6 +112,13 @@ struct tierce__native_view {
     uint32_t tp_rank, tp_size, pp_rank, pp_size;
     uint32_t first_layer, layer_count, part_index, part_count;
     const char *engine; /* whose processes share sessions; "": none is named */
+};
+
+/* The same for a group of layers. */
+struct tierce__native_group_view {
+    struct tierce__native_view view;
+    uint32_t group, window;
+    struct tierce__native_rows layers; /* of 4 bytes: as many as cell_bytes */
 };
 
 struct tierce__native_computed {
@@ -163,6 +181,12 @@ struct tierce__native_store {
     struct tierce__native_chain chain;
 };
 
+/* The same for a part of a chain. */
+struct tierce__native_group_store {
+    struct tierce__native_store store;
+    uint64_t from_block;
+};
+
 struct tierce__native_store_end {
     uint64_t store;
     uint32_t complete; /* 1: every layer was written; 0: it is aborted */
@@ -196,6 +220,7 @@ struct tierce__native_clear {
 union tierce__native_request {
     struct tierce__native_hello hello;
     struct tierce__native_view view;
+    struct tierce__native_group_view group_view;
     struct tierce__native_number view_close;
     struct tierce__native_computed computed;
     struct tierce__native_lookup lookup; /* and DURABLE */
@@ -205,6 +230,7 @@ union tierce__native_request {
     struct tierce__native_next load_next;
     struct tierce__native_load_end load_end;
     struct tierce__native_store store_begin;
+    struct tierce__native_group_store group_store_begin;
     struct tierce__native_store_end store_end;
     struct tierce__native_prefetch prefetch_begin;
     struct tierce__native_poll prefetch_poll;
@@ -225,7 +251,7 @@ struct tierce__native_welcome {
     uint32_t lookup_ms, load_ms, store_ms, pin_ms, prefetch_ms;
 };
 
-/* Of VIEW and PREFETCH_BEGIN. */
+/* Of VIEW, GROUP_VIEW and PREFETCH_BEGIN. */
 struct tierce__native_given {
     uint64_t number;
 };
@@ -314,7 +340,7 @@ struct tierce__native_come {
 
 union tierce__native_answer {
     struct tierce__native_welcome hello;
-    struct tierce__native_given view;   /* and PREFETCH_BEGIN */
+    struct tierce__native_given view;   /* and GROUP_VIEW, PREFETCH_BEGIN */
     struct tierce__native_found lookup; /* and DURABLE */
     struct tierce__native_loan load_begin;
     struct tierce__native_ready load_wait;

@@ -5,6 +5,7 @@
 #include "base/config/config_parse.h"
 #include "base/threads/lock.h"
 #include "core/key/key_text.h"
+#include "core/key/namespace.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -56,6 +57,8 @@ int tierce__lmcache_form_of(struct tierce__lmcache_form *out, const struct tierc
     static const char prefix[] = "lmcache:KV_2LTD:";
     const char *text = ns->layout != NULL ? ns->layout : "";
     uint64_t hidden = 0;
+    if (tierce__namespace_group(ns) != TIERCE_GROUP_ALL)
+        return refuse(why, "the namespace is about a group of layers");
     if (strncmp(text, prefix, sizeof(prefix) - 1) != 0)
         return refuse(why, "the namespace's layout is not lmcache:KV_2LTD:DTYPE:HIDDEN");
     text += sizeof(prefix) - 1;

@@ -379,7 +379,11 @@ START_TEST(mutated_questions)
         else if (op == TIERCE__NATIVE_PREFETCH_BEGIN)
             ask.prefetch_begin =
                 (struct tierce__native_prefetch){.view = a.view, .to_block = BLOCKS, .chain = of};
-        else if (op != TIERCE__NATIVE_VIEW)
+        else if (op == TIERCE__NATIVE_GROUP_STORE_BEGIN)
+            ask.group_store_begin = (struct tierce__native_group_store){
+                .store = {.view = a.view, .to_block = BLOCKS, .tag = "", .chain = of},
+                .from_block = test_random_below(&random, BLOCKS + 2)};
+        else if (op != TIERCE__NATIVE_VIEW && op != TIERCE__NATIVE_GROUP_VIEW)
             ask.load_wait.load = 1 + test_random_below(&random, 8);
         if (op == TIERCE__NATIVE_FLUSH)
             ask.flush.timeout_ms = 1;

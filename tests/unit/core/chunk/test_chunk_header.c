@@ -91,6 +91,59 @@ START_TEST(the_layout_is_the_documented_one)
 }
 END_TEST
 
+START_TEST(a_chunk_of_a_group_is_of_version_2)
+{
+    static const struct {
+        enum tierce_group group;
+        uint32_t window;
+    } groups[] = {{TIERCE_GROUP_FULL, 0},
+                  {TIERCE_GROUP_WINDOW, 1024},
+                  {TIERCE_GROUP_CHUNKED, 8192},
+                  {TIERCE_GROUP_STATE, 0}};
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+        struct tierce__chunk_info info = example(), got, other;
+        info.group = groups[i].group;
+        info.window = groups[i].window;
+        uint8_t *object = build(&info);
+        ck_assert_uint_eq(tierce__load_le32(object + 8), 2);
+        ck_assert_uint_eq(tierce__load_le32(object + 176), (uint32_t)groups[i].group);
+        ck_assert_uint_eq(tierce__load_le32(object + 180), groups[i].window);
+        ck_assert_int_eq(tierce__chunk_parse(&got, object, info.extent.object_bytes), 0);
+        ck_assert_int_eq(got.group, groups[i].group);
+        ck_assert_uint_eq(got.window, groups[i].window);
+        ck_assert_int_eq(tierce__chunk_match(object, &got, &info, hashes), 0);
+        other = info;
+        other.window++;
+        ck_assert_int_eq(tierce__chunk_match(object, &got, &other, hashes), TIERCE_E_IDENTITY);
+        other = info;
+        other.group = TIERCE_GROUP_ALL;
+        ck_assert_int_eq(tierce__chunk_match(object, &got, &other, hashes), TIERCE_E_IDENTITY);
+        free(object);
+    }
+}
+END_TEST
+
+/* The fields contradict each other, and the sum is right. */
+START_TEST(a_group_that_cannot_be_is_refused)
+{
+    static const struct {
+        uint32_t version, group, window;
+    } bad[] = {{2, 0, 0}, {2, 1, 1}, {2, 2, 0}, {2, 3, 0},
+               {2, 4, 1}, {2, 5, 0}, {1, 1, 0}, {2, UINT32_MAX, 1}};
+    struct tierce__chunk_info info = example(), got;
+    uint8_t *object = build(&info);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        tierce__store_le32(object + 8, bad[i].version);
+        tierce__store_le32(object + 176, bad[i].group);
+        tierce__store_le32(object + 180, bad[i].window);
+        tierce__chunk_seal(object, info.extent.header_bytes);
+        ck_assert_int_eq(tierce__chunk_parse(&got, object, info.extent.object_bytes),
+                         TIERCE_E_FORMAT);
+    }
+    free(object);
+}
+END_TEST
+
 START_TEST(every_flipped_header_bit_is_noticed)
 {
     struct tierce__chunk_info info = example(), got;
@@ -233,7 +286,8 @@ START_TEST(hostile_lengths_with_a_good_sum_are_refused)
         int want;
     } cases[] = {
         {0, 0, TIERCE_E_FORMAT},
-        {8, 2, TIERCE_E_VERSION},
+        {8, 2, TIERCE_E_FORMAT}, /* without a group */
+        {8, 3, TIERCE_E_VERSION},
         {8, 0, TIERCE_E_VERSION},
         {12, 0, TIERCE_E_FORMAT},
         {12, 8192, TIERCE_E_FORMAT},
@@ -250,6 +304,9 @@ START_TEST(hostile_lengths_with_a_good_sum_are_refused)
         {160, 65537, TIERCE_E_FORMAT},
         {168, 1, TIERCE_E_FORMAT},
         {172, 1, TIERCE_E_FORMAT},
+        {176, 1, TIERCE_E_FORMAT}, /* a group in version 1 */
+        {180, 1, TIERCE_E_FORMAT},
+        {184, 1, TIERCE_E_FORMAT},
         {252, 1, TIERCE_E_FORMAT},
         {256, 0, TIERCE_E_FORMAT},
         {256, UINT32_MAX, TIERCE_E_FORMAT},
@@ -373,6 +430,7 @@ END_TEST
 
 CHECK_MAIN("chunk_header", .seconds = 30,
            .tests = {a_sealed_chunk_says_what_went_in, the_layout_is_the_documented_one,
+                     a_chunk_of_a_group_is_of_version_2, a_group_that_cannot_be_is_refused,
                      every_flipped_header_bit_is_noticed,
                      the_sum_counts_padding_as_zero_without_a_look_at_it,
                      an_object_without_padding_is_the_same_but_for_that,

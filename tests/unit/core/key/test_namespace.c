@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <openssl/evp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <tierce/key.h>
@@ -55,6 +56,45 @@ START_TEST(the_text_is_canonical)
     ck_assert_ptr_nonnull(strstr(text, "\ncell_bytes=131072x1\n"));
     tierce_free(text);
     tierce_free(NULL);
+}
+END_TEST
+
+static const uint32_t layers[10] = {0, 1, 2, 4, 7, 8, 9, 10, 30, 65535};
+
+/* A group's text continues the text of the whole model. */
+START_TEST(a_group_states_its_kind_window_and_layers)
+{
+    struct tierce_namespace ns = some_namespace();
+    char *text = NULL;
+    ns.group = TIERCE_GROUP_WINDOW;
+    ns.window = 1024;
+    ns.layers = layers;
+    ck_assert_int_eq(tierce_namespace_text(&text, &ns), 0);
+    ck_assert_mem_eq(text, some_text, strlen(some_text));
+    ck_assert_str_eq(text + strlen(some_text),
+                     "group=window\nwindow=1024\nlayers=0-2,4,7-10,30,65535\n");
+    tierce_free(text);
+    ns.group = TIERCE_GROUP_FULL;
+    ns.window = 0;
+    ns.layer_count = 1;
+    ck_assert_int_eq(tierce_namespace_text(&text, &ns), 0);
+    ck_assert_ptr_nonnull(strstr(text, "\ngroup=full\nlayers=0\n"));
+    tierce_free(text);
+}
+END_TEST
+
+/* A program that was built when the struct ended with `algo`; what follows is not its own. */
+START_TEST(a_namespace_without_a_group_is_about_all_layers)
+{
+    struct tierce_namespace ns = some_namespace();
+    char *text = NULL;
+    ns.size = offsetof(struct tierce_namespace, window);
+    ns.group = (enum tierce_group)77;
+    ns.window = 3;
+    ns.layers = layers;
+    ck_assert_int_eq(tierce_namespace_text(&text, &ns), 0);
+    ck_assert_str_eq(text, some_text);
+    tierce_free(text);
 }
 END_TEST
 
@@ -119,6 +159,39 @@ START_TEST(every_field_is_checked)
     ns = some_namespace();
     ns.weights = long_string;
     check_refused(&ns);
+}
+END_TEST
+
+START_TEST(a_group_is_checked)
+{
+    static const uint32_t twice[10] = {0, 1, 1, 2, 3, 4, 5, 6, 7, 8},
+                          down[10] = {0, 1, 2, 3, 4, 5, 6, 7, 9, 8},
+                          far[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 65536};
+    static const struct {
+        int group;
+        uint32_t window, chunk_blocks;
+        const uint32_t *layers;
+    } bad[] = {
+        {TIERCE_GROUP_ALL, 0, 8, layers},       {TIERCE_GROUP_ALL, 1, 8, NULL},
+        {TIERCE_GROUP_FULL, 0, 8, NULL},        {TIERCE_GROUP_FULL, 1, 8, layers},
+        {TIERCE_GROUP_WINDOW, 0, 8, layers},    {TIERCE_GROUP_CHUNKED, 0, 8, layers},
+        {TIERCE_GROUP_STATE, 1, 1, layers},     {TIERCE_GROUP_STATE, 0, 2, layers},
+        {TIERCE_GROUP_STATE + 1, 0, 1, layers}, {-1, 0, 8, layers},
+        {TIERCE_GROUP_FULL, 0, 8, twice},       {TIERCE_GROUP_FULL, 0, 8, down},
+        {TIERCE_GROUP_FULL, 0, 8, far},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct tierce_namespace ns = some_namespace();
+        ns.group = (enum tierce_group)bad[i].group;
+        ns.window = bad[i].window;
+        ns.chunk_blocks = bad[i].chunk_blocks;
+        ns.layers = bad[i].layers;
+        check_refused(&ns);
+    }
+    ck_assert_str_eq(tierce_group_name(TIERCE_GROUP_ALL), "all");
+    ck_assert_str_eq(tierce_group_name(TIERCE_GROUP_STATE), "state");
+    ck_assert_ptr_null(tierce_group_name((enum tierce_group)(TIERCE_GROUP_STATE + 1)));
+    ck_assert_ptr_null(tierce_group_name((enum tierce_group)(-1)));
 }
 END_TEST
 
@@ -262,7 +335,8 @@ START_TEST(every_failed_allocation_is_reported)
 END_TEST
 
 CHECK_MAIN("namespace",
-           .tests = {the_text_is_canonical, the_digest_is_the_sum_of_the_text,
-                     every_field_is_checked, every_number_is_checked,
-                     differences_are_told_field_by_field, what_is_no_namespace_is_refused,
-                     every_failed_allocation_is_reported})
+           .tests = {the_text_is_canonical, a_namespace_without_a_group_is_about_all_layers,
+                     a_group_states_its_kind_window_and_layers, a_group_is_checked,
+                     the_digest_is_the_sum_of_the_text, every_field_is_checked,
+                     every_number_is_checked, differences_are_told_field_by_field,
+                     what_is_no_namespace_is_refused, every_failed_allocation_is_reported})

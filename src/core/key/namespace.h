@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE__CORE_KEY_NAMESPACE_H
+#define TIERCE__CORE_KEY_NAMESPACE_H
+
+#include <tierce/key.h>
+
+/*
+ * sizeof(struct tierce_namespace) of programs that were built when it ended with `algo`. Such a
+ * namespace is about all layers; its `group` lies in padding and the rest beyond its end.
+ */
+#define TIERCE__NAMESPACE_BYTES_V1 80u
+
+static inline enum tierce_group tierce__namespace_group(const struct tierce_namespace *ns)
+{
+    return ns->size == TIERCE__NAMESPACE_BYTES_V1 ? TIERCE_GROUP_ALL : ns->group;
+}
+
+#endif
