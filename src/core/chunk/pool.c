@@ -268,7 +268,6 @@ void tierce__pool_destroy(struct tierce__pool *pool)
     if (pool->toucher_runs)
         end_toucher(pool);
     wait_for_releases(pool);
-    TIERCE_DASSERT(atomic_load(&pool->idle) == NULL); /* or its hook may still be called */
     struct tierce__pool_stats stats;
     tierce__pool_stats(pool, &stats);
     if (stats.bufs > 0) {
@@ -276,6 +275,7 @@ void tierce__pool_destroy(struct tierce__pool *pool)
                     (unsigned long long)stats.used_bytes);
         return;
     }
+    TIERCE_DASSERT(atomic_load(&pool->idle) == NULL); /* or its hook may still be called */
     destroy_parts(pool);
 }
 
