@@ -126,8 +126,8 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
         op = TIERCE__NATIVE_GROUP_STORE_BEGIN;
         question.group_store_begin.from_block = opts->from_block;
     }
-    int rc = tierce__client_ask_chain(&asking, peer, op, &question,
-                                      &question.store_begin.chain, opts->chain, deadline_ns);
+    int rc = tierce__client_ask_chain(&asking, peer, op, &question, &question.store_begin.chain,
+                                      opts->chain, deadline_ns);
     if (rc == 0 && asking.answer.store_begin.store != 0)
         rc = take_space(space, view, peer, &asking.answer.store_begin, opts->to_block);
     tierce__node_session_done(&asking);
