@@ -46,7 +46,7 @@ class SchedulerHalf:
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # Numbers of other engines on the same store must not meet ours.
-        self.sessions = itertools.count(secrets.randbits(31) << 32)
+        self.sessions = itertools.count((secrets.randbits(31) << 32) + 1)
         # With several workers: all others receive in the steps what the first one receives at once.
         self.several = vllm_config.parallel_config.world_size > 1
         self.writes = itertools.count(secrets.randbits(31) << 32 | 1)  # see tierce_store_begin
