@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/inspect/inspect.h"
 #include "cli/why_folder.h"
+#include "core/key/namespace.h"
 #include "engine/why/why.h"
 #include "store/index.h"
 
@@ -20,6 +21,7 @@ struct folder_wanted {
     uint32_t block_count;
     uint32_t ns;
     struct tierce_shard shard;
+    struct tierce__namespaces *namespaces; /* of the scan */
 };
 
 static struct tierce__key hash_alone(const uint8_t *hash)
@@ -50,6 +52,14 @@ static int list_blocks(struct folder_wanted *w, const struct tierce_chain *chain
     return rc;
 }
 
+/* Chunks of other groups of the same model have the same hashes. */
+static bool is_other_group(const struct folder_wanted *w, uint32_t ns)
+{
+    const char *text = tierce__namespaces_text(w->namespaces, w->ns);
+    const char *other = tierce__namespaces_text(w->namespaces, ns);
+    return text != NULL && other != NULL && tierce__namespace_other_group(text, other);
+}
+
 static bool visit(void *arg, const struct tierce__disk_entry *entry)
 {
     struct folder_wanted *w = arg;
@@ -59,7 +69,7 @@ static bool visit(void *arg, const struct tierce__disk_entry *entry)
         return true;
     if (entry->key.ns == w->ns)
         w->held[w->blocks[slot]] = 1;
-    else
+    else if (!is_other_group(w, entry->key.ns))
         w->twins[w->blocks[slot]] = entry->key.ns + 1;
     return true;
 }
@@ -79,14 +89,48 @@ static uint32_t last_block(const struct folder_wanted *w, uint32_t chunk_blocks,
     return (end < w->block_count ? (uint32_t)end : w->block_count) - 1;
 }
 
+struct folder_asking {
+    const struct folder_wanted *w;
+    uint32_t chunk_blocks;
+    uint64_t to_block;
+    size_t missing; /* in the run of to_block blocks */
+};
+
+static size_t count_held(void *arg, const struct tierce__run *run)
+{
+    struct folder_asking *asking = arg;
+    size_t found = 0;
+    while (
+        found < run->count &&
+        asking->w->held[last_block(asking->w, asking->chunk_blocks, (uint32_t)(run->from + found))])
+        found++;
+    if (found < run->count && run->blocks == asking->to_block)
+        asking->missing = run->from + found;
+    return found;
+}
+
+/* The first missing chunk, and how many blocks are held; `chunks` if none is missing. */
+static size_t find_missing(struct tierce__answer *a, const struct folder_wanted *w, size_t chunks)
+{
+    struct folder_asking asking = {w, a->naming.group.chunk_blocks, w->block_count, chunks};
+    if (tierce__group_is_sparse(a->naming.group.kind)) {
+        a->held_blocks =
+            tierce__run_find(&a->naming.group, 0, w->block_count, count_held, &asking).blocks;
+        return asking.missing;
+    }
+    struct tierce__run all = {.blocks = w->block_count, .count = chunks};
+    size_t first = count_held(&asking, &all);
+    a->held_blocks =
+        first < chunks ? (uint64_t)first * a->naming.group.chunk_blocks : w->block_count;
+    return first;
+}
+
 static void conclude(struct tierce__answer *a, const struct folder_wanted *w,
                      struct tierce__namespaces *namespaces, const struct tierce_chain *chain)
 {
-    uint32_t step = a->naming.chunk_blocks, first = 0;
+    uint32_t step = a->naming.group.chunk_blocks;
     uint32_t chunks = w->block_count / step + (w->block_count % step > 0);
-    while (first < chunks && w->held[last_block(w, step, first)])
-        first++;
-    a->held_blocks = first < chunks ? (uint64_t)first * step : w->block_count;
+    uint32_t first = (uint32_t)find_missing(a, w, chunks);
     if (first == chunks)
         return;
     uint32_t block = last_block(w, step, first), twin = w->twins[block];
@@ -94,7 +138,7 @@ static void conclude(struct tierce__answer *a, const struct folder_wanted *w,
     if (twin == 0 && is_tail)
         return; /* tails are stored only on request */
     a->miss.reason = TIERCE_MISS_NEVER_STORED;
-    a->miss.block = a->held_blocks;
+    a->miss.block = (uint64_t)first * step;
     memcpy(a->miss.hash, tierce_chain_hash(chain, block), TIERCE_HASH_BYTES);
     if (twin > 0)
         tierce__why_twin(&a->miss, namespaces, twin - 1);
@@ -152,6 +196,7 @@ static int search(struct tierce__answer *a, struct folder_wanted *w,
     if (rc < 0)
         return tierce__cli_fail("why", "%s", tierce_strerror(rc));
     a->blocks = tierce_chain_blocks(chain);
+    w->namespaces = inspect->namespaces;
     rc = list_blocks(w, chain);
     if (rc == 0)
         rc = tierce__disk_scan(inspect->path, inspect->namespaces, visit, w);

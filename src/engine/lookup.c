@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/view.h"
+#include "engine/run.h"
 #include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
@@ -200,19 +201,6 @@ static int find_nothing(const struct lookup *l, size_t first, struct tierce_foun
 
 /* ---- groups whose chunks are used without those before them ---- */
 
-/* Searches a run of chunks that are needed together. Returns how many leading ones are held. */
-static size_t find_run(struct lookup *l, size_t from, size_t count)
-{
-    struct tierce__search search = {
-        .levels = only_memory(l) ? 1u : l->levels,
-        .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns};
-    TIERCE_DASSERT(from + count <= l->keys.count);
-    size_t found =
-        tierce__storage_search_until(l->view->engine, &search, l->keys.keys + from, count);
-    l->unasked = search.unasked;
-    return found;
-}
-
 /* Whether memory holds the whole run; with PIN, it is pinned then, as far as the bound allows. */
 static int hold_run(struct lookup *l, size_t from, size_t count, bool *in_memory)
 {
@@ -227,43 +215,20 @@ static int hold_run(struct lookup *l, size_t from, size_t count, bool *in_memory
     return rc;
 }
 
-/* Begins at `need`, which `blocks` blocks need first. */
-struct run {
-    uint64_t blocks, need;
-    size_t from, count; /* chunks; count 0: nothing is needed */
-};
-
-static struct run run_of(const struct tierce_view *view, uint64_t blocks)
+/* The longest run that is held; counts why the first one is not. */
+static struct tierce__run find_run(struct lookup *l, struct tierce_found *out)
 {
-    uint64_t step = view->chunk_blocks, need = tierce_view_needs(view, blocks);
-    struct run run = {.blocks = blocks, .need = need, .from = (size_t)(need / step)};
-    if (need < blocks)
-        run.count = (size_t)((blocks + step - 1) / step) - run.from;
-    return run;
-}
-
-/*
- * The run of the most blocks, above from_block and up to to_block, that is held; `blocks` is
- * from_block or less if there is none. If a chunk of a run is missing, all fewer blocks need it
- * too, down to those before it, or to the first needed block, which may need nothing itself.
- */
-static struct run find_last_run(struct lookup *l, struct tierce_found *out)
-{
-    struct tierce_view *view = l->view;
-    struct run run = run_of(view, l->to_block);
-    while (run.blocks > l->opts->from_block) {
-        size_t found = find_run(l, run.from, run.count);
-        if (found == run.count)
-            break;
-        bool comes_again = l->unasked.pending && (l->opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
-        if (run.blocks == l->to_block && !comes_again)
-            tierce__why_missing(view->engine, &l->keys, run.from + found, &l->unasked);
-        out->pending |= l->unasked.pending;
-        uint64_t before = (uint64_t)(run.from + found) * view->chunk_blocks;
-        before = before > run.need ? before : run.need;
-        TIERCE_DASSERT(before < run.blocks);
-        run = run_of(view, before);
-    }
+    struct tierce__run_search search = {
+        .keys = &l->keys,
+        .from_block = l->opts->from_block,
+        .to_block = l->to_block,
+        .levels = only_memory(l) ? 1u : l->levels,
+        .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns};
+    struct tierce__run run = tierce__run_search(l->view, &search);
+    bool again = search.unasked.pending && (l->opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
+    if (search.missing < l->keys.count && !again)
+        tierce__why_missing(l->view->engine, &l->keys, search.missing, &search.unasked);
+    out->pending = search.pending;
     return run;
 }
 
@@ -271,11 +236,11 @@ static int find_sparse(struct lookup *l, struct tierce_found *out)
 {
     struct tierce_view *view = l->view;
     uint64_t held = l->opts->from_block < l->to_block ? l->opts->from_block : l->to_block;
-    struct run run = {0};
+    struct tierce__run run = {0};
     bool in_memory = true;
     int rc = 0;
     if (tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)
-        run = find_last_run(l, out);
+        run = find_run(l, out);
     if (run.blocks > held && run.count > 0)
         rc = hold_run(l, run.from, run.count, &in_memory);
     else if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)

@@ -264,24 +264,8 @@ const char *tierce_view_namespace(const struct tierce_view *view)
 uint64_t tierce_view_needs(const struct tierce_view *view, uint64_t blocks)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
-    uint64_t block_tokens = view->full.geometry.block_tokens, end = blocks * block_tokens;
-    uint64_t window = view->window, first = 0;
-    switch (view->group) {
-    case TIERCE_GROUP_ALL:
-    case TIERCE_GROUP_FULL:
-        break;
-    case TIERCE_GROUP_WINDOW: /* the next token attends to itself, too */
-        first = end + 1 > window ? end + 1 - window : 0;
-        break;
-    case TIERCE_GROUP_CHUNKED:
-        first = end / window * window;
-        break;
-    case TIERCE_GROUP_STATE:
-        first = end > 0 ? end - block_tokens : 0;
-        break;
-    }
-    TIERCE_DASSERT(first <= end);
-    return first / block_tokens;
+    struct tierce__group group = tierce__view_group(view);
+    return tierce__group_needs(&group, blocks);
 }
 
 int tierce_view_chain(struct tierce_chain **out, const struct tierce_view *view,

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "core/chunk/header.h"
+#include "core/key/group.h"
 #include "core/key/key.h"
 #include "engine/engine.h"
 #include "engine/health/cost.h"
@@ -129,7 +130,13 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
 /* Whether chunks of the view can be used without those before them. */
 static inline bool tierce__view_is_sparse(const struct tierce_view *view)
 {
-    return view->group > TIERCE_GROUP_FULL;
+    return tierce__group_is_sparse(view->group);
+}
+
+static inline struct tierce__group tierce__view_group(const struct tierce_view *view)
+{
+    return (struct tierce__group){view->group, view->window, view->full.geometry.block_tokens,
+                                  view->chunk_blocks};
 }
 
 /* Checks the parts of transfer options that do not depend on store or load. */

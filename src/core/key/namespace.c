@@ -182,17 +182,6 @@ static bool namespace_ok(const struct tierce_namespace *ns)
            group_ok(ns);
 }
 
-const char *tierce_group_name(enum tierce_group group)
-{
-    static const char *const names[] = {
-        [TIERCE_GROUP_ALL] = "all",       [TIERCE_GROUP_FULL] = "full",
-        [TIERCE_GROUP_WINDOW] = "window", [TIERCE_GROUP_CHUNKED] = "chunked",
-        [TIERCE_GROUP_STATE] = "state",
-    };
-    size_t count = sizeof(names) / sizeof(names[0]);
-    return (unsigned)group < count ? names[group] : NULL;
-}
-
 int tierce_namespace_text(char **text, const struct tierce_namespace *ns)
 {
     if (text == NULL || ns == NULL || !namespace_ok(ns))
@@ -331,4 +320,30 @@ int tierce_namespace_diff(const char *a, const char *b, tierce_namespace_diff_fn
     tierce__free(fields_a.copy);
     tierce__free(fields_b.copy);
     return rc;
+}
+
+struct group_difference {
+    bool in_layers, elsewhere;
+};
+
+static void note_difference(void *arg, const char *field, const char *a, const char *b)
+{
+    static const char *const of_groups[] = {"layer_count",  "cell_bytes", "block_tokens",
+                                            "chunk_blocks", "group",      "window"};
+    struct group_difference *d = arg;
+    if (strcmp(field, "layers") == 0) {
+        d->in_layers = a != NULL && b != NULL;
+        return;
+    }
+    for (size_t i = 0; i < sizeof(of_groups) / sizeof(of_groups[0]); i++)
+        if (strcmp(field, of_groups[i]) == 0)
+            return;
+    d->elsewhere = true;
+}
+
+bool tierce__namespace_other_group(const char *text, const char *other)
+{
+    struct group_difference d = {0};
+    return tierce_namespace_diff(text, other, note_difference, &d) > 0 && d.in_layers &&
+           !d.elsewhere;
 }

@@ -2,6 +2,7 @@
 #ifndef TIERCE__CORE_KEY_NAMESPACE_H
 #define TIERCE__CORE_KEY_NAMESPACE_H
 
+#include <stdbool.h>
 #include <tierce/key.h>
 
 /*
@@ -14,5 +15,9 @@ static inline enum tierce_group tierce__namespace_group(const struct tierce_name
 {
     return ns->size == TIERCE__NAMESPACE_BYTES_V1 ? TIERCE_GROUP_ALL : ns->group;
 }
+
+/* Whether two texts are about the same model, tokens and hashes, and differ only in their groups of
+ * layers. Texts without a group, or that cannot be read, do not. */
+bool tierce__namespace_other_group(const char *text, const char *other);
 
 #endif

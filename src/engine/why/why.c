@@ -7,10 +7,12 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "core/key/namespace.h"
 #include "engine/why/departures.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
 #include "engine/own_tiers.h"
+#include "engine/run.h"
 
 /* A search for a twin queries at most this many other namespaces, the newest first. Each query is a
  * lookup of one key; all of them take up to 3 us. */
@@ -147,6 +149,14 @@ void tierce__why_twin(struct tierce_miss *out, struct tierce__namespaces *namesp
     memcpy(out->twin_digest, tierce__namespaces_digest(namespaces, ns), TIERCE_HASH_BYTES);
 }
 
+/* Whether two namespaces are groups of one model: their chunks have the same hashes. */
+static bool is_other_group(struct tierce_engine *engine, uint32_t ns, uint32_t other)
+{
+    const char *text = tierce__namespaces_text(engine->namespaces, ns);
+    const char *twin = tierce__namespaces_text(engine->namespaces, other);
+    return text != NULL && twin != NULL && tierce__namespace_other_group(text, twin);
+}
+
 /* Whether another namespace has the chunk, and which. */
 static bool find_twin(struct tierce_engine *engine, const struct tierce__key *key, uint32_t *ns)
 {
@@ -158,7 +168,7 @@ static bool find_twin(struct tierce_engine *engine, const struct tierce__key *ke
         if (id == key->ns)
             continue;
         twin.ns = *ns = id;
-        if (tierce__storage_has(engine, &twin))
+        if (tierce__storage_has(engine, &twin) && !is_other_group(engine, key->ns, id))
             return true;
         if (tierce__now_ns() > deadline_ns)
             break;
@@ -228,10 +238,6 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     struct tierce__unasked unasked;
     size_t count = keys->count - first;
     TIERCE_DASSERT(first < keys->count);
-    if (tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
-        tell_missing(view, keys, first, TIERCE_MISS_BYPASSED, out);
-        return 0;
-    }
     uint8_t *places = tierce__alloc(count);
     if (places == NULL)
         return -ENOMEM;
@@ -252,6 +258,32 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     return 0;
 }
 
+/* The same up to to_block, where no chunk is needed before those from tierce_view_needs on. */
+static void find_missing_in_run(struct tierce_view *view, const struct tierce__keys *keys,
+                                const struct tierce__why_what *what, uint64_t to_block,
+                                struct tierce__why_found *out)
+{
+    struct tierce__run_search search = {
+        .keys = keys,
+        .from_block = what->from_block,
+        .to_block = to_block,
+        .levels = tierce__levels_of(view->engine, 0),
+        .deadline_ns = tierce__deadline_in_ms(view->engine->settings.lookup_ms)};
+    struct tierce__run run = tierce__run_search(view, &search);
+    out->held = run.blocks > what->from_block ? run.blocks : what->from_block;
+    if (search.missing == keys->count)
+        return;
+    tell_reason(view->engine, &keys->keys[search.missing], true, &search.unasked, &out->miss);
+    uint64_t full_blocks = (uint64_t)keys->full_count * view->chunk_blocks;
+    if (to_block > full_blocks && search.missing >= keys->full_count &&
+        out->miss.reason == TIERCE_MISS_NEVER_STORED) {
+        out->miss.reason = TIERCE_MISS_NONE; /* tails are stored only on request */
+        find_missing_in_run(view, keys, what, full_blocks, out);
+        return;
+    }
+    tell_missing(view, keys, search.missing, out->miss.reason, &out->miss);
+}
+
 /* Skips the blocks of the missing chunk that another chunk holds, as a lookup does. */
 static void pass_over_sibling(struct tierce_view *view, const struct tierce_chain *chain,
                               const struct tierce__why_what *what, struct tierce_miss *out)
@@ -269,24 +301,44 @@ static void pass_over_sibling(struct tierce_view *view, const struct tierce_chai
         *out = (struct tierce_miss){.size = out->size};
 }
 
-int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
-                      const struct tierce__why_what *what, struct tierce_miss *out)
+static int find_missing_in_prefix(struct tierce_view *view, const struct tierce_chain *chain,
+                                  const struct tierce__keys *keys,
+                                  const struct tierce__why_what *what,
+                                  struct tierce__why_found *out)
 {
-    TIERCE_DASSERT(out->reason == TIERCE_MISS_NONE);
+    size_t first = (size_t)what->from_block / view->chunk_blocks;
+    int rc = find_missing(view, keys, first, what->whole_view, &out->miss);
+    bool is_missing =
+        out->miss.reason != TIERCE_MISS_NONE && out->miss.reason != TIERCE_MISS_NOT_WORTH_LOADING;
+    /* Only a whole view can search for siblings: it compares their headers with its own identity,
+     * and removes wrong ones. */
+    if (rc == 0 && is_missing && what->whole_view)
+        pass_over_sibling(view, chain, what, &out->miss);
+    if (out->miss.reason != TIERCE_MISS_NONE)
+        out->held = out->miss.block;
+    return rc;
+}
+
+int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
+                      const struct tierce__why_what *what, struct tierce__why_found *out)
+{
+    TIERCE_DASSERT(out->miss.reason == TIERCE_MISS_NONE);
     struct tierce__keys keys;
     int rc =
         tierce__keys_init(&keys, view, chain, what->to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
     size_t first = (size_t)what->from_block / view->chunk_blocks;
-    if (first < keys.count)
-        rc = find_missing(view, &keys, first, what->whole_view, out);
-    bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
-                      out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
-    /* Only a whole view can search for siblings: it compares their headers with its own identity,
-     * and removes wrong ones. */
-    if (rc == 0 && is_missing && what->whole_view)
-        pass_over_sibling(view, chain, what, out);
+    out->held = what->to_block;
+    if (first < keys.count && tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
+        tell_missing(view, &keys, first, TIERCE_MISS_BYPASSED, &out->miss);
+        out->held = out->miss.block;
+    } else if (first < keys.count && tierce__view_is_sparse(view)) {
+        find_missing_in_run(view, &keys, what, what->to_block, out);
+    } else if (first < keys.count) {
+        rc = find_missing_in_prefix(view, chain, &keys, what, out);
+    }
+    TIERCE_DASSERT(rc < 0 || out->held <= what->to_block);
     tierce__keys_fini(&keys);
     return rc;
 }
@@ -303,5 +355,8 @@ int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint6
     if (view->engine->level_count == 0)
         return TIERCE_E_UNSUPPORTED;
     struct tierce__why_what what = {from_block, to_block, true};
-    return tierce__why_chain(view, chain, &what, out);
+    struct tierce__why_found found = {.miss = *out};
+    int rc = tierce__why_chain(view, chain, &what, &found);
+    *out = found.miss;
+    return rc;
 }

@@ -52,13 +52,19 @@ enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
 /* Sets the reason in *out: namespace `ns` of the table has the chunk. [borrow] its text. */
 void tierce__why_twin(struct tierce_miss *out, struct tierce__namespaces *namespaces, uint32_t ns);
 
-/* tierce_why, on a zeroed *out. */
 struct tierce__why_what {
     uint64_t from_block, to_block;
     bool whole_view; /* false: the view only names chunks; costs and siblings are ignored */
 };
+struct tierce__why_found {
+    struct tierce_miss miss;
+    uint64_t held; /* the inference engine can continue after this number of blocks */
+};
+
+/* tierce_why, on a zeroed *out. */
 TIERCE_MUSTUSE int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
-                                     const struct tierce__why_what *what, struct tierce_miss *out);
+                                     const struct tierce__why_what *what,
+                                     struct tierce__why_found *out);
 
 /* The remembered event of a chunk of shard 0 of 1 with this hash, which no tier has, under any
  * namespace. Returns false, *out untouched, if nothing is remembered. */

@@ -84,28 +84,38 @@ static void put_reason(struct tierce__line *out, const struct tierce__answer *a)
 
 static uint64_t chunk_tokens(const struct tierce__answer *a)
 {
-    return (uint64_t)a->naming.block_tokens * a->naming.chunk_blocks;
+    return (uint64_t)a->naming.group.block_tokens * a->naming.group.chunk_blocks;
+}
+
+static void put_group(struct tierce__line *out, const struct tierce__group *group)
+{
+    put(out, "group      %s", tierce_group_name(group->kind));
+    if (group->window > 0)
+        put(out, " of %" PRIu32 " tokens", group->window);
+    put(out, "\n");
 }
 
 void tierce__why_text(struct tierce__line *out, const struct tierce__answer *a)
 {
     char text[DIGEST_TEXT];
-    TIERCE_DASSERT(a->naming.block_tokens > 0 && a->naming.chunk_blocks > 0);
+    TIERCE_DASSERT(a->naming.group.block_tokens > 0 && a->naming.group.chunk_blocks > 0);
     tierce__hex_encode(text, a->ns_digest, TIERCE_HASH_BYTES);
     put(out, "namespace  %s\n", text);
     put(out,
         "prompt     %" PRIu64 " tokens: %" PRIu64 " blocks of %u, %" PRIu64 " chunks of %" PRIu64
         "\n",
-        a->tokens, a->blocks, a->naming.block_tokens, a->blocks / a->naming.chunk_blocks,
-        chunk_tokens(a));
-    put(out, "held       %" PRIu64 " tokens\n", a->held_blocks * a->naming.block_tokens);
+        a->tokens, a->blocks, a->naming.group.block_tokens,
+        a->blocks / a->naming.group.chunk_blocks, chunk_tokens(a));
+    if (a->naming.group.kind != TIERCE_GROUP_ALL)
+        put_group(out, &a->naming.group);
+    put(out, "held       %" PRIu64 " tokens\n", a->held_blocks * a->naming.group.block_tokens);
     if (a->miss.reason == TIERCE_MISS_NONE) {
         put(out, "missing    nothing\n");
         return;
     }
     tierce__hex_encode(text, a->miss.hash, TIERCE_HASH_BYTES);
     put(out, "missing    %s, from token %" PRIu64 " on\n", text,
-        a->miss.block * a->naming.block_tokens);
+        a->miss.block * a->naming.group.block_tokens);
     put_reason(out, a);
 }
 
@@ -134,7 +144,7 @@ static void put_miss(struct tierce__json_write *out, const struct tierce__answer
     TIERCE_DASSERT(miss->reason > TIERCE_MISS_NONE && miss->reason < TIERCE_MISS_COUNT);
     tierce__json_write_text(out, "words", tierce_miss_text(miss->reason));
     tierce__json_write_count(out, "block", miss->block);
-    tierce__json_write_count(out, "token", miss->block * a->naming.block_tokens);
+    tierce__json_write_count(out, "token", miss->block * a->naming.group.block_tokens);
     put_hash(out, "hash", miss->hash);
     tierce__json_write_text(out, "tier", miss->tier);
     tierce__json_write_text(out, "policy", miss->policy);
@@ -163,8 +173,9 @@ void tierce__why_json(struct tierce__line *out, const struct tierce__answer *a)
     put_hash(&json, "namespace", a->ns_digest);
     tierce__json_write_count(&json, "tokens", a->tokens);
     tierce__json_write_count(&json, "blocks", a->blocks);
-    tierce__json_write_count(&json, "block_tokens", a->naming.block_tokens);
-    tierce__json_write_count(&json, "chunk_blocks", a->naming.chunk_blocks);
+    tierce__json_write_count(&json, "block_tokens", a->naming.group.block_tokens);
+    tierce__json_write_count(&json, "chunk_blocks", a->naming.group.chunk_blocks);
+    tierce__json_write_text(&json, "group", tierce_group_name(a->naming.group.kind));
     tierce__json_write_count(&json, "held_blocks", a->held_blocks);
     tierce__json_write_text(&json, "reason", tierce_miss_name(a->miss.reason));
     if (a->miss.reason != TIERCE_MISS_NONE)
@@ -182,13 +193,15 @@ static struct tierce_view naming_view(struct tierce_engine *engine,
                                       const struct tierce__naming *naming,
                                       const struct tierce__key *key)
 {
-    TIERCE_DASSERT(naming->block_tokens > 0 && naming->chunk_blocks > 0);
+    TIERCE_DASSERT(naming->group.block_tokens > 0 && naming->group.chunk_blocks > 0);
     return (struct tierce_view){.magic = TIERCE__VIEW_MAGIC,
                                 .engine = engine,
                                 .algo = naming->algo,
-                                .chunk_blocks = naming->chunk_blocks,
+                                .chunk_blocks = naming->group.chunk_blocks,
                                 .key = *key,
-                                .full.geometry.block_tokens = naming->block_tokens};
+                                .group = naming->group.kind,
+                                .window = naming->group.window,
+                                .full.geometry.block_tokens = naming->group.block_tokens};
 }
 
 int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
@@ -215,12 +228,14 @@ int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
         struct tierce_view *open = tierce__view_borrow(engine, &key);
         out->blocks = tierce_chain_blocks(chain);
         struct tierce__why_what what = {.to_block = out->blocks, .whole_view = open != NULL};
-        rc = tierce__why_chain(open != NULL ? open : &naming, chain, &what, &out->miss);
+        struct tierce__why_found found = {.miss = out->miss};
+        rc = tierce__why_chain(open != NULL ? open : &naming, chain, &what, &found);
+        out->miss = found.miss;
+        out->held_blocks = found.held;
         if (open != NULL)
             tierce__view_give_back(open);
         tierce_chain_destroy(chain);
     }
-    out->held_blocks = out->miss.reason == TIERCE_MISS_NONE ? out->blocks : out->miss.block;
     TIERCE_DASSERT(rc < 0 || out->held_blocks <= out->blocks);
     if (rc < 0)
         snprintf(why, TIERCE__PROMPT_WHY_BYTES, "%s", tierce_strerror(rc));

@@ -138,11 +138,16 @@ static void take_field(void *arg, const char *field, const char *a, const char *
         return;
     bool counts = tierce__parse_count(&number, a) && number >= 1 && number <= 65536;
     if (strcmp(field, "block_tokens") == 0 && counts) {
-        r->out->block_tokens = (uint32_t)number;
+        r->out->group.block_tokens = (uint32_t)number;
         r->seen |= 1;
     } else if (strcmp(field, "chunk_blocks") == 0 && counts) {
-        r->out->chunk_blocks = (uint32_t)number;
+        r->out->group.chunk_blocks = (uint32_t)number;
         r->seen |= 2;
+    } else if (strcmp(field, "window") == 0) {
+        if (tierce__parse_count(&number, a) && number <= UINT32_MAX)
+            r->out->group.window = (uint32_t)number;
+    } else if (strcmp(field, "group") == 0) {
+        r->seen |= tierce__group_parse(&r->out->group.kind, a) ? 0 : 8;
     } else if (strcmp(field, "algo") == 0 && tierce_chain_algo_parse(&r->out->algo, a) == 0) {
         r->seen |= 4;
     }
@@ -151,10 +156,13 @@ static void take_field(void *arg, const char *field, const char *a, const char *
 int tierce__naming_of(struct tierce__naming *out, const char *ns_text)
 {
     struct naming_reader r = {.out = out};
+    *out = (struct tierce__naming){0};
     int rc = tierce_namespace_diff(ns_text, "tierce-namespace=1\n", take_field, &r);
     if (rc < 0)
         return rc;
-    return r.seen == 7 ? 0 : TIERCE_E_FORMAT;
+    enum tierce_group kind = out->group.kind;
+    bool has_window = kind == TIERCE_GROUP_WINDOW || kind == TIERCE_GROUP_CHUNKED;
+    return r.seen == 7 && has_window == (out->group.window > 0) ? 0 : TIERCE_E_FORMAT;
 }
 
 struct lister {
@@ -252,7 +260,7 @@ int tierce__prompt_chain(struct tierce_chain **out, const struct tierce__prompt 
     struct tierce_chain *chain;
     struct tierce_chain_opts opts = {.size = sizeof(opts),
                                      .algo = naming->algo,
-                                     .block_tokens = naming->block_tokens,
+                                     .block_tokens = naming->group.block_tokens,
                                      .root = prompt->root.size > 0 ? &prompt->root : NULL};
     int rc = tierce_chain_create(&chain, &opts);
     if (rc < 0)

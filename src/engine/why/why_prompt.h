@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_WHY_PROMPT_H
 #define TIERCE_ENGINE_WHY_PROMPT_H
 
+#include "core/key/group.h"
 #include "core/key/namespaces.h"
 
 #include <tierce/key.h>
@@ -35,7 +36,7 @@ TIERCE_MUSTUSE bool tierce__prompt_shard(struct tierce_shard *out, const char *t
 /* The fields of a namespace's text that turn tokens into keys. */
 struct tierce__naming {
     enum tierce_chain_algo algo;
-    uint32_t block_tokens, chunk_blocks;
+    struct tierce__group group;
 };
 
 /* Errors: TIERCE_E_FORMAT, -ENOMEM. */

@@ -285,6 +285,52 @@ START_TEST(what_lies_under_another_namespace)
 }
 END_TEST
 
+static const uint32_t full_layers[FX_LAYERS] = {0, 1, 2, 3};
+static const uint32_t window_layers[FX_LAYERS] = {4, 5, 6, 7};
+
+static struct tierce_view *open_group(enum tierce_group group, uint32_t window,
+                                      const uint32_t *layers)
+{
+    struct tierce_namespace ns = fx_namespace();
+    struct tierce_view *view;
+    ns.group = group;
+    ns.window = window;
+    ns.layers = layers;
+    ck_assert_int_eq(tierce_view_open(&view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
+    return view;
+}
+
+/* A window of 17 tokens needs the last 4 blocks of 4 tokens, here one chunk. What the other group
+ * of the model has under the same hashes is no explanation. */
+START_TEST(what_a_group_needs_and_lacks)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_view *whole = fx.view;
+    struct tierce_view *full = open_group(TIERCE_GROUP_FULL, 0, full_layers);
+    struct tierce_view *window = open_group(TIERCE_GROUP_WINDOW, 17, window_layers);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    fx.view = full;
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    fx.view = window;
+    struct tierce_miss miss = why(chain, 16);
+    ck_assert_int_eq(miss.reason, TIERCE_MISS_NEVER_STORED);
+    ck_assert_uint_eq(miss.block, 12);
+    ck_assert_mem_eq(miss.hash, tierce_chain_hash(chain, 15), TIERCE_HASH_BYTES);
+
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 12, 16, fx_ids);
+    fx_fill(&fx, chain, 12, 16, fx_ids);
+    ck_assert_int_ge(tierce_store(window, &what), 0);
+    ck_assert_int_eq(why(chain, 16).reason, TIERCE_MISS_NONE);
+    ck_assert_uint_eq(why(chain, 12).block, 8);
+
+    fx.view = whole;
+    tierce_view_close(full);
+    tierce_view_close(window);
+    end(chain);
+}
+END_TEST
+
 START_TEST(what_may_be_in_a_tier_that_does_not_answer)
 {
     const char *sets[] = {"breaker.errors", "1", "breaker.retry", "1h", "timeout.lookup",
@@ -399,8 +445,8 @@ CHECK_MAIN("why", .seconds = 60,
            .tests = {what_was_never_stored, a_tail_that_was_never_stored_is_not_missing,
                      the_last_tier_that_let_it_go_counts, what_was_cleared, what_has_expired,
                      what_could_not_be_written, what_the_disk_did_not_take,
-                     what_may_be_in_a_tier_that_does_not_answer, what_is_computed_sooner,
-                     nothing_is_remembered_if_nothing_shall_be},
+                     what_a_group_needs_and_lacks, what_may_be_in_a_tier_that_does_not_answer,
+                     what_is_computed_sooner, nothing_is_remembered_if_nothing_shall_be},
            .loops = {{what_was_evicted, 0, 2},
                      {what_lies_under_another_namespace, 0, 2},
                      {the_table_remembers_the_last, 0, 2}})

@@ -113,8 +113,8 @@ START_TEST(which_namespace)
         snprintf(prefix[i], sizeof(prefix[i]), "%02x%02X%02x", digest[0], digest[1], digest[2]);
         ck_assert_int_eq(tierce__naming_of(&naming, text), 0);
         ck_assert_int_eq(naming.algo, TIERCE_CHAIN_XXH3_128);
-        ck_assert_uint_eq(naming.block_tokens, 16);
-        ck_assert_uint_eq(naming.chunk_blocks, 4);
+        ck_assert_uint_eq(naming.group.block_tokens, 16);
+        ck_assert_uint_eq(naming.group.chunk_blocks, 4);
         tierce_free(text);
         ck_assert_int_eq(tierce__prompt_namespace(NULL, table, NULL, 0, why),
                          i == 0 ? 0 : TIERCE_E_LIMIT);
