@@ -112,28 +112,34 @@ void tierce__era_leave(struct tierce_engine *engine, uint64_t era)
     tierce__lock_drop(&engine->lock);
 }
 
-/* Waits until no operation of an era of this parity is publishing. Under the lock. */
-static bool wait_for_parity(struct tierce_engine *engine, uint64_t era, uint64_t deadline_ns)
+/*
+ * Waits until no operation of the era before `era` is publishing; they count in the place of the
+ * era after it. A clear that has begun a later era has seen them leave. Under the lock.
+ */
+static bool wait_for_earlier(struct tierce_engine *engine, uint64_t era, uint64_t deadline_ns)
 {
+    bool in_time = true;
     tierce__lock_assert_held(&engine->lock);
-    while (engine->publishing[era % 2] > 0) {
-        if (!tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns))
-            return engine->publishing[era % 2] == 0;
-    }
-    return true;
+    TIERCE_DASSERT(era <= engine->era);
+    while (in_time && engine->era == era && engine->publishing[(era + 1) % 2] > 0)
+        in_time = tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns);
+    return engine->era != era || engine->publishing[(era + 1) % 2] == 0;
 }
 
 static bool begin_era(struct tierce_engine *engine, uint64_t deadline_ns)
 {
+    bool in_time;
+    uint64_t era;
     tierce__lock_take(&engine->lock);
-    /* Those of the era before this one, whom another clear may be waiting for, count in the place
-     * of the next one. */
-    bool in_time = wait_for_parity(engine, engine->era + 1, deadline_ns);
+    do { /* while this clear waited, another one may have begun an era */
+        era = engine->era;
+        in_time = wait_for_earlier(engine, era, deadline_ns);
+    } while (in_time && engine->era != era);
     if (in_time) {
-        TIERCE_DASSERT(engine->publishing[(engine->era + 1) % 2] == 0);
-        uint64_t old = engine->era++;
+        TIERCE_DASSERT(engine->publishing[(era + 1) % 2] == 0);
+        engine->era = era + 1;
         engine->clears++;
-        in_time = wait_for_parity(engine, old, deadline_ns);
+        in_time = wait_for_earlier(engine, era + 1, deadline_ns);
         engine->clears -= !in_time;
     }
     tierce__lock_drop(&engine->lock);
