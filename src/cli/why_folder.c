@@ -57,7 +57,7 @@ static bool is_other_group(const struct folder_wanted *w, uint32_t ns)
 {
     const char *text = tierce__namespaces_text(w->namespaces, w->ns);
     const char *other = tierce__namespaces_text(w->namespaces, ns);
-    return text != NULL && other != NULL && tierce__namespace_other_group(text, other);
+    return tierce__namespace_other_group(text, other);
 }
 
 static bool visit(void *arg, const struct tierce__disk_entry *entry)
@@ -89,7 +89,7 @@ static uint32_t last_block(const struct folder_wanted *w, uint32_t chunk_blocks,
     return (end < w->block_count ? (uint32_t)end : w->block_count) - 1;
 }
 
-struct folder_asking {
+struct folder_run {
     const struct folder_wanted *w;
     uint32_t chunk_blocks;
     uint64_t to_block;
@@ -98,52 +98,50 @@ struct folder_asking {
 
 static size_t count_held(void *arg, const struct tierce__run *run)
 {
-    struct folder_asking *asking = arg;
+    struct folder_run *of = arg;
     size_t found = 0;
-    while (
-        found < run->count &&
-        asking->w->held[last_block(asking->w, asking->chunk_blocks, (uint32_t)(run->from + found))])
+    while (found < run->count &&
+           of->w->held[last_block(of->w, of->chunk_blocks, (uint32_t)(run->from + found))])
         found++;
-    if (found < run->count && run->blocks == asking->to_block)
-        asking->missing = run->from + found;
+    if (found < run->count && run->blocks == of->to_block)
+        of->missing = run->from + found;
     return found;
 }
 
-/* The first missing chunk, and how many blocks are held; `chunks` if none is missing. */
+/* Fills in how many blocks are held. Returns the first missing chunk, or `chunks`. */
 static size_t find_missing(struct tierce__answer *a, const struct folder_wanted *w, size_t chunks)
 {
-    struct folder_asking asking = {w, a->naming.group.chunk_blocks, w->block_count, chunks};
-    if (tierce__group_is_sparse(a->naming.group.kind)) {
-        a->held_blocks =
-            tierce__run_find(&a->naming.group, 0, w->block_count, count_held, &asking).blocks;
-        return asking.missing;
+    const struct tierce__group *group = &a->naming.group;
+    struct folder_run of = {w, group->chunk_blocks, a->blocks, chunks};
+    if (tierce__group_is_sparse(group->kind)) {
+        a->held_blocks = tierce__run_find(group, 0, a->blocks, count_held, &of).blocks;
+        return of.missing;
     }
-    struct tierce__run all = {.blocks = w->block_count, .count = chunks};
-    size_t first = count_held(&asking, &all);
-    a->held_blocks =
-        first < chunks ? (uint64_t)first * a->naming.group.chunk_blocks : w->block_count;
+    struct tierce__run all = {.blocks = a->blocks, .count = chunks};
+    size_t first = count_held(&of, &all);
+    a->held_blocks = first < chunks ? (uint64_t)first * group->chunk_blocks : a->blocks;
     return first;
 }
 
 static void conclude(struct tierce__answer *a, const struct folder_wanted *w,
-                     struct tierce__namespaces *namespaces, const struct tierce_chain *chain)
+                     const struct tierce_chain *chain)
 {
-    uint32_t step = a->naming.group.chunk_blocks;
-    uint32_t chunks = w->block_count / step + (w->block_count % step > 0);
+    uint64_t step = a->naming.group.chunk_blocks;
+    size_t chunks = (size_t)((a->blocks + step - 1) / step);
     uint32_t first = (uint32_t)find_missing(a, w, chunks);
     if (first == chunks)
         return;
-    uint32_t block = last_block(w, step, first), twin = w->twins[block];
+    uint32_t block = last_block(w, (uint32_t)step, first), twin = w->twins[block];
     bool is_tail = block + 1 - first * step < step;
     if (twin == 0 && is_tail)
         return; /* tails are stored only on request */
     a->miss.reason = TIERCE_MISS_NEVER_STORED;
-    a->miss.block = (uint64_t)first * step;
+    a->miss.block = first * step;
     memcpy(a->miss.hash, tierce_chain_hash(chain, block), TIERCE_HASH_BYTES);
     if (twin > 0)
-        tierce__why_twin(&a->miss, namespaces, twin - 1);
+        tierce__why_twin(&a->miss, w->namespaces, twin - 1);
     for (uint32_t i = first + 1; i < chunks; i++)
-        a->later = a->later || w->held[last_block(w, step, i)];
+        a->later = a->later || w->held[last_block(w, (uint32_t)step, i)];
 }
 
 static int choose_shard(struct tierce_shard *out, const struct tierce__inspect_namespace *item,
@@ -162,75 +160,120 @@ static int choose_shard(struct tierce_shard *out, const struct tierce__inspect_n
                              item->shard_count);
 }
 
-static int choose_namespace(uint32_t *out, const struct tierce__inspect *inspect,
-                            const struct tierce__prompt *prompt)
+/* How many namespaces it chose; or an exit status, negated. */
+static int choose_groups(uint32_t ids[TIERCE__GROUPS_MAX], const struct tierce__inspect *inspect,
+                         const struct tierce__prompt *prompt)
 {
     char why[TIERCE__PROMPT_WHY_BYTES];
     uint64_t *counts = tierce__calloc(inspect->count, sizeof(*counts));
     if (counts == NULL)
-        return tierce__cli_fail("why", "no memory");
+        return -tierce__cli_fail("why", "no memory");
     for (size_t i = 0; i < inspect->count; i++)
         counts[i] = inspect->items[i].sums.chunks;
-    int64_t id =
-        tierce__prompt_namespace(prompt->ns, inspect->namespaces, counts, inspect->count, why);
+    int count =
+        tierce__prompt_groups(ids, prompt->ns, inspect->namespaces, counts, inspect->count, why);
     tierce__free(counts);
-    if (id < 0)
-        return tierce__cli_fail("why", "%.300s: %s", inspect->path, why);
-    *out = (uint32_t)id;
-    return TIERCE__CLI_OK;
+    return count > 0 ? count : -tierce__cli_fail("why", "%.300s: %s", inspect->path, why);
 }
 
+/* ---- the answers ----------------------------------------------------------------------------- */
+
+struct folder_group {
+    struct folder_wanted wanted;
+    struct tierce_chain *chain; /* NULL until the folder was searched for it */
+};
+
+struct folder_asking {
+    const struct tierce__inspect *inspect;
+    const struct tierce__prompt *prompt;
+    int status; /* of the last failure */
+    uint32_t ids[TIERCE__GROUPS_MAX];
+    struct folder_group groups[TIERCE__GROUPS_MAX];
+    struct tierce__answers answers;
+};
+
 /* Reads the folder a second time, now that the wanted keys are known. */
-static int search(struct tierce__answer *a, struct folder_wanted *w,
-                  const struct tierce__inspect *inspect, const struct tierce__prompt *prompt)
+static int search(struct folder_group *group, const struct folder_asking *asking,
+                  const struct tierce__naming *naming)
 {
-    struct tierce_chain *chain;
-    int rc = tierce__naming_of(&a->naming, a->ns_text);
-    if (rc < 0)
-        return tierce__cli_fail(
-            "why",
-            "%.300s: the text of that namespace is missing, so its tokens cannot "
-            "be converted to keys; an engine writes it again at its next store",
-            inspect->path);
-    rc = tierce__prompt_chain(&chain, prompt, &a->naming);
+    const struct tierce__inspect *inspect = asking->inspect;
+    int rc = tierce__prompt_chain(&group->chain, asking->prompt, naming);
     if (rc < 0)
         return tierce__cli_fail("why", "%s", tierce_strerror(rc));
-    a->blocks = tierce_chain_blocks(chain);
-    w->namespaces = inspect->namespaces;
-    rc = list_blocks(w, chain);
+    rc = list_blocks(&group->wanted, group->chain);
     if (rc == 0)
-        rc = tierce__disk_scan(inspect->path, inspect->namespaces, visit, w);
-    if (rc == 0)
-        conclude(a, w, inspect->namespaces, chain);
-    tierce_chain_destroy(chain);
-    clear(w);
+        rc = tierce__disk_scan(inspect->path, inspect->namespaces, visit, &group->wanted);
     return rc == 0 ? TIERCE__CLI_OK : tierce__inspect_explain("why", inspect->path, rc);
+}
+
+static struct folder_group *group_of(struct folder_asking *asking, uint32_t id)
+{
+    size_t at = 0;
+    while (asking->ids[at] != id)
+        at++;
+    return &asking->groups[at];
+}
+
+/* Errors: -EIO, with the exit status in `status`. */
+static int ask(void *arg, struct tierce__answer *a, uint32_t id, uint64_t tokens)
+{
+    struct folder_asking *asking = arg;
+    const struct tierce__inspect *inspect = asking->inspect;
+    struct folder_group *group = group_of(asking, id);
+    struct folder_wanted *w = &group->wanted;
+    *a = (struct tierce__answer){.ns_text = tierce__namespaces_text(inspect->namespaces, id),
+                                 .ns_digest = tierce__namespaces_digest(inspect->namespaces, id),
+                                 .tokens = tokens,
+                                 .is_folder = true,
+                                 .now_s = inspect->now_s};
+    w->ns = id;
+    w->namespaces = inspect->namespaces;
+    if (tierce__naming_of(&a->naming, a->ns_text) < 0)
+        asking->status =
+            tierce__cli_fail("why",
+                             "%.300s: the text of that namespace is missing, so its tokens cannot "
+                             "be converted to keys; an engine writes it again at its next store",
+                             inspect->path);
+    if (asking->status == TIERCE__CLI_OK && group->chain == NULL)
+        asking->status = choose_shard(&w->shard, &inspect->items[id], asking->prompt);
+    if (asking->status == TIERCE__CLI_OK && group->chain == NULL)
+        asking->status = search(group, asking, &a->naming);
+    if (asking->status != TIERCE__CLI_OK)
+        return -EIO;
+    a->shard = w->shard;
+    a->blocks = tokens / a->naming.group.block_tokens;
+    conclude(a, w, group->chain);
+    return 0;
+}
+
+static int ask_groups(struct tierce__line *json, struct folder_asking *asking)
+{
+    int count = choose_groups(asking->ids, asking->inspect, asking->prompt);
+    if (count < 0)
+        return -count;
+    asking->answers.tokens = asking->prompt->count;
+    if (tierce__why_groups(&asking->answers, asking->ids, (size_t)count, ask, asking) == 0)
+        tierce__why_json(json, &asking->answers);
+    for (int i = 0; i < count; i++) {
+        tierce_chain_destroy(asking->groups[i].chain);
+        clear(&asking->groups[i].wanted);
+    }
+    return asking->status;
 }
 
 int tierce__why_folder(struct tierce__line *json, const char *folder,
                        const struct tierce__prompt *prompt)
 {
     struct tierce__inspect inspect;
-    struct folder_wanted wanted = {0};
+    struct folder_asking *asking = tierce__calloc(1, sizeof(*asking));
+    if (asking == NULL)
+        return tierce__cli_fail("why", "no memory");
+    asking->inspect = &inspect;
+    asking->prompt = prompt;
     int rc = tierce__inspect_scan(&inspect, folder);
-    int status = rc == 0 ? TIERCE__CLI_OK : tierce__inspect_explain("why", folder, rc);
-    if (status == TIERCE__CLI_OK)
-        status = choose_namespace(&wanted.ns, &inspect, prompt);
-    if (status == TIERCE__CLI_OK)
-        status = choose_shard(&wanted.shard, &inspect.items[wanted.ns], prompt);
-    if (status == TIERCE__CLI_OK) {
-        struct tierce__answer answer = {
-            .ns_text = tierce__namespaces_text(inspect.namespaces, wanted.ns),
-            .ns_digest = tierce__namespaces_digest(inspect.namespaces, wanted.ns),
-            .shard = wanted.shard,
-            .tokens = prompt->count,
-            .is_folder = true,
-            .now_s = inspect.now_s};
-        status = search(&answer, &wanted, &inspect, prompt);
-        if (status == TIERCE__CLI_OK)
-            tierce__why_json(json, &answer);
-    }
+    int status = rc == 0 ? ask_groups(json, asking) : tierce__inspect_explain("why", folder, rc);
     tierce__inspect_clear(&inspect);
+    tierce__free(asking);
     return status;
 }
 

@@ -127,6 +127,7 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
 {
     const struct tierce__inspect_namespace *item = &inspect->items[id];
     const char *text = tierce__namespaces_text(inspect->namespaces, id);
+    static const char *const of_groups[] = {"group", "window", "layers"};
     char digest[DIGEST_TEXT], value[VALUE_BYTES], bytes[32];
 
     tierce__hex_encode(digest, tierce__namespaces_digest(inspect->namespaces, id),
@@ -147,6 +148,10 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
     print_line("dtype", value, out);
     short_field(value, text, "algo");
     print_line("hash", value, out);
+    for (size_t i = 0; i < sizeof(of_groups) / sizeof(*of_groups); i++) {
+        short_field(value, text, of_groups[i]);
+        print_line(of_groups[i], value, out);
+    }
     uint64_t tokens = number_field(text, "block_tokens");
     if (tokens > 0)
         fprintf(out, "  tokens   %" PRIu64 " a block, %" PRIu64 " a chunk, %" PRIu64 " layers\n",
@@ -224,8 +229,9 @@ static void put_shard(struct tierce__json_write *json, const struct tierce__insp
 static void put_namespace(struct tierce__json_write *json, const struct tierce__inspect *inspect,
                           uint32_t id)
 {
-    static const char *const texts[] = {"weights", "kv_dtype", "quantization", "layout", "algo"};
-    static const char *const numbers[] = {"layer_count", "block_tokens", "chunk_blocks"};
+    static const char *const texts[] = {"weights", "kv_dtype", "quantization", "layout",
+                                        "algo",    "group",    "layers"};
+    static const char *const numbers[] = {"layer_count", "block_tokens", "chunk_blocks", "window"};
     const struct tierce__inspect_namespace *item = &inspect->items[id];
     const char *text = tierce__namespaces_text(inspect->namespaces, id);
     char digest[DIGEST_TEXT], value[VALUE_BYTES];

@@ -17,7 +17,7 @@ static inline enum tierce_group tierce__namespace_group(const struct tierce_name
 }
 
 /* Whether two texts are about the same model, tokens and hashes, and differ only in their groups of
- * layers. Texts without a group, or that cannot be read, do not. */
+ * layers. Texts without a group, NULL, or texts that cannot be read do not. */
 bool tierce__namespace_other_group(const char *text, const char *other);
 
 #endif

@@ -154,7 +154,7 @@ static bool is_other_group(struct tierce_engine *engine, uint32_t ns, uint32_t o
 {
     const char *text = tierce__namespaces_text(engine->namespaces, ns);
     const char *twin = tierce__namespaces_text(engine->namespaces, other);
-    return text != NULL && twin != NULL && tierce__namespace_other_group(text, twin);
+    return tierce__namespace_other_group(text, twin);
 }
 
 /* Whether another namespace has the chunk, and which. */

@@ -95,7 +95,7 @@ static void put_group(struct tierce__line *out, const struct tierce__group *grou
     put(out, "\n");
 }
 
-void tierce__why_text(struct tierce__line *out, const struct tierce__answer *a)
+static void put_answer(struct tierce__line *out, const struct tierce__answer *a)
 {
     char text[DIGEST_TEXT];
     TIERCE_DASSERT(a->naming.group.block_tokens > 0 && a->naming.group.chunk_blocks > 0);
@@ -117,6 +117,21 @@ void tierce__why_text(struct tierce__line *out, const struct tierce__answer *a)
     put(out, "missing    %s, from token %" PRIu64 " on\n", text,
         a->miss.block * a->naming.group.block_tokens);
     put_reason(out, a);
+}
+
+void tierce__why_text(struct tierce__line *out, const struct tierce__answers *answers)
+{
+    TIERCE_DASSERT(answers->count > 0);
+    if (answers->count > 1) {
+        put(out, "prompt     %" PRIu64 " tokens, for a model with %zu groups of layers\n",
+            answers->tokens, answers->count);
+        put(out, "held       %" PRIu64 " tokens in every group\n", answers->held_tokens);
+    }
+    for (size_t i = 0; i < answers->count; i++) {
+        if (answers->count > 1)
+            put(out, "\n");
+        put_answer(out, &answers->items[i]);
+    }
 }
 
 /* ---- for programs ---------------------------------------------------------------------------- */
@@ -163,27 +178,90 @@ static void put_miss(struct tierce__json_write *out, const struct tierce__answer
     tierce__json_write_close(out, ']');
 }
 
-void tierce__why_json(struct tierce__line *out, const struct tierce__answer *a)
+static void put_fields(struct tierce__json_write *json, const struct tierce__answer *a)
+{
+    put_hash(json, "namespace", a->ns_digest);
+    tierce__json_write_count(json, "tokens", a->tokens);
+    tierce__json_write_count(json, "blocks", a->blocks);
+    tierce__json_write_count(json, "block_tokens", a->naming.group.block_tokens);
+    tierce__json_write_count(json, "chunk_blocks", a->naming.group.chunk_blocks);
+    tierce__json_write_text(json, "group", tierce_group_name(a->naming.group.kind));
+    tierce__json_write_count(json, "held_blocks", a->held_blocks);
+    tierce__json_write_text(json, "reason", tierce_miss_name(a->miss.reason));
+    if (a->miss.reason != TIERCE_MISS_NONE)
+        put_miss(json, a);
+}
+
+/* The reason of the first group that lacks something. */
+static enum tierce_miss_reason reason_of(const struct tierce__answers *answers)
+{
+    for (size_t i = 0; i < answers->count; i++)
+        if (answers->items[i].miss.reason != TIERCE_MISS_NONE)
+            return answers->items[i].miss.reason;
+    return TIERCE_MISS_NONE;
+}
+
+static void put_groups(struct tierce__json_write *json, const struct tierce__answers *answers)
+{
+    tierce__json_write_count(json, "tokens", answers->tokens);
+    tierce__json_write_count(json, "held_tokens", answers->held_tokens);
+    tierce__json_write_text(json, "reason", tierce_miss_name(reason_of(answers)));
+    tierce__json_write_open(json, "groups", '[');
+    for (size_t i = 0; i < answers->count; i++) {
+        tierce__json_write_open(json, NULL, '{');
+        put_fields(json, &answers->items[i]);
+        tierce__json_write_close(json, '}');
+    }
+    tierce__json_write_close(json, ']');
+}
+
+void tierce__why_json(struct tierce__line *out, const struct tierce__answers *answers)
 {
     struct tierce__json_write json = {.line = out};
     struct tierce__line text = {0};
-    tierce__why_text(&text, a);
+    tierce__why_text(&text, answers);
     tierce__line_put_bytes(&text, "", 1);
     tierce__json_write_open(&json, NULL, '{');
-    put_hash(&json, "namespace", a->ns_digest);
-    tierce__json_write_count(&json, "tokens", a->tokens);
-    tierce__json_write_count(&json, "blocks", a->blocks);
-    tierce__json_write_count(&json, "block_tokens", a->naming.group.block_tokens);
-    tierce__json_write_count(&json, "chunk_blocks", a->naming.group.chunk_blocks);
-    tierce__json_write_text(&json, "group", tierce_group_name(a->naming.group.kind));
-    tierce__json_write_count(&json, "held_blocks", a->held_blocks);
-    tierce__json_write_text(&json, "reason", tierce_miss_name(a->miss.reason));
-    if (a->miss.reason != TIERCE_MISS_NONE)
-        put_miss(&json, a);
+    if (answers->count == 1)
+        put_fields(&json, &answers->items[0]);
+    else
+        put_groups(&json, answers);
     tierce__json_write_text(&json, "text", text.failed ? "" : text.text);
     tierce__json_write_close(&json, '}');
     tierce__line_put(out, "\n");
     tierce__line_clear(&text);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static uint64_t held_tokens(const struct tierce__answer *a)
+{
+    return a->held_blocks * a->naming.group.block_tokens;
+}
+
+int tierce__why_groups(struct tierce__answers *out, const uint32_t *ids, size_t count,
+                       tierce__why_ask_fn *ask, void *arg)
+{
+    int rc = 0;
+    TIERCE_DASSERT(count > 0 && count <= TIERCE__GROUPS_MAX);
+    out->count = count;
+    out->held_tokens = out->tokens;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        rc = ask(arg, &out->items[i], ids[i], out->tokens);
+        if (rc == 0 && held_tokens(&out->items[i]) < out->held_tokens)
+            out->held_tokens = held_tokens(&out->items[i]);
+    }
+    /* A group that holds more may not hold what fewer tokens need. */
+    for (size_t agreed = 0, i = 0; rc == 0 && count > 1 && agreed < count; i = (i + 1) % count) {
+        struct tierce__answer again;
+        rc = ask(arg, &again, ids[i], out->held_tokens);
+        agreed++;
+        if (rc == 0 && held_tokens(&again) < out->held_tokens) {
+            out->held_tokens = held_tokens(&again);
+            agreed = 1;
+        }
+    }
+    return rc;
 }
 
 /* ---- of an engine ---------------------------------------------------------------------------- */
@@ -204,42 +282,64 @@ static struct tierce_view naming_view(struct tierce_engine *engine,
                                 .full.geometry.block_tokens = naming->group.block_tokens};
 }
 
-int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
-                    const struct tierce__prompt *prompt, char why[TIERCE__PROMPT_WHY_BYTES])
+struct engine_asking {
+    struct tierce_engine *engine;
+    const struct tierce__prompt *prompt;
+    char *why; /* [TIERCE__PROMPT_WHY_BYTES] */
+};
+
+static int ask_chain(struct engine_asking *asking, struct tierce__answer *out,
+                     const struct tierce__key *key, const struct tierce_chain *chain)
 {
+    struct tierce_view naming = naming_view(asking->engine, &out->naming, key);
+    struct tierce_view *open = tierce__view_borrow(asking->engine, key);
+    struct tierce__why_what what = {.to_block = out->blocks, .whole_view = open != NULL};
+    struct tierce__why_found found = {.miss = out->miss};
+    int rc = tierce__why_chain(open != NULL ? open : &naming, chain, &what, &found);
+    out->miss = found.miss;
+    out->held_blocks = found.held;
+    if (open != NULL)
+        tierce__view_give_back(open);
+    TIERCE_DASSERT(rc < 0 || out->held_blocks <= out->blocks);
+    return rc;
+}
+
+static int ask_engine(void *arg, struct tierce__answer *out, uint32_t id, uint64_t tokens)
+{
+    struct engine_asking *asking = arg;
+    struct tierce__namespaces *table = asking->engine->namespaces;
     struct tierce_chain *chain;
-    int64_t id = tierce__prompt_namespace(prompt->ns, engine->namespaces, NULL, 0, why);
-    if (id < 0)
-        return (int)id;
-    struct tierce__key key = {.shard = prompt->shard, .ns = (uint32_t)id};
-    *out =
-        (struct tierce__answer){.ns_text = tierce__namespaces_text(engine->namespaces, key.ns),
-                                .ns_digest = tierce__namespaces_digest(engine->namespaces, key.ns),
-                                .shard = prompt->shard,
-                                .tokens = prompt->count,
-                                .now_s = tierce__wall_s()};
-    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "the text of that namespace is not yet known");
+    *out = (struct tierce__answer){.ns_text = tierce__namespaces_text(table, id),
+                                   .ns_digest = tierce__namespaces_digest(table, id),
+                                   .shard = asking->prompt->shard,
+                                   .tokens = tokens,
+                                   .now_s = tierce__wall_s()};
     int rc = tierce__naming_of(&out->naming, out->ns_text);
-    if (rc < 0)
+    if (rc < 0) {
+        snprintf(asking->why, TIERCE__PROMPT_WHY_BYTES,
+                 "the text of that namespace is not yet known");
         return rc;
-    rc = tierce__prompt_chain(&chain, prompt, &out->naming);
+    }
+    rc = tierce__prompt_chain(&chain, asking->prompt, &out->naming);
     if (rc == 0) {
-        struct tierce_view naming = naming_view(engine, &out->naming, &key);
-        struct tierce_view *open = tierce__view_borrow(engine, &key);
-        out->blocks = tierce_chain_blocks(chain);
-        struct tierce__why_what what = {.to_block = out->blocks, .whole_view = open != NULL};
-        struct tierce__why_found found = {.miss = out->miss};
-        rc = tierce__why_chain(open != NULL ? open : &naming, chain, &what, &found);
-        out->miss = found.miss;
-        out->held_blocks = found.held;
-        if (open != NULL)
-            tierce__view_give_back(open);
+        out->blocks = tokens / out->naming.group.block_tokens;
+        TIERCE_DASSERT(out->blocks <= tierce_chain_blocks(chain));
+        rc = ask_chain(asking, out, &(struct tierce__key){.shard = out->shard, .ns = id}, chain);
         tierce_chain_destroy(chain);
     }
-    TIERCE_DASSERT(rc < 0 || out->held_blocks <= out->blocks);
     if (rc < 0)
-        snprintf(why, TIERCE__PROMPT_WHY_BYTES, "%s", tierce_strerror(rc));
+        snprintf(asking->why, TIERCE__PROMPT_WHY_BYTES, "%s", tierce_strerror(rc));
     return rc;
+}
+
+int tierce__why_ask(struct tierce__answers *out, struct tierce_engine *engine,
+                    const struct tierce__prompt *prompt, char why[TIERCE__PROMPT_WHY_BYTES])
+{
+    uint32_t ids[TIERCE__GROUPS_MAX];
+    struct engine_asking asking = {engine, prompt, why};
+    int count = tierce__prompt_groups(ids, prompt->ns, engine->namespaces, NULL, 0, why);
+    out->tokens = prompt->count;
+    return count < 0 ? count : tierce__why_groups(out, ids, (size_t)count, ask_engine, &asking);
 }
 
 /* Bytes that an argument names in hex; *bytes 0 without one. */
@@ -262,6 +362,17 @@ static int answer_hash(struct tierce_engine *engine, const char *hex, struct tie
                                              : TIERCE_E_ARGUMENT;
 }
 
+static int answer_prompt(struct tierce_engine *engine, const struct tierce__prompt *prompt,
+                         struct tierce__line *out, char why[TIERCE__PROMPT_WHY_BYTES])
+{
+    struct tierce__answers *answers = tierce__calloc(1, sizeof(*answers));
+    int rc = answers != NULL ? tierce__why_ask(answers, engine, prompt, why) : -ENOMEM;
+    if (rc == 0)
+        tierce__why_json(out, answers);
+    tierce__free(answers);
+    return rc;
+}
+
 static int answer_query(struct tierce_engine *engine, const struct tierce__control_query *query,
                         struct tierce__line *out, char why[TIERCE__PROMPT_WHY_BYTES])
 {
@@ -274,7 +385,6 @@ static int answer_query(struct tierce_engine *engine, const struct tierce__contr
         .ns = tierce__control_arg(query, "namespace"),
         .shard = {0, 1, 0, 1},
         .root = {.size = sizeof(prompt.root), .lora = lora, .salt = salt}};
-    struct tierce__answer answer;
     snprintf(why, TIERCE__PROMPT_WHY_BYTES, "salt and lora must be hex, shard must be RANK/SIZE");
     if (!take_hex(salt, &prompt.root.salt_bytes, query, "salt") ||
         !take_hex(lora, &prompt.root.lora_bytes, query, "lora") ||
@@ -283,9 +393,7 @@ static int answer_query(struct tierce_engine *engine, const struct tierce__contr
     int rc =
         tierce__prompt_tokens(&prompt.tokens, &prompt.count, query->body, query->body_bytes, why);
     if (rc == 0) {
-        rc = tierce__why_ask(&answer, engine, &prompt, why);
-        if (rc == 0)
-            tierce__why_json(out, &answer);
+        rc = answer_prompt(engine, &prompt, out, why);
         tierce__free(prompt.tokens);
     }
     return rc;

@@ -27,15 +27,34 @@ struct tierce__answer {
     uint64_t now_s; /* wall clock */
 };
 
-/* The answer as lines of text, and as one JSON object, which holds these lines as "text". */
-void tierce__why_text(struct tierce__line *out, const struct tierce__answer *answer);
-void tierce__why_json(struct tierce__line *out, const struct tierce__answer *answer);
+/* The answers for a prompt: one for each group of layers of its model. */
+struct tierce__answers {
+    size_t count;
+    struct tierce__answer items[TIERCE__GROUPS_MAX];
+    uint64_t tokens;      /* of the prompt */
+    uint64_t held_tokens; /* the inference engine can continue after these in every group */
+};
 
 /*
- * Asks an engine. Errors: as of tierce__prompt_namespace and tierce_why, with `why` filled; the
- * answer borrows from the engine.
+ * Fills the answer for the first `tokens` tokens of the prompt in namespace `id`. Errors: what
+ * tierce__why_groups returns then.
  */
-TIERCE_MUSTUSE int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
+typedef int tierce__why_ask_fn(void *arg, struct tierce__answer *out, uint32_t id, uint64_t tokens);
+
+/* Asks for each of the `count` groups, and finds the tokens that all of them hold. [in]
+ * out->tokens. Errors: those of `ask`. */
+TIERCE_MUSTUSE int tierce__why_groups(struct tierce__answers *out, const uint32_t *ids,
+                                      size_t count, tierce__why_ask_fn *ask, void *arg);
+
+/* The answers as lines of text, and as one JSON object, which holds these lines as "text". */
+void tierce__why_text(struct tierce__line *out, const struct tierce__answers *answers);
+void tierce__why_json(struct tierce__line *out, const struct tierce__answers *answers);
+
+/*
+ * Asks an engine. Errors: as of tierce__prompt_groups and tierce_why, with `why` filled; the
+ * answers borrow from the engine.
+ */
+TIERCE_MUSTUSE int tierce__why_ask(struct tierce__answers *out, struct tierce_engine *engine,
                                    const struct tierce__prompt *prompt,
                                    char why[TIERCE__PROMPT_WHY_BYTES]);
 

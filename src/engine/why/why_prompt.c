@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/config/config_parse.h"
+#include "core/key/namespace.h"
 #include "engine/objects/object_form.h"
 
 #define TOKENS_MAX  (16u << 20)
@@ -252,6 +253,36 @@ int64_t tierce__prompt_namespace(const char *ns, struct tierce__namespaces *tabl
         listed++;
     }
     return fit > 1 ? TIERCE_E_LIMIT : TIERCE_E_MISS;
+}
+
+/* The namespaces that match if they are groups of one model, else 0. */
+static int list_groups(uint32_t ids[TIERCE__GROUPS_MAX], const char *ns,
+                       struct tierce__namespaces *table, const uint64_t *counts, size_t count)
+{
+    int found = 0;
+    for (uint32_t id = 0; id < tierce__namespaces_count(table); id++) {
+        if (!in_question(table, id, counts, count) || !begins_with(table, id, ns))
+            continue;
+        if (found == TIERCE__GROUPS_MAX ||
+            (found > 0 && !tierce__namespace_other_group(tierce__namespaces_text(table, ids[0]),
+                                                         tierce__namespaces_text(table, id))))
+            return 0;
+        ids[found++] = id;
+    }
+    return found;
+}
+
+int tierce__prompt_groups(uint32_t ids[TIERCE__GROUPS_MAX], const char *ns,
+                          struct tierce__namespaces *table, const uint64_t *counts, size_t count,
+                          char why[TIERCE__PROMPT_WHY_BYTES])
+{
+    int64_t id = tierce__prompt_namespace(ns, table, counts, count, why);
+    if (id >= 0) {
+        ids[0] = (uint32_t)id;
+        return 1;
+    }
+    int found = id == TIERCE_E_LIMIT ? list_groups(ids, ns, table, counts, count) : 0;
+    return found > 0 ? found : (int)id;
 }
 
 int tierce__prompt_chain(struct tierce_chain **out, const struct tierce__prompt *prompt,

@@ -51,6 +51,16 @@ TIERCE_MUSTUSE int64_t tierce__prompt_namespace(const char *ns, struct tierce__n
                                                 const uint64_t *counts, size_t count,
                                                 char why[TIERCE__PROMPT_WHY_BYTES]);
 
+#define TIERCE__GROUPS_MAX 64
+
+/*
+ * The same, or, if all namespaces that match are groups of layers of one model, these. Returns
+ * their count; errors as above.
+ */
+TIERCE_MUSTUSE int tierce__prompt_groups(uint32_t ids[TIERCE__GROUPS_MAX], const char *ns,
+                                         struct tierce__namespaces *table, const uint64_t *counts,
+                                         size_t count, char why[TIERCE__PROMPT_WHY_BYTES]);
+
 /* The chain of a prompt. Errors as of tierce_chain_create and _append. */
 TIERCE_MUSTUSE int tierce__prompt_chain(struct tierce_chain **out,
                                         const struct tierce__prompt *prompt,

@@ -2,8 +2,10 @@
 /*
  * keep_engine PARAMETER=VALUE...: an engine of these settings that looks up and stores a prompt of
  * 128 equal tokens, says its process id, and stays until its standard input ends. token=N: which
- * token; dtype=NAME: that of the namespace.
+ * token; dtype=NAME: that of the namespace; window=N: a namespace of a window group, which stores
+ * the second half alone; full=1: one of a full group of the same model.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,12 +25,34 @@ static void must(int64_t rc, const char *what)
     exit(1);
 }
 
+static struct tierce_namespace some_namespace(const char *dtype, uint32_t window, bool full)
+{
+    static const uint32_t cells[] = {CELL, CELL}, layers_of[2][2] = {{0, 1}, {2, 3}};
+    return (struct tierce_namespace){.size = sizeof(struct tierce_namespace),
+                                     .weights = "aabb",
+                                     .model = "{}",
+                                     .kv_dtype = dtype,
+                                     .layout = "test",
+                                     .layer_count = 2,
+                                     .cell_bytes = cells,
+                                     .block_tokens = BLOCK_TOKENS,
+                                     .chunk_blocks = 4,
+                                     .algo = TIERCE_CHAIN_SHA256,
+                                     .group = window > 0 ? TIERCE_GROUP_WINDOW
+                                              : full     ? TIERCE_GROUP_FULL
+                                                         : TIERCE_GROUP_ALL,
+                                     .window = window,
+                                     .layers = window > 0 || full ? layers_of[window > 0] : NULL};
+}
+
 int main(int argc, char **argv)
 {
     char why[TIERCE_CONFIG_ERROR_BYTES];
     struct tierce_config *config;
     const char *dtype = "bf16";
     int32_t token = 0;
+    uint32_t window = 0;
+    bool full = false;
     must(tierce_config_create(&config), "config");
     for (int i = 1; i < argc; i++) {
         char *value = strchr(argv[i], '=');
@@ -37,6 +61,10 @@ int main(int argc, char **argv)
             token = (int32_t)strtol(value, NULL, 10);
         else if (strcmp(argv[i], "dtype") == 0)
             dtype = value;
+        else if (strcmp(argv[i], "window") == 0)
+            window = (uint32_t)strtoul(value, NULL, 10);
+        else if (strcmp(argv[i], "full") == 0)
+            full = true;
         else
             must(tierce_config_set(config, argv[i], value, why), why);
     }
@@ -44,17 +72,7 @@ int main(int argc, char **argv)
     must(tierce_engine_open(&engine, config, why), why);
     tierce_config_destroy(config);
 
-    static const uint32_t cells[] = {CELL, CELL};
-    struct tierce_namespace ns = {.size = sizeof(ns),
-                                  .weights = "aabb",
-                                  .model = "{}",
-                                  .kv_dtype = dtype,
-                                  .layout = "test",
-                                  .layer_count = 2,
-                                  .cell_bytes = cells,
-                                  .block_tokens = BLOCK_TOKENS,
-                                  .chunk_blocks = 4,
-                                  .algo = TIERCE_CHAIN_SHA256};
+    struct tierce_namespace ns = some_namespace(dtype, window, full);
     struct tierce_view *view;
     must(tierce_view_open(&view, engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), "view");
     struct tierce_chain *chain;
@@ -73,6 +91,7 @@ int main(int argc, char **argv)
         ids[i] = (int32_t)i;
     struct tierce_transfer_opts what = {.size = sizeof(what),
                                         .chain = chain,
+                                        .from_block = window > 0 ? BLOCKS / 2 : 0,
                                         .to_block = BLOCKS,
                                         .paged = &paged,
                                         .block_ids = ids};

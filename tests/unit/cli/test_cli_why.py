@@ -126,6 +126,33 @@ class Why(CliCase):
                              [{"field": "kv_dtype", "here": "fp8", "there": "bf16"}])
             self.assertIn("differs    kv_dtype: fp8 here, bf16 there", answer["text"])
 
+    def test_groups_of_layers_answer_together(self):
+        self.end(self.keep("full=1")[1])
+        pid, keeper = self.keep("window=65")
+        there = self.tokens((0, 128))
+        other = self.tokens((0, 64), (7, 64))  # whose window begins at block 0
+        for where in (str(pid), self.store):
+            said = self.why(0, where, "--tokens", there, out=["held       128 tokens in every group",
+                                                              "a model with 2 groups of layers"])
+            self.assertIn("group      full\n", said.stdout)
+            self.assertIn("group      window of 65 tokens\n", said.stdout)
+            answer = self.ask(1, where, "--tokens", other)
+            self.assertEqual((answer["held_tokens"], answer["reason"]), (0, "never_stored"))
+            self.assertEqual([(g["group"], g["held_blocks"], g["reason"], g["block"])
+                              for g in answer["groups"]],
+                             [("full", 4, "never_stored", 4), ("window", 0, "never_stored", 4)])
+            # One of them alone.
+            answer = self.ask(1, where, "--tokens", other, "--namespace",
+                              answer["groups"][1]["namespace"][:16])
+            self.assertEqual((answer["group"], answer["held_blocks"]), ("window", 0))
+            if where == str(pid):
+                self.end(keeper)
+        self.check(0, "inspect", self.store,
+                   out=["group    window", "window   65", "layers   2-3", "layers   0-1"])
+        shown = json.loads(self.check(0, "inspect", self.store, "--json").stdout)["namespaces"]
+        self.assertEqual(sorted((ns["group"], ns["window"], ns["layers"]) for ns in shown),
+                         [("full", 0, "0-1"), ("window", 65, "2-3")])
+
     def test_a_chunk_is_named_by_its_hash(self):
         pid, keeper = self.keep()
         missing = self.ask(1, str(pid), "--tokens", self.tokens((0, 128), (3, 64)))["hash"]
