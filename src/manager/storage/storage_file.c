@@ -116,12 +116,14 @@ static int file_probe(struct tierce__storage_driver *base, char why[128])
     }
     tierce__hex_encode(name + strlen(name), random, sizeof(random));
     int fd = openat(root, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int rc = fd >= 0 ? exchange(fd, why) : say(why, "create", -errno);
-    if (fd >= 0) {
+    int rc = fd >= 0 ? 0 : say(why, "create", -errno);
+    /* Before the rest, because a manager that is killed must not leave the file. */
+    if (fd >= 0 && unlinkat(root, name, 0) != 0)
+        rc = say(why, "delete", -errno);
+    if (rc == 0)
+        rc = exchange(fd, why);
+    if (fd >= 0)
         close(fd);
-        if (unlinkat(root, name, 0) != 0 && rc == 0)
-            rc = say(why, "delete", -errno);
-    }
     close(root);
     return rc;
 }
