@@ -111,7 +111,7 @@ static size_t count_held(void *arg, const struct tierce__run *run)
 /* Fills in how many blocks are held. Returns the first missing chunk, or `chunks`. */
 static size_t find_missing(struct tierce__answer *a, const struct folder_wanted *w, size_t chunks)
 {
-    const struct tierce__group *group = &a->naming.group;
+    const struct tierce__layer_group *group = &a->naming.group;
     struct folder_run of = {w, group->chunk_blocks, a->blocks, chunks};
     if (tierce__group_is_sparse(group->kind)) {
         a->held_blocks = tierce__run_find(group, 0, a->blocks, count_held, &of).blocks;

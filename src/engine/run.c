@@ -25,7 +25,7 @@ static size_t search_run(void *arg, const struct tierce__run *run)
 
 struct tierce__run tierce__run_search(struct tierce_view *view, struct tierce__run_search *search)
 {
-    struct tierce__group group = tierce__view_group(view);
+    struct tierce__layer_group group = tierce__view_group(view);
     struct run_asking asking = {view->engine, search};
     search->missing = search->keys->count;
     search->pending = false;

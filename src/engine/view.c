@@ -264,7 +264,7 @@ const char *tierce_view_namespace(const struct tierce_view *view)
 uint64_t tierce_view_needs(const struct tierce_view *view, uint64_t blocks)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
-    struct tierce__group group = tierce__view_group(view);
+    struct tierce__layer_group group = tierce__view_group(view);
     return tierce__group_needs(&group, blocks);
 }
 

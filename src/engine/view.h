@@ -133,10 +133,10 @@ static inline bool tierce__view_is_sparse(const struct tierce_view *view)
     return tierce__group_is_sparse(view->group);
 }
 
-static inline struct tierce__group tierce__view_group(const struct tierce_view *view)
+static inline struct tierce__layer_group tierce__view_group(const struct tierce_view *view)
 {
-    return (struct tierce__group){view->group, view->window, view->full.geometry.block_tokens,
-                                  view->chunk_blocks};
+    return (struct tierce__layer_group){view->group, view->window, view->full.geometry.block_tokens,
+                                        view->chunk_blocks};
 }
 
 /* Checks the parts of transfer options that do not depend on store or load. */

@@ -26,7 +26,7 @@ bool tierce__group_parse(enum tierce_group *out, const char *name)
     return false;
 }
 
-uint64_t tierce__group_needs(const struct tierce__group *group, uint64_t blocks)
+uint64_t tierce__group_needs(const struct tierce__layer_group *group, uint64_t blocks)
 {
     uint64_t end = blocks * group->block_tokens, first = 0;
     TIERCE_DASSERT(group->block_tokens > 0);
@@ -48,7 +48,7 @@ uint64_t tierce__group_needs(const struct tierce__group *group, uint64_t blocks)
     return first / group->block_tokens;
 }
 
-static struct tierce__run run_of(const struct tierce__group *group, uint64_t blocks)
+static struct tierce__run run_of(const struct tierce__layer_group *group, uint64_t blocks)
 {
     uint64_t step = group->chunk_blocks, need = tierce__group_needs(group, blocks);
     struct tierce__run run = {.blocks = blocks, .need = need, .from = (size_t)(need / step)};
@@ -59,7 +59,7 @@ static struct tierce__run run_of(const struct tierce__group *group, uint64_t blo
 
 /* If a chunk of a run is missing, all fewer blocks need it too, down to those before it, or to the
  * first needed block, which may need nothing itself. */
-struct tierce__run tierce__run_find(const struct tierce__group *group, uint64_t from_block,
+struct tierce__run tierce__run_find(const struct tierce__layer_group *group, uint64_t from_block,
                                     uint64_t to_block, tierce__run_held_fn *held, void *arg)
 {
     struct tierce__run run = run_of(group, to_block);

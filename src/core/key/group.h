@@ -11,7 +11,7 @@
  * 011-groups-and-devices.md). Thread: any.
  */
 
-struct tierce__group {
+struct tierce__layer_group {
     enum tierce_group kind;
     uint32_t window; /* tokens, > 0 for WINDOW and CHUNKED */
     uint32_t block_tokens, chunk_blocks;
@@ -27,7 +27,7 @@ static inline bool tierce__group_is_sparse(enum tierce_group kind)
 TIERCE_MUSTUSE bool tierce__group_parse(enum tierce_group *out, const char *name);
 
 /* tierce_view_needs. */
-uint64_t tierce__group_needs(const struct tierce__group *group, uint64_t blocks);
+uint64_t tierce__group_needs(const struct tierce__layer_group *group, uint64_t blocks);
 
 /* In a sparse group, a number of blocks after which the engine can continue needs a run of chunks.
  */
@@ -41,7 +41,7 @@ typedef size_t tierce__run_held_fn(void *arg, const struct tierce__run *run);
 
 /* The run of the most blocks, above from_block and up to to_block, that is held; `blocks` is
  * from_block or less if there is none. `held` is called for the run of to_block first. */
-struct tierce__run tierce__run_find(const struct tierce__group *group, uint64_t from_block,
+struct tierce__run tierce__run_find(const struct tierce__layer_group *group, uint64_t from_block,
                                     uint64_t to_block, tierce__run_held_fn *held, void *arg);
 
 #endif

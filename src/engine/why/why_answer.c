@@ -87,7 +87,7 @@ static uint64_t chunk_tokens(const struct tierce__answer *a)
     return (uint64_t)a->naming.group.block_tokens * a->naming.group.chunk_blocks;
 }
 
-static void put_group(struct tierce__line *out, const struct tierce__group *group)
+static void put_group(struct tierce__line *out, const struct tierce__layer_group *group)
 {
     put(out, "group      %s", tierce_group_name(group->kind));
     if (group->window > 0)

@@ -36,7 +36,7 @@ TIERCE_MUSTUSE bool tierce__prompt_shard(struct tierce_shard *out, const char *t
 /* The fields of a namespace's text that turn tokens into keys. */
 struct tierce__naming {
     enum tierce_chain_algo algo;
-    struct tierce__group group;
+    struct tierce__layer_group group;
 };
 
 /* Errors: TIERCE_E_FORMAT, -ENOMEM. */
