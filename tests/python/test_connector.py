@@ -493,3 +493,12 @@ def test_wishes_of_any_shape(scheduler):
         tokens, meta = ask(scheduler, request, list(range(1, 20)))
         assert tokens == (0 if i == 0 else 18 * BLOCK)
         assert all(r.save is None for r in meta.requests) or i == 0
+
+
+def test_the_hit_rate_in_the_log_of_vllm():
+    from tierce.vllm.stats import TierceStats
+    stats = TierceStats({"lookup_tokens": 300, "hit_tokens": 100}).aggregate(
+        TierceStats({"lookup_tokens": 100, "loads": 1}))
+    assert stats.reduce() == {"Tierce lookup tokens": 400, "Tierce hit tokens": 100,
+                              "Tierce loads": 1, "Tierce hit rate %": 25.0}
+    assert TierceStats({"loads": 1}).reduce() == {"Tierce loads": 1}

@@ -37,7 +37,10 @@ class TierceStats(KVConnectorStats):
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        return {f"Tierce {name.replace('_', ' ')}": value for name, value in self.data.items()}
+        shown = {f"Tierce {name.replace('_', ' ')}": value for name, value in self.data.items()}
+        if asked := self.data.get("lookup_tokens", 0):
+            shown["Tierce hit rate %"] = round(100 * self.data.get("hit_tokens", 0) / asked, 1)
+        return shown
 
     def is_empty(self) -> bool:
         return not self.data
