@@ -384,6 +384,47 @@ START_TEST(a_prefetch_ends_when_a_distant_store_has_a_part_only)
 }
 END_TEST
 
+#define STATES 64u
+
+/* Only the first of many possible states is stored. One after the other, the queries for all of
+ * them would take as many round trips. */
+START_TEST(states_are_queried_several_at_once)
+{
+    static const uint32_t layers[FX_LAYERS] = {0, 1, 2, 3};
+    int slowest = 2;
+    lookup_timeout = "20s";
+    start(slowest);
+    struct tierce_namespace ns = fx_namespace();
+    ns.group = TIERCE_GROUP_STATE;
+    ns.layers = layers;
+    ns.chunk_blocks = 1;
+    uint64_t round_trip_ns = delay_proxy_round_trips_us[slowest] * UINT64_C(1000), took_ns = 0;
+    for (int stores = 1; stores >= 0; stores--) {
+        open_engine(true);
+        struct tierce_view *whole = fx.view;
+        ck_assert_int_eq(
+            tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+        struct tierce_chain *chain = fx_chain(&fx, 1, STATES, 0);
+        if (stores == 1) {
+            ck_assert_int_eq(fx_store(&fx, chain, 1, ids, false), 1);
+            ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+        } else {
+            uint64_t from_ns = tierce__now_ns();
+            ck_assert_uint_eq(fx_found(&fx, chain, STATES, 0, 0, NULL), 1);
+            took_ns = tierce__now_ns() - from_ns;
+        }
+        tierce_chain_destroy(chain);
+        tierce_view_close(fx.view);
+        fx.view = whole;
+        fx_close(&fx);
+    }
+    fprintf(stderr, "a state of %u, queried in %.1f round trips\n", STATES,
+            (double)took_ns / (double)round_trip_ns);
+    ck_assert_uint_lt(took_ns, STATES / 2 * round_trip_ns);
+    stop();
+}
+END_TEST
+
 int main(void)
 {
     int speeds = (int)(sizeof(delay_proxy_round_trips_us) / sizeof(delay_proxy_round_trips_us[0]));
@@ -391,7 +432,8 @@ int main(void)
         "slow remote", .seconds = 60,
         .tests = {a_store_does_not_wait_for_one_that_hangs, a_distant_store_is_no_failure,
                   a_store_that_says_nothing_is_left_alone, a_prefetch_waits_for_a_distant_store,
-                  a_prefetch_ends_when_a_distant_store_has_a_part_only},
+                  a_prefetch_ends_when_a_distant_store_has_a_part_only,
+                  states_are_queried_several_at_once},
         .loops = {{a_store_does_not_wait_for_it, 0, speeds},
                   {what_it_has_is_not_sent_again, 0, speeds},
                   {what_was_spoiled_is_replaced, 0, speeds},
