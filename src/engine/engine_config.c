@@ -31,6 +31,7 @@ static const char *const other_variables[] = {
     "TIERCE_MANAGER_*", /* of the manager */
     "TIERCE_NODE_*",    /* of the node */
     "TIERCE_TEST_*",    /* of the tests */
+    "TIERCE_PYTHON",    /* the interpreter of `tierce why --text` */
     "TIERCE_VENV",      /* where tools/setup puts the Python environment */
     NULL,
 };

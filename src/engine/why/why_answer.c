@@ -106,6 +106,10 @@ static void put_answer(struct tierce__line *out, const struct tierce__answer *a)
         "\n",
         a->tokens, a->blocks, a->naming.group.block_tokens,
         a->blocks / a->naming.group.chunk_blocks, chunk_tokens(a));
+    if (a->blocks == 0)
+        put(out, "           shorter than a block: such a prompt is never stored\n");
+    else if (a->blocks < a->naming.group.chunk_blocks)
+        put(out, "           shorter than a chunk: stored only where tails are (chunk.tail)\n");
     if (a->naming.group.kind != TIERCE_GROUP_ALL)
         put_group(out, &a->naming.group);
     put(out, "held       %" PRIu64 " tokens\n", a->held_blocks * a->naming.group.block_tokens);

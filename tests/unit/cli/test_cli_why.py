@@ -69,7 +69,8 @@ class Why(CliCase):
         self.assertEqual(self.ask(1, "--tokens", there, "--salt", "s & t=1")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--lora", "00ff")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--shard", "1/2")["held_blocks"], 0)
-        self.why(0, "--tokens", self.tokens((9, 15)))
+        self.why(0, "--tokens", self.tokens((9, 15)), out=["shorter than a block: such a prompt"])
+        self.why(0, "--tokens", self.tokens((9, 20)), out=["shorter than a chunk: stored only"])
         self.why(1, "--tokens", there, "--namespace", "0000000000000000",
                  err=["no namespace's digest begins with 0000000000000000", "kv_dtype=bf16"])
 
@@ -174,11 +175,11 @@ class Why(CliCase):
         self.why(1, self.store, "--hash", missing, out=["nowhere"])
         self.why(2, self.store, "--hash", "xyz", err=["hex digits"])
         self.why(2, self.store, "--hash", "", err=["hex digits"])
-        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["or --hash DIGITS"])
+        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["and --hash DIGITS"])
 
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))
-        self.why(2, self.folder, err=["requires either --tokens FILE"])
+        self.why(2, self.folder, err=["requires one of --tokens FILE"])
         self.why(2, self.folder, "--tokens", err=["--tokens requires a value"])
         self.why(2, self.folder, "--token", tokens, err=["--tokens"])
         self.why(2, self.folder, "x", "--tokens", tokens, err=["\"x\" is a second"])

@@ -3,7 +3,8 @@
 #include "base/bytes.h"
 #include "cli/options.h"
 #include "cli/process.h"
-#include "cli/why_folder.h"
+#include "cli/why/why_folder.h"
+#include "cli/why/why_text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,6 +23,12 @@ const char *const tierce__cli_why_help[] = {
     "                       the only process of this user that has a control socket\n"
     "  --tokens FILE        the prompt's token ids: a JSON array, or numbers between white space;\n"
     "                       \"-\" is standard input\n"
+    "  --text FILE          the prompt as text, with --tokenizer; \"-\" is standard input. The "
+    "text\n"
+    "                       at the missing part is shown, with what may differ in each request\n"
+    "  --tokenizer DIR      the model's folder, or its tokenizer.json; needs python3 (or\n"
+    "                       TIERCE_PYTHON) with the package tokenizers\n"
+    "  --chat               the text is a rendered chat: no special tokens are added to it\n"
     "  --hash DIGITS        instead of a prompt: the chunks whose hash begins with DIGITS, and\n"
     "                       their tiers\n"
     "  --namespace DIGEST   the digest of the namespace, or its first digits; required if there\n"
@@ -44,18 +51,22 @@ const char *const tierce__cli_why_help[] = {
 
 struct why_request {
     const char *where; /* or NULL */
-    const char *tokens_path, *hash, *lora, *shard, *salt;
+    const char *tokens_path, *text_path, *tokenizer, *hash, *lora, *shard, *salt;
     struct tierce__hash_prefix prefix;
-    bool json;
+    bool json, chat;
     struct tierce__prompt prompt;
     uint8_t lora_bytes[LORA_BYTES_MAX];
     char *text; /* of the tokens */
+    struct tierce__why_text_source source;
 };
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 static const struct tierce__option options[] = {
     {"--tokens", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, tokens_path)},
+    {"--text", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, text_path)},
+    {"--tokenizer", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, tokenizer)},
+    {"--chat", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct why_request, chat)},
     {"--hash", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, hash)},
     {"--namespace", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, prompt.ns)},
     {"--shard", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, shard)},
@@ -87,9 +98,13 @@ static bool is_hex(const char *text)
 
 static int check_args(struct why_request *r)
 {
-    if ((r->tokens_path == NULL) == (r->hash == NULL))
-        return tierce__cli_usage(
-            "why", "requires either --tokens FILE (a prompt) or --hash DIGITS (chunks)");
+    if ((r->tokens_path != NULL) + (r->text_path != NULL) + (r->hash != NULL) != 1)
+        return tierce__cli_usage("why", "requires one of --tokens FILE and --text FILE (a prompt) "
+                                        "and --hash DIGITS (chunks)");
+    if ((r->text_path != NULL) != (r->tokenizer != NULL))
+        return tierce__cli_usage("why", "--text FILE and --tokenizer DIR require each other");
+    if (r->chat && r->text_path == NULL)
+        return tierce__cli_usage("why", "--chat is about --text FILE");
     if (r->hash != NULL && !tierce__hash_prefix(&r->prefix, r->hash))
         return tierce__cli_usage("why", "--hash requires 1 to 64 hex digits");
     if (r->prompt.ns != NULL && (!is_hex(r->prompt.ns) || strlen(r->prompt.ns) > 64))
@@ -127,23 +142,59 @@ static int read_stdin(char **out)
     return rc;
 }
 
-static int read_tokens(struct why_request *r)
+static int read_file(char **out, const char *path)
 {
-    char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
-    if (r->tokens_path == NULL)
-        return TIERCE__CLI_OK;
-    int rc = strcmp(r->tokens_path, "-") == 0
-                 ? read_stdin(&r->text)
-                 : tierce__cli_read_text(&r->text, r->tokens_path, TOKENS_BYTES_MAX);
+    int rc = strcmp(path, "-") == 0 ? read_stdin(out)
+                                    : tierce__cli_read_text(out, path, TOKENS_BYTES_MAX);
     if (rc < 0)
-        return tierce__cli_fail("why", "%.300s: %s", r->tokens_path, tierce__cli_read_error(rc));
-    if (tierce__prompt_tokens(&r->prompt.tokens, &r->prompt.count, r->text, strlen(r->text), why) <
-        0)
-        return tierce__cli_fail("why", "%.300s: %s", r->tokens_path, why);
+        return tierce__cli_fail("why", "%.300s: %s", path, tierce__cli_read_error(rc));
     return TIERCE__CLI_OK;
 }
 
+/* Reads the prompt, as text or as tokens. */
+static int read_prompt(struct why_request *r)
+{
+    char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
+    const char *path = r->tokens_path;
+    int status = TIERCE__CLI_OK;
+    if (r->text_path != NULL) {
+        path = r->text_path;
+        status = read_file(&r->source.text, path);
+        if (status == TIERCE__CLI_OK)
+            status = tierce__why_tokenize(&r->source, r->tokenizer, !r->chat);
+        r->text = r->source.ids;
+        r->source.ids = NULL;
+    } else if (path != NULL) {
+        status = read_file(&r->text, path);
+    }
+    if (status == TIERCE__CLI_OK && path != NULL &&
+        tierce__prompt_tokens(&r->prompt.tokens, &r->prompt.count, r->text, strlen(r->text), why) <
+            0)
+        status = tierce__cli_fail("why", "%.300s: %s", path, why);
+    return status;
+}
+
 /* ---- answers --------------------------------------------------------------------------------- */
+
+/* Shows the text of the first missing part: of the block that differs, if a lookup found its
+ * neighbours, else of the chunk. */
+static void show_text(const struct why_request *r, struct tierce__text answer)
+{
+    struct tierce__line lines = {0};
+    struct tierce__text group = tierce__json_get(answer, "groups.0");
+    answer = group.length > 0 ? group : answer;
+    int64_t token = tierce__json_get_int(answer, "token", -1);
+    int64_t block_tokens = tierce__json_get_int(answer, "block_tokens", 0);
+    int64_t chunk_tokens = block_tokens * tierce__json_get_int(answer, "chunk_blocks", 0);
+    if (r->source.text == NULL || token < 0 || chunk_tokens <= 0)
+        return;
+    bool is_block = token % chunk_tokens != 0;
+    tierce__why_text_show(&lines, &r->source, (uint64_t)token,
+                          (uint64_t)(token + (is_block ? block_tokens : chunk_tokens)));
+    if (lines.text != NULL && !lines.failed)
+        fwrite(lines.text, 1, lines.bytes, stdout);
+    tierce__line_clear(&lines);
+}
 
 /* Prints the JSON answer, and returns its reason as an exit status. */
 static int show(const struct why_request *r, const char *json)
@@ -158,6 +209,8 @@ static int show(const struct why_request *r, const char *json)
     if (status == TIERCE__CLI_OK) {
         tierce__cli_clean(text);
         fputs(r->json ? json : text, stdout);
+        if (!r->json)
+            show_text(r, answer.value);
     }
     if (status == TIERCE__CLI_OK && strcmp(reason, "none") != 0)
         status = TIERCE__CLI_FAILED;
@@ -233,7 +286,7 @@ int tierce__cli_why(int argc, char **argv)
     if (status == TIERCE__CLI_OK)
         status = check_args(&r);
     if (status == TIERCE__CLI_OK)
-        status = read_tokens(&r);
+        status = read_prompt(&r);
     if (status == TIERCE__CLI_OK) {
         bool is_path = r.where != NULL && strspn(r.where, "0123456789") != strlen(r.where);
         bool is_socket = is_path && stat(r.where, &st) == 0 && S_ISSOCK(st.st_mode);
@@ -241,5 +294,6 @@ int tierce__cli_why(int argc, char **argv)
     }
     tierce__free(r.prompt.tokens);
     tierce__free(r.text);
+    tierce__why_text_clear(&r.source);
     return status;
 }

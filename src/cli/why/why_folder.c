@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "cli/cli.h"
 #include "cli/inspect/inspect.h"
-#include "cli/why_folder.h"
+#include "cli/why/why_folder.h"
 #include "core/key/namespace.h"
 #include "engine/why/why.h"
 #include "store/index.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_CLI_WHY_H
-#define TIERCE_CLI_WHY_H
+#ifndef TIERCE_CLI_WHY_FOLDER_H
+#define TIERCE_CLI_WHY_FOLDER_H
 
 #include "engine/why/why_answer.h"
 #include "engine/why/why_chunk.h"
