@@ -7,7 +7,7 @@ set(TIERCE_TESTS_PLAIN test_layers test_setup test_install)
 set(TIERCE_TESTS_SINGLE
     test_arena test_base test_chain test_chunk_header test_cli_basics test_cli_doctor
     test_cli_optimize test_cli_optimize_money test_cli_optimize_sim test_cli_report
-    test_cli_trace test_config test_copy_sum test_deadlines test_engine_config test_fingerprint
+    test_cli_trace test_config test_copy_sum test_cuda_calls test_deadlines test_engine_config test_fingerprint
     test_frozen_abi test_frozen_manager test_frozen_native
     test_grpc_frame test_index test_intern test_json test_json_value test_key_text test_kvcm test_lm
     test_lmcache_hash test_manager_config test_mix test_model test_model_fields test_namespace test_open test_paged
@@ -26,4 +26,4 @@ set(TIERCE_TESTS_SLOW
     test_cli_live test_client_cuts test_client_lies test_elector test_locator_threads
     test_meta_redis_cluster test_meta_rocksdb test_meta_store test_mooncake
     test_mooncake_connector test_redis test_redis_failover test_s3_connector test_s3_login
-    test_scarce test_slow_remote test_slow_remote_native)
+    test_scarce test_slow_remote test_slow_remote_native test_torture_device)

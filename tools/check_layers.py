@@ -32,6 +32,7 @@ BELOW = {
     "core/key": {"base"},
     "core/policy": {"base"},
     "core/paged": {"base"},
+    "core/device": {"base", "core/paged"},
     "core/chunk": {"base", "core/key", "core/paged"},
     "optimizer": {"base", "core/key", "core/policy", "net"},
     "manager": {"base", "core/key", "core/policy", "proto", "net", "net/server"},

@@ -39,20 +39,20 @@ int tierce__paged_check(const struct tierce_paged *paged)
 }
 
 /* All of a call is checked before its first byte moves; the layer is cheap to check again. */
-static bool call_ok(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
-                    const struct tierce__cells *cells)
+int tierce__paged_check_cells(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
+                              const struct tierce__cells *cells)
 {
     size_t n = cells->count;
     if (n > 0 && (ids == NULL || cells->bytes == NULL || cells->sums == NULL))
-        return false;
+        return TIERCE_E_ARGUMENT;
     if (!frame_ok(paged) || layer >= paged->layer_count || n > INT_MAX)
-        return false;
+        return TIERCE_E_ARGUMENT;
     if (!layer_ok(&paged->layers[layer], paged->block_count))
-        return false;
+        return TIERCE_E_ARGUMENT;
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= paged->block_count)
-            return false;
-    return true;
+            return TIERCE_E_ARGUMENT;
+    return 0;
 }
 
 static uint8_t *block_at(const struct tierce_paged_layer *layer, int32_t id)
@@ -77,7 +77,7 @@ void tierce__paged_row_end(void)
 int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
                          const struct tierce__cells *cells, const struct tierce__row *row)
 {
-    if (!call_ok(paged, layer, ids, cells))
+    if (tierce__paged_check_cells(paged, layer, ids, cells) < 0)
         return TIERCE_E_ARGUMENT;
     size_t n = cells->count;
     const struct tierce__kernel *kernel = tierce__kernel();
@@ -115,7 +115,8 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
                           const struct tierce__cells *cells, uint8_t *good,
                           const struct tierce__row *row)
 {
-    if (!call_ok(paged, layer, ids, cells) || (cells->count > 0 && good == NULL))
+    if (tierce__paged_check_cells(paged, layer, ids, cells) < 0 ||
+        (cells->count > 0 && good == NULL))
         return TIERCE_E_ARGUMENT;
     size_t n = cells->count;
     const struct tierce__kernel *kernel = tierce__kernel();

@@ -72,6 +72,11 @@ struct tierce__cells {
     size_t count;
 };
 
+/* The check that gather and scatter begin with: layer, ids, sizes, buffers. Errors:
+ * TIERCE_E_ARGUMENT. */
+TIERCE_MUSTUSE int tierce__paged_check_cells(const struct tierce_paged *paged, uint32_t layer,
+                                             const int32_t *ids, const struct tierce__cells *cells);
+
 /*
  * Copies blocks ids[0..cells->count) of one layer to cells->bytes and writes the sum of each to
  * cells->sums. `row` NULL: the call stands alone. Errors: TIERCE_E_ARGUMENT (an id out of range, or

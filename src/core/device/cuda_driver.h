@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CUDA_DRIVER_H
+#define TIERCE_CUDA_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * The functions of CUDA's driver that Tierce calls, found in libcuda.so.1 at run time, so that
+ * neither a build nor a start of Tierce needs CUDA. The types below are the few that these
+ * functions take, as the driver's binary interface has them on 64-bit Linux.
+ */
+
+typedef int TIERCE__CU_RESULT;
+typedef int TIERCE__CU_DEVICE;
+typedef int TIERCE__CU_POINTER_ATTRIBUTE;
+typedef int TIERCE__CU_CAPTURE_STATUS;
+typedef unsigned long long TIERCE__CU_ADDRESS;
+typedef struct tierce__cu_context *TIERCE__CU_CONTEXT;
+typedef struct tierce__cu_stream *TIERCE__CU_STREAM;
+typedef struct tierce__cu_event *TIERCE__CU_EVENT;
+
+struct tierce__cu_location {
+    int type, id;
+};
+
+struct tierce__cu_copy_attributes {
+    int source_order;
+    struct tierce__cu_location source, destination; /* hints, unused */
+    unsigned int flags;
+};
+typedef struct tierce__cu_copy_attributes TIERCE__CU_COPY_ATTRIBUTES;
+
+/* Results. */
+enum {
+    TIERCE__CU_SUCCESS = 0,
+    TIERCE__CU_INVALID_VALUE = 1,
+    TIERCE__CU_OUT_OF_MEMORY = 2,
+    TIERCE__CU_NOT_INITIALIZED = 3,
+    TIERCE__CU_NO_DEVICE = 100,
+    TIERCE__CU_INVALID_CONTEXT = 201,
+    TIERCE__CU_INVALID_HANDLE = 400,
+    TIERCE__CU_NOT_READY = 600,
+    TIERCE__CU_ALREADY_REGISTERED = 712,
+    TIERCE__CU_NOT_REGISTERED = 713,
+    TIERCE__CU_LAUNCH_FAILED = 719,
+    TIERCE__CU_STREAM_CAPTURE_IMPLICIT = 906,
+    TIERCE__CU_UNKNOWN = 999,
+};
+
+/* Attributes, flags and states. */
+enum {
+    TIERCE__CU_ATTRIBUTE_MEMORY_TYPE = 2,
+    TIERCE__CU_ATTRIBUTE_ORDINAL = 9,
+    TIERCE__CU_MEMORY_DEVICE = 2,
+    TIERCE__CU_REGISTER_PORTABLE = 1,
+    TIERCE__CU_STREAM_NON_BLOCKING = 1,
+    TIERCE__CU_EVENT_DISABLE_TIMING = 2,
+    TIERCE__CU_CAPTURE_NONE = 0,
+    TIERCE__CU_SOURCE_ORDER_STREAM = 1,
+};
+
+/* The oldest driver that is used: the first one with all calls that are required has 10.0, and
+ * none before 11.0 has been seen with a vLLM that Tierce supports. */
+#define TIERCE__CUDA_VERSION_MIN 11000
+
+struct tierce__cuda_api {
+#define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT(*name) arguments;
+#define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT(*name) arguments;
+#include "core/device/cuda_calls.def"
+#undef TIERCE_CUDA_CALL
+#undef TIERCE_CUDA_NEWER
+    int version; /* of the driver: 12080 is 12.8 */
+};
+
+/*
+ * Loads and initialises the driver at the first call of the process; later calls return the same.
+ * *out [borrow for the life of the process]. A failure is logged, and the next call tries again.
+ * Errors: TIERCE_E_UNSUPPORTED (no driver, too old, no device, or used before a fork).
+ * Thread: any. Blocks for the driver's start.
+ */
+TIERCE_MUSTUSE int tierce__cuda_load(const struct tierce__cuda_api **out);
+
+/* Whether this process has loaded the driver, and not its parent before a fork. The driver does not
+ * work in a child of a process that has used it. Thread: any. */
+bool tierce__cuda_usable(void);
+
+/* "cuEventRecord: CUDA_ERROR_INVALID_HANDLE (400)". Thread: any. */
+#define TIERCE__CUDA_TEXT_BYTES 128u
+const char *tierce__cuda_text(const struct tierce__cuda_api *api, const char *call,
+                              TIERCE__CU_RESULT code, char text[TIERCE__CUDA_TEXT_BYTES]);
+
+#endif

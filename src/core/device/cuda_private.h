@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CUDA_PRIVATE_H
+#define TIERCE_CUDA_PRIVATE_H
+
+#include <stdatomic.h>
+
+#include "core/device/cuda_driver.h"
+#include "core/device/device_private.h"
+#include "core/device/pinned.h"
+
+#define TIERCE__CUDA_MAGIC       0x54634456u
+#define TIERCE__CUDA_EVENT_MAGIC 0x54634576u
+
+struct tierce__cuda {
+    struct tierce__device base;
+    uint32_t magic;
+    const struct tierce__cuda_api *api;
+    TIERCE__CU_DEVICE device;
+    TIERCE__CU_CONTEXT context; /* the primary one, retained */
+    /* One for each direction: they use different copy engines, and loads do not queue behind
+     * stores. Neither synchronises with the default stream. */
+    TIERCE__CU_STREAM streams[2];
+    struct tierce__pinned pinned;
+    atomic_bool failed;   /* relaxed: a call that misses it fails by itself */
+    _Atomic size_t alive; /* events; relaxed: read by close only, the last call */
+};
+
+enum tierce__cuda_state {
+    TIERCE__CUDA_PENDING,
+    TIERCE__CUDA_COME,
+};
+
+/* Cells of a row, as long as they are not settled. */
+struct tierce__cuda_row {
+    struct tierce__cells cells;
+    uint8_t *good; /* NULL for a gather */
+    uint32_t cell_bytes;
+};
+
+struct tierce__cuda_event {
+    uint32_t magic;
+    TIERCE__CU_EVENT event;
+    /* A store (release) of COME follows the driver's answer; settle loads it (acquire), perhaps on
+     * another thread. */
+    _Atomic int state;
+    size_t count;                   /* 0 for an event of `record` */
+    struct tierce__cuda_row rows[]; /* [count] */
+};
+
+struct tierce__cuda *tierce__cuda_of(struct tierce__device *device);
+struct tierce__cuda_event *tierce__cuda_event_of(struct tierce__device_event *event);
+
+/* Makes the context current. Errors: TIERCE_E_CLOSED, -EIO. */
+TIERCE_MUSTUSE int tierce__cuda_enter(struct tierce__cuda *cuda);
+
+/* The same, but only if the device has not failed. */
+TIERCE_MUSTUSE int tierce__cuda_enter_good(struct tierce__cuda *cuda);
+
+/* Ends what enter began. Returns rc, or -EIO if rc is not an error and the context cannot be left.
+ */
+int tierce__cuda_leave(struct tierce__cuda *cuda, int rc);
+
+/* The status of a call after which nothing is in progress that was not before: 0, -ENOMEM if the
+ * driver lacks memory, or -EIO, and the device has failed. */
+int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
+
+/* The status of a call that may have enqueued work: 0, or -EIO, and the device has failed. */
+int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
+
+/* NULL: no memory. */
+struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count);
+void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_event *event);
+
+/* Within enter and leave: a new driver's event, behind all that is enqueued on the stream. Errors:
+ * TIERCE_E_UNSUPPORTED (a capture), -ENOMEM, -EIO; *out untouched. */
+TIERCE_MUSTUSE int tierce__cuda_event_record(struct tierce__cuda *cuda, TIERCE__CU_EVENT *out,
+                                             TIERCE__CU_STREAM stream);
+
+/* The operations of other files (device.h). */
+int tierce__cuda_gather(struct tierce__device *device, struct tierce__device_event **event,
+                        const struct tierce__device_copy *copy);
+int tierce__cuda_scatter(struct tierce__device *device, struct tierce__device_event **event,
+                         const struct tierce__device_copy *copy);
+int64_t tierce__cuda_settle(struct tierce__device *device, struct tierce__device_event *event,
+                            size_t from, size_t to);
+int tierce__cuda_record(struct tierce__device *device, struct tierce__device_event **event,
+                        void *stream);
+int tierce__cuda_stream_wait(struct tierce__device *device,
+                             const struct tierce__device_event *event, void *stream);
+int tierce__cuda_query(struct tierce__device *device, struct tierce__device_event *event);
+int tierce__cuda_wait(struct tierce__device *device, struct tierce__device_event *event,
+                      uint64_t deadline_ns);
+void tierce__cuda_forget(struct tierce__device *device, struct tierce__device_event *event);
+
+/* Lets some time pass before the `polls`-th look at a driver that has no wait with a deadline. */
+void tierce__cuda_pause(unsigned polls);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/device/device_private.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+static const struct tierce__device_ops *const devices[] = {
+#define TIERCE_DEVICE(name) &tierce__device_##name##_ops,
+#include "core/device/devices.def"
+#undef TIERCE_DEVICE
+};
+
+const struct tierce__device_ops *tierce__device_at(size_t index)
+{
+    return index < sizeof(devices) / sizeof(devices[0]) ? devices[index] : NULL;
+}
+
+const struct tierce__device_ops *tierce__device_find(const char *name)
+{
+    for (size_t i = 0; tierce__device_at(i) != NULL; i++) {
+        if (strcmp(devices[i]->name, name) == 0)
+            return devices[i];
+    }
+    return NULL;
+}
+
+int tierce__device_check(const struct tierce__device_copy *copy, enum tierce__direction direction)
+{
+    TIERCE_DASSERT(direction == TIERCE__DIRECTION_GATHER || direction == TIERCE__DIRECTION_SCATTER);
+    if (copy->count == 0 || copy->rows == NULL)
+        return TIERCE_E_ARGUMENT;
+    for (size_t i = 0; i < copy->count; i++) {
+        const struct tierce__device_row *row = &copy->rows[i];
+        int rc = tierce__paged_check_cells(copy->paged, row->layer, row->ids, &row->cells);
+        if (rc < 0)
+            return rc;
+        bool has_verdicts = direction == TIERCE__DIRECTION_GATHER || row->good != NULL;
+        if (row->cells.count > 0 && !has_verdicts)
+            return TIERCE_E_ARGUMENT;
+    }
+    return 0;
+}

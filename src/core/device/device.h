@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_DEVICE_H
+#define TIERCE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/paged/paged.h"
+
+/*
+ * The memory in which an inference engine keeps its paged KV: memory of the host, or of a GPU.
+ *
+ *     const struct tierce__device_ops *ops = tierce__device_find("cuda");
+ *     rc = ops->open(&device, paged.layers[0].base);
+ *     rc = ops->pin(device, slice, slice_bytes);       // each slice of the pool, in the background
+ *     ...
+ *     rc = ops->gather(device, &event, &copy);         // starts behind the work on copy.stream
+ *     rc = ops->wait(device, event, deadline_ns);
+ *     if (rc == 0)
+ *         rc = ops->settle(device, event, 0, copy.count); // the sums are in place from here on
+ *     ops->forget(device, event);
+ *     ...
+ *     stopped = ops->close(device, deadline_ns);
+ *
+ * A gather or scatter returns when its copies are enqueued, and gives an event. Four rules follow:
+ *
+ * - Bytes, sums and verdicts are valid only after `query` or `wait` has returned 0 for the event
+ * and `settle` has returned for the row. Nothing may be published before that.
+ * - The cells of a copy, their sums and verdicts, and the blocks in the engine's memory stay in use
+ *   until `query` or `wait` has returned 0. A deadline that has passed changes nothing about it.
+ * - -EIO means that the device failed. Nothing is known about the bytes then: they must be neither
+ *   published nor reported as loaded, and a chunk must not be removed as damaged. All later calls
+ *   but query, wait, unpin, forget and close return -EIO too. Memory of copies whose event has not
+ *   come stays in use until `close` has returned true.
+ * - The copies begin behind all work that was enqueued on copy.stream before the call. Work that is
+ *   enqueued there later is ordered behind them by `stream_wait` only.
+ *
+ * Streams are handles of the device's driver (CUstream; NULL for the default stream) of the context
+ * that the device was opened in. The host ignores them.
+ *
+ * Thread: any for every function, also several at once, except that `close` must be the last call.
+ * Nothing blocks but wait, settle (it computes), pin, unpin, open and close.
+ */
+
+struct tierce__device;
+struct tierce__device_event;
+
+/* Cells of one chunk in one layer, and the blocks that they are copied from or to. */
+struct tierce__device_row {
+    uint32_t layer;
+    const int32_t *ids;         /* [cells.count] [borrow for the call]: the blocks */
+    struct tierce__cells cells; /* [borrow until the event has come and its row is settled] */
+    uint8_t *good; /* scatter: [cells.count], as cells; 0 is written for a cell whose sum differs,
+                      nothing for other cells */
+};
+
+struct tierce__device_copy {
+    const struct tierce_paged *paged; /* [borrow for the call]: addresses of this device's memory */
+    const struct tierce__device_row *rows; /* [count] [borrow for the call] */
+    size_t count;                          /* > 0 */
+    void *stream;                          /* of the caller */
+};
+
+struct tierce__device_ops {
+    const char *name;
+
+    /* The bytes of cells must lie in memory that `pin` has registered. */
+    bool pins;
+
+    /*
+     * Opens the device to which the memory at `address` belongs. Its context must exist already.
+     * Errors, with a log line, *out untouched:
+     *   TIERCE_E_ARGUMENT     the address is not memory of such a device
+     *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or was used before a fork
+     *   -ENOMEM, -EIO
+     */
+    TIERCE_MUSTUSE int (*open)(struct tierce__device **out, const void *address);
+
+    /*
+     * Waits for the copies in progress, unpins all slices, frees the device. All events must have
+     * been forgotten. False: the device did not stop by the deadline, or did not release a slice,
+     * or this is a child of fork. The device exists then, and only close may be called again.
+     * Memory of copies in progress must not be freed or used.
+     */
+    bool (*close)(struct tierce__device *device, uint64_t deadline_ns);
+
+    /*
+     * Registers host memory, so that the device can copy from and to it without a detour: a page
+     * aligned range that does not overlap another one. Slices may be adjacent, and cells may lie
+     * across their borders. Takes about 0.1 s per GB on a GPU: call it for one slice after another,
+     * from a thread that nothing waits for.
+     * Errors: TIERCE_E_ARGUMENT (alignment, overlap), -ENOMEM (the limit of locked memory, for
+     * example), -EIO, TIERCE_E_CLOSED (in a child of fork). After -ENOMEM, a smaller slice may
+     * succeed.
+     */
+    TIERCE_MUSTUSE int (*pin)(struct tierce__device *device, void *memory, size_t bytes);
+
+    /* Ends the registration of a slice, given as it was to pin. No copy may use it.
+     * Errors: TIERCE_E_ARGUMENT (it was not pinned), -EIO, TIERCE_E_CLOSED. */
+    TIERCE_MUSTUSE int (*unpin)(struct tierce__device *device, void *memory, size_t bytes);
+
+    /* Whether cells may lie in this range. */
+    bool (*is_pinned)(struct tierce__device *device, const void *memory, size_t bytes);
+
+    /*
+     * Copies blocks to cells. Rows must not overlap. *event [out]: forget it.
+     * Errors, nothing enqueued and *event untouched:
+     *   TIERCE_E_ARGUMENT     a row is invalid (paged.h), or its bytes are not pinned
+     *   TIERCE_E_UNSUPPORTED  the stream is being captured into a graph
+     *   TIERCE_E_CLOSED       in a child of fork
+     *   -ENOMEM
+     * -EIO, *event untouched: the device failed, and copies may be in progress (see above).
+     */
+    TIERCE_MUSTUSE int (*gather)(struct tierce__device *device, struct tierce__device_event **event,
+                                 const struct tierce__device_copy *copy);
+
+    /* Copies cells to blocks: as gather. The blocks of a bad cell hold wrong bytes afterwards. The
+     * sums and bytes of the cells must not change until the rows are settled. */
+    TIERCE_MUSTUSE int (*scatter)(struct tierce__device *device,
+                                  struct tierce__device_event **event,
+                                  const struct tierce__device_copy *copy);
+
+    /* An event behind all that is enqueued on a stream now. Errors: TIERCE_E_UNSUPPORTED (as
+     * gather), TIERCE_E_CLOSED, -ENOMEM, -EIO; *event untouched. */
+    TIERCE_MUSTUSE int (*record)(struct tierce__device *device, struct tierce__device_event **event,
+                                 void *stream);
+
+    /* Work that is enqueued on the stream from now on begins after the event. Errors:
+     * TIERCE_E_UNSUPPORTED (as gather), TIERCE_E_CLOSED, -EIO. */
+    TIERCE_MUSTUSE int (*stream_wait)(struct tierce__device *device,
+                                      const struct tierce__device_event *event, void *stream);
+
+    /* 0: the event has come. -EAGAIN: not yet. -EIO: it is not known any more. TIERCE_E_CLOSED. */
+    TIERCE_MUSTUSE int (*query)(struct tierce__device *device, struct tierce__device_event *event);
+
+    /* The same, but blocks until the event has come, or returns TIERCE_E_DEADLINE. */
+    TIERCE_MUSTUSE int (*wait)(struct tierce__device *device, struct tierce__device_event *event,
+                               uint64_t deadline_ns);
+
+    /*
+     * Finishes rows [from, to) of a gather or scatter whose event has come: writes the sums or the
+     * verdicts. Once for each row; several threads may settle different rows at the same time.
+     * Returns the number of bad cells in these rows (0 for a gather), or -EAGAIN if query or wait
+     * has not returned 0 for the event.
+     */
+    TIERCE_MUSTUSE int64_t (*settle)(struct tierce__device *device,
+                                     struct tierce__device_event *event, size_t from, size_t to);
+
+    /* Frees an event. That of a gather or scatter must have come, or its device must have failed.
+     * NULL is accepted. */
+    void (*forget)(struct tierce__device *device, struct tierce__device_event *event);
+};
+
+/* First member of every implementation. */
+struct tierce__device {
+    const struct tierce__device_ops *ops;
+};
+
+/* The implementations in the order of devices.def; NULL past the end. */
+const struct tierce__device_ops *tierce__device_at(size_t index);
+
+/* The implementation of that name, or NULL. */
+const struct tierce__device_ops *tierce__device_find(const char *name);
+
+#endif

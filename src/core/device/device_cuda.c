@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of a GPU, by CUDA's driver. The copy engine moves the cells between the engine's blocks
+ * and pinned memory; the host computes the sums once a copy's event has come.
+ */
+#include "core/device/cuda_private.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log_repeat.h"
+
+#define PAGE_BYTES 4096u
+
+/* ---- for all files ----------------------------------------------------------------------------
+ */
+
+struct tierce__cuda *tierce__cuda_of(struct tierce__device *device)
+{
+    struct tierce__cuda *cuda = (struct tierce__cuda *)device;
+    TIERCE_CHECK_MAGIC(cuda, TIERCE__CUDA_MAGIC);
+    return cuda;
+}
+
+static void log_call(const struct tierce__cuda *cuda, const char *event, const char *call,
+                     TIERCE__CU_RESULT code)
+{
+    char text[TIERCE__CUDA_TEXT_BYTES];
+    tierce__log_repeated(TIERCE_LOG_WARN, event, "device=%d why=\"%s\"", cuda->device,
+                         tierce__cuda_text(cuda->api, call, code, text));
+}
+
+int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
+{
+    if (code == TIERCE__CU_SUCCESS)
+        return 0;
+    atomic_store_explicit(&cuda->failed, true, memory_order_relaxed);
+    log_call(cuda, "cuda_failed", call, code);
+    return -EIO;
+}
+
+int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
+{
+    if (code != TIERCE__CU_OUT_OF_MEMORY)
+        return tierce__cuda_enqueued(cuda, call, code);
+    log_call(cuda, "cuda_no_memory", call, code);
+    return -ENOMEM;
+}
+
+int tierce__cuda_enter(struct tierce__cuda *cuda)
+{
+    if (!tierce__cuda_usable())
+        return TIERCE_E_CLOSED;
+    return tierce__cuda_enqueued(cuda, "cuCtxPushCurrent", cuda->api->context_push(cuda->context));
+}
+
+int tierce__cuda_enter_good(struct tierce__cuda *cuda)
+{
+    if (!tierce__cuda_usable())
+        return TIERCE_E_CLOSED;
+    if (atomic_load_explicit(&cuda->failed, memory_order_relaxed))
+        return -EIO;
+    return tierce__cuda_enter(cuda);
+}
+
+int tierce__cuda_leave(struct tierce__cuda *cuda, int rc)
+{
+    TIERCE__CU_CONTEXT context = NULL;
+    int left = tierce__cuda_enqueued(cuda, "cuCtxPopCurrent", cuda->api->context_pop(&context));
+    TIERCE_DASSERT(left < 0 || context == cuda->context);
+    return rc < 0 ? rc : left < 0 ? left : rc;
+}
+
+void tierce__cuda_pause(unsigned polls)
+{
+    enum { EAGER = 32, SHORT_NS = 20000, LONG_NS = 200000 };
+    struct timespec pause = {.tv_nsec = polls < 4 * EAGER ? SHORT_NS : LONG_NS};
+    if (polls >= EAGER)
+        (void)nanosleep(&pause, NULL); /* woken earlier, it looks earlier */
+}
+
+/* ---- open -------------------------------------------------------------------------------------
+ */
+
+static int refuse(const void *address, const char *why)
+{
+    tierce__log(TIERCE_LOG_WARN, "cuda_unusable", "address=%p why=\"%s\"", address, why);
+    return TIERCE_E_ARGUMENT;
+}
+
+/* Which device has the memory, and whether its primary context is in use. */
+static int find_device(struct tierce__cuda *cuda, const void *address)
+{
+    const struct tierce__cuda_api *api = cuda->api;
+    TIERCE__CU_ADDRESS at = (uintptr_t)address;
+    unsigned int type = 0, flags;
+    int ordinal = 0, active = 0;
+    TIERCE__CU_RESULT code = api->pointer_attribute(&type, TIERCE__CU_ATTRIBUTE_MEMORY_TYPE, at);
+    if (code == TIERCE__CU_INVALID_VALUE ||
+        (code == TIERCE__CU_SUCCESS && type != TIERCE__CU_MEMORY_DEVICE))
+        return refuse(address, "not memory of a GPU; describe memory of the host without a device");
+    int rc = tierce__cuda_check(cuda, "cuPointerGetAttribute", code);
+    if (rc == 0)
+        rc = tierce__cuda_check(cuda, "cuPointerGetAttribute",
+                                api->pointer_attribute(&ordinal, TIERCE__CU_ATTRIBUTE_ORDINAL, at));
+    if (rc == 0)
+        rc = tierce__cuda_check(cuda, "cuDeviceGet", api->device_get(&cuda->device, ordinal));
+    if (rc == 0)
+        rc = tierce__cuda_check(cuda, "cuDevicePrimaryCtxGetState",
+                                api->primary_state(cuda->device, &flags, &active));
+    if (rc == 0 && !active)
+        return refuse(address, "not memory of the device's primary context; other contexts are not "
+                               "supported");
+    return rc;
+}
+
+static void destroy_streams(struct tierce__cuda *cuda)
+{
+    for (size_t i = 0; i < 2; i++) {
+        if (cuda->streams[i] != NULL)
+            (void)tierce__cuda_check(cuda, "cuStreamDestroy",
+                                     cuda->api->stream_destroy(cuda->streams[i]));
+        cuda->streams[i] = NULL;
+    }
+}
+
+static int create_streams(struct tierce__cuda *cuda)
+{
+    int rc = tierce__cuda_enter(cuda);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < 2 && rc == 0; i++)
+        rc = tierce__cuda_check(
+            cuda, "cuStreamCreate",
+            cuda->api->stream_create(&cuda->streams[i], TIERCE__CU_STREAM_NON_BLOCKING));
+    if (rc < 0)
+        destroy_streams(cuda);
+    rc = tierce__cuda_leave(cuda, rc);
+    if (rc < 0)
+        destroy_streams(cuda); /* the context could not be left */
+    return rc;
+}
+
+static void release_context(struct tierce__cuda *cuda)
+{
+    (void)tierce__cuda_check(cuda, "cuDevicePrimaryCtxRelease",
+                             cuda->api->primary_release(cuda->device));
+}
+
+static int start(struct tierce__cuda *cuda, const void *address)
+{
+    int rc = find_device(cuda, address);
+    if (rc == 0)
+        rc = tierce__cuda_check(cuda, "cuDevicePrimaryCtxRetain",
+                                cuda->api->primary_retain(&cuda->context, cuda->device));
+    if (rc < 0)
+        return rc;
+    rc = create_streams(cuda);
+    if (rc < 0)
+        release_context(cuda);
+    return rc;
+}
+
+static int open_cuda(struct tierce__device **out, const void *address)
+{
+    const struct tierce__cuda_api *api;
+    int rc = tierce__cuda_load(&api);
+    if (rc < 0)
+        return rc;
+    struct tierce__cuda *cuda = tierce__calloc(1, sizeof(*cuda));
+    if (cuda == NULL)
+        return -ENOMEM;
+    cuda->base.ops = &tierce__device_cuda_ops;
+    cuda->magic = TIERCE__CUDA_MAGIC;
+    cuda->api = api;
+    tierce__pinned_init(&cuda->pinned);
+    rc = start(cuda, address);
+    if (rc < 0) {
+        tierce__pinned_fini(&cuda->pinned);
+        tierce__free(cuda);
+        return rc;
+    }
+    *out = &cuda->base;
+    return 0;
+}
+
+/* ---- pinning ----------------------------------------------------------------------------------
+ */
+
+static int register_slice(struct tierce__cuda *cuda, void *memory, size_t bytes)
+{
+    TIERCE__CU_RESULT code = cuda->api->host_register(memory, bytes, TIERCE__CU_REGISTER_PORTABLE);
+    if (code != TIERCE__CU_ALREADY_REGISTERED && code != TIERCE__CU_INVALID_VALUE)
+        return tierce__cuda_check(cuda, "cuMemHostRegister", code);
+    log_call(cuda, "cuda_not_pinned", "cuMemHostRegister", code);
+    return TIERCE_E_ARGUMENT;
+}
+
+static int unregister_slice(struct tierce__cuda *cuda, void *memory)
+{
+    return tierce__cuda_enqueued(cuda, "cuMemHostUnregister", cuda->api->host_unregister(memory));
+}
+
+static int pin(struct tierce__cuda *cuda, void *memory, size_t bytes)
+{
+    int rc = register_slice(cuda, memory, bytes);
+    if (rc < 0)
+        return rc;
+    rc = tierce__pinned_add(&cuda->pinned, memory, bytes);
+    if (rc < 0 && unregister_slice(cuda, memory) < 0)
+        return -EIO;
+    return rc;
+}
+
+static int pin_cuda(struct tierce__device *device, void *memory, size_t bytes)
+{
+    struct tierce__cuda *cuda = tierce__cuda_of(device);
+    if (memory == NULL || bytes == 0 || ((uintptr_t)memory | bytes) % PAGE_BYTES != 0)
+        return TIERCE_E_ARGUMENT;
+    int rc = tierce__cuda_enter_good(cuda);
+    if (rc < 0)
+        return rc;
+    rc = pin(cuda, memory, bytes);
+    return tierce__cuda_leave(cuda, rc);
+}
+
+/* A slice that the driver keeps stays in the table. */
+static int unpin(struct tierce__cuda *cuda, void *memory, size_t bytes)
+{
+    if (!tierce__pinned_has(&cuda->pinned, memory, bytes))
+        return TIERCE_E_ARGUMENT;
+    int rc = unregister_slice(cuda, memory);
+    if (rc == 0 && !tierce__pinned_remove(&cuda->pinned, memory, bytes))
+        rc = TIERCE_E_ARGUMENT; /* unpinned twice at the same time */
+    return rc;
+}
+
+static int unpin_cuda(struct tierce__device *device, void *memory, size_t bytes)
+{
+    struct tierce__cuda *cuda = tierce__cuda_of(device);
+    int rc = tierce__cuda_enter(cuda);
+    if (rc < 0)
+        return rc;
+    return tierce__cuda_leave(cuda, unpin(cuda, memory, bytes));
+}
+
+static bool is_pinned_cuda(struct tierce__device *device, const void *memory, size_t bytes)
+{
+    return tierce__pinned_covers(&tierce__cuda_of(device)->pinned, memory, bytes);
+}
+
+/* ---- close ------------------------------------------------------------------------------------
+ */
+
+static bool drain_stream(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream, uint64_t deadline_ns)
+{
+    TIERCE__CU_RESULT code;
+    for (unsigned polls = 0;; polls++) {
+        code = cuda->api->stream_query(stream);
+        if (code != TIERCE__CU_NOT_READY || tierce__now_ns() >= deadline_ns)
+            break;
+        tierce__cuda_pause(polls);
+    }
+    if (code != TIERCE__CU_SUCCESS)
+        log_call(cuda, "cuda_not_stopped", "cuStreamQuery", code);
+    return code == TIERCE__CU_SUCCESS;
+}
+
+static bool unpin_all(struct tierce__cuda *cuda)
+{
+    struct tierce__pinned_slice slice;
+    int rc = 0;
+    while (rc == 0 && tierce__pinned_last(&cuda->pinned, &slice))
+        rc = unpin(cuda, (void *)slice.from, slice.to - slice.from);
+    return rc == 0;
+}
+
+/* Whether nothing touches memory any more. */
+static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
+{
+    if (tierce__cuda_enter(cuda) < 0)
+        return false;
+    bool stopped = drain_stream(cuda, cuda->streams[0], deadline_ns) &&
+                   drain_stream(cuda, cuda->streams[1], deadline_ns) && unpin_all(cuda);
+    if (stopped)
+        destroy_streams(cuda);
+    (void)tierce__cuda_leave(cuda, 0); /* logged; it says nothing about memory */
+    return stopped;
+}
+
+static bool close_cuda(struct tierce__device *device, uint64_t deadline_ns)
+{
+    struct tierce__cuda *cuda = tierce__cuda_of(device);
+    TIERCE_ASSERT(atomic_load_explicit(&cuda->alive, memory_order_relaxed) == 0);
+    if (!stop(cuda, deadline_ns))
+        return false;
+    release_context(cuda);
+    tierce__pinned_fini(&cuda->pinned);
+    cuda->magic = 0;
+    tierce__free(cuda);
+    return true;
+}
+
+const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
+                                                           .pins = true,
+                                                           .open = open_cuda,
+                                                           .close = close_cuda,
+                                                           .pin = pin_cuda,
+                                                           .unpin = unpin_cuda,
+                                                           .is_pinned = is_pinned_cuda,
+                                                           .gather = tierce__cuda_gather,
+                                                           .scatter = tierce__cuda_scatter,
+                                                           .record = tierce__cuda_record,
+                                                           .stream_wait = tierce__cuda_stream_wait,
+                                                           .query = tierce__cuda_query,
+                                                           .wait = tierce__cuda_wait,
+                                                           .settle = tierce__cuda_settle,
+                                                           .forget = tierce__cuda_forget};

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_CUDA_FAKE_H
+#define TIERCE_TESTS_CUDA_FAKE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/device/cuda_driver.h"
+
+/*
+ * A libcuda.so.1 without a GPU, for tests that are linked with it. "Device memory" is memory that
+ * the processor cannot touch at the address that a test gets. A stream is a thread that runs its
+ * operations in order, each after a random delay. The destination of a copy holds garbage from the
+ * start of the copy to its end.
+ *
+ * The fake reports a violation, in words, for
+ *
+ *   - two accesses to the same memory, one of them a write, that no event orders: a copy that reads
+ *     what a kernel may still be writing, a kernel that overwrites what a copy may still be
+ * reading, the host using a destination before the copy's event (tell_host_access);
+ *   - a call without a current context, or before cuInit, or with a handle that does not exist;
+ *   - an asynchronous copy from or to memory that is not registered, or across two registrations;
+ *   - memory that is unregistered, and a stream that is destroyed, while copies are in progress.
+ *
+ * Violations do not depend on timing: clocks of all streams and of the host (all its threads count
+ * as one) are compared when an operation is enqueued. An operation that is not ordered touches no
+ * memory.
+ *
+ * Thread: any.
+ */
+
+#pragma GCC visibility push(default)
+
+/* Seeds the delays, each of up to `delay_us`. */
+void cuda_fake_seed(uint64_t seed, unsigned delay_us);
+
+/* While held, no stream runs an operation. */
+void cuda_fake_hold(bool held);
+
+/* While stopped, this stream runs no operation. */
+void cuda_fake_stop_stream(TIERCE__CU_STREAM stream, bool stopped);
+
+/* The version that the driver reports; before the first call. */
+void cuda_fake_set_version(int version);
+
+/* The nth call of the driver from now on fails with this code and has no effect; 0 switches it off.
+ * Returns how many calls were made since the last time. cuGetErrorName does not count. */
+uint64_t cuda_fake_fail_nth(uint64_t nth, TIERCE__CU_RESULT code);
+
+/* As an illegal address in a kernel does: nothing runs any more, all calls fail. */
+void cuda_fake_break(void);
+
+/* Marks a stream as being captured into a graph. */
+void cuda_fake_capture(TIERCE__CU_STREAM stream, bool captured);
+
+/* Calls of the driver in all, of cuMemcpyBatchAsync, and of single copies. */
+struct cuda_fake_calls {
+    uint64_t all, batches, copies;
+};
+struct cuda_fake_calls cuda_fake_calls(void);
+
+/* What exists now, and how deep this thread's stack of contexts is. */
+struct cuda_fake_live {
+    unsigned streams, events, slices, contexts, stack;
+};
+struct cuda_fake_live cuda_fake_live(void);
+
+/* The violations so far, one line each; "" for none. */
+const char *cuda_fake_report(void);
+
+/* Forgets violations. */
+void cuda_fake_forgive(void);
+
+/* ---- what an engine does ----------------------------------------------------------------------
+ */
+
+/* A kernel that writes these bytes, read now, to device memory. */
+void cuda_fake_kernel_write(TIERCE__CU_STREAM stream, TIERCE__CU_ADDRESS to, const void *bytes,
+                            size_t n, const char *what);
+
+/* A kernel that reads device memory; `out` is valid once the stream has been synchronised. */
+void cuda_fake_kernel_read(TIERCE__CU_STREAM stream, void *out, TIERCE__CU_ADDRESS from, size_t n,
+                           const char *what);
+
+/* The host reads or writes its memory now. */
+void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const char *what);
+
+/* Calls of the driver that only an engine makes. */
+TIERCE__CU_RESULT cuMemAlloc_v2(TIERCE__CU_ADDRESS *address, size_t bytes);
+TIERCE__CU_RESULT cuMemFree_v2(TIERCE__CU_ADDRESS address);
+TIERCE__CU_RESULT cuStreamSynchronize(TIERCE__CU_STREAM stream);
+#define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT symbol arguments;
+#define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT symbol arguments;
+#include "core/device/cuda_calls.def"
+#undef TIERCE_CUDA_CALL
+#undef TIERCE_CUDA_NEWER
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cuda_fake_private.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MEMORIES_MAX = 64, STACK_MAX = 16, PAGE_BYTES = 4096 };
+
+/* Device memory is mapped twice: at its address without access, and at its alias. */
+static struct memory {
+    uintptr_t address;
+    uint8_t *alias;
+    size_t bytes;
+    int device;
+} memories[MEMORIES_MAX];
+
+static struct slice {
+    uintptr_t from, to;
+} slices[MEMORIES_MAX];
+
+static struct tierce__cu_context contexts[FAKE_DEVICES] = {{.device = 0}, {.device = 1}};
+
+static _Thread_local TIERCE__CU_CONTEXT stack[STACK_MAX];
+static _Thread_local unsigned depth;
+
+/* ---- contexts ---------------------------------------------------------------------------------
+ */
+
+TIERCE__CU_CONTEXT fake_current(void)
+{
+    return depth > 0 ? stack[depth - 1] : NULL;
+}
+
+unsigned fake_stack_depth(void)
+{
+    return depth;
+}
+
+unsigned fake_retained(void)
+{
+    return contexts[0].retained + contexts[1].retained;
+}
+
+TIERCE__CU_RESULT cuDeviceGet(TIERCE__CU_DEVICE *device, int ordinal)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuDeviceGet", false);
+    if (code == TIERCE__CU_SUCCESS && (ordinal < 0 || ordinal >= FAKE_DEVICES))
+        code = TIERCE__CU_INVALID_VALUE;
+    if (code == TIERCE__CU_SUCCESS)
+        *device = ordinal;
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuDevicePrimaryCtxGetState(TIERCE__CU_DEVICE device, unsigned int *flags,
+                                             int *active)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuDevicePrimaryCtxGetState", false);
+    if (code == TIERCE__CU_SUCCESS) {
+        *flags = 0;
+        *active = contexts[device].retained > 0;
+    }
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuDevicePrimaryCtxRetain(TIERCE__CU_CONTEXT *context, TIERCE__CU_DEVICE device)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuDevicePrimaryCtxRetain", false);
+    if (code == TIERCE__CU_SUCCESS) {
+        contexts[device].retained++;
+        *context = &contexts[device];
+    }
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuDevicePrimaryCtxRelease_v2(TIERCE__CU_DEVICE device)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuDevicePrimaryCtxRelease", false);
+    if (code == TIERCE__CU_SUCCESS && contexts[device].retained == 0)
+        fake_violation("the primary context of device %d is released too often", device);
+    else if (code == TIERCE__CU_SUCCESS)
+        contexts[device].retained--;
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuCtxPushCurrent_v2(TIERCE__CU_CONTEXT context)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuCtxPushCurrent", false);
+    if (code == TIERCE__CU_SUCCESS && (context->retained == 0 || depth == STACK_MAX)) {
+        fake_violation("cuCtxPushCurrent of a context that nobody retains, or %u deep", depth);
+        code = TIERCE__CU_INVALID_CONTEXT;
+    }
+    if (code == TIERCE__CU_SUCCESS)
+        stack[depth++] = context;
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuCtxPopCurrent_v2(TIERCE__CU_CONTEXT *context)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuCtxPopCurrent", false);
+    if (code == TIERCE__CU_SUCCESS && depth == 0) {
+        fake_violation("cuCtxPopCurrent without a context");
+        code = TIERCE__CU_INVALID_CONTEXT;
+    }
+    if (code == TIERCE__CU_SUCCESS)
+        *context = stack[--depth];
+    return fake_end(code);
+}
+
+/* ---- device memory ----------------------------------------------------------------------------
+ */
+
+static const struct memory *find_memory(TIERCE__CU_ADDRESS address, size_t bytes)
+{
+    for (size_t i = 0; i < MEMORIES_MAX; i++) {
+        const struct memory *m = &memories[i];
+        if (m->bytes > 0 && address >= m->address && address - m->address <= m->bytes &&
+            bytes <= m->bytes - (address - m->address))
+            return m;
+    }
+    return NULL;
+}
+
+uint8_t *fake_alias(TIERCE__CU_ADDRESS address, size_t bytes)
+{
+    const struct memory *memory = find_memory(address, bytes);
+    return memory != NULL ? memory->alias + (address - memory->address) : NULL;
+}
+
+static void map_twice(struct memory *memory, size_t bytes)
+{
+    int fd = memfd_create("cuda_fake", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        abort();
+    void *address = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+    void *alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (address == MAP_FAILED || alias == MAP_FAILED)
+        abort();
+    *memory = (struct memory){.address = (uintptr_t)address,
+                              .alias = alias,
+                              .bytes = bytes,
+                              .device = fake_current()->device};
+}
+
+TIERCE__CU_RESULT cuMemAlloc_v2(TIERCE__CU_ADDRESS *address, size_t bytes)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuMemAlloc", true);
+    size_t i = 0;
+    while (i < MEMORIES_MAX && memories[i].bytes > 0)
+        i++;
+    if (code == TIERCE__CU_SUCCESS && (i == MEMORIES_MAX || bytes == 0))
+        code = TIERCE__CU_OUT_OF_MEMORY;
+    if (code == TIERCE__CU_SUCCESS) {
+        map_twice(&memories[i], (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+        *address = memories[i].address;
+    }
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuMemFree_v2(TIERCE__CU_ADDRESS address)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuMemFree", true);
+    for (size_t i = 0; code == TIERCE__CU_SUCCESS && i < MEMORIES_MAX; i++) {
+        struct memory *memory = &memories[i];
+        if (memory->bytes == 0 || memory->address != address)
+            continue;
+        if (fake_in_progress(memory->address, memory->bytes))
+            fake_violation("cuMemFree of memory that is in use");
+        fake_forget_accesses(memory->address, memory->bytes);
+        munmap((void *)memory->address, memory->bytes);
+        munmap(memory->alias, memory->bytes);
+        *memory = (struct memory){0};
+    }
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuPointerGetAttribute(void *value, TIERCE__CU_POINTER_ATTRIBUTE attribute,
+                                        TIERCE__CU_ADDRESS address)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuPointerGetAttribute", false);
+    const struct memory *memory = find_memory(address, 1);
+    if (code == TIERCE__CU_SUCCESS && memory == NULL)
+        code = TIERCE__CU_INVALID_VALUE;
+    if (code == TIERCE__CU_SUCCESS && attribute == TIERCE__CU_ATTRIBUTE_MEMORY_TYPE)
+        *(unsigned int *)value = TIERCE__CU_MEMORY_DEVICE;
+    else if (code == TIERCE__CU_SUCCESS && attribute == TIERCE__CU_ATTRIBUTE_ORDINAL)
+        *(int *)value = memory->device;
+    return fake_end(code);
+}
+
+/* ---- registered memory ------------------------------------------------------------------------
+ */
+
+unsigned fake_slices(void)
+{
+    unsigned count = 0;
+    for (size_t i = 0; i < MEMORIES_MAX; i++)
+        count += slices[i].to > 0;
+    return count;
+}
+
+bool fake_check_pinned(const void *memory, size_t bytes, const char *call)
+{
+    uintptr_t from = (uintptr_t)memory, to = from + bytes;
+    bool begins = false;
+    for (size_t i = 0; i < MEMORIES_MAX; i++) {
+        if (slices[i].from <= from && to <= slices[i].to)
+            return true;
+        begins |= slices[i].from <= from && from < slices[i].to;
+    }
+    fake_violation("%s of host memory that %s", call,
+                   begins ? "is not in one registration" : "is not registered");
+    return false;
+}
+
+TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuMemHostRegister", true);
+    uintptr_t from = (uintptr_t)memory, to = from + bytes;
+    size_t room = MEMORIES_MAX;
+    (void)flags;
+    for (size_t i = 0; code == TIERCE__CU_SUCCESS && i < MEMORIES_MAX; i++) {
+        if (slices[i].to == 0)
+            room = i;
+        else if (slices[i].from < to && from < slices[i].to)
+            code = TIERCE__CU_ALREADY_REGISTERED;
+    }
+    if (code == TIERCE__CU_SUCCESS && room == MEMORIES_MAX)
+        code = TIERCE__CU_OUT_OF_MEMORY;
+    if (code == TIERCE__CU_SUCCESS)
+        slices[room] = (struct slice){from, to};
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuMemHostUnregister(void *memory)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuMemHostUnregister", true);
+    size_t i = 0;
+    while (i < MEMORIES_MAX && (slices[i].to == 0 || slices[i].from != (uintptr_t)memory))
+        i++;
+    if (code == TIERCE__CU_SUCCESS && i == MEMORIES_MAX)
+        code = TIERCE__CU_NOT_REGISTERED;
+    if (code == TIERCE__CU_SUCCESS) {
+        if (fake_in_progress(slices[i].from, slices[i].to - slices[i].from))
+            fake_violation("cuMemHostUnregister of memory that copies use");
+        slices[i] = (struct slice){0};
+    }
+    return fake_end(code);
+}

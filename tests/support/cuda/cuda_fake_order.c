@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which accesses to memory are ordered. Every actor (the host, or a stream) counts its steps; the
+ * clock of a step says how many steps of each actor lie before it. Enqueuing, recording and waiting
+ * for events join clocks. An access is ordered behind another one if its clock includes that one's
+ * step, and two accesses to the same bytes, one of them a write, must be ordered. Later calls never
+ * make an operation begin later than its enqueuing decided, so a new access is compared with all
+ * earlier ones, and nothing depends on timing.
+ */
+#include "cuda_fake_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct access {
+    uintptr_t from, to;
+    uint64_t step;
+    unsigned actor;
+    bool writes;
+    char what[48];
+};
+
+static struct access *accesses;
+static size_t count, room;
+static struct fake_clock host_clock;
+
+struct fake_clock *fake_host_clock(void)
+{
+    return &host_clock;
+}
+
+void fake_clock_join(struct fake_clock *clock, const struct fake_clock *other)
+{
+    for (size_t i = 0; i < FAKE_ACTORS; i++)
+        clock->of[i] = clock->of[i] > other->of[i] ? clock->of[i] : other->of[i];
+}
+
+static bool is_before(const struct access *access, const struct fake_clock *clock)
+{
+    return clock->of[access->actor] >= access->step;
+}
+
+static bool overlaps(const struct access *access, uintptr_t from, uintptr_t to)
+{
+    return access->from < to && from < access->to;
+}
+
+static void keep(const struct access *access)
+{
+    if (count == room) {
+        room = room > 0 ? room * 2 : 256;
+        accesses = realloc(accesses, room * sizeof(*accesses));
+        if (accesses == NULL)
+            abort();
+    }
+    accesses[count++] = *access;
+}
+
+/* A write that lies behind an access stands for it: who is behind the write is behind both. */
+static void drop_covered(const struct access *by, const struct fake_clock *clock)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct access *old = &accesses[i];
+        bool is_covered = by->from <= old->from && old->to <= by->to && is_before(old, clock);
+        if (!is_covered)
+            accesses[kept++] = *old;
+    }
+    count = kept;
+}
+
+bool fake_access(const struct fake_clock *clock, unsigned actor, uintptr_t from, size_t bytes,
+                 bool writes, const char *what)
+{
+    struct access access = {.from = from,
+                            .to = from + bytes,
+                            .step = clock->of[actor],
+                            .actor = actor,
+                            .writes = writes};
+    bool is_ordered = true;
+    snprintf(access.what, sizeof(access.what), "%s", what);
+    for (size_t i = 0; i < count; i++) {
+        const struct access *old = &accesses[i];
+        if (!overlaps(old, access.from, access.to) || (!old->writes && !writes) ||
+            is_before(old, clock))
+            continue;
+        is_ordered = false;
+        fake_violation("%s %s what %s may still %s: no event orders them", what,
+                       writes ? "writes" : "reads", old->what, old->writes ? "write" : "read");
+    }
+    if (writes)
+        drop_covered(&access, clock);
+    keep(&access);
+    return is_ordered;
+}
+
+bool fake_in_progress(uintptr_t from, size_t bytes)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (overlaps(&accesses[i], from, from + bytes) && !is_before(&accesses[i], &host_clock))
+            return true;
+    }
+    return false;
+}
+
+void fake_forget_accesses(uintptr_t from, size_t bytes)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!overlaps(&accesses[i], from, from + bytes))
+            accesses[kept++] = accesses[i];
+    }
+    count = kept;
+}
+
+void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const char *what)
+{
+    pthread_mutex_lock(&fake_lock);
+    host_clock.of[FAKE_HOST]++;
+    (void)fake_access(&host_clock, FAKE_HOST, (uintptr_t)memory, n, writes, what);
+    pthread_mutex_unlock(&fake_lock);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_CUDA_FAKE_PRIVATE_H
+#define TIERCE_TESTS_CUDA_FAKE_PRIVATE_H
+
+#include <pthread.h>
+
+#include "cuda_fake.h"
+
+enum { FAKE_DEVICES = 2, FAKE_ACTORS = 32, FAKE_HOST = 0 };
+
+/* One lock and one condition for everything. */
+extern pthread_mutex_t fake_lock;
+extern pthread_cond_t fake_changed;
+
+/* How many steps of each actor (the host, or a stream) lie before something. */
+struct fake_clock {
+    uint64_t of[FAKE_ACTORS];
+};
+
+/* ---- a call (cuda_fake.c) ---------------------------------------------------------------------
+ */
+
+/* Takes the lock. Returns the code with which the call fails at once, or 0. */
+TIERCE__CU_RESULT fake_begin(const char *call, bool needs_context);
+/* Drops it and returns the code. */
+TIERCE__CU_RESULT fake_end(TIERCE__CU_RESULT code);
+void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool fake_is_held(void);
+bool fake_is_broken(void);
+uint64_t fake_random(void);
+unsigned fake_delay_us(void);
+void fake_count_copy(bool batch);
+
+/* ---- order (cuda_fake_order.c) ----------------------------------------------------------------
+ */
+
+void fake_clock_join(struct fake_clock *clock, const struct fake_clock *other);
+struct fake_clock *fake_host_clock(void);
+/* A step of an actor, whose clock is given, touches memory. The actor has counted the step. False:
+ * a violation; the step must not touch the memory, or the thread sanitizer would report it too. */
+bool fake_access(const struct fake_clock *clock, unsigned actor, uintptr_t from, size_t bytes,
+                 bool writes, const char *what);
+/* Whether accesses to this memory have no event that the host has seen. */
+bool fake_in_progress(uintptr_t from, size_t bytes);
+/* The memory begins a new life. */
+void fake_forget_accesses(uintptr_t from, size_t bytes);
+
+/* ---- memory and contexts (cuda_fake_memory.c) -------------------------------------------------
+ */
+
+struct tierce__cu_context {
+    int device;
+    unsigned retained;
+};
+
+TIERCE__CU_CONTEXT fake_current(void);
+unsigned fake_stack_depth(void);
+unsigned fake_slices(void);
+unsigned fake_retained(void);
+/* Where the processor finds device memory; NULL if all of it is not in one allocation. */
+uint8_t *fake_alias(TIERCE__CU_ADDRESS address, size_t bytes);
+/* Whether host memory lies in one registration; reports otherwise. */
+bool fake_check_pinned(const void *memory, size_t bytes, const char *call);
+
+/* ---- streams and events (cuda_fake_stream.c) --------------------------------------------------
+ */
+
+unsigned fake_streams(void);
+unsigned fake_events(void);
+void fake_set_capture(TIERCE__CU_STREAM stream, bool captured);
+
+#endif

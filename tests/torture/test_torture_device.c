@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "../unit/core/device/device_harness.h"
+#include "child_exit.h"
+#include "silent_log.h"
+
+#include <errno.h>
+
+/*
+ * Each call of CUDA's driver, and each allocation, fails once in the life of a device: opened,
+ * pinned, a store, a load, an event, closed. Whatever fails: no crash, a call that succeeds has
+ * moved the right bytes, nothing is in progress on memory that is free, and no slice stays
+ * registered.
+ */
+
+static struct dh_transfer t;
+static int failed; /* the first status that is not 0 */
+
+static bool is_fine(int rc)
+{
+    if (rc < 0 && failed == 0)
+        failed = rc;
+    return rc >= 0;
+}
+
+/* Waits for an event and settles it. A failed device gives no verdict. */
+static void end(bool is_store)
+{
+    int rc = dh.ops->wait(dh.device, t.event, DH_DEADLINE);
+    if (is_fine(rc)) {
+        ck_assert_int_eq(dh.ops->settle(dh.device, t.event, 0, t.copy.count), 0);
+        if (is_store)
+            dh_check_gathered(&t);
+    } else {
+        ck_assert_int_eq(dh.ops->settle(dh.device, t.event, 0, t.copy.count), -EAGAIN);
+    }
+    dh.ops->forget(dh.device, t.event);
+    t.event = NULL;
+}
+
+static void store_and_load(void)
+{
+    struct tierce__device_event *event;
+    dh_begin(&t);
+    uint8_t *at = dh_add(&t, dh.pool + DH_SLICE - 64, 1, 1, 2, 5);
+    (void)dh_add(&t, at, 0, 4, 1, 6);
+    if (is_fine(dh.ops->gather(dh.device, &t.event, &t.copy)))
+        end(true);
+    if (failed == 0 && is_fine(dh.ops->scatter(dh.device, &t.event, &t.copy))) {
+        (void)is_fine(dh.ops->stream_wait(dh.device, t.event, dh.stream));
+        end(false);
+    }
+    if (is_fine(dh.ops->record(dh.device, &event, dh.stream))) {
+        (void)is_fine(dh.ops->wait(dh.device, event, DH_DEADLINE));
+        dh.ops->forget(dh.device, event);
+    }
+}
+
+/* No verdict is bad: the bytes never were. */
+static void check_verdicts(void)
+{
+    for (size_t r = 0; r < t.copy.count; r++)
+        for (size_t c = 0; c < t.rows[r].cells.count; c++)
+            ck_assert_uint_eq(t.good[r][c], 1);
+}
+
+static void live(void)
+{
+    failed = 0;
+    t = (struct dh_transfer){0};
+    if (!is_fine(dh.ops->open(&dh.device, (void *)dh.memory)))
+        return;
+    bool pinned = is_fine(dh.ops->pin(dh.device, dh.pool, DH_SLICE));
+    pinned = is_fine(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE)) && pinned;
+    if (pinned)
+        store_and_load();
+    if (pinned && failed != -EIO) /* else copies may be in progress */
+        (void)is_fine(dh.ops->unpin(dh.device, dh.pool, DH_SLICE));
+    check_verdicts();
+    if (!dh.ops->close(dh.device, DH_DEADLINE)) {
+        (void)is_fine(-EIO);
+        ck_assert(dh.ops->close(dh.device, DH_DEADLINE)); /* a call fails once only */
+    }
+}
+
+/* What a failure may leave: the object of a call that failed to release it. */
+static void check_remains(void)
+{
+    TIERCE__CU_CONTEXT context;
+    struct cuda_fake_live now = cuda_fake_live();
+    ck_assert_str_eq(cuda_fake_report(), "");
+    ck_assert_uint_eq(now.slices, 0);
+    ck_assert_uint_le(now.streams - 1 + now.events + now.contexts - 1 + now.stack - 1, 2);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+    for (; now.stack > 1; now.stack--)
+        dh_cu(cuCtxPopCurrent_v2(&context));
+    dh_cu(cuStreamSynchronize(dh.stream));
+}
+
+enum { FINE, WRONG, BEHIND_THE_END };
+
+/* In a process of its own, because an object that a failure leaves stays there. */
+static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        dh_start_engine("cuda", 0);
+        (void)cuda_fake_fail_nth(nth, code);
+        live();
+        uint64_t made = cuda_fake_fail_nth(0, 0);
+        check_remains();
+        bool expected = failed == 0 || failed == TIERCE_E_UNSUPPORTED || failed == -EIO ||
+                        (failed == -ENOMEM && code == TIERCE__CU_OUT_OF_MEMORY);
+        child_exit(!expected ? WRONG : made < nth ? BEHIND_THE_END : FINE);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != WRONG, "call %llu: status %d",
+                  (unsigned long long)nth, status);
+    return WEXITSTATUS(status);
+}
+
+START_TEST(each_call_of_the_driver_fails_once)
+{
+    static const TIERCE__CU_RESULT codes[] = {TIERCE__CU_UNKNOWN, TIERCE__CU_OUT_OF_MEMORY};
+    uint64_t nth = 1;
+    while (fail_call(nth, codes[_i]) != BEHIND_THE_END)
+        nth++;
+    ck_assert_uint_gt(nth, 60);
+}
+END_TEST
+
+/* The allocations of the device itself. */
+START_TEST(each_allocation_fails_once)
+{
+    uint64_t count = 0;
+    dh_start_engine(_i == 0 ? "host" : "cuda", 0);
+    for (uint64_t nth = 1; nth <= count + 1; nth++) {
+        (void)tierce__alloc_fail_nth(nth);
+        live();
+        uint64_t made = tierce__alloc_fail_nth(0);
+        count = made > count ? made : count;
+        ck_assert_int_eq(failed, nth <= count && nth <= made ? -ENOMEM : 0);
+        ck_assert_uint_eq(tierce__alloc_live(), 0);
+    }
+    ck_assert_uint_ge(count, 4);
+    live();
+    ck_assert_int_eq(failed, 0);
+    dh_stop_engine();
+}
+END_TEST
+
+CHECK_MAIN("torture_device", .seconds = 400, .setup = silence_log,
+           .loops = {{each_call_of_the_driver_fails_once, 0, 2},
+                     {each_allocation_fails_once, 0, 2}})

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_DEVICE_HARNESS_H
+#define TIERCE_TESTS_DEVICE_HARNESS_H
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "check_main.h"
+#include "core/device/device.h"
+#include "cuda_fake.h"
+#include "test_random.h"
+
+#include <sys/mman.h>
+#include <xxhash.h>
+
+/*
+ * An inference engine with paged KV on a device, and a pool of pinned memory: for tests of one kind
+ * of device or of all. The layers have blocks of different sizes, and lie in one allocation. A
+ * mirror holds what every byte of it should be.
+ */
+
+enum {
+    DH_LAYERS = 4,
+    DH_BLOCKS = 24,
+    DH_STRIDE = 72 << 10,
+    DH_LAYER_BYTES = DH_BLOCKS * DH_STRIDE,
+    DH_BYTES = DH_LAYERS * DH_LAYER_BYTES,
+    DH_SLICE = 1 << 20, /* two slices; cells lie across their border */
+    DH_POOL = 2 * DH_SLICE,
+};
+
+struct dh {
+    const char *kind;
+    const struct tierce__device_ops *ops;
+    struct tierce__device *device;
+    bool is_cuda;
+    TIERCE__CU_STREAM stream;
+    uintptr_t memory; /* the layers, where the device has them */
+    uint8_t *mirror;
+    uint8_t *pool;
+    struct tierce_paged_layer layers[DH_LAYERS];
+    struct tierce_paged paged;
+    struct test_random random;
+};
+
+static struct dh dh;
+
+static const uint32_t dh_block_bytes[DH_LAYERS] = {1000, 64 << 10, DH_STRIDE, 240};
+
+#define DH_DEADLINE tierce__deadline_in_ms(120000)
+
+/* ---- the engine -------------------------------------------------------------------------------
+ */
+
+static inline void dh_cu(TIERCE__CU_RESULT code)
+{
+    ck_assert_int_eq(code, TIERCE__CU_SUCCESS);
+}
+
+static inline void dh_start_cuda(int ordinal)
+{
+    TIERCE__CU_CONTEXT context;
+    TIERCE__CU_ADDRESS memory;
+    cuda_fake_seed(test_random_u64(&dh.random), 100);
+    dh_cu(cuInit(0));
+    dh_cu(cuDevicePrimaryCtxRetain(&context, ordinal));
+    dh_cu(cuCtxPushCurrent_v2(context));
+    dh_cu(cuStreamCreate(&dh.stream, 1));
+    dh_cu(cuMemAlloc_v2(&memory, DH_BYTES));
+    dh.memory = (uintptr_t)memory;
+}
+
+/* The engine writes to its memory, on its stream. */
+static inline void dh_write(size_t at, const void *bytes, size_t n)
+{
+    ck_assert_uint_le(at + n, DH_BYTES);
+    memcpy(dh.mirror + at, bytes, n);
+    if (dh.is_cuda)
+        cuda_fake_kernel_write(dh.stream, dh.memory + at, bytes, n, "a kernel");
+    else
+        memcpy((void *)(dh.memory + at), bytes, n);
+}
+
+/* All of the engine's memory is as the mirror says. */
+static inline void dh_check_memory(void)
+{
+    uint8_t *now = malloc(DH_BYTES);
+    ck_assert_ptr_nonnull(now);
+    if (dh.is_cuda) {
+        cuda_fake_kernel_read(dh.stream, now, dh.memory, DH_BYTES, "the test");
+        dh_cu(cuStreamSynchronize(dh.stream));
+    } else {
+        memcpy(now, (void *)dh.memory, DH_BYTES);
+    }
+    for (size_t i = 0; memcmp(now, dh.mirror, DH_BYTES) != 0 && i < DH_BYTES; i++)
+        ck_assert_msg(now[i] == dh.mirror[i], "%s: byte %zu is %u, not %u", dh.kind, i, now[i],
+                      dh.mirror[i]);
+    free(now);
+}
+
+static inline size_t dh_at(uint32_t layer, int32_t id)
+{
+    return (size_t)layer * DH_LAYER_BYTES + (size_t)id * DH_STRIDE;
+}
+
+/* The engine computes a block of a layer. */
+static inline void dh_compute(uint32_t layer, int32_t id)
+{
+    static uint8_t bytes[DH_STRIDE];
+    uint64_t word = test_random_u64(&dh.random);
+    for (size_t i = 0; i < dh_block_bytes[layer]; i++)
+        bytes[i] = (uint8_t)((word >> (i % 8 * 8)) + i / 8);
+    dh_write(dh_at(layer, id), bytes, dh_block_bytes[layer]);
+}
+
+static inline void dh_describe(void)
+{
+    for (uint32_t l = 0; l < DH_LAYERS; l++)
+        dh.layers[l] = (struct tierce_paged_layer){.base = (void *)(dh.memory + dh_at(l, 0)),
+                                                   .block_stride = DH_STRIDE,
+                                                   .block_bytes = dh_block_bytes[l]};
+    dh.paged = (struct tierce_paged){.size = sizeof(dh.paged),
+                                     .layers = dh.layers,
+                                     .layer_count = DH_LAYERS,
+                                     .block_count = DH_BLOCKS};
+}
+
+/* The engine and the pool, without a device. */
+static inline void dh_start_engine(const char *kind, int ordinal)
+{
+    dh = (struct dh){.kind = kind, .is_cuda = strcmp(kind, "cuda") == 0};
+    dh.random = test_random_start(kind);
+    dh.ops = tierce__device_find(kind);
+    ck_assert_ptr_nonnull(dh.ops);
+    dh.mirror = calloc(1, DH_BYTES);
+    dh.pool = mmap(NULL, DH_POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(dh.mirror != NULL && dh.pool != MAP_FAILED);
+    if (dh.is_cuda)
+        dh_start_cuda(ordinal);
+    else
+        dh.memory = (uintptr_t)calloc(1, DH_BYTES);
+    dh_describe();
+    for (uint32_t l = 0; l < DH_LAYERS; l++)
+        for (int32_t id = 0; id < DH_BLOCKS; id++)
+            dh_compute(l, id);
+}
+
+static inline void dh_open(void)
+{
+    ck_assert_int_eq(dh.ops->open(&dh.device, (void *)dh.memory), 0);
+    ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_SLICE), 0);
+    ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE), 0);
+}
+
+static inline void dh_stop_engine(void)
+{
+    if (dh.is_cuda) {
+        struct cuda_fake_live live = cuda_fake_live();
+        ck_assert_str_eq(cuda_fake_report(), "");
+        ck_assert_uint_eq(live.streams, 1); /* the engine's */
+        ck_assert_uint_eq(live.events, 0);
+        ck_assert_uint_eq(live.slices, 0);
+        ck_assert_uint_eq(live.contexts, 1);
+        ck_assert_uint_eq(live.stack, 1);
+        dh_cu(cuStreamSynchronize(dh.stream));
+        dh_cu(cuMemFree_v2(dh.memory));
+        dh_cu(cuStreamDestroy_v2(dh.stream));
+    } else {
+        free((void *)dh.memory);
+    }
+    munmap(dh.pool, DH_POOL);
+    free(dh.mirror);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static inline void dh_close(void)
+{
+    ck_assert(dh.ops->close(dh.device, DH_DEADLINE));
+    dh_stop_engine();
+}
+
+/* ---- transfers --------------------------------------------------------------------------------
+ */
+
+enum { DH_CELLS_MAX = 12, DH_ROWS_MAX = 6 };
+
+/* Rows with their cells behind each other in the pool, from `at` on. */
+struct dh_transfer {
+    struct tierce__device_row rows[DH_ROWS_MAX];
+    int32_t ids[DH_ROWS_MAX][DH_CELLS_MAX];
+    uint64_t sums[DH_ROWS_MAX][DH_CELLS_MAX];
+    uint8_t good[DH_ROWS_MAX][DH_CELLS_MAX];
+    struct tierce__device_copy copy;
+    struct tierce__device_event *event;
+};
+
+static inline void dh_begin(struct dh_transfer *t)
+{
+    *t = (struct dh_transfer){.copy = {.paged = &dh.paged, .rows = t->rows, .stream = dh.stream}};
+    memset(t->good, 1, sizeof(t->good));
+}
+
+/* A row of `count` blocks from `id` on, `step` apart. Returns where the pool goes on. */
+static inline uint8_t *dh_add(struct dh_transfer *t, uint8_t *at, uint32_t layer, int32_t id,
+                              int32_t step, size_t count)
+{
+    size_t r = t->copy.count++;
+    ck_assert(r < DH_ROWS_MAX && count <= DH_CELLS_MAX);
+    for (size_t c = 0; c < count; c++)
+        t->ids[r][c] = id + (int32_t)c * step;
+    t->rows[r] = (struct tierce__device_row){
+        .layer = layer, .ids = t->ids[r], .cells = {at, t->sums[r], count}, .good = t->good[r]};
+    at += count * dh_block_bytes[layer];
+    ck_assert(at <= dh.pool + DH_POOL);
+    return at;
+}
+
+/* Waits, settles, and forgets. Returns the number of bad cells. */
+static inline int64_t dh_end(struct dh_transfer *t)
+{
+    ck_assert_int_eq(dh.ops->wait(dh.device, t->event, DH_DEADLINE), 0);
+    int64_t bad = dh.ops->settle(dh.device, t->event, 0, t->copy.count);
+    dh.ops->forget(dh.device, t->event);
+    t->event = NULL;
+    return bad;
+}
+
+static inline int64_t dh_gather(struct dh_transfer *t)
+{
+    ck_assert_int_eq(dh.ops->gather(dh.device, &t->event, &t->copy), 0);
+    return dh_end(t);
+}
+
+static inline int64_t dh_scatter(struct dh_transfer *t)
+{
+    ck_assert_int_eq(dh.ops->scatter(dh.device, &t->event, &t->copy), 0);
+    return dh_end(t);
+}
+
+/* Gathered cells and sums are those of the mirror as it is now. */
+static inline void dh_check_gathered(const struct dh_transfer *t)
+{
+    for (size_t r = 0; r < t->copy.count; r++) {
+        const struct tierce__device_row *row = &t->rows[r];
+        size_t bytes = dh_block_bytes[row->layer];
+        for (size_t c = 0; c < row->cells.count; c++) {
+            const uint8_t *want = dh.mirror + dh_at(row->layer, t->ids[r][c]);
+            ck_assert_mem_eq(row->cells.bytes + c * bytes, want, bytes);
+            ck_assert_uint_eq(row->cells.sums[c], XXH3_64bits(want, bytes));
+        }
+    }
+}
+
+/* The mirror after a scatter. */
+static inline void dh_expect_scattered(const struct dh_transfer *t)
+{
+    for (size_t r = 0; r < t->copy.count; r++) {
+        const struct tierce__device_row *row = &t->rows[r];
+        size_t bytes = dh_block_bytes[row->layer];
+        for (size_t c = 0; c < row->cells.count; c++)
+            memcpy(dh.mirror + dh_at(row->layer, t->ids[r][c]), row->cells.bytes + c * bytes,
+                   bytes);
+    }
+}
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
+#include "cuda_fake.h"
+
+#include <sys/mman.h>
+
+/* The driver of tests/support/cuda reports what it promises to report, and nothing else. */
+
+enum { BYTES = 8192 };
+
+static TIERCE__CU_CONTEXT context;
+static TIERCE__CU_STREAM compute, copies;
+static TIERCE__CU_EVENT event;
+static TIERCE__CU_ADDRESS memory;
+static uint8_t *pinned, bytes[BYTES];
+
+static void ok(TIERCE__CU_RESULT code)
+{
+    ck_assert_int_eq(code, TIERCE__CU_SUCCESS);
+}
+
+static void setup(void)
+{
+    ok(cuInit(0));
+    ok(cuDevicePrimaryCtxRetain(&context, 0));
+    ok(cuCtxPushCurrent_v2(context));
+    ok(cuStreamCreate(&compute, 1));
+    ok(cuStreamCreate(&copies, 1));
+    ok(cuEventCreate(&event, 2));
+    ok(cuMemAlloc_v2(&memory, BYTES));
+    pinned = mmap(NULL, 2 * BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(pinned, MAP_FAILED);
+    ok(cuMemHostRegister_v2(pinned, BYTES, 1));
+    memset(bytes, 7, BYTES);
+    cuda_fake_kernel_write(compute, memory, bytes, BYTES, "the first kernel");
+    ok(cuStreamSynchronize(compute));
+    ck_assert_str_eq(cuda_fake_report(), "");
+}
+
+static void expect(const char *text)
+{
+    if (text[0] == '\0')
+        ck_assert_str_eq(cuda_fake_report(), "");
+    else
+        ck_assert_msg(strstr(cuda_fake_report(), text) != NULL, "not \"%s\", but \"%s\"", text,
+                      cuda_fake_report());
+    cuda_fake_forgive();
+}
+
+/* `copies` goes on behind `compute`, or the reverse. */
+static void order(TIERCE__CU_STREAM first, TIERCE__CU_STREAM second)
+{
+    ok(cuEventRecord(event, first));
+    ok(cuStreamWaitEvent(second, event, 0));
+}
+
+START_TEST(reads_before_the_event)
+{
+    cuda_fake_kernel_write(compute, memory, bytes, BYTES, "a kernel");
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory + 100, 10, copies));
+    expect("a copy to the host reads what a kernel may still write");
+    cuda_fake_kernel_write(compute, memory + 200, bytes, 10, "a kernel");
+    order(compute, copies);
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory + 200, 10, copies));
+    expect("");
+}
+END_TEST
+
+/* The event was recorded before the kernel. */
+START_TEST(events_that_are_too_early)
+{
+    order(compute, copies);
+    cuda_fake_kernel_write(compute, memory, bytes, BYTES, "a kernel");
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory, 10, copies));
+    expect("a copy to the host reads what a kernel may still write");
+}
+END_TEST
+
+START_TEST(writes_while_a_copy_reads)
+{
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory, BYTES, copies));
+    cuda_fake_kernel_write(compute, memory + BYTES - 1, bytes, 1, "a kernel");
+    expect("a kernel writes what a copy to the host may still read");
+    ok(cuStreamSynchronize(copies));
+    ok(cuStreamSynchronize(compute));
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory, BYTES, copies));
+    order(copies, compute);
+    cuda_fake_kernel_write(compute, memory, bytes, BYTES, "a kernel");
+    expect("");
+}
+END_TEST
+
+START_TEST(premature_use_by_the_host)
+{
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory, BYTES, copies));
+    ok(cuEventRecord(event, copies));
+    cuda_fake_tell_host_access(pinned, 1, false, "the host");
+    expect("the host reads what a copy to the host may still write");
+    while (cuEventQuery(event) != TIERCE__CU_SUCCESS)
+        ;
+    cuda_fake_tell_host_access(pinned, BYTES, true, "the host");
+    expect("");
+    ck_assert_mem_eq(pinned, bytes, BYTES);
+}
+END_TEST
+
+START_TEST(garbage_until_the_event)
+{
+    memset(pinned, 7, BYTES);
+    cuda_fake_seed(1, 0);
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory, BYTES, copies));
+    ok(cuStreamSynchronize(copies));
+    ck_assert_mem_eq(pinned, bytes, BYTES);
+    expect("");
+}
+END_TEST
+
+START_TEST(calls_without_a_context)
+{
+    TIERCE__CU_CONTEXT popped;
+    ok(cuCtxPopCurrent_v2(&popped));
+    ck_assert_ptr_eq(popped, context);
+    ck_assert_int_eq(cuEventQuery(event), TIERCE__CU_INVALID_CONTEXT);
+    expect("cuEventQuery without a current context");
+    ck_assert_int_eq(cuCtxPopCurrent_v2(&popped), TIERCE__CU_INVALID_CONTEXT);
+    expect("cuCtxPopCurrent without a context");
+}
+END_TEST
+
+START_TEST(memory_that_is_not_registered)
+{
+    ck_assert_int_ne(cuMemcpyDtoHAsync_v2(pinned + BYTES, memory, 1, copies), 0);
+    expect("cuMemcpyDtoHAsync of host memory that is not registered");
+    ok(cuMemHostRegister_v2(pinned + BYTES, BYTES, 1));
+    ck_assert_int_ne(cuMemcpyHtoDAsync_v2(memory, pinned + BYTES - 1, 2, copies), 0);
+    expect("cuMemcpyHtoDAsync of host memory that is not in one registration");
+    ck_assert_int_ne(cuMemcpyHtoDAsync_v2(memory + 1, pinned, BYTES, copies), 0);
+    expect("cuMemcpyHtoDAsync of device memory that is not in one allocation");
+    ck_assert_int_eq(cuMemHostRegister_v2(pinned, 4096, 1), TIERCE__CU_ALREADY_REGISTERED);
+    ck_assert_int_eq(cuMemHostUnregister(pinned + 4096), TIERCE__CU_NOT_REGISTERED);
+    cuda_fake_hold(true);
+    ok(cuMemcpyHtoDAsync_v2(memory, pinned, BYTES, copies));
+    ok(cuMemHostUnregister(pinned));
+    expect("cuMemHostUnregister of memory that copies use");
+}
+END_TEST
+
+START_TEST(streams_of_another_context)
+{
+    TIERCE__CU_CONTEXT other;
+    ok(cuDevicePrimaryCtxRetain(&other, 1));
+    ok(cuCtxPushCurrent_v2(other));
+    ck_assert_int_ne(cuStreamQuery(copies), 0);
+    expect("the stream is of another context");
+    ck_assert_int_ne(cuStreamQuery((TIERCE__CU_STREAM)(void *)bytes), 0);
+    expect("the stream does not exist");
+}
+END_TEST
+
+START_TEST(a_stream_is_destroyed_while_it_copies)
+{
+    cuda_fake_hold(true);
+    ok(cuMemcpyDtoHAsync_v2(pinned, memory, BYTES, copies));
+    ok(cuStreamDestroy_v2(copies));
+    expect("cuStreamDestroy of a stream with work in progress");
+}
+END_TEST
+
+START_TEST(the_nth_call_fails)
+{
+    (void)cuda_fake_fail_nth(2, TIERCE__CU_UNKNOWN);
+    ok(cuEventRecord(event, copies));
+    ck_assert_int_eq(cuEventRecord(event, copies), TIERCE__CU_UNKNOWN);
+    ok(cuEventRecord(event, copies));
+    ck_assert_uint_eq(cuda_fake_fail_nth(0, 0), 3);
+    expect("");
+}
+END_TEST
+
+CHECK_MAIN("cuda_fake", .seconds = 60, .setup = setup,
+           .tests = {reads_before_the_event, events_that_are_too_early, writes_while_a_copy_reads,
+                     premature_use_by_the_host, garbage_until_the_event, calls_without_a_context,
+                     memory_that_is_not_registered, streams_of_another_context,
+                     a_stream_is_destroyed_while_it_copies, the_nth_call_fails})
