@@ -63,8 +63,8 @@ enum {
     TIERCE__CU_SOURCE_ORDER_STREAM = 1,
 };
 
-/* The oldest driver that is used: the first one with all calls that are required has 10.0, and
- * none before 11.0 has been seen with a vLLM that Tierce supports. */
+/* The oldest driver that is used. All calls that are required exist since 10.0; that 11.0 suffices
+ * was not tried. */
 #define TIERCE__CUDA_VERSION_MIN 11000
 
 struct tierce__cuda_api {
