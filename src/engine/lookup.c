@@ -222,7 +222,7 @@ static struct tierce__run find_run(struct lookup *l, struct tierce_found *out)
         .keys = &l->keys,
         .from_block = l->opts->from_block,
         .to_block = l->to_block,
-        .levels = only_memory(l) ? 1u : l->levels,
+        .levels = l->levels,
         .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns};
     struct tierce__run run = tierce__run_search(l->view, &search);
     bool again = search.unasked.pending && (l->opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
@@ -245,7 +245,9 @@ static int find_sparse(struct lookup *l, struct tierce_found *out)
         rc = hold_run(l, run.from, run.count, &in_memory);
     else if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
         tierce_unpin(view, l->opts->session);
-    out->blocks = run.blocks > held ? run.blocks : held;
+    /* A caller that loads from memory alone is promised only what is pinned. */
+    bool is_found = run.blocks > held && (in_memory || !only_memory(l));
+    out->blocks = is_found ? run.blocks : held;
     out->memory_blocks = in_memory ? out->blocks : held;
     TIERCE_DASSERT(out->memory_blocks <= out->blocks && out->blocks <= l->to_block);
     return rc;

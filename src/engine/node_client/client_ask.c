@@ -479,7 +479,7 @@ static int meet_node(struct tierce_engine *engine, const struct tierce_config *c
 static int open_node(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    TIERCE_DASSERT(engine->level_count == 0 && engine->client == NULL);
+    TIERCE_DASSERT(engine->level_count == 0);
     int rc = check_client(config, why);
     if (rc == 0)
         rc = tierce__client_open(&engine->client, engine, config);

@@ -26,8 +26,8 @@
 int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *engine,
                          const char *kind, const char *tenant)
 {
-    TIERCE_DASSERT(engine->level_count > 0);
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    TIERCE_DASSERT(engine->level_count > 0);
     char text[TEXT_BYTES_MAX];
     int n = snprintf(text, sizeof(text), TIERCE__OBJECT_SPACE_TEXT "%s\ntenant=%s\n", kind, tenant);
     if (n < 0 || (size_t)n >= sizeof(text) || kind[0] == '\0' ||

@@ -234,7 +234,7 @@ static size_t find_held(struct tierce__reservation *r)
     TIERCE_DASSERT(first <= r->keys.count);
     r->era = tierce__era_now(r->engine);
     size_t held = first + search(r, r->levels, keys + first, r->keys.count - first);
-    TIERCE_DASSERT(held <= r->keys.count);
+    TIERCE_DASSERT(held <= r->keys.count && sure >= first);
     return held > sure ? sure + search(r, sparing(r, sure), keys + sure, held - sure) : held;
 }
 

@@ -64,7 +64,6 @@ int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opt
                         char why[256])
 {
     TIERCE_ASSERT(opts->size == sizeof(*opts));
-    TIERCE_ASSERT(opts->size == sizeof(*opts));
     struct tierce__auth *auth = tierce__calloc(1, sizeof(*auth));
     if (auth == NULL) {
         snprintf(why, 256, "no memory");

@@ -224,6 +224,46 @@ START_TEST(pins_are_of_the_window_alone)
 }
 END_TEST
 
+/* What may not be pinned is not promised to a caller that loads from memory alone. */
+START_TEST(memory_alone_promises_what_is_pinned)
+{
+    const char *sets[] = {"memory.pins", "0", NULL};
+    fx_open(&fx, false, sets);
+    for (int32_t b = 0; b < (int32_t)FX_BLOCKS; b++)
+        ids[b] = b;
+    view = open_group(TIERCE_GROUP_WINDOW, 16);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(store(chain, 0, BLOCKS), BLOCKS);
+    ck_assert_uint_eq(look_up(chain, 0, BLOCKS, TIERCE_LOOKUP_MEMORY_ONLY).blocks, BLOCKS);
+    struct tierce_found found =
+        look_up(chain, 4, BLOCKS, TIERCE_LOOKUP_MEMORY_ONLY | TIERCE_LOOKUP_PIN);
+    ck_assert_uint_eq(found.blocks, 4);
+    ck_assert_uint_eq(found.memory_blocks, 4);
+    found = look_up(chain, 4, BLOCKS, TIERCE_LOOKUP_PIN);
+    ck_assert_uint_eq(found.blocks, BLOCKS);
+    ck_assert_uint_eq(found.memory_blocks, 4);
+    tierce_view_close(view);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
+START_TEST(nothing_of_a_window_counts_as_durable)
+{
+    uint64_t blocks;
+    begin(true);
+    view = open_group(TIERCE_GROUP_WINDOW, 16);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(store(chain, 0, BLOCKS), BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(engine(), 60000), 0);
+    ck_assert_int_eq(tierce_durable(view, chain, BLOCKS, &blocks), 0);
+    ck_assert_uint_eq(blocks, 0);
+    tierce_view_close(view);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
 /* A prefetch brings the window from disk to memory. */
 START_TEST(a_window_is_prefetched)
 {
@@ -252,5 +292,6 @@ END_TEST
 
 CHECK_MAIN("groups", .seconds = 120,
            .tests = {no_group_loads_the_chunks_of_another, a_store_from_the_middle_needs_a_group,
-                     pins_are_of_the_window_alone, a_window_is_prefetched},
+                     pins_are_of_the_window_alone, memory_alone_promises_what_is_pinned,
+                     nothing_of_a_window_counts_as_durable, a_window_is_prefetched},
            .loops = {{a_lookup_finds_where_the_group_can_be_restored, 0, 2}})

@@ -10,6 +10,7 @@
 #include "lmcache_fixture.h"
 #include "redis_server.h"
 #include "net/redis/resp_client.h"
+#include "store/remote/lmcache_names.h"
 
 #include <errno.h>
 
@@ -285,6 +286,26 @@ START_TEST(other_weights)
 }
 END_TEST
 
+/* A chunk of LMCache has all layers of the model. */
+START_TEST(a_group_is_not_shared)
+{
+    static const uint32_t cells[LF_LAYERS] = {LF_CELL, LF_CELL, LF_CELL}, layers[] = {0, 1, 2};
+    struct tierce__lmcache_form form;
+    char why[TIERCE__LMCACHE_WHY_BYTES];
+    struct tierce_namespace ns = {.size = sizeof(ns),
+                                  .layout = LF_LAYOUT,
+                                  .layer_count = LF_LAYERS,
+                                  .cell_bytes = cells,
+                                  .block_tokens = LF_BLOCK_TOKENS,
+                                  .chunk_blocks = LF_CHUNK_BLOCKS,
+                                  .layers = layers};
+    ck_assert_int_eq(tierce__lmcache_form_of(&form, &ns, why), 0);
+    ns.group = TIERCE_GROUP_FULL;
+    ck_assert_int_eq(tierce__lmcache_form_of(&form, &ns, why), TIERCE_E_UNSUPPORTED);
+    ck_assert_str_eq(why, "LMCache cannot read it: the namespace is about a group of layers");
+}
+END_TEST
+
 static const char *const refused[][2] = {
     {"redis://h?layout=other", "layout must be tierce or lmcache"},
     {"redis://h?layout=lmcache", "layout=lmcache requires model="},
@@ -317,5 +338,5 @@ END_TEST
 
 CHECK_MAIN("lmcache layout", .seconds = 60,
            .tests = {the_bytes, without_a_header, halves, metadata_comes_last, damage,
-                     what_is_not_shared, other_weights},
+                     what_is_not_shared, other_weights, a_group_is_not_shared},
            .loops = {{wrong_urls, 0, sizeof(refused) / sizeof(*refused)}})

@@ -334,6 +334,43 @@ START_TEST(what_does_not_belong_together_is_refused)
 }
 END_TEST
 
+/* All parts of a write of a group begin at one block. */
+START_TEST(parts_of_a_group_begin_together)
+{
+    static const uint32_t layers[FX_LAYERS] = {0, 1, 2, 3};
+    struct tierce_view *groups[2];
+    struct tierce_store *first, *no, *second;
+    open_parts(false, NULL);
+    struct tierce_namespace ns = fx_namespace();
+    ns.group = TIERCE_GROUP_WINDOW;
+    ns.window = 8;
+    ns.layers = layers;
+    for (uint32_t i = 0; i < 2; i++)
+        ck_assert_int_eq(
+            tierce_view_open_part(&groups[i], fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1},
+                                  &(struct tierce_part){i, i == 0 ? 1 : FX_LAYERS - 1, i, 2}),
+            0);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    fx_fill(&fx, chain, 0, BLOCKS, ids);
+    struct tierce_transfer_opts what = what_of(0, chain, 5);
+    what.from_block = 4;
+    ck_assert_int_eq(tierce_store_begin(&first, groups[0], &what), 0);
+    what = what_of(1, chain, 5);
+    what.from_block = 8;
+    ck_assert_int_eq(tierce_store_begin(&no, groups[1], &what), TIERCE_E_ARGUMENT);
+    what.from_block = 4;
+    ck_assert_int_eq(tierce_store_begin(&second, groups[1], &what), 0);
+    gather(0, first);
+    gather(1, second);
+    ck_assert_int_eq(tierce_store_end(first), 0);
+    ck_assert_int_eq(tierce_store_end(second), BLOCKS - 4);
+    tierce_view_close(groups[0]);
+    tierce_view_close(groups[1]);
+    tierce_chain_destroy(chain);
+    close_parts();
+}
+END_TEST
+
 /* Parts that have all come and do not have all layers are no chunk. */
 START_TEST(a_layer_of_no_part_is_missed)
 {
@@ -616,8 +653,8 @@ CHECK_MAIN("parts", .seconds = 120,
            .tests = {parts_need_not_overlap, many_parts_in_any_order,
                      a_part_that_does_not_end_well_spoils_all,
                      a_store_that_a_part_has_missed_is_given_up, another_writers_store_stays,
-                     what_does_not_belong_together_is_refused, a_layer_of_no_part_is_missed,
-                     parts_have_bounds, a_part_that_does_not_come,
+                     what_does_not_belong_together_is_refused, parts_of_a_group_begin_together,
+                     a_layer_of_no_part_is_missed, parts_have_bounds, a_part_that_does_not_come,
                      a_part_that_waits_beyond_the_deadline, no_chunk_is_of_two_tries,
                      memory_that_cannot_be_had},
            .loops = {{a_chunk_is_there_when_all_parts_are, 0, 3},

@@ -535,10 +535,30 @@ START_TEST(a_folder_that_others_can_change)
 }
 END_TEST
 
+START_TEST(a_group_names_each_of_its_layers)
+{
+    static const uint32_t layers[FX_LAYERS] = {0, 1, 2, 3};
+    union tierce__native_answer say;
+    union tierce__native_request ask = {
+        .group_view = {.view = native_view_question(0, FX_LAYERS, 0, 1).view,
+                       .group = TIERCE_GROUP_FULL}};
+    start(0, NULL);
+    native_open(&a, path);
+    for (uint32_t count = 0; count <= FX_LAYERS; count++) {
+        ask.group_view.layers = (struct tierce__native_rows){(const uint8_t *)layers, count};
+        ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_GROUP_VIEW, &ask, &say, NULL),
+                         count == FX_LAYERS ? 0 : TIERCE_E_ARGUMENT);
+    }
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
 CHECK_MAIN("node_native", .seconds = 120,
            .tests = {what_one_stores_another_loads, what_lies_on_disk_comes,
                      connections_of_a_client_share_what_it_has, chains_are_sent_once,
                      parts_of_two_clients_are_one_chunk, pins_end_with_their_client, prefetches,
                      verdicts_are_looked_at, a_header_that_was_overwritten, bytes_that_are_no_frame,
                      mutated_questions, clients_that_are_killed, a_node_that_starts_anew,
-                     a_folder_that_others_can_change})
+                     a_folder_that_others_can_change, a_group_names_each_of_its_layers})
