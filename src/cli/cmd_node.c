@@ -4,6 +4,7 @@
 #include "net/notify.h"
 #include "cli/cli.h"
 #include "node/node.h"
+#include "node/node_users.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -12,6 +13,8 @@
 #include <time.h>
 
 #define COMMAND "node"
+
+enum { USERS_TICK_MS = 100 }; /* how often it looks for its users */
 
 extern char **environ;
 
@@ -23,6 +26,7 @@ const char *const tierce__cli_node_help[] = {
     "its memory (node.socket). docs/using/node.md describes each of them.\n"
     "\n"
     "  --config FILE       YAML; default: the file that TIERCE_NODE_CONFIG names\n"
+    "  --users FILE        ends when no process has a shared lock (flock) on FILE, and removes it\n"
     "  --PARAMETER=VALUE   a parameter, such as --memory.size=8GiB or --listen.resp_port=6380\n"
     "  --print-config      prints all parameters with their sources, and exits\n"
     "  --markdown          prints the reference of the node's parameters, and exits\n"
@@ -82,39 +86,52 @@ static void tell_refusal(const char *why)
     tierce__log_to_stderr("tierce node", text);
 }
 
-/* Waits for a signal that ends the node; SIGHUP does not. The watchdog is notified after each probe
- * that returns, even if it fails: a restart helps a node that hangs, but it does not bring a remote
- * store back, and loses what is in memory. */
-static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
+/* After each probe that returns, even if it fails: a restart helps a node that hangs, but it does
+ * not bring a remote store back, and loses what is in memory. */
+static void notify_watchdog(struct tierce__node *node)
+{
+    char unready[TIERCE__NODE_WHY_BYTES];
+    (void)tierce__node_is_ready(node, unready);
+    tierce__notify("WATCHDOG=1");
+}
+
+/* Waits for a signal that ends the node (SIGHUP does not), or for the end of its users. */
+static void wait_for_end(struct tierce__node *node, const sigset_t *signals,
+                         struct tierce__node_users *users)
 {
     uint64_t interval_ms = tierce__notify_watchdog_ms();
-    struct timespec wait = {.tv_sec = (time_t)(interval_ms / 1000),
-                            .tv_nsec = (long)(interval_ms % 1000 * TIERCE__MS_NS)};
-    char why[256], unready[TIERCE__NODE_WHY_BYTES];
-    for (;;) {
-        int got = sigtimedwait(signals, NULL, interval_ms > 0 ? &wait : NULL);
+    uint64_t probed_ns = tierce__now_ns();
+    uint64_t wait_ms = users->fd >= 0 ? USERS_TICK_MS : interval_ms;
+    struct timespec wait = {.tv_sec = (time_t)(wait_ms / 1000),
+                            .tv_nsec = (long)(wait_ms % 1000 * TIERCE__MS_NS)};
+    char why[256];
+    while (!tierce__node_users_have_gone(users)) {
+        int got = sigtimedwait(signals, NULL, wait_ms > 0 ? &wait : NULL);
         if (got > 0 && got != SIGHUP) {
             tierce__log_to_stderr("tierce node",
                                   got == SIGINT ? "ends on SIGINT" : "ends on SIGTERM");
             return;
         }
-        if (got == SIGHUP) {
-            if (tierce__node_reload(node, why) < 0)
-                tell_refusal(why);
-        }
+        if (got == SIGHUP && tierce__node_reload(node, why) < 0)
+            tell_refusal(why);
         /* After a SIGHUP too: each begins the wait anew. */
-        if (interval_ms > 0 && (got == SIGHUP || errno == EAGAIN)) {
-            (void)tierce__node_is_ready(node, unready);
-            tierce__notify("WATCHDOG=1");
+        if (interval_ms > 0 &&
+            (got == SIGHUP || tierce__now_ns() - probed_ns >= interval_ms * TIERCE__MS_NS)) {
+            notify_watchdog(node);
+            probed_ns = tierce__now_ns();
         }
     }
+    tierce__log_to_stderr("tierce node", "ends: no process uses it any more");
 }
 
 static int run(const struct tierce__node_config *config)
 {
     struct tierce__node *node;
     char why[TIERCE_CONFIG_ERROR_BYTES] = "", text[TIERCE__NODE_TEXT_BYTES];
+    struct tierce__node_users users = TIERCE__NODE_USERS_NONE;
     sigset_t signals;
+    if (config->users_path != NULL && tierce__node_users_open(&users, config->users_path, why) < 0)
+        return tierce__cli_fail(COMMAND, "%s", why);
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
@@ -124,15 +141,18 @@ static int run(const struct tierce__node_config *config)
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only we see them */
     tierce__cli_raise_files("tierce node", "limit.connections", config->connections_max);
     int rc = tierce__node_start(&node, config, why);
-    if (rc < 0)
+    if (rc < 0) {
+        tierce__node_users_close(&users);
         return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+    }
     tierce__node_describe(node, text);
     tierce__log_to_stderr("tierce node", text);
     tell_ports(node, config->host, config->native_path);
     tierce__notify("READY=1");
-    wait_for_end(node, &signals);
+    wait_for_end(node, &signals, &users);
     tierce__notify("STOPPING=1");
     tierce__node_stop(node);
+    tierce__node_users_close(&users); /* after the store folder: the next node may open it */
     return TIERCE__CLI_OK;
 }
 

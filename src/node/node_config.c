@@ -23,7 +23,12 @@ _Static_assert(sizeof(params) / sizeof(params[0]) == TIERCE__NODE_PARAMS,
                "each parameter has one row");
 
 /* Variables that share the prefix and are not parameters. */
-static const char *const other_variables[] = {ENV_CONFIG, "TIERCE_NODE_SOCKET", "TIERCE_NODE_USER",
+static const char *const other_variables[] = {ENV_CONFIG,
+                                              "TIERCE_NODE_SOCKET",
+                                              "TIERCE_NODE_USER",
+                                              "TIERCE_NODE_ENGINE",
+                                              "TIERCE_NODE_START",
+                                              "TIERCE_NODE_EXECUTABLE",
                                               NULL};
 
 const struct tierce__param *tierce__node_params(size_t *count)
@@ -154,39 +159,48 @@ static int check(const struct tierce__node_config *config, struct tierce__config
 
 struct node_config_request {
     enum tierce__node_action action;
-    const char *yaml; /* --config, or NULL */
+    const char *yaml;  /* --config, or NULL */
+    const char *users; /* --users, or NULL */
 };
 
-/* "--config FILE" and "--config=FILE"; *i is moved over it. */
-static bool is_config_flag(int *i, int argc, char *const *argv, const char **value)
+/* "--NAME FILE" and "--NAME=FILE"; *i is moved over it. */
+static bool is_file_flag(const char *name, int *i, int argc, char *const *argv, const char **value)
 {
     TIERCE_ASSERT(*i < argc);
     const char *arg = argv[*i];
-    if (strncmp(arg, "--config=", 9) == 0) {
-        *value = arg + 9;
+    size_t length = strlen(name);
+    if (strncmp(arg, name, length) == 0 && arg[length] == '=') {
+        *value = arg + length + 1;
         return true;
     }
-    if (strcmp(arg, "--config") != 0 || *i + 1 >= argc)
+    if (strcmp(arg, name) != 0 || *i + 1 >= argc)
         return false;
     *value = argv[++*i];
     return true;
+}
+
+/* Takes a flag that names a file. */
+static bool take_file_flag(struct node_config_request *request, int *i, int argc, char *const *argv)
+{
+    return is_file_flag("--config", i, argc, argv, &request->yaml) ||
+           is_file_flag("--users", i, argc, argv, &request->users);
 }
 
 static int read_arguments(struct node_config_request *request, int argc, char *const *argv,
                           struct tierce__config_error *error)
 {
     for (int i = 0; i < argc; i++) {
-        const char *arg = argv[i], *value;
+        const char *arg = argv[i];
         if (strcmp(arg, "-h") == 0 || strcmp(arg, "--help") == 0)
             request->action = TIERCE__NODE_HELP;
         else if (strcmp(arg, "--print-config") == 0)
             request->action = TIERCE__NODE_PRINT;
         else if (strcmp(arg, "--markdown") == 0)
             request->action = TIERCE__NODE_MARKDOWN;
-        else if (is_config_flag(&i, argc, argv, &value))
-            request->yaml = value;
-        else if (strcmp(arg, "--config") == 0)
-            return tierce__config_fail(error, TIERCE_E_CONFIG, "--config requires a file");
+        else if (take_file_flag(request, &i, argc, argv))
+            continue;
+        else if (strcmp(arg, "--config") == 0 || strcmp(arg, "--users") == 0)
+            return tierce__config_fail(error, TIERCE_E_CONFIG, "%s requires a file", arg);
         else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
             return tierce__config_refuse_argument(error, params, TIERCE__NODE_PARAMS, "node", arg);
     }
@@ -199,8 +213,9 @@ static int apply_flags(struct tierce__config *values, int argc, char *const *arg
     int rc = 0;
     for (int i = 0; i < argc && rc == 0; i++) {
         char name[80], source[84];
-        const char *value, *equals;
-        if (is_config_flag(&i, argc, argv, &value) || (equals = strchr(argv[i], '=')) == NULL)
+        struct node_config_request taken;
+        const char *equals;
+        if (take_file_flag(&taken, &i, argc, argv) || (equals = strchr(argv[i], '=')) == NULL)
             continue;
         TIERCE_ASSERT(equals - argv[i] >= 2);
         snprintf(name, sizeof(name), "%.*s", (int)(equals - argv[i] - 2), argv[i] + 2);
@@ -266,6 +281,7 @@ int tierce__node_config_load(struct tierce__node_config *out, int argc, char *co
         return rc;
     }
     config.action = request.action;
+    config.users_path = request.users;
     *out = config;
     return 0;
 }

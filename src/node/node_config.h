@@ -41,6 +41,7 @@ struct tierce__node_config {
     struct tierce__config *values; /* owned: the values behind the other fields */
     struct tierce_config *engine;  /* owned */
     enum tierce__node_action action;
+    const char *users_path; /* [borrow argv] of --users; NULL: none */
 
     const char *host;
     uint16_t resp_port, lm_port, http_port; /* 0: a free one */

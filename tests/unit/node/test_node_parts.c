@@ -91,6 +91,9 @@ START_TEST(test_whom_a_configuration_lets_in)
     ck_assert_ptr_nonnull(strstr(error.text, "listen.resp_port"));
     ck_assert_int_eq(LOAD("nonsense"), TIERCE_E_CONFIG);
     ck_assert_int_eq(LOAD("--config"), TIERCE_E_CONFIG);
+    ck_assert_int_eq(LOAD("--users"), TIERCE_E_CONFIG);
+    ck_assert_str_eq(error.text, "--users requires a file");
+    ck_assert_int_eq(LOAD("--users", "/a=b"), 0);
 }
 END_TEST
 
