@@ -28,7 +28,7 @@ from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
-from tierce.vllm import connector as ours, worker  # noqa: E402
+from tierce.vllm import connector as ours, ranks, worker  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 from tierce.vllm.link import PREFETCH, Facts, Later, Pending  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult  # noqa: E402
@@ -94,7 +94,13 @@ CACHES = {
     "block hashes of another block size": cache(kv.FullAttentionSpec(**FULL), hash_block_size=16),
 }
 CONFIGS = {
-    "context parallelism": ("parallel_config", {"world_size": 2}),
+    "context parallelism": ("parallel_config", {
+        "world_size": 2, "prefill_context_parallel_size": 2}),
+    "2 workers, where tensor and pipeline parallelism make 1": (
+        "parallel_config", {"world_size": 2}),
+    "the executor external_launcher": ("parallel_config", {
+        "world_size": 2, "tensor_parallel_size": 2,
+        "distributed_executor_backend": "external_launcher"}),
     "workers on several hosts": ("parallel_config", {
         "world_size": 2, "tensor_parallel_size": 2, "nnodes": 2}),
     "a pooling model": ("model_config", {"runner_type": "pooling"}),
@@ -225,7 +231,24 @@ def test_hybrid_models_keep_their_memory_manager():
 
 def test_tensor_and_pipeline_parallelism_make_a_world():
     for size in ("tensor_parallel_size", "pipeline_parallel_size"):
-        assert ParallelConfig(**{size: 2}).world_size == 2
+        parallel = ParallelConfig(**{size: 2})
+        assert parallel.world_size == 2
+        ranks.require_supported(Thing(parallel_config=parallel))
+
+
+def test_workers_on_several_hosts_are_refused_by_name(config):
+    c = ours.TierceConnector(config, KVConnectorRole.WORKER, cache(kv.FullAttentionSpec(**FULL)))
+    measures = [worker.Measures([64], "b", (2,), (1,), "float32", place=host) for host in "ab"]
+    with pytest.raises(Unsupported, match="^workers on several hosts, or in containers"):
+        c.half.register(ranks.Ranks(0, 2), measures)
+
+
+@pytest.mark.parametrize("sizes", [{"prefill_context_parallel_size": 2},
+                                   {"tensor_parallel_size": 2, "decode_context_parallel_size": 2},
+                                   {"prefill_context_parallel_size": 2, "decode_context_parallel_size": 2}])
+def test_context_parallelism_of_vllm_is_refused_by_name(sizes):
+    with pytest.raises(Unsupported, match="^context parallelism$"):
+        ranks.require_supported(Thing(parallel_config=ParallelConfig(**sizes)))
 
 
 @pytest.mark.parametrize("method, served", [("ngram", True), ("suffix", True), ("eagle", False),

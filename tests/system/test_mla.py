@@ -5,8 +5,9 @@ stored once. The answers are those of a vLLM without a cache, also where one ran
 import pytest
 
 from conftest import answers, loaded
+from manager_process import executable
 from test_faults import damage
-from test_native import gave_back, wait_until
+from test_native import OwnNode, gave_back, wait_until
 from test_vllm import disk_store, memory_store, whole_blocks
 
 TWO = {"tensor_parallel_size": 2, "worker_extension_cls": "faulty_workers.Extension"}
@@ -124,9 +125,13 @@ def test_one_rank_is_killed_while_it_stores(engine, model, asked, plain, node, r
     assert answers(outputs) == plain(2)[2:3] and loaded(outputs, "memory") == whole_blocks(asked[2:3], BLOCK)
 
 
-def test_without_a_node_several_ranks_have_no_cache(engine, model, asked, plain):
-    host = engine(memory_store(), model=model, **TWO)
+def test_several_ranks_over_a_node_of_their_own(engine, model, asked, plain):
+    store = memory_store(**{"node.executable": str(executable()), "timeout.lookup": "20s"})
+    host = engine(store, model=model, **TWO)
+    assert answers(host.generate(prompts=asked[:1])) == plain(2)[:1]
+    assert host.forget()
     outputs = host.generate(prompts=asked[:1])
-    assert answers(outputs) == plain(2)[:1] and loaded(outputs, "memory") == [0]
-    assert "Tierce is off: tensor or pipeline parallelism without node.socket" in (
-        host.text(host.mark))
+    assert answers(outputs) == plain(2)[:1] and loaded(outputs, "memory") == whole_blocks(asked[:1], BLOCK)
+    node = OwnNode(host)
+    host.stop()
+    assert node.has_gone()

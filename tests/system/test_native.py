@@ -4,12 +4,15 @@ tensor and pipeline parallelism, and whatever of it is killed. The answers are t
 a cache, every time."""
 
 import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from conftest import WORKERS, answers, loaded
+from conftest import SHARED_MEMORY, WORKERS, answers, loaded
+from manager_process import executable
 from node_process import SECONDS
 from test_vllm import held_and_loaded, whole_blocks
 
@@ -41,8 +44,12 @@ def test_hits_through_a_node(engine, node, prompts, expected):
     wait_until(gave_back(node))
 
 
-def test_engines_share_a_node(engine, node, prompts, expected):
-    first, second = engine(node.store), engine(node.store)
+@pytest.mark.parametrize("who", ["running", "started"])
+def test_engines_share_a_node(engine, node, prompts, expected, who):
+    store = node.store if who == "running" else {
+        "memory.size": "256MiB", "node.start": "shared", "node.executable": str(executable()), "timeout.lookup": "20s"}
+    first, second = engine(store), engine(store)
+    assert "a node for" not in second.text(second.mark)
     assert answers(first.generate(prompts=prompts)) == expected()
     outputs = second.generate(prompts=prompts)
     assert answers(outputs) == expected()
@@ -54,6 +61,12 @@ def test_engines_share_a_node(engine, node, prompts, expected):
     outputs = first.generate(prompts=news)
     assert answers(outputs) == expected(news)
     assert loaded(outputs, "memory") == whole_blocks(news)
+    if who == "started":
+        shared = OwnNode(first)
+        first.stop()
+        assert second.forget() and loaded(second.generate(prompts=news), "memory") == whole_blocks(news)
+        second.stop()
+        wait_until(shared.has_gone)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -90,12 +103,79 @@ def test_asynchronous_loads_of_several_workers(engine, node, prompts, plain):
     assert sum(loaded(outputs, "memory")) > 0 and loaded(outputs, "failed") == [0] * 5
 
 
-def test_several_workers_need_a_node(engine, prompts, plain):
-    host = engine({"memory.size": "64MiB", "disk.path": ""}, **WORKERS["tp"])
+
+def test_without_an_executable_of_this_version(engine, prompts, plain):
+    host = engine({"memory.size": "64MiB", "node.executable": "/bin/true"}, **WORKERS["tp"])
     outputs = host.generate(prompts=prompts)
+    text = host.text(host.mark)
     assert answers(outputs) == plain("tp") and loaded(outputs, "memory") == [0] * 5
-    assert "Tierce is off: tensor or pipeline parallelism without node.socket" in (
-        host.text(host.mark))
+    assert re.search(r"Tierce is off: /bin/true is .*, and the Python module is tierce \d+\.\d+\.\d+; install", text)
+    assert "Tierce failed" not in text and "a node for" not in text
+
+
+class OwnNode:
+    """The node that the connector of this host's engine has started last."""
+
+    def __init__(self, host):
+        (*_, (pid, self.socket)) = re.findall(r"Tierce started a node for .*: process (\d+), .*, socket (\S+)",
+                                              host.text(host.mark))
+        self.pid = int(pid)
+
+    def runs(self):
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    def files(self):
+        """In the folder of its sockets."""
+        mine = (Path(self.socket).stem, f"{self.pid}-")
+        return [path for path in Path(self.socket).parent.iterdir() if path.name.startswith(mine)]
+
+    def has_gone(self):
+        return not self.runs() and self.files() == []
+
+
+def test_a_node_of_the_engine_s_own(engine, prompts, plain, tmp_path):
+    """It ends with the engine, even by SIGKILL, and stores everything on disk before."""
+    store = {"memory.size": "64MiB", "disk.path": str(tmp_path / "disk"), "disk.size": "512MiB", "cost.check": "false",
+             "node.executable": str(executable()), "timeout.lookup": "20s"}
+    small = {**WORKERS["tp"], "num_gpu_blocks_override": 70}  # vLLM's own cache does not hold all prompts
+    wanted, shared_memory = plain("tp"), set(SHARED_MEMORY.iterdir())
+
+    def generate(host):
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == wanted
+        return outputs, [sum(tokens) for tokens in zip(*(loaded(outputs, w) for w in ("local", "memory", "disk")))]
+
+    host = engine(store, **small)
+    node = OwnNode(host)
+    assert node.runs() and len(node.files()) == 3
+    outputs, _ = generate(host)
+    assert loaded(outputs, "memory") == [0] * 5
+    outputs, held = generate(host)
+    assert held == whole_blocks(prompts) and min(loaded(outputs, "memory")) > 0
+    assert loaded(outputs, "failed") == [0] * 5
+    host.kill()
+    wait_until(node.has_gone)
+    assert set(SHARED_MEMORY.iterdir()) <= shared_memory
+
+    host = engine(store, **small)
+    outputs, held = generate(host)
+    assert held == whole_blocks(prompts) and loaded(outputs, "disk")[0] == whole_blocks(prompts)[0]
+    # Until a worker has started the next node, there is no cache; until all have connected to it, loads may fail.
+    first = OwnNode(host)
+    os.kill(first.pid, signal.SIGKILL)
+    generate(host)
+
+    def found():
+        assert host.forget()
+        return generate(host)[1] == whole_blocks(prompts)
+
+    wait_until(found)
+    assert OwnNode(host).pid != first.pid and "Tierce failed" not in host.text(host.mark)
+    host.stop()
+    assert OwnNode(host).has_gone()
 
 
 def descendants(pid):

@@ -32,7 +32,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from . import ranks as workers
 from . import worker as worker_half
 from .identity import LOAD_FORMATS, ConfigError, Unsupported
-from .link import LinkServer, RemoteWorker
+from .link import LinkError, LinkServer, RemoteWorker
 from .scheduler import SchedulerHalf
 from .stats import TierceProm, TierceStats
 from .tracker import LoadResult, LoadSpec, ReqMeta
@@ -207,6 +207,16 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
             self.attempt(self.open_store, ranks, told)
             if self.agree(ranks) and ranks.first:
                 log.info("Tierce %s", self.half.describe())
+        if self.off and ranks.first:
+            self.serve_off()
+
+    def serve_off(self) -> None:
+        """The scheduler half in another process, which checks less, asks whether this half is off."""
+        try:
+            if self.half is not None and self.server is None and not self.in_process:
+                self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
+        except (OSError, LinkError) as error:
+            log.debug("the scheduler half does not learn that this half is off: %s", error)
 
     def ranks(self) -> workers.Ranks:
         try:

@@ -137,10 +137,13 @@ def receive_frame(sock) -> memoryview:
 
 
 def socket_folder() -> str:
+    return private_folder(os.path.join(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(),
+                                       f"tierce-{os.getuid()}"))
+
+
+def private_folder(path: str) -> str:
     """A folder that only this user can enter, made if missing. Raises LinkError if it cannot be
     trusted."""
-    path = os.path.join(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(),
-                        f"tierce-{os.getuid()}")
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:

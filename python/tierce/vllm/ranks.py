@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from .identity import Unsupported
 
+SEVERAL_HOSTS = ("workers on several hosts, or in containers without a common folder for sockets; a chunk needs the parts "
+                 "of all workers: keep the tensor and pipeline parallelism of an engine within one host")
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -91,8 +94,13 @@ def require_supported(vllm_config) -> None:
     """Raises Unsupported if chunks do not support the way in which the workers are split."""
     parallel = vllm_config.parallel_config
     parts = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-    if (parallel.world_size != parts
+    if (getattr(parallel, "prefill_context_parallel_size", 1) > 1
             or getattr(parallel, "decode_context_parallel_size", 1) > 1):
         raise Unsupported("context parallelism")
+    if parts > 1 and parallel.distributed_executor_backend == "external_launcher":
+        # Each worker has a scheduler and an engine id of its own.
+        raise Unsupported("tensor or pipeline parallelism with the executor external_launcher")
+    if parallel.world_size != parts:
+        raise Unsupported(f"{parallel.world_size} workers, where tensor and pipeline parallelism make {parts}")
     if parts > 1 and getattr(parallel, "nnodes", 1) > 1:
-        raise Unsupported("workers on several hosts")
+        raise Unsupported(SEVERAL_HOSTS)

@@ -20,10 +20,10 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from . import identity
+from . import identity, own_node
 from .identity import ConfigError, Unsupported
 from .link import PREFETCH, Facts, FromStart, Later, Pending
-from .ranks import Part, Ranks, part_of
+from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
 
 log = logging.getLogger(__name__)
@@ -130,6 +130,7 @@ class Measures:
     block_strides: tuple
     dtype: str
     replicas: int = 1  # so many tensor ranks in a row have the same KV
+    place: str = ""  # the host, see own_node.place
 
     @property
     def like(self) -> tuple:
@@ -242,6 +243,7 @@ class WorkerHalf:
         self.engine_version = engine_version
         self.off: str | None = "the KV caches are not registered yet"
         self.engine = self.view = None
+        self.own_node: own_node.OwnNode | None = None
         self.geometry: Geometry | None = None
         self.ranks, self.part = Ranks(), Part(0, 0, [])
         self.namespace: dict | None = None
@@ -277,7 +279,9 @@ class WorkerHalf:
         Raises Unsupported.
         """
         self.geometry = g = Geometry.of(kv_caches, block_count)
-        return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas)
+        place = own_node.place(self.settings, self.vllm_config.parallel_config.world_size)
+        return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas,
+                        place)
 
     def register(self, ranks: Ranks, measures: list["Measures"]) -> None:
         """Opens the store for this worker. Raises Unsupported or ConfigError."""
@@ -287,14 +291,11 @@ class WorkerHalf:
         mine = measures[ranks.index]
         if any(m.like != mine.like for m in measures):
             raise Unsupported("workers with KV of different shapes")
+        if any(m.place != mine.place for m in measures):
+            raise Unsupported(SEVERAL_HOSTS)
         self.part = part_of(ranks, [m.cell_bytes for m in measures], mine.replicas)
-        values = dict(self.settings.values)
-        node = _core.Engine.setting(self.settings.config_path, values, "node.socket")
-        if ranks.count > 1 and not node:
-            raise Unsupported("tensor or pipeline parallelism without node.socket: the workers "
-                              "share their store through a `tierce node` on this host")
-        if node:  # all processes of this engine of vLLM, and none of another one, have the name
-            values.setdefault("node.engine", str(self.vllm_config.kv_transfer_config.engine_id))
+        values, self.own_node = own_node.client_values(
+            self.settings, ranks.count, str(self.vllm_config.kv_transfer_config.engine_id), version())
         try:
             self.engine = _core.Engine.open(self.settings.config_path, values)
         except _core.Error as error:
@@ -429,6 +430,9 @@ class WorkerHalf:
         if self.engine is not None:
             self.engine.close()
             self.engine = None
+        if self.own_node is not None:
+            self.own_node.leave()
+            self.own_node = None
 
     # ---- questions of the scheduler half
 

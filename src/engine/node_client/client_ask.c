@@ -431,7 +431,8 @@ static int64_t clear_node(struct tierce_engine *engine, uint32_t tiers,
 
 /* ---- opening and closing ---- */
 
-/* Parameters of a node that its clients may not set. */
+/* Parameters of a node that its clients may not set, unless it was started with their
+ * configuration. */
 static bool is_of_node(const char *name)
 {
     static const char *const prefixes[] = {"memory.",  "disk.", "remote.",    "prefetch.",
@@ -445,6 +446,8 @@ static bool is_of_node(const char *name)
 
 static int check_client(const struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    if (strcmp(tierce__engine_text(config, TIERCE__ENGINE_NODE_START), "auto") != 0)
+        return 0;
     for (enum tierce__engine_param i = 0; i < TIERCE__ENGINE_PARAMS; i++) {
         const char *name = tierce__engine_params()[i].name;
         const char *source = tierce__engine_source(config, i);

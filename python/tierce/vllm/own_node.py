@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `tierce node` that the connector starts: for several workers of an engine, or for several engines.
+
+Two files in the runtime folder belong to a node: `node-KEY.sock`, its socket, and `node-KEY.lock`. Each worker that uses
+the node holds a shared lock (flock) on the lock file until it ends. The process that starts the node, and then the node,
+hold a record lock on it, which is inherited. So the kernel knows all that has to be known, and a SIGKILL changes nothing:
+
+- the worker that gets the record lock starts the node; the others wait for the socket;
+- when nobody holds the shared lock, the node ends and removes the file (`tierce node --users FILE`);
+- each worker waits for the record lock. If one gets it, the node has ended, and this worker starts the next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sysconfig
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from .identity import ConfigError, Unsupported
+from .link import LinkError, private_folder
+
+log = logging.getLogger(__name__)
+
+START_S = 60.0  # until the socket of a node that was started answers
+LEAVE_S = 4.0  # for the end of the node; vLLM ends workers that take 5 s
+LOCK_WAIT_S = 20  # above the defaults of serve.drain and timeout.close together
+POLL_S = 0.05
+RESTARTS_MAX, RESTARTS_S = 3, 600.0  # so many in this time
+RESTART_PAUSE_S = 1.0  # what ended the node may be about to end this process
+LINES_KEPT, LINES_TOLD = 20, 3
+RECORD = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock: the whole file
+SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+OTHER_VARIABLES = ("CONFIG", "VENV", "STRICT")
+OTHER_PREFIXES = ("MANAGER_", "NODE_", "TEST_")
+REMEDY = "install the executable of this version (make install), name it in node.executable, or start a node and set node.socket"
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+def setting(settings, name: str) -> str:
+    from tierce import _core
+
+    return _core.Engine.setting(settings.config_path, dict(settings.values), name)
+
+
+def is_wanted(settings, workers: int) -> bool:
+    """Whether the connector starts a node. Raises ConfigError."""
+    start, running = setting(settings, "node.start"), setting(settings, "node.socket")
+    if running and start != "auto":
+        raise ConfigError(f"node.socket names a node that runs, and node.start: {start} starts one: set only one of them")
+    return not running and (start != "auto" or workers > 1)
+
+
+def place(settings, workers: int) -> str:
+    """Equal in all processes that can use the same node. Raises Unsupported or ConfigError."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            host = file.read().strip()
+    except OSError:
+        host = socket.gethostname()
+    if not is_wanted(settings, workers):
+        return host
+    status = os.stat(runtime_folder())  # containers of a host may have folders of their own
+    return f"{host} {status.st_dev}:{status.st_ino}"
+
+
+def runtime_folder() -> str:
+    """That of the control sockets. Raises Unsupported."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        return private_folder(f"{runtime}/tierce" if runtime.startswith("/") else f"/tmp/tierce-{os.geteuid()}")
+    except (LinkError, OSError) as error:
+        raise Unsupported(f"a node of this engine needs a folder for its socket: {error}") from None
+
+
+def node_parameters(settings) -> dict[str, str]:
+    """The environment that gives a node this engine's configuration; its sources keep their order."""
+    out = {}
+    for name, value in os.environ.items():
+        name = name.removeprefix("TIERCE_") if name.startswith("TIERCE_") else ""
+        if name and name not in OTHER_VARIABLES and not name.startswith(OTHER_PREFIXES):
+            out[f"TIERCE_NODE_{name}"] = value
+    for name, value in settings.values.items():
+        if name != "strict" and not name.startswith("node."):
+            out[f"TIERCE_NODE_{name.upper().replace('.', '_')}"] = value
+    if setting(settings, "disk.lock_wait") == "5s":  # the default; the previous engine's node may still write
+        out["TIERCE_NODE_DISK_LOCK_WAIT"] = f"{LOCK_WAIT_S}s"
+    # As with an engine that has a disk itself.
+    out["TIERCE_NODE_DISK_OPTIONAL"] = "false" if setting(settings, "strict") == "true" else "true"
+    return out
+
+
+def settings_key(settings) -> str:
+    """Equal for engines with equal configurations."""
+    content = ""
+    if settings.config_path:
+        with open(settings.config_path, encoding="utf-8") as file:
+            content = file.read()
+    return json.dumps([content, sorted(node_parameters(settings).items())])
+
+
+def find_executable(named: str, wanted: str) -> str:
+    """The executable of the version `wanted`. Raises Unsupported."""
+    scripts = sysconfig.get_path("scripts")
+    path = shutil.which(named) if named else shutil.which("tierce", path=scripts) or shutil.which("tierce")
+    if path is None and named:
+        raise Unsupported(f"node.executable {named} is not an executable file; {REMEDY}")
+    if path is None:
+        raise Unsupported(f"there is no executable `tierce` in {scripts} or in PATH; {REMEDY}")
+    try:
+        told = subprocess.run([path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              errors="replace", timeout=10, check=False).stdout.partition("\n")[0].strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unsupported(f"{path} --version cannot be run: {error}; {REMEDY}") from None
+    if told != f"tierce {wanted}":
+        raise Unsupported(f"{path} is {told[:80] or 'another program'!r}, and the Python module is tierce {wanted}; {REMEDY}")
+    return path
+
+
+# ---- the lock file --------------------------------------------------------------------------------------------------
+
+_open: set[int] = set()  # descriptors that a child must not keep
+
+
+def _enter_child() -> None:
+    for fd in _open:
+        os.close(fd)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_enter_child)
+
+
+def open_file(path: str, flags: int = 0) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    _open.add(fd)
+    return fd
+
+
+def close_file(fd: int) -> None:
+    _open.discard(fd)
+    os.close(fd)
+
+
+def same_file(fd: int, path: str) -> bool:
+    """Whether the file that is open still has this name."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
+def lock_record(fd: int, wait: bool = False) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, RECORD)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def lock_users(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def read_notes(fd: int) -> dict:
+    """The notes of the processes that held the record lock: when nodes started, and the last failure."""
+    try:
+        notes = json.loads(os.pread(fd, 1 << 16, 0))
+    except ValueError:
+        notes = {}
+    return {"starts": [], "failure": "", "failed_at": 0.0, **notes}
+
+
+def write_notes(fd: int, notes: dict) -> None:
+    data = json.dumps(notes).encode()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, data, 0)
+
+
+def remove_if_dead(lock: str) -> None:
+    """Removes the files of a node that has ended and that no process uses."""
+    try:
+        fd = open_file(lock, os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if lock_users(fd, fcntl.LOCK_EX) and lock_record(fd) and same_file(fd, lock):
+            for path in (socket_of(lock), lock):
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    pass
+    finally:
+        close_file(fd)
+
+
+def socket_of(lock: str) -> str:
+    return lock.removesuffix(".lock") + ".sock"
+
+
+def remove_dead(folder: str) -> None:
+    for name in os.listdir(folder):
+        if name.startswith("node-") and name.endswith(".lock"):
+            remove_if_dead(os.path.join(folder, name))
+
+
+# ---- a process ------------------------------------------------------------------------------------------------------
+
+
+def on_processors_of_parent(work):
+    """Runs it on a thread that may use the processors of the parent process: vLLM binds a worker to few of them, and a
+    child inherits that."""
+
+    def run():
+        try:
+            os.sched_setaffinity(0, os.sched_getaffinity(0) | os.sched_getaffinity(os.getppid()))
+        except OSError as error:
+            log.debug("the node gets the processors of this worker: %s", error)
+        return work()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+class Process:
+    """A node that this process has started. Its lines go to the log."""
+
+    def __init__(self, executable: str, lock: str, record: int, parameters: dict[str, str]):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("TIERCE_") and k not in SUPERVISOR}
+        listen = {"TIERCE_NODE_LISTEN_NATIVE": socket_of(lock), "TIERCE_NODE_LISTEN_RESP": "false",
+                  "TIERCE_NODE_LISTEN_LM": "false", "TIERCE_NODE_LISTEN_HTTP_PORT": "0"}
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        # In a session of its own: what a terminal sends to vLLM would end it before its users.
+        self.popen = on_processors_of_parent(lambda: subprocess.Popen(
+            [executable, "node", "--users", lock], env={**kept, **parameters, **listen}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=[record],
+            start_new_session=True))
+        self.reader = threading.Thread(target=self.read, name="tierce-node-log", daemon=True)
+        self.reader.start()
+
+    def read(self) -> None:
+        for line in self.popen.stderr:
+            line = line.rstrip()
+            self.lines.append(line)
+            bad = "level=warn" in line or "level=error" in line
+            log.log(logging.WARNING if bad else logging.INFO, "Tierce's node: %s", line)
+        self.popen.stderr.close()
+        self.popen.wait()
+
+    def ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    def last_lines(self) -> str:
+        if self.ended():
+            self.reader.join(1)
+        return " | ".join(list(self.lines)[-LINES_TOLD:]) or "nothing"
+
+    def kill(self) -> None:
+        self.popen.kill()
+        self.reader.join(1)
+
+
+# ---- the node of this engine ----------------------------------------------------------------------------------------
+
+
+class OwnNode:
+    """This process' part in a node: it may have started it, and the node runs until `leave`."""
+
+    def __init__(self, settings, key: str, is_shared: bool, version: str):
+        self.settings, self.version, self.is_shared = settings, version, is_shared
+        name = hashlib.sha256(key.encode()).hexdigest()[:24]
+        self.lock = os.path.join(runtime_folder(), f"node-{name}.lock")
+        self.socket = socket_of(self.lock)
+        self.ending = threading.Event()
+        self.users: int | None = None
+        self.watcher: threading.Thread | None = None
+
+    def client_values(self) -> dict[str, str]:
+        """What makes an engine with the same configuration a client of the node."""
+        return {"node.socket": self.socket, "node.start": "shared" if self.is_shared else "own"}
+
+    def join(self) -> None:
+        """Becomes a user of the node; starts it if no other process has. Raises Unsupported."""
+        remove_dead(os.path.dirname(self.lock))
+        began = time.monotonic()
+        try:
+            self.enter(began + START_S)
+            self.await_node(began)
+            self.watch()
+        except BaseException:
+            self.leave()
+            raise
+
+    def enter(self, until: float) -> None:
+        while True:
+            fd = open_file(self.lock, os.O_CREAT | os.O_NOFOLLOW)
+            # The lock is exclusive while the previous node ends, and then the file has another name.
+            while not lock_users(fd, fcntl.LOCK_SH):
+                if time.monotonic() > until:
+                    close_file(fd)
+                    raise Unsupported(f"the previous node of this configuration did not end within {START_S:.0f} s "
+                                      f"({self.lock})")
+                time.sleep(POLL_S)
+            if same_file(fd, self.lock):
+                self.users = fd
+                return
+            close_file(fd)
+
+    def await_node(self, began: float) -> None:
+        while not self.answers():
+            with self.record() as fd:
+                if fd is not None:
+                    notes = read_notes(fd)
+                    if notes["failed_at"] >= began:
+                        raise Unsupported(notes["failure"])
+                    self.start(fd, notes)
+                    return
+            if time.monotonic() > began + START_S:
+                raise Unsupported(f"another worker starts a node, but none answers on {self.socket} within {START_S:.0f} s")
+            time.sleep(POLL_S)
+
+    @contextmanager
+    def record(self):
+        """A descriptor with the record lock, or None if another process has it."""
+        fd = self.reopened()
+        try:
+            yield fd if lock_record(fd) else None
+        finally:
+            close_file(fd)
+
+    def reopened(self) -> int:
+        """The lock file, even if it has lost its name."""
+        return open_file(f"/proc/self/fd/{self.users}")
+
+    def answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            try:
+                sock.settimeout(1)
+                sock.connect(self.socket)
+                return True
+            except OSError as error:
+                if "too long" in str(error):
+                    raise Unsupported(f"the path of the node's socket is too long: {self.socket}; set XDG_RUNTIME_DIR") from None
+                return False
+
+    def start(self, record: int, notes: dict) -> None:
+        """Starts a node, with the record lock. A failure is noted for those that wait. Raises Unsupported."""
+        try:
+            executable = find_executable(setting(self.settings, "node.executable"), self.version)
+            process = self.run(executable, record)
+        except Unsupported as reason:
+            write_notes(record, {**notes, "failure": str(reason), "failed_at": time.monotonic()})
+            raise
+        write_notes(record, {**notes, "starts": [*notes["starts"], time.monotonic()]})
+        log.info("Tierce started a node for %s: process %d, %s, socket %s",
+                 "engines with this configuration" if self.is_shared else "this engine", process.popen.pid, executable,
+                 self.socket)
+
+    def run(self, executable: str, record: int) -> Process:
+        parameters = node_parameters(self.settings)
+        if self.settings.config_path:
+            parameters["TIERCE_NODE_CONFIG"] = self.settings.config_path
+        try:
+            process = Process(executable, self.lock, record, parameters)
+        except OSError as error:
+            raise Unsupported(f"{executable} cannot be started: {error}") from None
+        until = time.monotonic() + START_S
+        while not self.answers():
+            if process.ended():
+                raise Unsupported(f"{executable} node ended with status {process.popen.returncode}; its log ends: "
+                                  f"{process.last_lines()}")
+            if time.monotonic() > until or self.ending.is_set():
+                process.kill()
+                raise Unsupported(f"{executable} node does not answer on {self.socket} within {START_S:.0f} s; its log "
+                                  f"ends: {process.last_lines()}")
+            time.sleep(POLL_S)
+        return process
+
+    # ---- while it runs
+
+    def watch(self) -> None:
+        self.watcher = threading.Thread(target=self.restart_always, args=(self.reopened(),), name="tierce-node",
+                                        daemon=True)
+        self.watcher.start()
+
+    def restart_always(self, fd: int) -> None:
+        """On a thread of its own, until the node is not to be started again."""
+        again = True
+        while again:
+            try:
+                lock_record(fd, wait=True)  # the node has ended
+                again = not self.ending.wait(RESTART_PAUSE_S) and self.restart(fd)
+                following = open_file(f"/proc/self/fd/{fd}") if again else None
+            except Exception:
+                log.exception("Tierce does not watch its node any more")
+                again, following = False, None
+            close_file(fd)
+            fd = following
+
+    def restart(self, fd: int) -> bool:
+        notes, now = read_notes(fd), time.monotonic()
+        if self.answers():  # a node that was started in another way
+            return False
+        if notes["failed_at"] > max(notes["starts"], default=0.0):
+            return False  # another worker has logged it
+        recent = [at for at in notes["starts"] if at > now - RESTARTS_S]
+        if len(recent) > RESTARTS_MAX:
+            reason = (f"Tierce's node has ended {len(recent)} times within {RESTARTS_S / 60:.0f} min and is not started "
+                      "again; vLLM runs without a cache until it is restarted")
+            write_notes(fd, {**notes, "failure": reason, "failed_at": now})
+            log.error("%s", reason)
+            return False
+        log.warning("Tierce's node has ended; it is started again, with an empty memory")
+        try:
+            self.start(fd, {**notes, "starts": recent})
+        except Unsupported as reason:
+            if not self.ending.is_set():
+                log.error("Tierce's node cannot be started again, and vLLM runs without a cache: %s", reason)
+            return False
+        return True
+
+    def leave(self) -> None:
+        """The node ends with its last user. Waits a while for that, unless other engines may use it."""
+        self.ending.set()
+        if self.users is not None:
+            close_file(self.users)
+            self.users = None
+        if self.watcher is not None and not self.is_shared:
+            self.watcher.join(LEAVE_S)
+        remove_if_dead(self.lock)
+
+
+def client_values(settings, workers: int, engine_id: str, version: str) -> tuple[dict[str, str], OwnNode | None]:
+    """The parameters of this worker's engine, and the node that it needs. Starts or finds the node of this engine, or of
+    all engines with its configuration. Raises Unsupported or ConfigError."""
+    values, node = dict(settings.values), None
+    if is_wanted(settings, workers):
+        is_shared = setting(settings, "node.start") == "shared"
+        node = OwnNode(settings, settings_key(settings) + version if is_shared else engine_id, is_shared, version)
+        node.join()
+        values.update(node.client_values())
+    if node is not None or setting(settings, "node.socket"):
+        # All processes of this engine of vLLM, and none of another one, have the name.
+        values.setdefault("node.engine", engine_id)
+    return values, node
