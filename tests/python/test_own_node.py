@@ -331,7 +331,7 @@ def test_a_node_has_the_configuration_of_its_engine(bare, folder, monkeypatch):
     path = folder / "engine.yaml"
     path.write_text("memory: {size: 3MiB, pins: 10%}\ndisk: {size: 5MiB}\nstrict: false\n")
     for name, value in {"TIERCE_DISK_SIZE": "7MiB", "TIERCE_MEMORY_SIZE": "9MiB", "TIERCE_NODE_LIMIT_VALUE": "1MiB",
-                        "TIERCE_NODE_ENGINE": "x", "TIERCE_VENV": "v", "TIERCE_CONFIG": "/c", "TIERCE_TEST_SEED": "1",
+                        "TIERCE_NODE_ENGINE": "x", "TIERCE_VENV": "v", "TIERCE_PYTHON": "p", "TIERCE_CONFIG": "/c", "TIERCE_TEST_SEED": "1",
                         "TIERCE_STRICT": "false"}.items():
         monkeypatch.setenv(name, value)
     engine = settings(str(path), memory_size="11MiB", node_start="own", remote_urls=f"file://{folder}/r?a b")

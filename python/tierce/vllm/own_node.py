@@ -42,7 +42,7 @@ RESTART_PAUSE_S = 1.0  # what ended the node may be about to end this process
 LINES_KEPT, LINES_TOLD = 20, 3
 RECORD = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock: the whole file
 SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
-OTHER_VARIABLES = ("CONFIG", "VENV", "STRICT")
+OTHER_VARIABLES = ("CONFIG", "PYTHON", "VENV", "STRICT")
 OTHER_PREFIXES = ("MANAGER_", "NODE_", "TEST_")
 REMEDY = "install the executable of this version (make install), name it in node.executable, or start a node and set node.socket"
 
