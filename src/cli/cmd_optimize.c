@@ -236,14 +236,6 @@ static int mark_engines(const struct tierce__optimize *request,
     return TIERCE__CLI_OK;
 }
 
-static void tell_progress(void *arg, uint64_t done, uint64_t total)
-{
-    struct tierce__progress *progress = arg;
-    progress->total = total;
-    if (done > progress->done)
-        tierce__progress_add(progress, done - progress->done);
-}
-
 int tierce__optimize_open(struct tierce__new_file *out, const char *path)
 {
     *out = (struct tierce__new_file){.file = stdout};
@@ -278,14 +270,15 @@ static int write_csv(const struct tierce__optimize *request, const char *name,
     return tierce__optimize_close(&file, request->csv);
 }
 
-enum { OUTPUTS = 7 };
+enum { OUTPUTS = 8 };
 
 /* The files that are written, NULL where none is. */
 static void list_outputs(const char *out[OUTPUTS], const struct tierce__optimize *request)
 {
-    const char *const paths[OUTPUTS] = {
-        request->csv,          request->html,         request->svg,          request->png,
-        request->sim.timeline, request->sim.tier_csv, request->sim.group_csv};
+    const char *const paths[OUTPUTS] = {request->csv,           request->html,
+                                        request->svg,           request->png,
+                                        request->sim.timeline,  request->sim.tier_csv,
+                                        request->sim.group_csv, request->sim.state_csv};
     memcpy(out, paths, sizeof(paths));
 }
 
@@ -439,7 +432,7 @@ static int run(const struct tierce__optimize *request, const struct tierce__opti
     progress.unit = "requests";
     struct tierce__sweep_opts opts = tierce__optimize_sweep_opts(request);
     opts.keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL;
-    opts.progress = tell_progress;
+    opts.progress = tierce__progress_tell;
     opts.progress_arg = &progress;
     if (request->sim.scale > 0) {
         int scaled = tierce__optimize_run_scaled(request, recording, name, &opts);
@@ -472,7 +465,9 @@ static int run_beside(const struct tierce__optimize *request,
         status = tierce__optimize_write_timeline(request, trace->recording);
     if (status == TIERCE__CLI_OK)
         status = tierce__optimize_run_tiers(request, trace->recording, name);
-    return status == TIERCE__CLI_OK ? tierce__optimize_run_groups(request, trace, name) : status;
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_run_groups(request, trace, name);
+    return status == TIERCE__CLI_OK ? tierce__optimize_run_states(request, trace, name) : status;
 }
 
 int tierce__cli_optimize(int argc, char **argv)
@@ -501,6 +496,8 @@ int tierce__cli_optimize(int argc, char **argv)
             status = mark_engines(&request, &trace);
         if (status == TIERCE__CLI_OK)
             status = tierce__optimize_check_groups(&request, &trace);
+        if (status == TIERCE__CLI_OK)
+            status = tierce__optimize_check_states(&request, &trace);
         if (status == TIERCE__CLI_OK)
             status = run(&request, &trace, name);
         if (status == TIERCE__CLI_OK)

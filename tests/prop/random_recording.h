@@ -19,7 +19,9 @@ struct recording_shape {
     bool internal;
     bool bytes;
     bool sessions;
-    bool repeats; /* some requests list a block twice or more */
+    bool repeats;          /* some requests list a block twice or more */
+    uint32_t block_tokens; /* not 0: half of the requests state their tokens */
+    bool cuts;             /* of some requests, not all blocks are stored */
 };
 
 /* A block's parent is fixed, so that ids are prefix ids: the children of b are 2b + 2, 2b + 3. */
@@ -76,6 +78,11 @@ static inline struct tierce__recording *random_recording(struct test_random *ran
             request.kind = (enum tierce__trace_kind)test_random_below(random, 3);
             request.read_count = test_random_below(random, request.count + 1);
         }
+        if (shape->block_tokens > 0 && request.read_count > 0 && test_random_below(random, 2) == 0)
+            request.input_tokens = (request.read_count - 1) * shape->block_tokens + 1 +
+                                   test_random_below(random, shape->block_tokens);
+        if (shape->cuts && request.kind != TIERCE__TRACE_READ && test_random_below(random, 4) == 0)
+            request.unstored = test_random_below(random, request.count + 1);
         uint32_t held = test_random_below(random, request.count + 1);
         for (uint32_t k = 0; k < request.count; k++) {
             internal[k] = k < held;

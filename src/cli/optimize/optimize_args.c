@@ -165,6 +165,10 @@ static const struct tierce__option options[] = {
      .read = tierce__optimize_read_amount},
     {"--tier-csv", TIERCE__OPTION_TEXT, FIELD(sim.tier_csv)},
     {"--group-csv", TIERCE__OPTION_TEXT, FIELD(sim.group_csv)},
+    {"--states", TIERCE__OPTION_SIZE, FIELD(sim.state_bytes), .min = 1,
+     .max = (double)TIERCE__CAPACITY_BYTES_MAX, .wants = "a size like 48MiB"},
+    {"--state-rules", TIERCE__OPTION_LIST, FIELD(sim), .read = tierce__optimize_read_rule},
+    {"--state-csv", TIERCE__OPTION_TEXT, FIELD(sim.state_csv)},
     {"--scale", TIERCE__OPTION_SHARE, FIELD(sim.scale)},
     {NULL, .may_shorten = true},
 };
@@ -253,9 +257,9 @@ static int read_config(struct tierce__optimize *out)
         return tierce__cli_usage(COMMAND,
                                  "--model and --bootstrap cannot be used with --kvcm-config");
     if (tierce__optimize_asks_sim(&out->sim))
-        return tierce__cli_usage(COMMAND,
-                                 "--kvcm-config cannot be used with --life, --timeline, --tier, "
-                                 "--quota, --split, --budget, --engine-cache and --scale");
+        return tierce__cli_usage(
+            COMMAND, "--kvcm-config cannot be used with --life, --timeline, --tier, "
+                     "--quota, --split, --budget, --engine-cache, --states and --scale");
     int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
     if (rc < 0)
         return tierce__cli_usage(COMMAND, "%.300s: %s", out->kvcm_config_path, why);

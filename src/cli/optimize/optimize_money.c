@@ -62,10 +62,12 @@ static uint32_t tokens_of_whole_blocks(const struct tierce__recording *recording
     return tokens <= TIERCE__BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
-/* Tokens of a block: fixed by the format, or stated by each request, or else inferred from all of
- * them. */
-static uint32_t block_tokens_of(const struct tierce__optimize_trace *trace)
+/* Fixed by the format, or stated by each request, or else inferred from all of them. */
+uint32_t tierce__optimize_block_tokens(const struct tierce__optimize_money *money,
+                                       const struct tierce__optimize_trace *trace)
 {
+    if (money->block_tokens != 0)
+        return money->block_tokens;
     uint64_t tokens = tokens_of_whole_blocks(trace->recording);
     static const struct {
         const char *format;
@@ -111,7 +113,7 @@ int tierce__optimize_fit_money(struct tierce__optimize_money *money, uint64_t *b
     struct tierce__setup *setup = &money->setup;
     if (!money->has_model)
         return TIERCE__CLI_OK;
-    setup->block_tokens = money->block_tokens != 0 ? money->block_tokens : block_tokens_of(trace);
+    setup->block_tokens = tierce__optimize_block_tokens(money, trace);
     if (setup->block_tokens == 0)
         return tierce__cli_usage(COMMAND,
                                  "a trace of the format %s does not state the tokens of a block: "

@@ -47,6 +47,10 @@ struct tierce__optimize_money {
  * combined. Returns an exit status, as all below. */
 int tierce__optimize_check_money(struct tierce__optimize_money *money);
 
+/* Tokens of a block, as given or as the trace states or implies; 0: unknown. */
+uint32_t tierce__optimize_block_tokens(const struct tierce__optimize_money *money,
+                                       const struct tierce__optimize_trace *trace);
+
 /* Called when the trace is read: computes the tokens of a block, and from them its bytes, unless
  * *block_bytes is set. */
 int tierce__optimize_fit_money(struct tierce__optimize_money *money, uint64_t *block_bytes,

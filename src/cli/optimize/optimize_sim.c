@@ -207,12 +207,28 @@ int tierce__optimize_read_quota(void *sim, const char *option, const char *text)
     return tierce__optimize_read_amount(&quota->size, option, quota->value);
 }
 
+int tierce__optimize_read_rule(void *sim, const char *option, const char *text)
+{
+    struct tierce__optimize_sim *out = sim;
+    if (out->rule_count == TIERCE__OPTIMIZE_RULES_MAX)
+        return tierce__cli_usage(COMMAND, "%s accepts at most %d parts", option,
+                                 TIERCE__OPTIMIZE_RULES_MAX);
+    if (tierce__state_rule_parse(&out->rules[out->rule_count], text) != 0)
+        return tierce__cli_usage(COMMAND,
+                                 "%s accepts every, every:K with K blocks, last and branch, or "
+                                 "several joined by + (every:8+last); not \"%.60s\"",
+                                 option, text);
+    out->rule_count++;
+    return TIERCE__CLI_OK;
+}
+
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim)
 {
     return sim->life || sim->timeline != NULL || sim->tier_count > 0 || sim->group_count > 0 ||
            sim->quota_count > 0 || sim->split.amount > 0 || sim->budget.amount > 0 ||
-           sim->engine.amount > 0 || sim->scale > 0 || sim->tier_csv != NULL ||
-           sim->group_csv != NULL;
+           sim->engine.amount > 0 || sim->scale > 0 || sim->state_bytes > 0 ||
+           sim->rule_count > 0 || sim->tier_csv != NULL || sim->group_csv != NULL ||
+           sim->state_csv != NULL;
 }
 
 /* The cost of each tier, if all have one. */
@@ -245,6 +261,9 @@ int tierce__optimize_check_sim(struct tierce__optimize *request)
         return tierce__cli_usage(COMMAND, "--tier-csv requires --tier");
     if (sim->group_csv != NULL && sim->quota_count == 0 && sim->split.amount == 0)
         return tierce__cli_usage(COMMAND, "--group-csv requires --quota or --split");
+    if (sim->state_bytes == 0 && (sim->rule_count > 0 || sim->state_csv != NULL))
+        return tierce__cli_usage(COMMAND, "%s requires --states SIZE",
+                                 sim->rule_count > 0 ? "--state-rules" : "--state-csv");
     if (sim->timeline != NULL && request->capacity_count == 0)
         return tierce__cli_usage(COMMAND, "--timeline requires --capacity");
     if (sim->scale > 0 && (request->html != NULL || request->svg != NULL || request->png != NULL ||

@@ -3,6 +3,7 @@
 #define TIERCE_CLI_OPTIMIZE_SIM_H
 
 #include "optimizer/analysis/profiles.h"
+#include "optimizer/analysis/states.h"
 #include "optimizer/replay/sweep.h"
 #include "optimizer/replay/tiers.h"
 
@@ -16,13 +17,14 @@
  *     optimize_life.c      --life, --timeline
  *     optimize_tiers.c     --tier
  *     optimize_groups.c    --group, --quota, --split
+ *     optimize_states.c    --states
  *     optimize_scale.c     --scale, --budget
  */
 
 struct tierce__optimize;
 struct tierce__optimize_trace;
 
-enum { TIERCE__OPTIMIZE_GROUPS_MAX = 64 };
+enum { TIERCE__OPTIMIZE_GROUPS_MAX = 64, TIERCE__OPTIMIZE_RULES_MAX = 32 };
 
 /* A capacity as it was written. */
 struct tierce__optimize_size {
@@ -55,7 +57,10 @@ struct tierce__optimize_sim {
     struct tierce__optimize_size split, budget; /* amount 0: not given; so is the next */
     struct tierce__optimize_size engine;        /* of each engine's own cache */
     double scale;                               /* 0: the whole trace */
-    const char *tier_csv, *group_csv;           /* NULL, a file, or "-" */
+    uint64_t state_bytes;                       /* 0: no states */
+    struct tierce__state_rule rules[TIERCE__OPTIMIZE_RULES_MAX];
+    size_t rule_count;                            /* 0: the usual ones */
+    const char *tier_csv, *group_csv, *state_csv; /* NULL, a file, or "-" */
 };
 
 #define TIERCE__OPTIMIZE_SIM_HELP                                                                  \
@@ -82,15 +87,25 @@ struct tierce__optimize_sim {
     "  --split SIZE      the best division of SIZE among groups (or all instances), by LRU "       \
     "curves\n"                                                                                     \
     "  --group-csv FILE  one line per group of --quota and --split, and one for all\n"             \
+    "  --states SIZE     for models with recurrent layers: hits by the rule that selects the\n"    \
+    "                    checkpoints, each of this size; with --capacity, states and KV share "    \
+    "it\n"                                                                                         \
+    "  --state-rules LIST  every, every:K (boundaries of blocks), last (of a prompt), branch "     \
+    "(end\n"                                                                                       \
+    "                    of a shared prefix), or several joined by +\n"                            \
+    "                    (every,every:4,every:16,last,branch,last+branch)\n"                       \
+    "  --state-csv FILE  one line per rule and capacity\n"                                         \
     "  --scale SHARE     replays only this share of the conversations, in caches scaled down "     \
     "alike\n"
 
-/* Options that are read by functions (cli/options.h): a size, and --tier, --group and --quota,
- * whose field is all of struct tierce__optimize_sim. Return an exit status, as all below. */
+/* Options that are read by functions (cli/options.h): a size, and --tier, --group, --quota and a
+ * part of --state-rules, whose field is all of struct tierce__optimize_sim. Return an exit status,
+ * as all below. */
 int tierce__optimize_read_amount(void *size, const char *option, const char *text);
 int tierce__optimize_read_tier(void *sim, const char *option, const char *text);
 int tierce__optimize_read_group(void *sim, const char *option, const char *text);
 int tierce__optimize_read_quota(void *sim, const char *option, const char *text);
+int tierce__optimize_read_rule(void *sim, const char *option, const char *text);
 
 /* Blocks (10000), bytes with a unit (64GiB) or unlimited. False: `text` is not a size, or is 0. */
 bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *text);
@@ -114,6 +129,10 @@ int tierce__optimize_fit_sizes(struct tierce__optimize *request,
 int tierce__optimize_check_groups(const struct tierce__optimize *request,
                                   const struct tierce__optimize_trace *trace);
 
+/* Refuses --states if the size or the tokens of a block are unknown. */
+int tierce__optimize_check_states(const struct tierce__optimize *request,
+                                  const struct tierce__optimize_trace *trace);
+
 /* ---- running and printing, each if it was asked for ------------------------------------------ */
 
 int tierce__optimize_run_life(const struct tierce__optimize *request,
@@ -123,6 +142,9 @@ int tierce__optimize_write_timeline(const struct tierce__optimize *request,
 /* `name` is the trace's, as below. */
 int tierce__optimize_run_tiers(const struct tierce__optimize *request,
                                const struct tierce__recording *recording, const char *name);
+
+int tierce__optimize_run_states(const struct tierce__optimize *request,
+                                const struct tierce__optimize_trace *trace, const char *name);
 
 /* The requested tiers [borrow the request], and a replay in them; *out is the caller's to
  * destroy. */

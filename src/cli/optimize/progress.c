@@ -104,6 +104,14 @@ void tierce__progress_add(struct tierce__progress *progress, uint64_t amount)
     progress->printed = true;
 }
 
+void tierce__progress_tell(void *progress, uint64_t done, uint64_t total)
+{
+    struct tierce__progress *out = progress;
+    out->total = total;
+    if (done > out->done)
+        tierce__progress_add(out, done - out->done);
+}
+
 void tierce__progress_end(struct tierce__progress *progress)
 {
     if (progress->printed && progress->terminal)

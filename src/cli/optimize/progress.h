@@ -24,6 +24,8 @@ struct tierce__progress {
 
 void tierce__progress_begin(struct tierce__progress *progress, const char *name, uint64_t total);
 void tierce__progress_add(struct tierce__progress *progress, uint64_t amount);
+/* A callback for work that reports its sums: `progress` is a struct tierce__progress. */
+void tierce__progress_tell(void *progress, uint64_t done, uint64_t total);
 /* Takes the bar away. */
 void tierce__progress_end(struct tierce__progress *progress);
 

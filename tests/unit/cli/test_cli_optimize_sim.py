@@ -407,6 +407,70 @@ class OptimizeSim(CliCase):
                          "memory:5000B,read=1KB/s").stdout
         self.assertEqual(self.line(out, "memory")[4:6], ["KiB", self.line(out, "lru ")[-1]])
 
+    # ---- recurrent states ----
+
+    def states(self, *args):
+        """Rows of --state-csv by capacity and rule."""
+        out = self.check(0, "optimize", *args, "--policy", "lru", "--state-csv", "-").stdout
+        return {(row["capacity"], row["rule"]): row for row in rows_of(out)}
+
+    def test_states_by_rule(self):
+        """The second and the third prompt leave the first after two blocks; the last one continues it."""
+        path = self.trace([[1, 2, 3, 4], [1, 2, 5], [1, 2, 6], [1, 2, 3, 4, 7]])
+        at = [path, "--block-bytes", "10", "--states", "100"]
+        rules = ["--state-rules", "every,every:2,last,branch,last+branch"]
+        rows = self.states(*at, *rules)
+        self.assertEqual({rule: (int(row["hit_tokens"]) / 512, int(row["lost_tokens"]) / 512, int(row["states"]))
+                          for (_, rule), row in rows.items()},
+                         {"every": (8, 0, 7), "every:2": (8, 0, 2), "last": (4, 4, 4), "branch": (4, 4, 2),
+                          "last+branch": (6, 2, 5)})
+        self.assertEqual({capacity for capacity, _ in rows}, {"unlimited"})
+        row = rows["unlimited", "last"]
+        self.assertEqual([row[key] for key in ("requests", "tokens", "hit_rate", "state_bytes", "kv_bytes",
+                                               "states_stored")],
+                         ["4", str(15 * 512), f"{4 / 15:.6f}", "400", "70", "4"])
+        self.assertEqual([rule for (_, rule), row in rows.items() if row["best"] == "1"], ["every:2"])
+        out = self.check(0, "optimize", *at, *rules, "--policy", "lru",
+                         out=["recurrent states of 100 B, and KV of 10 B per block of 512 tokens",
+                              "shares of the 7680 tokens looked up"]).stdout
+        self.assertEqual(self.line(out, "last+branch ")[1:5], ["unlimited", str(6 * 512), "40.00%", "13.33%"])
+        self.assertEqual(self.line(out, "every:2 ")[-1], "best")
+
+    def test_states_share_the_capacity_with_kv(self):
+        """With 120 bytes the third prompt evicts everything, with 220 only the first state."""
+        path = self.trace([[1, 2], [1, 2], [3, 4], [1, 2]])
+        rows = self.states(path, "--block-bytes", "10", "--states", "100", "--state-rules", "last",
+                           "--capacity", "12,22,unlimited")
+        self.assertEqual({capacity: (row["hit_tokens"], row["state_bytes"], row["kv_bytes"], row["states_stored"])
+                          for (capacity, _), row in rows.items()},
+                         {"120": ("1024", "100", "20", "3"), "220": ("1024", "100", "40", "3"),
+                          "unlimited": ("2048", "200", "40", "2")})
+
+    def test_a_partial_block_has_no_state(self):
+        lines = [f'{{"timestamp": {at}, "input_length": {tokens}, "output_length": 1, "hash_ids": {ids}}}\n'
+                 for at, (tokens, ids) in enumerate([(1500, [1, 2, 3]), (2100, [1, 2, 4, 5, 6]), (1500, [1, 2, 3])])]
+        path = self.write("partial.jsonl", "".join(lines))
+        rows = self.states(path, "--block-bytes", "10", "--states", "100", "--state-rules", "every,last")
+        self.assertEqual([(row["tokens"], row["hit_tokens"], row["states"]) for row in rows.values()],
+                         [("5100", "2048", "4"), ("5100", "2048", "2")])
+
+    def test_wrong_states(self):
+        path = self.trace([[1, 2], [1, 2]])
+        at = ["optimize", path, "--block-bytes", "10"]
+        self.check(2, "optimize", path, "--states", "1MiB", err=["--block-bytes SIZE or --model NAME"])
+        self.check(2, *at, "--state-rules", "last", err=["--state-rules requires --states SIZE"])
+        self.check(2, *at, "--state-csv", "x", err=["--state-csv requires --states SIZE"])
+        self.check(2, *at, "--states", "none", err=["--states requires a size like 48MiB"])
+        self.check(2, *at, "--states", "8192PiB", err=["--states"])
+        self.check(1, *at, "--states", "4096PiB", "--policy", "lru", err=["at most 4096 PiB"])
+        self.check(2, *at, "--states", "1MiB", "--state-csv", path, err=["is the trace"])
+        for rule in ("every:0", "first", "last+", "last+last"):
+            self.check(2, *at, "--states", "1MiB", "--state-rules", rule, err=["--state-rules accepts", f'"{rule}"'])
+        self.check(2, *at, "--states", "1MiB", "--state-rules", ",".join(["last"] * 33), err=["at most 32"])
+        plain = self.write("plain.csv", "timestamp_us,id,size\n0,1,5\n")
+        self.check(2, "optimize", plain, "--block-bytes", "10", "--states", "1MiB", err=["--block-tokens N"])
+        self.check(2, "optimize", "--live", path, "--states", "1MiB", err=["--live shows hit rates"])
+
     def test_budget(self):
         path = self.trace(self.conversations())
         rows = self.rows(path, "--policy", "lru,sieve,arc,belady,infinite", "--budget", "77")
@@ -445,7 +509,8 @@ class OptimizeSim(CliCase):
         self.check(2, "optimize", *at, "--scale", "0.5", "--html", "x", err=["--html"])
 
     def test_not_with_a_config_of_kvcm(self):
-        for args in (["--life"], ["--tier", "a:1"], ["--scale", "0.5"], ["--quota", "a=1"]):
+        for args in (["--life"], ["--tier", "a:1"], ["--scale", "0.5"], ["--quota", "a=1"],
+                     ["--states", "1MiB"]):
             self.check(2, "optimize", "--kvcm-config", "x.json", *args, err=["--kvcm-config"])
 
 
