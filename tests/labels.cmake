@@ -5,7 +5,7 @@ set(TIERCE_TESTS_PLAIN test_layers test_setup test_install)
 
 # Without threads of their own or of ours: the thread sanitizer has nothing to see in them.
 set(TIERCE_TESTS_SINGLE
-    test_arena test_base test_chain test_chunk_header test_cli_basics test_cli_doctor
+    test_arena test_base test_block_answers test_chain test_chunk_header test_cli_basics test_cli_doctor
     test_cli_optimize test_cli_optimize_money test_cli_optimize_sim test_cli_report
     test_cli_trace test_config test_copy_sum test_cuda_calls test_deadlines test_engine_config test_fingerprint
     test_frozen_abi test_frozen_manager test_frozen_native

@@ -226,6 +226,8 @@ void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *
     *out = (struct tierce__sibling_hit){0};
     if (!engine->settings.siblings || want->from >= want->to)
         return;
+    if (view->chunk_blocks == 1) /* it would be the missing chunk */
+        return;
     struct tierce__key first = view->key;
     memcpy(first.hash, want->hashes + want->index * view->chunk_blocks * TIERCE_HASH_BYTES,
            TIERCE_HASH_BYTES);
