@@ -15,7 +15,8 @@
 /* PyInit__core fills them once; the module is never unloaded. */
 static PyObject *tierce__core_error;
 PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
-    *tierce__core_store_type, *tierce__core_load_type, *tierce__core_prefetch_type;
+    *tierce__core_store_type, *tierce__core_load_type, *tierce__core_prefetch_type,
+    *tierce__core_jobs_type;
 
 /* ---- what all types need ------------------------------------------------------------------ */
 
@@ -203,7 +204,9 @@ PyMODINIT_FUNC PyInit__core(void)
         !add_type(module, "Load", sizeof(LoadObject), tierce__core_load_slots,
                   &tierce__core_load_type) ||
         !add_type(module, "Prefetch", sizeof(PrefetchObject), tierce__core_prefetch_slots,
-                  &tierce__core_prefetch_type)) {
+                  &tierce__core_prefetch_type) ||
+        !add_type(module, "BlockJobs", sizeof(JobsObject), tierce__core_jobs_slots,
+                  &tierce__core_jobs_type)) {
         Py_DECREF(module);
         return NULL;
     }

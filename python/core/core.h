@@ -59,8 +59,18 @@ typedef struct {
     bool over;                        /* ended; the last poll lets go of it */
 } PrefetchObject;
 
-extern PyTypeObject *tierce__core_prefetch_type;
-extern PyType_Slot tierce__core_prefetch_slots[];
+struct tierce__block_jobs;
+
+typedef struct {
+    PyObject_HEAD PyObject *views;   /* list of ViewObject and None: must not be closed over it */
+    struct tierce__block_jobs *jobs; /* NULL: over */
+    Py_buffer region;
+    uint32_t block_bytes;
+    unsigned calls; /* under way without the GIL */
+} JobsObject;
+
+extern PyTypeObject *tierce__core_prefetch_type, *tierce__core_jobs_type;
+extern PyType_Slot tierce__core_prefetch_slots[], tierce__core_jobs_slots[];
 
 extern PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
     *tierce__core_store_type, *tierce__core_load_type;

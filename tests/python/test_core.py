@@ -336,3 +336,111 @@ def test_a_forked_child_lets_go(tmp_path):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert engine.flush(60000)
+
+
+JOBS = dict(threads=2, blocks_max=1000, timeout_ms=60000, lookups=100, ask_ms=60000, answer_ms=60000, failed_ms=60000)
+ROW = {**NAMESPACE, "layer_count": 1, "cell_bytes": [CELL], "chunk_blocks": 1}
+
+
+def block_key(number, view=0):
+    return bytes([number]) * 32 + view.to_bytes(4, "big")
+
+
+def open_jobs(engine, region, **changes):
+    return core.BlockJobs.open([engine.view(ROW), None], region, CELL, **{**JOBS, **changes})
+
+
+def finished(jobs):
+    until = time.monotonic() + 60
+    while (job := jobs.poll()) is None:
+        assert time.monotonic() < until
+    return job
+
+
+def test_block_jobs(engine):
+    region = bytearray(os.urandom(4 * CELL))
+    kept = bytes(region)
+    jobs = open_jobs(engine, region)
+    assert jobs.poll() is None and jobs.lookup(block_key(1)) in (0, 2)
+    assert jobs.store(2**64 - 1, [block_key(n) for n in range(4)], array("q", range(4)))
+    job = finished(jobs)
+    assert job[:3] == (2**64 - 1, False, b"\1\1\1\1") and job[3] >= 0
+    region[:] = bytes(len(region))
+    assert jobs.load(7, [block_key(2), block_key(9), block_key(0)], array("q", [0, 1, 2]))
+    assert finished(jobs)[:3] == (7, True, b"\1\0\1")
+    assert region[:CELL] == kept[2 * CELL:3 * CELL] and region[2 * CELL:3 * CELL] == kept[:CELL]
+    assert jobs.lookup(block_key(9)) == 0 and jobs.lookup(block_key(1, 1)) == 0  # no such view
+    assert jobs.state() == {"blocks": 0, "jobs_refused": 0, "lookups_crowded": 0}
+    jobs.close()
+    region.clear()  # nothing holds it
+
+
+@pytest.mark.parametrize("call, error", [
+    (lambda j: j.lookup("x"), TypeError), (lambda j: j.lookup(b"1234"), ValueError),
+    (lambda j: j.lookup(bytes(37)), ValueError), (lambda j: j.store(-1, [block_key(1)], array("q", [1])), OverflowError),
+    (lambda j: j.store(1, (block_key(1),), array("q", [1])), TypeError),
+    (lambda j: j.store(1, [block_key(1)], array("i", [1])), TypeError),
+    (lambda j: j.store(1, [block_key(1)], array("q", [1, 2])), TypeError),
+    (lambda j: j.store(1, [block_key(1)], [1]), TypeError), (lambda j: j.load(1, [5], array("q", [1])), TypeError),
+    (lambda j: j.load(1, [block_key(1)], array("q", [-1])), ValueError),
+    (lambda j: j.load(1, [block_key(1)], array("q", [4])), ValueError),
+    (lambda j: j.load(1, [block_key(1, 1)], array("q", [1])), core.Error),
+    (lambda j: j.load(1, [block_key(1, 2**32 - 1)], array("q", [1])), core.Error),
+    (lambda j: j.load(1, [], array("q")), core.Error), (lambda j: j.drain(-1), OverflowError)])
+def test_block_jobs_with_wrong_arguments(engine, call, error):
+    jobs = open_jobs(engine, bytearray(4 * CELL))
+    with pytest.raises(error):
+        call(jobs)
+    assert jobs.poll() is None and jobs.drain(0)
+
+
+@pytest.mark.parametrize("changes, error", [
+    ({"region": bytes(CELL)}, BufferError), ({"region": 5}, TypeError), ({"views": [5]}, TypeError),
+    ({"views": [None]}, core.Error), ({"views": []}, core.Error), ({"block_bytes": CELL + 1}, core.Error),
+    ({"block_bytes": 0}, core.Error), ({"threads": 0}, core.Error), ({"threads": 2**32}, OverflowError),
+    ({"lookups": 0}, core.Error), ({"blocks_max": 0}, core.Error)])
+def test_block_jobs_are_not_opened(engine, changes, error):
+    options = {"views": [engine.view(ROW)], "region": bytearray(CELL), "block_bytes": CELL, **JOBS, **changes}
+    with pytest.raises(error):
+        core.BlockJobs.open(**options)
+    assert not isinstance(options["region"], bytearray) or options["region"].clear() is None
+
+
+def test_block_jobs_outlive_their_engine_and_views():
+    engine = open_engine()
+    jobs = open_jobs(engine, bytearray(4 * CELL))
+    engine.close()
+    del engine
+    assert jobs.store(1, [block_key(1)], array("q", [1])) and finished(jobs)[2] == b"\1"
+    jobs.close()
+    jobs.close()
+    for call in (lambda: jobs.lookup(block_key(1)), jobs.poll, jobs.state, lambda: jobs.drain(1),
+                 lambda: jobs.store(1, [block_key(1)], array("q", [1]))):
+        with pytest.raises(ValueError, match="the job queue is closed"):
+            call()
+
+
+def test_block_jobs_in_the_hands_of_many_threads(engine):
+    region = bytearray(8 * CELL)
+    jobs, ids = open_jobs(engine, region), iter(range(1000))
+
+    def work():
+        for n in range(8):
+            assert jobs.store(next(ids), [block_key(n)], array("q", [n]))
+            jobs.lookup(block_key(n))
+            assert jobs.drain(60000)
+
+    together(8, work)
+    seen = {jobs.poll()[0] for _ in range(64)}
+    assert len(seen) == 64 and jobs.poll() is None
+
+
+def test_block_jobs_in_a_forked_child(engine):
+    jobs = open_jobs(engine, bytearray(4 * CELL))
+    child = os.fork()
+    if child == 0:
+        quiet = jobs.lookup(block_key(1)) == 0 and jobs.poll() is None and jobs.drain(1000)
+        jobs.close()
+        os._exit(0 if quiet else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert jobs.store(1, [block_key(1)], array("q", [1])) and finished(jobs)[2] == b"\1"
