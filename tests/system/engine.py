@@ -53,8 +53,9 @@ class Host:
         self.store = None
         self.heal = lambda: 0
 
-    def start(self, model, store=None, policy="recompute", connector=None, **options):
-        """`store`: the configuration of Tierce's connector. `connector`: another one."""
+    def start(self, model, store=None, policy="recompute", connector=None, tier=None, region=64 << 20, **options):
+        """`store`: the configuration of Tierce's connector. `connector`: another one. `tier`: that of Tierce
+        as a secondary tier of vLLM's own, whose host region has so many bytes."""
         if self.llm is not None:
             raise RuntimeError("an engine is running already")
         from vllm import LLM
@@ -70,6 +71,11 @@ class Host:
                 store = {"node.engine": f"engine of process {os.getpid()}", **store}
             connector = {"kv_connector": "TierceConnector", "kv_connector_module_path": "tierce.vllm",
                          "kv_connector_extra_config": store}
+        if tier is not None:
+            import tiering_on_cpu
+
+            connector = tiering_on_cpu.connector(tier, region)
+            store = {name: value for name, value in tier.items() if "." in name}
         if connector is not None:
             options["kv_transfer_config"] = KVTransferConfig(
                 kv_role="kv_both", kv_load_failure_policy=policy, **connector)
@@ -111,6 +117,19 @@ class Host:
 
     def reset_connector(self):
         return self.llm.llm_engine.reset_prefix_cache(reset_connector=True)
+
+    def tier_calls(self):
+        """Waits until vLLM's offloading has nothing left to do. Returns how long calls of the tier have taken since the
+        last time."""
+        import tiering_on_cpu
+
+        connector = self.llm.llm_engine.engine_core.engine_core.scheduler.connector
+        until = time.monotonic() + 60
+        while connector.has_pending_push_work():
+            if time.monotonic() > until:
+                raise TimeoutError("jobs of the tier")
+            self.llm.llm_engine.step()
+        return tiering_on_cpu.take_calls()
 
     def metric(self, name):
         return sum(m.value for m in self.llm.get_metrics() if m.name == name)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tierce for vLLM: `kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm"`."""
+"""Tierce for vLLM: `kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm"`, or as a tier
+of vLLM's own offloading: `"type": "TierceTier", "module_path": "tierce.vllm"`."""
 
-__all__ = ["TierceConnector"]
+__all__ = ["TierceConnector", "TierceTier"]
 
 
 def __getattr__(name):
@@ -10,4 +11,8 @@ def __getattr__(name):
         from .connector import TierceConnector
 
         return TierceConnector
+    if name == "TierceTier":
+        from .tier import TierceTier
+
+        return TierceTier
     raise AttributeError(name)

@@ -31,7 +31,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import ranks as workers
 from . import worker as worker_half
-from .identity import LOAD_FORMATS, ConfigError, Unsupported
+from .identity import ConfigError, Unsupported, require_known
 from .link import LinkError, LinkServer, RemoteWorker
 from .scheduler import SchedulerHalf
 from .stats import TierceProm, TierceStats
@@ -55,13 +55,7 @@ def share_log() -> None:
 def require_supported(vllm_config, kv_cache_config) -> None:
     """Raises Unsupported if the store does not support this engine's kind of KV."""
     workers.require_supported(vllm_config)
-    if vllm_config.model_config.runner_type != "generate":
-        raise Unsupported(f"a {vllm_config.model_config.runner_type} model")
-    if str(vllm_config.load_config.load_format) not in LOAD_FORMATS:
-        raise Unsupported(f"weights of load format {vllm_config.load_config.load_format!r}")
-    speculative = vllm_config.speculative_config
-    if speculative is not None and speculative.method not in ("ngram", "suffix"):
-        raise Unsupported(f"speculative decoding with {speculative.method!r}")
+    require_known(vllm_config)
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         raise Unsupported(f"{len(groups)} KV cache groups")

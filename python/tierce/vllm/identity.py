@@ -55,6 +55,28 @@ def model_folder(model_config) -> str:
         raise Unsupported(f"the model {name!r} has no local folder to fingerprint") from None
 
 
+def weights_of(core, model_config) -> str:
+    """The fingerprint of the weights; `core` is the extension module. Raises Unsupported."""
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tierce")
+    return core.fingerprint(model_folder(model_config), cache)
+
+
+def weights_after_reset(weights: str, era: bytes) -> str:
+    """In place of the fingerprint when the weights may have changed. `era` is a random number."""
+    return hashlib.sha256((weights + era.hex()).encode()).hexdigest()
+
+
+def require_known(vllm_config) -> None:
+    """Raises Unsupported if the weights that make the KV are not known."""
+    if vllm_config.model_config.runner_type != "generate":
+        raise Unsupported(f"a {vllm_config.model_config.runner_type} model")
+    if str(vllm_config.load_config.load_format) not in LOAD_FORMATS:
+        raise Unsupported(f"weights of load format {vllm_config.load_config.load_format!r}")
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method not in ("ngram", "suffix"):
+        raise Unsupported(f"speculative decoding with {speculative.method!r}")
+
+
 def relevant_config(config: dict) -> dict:
     def keep(value):
         if isinstance(value, dict):

@@ -24,6 +24,7 @@ from . import identity, own_node
 from .identity import ConfigError, Unsupported
 from .link import PREFETCH, Facts, FromStart, Later, Pending
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
+from .texts import describe_store, milliseconds, version
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,9 @@ class Settings:
         values = {k: text(v) for k, v in extra.items() if k != "config"}
         return cls(extra.get("config") or os.getenv("TIERCE_CONFIG") or None, values)
 
-    def check(self) -> bool:
-        """Whether the start is strict. Raises ConfigError if the configuration cannot be used."""
+    def check(self, where: str = "kv_connector_extra_config") -> bool:
+        """Whether the start is strict. Raises ConfigError if the configuration cannot be used;
+        `where`: the place of it in vLLM's configuration."""
         try:
             from tierce import _core
 
@@ -69,7 +71,7 @@ class Settings:
         except ImportError as error:
             raise ConfigError(f"the extension module tierce._core cannot be loaded: {error}") from None
         except Exception as error:  # an unknown name, an invalid value, a file that is not there
-            raise ConfigError(f"kv_connector_extra_config: {error}") from None
+            raise ConfigError(f"{where}: {error}") from None
 
 
 @dataclass
@@ -148,24 +150,6 @@ def is_one_run(block) -> bool:
             return False
         run *= size
     return True
-
-
-def milliseconds(text: str) -> int:
-    """A duration as the store prints it: a whole number and its unit."""
-    number, unit = re.fullmatch(r"(\d+)(ms|s|min|h)", text).groups()
-    return int(number) * {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}[unit]
-
-
-def version() -> str:
-    from tierce import _core
-
-    return _core.version()
-
-
-def without_secrets(url: str) -> str:
-    """The URL without user, password and parameters, which may be secret."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
 
 def int32(data) -> memoryview:
@@ -311,24 +295,8 @@ class WorkerHalf:
 
     def describe(self) -> str:
         """One line for the log: version, tiers, sizes, namespace."""
-        param, stats = self.engine.param, self.engine.stats()
-        parts = [version()]
-        if param("node.socket"):
-            there = "connected" if stats["node_connected_now"] else "not connected yet"
-            parts.append(f"node {param('node.socket')} ({there})")
-        else:
-            parts.append(f"memory {param('memory.size')}")
-            path, status = param("disk.path"), stats["disk_open_status"]
-            if path and status:
-                parts.append(f"memory only: disk {path} cannot be used")
-            elif path:
-                parts.append(f"disk {path} {param('disk.size')} with {stats['disk_chunks_now']:,} chunks")
-            else:
-                parts.append("no disk")
-            parts += [f"remote {without_secrets(url)}" for url in param("remote.urls").split()]
-        if param("engine.mode") != "normal":
-            parts.append(f"mode {param('engine.mode')}")
-        parts.append(f"chunks of {param('chunk.tokens')} tokens")
+        parts = describe_store(self.engine)
+        parts.append(f"chunks of {self.engine.param('chunk.tokens')} tokens")
         parts.append(f"namespace {hashlib.sha256(self.view.namespace.encode()).hexdigest()[:12]}")
         return ", ".join(parts)
 
@@ -347,10 +315,8 @@ class WorkerHalf:
         if wanted == "vllm-sha256-cbor" and not self.hashed:
             raise ConfigError("chunk.hash vllm-sha256-cbor requires vLLM's prefix cache with "
                               "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
-        cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or
-                             os.path.expanduser("~/.cache"), "tierce")
         return {
-            "weights": core.fingerprint(identity.model_folder(config.model_config), cache),
+            "weights": identity.weights_of(core, config.model_config),
             "model": identity.effective_model(config),
             "kv_dtype": identity.kv_dtype(config),
             "quantization": "",
@@ -409,8 +375,7 @@ class WorkerHalf:
         if self.off is not None:
             return False
         if era != self.era:
-            fresh = self.weights + era.hex()
-            self.namespace["weights"] = hashlib.sha256(fresh.encode()).hexdigest()
+            self.namespace["weights"] = identity.weights_after_reset(self.weights, era)
             self.era = era
             self.open_view()
         return True

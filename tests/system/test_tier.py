@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM whose own offloading has Tierce as its secondary tier: the answers are those of a vLLM
+without any, wherever the KV comes from. Only the copies between paged KV and host region are the test's
+(tiering_on_cpu.py)."""
+
+import os
+import random
+
+from conftest import SHARED_MEMORY, answers
+from test_vllm import whole_blocks
+
+CALL_SECONDS = 0.005
+
+
+def tier_on(folder, **more):
+    return {"memory.size": "64MiB", "disk.path": str(folder), "disk.size": "512MiB", "disk.lock_wait": "0",
+            "cost.check": "false", **more}
+
+
+def cached(outputs):
+    return [o["cached"] for o in outputs]
+
+
+def check_calls(host, *made):
+    """No call waits for the store on vLLM's main thread, though one may lose the processor; those were among them."""
+    took = host.tier_calls()
+    assert {"lookup", "get_finished_jobs", *made} <= set(took)
+    assert max(took.values()) < CALL_SECONDS, took
+
+
+def forget_all(host):
+    """Neither vLLM nor its host region has anything any more."""
+    assert host.reset_connector()
+
+
+def damage(folder):
+    """Flips a bit in the chunks of the store: in one page of each half megabyte of its files."""
+    source, flipped = random.Random(1), 0
+    for file in sorted(folder.rglob("*")):
+        if not file.is_file() or file.stat().st_size < 1 << 20:
+            continue
+        with open(file, "r+b") as data:
+            for begin in range(0, os.fstat(data.fileno()).st_size, 1 << 19):
+                at = begin + source.randrange(1 << 18)
+                data.seek(at)
+                old = data.read(1)
+                if old not in (b"", b"\0"):
+                    data.seek(at)
+                    data.write(bytes([old[0] ^ 4]))
+                    flipped += 1
+    assert flipped > 0
+    return flipped
+
+
+def test_hits_after_a_restart_and_a_reset(engine, prompts, expected, tmp_path):
+    before = set(SHARED_MEMORY.iterdir())
+    folder = tmp_path / "store"
+    host = engine(tier=tier_on(folder, keep_after_reset=True))
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    check_calls(host, "submit_store")
+    assert host.stats()["chunks_stored"] > 0
+    # vLLM's memory is empty, and the tier has everything.
+    forget_all(host)
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected() and cached(outputs) == whole_blocks(prompts)
+    assert host.stats()["blocks_failed"] == 0
+    check_calls(host, "submit_load")
+    assert host.flush()
+    host.stop()
+
+    host = engine(tier=tier_on(folder))
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected() and cached(outputs) == whole_blocks(prompts)
+    stats = host.stats()
+    assert stats["blocks_loaded_disk"] > 0 and stats["blocks_failed"] == 0
+    check_calls(host, "submit_load")
+    # After a reset the weights may be others.
+    forget_all(host)
+    outputs = host.generate(prompts=prompts[:1])
+    assert answers(outputs) == expected(prompts[:1]) and cached(outputs) == [0]
+    host.stop()
+    assert set(SHARED_MEMORY.iterdir()) <= before
+
+
+def test_damaged_chunks_are_computed(engine, prompts, expected, tmp_path):
+    folder = tmp_path / "store"
+    host = engine(tier=tier_on(folder))
+    host.generate(prompts=prompts)
+    host.tier_calls()
+    assert host.flush()
+    host.stop()
+    damage(folder)
+    host = engine(tier=tier_on(folder, keep_after_reset=True))
+    outputs = host.generate(prompts=prompts, together=True)
+    assert answers(outputs) == expected()
+    assert host.stats()["blocks_failed"] > 0
+    assert 0 < sum(cached(outputs)) < sum(whole_blocks(prompts))
+    # They were computed, and stored again. Behind the first one of a prompt, others may not have been read.
+    for _ in prompts:
+        host.tier_calls()
+        forget_all(host)
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == expected()
+        if cached(outputs) == whole_blocks(prompts):
+            return
+    assert cached(outputs) == whole_blocks(prompts)
+
+
+def test_a_node_that_is_killed_is_a_miss(engine, node, prompts, expected):
+    host = engine(tier={**node.store, "timeout.lookup": "500ms", "timeout.load": "2s", "keep_after_reset": True})
+    assert answers(host.generate(prompts=prompts)) == expected()
+    check_calls(host, "submit_store")
+    forget_all(host)
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected() and cached(outputs) == whole_blocks(prompts)
+    node.kill()
+    forget_all(host)
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected() and cached(outputs)[0] == 0
+    check_calls(host, "submit_store")
+    assert "Tierce's tier failed" not in host.text(host.mark)
