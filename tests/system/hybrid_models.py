@@ -41,7 +41,26 @@ def qwen3_next(**more):
         "mlp_only_layers": [0, 1, 2], **more})
 
 
-KINDS = {"gemma3": gemma3, "mistral": mistral, "qwen3_next": qwen3_next}
+def gpt_oss(**more):
+    """Two layers with a window of 32 tokens and sinks, and two of full attention."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    return GptOssForCausalLM, GptOssConfig(**{
+        **SIZES, "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 64, "sliding_window": 32,
+        "num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size": 256, **more})
+
+
+def llama4(**more):
+    """Three layers of chunked attention, in chunks of 64 tokens, and one of full attention."""
+    from transformers import Llama4ForCausalLM, Llama4TextConfig
+
+    return Llama4ForCausalLM, Llama4TextConfig(**{
+        **SIZES, "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 64, "attention_chunk_size": 64,
+        "intermediate_size_mlp": 512, "num_local_experts": 2, "num_experts_per_tok": 1, "interleave_moe_layer_step": 4,
+        **more})
+
+
+KINDS = {"gemma3": gemma3, "mistral": mistral, "qwen3_next": qwen3_next, "gpt_oss": gpt_oss, "llama4": llama4}
 DTYPES = {"qwen3_next": "bfloat16"}  # the only one of vLLM's kernel for CPUs
 
 

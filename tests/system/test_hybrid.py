@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM with models of several KV cache groups: windows beside full attention, only windows, recurrent states
-beside full attention. The answers are those of a vLLM without a cache, whatever becomes of the store."""
+"""A real vLLM with models of several KV cache groups: windows, chunked attention or recurrent states beside full
+attention, and windows alone. The answers are those of a vLLM without a cache, whatever becomes of the store."""
 
 import pytest
 
 from conftest import HostError, answers, loaded
 from hybrid_models import DTYPES, KINDS, make_hybrid
 from test_faults import damage
-from test_vllm import disk_store, held_and_loaded, memory_store
+from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
 
-UNITS = {"gemma3": 32, "mistral": 32, "qwen3_next": 96}  # vLLM makes the block as large as a state
+UNITS = {"qwen3_next": 96}  # vLLM makes the block as large as a state; 32 of the others
 GROUPS = {"gemma3": 3, "qwen3_next": 4}
 
 
 def options(kind):
-    align = {"mamba_cache_mode": "align"} if kind == "qwen3_next" else {}
-    return {"dtype": DTYPES.get(kind, "float32"), **align}
+    more = {"qwen3_next": {"mamba_cache_mode": "align"}, "llama4": {"num_gpu_blocks_override": 400}}
+    return {"dtype": DTYPES.get(kind, "float32"), **more.get(kind, {})}
 
 
 def whole_units(prompts, kind):
-    return [(len(p) - 1) // UNITS[kind] * UNITS[kind] for p in prompts]
+    return whole_blocks(prompts, UNITS.get(kind, 32))
 
 
 @pytest.fixture(scope="module")
