@@ -74,15 +74,25 @@ def changed(config, part, **values):
     return out
 
 
+def drafting(cache_config):
+    cache_config.kv_cache_groups[1].is_eagle_group = True
+    return cache_config
+
+
 LATENT = {**FULL, "num_kv_heads": 1}
 WINDOW = kv.SlidingWindowSpec(**FULL, sliding_window=128)
 MAMBA = kv.MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))
 CACHES = {
-    "2 KV cache groups": cache(kv.FullAttentionSpec(**FULL), WINDOW),
-    "kind SlidingWindowSpec": cache(WINDOW),
-    "kind MambaSpec": cache(MAMBA),
-    "kind ChunkedLocalAttentionSpec": cache(
-        kv.ChunkedLocalAttentionSpec(**FULL, attention_chunk_size=128)),
+    "recurrent states with mamba_cache_mode 'none'": cache(MAMBA),
+    "recurrent states of drafted tokens": cache(
+        replace(MAMBA, mamba_cache_mode="align", num_speculative_blocks=1)),
+    "kept longer for a draft model": cache(replace(WINDOW, extra_retained_tokens=8)),
+    "a KV cache of kind CrossAttentionSpec": cache(
+        kv.FullAttentionSpec(**FULL), kv.CrossAttentionSpec(**FULL)),
+    "a KV cache of kind RSWASpec": cache(kv.RSWASpec(**FULL, rswa_window=64)),
+    "a KV cache group of a draft model": drafting(cache(kv.FullAttentionSpec(**FULL), WINDOW)),
+    "which do not divide the blocks": cache(
+        kv.FullAttentionSpec(**FULL), WINDOW, hash_block_size=24),
     "sparse or compressed": cache(kv.MLAAttentionSpec(**LATENT, is_index_group_leader=True)),
     "sparse or compressed latent": cache(kv.MLAAttentionSpec(**LATENT, model_version="4")),
     "compressed latent attention": cache(kv.MLAAttentionSpec(**LATENT, tokens_per_state=4)),
@@ -105,6 +115,10 @@ CONFIGS = {
         "world_size": 2, "tensor_parallel_size": 2, "nnodes": 2}),
     "a pooling model": ("model_config", {"runner_type": "pooling"}),
     "load format 'dummy'": ("load_config", {"load_format": "dummy"}),
+    "tensor or pipeline parallelism of a model with": ("parallel_config", {
+        "world_size": 2, "tensor_parallel_size": 2}, cache(WINDOW)),
+    "several KV cache groups without vLLM's prefix cache": (
+        "cache_config", {"enable_prefix_caching": False}, cache(kv.FullAttentionSpec(**FULL), WINDOW)),
 }
 
 
@@ -155,8 +169,9 @@ def test_caches_that_are_not_served(config, reason, lines):
 
 @pytest.mark.parametrize("reason", CONFIGS)
 def test_engines_that_are_not_served(config, reason, lines):
-    part, values = CONFIGS[reason]
-    assert_off(changed(config, part, **values), cache(kv.FullAttentionSpec(**FULL)), reason, lines)
+    part, values, *caches = CONFIGS[reason]
+    full = cache(kv.FullAttentionSpec(**FULL))
+    assert_off(changed(config, part, **values), caches[0] if caches else full, reason, lines)
 
 
 # ---- the table of README.md
@@ -193,8 +208,8 @@ def test_what_the_readme_says_works_or_does_not(config, row, lines):
 def test_strict_is_a_start_that_fails(config, lines):
     strict = changed(config, "kv_transfer_config", kv_connector_extra_config={"strict": True})
     for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
-        with pytest.raises(ConfigError, match="Tierce: strict: .*kind MambaSpec"):
-            ours.TierceConnector(strict, role, CACHES["kind MambaSpec"])
+        with pytest.raises(ConfigError, match="Tierce: strict: .*kind RSWASpec"):
+            ours.TierceConnector(strict, role, CACHES["a KV cache of kind RSWASpec"])
     assert len(lines()) == 1 and lines()[0].startswith("Tierce stops the start of vLLM: strict: ")
 
 

@@ -148,6 +148,17 @@ def test_saving_can_be_forbidden(why):
     assert t.plan_save(rules(can_save=bool(why)), 0, 1000) is None
 
 
+def test_groups_with_chunks_of_two_sizes_save_the_smaller_ones_and_the_tail_once():
+    several = rules(chunk_blocks=2, longest_chunk=8)
+    t = tracker(850)  # 26 blocks: whole chunks of the smaller size, a tail of the longer one
+    assert t.plan_save(several, 0, 500, held_blocks=15) == SaveSpec(14)
+    assert t.plan_save(several, 500, 840, held_blocks=26) == SaveSpec(26)
+    assert t.plan_save(several, 840, 850, held_blocks=26) == SaveSpec(26, tail=True)
+    assert t.plan_save(several, 850, 851, held_blocks=26) is None
+    t = tracker(768)  # whole in both
+    assert t.plan_save(several, 0, 768, held_blocks=24) == SaveSpec(24)
+
+
 def test_after_a_preemption_saving_begins_again():
     t = tracker(1000)
     t.plan_save(rules(), 0, 1000)

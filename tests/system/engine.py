@@ -13,6 +13,7 @@ import gc
 import importlib.util
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -45,6 +46,19 @@ class Faulty:
     def fail(self, *args, **kwargs):
         self.hits += 1
         raise Fault(self.broken)
+
+
+class Dropping:
+    """A view that stores nothing."""
+
+    def __init__(self, view):
+        self.view = view
+
+    def __getattr__(self, name):
+        return getattr(self.view, name)
+
+    def store_begin(self, *_):
+        return None
 
 
 class Host:
@@ -191,6 +205,43 @@ class Host:
             return faulty.hits + transfer.hits
 
         self.heal = heal
+
+    def group_views(self):
+        from tierce.vllm import worker
+
+        (half,) = worker._here.values()
+        return half.view
+
+    def rotate_groups(self, places):
+        """Until mend_call, loads write the blocks of these groups to each other's blocks."""
+        views = self.group_views()
+        begin = views.load_begin
+
+        def rotated(chain, from_unit, to_unit, tables, firsts, session):
+            tables = list(tables)
+            moved = [tables[at] for at in places[1:] + places[:1]]
+            for at, ids in zip(places, moved):
+                tables[at] = ids
+            return begin(chain, from_unit, to_unit, tables, firsts, session)
+
+        views.load_begin = rotated
+        self.heal = lambda: delattr(views, "load_begin")
+
+    def forget_stores(self, at):
+        """Until mend_call, nothing of this group is stored."""
+        part = self.group_views().parts[at]
+        view, part.view = part.view, Dropping(part.view)
+
+        def heal():
+            part.view = view
+
+        self.heal = heal
+
+    def die_in_store(self, at):
+        """This process and its children end in the middle of the next store of a group."""
+        part = self.group_views().parts[at]
+        part.view = Faulty(part.view, None, {"store_begin": lambda real: real and Faulty(
+            real, None, {"layer": lambda _: os.killpg(0, signal.SIGKILL)})})
 
     def mend_call(self):
         """Ends break_call; returns how often the call was made."""

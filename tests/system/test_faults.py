@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is wrong with the store, the answers of a real vLLM are right."""
 
-import json
 import os
 import random
 import re
@@ -165,21 +164,12 @@ def test_strict_requires_a_node(hosts, models, tmp_path):
     assert f"node.socket: no node answers on {tmp_path}/none" in str(failure.value)
 
 
-def test_strict_requires_a_model_that_is_served(hosts, models, tmp_path):
-    host, model = hosts(), sliding_window(models, tmp_path)
+def test_strict_requires_an_engine_that_is_served(hosts, models):
+    host = hosts()
     with pytest.raises(HostError) as failure:
-        host.start(model=str(model), store={**memory_store(), "strict": True})
+        host.start(model=models(), store={**memory_store(), "strict": True}, load_format="dummy")
     host.kill()
-    assert "Tierce: strict: a KV cache of kind SlidingWindowSpec" in str(failure.value)
-
-
-def sliding_window(models, folder):
-    """A model of which vLLM keeps a window of KV only."""
-    model = shutil.copytree(models(), folder / "model")
-    config = json.loads((model / "config.json").read_text())
-    config.update(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=128)
-    (model / "config.json").write_text(json.dumps(config))
-    return model
+    assert "Tierce: strict: weights of load format 'dummy'" in str(failure.value)
 
 
 def test_what_is_in_use_is_logged_once_at_the_start(engine, prompts, tmp_path):
@@ -196,16 +186,15 @@ def test_what_is_in_use_is_logged_once_at_the_start(engine, prompts, tmp_path):
     assert f"{tmp_path}/store 512MiB" in said[0] and "INFO" in said[0]
 
 
-def test_a_model_that_is_not_served_is_left_alone(engine, models, prompts, tmp_path):
-    model = sliding_window(models, tmp_path)
+def test_an_engine_that_is_not_served_is_left_alone(engine, prompts):
     results = []
     for store in (None, memory_store()):
-        host = engine(store, model=str(model))
+        host = engine(store, load_format="dummy")
         results.append(answers(host.generate(prompts=prompts)))
         text = host.text(host.mark)
         host.stop()
     assert results[0] == results[1]
-    assert text.count("Tierce is off: a KV cache of kind SlidingWindowSpec") == 1
+    assert text.count("Tierce is off: weights of load format 'dummy'") == 1
     assert text.count("Tierce is off") == 1
 
 

@@ -26,11 +26,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import ranks as workers
 from . import worker as worker_half
+from .group_scheduler import GroupSchedulerHalf
+from .group_worker import GroupWorkerHalf
+from .groups import GroupTable, table_of
 from .identity import ConfigError, Unsupported, require_known
 from .link import LinkError, LinkServer, RemoteWorker
 from .scheduler import SchedulerHalf
@@ -52,25 +54,10 @@ def share_log() -> None:
         log.propagate = False
 
 
-def require_supported(vllm_config, kv_cache_config) -> None:
-    """Raises Unsupported if the store does not support this engine's kind of KV."""
+def require_supported(vllm_config) -> None:
+    """Raises Unsupported if the store does not support this engine."""
     workers.require_supported(vllm_config)
     require_known(vllm_config)
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
-        raise Unsupported(f"{len(groups)} KV cache groups")
-    spec = groups[0].kv_cache_spec
-    if type(spec) not in (FullAttentionSpec, MLAAttentionSpec):
-        raise Unsupported(f"a KV cache of kind {type(spec).__name__}")
-    if type(spec) is MLAAttentionSpec and (
-            spec.is_index_group_leader or spec.model_version or spec.tokens_per_state != 1):
-        raise Unsupported("sparse or compressed latent attention")
-    if spec.sliding_window is not None or spec.attention_chunk_size is not None or spec.non_causal:
-        raise Unsupported("sliding window, chunked or non-causal attention")
-    if spec.block_size != vllm_config.cache_config.block_size:
-        raise Unsupported("two different block sizes")
-    if kv_cache_config.hash_block_size not in (None, spec.block_size):
-        raise Unsupported("block hashes of another block size")
 
 
 def guarded(default=None, fail_step=False):
@@ -130,6 +117,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.settings = Settings()
         self.strict = False
         self.fatal: str | None = None  # the reason why vLLM must not start
+        self.table: GroupTable | None = None
         self.attempt(self.start, vllm_config, role, kv_cache_config)
         self.stop_if_fatal()
 
@@ -144,17 +132,22 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.settings = Settings.from_extra_config(
             self._kv_transfer_config.kv_connector_extra_config)
         self.strict = self.settings.check()
-        require_supported(vllm_config, kv_cache_config)
+        require_supported(vllm_config)
+        self.table = table_of(vllm_config, kv_cache_config)
         self.in_process = vllm_config.parallel_config.distributed_executor_backend == "uni"
         if role == KVConnectorRole.WORKER:
             if not vllm.__version__.startswith(TESTED_VLLM):
                 log.warning("Tierce is tested with vLLM %sx, this is %s", TESTED_VLLM,
                             vllm.__version__)
-            self.half = WorkerHalf(vllm_config, self.settings, vllm.__version__)
+            self.half = WorkerHalf(vllm_config, self.settings, vllm.__version__) if (
+                self.table is None) else GroupWorkerHalf(
+                    vllm_config, self.settings, vllm.__version__, self.table)
         else:
             if self._kv_transfer_config.kv_load_failure_policy == "fail":
                 log.warning("kv_load_failure_policy is 'fail': only chunks in memory are loaded; with 'recompute' Tierce also loads from disk")
-            self.half = SchedulerHalf(vllm_config, self.find_link)
+            self.half = SchedulerHalf(vllm_config, self.find_link) if (
+                self.table is None) else GroupSchedulerHalf(
+                    vllm_config, self.find_link, self.table)
 
     def find_link(self):
         engine_id = self._kv_transfer_config.engine_id
@@ -247,11 +240,13 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         return not self.off
 
     def measure(self, kv_caches):
-        groups = self._kv_cache_config.kv_cache_groups
-        names = set(groups[0].layer_names)
+        config = self._kv_cache_config
+        if self.table is not None:
+            return self.half.measure_groups(kv_caches, config.num_blocks, self.backend_name)
+        names = set(config.kv_cache_groups[0].layer_names)
         layers = {n: t for n, t in kv_caches.items() if n in names}
-        return self.half.measure(layers, self._kv_cache_config.num_blocks,
-                                 self.backend_name(layers), self._kv_cache_config.kv_tp_replicas)
+        return self.half.measure(layers, config.num_blocks, self.backend_name(layers),
+                                 config.kv_tp_replicas)
 
     def open_store(self, ranks, measures) -> None:
         self.half.register(ranks, measures)
@@ -291,6 +286,15 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     def get_finished(self, finished_req_ids):
         return None, self.half.take_received() or None
 
+    def get_transfer_results(self, finished_req_ids):
+        results = super().get_transfer_results(finished_req_ids)
+        results.failed_recving |= self.take_failed()
+        return results
+
+    @guarded(default=set)
+    def take_failed(self):
+        return self.half.take_failed()
+
     @guarded(default=set)
     def get_block_ids_with_load_errors(self):
         return self.half.take_errors()
@@ -312,10 +316,9 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded()
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
-        block_ids = blocks.get_block_ids()[0]
         if num_external_tokens > 0:
-            self.promised[request.request_id] = block_ids
-        self.half.allocated(request, block_ids, num_external_tokens)
+            self.promised[request.request_id] = blocks.get_block_ids()[0]
+        self.half.allocated(request, blocks, num_external_tokens)
 
     def get_external_cache_hit_sources(self, request, num_external_tokens):
         return self.hit_sources(request, num_external_tokens) or (

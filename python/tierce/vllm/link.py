@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET = 1, 2, 3, 4
 RESET_BYTES = 16
-PREFETCH = 1 << 16  # a flag of lookups beside the store's own: bring to memory what is found
+# The flags of the store's lookups, and one beside them: bring to memory what is found.
+LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
+PREFETCH = 1 << 16
 STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING = 0, 1, 2, 3, 4
 LOOKUP_HEAD = struct.Struct("<BQIIIIBI")
 LENGTH = struct.Struct("<I")
@@ -65,6 +67,7 @@ class Facts:
     load_min_tokens: int = 0
     load_prefetch: bool = False
     lookup_ms: int = 0  # how long a lookup may take
+    longest_chunk: int = 0  # see Rules
 
 
 # ---- frames ---------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from array import array
 
 from . import identity
 from .identity import Unsupported
-from .link import PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError, Pending
+from .link import (
+    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError,
+    Pending)
 from .tracker import ChainPart, LoadResult, ReqMeta, RequestTracker, Rules
 
 log = logging.getLogger(__name__)
 
-LOOKUP_PIN, LOOKUP_MEMORY_ONLY = 1, 2
 SKIP_LOAD, SKIP_SAVE, REPORT = "tierce.skip_load", "tierce.skip_save", "tierce.report"
 TAG, TAG_CHARACTERS_MAX = "tierce.tag", 64
 
@@ -30,6 +31,8 @@ def read_tag(value) -> str:
 class SchedulerHalf:
     """`find_link` returns the worker half, or its proxy in this process; it is called again until
     it returns one."""
+
+    hashes_per_block = 1  # of vLLM, if they are used
 
     def __init__(self, vllm_config, find_link):
         transfer = vllm_config.kv_transfer_config
@@ -70,7 +73,7 @@ class SchedulerHalf:
             self.rules = Rules(
                 self.block_tokens, facts.chunk_blocks, self.can_load, self.can_save,
                 facts.save_decode, facts.save_tail, facts.load_async, facts.load_min_tokens,
-                facts.load_prefetch, self.memory_only)
+                facts.load_prefetch, self.memory_only, facts.longest_chunk)
         return self.facts.off is None
 
     # ---- a request's life
@@ -96,12 +99,12 @@ class SchedulerHalf:
     def chain_part(self, request, tracker: RequestTracker, start: int,
                    to_block: int) -> ChainPart | None:
         """The chain from `start`, which the worker half has, up to `to_block`."""
-        size = self.block_tokens
+        size, each = self.block_tokens, self.hashes_per_block
         if start >= to_block:
             return None
         if self.facts.hashed:
-            hashes = request.block_hashes[start:to_block]
-            if len(hashes) != to_block - start:
+            hashes = request.block_hashes[start * each:to_block * each]
+            if len(hashes) != (to_block - start) * each:
                 raise ValueError("vLLM has not hashed all full blocks of its tokens")
             return ChainPart(tracker.root, start, b"".join(hashes), True, tag=tracker.tag)
         tokens = array("i", request.all_token_ids[start * size:to_block * size])
@@ -162,7 +165,8 @@ class SchedulerHalf:
                 break
         return 0, 0
 
-    def allocated(self, request, block_ids, tokens: int) -> None:
+    def allocated(self, request, blocks, tokens: int) -> None:
+        """`blocks`: vLLM's KVCacheBlocks."""
         known = self.live.get(request.request_id)
         if known is None:
             return
@@ -170,7 +174,7 @@ class SchedulerHalf:
         self.count("lookup_tokens", tracker.asked_tokens)
         self.count("hit_tokens", tracker.hit_tokens)
         tracker.asked_tokens = tracker.hit_tokens = 0
-        if tracker.allow_load(self.rules, tokens, block_ids):
+        if tracker.allow_load(self.rules, tokens, blocks.get_block_ids()[0]):
             if tracker.load.asynchronous:
                 self.waiting.append(request.request_id)
         elif tracker.load is not None and not tracker.load.allowed:

@@ -26,7 +26,7 @@ class Rules:
     """The constants of an engine that decide what is loaded and saved."""
 
     block_tokens: int
-    chunk_blocks: int
+    chunk_blocks: int  # with several groups, of the smallest chunk
     can_load: bool = True
     can_save: bool = True
     save_decode: bool = False
@@ -35,6 +35,7 @@ class Rules:
     load_min_tokens: int = 0
     load_prefetch: bool = False
     memory_only: bool = False  # a failed load would end the request, so promise only pinned hits
+    longest_chunk: int = 0  # blocks, if groups have chunks of several sizes
 
     def whole_blocks(self, tokens: int) -> int:
         return tokens // self.block_tokens
@@ -42,6 +43,10 @@ class Rules:
     def whole_chunks(self, blocks: int) -> int:
         """`blocks` without the unfull chunk at the end."""
         return blocks // self.chunk_blocks * self.chunk_blocks
+
+    def leave_tail(self, blocks: int) -> bool:
+        """Whether so many blocks end inside a chunk of some group."""
+        return blocks % (self.longest_chunk or self.chunk_blocks) > 0
 
 
 @dataclass
@@ -83,6 +88,15 @@ class SaveSpec:
     tail: bool = False
 
 
+@dataclass(frozen=True)
+class StateSave:
+    """A block of vLLM that holds the state of a group's layers after `to_block` blocks."""
+
+    group: int
+    block_id: int
+    to_block: int
+
+
 @dataclass
 class ReqMeta:
     """One request in one step, as the worker half sees it."""
@@ -97,6 +111,11 @@ class ReqMeta:
     save: SaveSpec | None = None
     tag: str = ""
     write: int = 0  # with several workers: ties what they save of this request in this step
+    # With a table of groups, in its order: the blocks of each group instead of block_ids, and the
+    # group's first block that the load writes.
+    tables: tuple[bytes, ...] = ()
+    firsts: tuple[int, ...] = ()
+    states: tuple["StateSave", ...] = ()
 
 
 @dataclass
@@ -129,6 +148,7 @@ class RequestTracker:
     sent_blocks: int = 0  # blocks of the chain that the worker half was given
     told_blocks: int = 0  # with several workers: those that came with a step, and so to all of them
     saved_blocks: int = 0  # leading blocks that need no further save
+    saved_tail: bool = False  # also in the groups whose chunk is longer
     load: LoadSpec | None = None
     asked_tokens: int = 0  # of the last lookup, not yet counted
     hit_tokens: int = 0
@@ -198,27 +218,30 @@ class RequestTracker:
 
     # ---- save
 
-    def plan_save(self, rules: Rules, computed_tokens: int, end_tokens: int) -> SaveSpec | None:
+    def plan_save(self, rules: Rules, computed_tokens: int, end_tokens: int,
+                  held_blocks: int | None = None) -> SaveSpec | None:
         """After this step the KV of the first `end_tokens` tokens is complete; before it, that of
         `computed_tokens`. After a preemption or a failed load vLLM computes earlier tokens again,
-        and they are saved again."""
+        and they are saved again. held_blocks: if the tracker does not know them."""
         self.saved_blocks = min(self.saved_blocks, rules.whole_blocks(computed_tokens))
         if self.skip_save or not rules.can_save:
             return None
         if not rules.save_decode:
             end_tokens = min(end_tokens, self.prompt_tokens)
-        blocks = min(rules.whole_blocks(end_tokens), len(self.block_ids))
+        held = len(self.block_ids) if held_blocks is None else held_blocks
+        blocks = min(rules.whole_blocks(end_tokens), held)
         to_block = rules.whole_chunks(blocks)
         # The tail ends with the prompt: only then nothing can complete its chunk in a later step
         # of the prefill. If the store held all that can be loaded of the prompt, some chunk has
         # those blocks already.
-        tail = (rules.save_tail and end_tokens == self.prompt_tokens and blocks > to_block
+        tail = (rules.save_tail and end_tokens == self.prompt_tokens and rules.leave_tail(blocks)
                 and self.found_blocks < self.load_limit(rules, self.prompt_tokens))
         if tail:
             to_block = blocks
-        if to_block <= self.saved_blocks:
+        only_tail = tail and not self.saved_tail and to_block == self.saved_blocks
+        if to_block <= self.saved_blocks and not only_tail:
             return None
-        self.saved_blocks = to_block
+        self.saved_blocks, self.saved_tail = to_block, tail
         return SaveSpec(to_block, tail)
 
 

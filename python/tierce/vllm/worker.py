@@ -14,15 +14,15 @@ import hashlib
 import logging
 import os
 import queue
-import re
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import identity, own_node
+from .geometry import Geometry, Measures
 from .identity import ConfigError, Unsupported
-from .link import PREFETCH, Facts, FromStart, Later, Pending
+from .link import LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, Facts, FromStart, Later, Pending
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .texts import describe_store, milliseconds, version
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
@@ -33,7 +33,6 @@ ORIGIN_FAILED, ORIGIN_MEMORY, ORIGIN_DISK = 0, 1, 2
 HASH_BYTES = 32
 TOKEN_BYTES = 4
 ASYNC_LOADS = 2
-LOOKUP_NO_WAIT, LOOKUP_AGAIN = 4, 8
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
 PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
 TELLING_TOKENS = 256  # a step that computes fewer shows little of how fast the engine is
@@ -74,92 +73,11 @@ class Settings:
             raise ConfigError(f"{where}: {error}") from None
 
 
-@dataclass
-class Geometry:
-    """vLLM's paged memory as the store sees it: per layer a base address and a stride."""
-
-    layer_of: dict[str, int]
-    bases: list[int]
-    strides: list[int]
-    cell_bytes: list[int]
-    block_count: int
-    block_shape: tuple
-    block_strides: tuple
-    dtype: str
-
-    @classmethod
-    def of(cls, kv_caches: dict, block_count: int) -> "Geometry":
-        """Raises Unsupported unless every layer's block is one range of bytes in host memory."""
-        out = cls({}, [], [], [], block_count, (), (), "")
-        seen: dict[int, int] = {}
-        for name in sorted(kv_caches, key=layer_order):
-            tensor = kv_caches[name]
-            if not hasattr(tensor, "data_ptr"):
-                raise Unsupported(f"layer {name} keeps its KV in something that is not a tensor")
-            if tensor.device.type != "cpu":
-                raise Unsupported(f"KV in {tensor.device.type} memory")
-            if tensor.data_ptr() in seen:  # layers that share their KV
-                out.layer_of[name] = seen[tensor.data_ptr()]
-                continue
-            out.add_layer(name, tensor)
-            seen[tensor.data_ptr()] = out.layer_of[name]
-        if not out.bases:
-            raise Unsupported("no layer keeps KV")
-        return out
-
-    def add_layer(self, name, tensor):
-        block = tensor[0]
-        if tensor.shape[0] != self.block_count or not is_one_run(block):
-            raise Unsupported(f"layer {name} does not keep each block as one run of bytes")
-        shape, strides = tuple(block.shape), tuple(block.stride())
-        if self.bases and (shape, strides, str(tensor.dtype)) != (
-                self.block_shape, self.block_strides, self.dtype):
-            raise Unsupported("layers of different KV shapes")
-        self.block_shape, self.block_strides, self.dtype = shape, strides, str(tensor.dtype)
-        self.layer_of[name] = len(self.bases)
-        self.bases.append(tensor.data_ptr())
-        self.strides.append(tensor.stride(0) * tensor.element_size())
-        self.cell_bytes.append(block.numel() * tensor.element_size())
-
-
-@dataclass
-class Measures:
-    """The description of a worker's KV for the other workers."""
-
-    cell_bytes: list[int]
-    backend: str
-    block_shape: tuple
-    block_strides: tuple
-    dtype: str
-    replicas: int = 1  # so many tensor ranks in a row have the same KV
-    place: str = ""  # the host, see own_node.place
-
-    @property
-    def like(self) -> tuple:
-        """The values that must be equal in all workers."""
-        return self.backend, self.block_shape, self.block_strides, self.dtype, self.replicas
-
-
-def is_one_run(block) -> bool:
-    """Whether the elements of a tensor fill one range of memory, in any order of axes."""
-    run = 1
-    for stride, size in sorted(zip(block.stride(), block.shape)):
-        if size == 1:
-            continue
-        if stride != run:
-            return False
-        run *= size
-    return True
 
 
 def int32(data) -> memoryview:
     """The numbers in the bytes."""
     return memoryview(data).cast("i")
-
-
-def layer_order(name: str):
-    number = re.search(r"\.(\d+)\.", name)
-    return (int(number.group(1)) if number else -1, name)
 
 
 @dataclass
@@ -221,6 +139,8 @@ class SharedView:
 
 
 class WorkerHalf:
+    hashes_per_block = 1  # of vLLM, if they are used
+
     def __init__(self, vllm_config, settings: Settings, engine_version: str):
         self.vllm_config = vllm_config
         self.settings = settings
@@ -269,8 +189,6 @@ class WorkerHalf:
 
     def register(self, ranks: Ranks, measures: list["Measures"]) -> None:
         """Opens the store for this worker. Raises Unsupported or ConfigError."""
-        from tierce import _core
-
         self.ranks = ranks
         mine = measures[ranks.index]
         if any(m.like != mine.like for m in measures):
@@ -278,35 +196,61 @@ class WorkerHalf:
         if any(m.place != mine.place for m in measures):
             raise Unsupported(SEVERAL_HOSTS)
         self.part = part_of(ranks, [m.cell_bytes for m in measures], mine.replicas)
+        self.open_engine()
+        self.begin(self.make_namespace(mine))
+
+    def open_engine(self) -> None:
+        from tierce import _core
+
         values, self.own_node = own_node.client_values(
-            self.settings, ranks.count, str(self.vllm_config.kv_transfer_config.engine_id), version())
+            self.settings, self.ranks.count, str(self.vllm_config.kv_transfer_config.engine_id), version())
         try:
             self.engine = _core.Engine.open(self.settings.config_path, values)
         except _core.Error as error:
             raise ConfigError(str(error)) from None
         self.engine.set_role("vllm")
         self.lookup_s = milliseconds(self.engine.param("timeout.lookup")) / 1000
-        self.namespace = self.make_namespace(_core, mine)
-        self.weights = self.namespace["weights"]
+
+    def begin(self, namespace: dict) -> None:
+        self.namespace, self.weights = namespace, namespace["weights"]
         self.open_view()
-        if self.engine.param("load.async") == "true":
+        if self.loads_are_async():
             self.start_loaders()
         self.off = None
+
+    def loads_are_async(self) -> bool:
+        return self.engine.param("load.async") == "true"
 
     def describe(self) -> str:
         """One line for the log: version, tiers, sizes, namespace."""
         parts = describe_store(self.engine)
-        parts.append(f"chunks of {self.engine.param('chunk.tokens')} tokens")
+        chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
+        parts.append(f"chunks of {chunk_tokens} tokens")
         parts.append(f"namespace {hashlib.sha256(self.view.namespace.encode()).hexdigest()[:12]}")
         return ", ".join(parts)
 
-    def make_namespace(self, core, mine: "Measures") -> dict:
-        config = self.vllm_config
-        block_tokens = config.cache_config.block_size
+    def make_namespace(self, mine: "Measures") -> dict:
+        block_tokens = self.vllm_config.cache_config.block_size
         chunk_tokens = int(self.engine.param("chunk.tokens"))
         if chunk_tokens % block_tokens:
             raise ConfigError(f"chunk.tokens {chunk_tokens} is not a multiple of vLLM's block of "
                               f"{block_tokens} tokens")
+        return {
+            **self.common_namespace(),
+            "layout": identity.layout(self.engine_version, mine.backend, mine.block_shape,
+                                      mine.block_strides, mine.dtype, block_tokens, self.ranks,
+                                      mine.replicas),
+            "layer_count": len(self.part.cell_bytes),
+            "cell_bytes": self.part.cell_bytes,
+            "block_tokens": block_tokens,
+            "chunk_blocks": chunk_tokens // block_tokens,
+        }
+
+    def common_namespace(self) -> dict:
+        """What does not depend on the layers. Decides whether vLLM's hashes are used."""
+        from tierce import _core
+
+        config = self.vllm_config
         wanted = self.engine.param("chunk.hash")
         constant = identity.engine_hashes_are_constant(
             config.cache_config.prefix_caching_hash_algo)
@@ -316,17 +260,10 @@ class WorkerHalf:
             raise ConfigError("chunk.hash vllm-sha256-cbor requires vLLM's prefix cache with "
                               "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
         return {
-            "weights": identity.weights_of(core, config.model_config),
+            "weights": identity.weights_of(_core, config.model_config),
             "model": identity.effective_model(config),
             "kv_dtype": identity.kv_dtype(config),
             "quantization": "",
-            "layout": identity.layout(self.engine_version, mine.backend, mine.block_shape,
-                                      mine.block_strides, mine.dtype, block_tokens, self.ranks,
-                                      mine.replicas),
-            "layer_count": len(self.part.cell_bytes),
-            "cell_bytes": self.part.cell_bytes,
-            "block_tokens": block_tokens,
-            "chunk_blocks": chunk_tokens // block_tokens,
             "algo": "vllm-sha256-cbor" if self.hashed
                     else "xxh3-128" if wanted == "xxh3-128" else "sha256",
         }
@@ -417,12 +354,17 @@ class WorkerHalf:
             if pending and again:
                 self.note_put_off(session)
                 raise Pending
-            if late:
-                total = memory  # the slower tiers have had their time
+            if late:  # the slower tiers have had their time
+                total = memory = self.memory_only(view, chain, from_block, total, memory, session)
             if flags & PREFETCH and memory < total:
                 self.begin_prefetch(view, chain, from_block, total, session)
                 raise Later
         return total, memory
+
+    def memory_only(self, view, chain, from_block: int, total: int, memory: int,
+                    session: int) -> int:
+        """How many of the `total` blocks that were found memory alone can restore."""
+        return memory
 
     def may_put_off(self, session: int) -> bool:
         with self.lock:
@@ -485,7 +427,7 @@ class WorkerHalf:
         have = chain.blocks
         if part.from_block > have:
             raise FromStart
-        block_bytes = HASH_BYTES if part.hashed else (
+        block_bytes = HASH_BYTES * self.hashes_per_block if part.hashed else (
             TOKEN_BYTES * self.namespace["block_tokens"])
         news = memoryview(part.data)[(have - part.from_block) * block_bytes:]
         if len(news) % block_bytes:
@@ -547,13 +489,15 @@ class WorkerHalf:
             return None
         try:
             with self.using_chain(request.session, request.chain) as (view, chain):
-                handle = view.load_begin(
-                    chain, load.from_block, load.to_block,
-                    int32(request.block_ids)[:load.to_block], request.session, 0)
-            return Transfer(request, handle)
+                return Transfer(request, self.load_handle(view, chain, request))
         except Exception as error:
             log.warning("a load for request %s could not begin: %r", request.req_id, error)
             return None
+
+    def load_handle(self, view, chain, request: ReqMeta):
+        load = request.load
+        return view.load_begin(chain, load.from_block, load.to_block,
+                               int32(request.block_ids)[:load.to_block], request.session, 0)
 
     def wait_layer(self, name: str) -> None:
         layer = self.geometry.layer_of.get(name)
@@ -580,16 +524,18 @@ class WorkerHalf:
         for request in self.requests:
             if request.save is None:
                 continue
-            to_block = request.save.to_block
             try:
                 with self.using_chain(request.session, request.chain) as (view, chain):
-                    handle = view.store_begin(
-                        chain, to_block, int32(request.block_ids)[:to_block],
-                        request.save.tail, request.session, request.tag, request.write)
+                    handle = self.store_handle(view, chain, request)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
             except Exception as error:
                 log.warning("a store for request %s could not begin: %r", request.req_id, error)
+
+    def store_handle(self, view, chain, request: ReqMeta):
+        save = request.save
+        return view.store_begin(chain, save.to_block, int32(request.block_ids)[:save.to_block],
+                                save.tail, request.session, request.tag, request.write)
 
     def tell_speed(self) -> None:
         """A step that computed many prompt tokens and loaded nothing measures the speed of the
@@ -692,6 +638,10 @@ class WorkerHalf:
         errors, self.error_blocks = self.error_blocks, set()
         return errors
 
+    def take_failed(self) -> set[str]:
+        """Requests whose load failed, if failures are reported by request instead of by block."""
+        return set()
+
     def take_results(self) -> dict[str, LoadResult]:
         results, self.results = self.results, {}
         return results
@@ -759,6 +709,10 @@ class WorkerHalf:
                 self.count_load(request, origins)
             except Exception:
                 log.exception("the result of the load for request %s is unknown", request.req_id)
-                self.error_blocks.update(int32(request.block_ids))
-                self.results[request.req_id] = LoadResult(failed=request.load.blocks)
+                self.lose(request)
         return {request.req_id for request, _ in finished}
+
+    def lose(self, request: ReqMeta) -> None:
+        """None of this request's blocks may be used."""
+        self.error_blocks.update(int32(request.block_ids))
+        self.results[request.req_id] = LoadResult(failed=request.load.blocks)

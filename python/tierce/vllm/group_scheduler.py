@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler half for models with windows, states or several KV cache groups.
+
+It counts in units of the group table. The block ids of each group come from vLLM with each step,
+because a table changes behind its end: blocks that leave a window become block 0, and states move.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+
+from .groups import STATE, GroupTable
+from .scheduler import SchedulerHalf
+from .tracker import ReqMeta, StateSave
+
+NOT_RESIDENT = 0  # vLLM's null block
+
+
+def first_to_load(blocks, to_block: int) -> int | None:
+    """The first of a group's blocks that vLLM expects to be loaded; `to_block` if none is. A block
+    with a hash is computed. None if the expected blocks are not the last ones before to_block:
+    then this is not how vLLM is known to allocate."""
+    wanted = [not block.is_null and block.block_hash is None for block in blocks[:to_block]]
+    first = wanted.index(True) if True in wanted else len(wanted)
+    return first if len(wanted) == to_block and all(wanted[first:]) else None
+
+
+class GroupSchedulerHalf(SchedulerHalf):
+    def __init__(self, vllm_config, find_link, table: GroupTable):
+        super().__init__(vllm_config, find_link)
+        self.table = table
+        self.block_tokens = table.unit_tokens
+        self.hashes_per_block = table.hashes_per_unit
+        self.place = {group.index: at for at, group in enumerate(table.groups)}
+        self.loads: dict[str, dict] = {}  # request -> tables and firsts of its load
+
+    # ---- loads
+
+    def allocated(self, request, blocks, tokens: int) -> None:
+        super().allocated(request, blocks, tokens)
+        known = self.live.get(request.request_id)
+        load = known[1].load if known is not None else None
+        if load is None or not load.allowed or tokens <= 0:
+            return
+        ends = [load.to_block * self.table.blocks_per_unit(g) for g in self.table.groups]
+        lists = [blocks.blocks[g.index] for g in self.table.groups]
+        firsts = tuple(map(first_to_load, lists, ends))
+        # An unexpected allocation is a load that fails.
+        load.allowed = None not in firsts
+        if not load.allowed:
+            self.warn_once("vLLM allocated other blocks for a load than expected; loads of these "
+                           "requests fail, and vLLM computes them")
+        ids = [array("i", (block.block_id for block in each)).tobytes() for each in lists]
+        self.loads[request.request_id] = {"tables": tuple(ids), "firsts": firsts}
+
+    def add_async_load(self, out, req_id: str) -> None:
+        """In the first step after the allocation."""
+        before, found = len(out), self.loads.pop(req_id, None)
+        super().add_async_load(out, req_id)
+        if len(out) > before and found is not None:
+            out[-1] = replace(out[-1], **found)
+
+    def fail_step(self) -> None:
+        super().fail_step()
+        self.loads.clear()
+
+    def finished(self, request) -> dict | None:
+        self.loads.pop(request.request_id, None)
+        return super().finished(request)
+
+    # ---- saves
+
+    def step(self, output) -> list[ReqMeta]:
+        if self.facts is None or self.facts.off is not None:
+            return []
+        out: list[ReqMeta] = []
+        for req_id in self.waiting:
+            self.add_async_load(out, req_id)
+        self.waiting.clear()
+        cached, state = output.scheduled_cached_reqs, output.kv_connector_block_state
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens))
+        computed.update((new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs)
+        offers = state.boundary_state_offloads
+        # A request whose load has ended may offer the loaded state without being scheduled.
+        for req_id in {**computed, **offers}:
+            known = self.live.get(req_id)
+            if known is not None:
+                self.add_saves(out, *known, state, computed.get(req_id),
+                               output.num_scheduled_tokens.get(req_id, 0))
+        return out
+
+    def add_saves(self, out, request, tracker, state, computed: int | None,
+                  scheduled: int) -> None:
+        save, size = None, self.block_tokens
+        if computed is not None:
+            end = min(computed + scheduled, request.num_tokens)
+            save = tracker.plan_save(self.rules, computed, end, self.rules.whole_blocks(end))
+        offers = state.boundary_state_offloads.get(request.request_id, ())
+        states = self.states_to_save(tracker, offers)
+        if save is None and not states:
+            return
+        end = max([s.to_block for s in states] + ([save.to_block] if save is not None else []))
+        part = self.chain_part(request, tracker, tracker.sent_blocks, end)
+        tracker.sent_blocks = max(tracker.sent_blocks, end)
+        computed = computed or 0
+        out.append(ReqMeta(
+            request.request_id, tracker.session, part, b"", computed // size,
+            -(-(computed + scheduled) // size), None, save, tracker.tag,
+            tables=self.tables(state, request.request_id) if save is not None else (),
+            states=states))
+
+    def tables(self, state, req_id: str) -> tuple[bytes, ...]:
+        ids = state.get_block_ids(req_id)
+        return tuple(array("i", ids[group.index]).tobytes() for group in self.table.groups)
+
+    def states_to_save(self, tracker, offers) -> tuple[StateSave, ...]:
+        """Of (group, block, tokens) those whose tokens may be saved. vLLM also offers states
+        between the ends of blocks, at which no load can end."""
+        if tracker.skip_save or not self.can_save:
+            return ()
+        out = []
+        for index, block_id, tokens in offers:
+            at = self.place.get(index)
+            wanted = self.rules.save_decode or tokens <= tracker.prompt_tokens
+            if (at is not None and self.table.groups[at].kind == STATE and wanted
+                    and tokens > 0 and tokens % self.block_tokens == 0
+                    and block_id != NOT_RESIDENT):
+                out.append(StateSave(at, block_id, tokens // self.block_tokens))
+        return tuple(out)

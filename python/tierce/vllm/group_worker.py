@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker half for models with windows, states or several KV cache groups.
+
+All loads are asynchronous: vLLM accepts failures of such models by request only, and only before
+the request is computed. Blocks of a load that fails were never given to another request, so nothing
+that was computed can be wrong, and no block is tainted.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+from vllm.v1.kv_cache_interface import group_kernel_blocks
+
+from . import identity
+from .geometry import Geometry, Measures
+from .group_view import GroupView, GroupViews
+from .groups import STATE, Group, GroupTable
+from .identity import Unsupported
+from .link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
+from .ranks import Part
+from .tracker import LoadResult, ReqMeta
+from .worker import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY, WorkerHalf, int32
+
+log = logging.getLogger(__name__)
+
+
+def layer_numbers(geometry: Geometry) -> list[int]:
+    """The numbers of the group's layers in the model. Raises Unsupported if two are equal."""
+    numbers: dict[int, int] = {}
+    for name, layer in geometry.layer_of.items():
+        number = re.search(r"\.(\d+)\.", name)
+        if number is None:
+            raise Unsupported(f"a layer without a number: {name}")
+        numbers[layer] = min(numbers.get(layer, 65535), int(number.group(1)))
+    out = [numbers[layer] for layer in range(len(geometry.bases))]
+    if sorted(set(out)) != out:
+        raise Unsupported("layers with the same number in one KV cache group")
+    return out
+
+
+class GroupWorkerHalf(WorkerHalf):
+    def __init__(self, vllm_config, settings, engine_version: str, table: GroupTable):
+        super().__init__(vllm_config, settings, engine_version)
+        self.table = table
+        self.hashes_per_block = table.hashes_per_unit
+        self.geometries: list[Geometry] = []
+        self.backends: list[str] = []
+        self.failed: set[str] = set()  # requests whose load failed
+
+    # ---- opening
+
+    def measure_groups(self, kv_caches: dict, block_count: int, backend_name) -> Measures:
+        for group in self.table.groups:
+            layers = {name: blocks_of(kv_caches[name], block_count)
+                      for name in group.layer_names if name in kv_caches}
+            self.geometries.append(Geometry.of(layers, block_count))
+            self.backends.append(group.content or backend_name(layers))
+        return Measures([], "", (), (), "")
+
+    def register(self, ranks, measures) -> None:
+        self.ranks = ranks
+        self.open_engine()
+        chunk_tokens = self.table.chunk_tokens(int(self.engine.param("chunk.tokens")))
+        unit = self.table.unit_tokens
+        self.begin({**self.common_namespace(), "block_tokens": unit,
+                    "chunk_blocks": chunk_tokens // unit})
+
+    def loads_are_async(self) -> bool:
+        return True
+
+    def facts(self) -> Facts:
+        facts = super().facts()
+        if facts.off is not None:
+            return facts
+        chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
+        return replace(facts, load_async=True, chunk_blocks=self.table.save_units(chunk_tokens),
+                       longest_chunk=self.namespace["chunk_blocks"])
+
+    def describe(self) -> str:
+        return f"{super().describe()}, groups: {', '.join(g.text for g in self.table.groups)}"
+
+    def open_view(self) -> None:
+        parts = [self.view_of_group(*each) for each in
+                 zip(self.table.groups, self.geometries, self.backends)]
+        views = GroupViews(self.table, parts)
+        self.number_layers(views)
+        with self.lock:
+            self.end_prefetches()
+            self.view = views
+            self.chains.clear()
+
+    def view_of_group(self, group: Group, geometry: Geometry, backend: str) -> GroupView:
+        size, layers = group.block_tokens, len(geometry.bases)
+        chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
+        view = self.engine.view({
+            **self.namespace,
+            "layout": identity.layout(self.engine_version, backend, geometry.block_shape,
+                                      geometry.block_strides, geometry.dtype, size),
+            "layer_count": layers, "cell_bytes": geometry.cell_bytes, "block_tokens": size,
+            "chunk_blocks": group.chunk_blocks(chunk_tokens),
+            "group": group.kind, "window": group.window, "layers": layer_numbers(geometry)})
+        view.set_paged(geometry.bases, geometry.strides, geometry.block_count)
+        return GroupView(group, geometry, view, self.table.blocks_per_unit(group))
+
+    def number_layers(self, views: GroupViews) -> None:
+        """The layers as the other half of this class counts them: GroupViews.order."""
+        numbers = {key: index for index, key in enumerate(views.saved_order)}
+        layer_of = {name: numbers[at, layer]
+                    for at, part in enumerate(views.parts) if part.group.kind != STATE
+                    for name, layer in part.geometry.layer_of.items()}
+        self.geometry = SimpleNamespace(layer_of=layer_of, bases=views.order)
+        self.part = Part(0, len(views.order), [], range(len(views.saved_order)))
+
+    # ---- lookups and transfers
+
+    def memory_only(self, view, chain, from_block, total, memory, session) -> int:
+        """The groups may have different parts in memory, which need not fit together."""
+        if memory == total:
+            return total
+        return view.lookup(chain, from_block, total, LOOKUP_PIN | LOOKUP_MEMORY_ONLY, session)[0]
+
+    def load_handle(self, view, chain, request: ReqMeta):
+        load = request.load
+        return view.load_begin(chain, load.from_block, load.to_block,
+                               [int32(ids) for ids in request.tables], request.firsts,
+                               request.session)
+
+    def store_handle(self, view, chain, request: ReqMeta):
+        save = request.save
+        return view.store_begin(chain, save.to_block, [int32(ids) for ids in request.tables],
+                                save.tail, request.session, request.tag)
+
+    def end_step(self) -> None:
+        """vLLM calls nothing for layers with states, which are final after the step."""
+        requests = self.requests
+        super().end_step()
+        for request in requests:
+            if request.states:
+                self.save_states(request)
+
+    def save_states(self, request: ReqMeta) -> None:
+        try:
+            with self.using_chain(request.session, request.chain) as (view, chain):
+                for state in request.states:
+                    view.store_state(chain, state.group, state.block_id, state.to_block,
+                                     request.session, request.tag)
+        except Exception as error:
+            log.warning("a state of request %s could not be stored: %r", request.req_id, error)
+
+    # ---- what became of loads
+
+    def count_load(self, request: ReqMeta, origins: bytes) -> None:
+        """One byte per unit of the load. A unit that failed makes the whole load fail."""
+        load = request.load
+        if len(origins) != load.blocks or ORIGIN_FAILED in origins:
+            self.lose(request)
+            return
+        memory, disk = origins.count(ORIGIN_MEMORY), origins.count(ORIGIN_DISK)
+        self.results[request.req_id] = LoadResult(memory, disk, load.blocks - memory - disk)
+
+    def lose(self, request: ReqMeta) -> None:
+        self.failed.add(request.req_id)
+        self.results[request.req_id] = LoadResult(failed=request.load.blocks)
+
+    def take_failed(self) -> set[str]:
+        failed, self.failed = self.failed, set()
+        return failed
+
+
+def blocks_of(cache, block_count: int):
+    """The tensor of a layer with vLLM's blocks as its first axis; the kernels' may be smaller."""
+    if not hasattr(cache, "data_ptr") or cache.shape[0] % block_count:
+        return cache
+    return group_kernel_blocks(cache, block_count)

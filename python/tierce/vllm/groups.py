@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's KV cache groups, as far as the store holds them.
+
+vLLM divides the layers of a hybrid model into groups. A request has a list of block ids for each
+group, and block 0 stands for a block that vLLM no longer keeps.
+docs/inside/design/011-groups-and-devices.md describes what each kind of group needs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vllm.v1 import kv_cache_interface as kv
+
+from .identity import ConfigError, Unsupported
+
+FULL, WINDOW, CHUNKED, STATE = "full", "window", "chunked", "state"
+CHUNK_TOKENS = 256  # the default of chunk.tokens
+
+
+@dataclass(frozen=True)
+class Group:
+    index: int  # in vLLM's lists
+    kind: str
+    block_tokens: int
+    layer_names: tuple[str, ...]
+    window: int = 0  # tokens, of the kinds window and chunked
+    content: str = ""  # of a state: the meaning of its bytes
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} {self.window}" if self.window else self.kind
+
+    def chunk_blocks(self, chunk_tokens: int) -> int:
+        """Blocks of a chunk. vLLM may release the blocks before the window after each step. A
+        chunk that fits into the window is complete before its first block is released, no matter
+        where the steps end."""
+        if self.kind == STATE:
+            return 1
+        most = chunk_tokens // self.block_tokens
+        if self.kind == WINDOW:
+            most = max(1, min(most, self.window // self.block_tokens))
+        return next(n for n in range(most, 0, -1) if n == 1 or self.may_have(n, chunk_tokens))
+
+    def may_have(self, blocks: int, chunk_tokens: int) -> bool:
+        """Whether chunks of so many blocks end wherever chunks of `chunk_tokens` end, and do not
+        cross a boundary of chunked attention."""
+        tokens = blocks * self.block_tokens
+        return chunk_tokens % tokens == 0 and (self.kind != CHUNKED or self.window % tokens == 0)
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    groups: tuple[Group, ...]
+    unit_tokens: int  # a hit is a multiple of it, and so of each group's block
+    hash_tokens: int  # of each of vLLM's block hashes
+
+    @property
+    def hashes_per_unit(self) -> int:
+        return self.unit_tokens // self.hash_tokens
+
+    def blocks_per_unit(self, group: Group) -> int:
+        return self.unit_tokens // group.block_tokens
+
+    def chunk_tokens(self, wanted: int) -> int:
+        """Tokens of a chunk of full attention. Raises ConfigError."""
+        if wanted % self.unit_tokens == 0:
+            return wanted
+        if wanted == CHUNK_TOKENS:
+            return -(-wanted // self.unit_tokens) * self.unit_tokens
+        raise ConfigError(f"chunk.tokens {wanted} is not a multiple of {self.unit_tokens} tokens, "
+                          "the least common multiple of the blocks of vLLM's KV cache groups")
+
+    def save_units(self, chunk_tokens: int) -> int:
+        """Units of the smallest chunk: so often a save may find something to store."""
+        return max(1, min(g.chunk_blocks(chunk_tokens) * g.block_tokens for g in self.groups)
+                   // self.unit_tokens)
+
+
+def is_plain(group) -> bool:
+    """Whether all layers are one group of full attention, which needs no table."""
+    return type(group.kv_cache_spec) in (kv.FullAttentionSpec, kv.MLAAttentionSpec)
+
+
+def table_of(vllm_config, kv_cache_config) -> GroupTable | None:
+    """None if there is one group of full attention. Raises Unsupported."""
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) == 1 and is_plain(groups[0]):
+        require_plain(groups[0].kv_cache_spec, vllm_config, kv_cache_config)
+        return None
+    kept = [group_of(i, groups[i]) for i in kv_cache_config.prefix_cacheable_group_ids]
+    if not kept:
+        raise Unsupported("0 KV cache groups that can be stored")
+    require_engine(vllm_config, kept)
+    # vLLM computes and loads in multiples of the blocks of all groups, also of those left out here.
+    unit = math.lcm(*(g.kv_cache_spec.block_size for g in groups))
+    hash_tokens = kv_cache_config.hash_block_size or math.gcd(*(g.block_tokens for g in kept))
+    if any(g.block_tokens % hash_tokens for g in kept):
+        raise Unsupported(f"block hashes of {hash_tokens} tokens, which do not divide the blocks")
+    return GroupTable(tuple(kept), unit, hash_tokens)
+
+
+def require_engine(vllm_config, groups) -> None:
+    if not vllm_config.cache_config.enable_prefix_caching:
+        raise Unsupported("several KV cache groups without vLLM's prefix cache: start vLLM with "
+                          "--enable-prefix-caching")
+    if vllm_config.parallel_config.world_size > 1:
+        raise Unsupported("tensor or pipeline parallelism of a model with windows, states or "
+                          "several KV cache groups")
+    if vllm_config.speculative_config is not None and any(g.kind == STATE for g in groups):
+        raise Unsupported("speculative decoding of a model with recurrent states")
+
+
+def require_plain(spec, vllm_config, kv_cache_config) -> None:
+    require_full(spec)
+    if spec.block_size != vllm_config.cache_config.block_size:
+        raise Unsupported("two different block sizes")
+    if kv_cache_config.hash_block_size not in (None, spec.block_size):
+        raise Unsupported("block hashes of another block size")
+
+
+def require_full(spec) -> None:
+    if type(spec) is kv.MLAAttentionSpec and (
+            spec.is_index_group_leader or spec.model_version or spec.tokens_per_state != 1
+            or spec.cache_role != kv.SparseCacheRole.SPARSE):
+        raise Unsupported("sparse or compressed latent attention")
+    if spec.sliding_window is not None or spec.attention_chunk_size is not None:
+        raise Unsupported("sliding window or chunked attention in a cache of full attention: start "
+                          "vLLM without --disable-hybrid-kv-cache-manager")
+    if spec.non_causal:
+        raise Unsupported("non-causal attention")
+
+
+def group_of(index: int, group) -> Group:
+    """Raises Unsupported, which names the kind."""
+    if group.is_eagle_group:
+        raise Unsupported("a KV cache group of a draft model")
+    if group.host_resident:
+        raise Unsupported("a KV cache group in vLLM's host pool")
+    kinds = {kind_of(spec) for spec in kv.iter_layer_specs(group.kv_cache_spec)}
+    if len(kinds) != 1:
+        raise Unsupported("a KV cache group with layers of several kinds")
+    kind, window, content = kinds.pop()
+    return Group(index, kind, group.kv_cache_spec.block_size, tuple(group.layer_names), window,
+                 content)
+
+
+def kind_of(spec) -> tuple[str, int, str]:
+    """Kind, window and content. Only exact types are served, because a subclass may keep other
+    blocks than its base."""
+    if type(spec) in (kv.FullAttentionSpec, kv.MLAAttentionSpec):
+        require_full(spec)
+        return FULL, 0, ""
+    if type(spec) in (kv.SlidingWindowSpec, kv.SlidingWindowMLASpec):
+        if spec.extra_retained_tokens:
+            raise Unsupported("a sliding window that is kept longer for a draft model")
+        if getattr(spec, "model_version", None) or spec.tokens_per_state != 1:
+            raise Unsupported("sparse or compressed latent attention")
+        return WINDOW, spec.sliding_window, ""
+    if type(spec) is kv.ChunkedLocalAttentionSpec:
+        return CHUNKED, spec.attention_chunk_size, ""
+    if type(spec) is kv.MambaSpec:
+        return STATE, 0, state_content(spec)
+    raise Unsupported(f"a KV cache of kind {type(spec).__name__}")
+
+
+def state_content(spec) -> str:
+    if spec.mamba_cache_mode != "align":
+        raise Unsupported(f"recurrent states with mamba_cache_mode {spec.mamba_cache_mode!r}: "
+                          "start vLLM with --enable-prefix-caching --mamba-cache-mode align")
+    if spec.num_speculative_blocks:
+        raise Unsupported("recurrent states of drafted tokens")
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in spec.dtypes]
+    return f"{spec.mamba_type.name} {[list(shape) for shape in spec.shapes]} {dtypes}"

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several KV cache groups: their table, where all of them can be restored, and a store and a load between both
+halves of the connector with groups of every kind and of different block sizes, without a running vLLM."""
+
+import time
+from array import array
+from types import SimpleNamespace as Thing
+
+import pytest
+
+pytest.importorskip("vllm")
+import torch  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
+from vllm.v1 import kv_cache_interface as kv  # noqa: E402
+
+from tierce import _core as core  # noqa: E402
+from tierce.vllm import connector as ours, groups  # noqa: E402
+from tierce.vllm.group_scheduler import first_to_load  # noqa: E402
+from tierce.vllm.group_view import GroupChain, GroupLoad, GroupViews, first_resident  # noqa: E402
+from tierce.vllm.groups import CHUNKED, FULL, STATE, WINDOW, Group, GroupTable  # noqa: E402
+from tierce.vllm.identity import ConfigError  # noqa: E402
+from tierce.vllm.tracker import LoadSpec, ReqMeta  # noqa: E402
+
+from test_connector import config, request_of  # noqa: E402, F401
+
+HEADS = dict(num_kv_heads=2, head_size=16, dtype=torch.float32)
+
+
+def specs():
+    return [kv.FullAttentionSpec(block_size=32, **HEADS),
+            kv.SlidingWindowSpec(block_size=16, sliding_window=48, **HEADS),
+            kv.MambaSpec(block_size=64, shapes=((4, 6), (3,)), dtypes=(torch.bfloat16, torch.float32),
+                         page_size_padded=128, mamba_cache_mode="align"),
+            kv.ChunkedLocalAttentionSpec(block_size=32, attention_chunk_size=64, **HEADS)]
+
+
+def cache_of(kinds, blocks=64):
+    """Two layers for each group, in turn."""
+    names = [f"model.layers.{i}.attn" for i in range(2 * len(kinds))]
+    made = [kv.KVCacheGroupSpec(names[at::len(kinds)], spec) for at, spec in enumerate(kinds)]
+    return kv.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=made, hash_block_size=16)
+
+
+# ---- the table
+
+
+def test_the_table(config):  # noqa: F811
+    table = groups.table_of(config, cache_of(specs()))
+    assert [(g.index, g.kind, g.block_tokens, g.window) for g in table.groups] == [
+        (0, FULL, 32, 0), (1, WINDOW, 16, 48), (2, STATE, 64, 0), (3, CHUNKED, 32, 64)]
+    assert (table.unit_tokens, table.hash_tokens, table.hashes_per_unit) == (64, 16, 4)
+    assert table.groups[1].layer_names == ("model.layers.1.attn", "model.layers.5.attn")
+    assert table.groups[2].content == "MAMBA2 [[4, 6], [3]] ['bfloat16', 'float32']"
+    assert [g.chunk_blocks(256) for g in table.groups] == [8, 2, 1, 2]
+    assert [table.blocks_per_unit(g) for g in table.groups] == [2, 4, 1, 2]
+
+
+def test_a_group_that_vllm_does_not_transfer_is_left_out(config):  # noqa: F811
+    cache = cache_of(specs())
+    cache.kv_cache_groups[3].enable_kv_transfer = False
+    table = groups.table_of(config, cache)
+    assert [g.index for g in table.groups] == [0, 1, 2]
+
+
+def test_one_group_of_full_attention_needs_no_table(config):  # noqa: F811
+    cache = cache_of(specs()[:1])
+    cache.hash_block_size = 32
+    assert groups.table_of(config, cache) is None
+
+
+@pytest.mark.parametrize("kind, block, window, chunk, blocks", [
+    (FULL, 16, 0, 256, 16), (STATE, 544, 0, 544, 1),
+    (WINDOW, 16, 1024, 256, 16), (WINDOW, 16, 128, 256, 8), (WINDOW, 16, 100, 256, 4), (WINDOW, 32, 8, 256, 1),
+    (CHUNKED, 16, 8192, 256, 16), (CHUNKED, 16, 96, 256, 2), (CHUNKED, 16, 100, 256, 1)])
+def test_a_chunk_is_complete_before_its_beginning_is_released(kind, block, window, chunk, blocks):
+    assert Group(0, kind, block, (), window).chunk_blocks(chunk) == blocks
+
+
+@pytest.mark.parametrize("unit, wanted, chunk", [(32, 256, 256), (96, 256, 288), (544, 256, 544), (96, 192, 192)])
+def test_the_default_chunk_is_rounded_up(unit, wanted, chunk):
+    assert GroupTable((), unit, unit).chunk_tokens(wanted) == chunk
+
+
+def test_a_chunk_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match="chunk.tokens 100 is not a multiple of 96 tokens"):
+        GroupTable((), 96, 96).chunk_tokens(100)
+
+
+# ---- blocks
+
+
+def blocks_of(text):
+    """n: vLLM's null block; h: has a hash; other letters: fresh."""
+    return [Thing(is_null=c == "n", block_hash=b"h" if c == "h" else None, block_id=i) for i, c in enumerate(text)]
+
+
+@pytest.mark.parametrize("text, to_block, first", [
+    ("ffff", 4, 0), ("hhff", 4, 2), ("nnff", 4, 2), ("nhhf", 4, 3), ("nnnn", 4, 4), ("nnhh", 4, 4), ("nnff", 3, 2),
+    ("fhff", 4, None), ("nfnf", 4, None), ("ff", 4, None)])
+def test_only_fresh_blocks_are_loaded(text, to_block, first):
+    assert first_to_load(blocks_of(text), to_block) == first
+
+
+@pytest.mark.parametrize("ids, end, first", [
+    ([1, 2, 3], 3, 0), ([0, 0, 3], 3, 2), ([1, 0, 3], 3, 2), ([0, 2, 0], 3, 3), ([0, 2, 0], 2, 1), ([], 0, 0)])
+def test_a_store_begins_behind_the_last_block_that_is_gone(ids, end, first):
+    assert first_resident(ids, end) == first
+
+
+# ---- where all groups can be restored
+
+
+class View:
+    """Can be restored at these blocks; notes its lookups."""
+
+    def __init__(self, at, memory=True, pending=False):
+        self.at, self.memory, self.pending = at, memory, pending
+        self.asked, self.unpinned = [], 0
+
+    def lookup(self, chain, from_block, to_block, flags, session, tag):
+        self.asked.append(to_block)
+        best = max([b for b in self.at if from_block < b <= to_block], default=from_block)
+        return best, best if self.memory else from_block, self.pending
+
+    def unpin(self, session):
+        self.unpinned += 1
+
+
+def views_of(*parts):
+    """parts: (kind, ratio, view)"""
+    out = object.__new__(GroupViews)
+    out.parts = [Thing(group=Thing(kind=kind), ratio=ratio, view=view) for kind, ratio, view in parts]
+    return out
+
+
+CHAIN = Thing(of=lambda group: None)
+
+
+def test_all_groups_agree_at_one_point():
+    full, window, state = View(range(99)), View([3, 6, 9, 12, 20]), View([2, 5, 6, 7])
+    views = views_of((FULL, 1, full), (WINDOW, 2, window), (STATE, 1, state))
+    # Units 10 (20 blocks), 7, 6 (12 blocks), 6: full attention is looked up once.
+    assert views.lookup(CHAIN, 0, 10, 1, 7) == (6, 6, False)
+    assert (full.asked, window.asked, state.asked) == ([10], [20, 14], [10, 6])
+    assert full.unpinned == window.unpinned == state.unpinned == 0
+
+
+def test_a_point_inside_a_unit_does_not_count():
+    window = View([3, 5, 9])  # blocks; a unit has two
+    assert views_of((WINDOW, 2, window)).lookup(CHAIN, 0, 5, 1, 7) == (0, 0, False)
+    assert window.asked == [10, 8, 4, 2] and window.unpinned == 1
+
+
+def test_without_a_common_point_nothing_stays_pinned():
+    full, state = View(range(99)), View([])
+    assert views_of((FULL, 1, full), (STATE, 1, state)).lookup(CHAIN, 2, 10, 1, 7) == (2, 2, False)
+    assert (full.unpinned, state.unpinned) == (1, 1)
+
+
+def test_groups_that_never_agree_are_a_miss_after_some_rounds():
+    odd, even = View(range(1, 999, 2)), View(range(0, 999, 2))
+    views = views_of((STATE, 1, odd), (STATE, 1, even))
+    assert views.lookup(CHAIN, 0, 998, 1, 7)[0] == 0
+    assert len(odd.asked) <= 64 and odd.unpinned == 1
+
+
+def test_a_hit_is_in_memory_if_all_groups_are():
+    views = views_of((FULL, 1, View(range(99))), (STATE, 1, View([6], memory=False)))
+    assert views.lookup(CHAIN, 2, 10, 1, 7) == (6, 2, False)
+    pending = views_of((FULL, 1, View(range(9), pending=True)), (STATE, 1, View([6])))
+    assert pending.lookup(CHAIN, 0, 10, 1, 7) == (6, 6, True)
+
+
+@pytest.mark.parametrize("full, window, origins", [
+    (b"\1\1\1\1", b"\1\1", b"\1\1\1\1"), (b"\1\2\1\1", b"\3\1", b"\1\2\1\3"), (b"\1\1\1\1", b"\1\0", b"\0\0\0\0"),
+    (None, b"\2\1", b"\2\2\2\2"), (None, None, b"\0\0\0\0")])
+def test_a_load_counts_if_all_groups_are_complete(full, window, origins):
+    """Units 2 to 6; the window has two blocks a unit and needs the last unit."""
+    load = GroupLoad([], [Thing(ratio=1), Thing(ratio=2)], 2, 6, (2, 10))
+    for at, answer in enumerate((full, window)):
+        if answer is not None:
+            load.handles[at] = Thing(end=lambda answer=answer: answer)
+    assert load.end() == origins
+
+
+def test_chains_of_different_blocks_grow_together():
+    engine = core.Engine.open(None, {"memory.size": "4MiB", "disk.path": ""})
+
+    def view(size, algo):
+        return engine.view({"weights": "aa", "model": "m", "kv_dtype": "f", "quantization": "", "layout": "l",
+                            "layer_count": 1, "cell_bytes": [64], "block_tokens": size, "chunk_blocks": 1,
+                            "algo": algo})
+
+    table = GroupTable((), 32, 8)
+    chain = GroupChain({size: view(size, "sha256").chain() for size in (16, 32)}, table)
+    chain.append(array("i", range(64)), [(1, b"image")])
+    alone = view(16, "sha256").chain()
+    alone.append(array("i", range(64)), [(2, b"image")])
+    assert chain.blocks == 2 and chain.chains[16].blocks == 4
+    assert [chain.chains[16].hash(i) for i in range(4)] == [alone.hash(i) for i in range(4)]
+    hashes = [bytes([i]) * 32 for i in range(8)]
+    chain = GroupChain({size: view(size, "vllm-sha256-cbor").chain() for size in (16, 32)}, table)
+    chain.append_hashes(memoryview(b"".join(hashes)))
+    assert [chain.chains[16].hash(i) for i in range(4)] == hashes[1::2]
+    assert [chain.chains[32].hash(i) for i in range(2)] == hashes[3::4]
+    engine.close()
+
+
+# ---- both halves, without a running vLLM
+
+
+class Pool:
+    """vLLM's memory: each group's blocks of random bytes, attention as kernel blocks of 16 tokens."""
+
+    def __init__(self, cache, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.tensors = {}
+        for group in cache.kv_cache_groups:
+            spec = group.kv_cache_spec
+            for name in group.layer_names:
+                if isinstance(spec, kv.MambaSpec):
+                    raw = torch.randint(-128, 127, (cache.num_blocks, spec.page_size_bytes), generator=generator,
+                                        dtype=torch.int8)
+                    content = spec.state_content_size_bytes
+                    self.tensors[name] = raw.as_strided((cache.num_blocks, 1, 1, content),
+                                                        (spec.page_size_bytes, content, content, 1))
+                else:
+                    ratio = spec.block_size // 16
+                    self.tensors[name] = torch.rand((cache.num_blocks * ratio, 2, 16, 32), generator=generator)
+
+    def block(self, cache, name, number):
+        tensor = self.tensors[name]
+        ratio = tensor.shape[0] // cache.num_blocks
+        return tensor[number * ratio:(number + 1) * ratio].contiguous().numpy().tobytes()
+
+
+class Allocated:
+    """vLLM's KVCacheBlocks. tables: lists of ids, of which 0 is null."""
+
+    def __init__(self, tables):
+        self.blocks = [[Thing(is_null=i == 0, block_hash=None, block_id=i) for i in ids] for ids in tables]
+        self.tables = tables
+
+    def get_block_ids(self):
+        return self.tables
+
+
+def output_of(request, tables=None, computed=0, count=0, offers=()):
+    new = [Thing(req_id=request.request_id, block_ids=tables, num_computed_tokens=computed)] if count else []
+    none = Thing(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+    state = Thing(get_block_ids=lambda _: tables,
+                  boundary_state_offloads={request.request_id: list(offers)} if offers else {})
+    return Thing(scheduled_new_reqs=new, scheduled_cached_reqs=none, kv_connector_block_state=state,
+                 num_scheduled_tokens={request.request_id: count} if count else {})
+
+
+class Engine:
+    """Both halves of a connector, and the steps that vLLM makes with them."""
+
+    def __init__(self, config, cache):  # noqa: F811
+        self.cache, self.pool = cache, Pool(cache, 1)
+        self.worker = ours.TierceConnector(config, KVConnectorRole.WORKER, cache)
+        self.worker.register_kv_caches(self.pool.tensors)
+        assert self.worker.off is None
+        self.scheduler = ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache)
+        self.scheduler.half.find_link = lambda: self.worker.half
+
+    def step(self, output):
+        meta = self.scheduler.build_connector_meta(output)
+        self.worker.bind_connector_metadata(meta)
+        self.worker.start_load_kv(None)
+        for name in sorted(self.pool.tensors):
+            if "states" not in name:
+                self.worker.save_kv_layer(name, None, None)
+        self.worker.wait_for_save()
+        results = self.worker.get_transfer_results(set())
+        assert self.worker.get_block_ids_with_load_errors() == set()
+        self.scheduler.update_connector_output(Thing(
+            kv_connector_worker_meta=self.worker.build_connector_worker_meta()))
+        self.worker.clear_connector_metadata()
+        return results
+
+    def received(self, request):
+        """Steps without work until the load has ended."""
+        give_up = time.monotonic() + 60
+        results = self.step(output_of(request))
+        while not results.finished_recving:
+            assert time.monotonic() < give_up
+            time.sleep(0.001)
+            results = self.step(output_of(request))
+        return results
+
+    def close(self):
+        self.worker.shutdown()
+        assert not self.worker.failed_methods and not self.scheduler.failed_methods
+
+
+TOKENS = 200
+# Blocks of 32, 16, 64 and 32 tokens: the window and the states have gone from the front.
+STORED = ([*range(1, 8)], [*range(10, 23)], [0, 0, 30, 31], [*range(40, 47)])
+# After 192 tokens: all, the last 47 tokens, the state, and nothing of chunked attention.
+WANTED = ([*range(51, 57)], [0] * 9 + [7, 8, 9], [0, 0, 32], [0] * 6)
+
+
+@pytest.fixture
+def engine(config):  # noqa: F811
+    out = Engine(config, cache_of(specs()))
+    yield out
+    out.close()
+
+
+def compute(engine, name="a"):
+    request = request_of(TOKENS, name)
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    engine.scheduler.update_state_after_alloc(request, Allocated(STORED), 0)
+    engine.step(output_of(request, STORED, 0, TOKENS, [(2, 30, 192), (2, 31, 200), (9, 1, 192)]))
+    engine.scheduler.request_finished_all_groups(request, STORED)
+
+
+def test_what_one_request_computed_another_one_loads(engine):
+    compute(engine)
+    before = {name: tensor.clone() for name, tensor in engine.pool.tensors.items()}
+    request = request_of(TOKENS, "b")
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (192, True)
+    engine.scheduler.update_state_after_alloc(request, Allocated(WANTED), 192)
+    results = engine.received(request)
+    assert results.finished_recving == {"b"} and results.failed_recving == set()
+    for group, stored, wanted in zip(engine.cache.kv_cache_groups, STORED, WANTED):
+        for name in group.layer_names:
+            for source, target in zip(stored, wanted):
+                if target:
+                    assert engine.pool.block(engine.cache, name, target) == engine.pool.block(
+                        engine.cache, name, source), (name, source, target)
+            # Nothing else was written, not even the null block.
+            ratio = before[name].shape[0] // engine.cache.num_blocks
+            others = [b * ratio + k for b in range(64) if b not in wanted or b == 0 for k in range(ratio)]
+            assert torch.equal(before[name][others], engine.pool.tensors[name][others]), name
+    # The second call of vLLM after the load changes nothing.
+    engine.scheduler.update_state_after_alloc(request, Allocated(WANTED), 0)
+    assert engine.step(output_of(request)).finished_recving == set()
+
+
+def test_a_load_that_vllm_has_not_made_room_for_fails_by_request(engine, caplog):
+    compute(engine)
+    request = request_of(TOKENS, "b")
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (192, True)
+    odd = ([51, 52, 0, 54, 55, 56], *WANTED[1:])
+    engine.scheduler.update_state_after_alloc(request, Allocated(odd), 192)
+    results = engine.received(request)
+    assert results.finished_recving == results.failed_recving == {"b"}
+    # It is not tried again, and another request finds everything.
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "c"), 0) == (192, True)
+
+
+@pytest.mark.parametrize("broken", ["allocated", "step"])
+def test_a_promise_that_cannot_be_kept_fails_by_request(config, broken):  # noqa: F811
+    engine = Engine(config, cache_of(specs()))
+    compute(engine)
+    request = request_of(TOKENS, "b")
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (192, True)
+
+    def fail(*_):
+        raise RuntimeError("broken")
+
+    setattr(engine.scheduler.half, broken, fail)
+    engine.scheduler.update_state_after_alloc(request, Allocated(WANTED), 192)
+    results = engine.received(request)
+    assert results.finished_recving == results.failed_recving == {"b"}
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    engine.worker.shutdown()
+
+
+def test_an_unknown_result_of_a_load_is_a_failure_by_request(engine):
+    request = ReqMeta("r", 1, None, b"", 3, 3, LoadSpec(0, 3, 0, True, True))
+    engine.worker.half.finished.append((request, b"\1\0\1"))
+    results = engine.worker.get_transfer_results(set())
+    assert results.finished_recving == results.failed_recving == {"r"}
+    assert engine.worker.half.take_results()["r"].failed == 3
+
+
+def test_a_reset_forgets_all_groups(engine):
+    compute(engine)
+    assert engine.scheduler.reset_cache()
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "b"), 0) == (0, False)
+    compute(engine, "c")
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "d"), 0) == (192, True)
+
+
+def test_without_the_state_there_is_no_hit(engine):
+    request = request_of(TOKENS, "a")
+    engine.scheduler.get_num_new_matched_tokens(request, 0)
+    engine.step(output_of(request, STORED, 0, TOKENS))
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "b"), 0) == (0, False)
+    # Offered later, without a step of the request: as vLLM does after a load.
+    engine.step(output_of(request, offers=[(2, 29, 128)]))
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "c"), 0) == (128, True)

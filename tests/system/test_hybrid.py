@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM with models of several KV cache groups: windows, chunked attention or recurrent states beside full
+attention, and windows alone. The answers are those of a vLLM without a cache, whatever becomes of the store."""
+
+import pytest
+
+from conftest import HostError, answers, loaded
+from hybrid_models import DTYPES, KINDS, make_hybrid
+from test_faults import damage
+from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
+
+UNITS = {"qwen3_next": 96}  # vLLM makes the block as large as a state; 32 of the others
+GROUPS = {"gemma3": 3, "qwen3_next": 4}
+
+
+def options(kind):
+    more = {"qwen3_next": {"mamba_cache_mode": "align"}, "llama4": {"num_gpu_blocks_override": 400}}
+    return {"dtype": DTYPES.get(kind, "float32"), **more.get(kind, {})}
+
+
+def whole_units(prompts, kind):
+    return whole_blocks(prompts, UNITS.get(kind, 32))
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory):
+    """hybrid(kind) -> the folder of a model."""
+    made = {}
+
+    def model(kind):
+        if kind not in made:
+            made[kind] = make_hybrid(tmp_path_factory.mktemp("hybrid") / kind, kind)
+        return made[kind]
+
+    return model
+
+
+@pytest.fixture(scope="module")
+def plain(module_engine, hybrid, prompts):
+    """plain(kind) -> the answers of a vLLM without a cache, which depend on the whole prompts."""
+    known = {}
+
+    def ask(kind):
+        if kind not in known:
+            host = module_engine(model=hybrid(kind), **options(kind))
+            known[kind] = answers(host.generate(prompts=prompts))
+            host.stop()
+            assert all(len(set(answer)) > 2 for answer in known[kind]), known[kind]
+        return known[kind]
+
+    return ask
+
+
+@pytest.fixture
+def start(engine, hybrid):
+    def begin(kind, store, **more):
+        return engine(store, model=hybrid(kind), **{**options(kind), **more})
+
+    return begin
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hits(start, prompts, plain, tmp_path, kind):
+    """From memory, and after a kill from disk."""
+    store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
+    host = start(kind, store)
+    for tier in (None, "memory"):
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == plain(kind)
+        assert tier is None or held_and_loaded(outputs) == whole_units(prompts, kind)
+        assert loaded(outputs, "failed") == [0] * 5
+        assert host.forget()
+    assert host.flush()
+    host.kill()
+    host = start(kind, store)
+    outputs = host.generate(prompts=prompts[:1])
+    assert answers(outputs) == plain(kind)[:1]
+    assert loaded(outputs, "disk") == whole_units(prompts[:1], kind)
+    outputs = host.generate(prompts=prompts, together=True)
+    assert answers(outputs) == plain(kind)
+    assert loaded(outputs, "failed") == [0] * 5 and sum(loaded(outputs, "disk")) > 0
+    assert "Tierce is off" not in host.text(host.mark)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_wrong_group_would_be_noticed(start, prompts, plain, kind):
+    """The models are such that the blocks of one group in the place of another change the answers."""
+    host = start(kind, memory_store())
+    host.generate(prompts=prompts)
+    assert host.forget()
+    host.rotate_groups(places=[0, 1])
+    outputs = host.generate(prompts=prompts)
+    assert sum(loaded(outputs, "memory")) > 0
+    # Seven tokens of this prompt are computed. After many, a state is forgotten.
+    assert answers(outputs)[1] != plain(kind)[1]
+    host.mend_call()
+    assert host.forget()
+    assert answers(host.generate(prompts=prompts)) == plain(kind)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_group_that_was_evicted(start, prompts, plain, kind):
+    """Nothing is loaded unless all groups have it; what is missing is stored again."""
+    host = start(kind, memory_store())
+    for at in range(GROUPS[kind]):
+        salts = dict(salts=[f"without group {at}"] * 2)
+        host.forget_stores(at=at)
+        assert answers(host.generate(prompts=prompts[:2], **salts)) == plain(kind)[:2]
+        host.mend_call()
+        assert host.forget()
+        outputs = host.generate(prompts=prompts[:2], **salts)
+        assert answers(outputs) == plain(kind)[:2]
+        assert loaded(outputs, "memory")[0] == loaded(outputs, "failed")[0] == 0
+        assert host.forget()
+        outputs = host.generate(prompts=prompts[:2], **salts)
+        assert answers(outputs) == plain(kind)[:2]
+        assert held_and_loaded(outputs) == whole_units(prompts[:2], kind)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_damaged_chunks(start, prompts, plain, tmp_path, kind):
+    store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
+    host = start(kind, store)
+    host.generate(prompts=prompts)
+    assert host.flush()
+    host.stop()
+    damage(tmp_path / "store", 32 << 10)
+    host = start(kind, store)
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == plain(kind)
+    assert {o["end"] for o in outputs} == {"length"} and sum(loaded(outputs, "failed")) > 0
+    stats = host.stats()
+    assert stats["checksum_failures"] + stats["identity_failures"] > 0
+    # The newly computed chunks have replaced the damaged ones.
+    for _ in range(2):
+        assert host.forget()
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == plain(kind)
+    assert loaded(outputs, "failed") == [0] * 5
+    assert held_and_loaded(outputs) == whole_units(prompts, kind)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_process_that_is_killed_while_it_stores(start, prompts, plain, tmp_path, kind):
+    store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
+    host = start(kind, store)
+    assert answers(host.generate(prompts=prompts[:1])) == plain(kind)[:1]
+    host.die_in_store(at=1)
+    with pytest.raises(HostError):
+        host.generate(prompts=prompts[1:])
+    host = start(kind, store)
+    for _ in range(2):
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == plain(kind)
+        assert loaded(outputs, "failed") == [0] * 5
+        assert host.forget()
+    assert held_and_loaded(outputs) == whole_units(prompts, kind)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_through_a_node(start, prompts, plain, node, kind):
+    host = start(kind, node.store)
+    for _ in range(2):
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == plain(kind)
+        assert host.forget()
+    assert held_and_loaded(outputs) == whole_units(prompts, kind)
+    node.kill()
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == plain(kind) and {o["end"] for o in outputs} == {"length"}
+
+
+@pytest.mark.parametrize("kind, tokens", [("gemma3", 200), ("qwen3_next", 224)])
+def test_little_room(start, prompts, plain, kind, tokens):
+    """Steps that end inside chunks, and less KV memory than the prompts need together."""
+    host = start(kind, memory_store(), max_num_batched_tokens=tokens, max_model_len=1536,
+                 num_gpu_blocks_override=110 if kind == "gemma3" else 60)
+    for _ in range(2):
+        outputs = host.generate(prompts=prompts, together=True)
+        assert answers(outputs) == plain(kind)
+        assert loaded(outputs, "failed") == [0] * 5
+        assert host.forget()
+    assert sum(loaded(outputs, "memory")) > 2000
+
+
+STORE = ["lookup", "unpin", "load_begin", "load.layer", "load.end", "store_begin", "store.layer", "store.end",
+         "store_state"]
+SCHEDULER = ["ready", "matched_tokens", "allocated", "load_sources", "step", "add_saves", "stepped", "finished"]
+WORKER = ["lookup", "release", "begin_step", "start_loads", "end_step", "submit_load", "begin_load", "count_load",
+          "take_results"]
+
+
+def test_no_fault_leaves_the_connector(start, prompts, plain):
+    kind = "qwen3_next"
+    host, right = start(kind, memory_store()), plain(kind)[:1]
+    for part, names in (("store", STORE), ("scheduler", SCHEDULER), ("worker", WORKER)):
+        for name in names:
+            where, asked = f"{part}.{name}", dict(prompts=prompts[:1], salts=[f"{part}.{name}"])
+            assert answers(host.generate(**asked)) == right, where
+            assert host.forget()
+            host.break_call(part=part, name=name)
+            outputs = host.generate(**asked)
+            # A second salt, because nothing is stored of what was loaded.
+            other = host.generate(prompts=prompts[:1], salts=[f"other {where}"])
+            assert host.mend_call() > 0, where
+            assert answers(outputs) == answers(other) == right, where
+            assert {o["end"] for o in outputs + other} == {"length"}, where
+            for _ in range(2):
+                assert host.forget()
+                outputs = host.generate(**asked)
+                assert answers(outputs) == right, where
+            assert loaded(outputs, "failed") == [0], where
+            assert held_and_loaded(outputs) == whole_units(prompts[:1], kind), where
