@@ -198,12 +198,12 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
             self.serve_off()
 
     def serve_off(self) -> None:
-        """The scheduler half in another process, which checks less, asks whether this half is off."""
+        """Lets a scheduler half in another process, which checks less, query whether this half is off."""
         try:
             if self.half is not None and self.server is None and not self.in_process:
                 self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
         except (OSError, LinkError) as error:
-            log.debug("the scheduler half does not learn that this half is off: %s", error)
+            log.debug("the scheduler half cannot query whether this half is off: %s", error)
 
     def ranks(self) -> workers.Ranks:
         try:
