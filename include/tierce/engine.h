@@ -151,8 +151,8 @@ TIERCE_API const char *tierce_view_namespace(const struct tierce_view *view);
 
 /*
  * The first block that must be loaded so that the inference engine can continue after `blocks`
- * blocks: 0, unless the namespace is about a group that a token sees only a part of. Equal to
- * `blocks` if nothing must be loaded. Thread: any.
+ * blocks. 0, except in a window, chunked or state group. Equal to `blocks` if nothing must be
+ * loaded. Thread: any.
  */
 TIERCE_API uint64_t tierce_view_needs(const struct tierce_view *view, uint64_t blocks);
 
@@ -202,7 +202,7 @@ struct tierce_lookup_opts {
 };
 
 struct tierce_found {
-    uint64_t blocks;        /* leading blocks that some tier holds and that are worth loading; of a
+    uint64_t blocks;        /* leading blocks that some tier holds and that are worth loading; in a
                                window, chunked or state group: see tierce_lookup */
     uint64_t memory_blocks; /* leading blocks that memory holds (with PIN: and that are pinned) */
     bool pending; /* a query to a remote store for the following blocks is in progress: a later
@@ -219,13 +219,17 @@ struct tierce_found {
  * later answers are remembered for the next lookups. With PIN, earlier pins of the session are
  * replaced. Pins end with tierce_unpin, when a load that names the session begins, or after pin_ms.
  *
- * In a window, chunked or state group, `blocks` is the largest number up to to_block after which
- * the inference engine can continue: all blocks from tierce_view_needs on are held. It is
- * from_block if that is the largest. memory_blocks is equal if memory holds (with PIN: and pins)
- * all of these blocks, else from_block. Siblings and costs do not count; neither do these lookups
- * in the counters and the access log, because a request with several groups also has one in a group
- * that attends to the whole prompt. To find out where a request can continue, look up each group
- * with the tokens that the others have found, until all agree.
+ * In a window, chunked or state group:
+ * - `blocks` is the largest number, from from_block to to_block, after which the inference engine
+ *   can continue: tiers hold all blocks from tierce_view_needs(view, blocks) to `blocks`. It is
+ *   from_block if there is no larger number.
+ * - memory_blocks equals `blocks` if memory holds (with PIN: and pins) all of these blocks;
+ *   otherwise it is from_block.
+ * - The lookup ignores siblings and costs.
+ * - The counters and the access log do not include the lookup: they include the request's lookup in
+ *   its full group.
+ * To find where a request can continue, look up each group with the number of tokens that the other
+ * groups have found, until all agree.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
  * than the view's, pin_ms above its bound), -ENOMEM; *out is zeroed then.
@@ -259,9 +263,9 @@ TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 struct tierce_transfer_opts {
     size_t size;                      /* sizeof(struct tierce_transfer_opts) */
     const struct tierce_chain *chain; /* of the view; [borrow until begin returns] */
-    uint64_t from_block;              /* load: first block to write; store: 0, or in a window,
-                                         chunked or state group the first block whose KV is still
-                                         in the engine's memory: chunks that begin before it are not
+    uint64_t from_block;              /* load: first block to write. Store: 0; in a window, chunked
+                                         or state group, the first block whose KV the inference
+                                         engine still holds: chunks that begin before it are not
                                          stored */
     uint64_t to_block;                /* end, at most the blocks of the chain */
     const struct tierce_paged *paged; /* [borrow until end or abort] */

@@ -68,19 +68,18 @@ TIERCE_API TIERCE_MUSTUSE int tierce_chain_algo_parse(enum tierce_chain_algo *ou
 /* ---- namespace ------------------------------------------------------------------------------ */
 
 /*
- * The layers that a namespace is about. An inference engine divides the layers of a hybrid model
- * into groups: the blocks of a group have one size, and a request has a list of block ids for each
- * group. Each group is a namespace of its own, because a store keeps and evicts its KV by itself.
+ * The layers that a namespace describes. An inference engine divides the layers of a hybrid model
+ * into groups: all blocks of a group have the same size, and a request has a list of block ids for
+ * each group. Each group has its own namespace, so a store keeps and evicts its KV separately.
  * Values are written to disk: new ones are appended, and none is reused.
  */
 enum tierce_group {
     TIERCE_GROUP_ALL = 0,     /* all layers of the model; each attends to the whole prompt */
     TIERCE_GROUP_FULL = 1,    /* some layers, which attend to the whole prompt */
     TIERCE_GROUP_WINDOW = 2,  /* a token attends to itself and the `window` - 1 tokens before it */
-    TIERCE_GROUP_CHUNKED = 3, /* a token attends to itself and the tokens before it down to the last
-                                 multiple of `window` */
-    TIERCE_GROUP_STATE = 4,   /* recurrent layers: a block holds the state at its end, and nothing
-                                 of the tokens before */
+    TIERCE_GROUP_CHUNKED = 3, /* a token attends to itself and to the tokens before it, back to the
+                                 last multiple of `window` */
+    TIERCE_GROUP_STATE = 4,   /* recurrent layers: a block holds the state at its end only */
 };
 
 /*
@@ -88,8 +87,9 @@ enum tierce_group {
  * forge a field), up to 1 MiB each, NULL counts as "". All is borrowed for the call.
  */
 struct tierce_namespace {
-    size_t size;                /* sizeof(struct tierce_namespace), or its offset of `window`: the
-                                   last three are not read then, and the group is ALL */
+    size_t size;                /* sizeof(struct tierce_namespace). Also valid: the offset of
+                                   `window`; `group`, `window` and `layers` are then not read, and
+                                   the group is ALL */
     const char *weights;        /* fingerprint of the weights, lower-case hex; must not be empty */
     const char *model;          /* effective model configuration, canonical JSON on one line */
     const char *kv_dtype;       /* "bfloat16", "float32", "fp8_e4m3", ... */
@@ -103,7 +103,7 @@ struct tierce_namespace {
     uint32_t chunk_blocks;      /* blocks of a full chunk, 1 .. 65536; 1 for STATE */
     enum tierce_chain_algo algo;
     enum tierce_group group;
-    uint32_t window;        /* tokens, for WINDOW and CHUNKED; else 0 */
+    uint32_t window;        /* tokens, > 0, for WINDOW and CHUNKED; otherwise 0 */
     const uint32_t *layers; /* [layer_count] numbers of the group's layers in the model, ascending,
                                each below 65536; NULL for ALL */
 };

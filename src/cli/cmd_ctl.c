@@ -57,7 +57,8 @@ static int set_mode(const struct tierce__process *process, int argc, char **argv
         return tierce__cli_usage("ctl", "mode requires one mode: normal, freeze or bypass");
     if (strcmp(argv[1], "normal") != 0 && strcmp(argv[1], "freeze") != 0 &&
         strcmp(argv[1], "bypass") != 0)
-        return tierce__cli_usage("ctl", "a mode is normal, freeze or bypass, not '%.64s'", argv[1]);
+        return tierce__cli_usage("ctl", "mode accepts normal, freeze or bypass, not '%.64s'",
+                                 argv[1]);
     snprintf(path, sizeof(path), "/mode?set=%s", argv[1]);
     return ask(process, path);
 }

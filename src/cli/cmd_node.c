@@ -14,7 +14,7 @@
 
 #define COMMAND "node"
 
-enum { USERS_TICK_MS = 100 }; /* how often it looks for its users */
+enum { USERS_TICK_MS = 100 }; /* interval of the checks for users */
 
 extern char **environ;
 
@@ -26,7 +26,8 @@ const char *const tierce__cli_node_help[] = {
     "its memory (node.socket). docs/using/node.md describes each of them.\n"
     "\n"
     "  --config FILE       YAML; default: the file that TIERCE_NODE_CONFIG names\n"
-    "  --users FILE        ends when no process has a shared lock (flock) on FILE, and removes it\n"
+    "  --users FILE        when no process holds a shared lock (flock) on FILE, removes it and "
+    "ends\n"
     "  --PARAMETER=VALUE   a parameter, such as --memory.size=8GiB or --listen.resp_port=6380\n"
     "  --print-config      prints all parameters with their sources, and exits\n"
     "  --markdown          prints the reference of the node's parameters, and exits\n"

@@ -30,7 +30,7 @@ const char *const tierce__cli_top_help[] = {
 
 struct options {
     double interval_s;
-    uint64_t count; /* 0: for ever */
+    uint64_t count; /* 0: until Ctrl-C */
     bool json;
 };
 

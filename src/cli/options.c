@@ -129,7 +129,7 @@ static const char *choice_at(const struct tierce__option *o, size_t index)
     return o->kind == TIERCE__OPTION_CHOICE ? o->choices[index] : o->names(index);
 }
 
-/* A text, which may have to be one of some. */
+/* A text; if the row has `names` or `choices`, it must be one of them. */
 static int read_text(const char *command, const struct tierce__option *o, void *field,
                      const char *text)
 {
@@ -203,7 +203,7 @@ static int read_value(const char *command, const struct tierce__option *o, void 
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Reads the option argv[*i], and moves *i to the last word of it. */
+/* Reads the option argv[*i], and sets *i to its last word. */
 static int read_option(const char *command, const struct tierce__option *options, void *out,
                        unsigned verb, int *i, char **argv)
 {

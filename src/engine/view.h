@@ -44,7 +44,7 @@ struct tierce_view {
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
     uint64_t *cells_before;  /* [layer_count + 1] bytes of a block's cells in the layers before */
-    enum tierce_group group; /* and the next two: as in the namespace */
+    enum tierce_group group; /* group, window and layers: as in the namespace */
     uint32_t window;
     uint32_t *layers;
     struct tierce__shape full;          /* of the whole chunk */
@@ -61,14 +61,14 @@ struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
                                         const struct tierce__key *key);
 void tierce__view_give_back(struct tierce_view *view);
 
-/* The shape of a chunk of `blocks` blocks, those of a whole chunk at most, without segments. */
+/* The shape of a chunk of `blocks` blocks, at most chunk_blocks, without segments. */
 struct tierce__shape tierce__shape_of(const struct tierce_view *view, uint32_t blocks);
 
 /* Adds the segments; fini frees them. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__shape_cut(struct tierce__shape *shape);
 void tierce__shape_fini(struct tierce__shape *shape);
 
-/* Where a layer begins in the object; layer_count: where the last one ends. */
+/* The offset of a layer in the object; for layer_count, the end of the last layer. */
 static inline uint64_t tierce__shape_offset(const struct tierce__shape *shape, uint32_t layer)
 {
     TIERCE_DASSERT(layer <= shape->geometry.layer_count);
@@ -94,7 +94,7 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      const struct tierce_chain *chain, uint64_t to_block,
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
-/* The first chunk that begins at from_block or behind it; keys->count if there is none. */
+/* The first chunk that begins at or after from_block; keys->count if there is none. */
 size_t tierce__keys_first(const struct tierce__keys *keys, const struct tierce_view *view,
                           uint64_t from_block);
 /* Wanted blocks, those before to_block, that the first `chunks` keys hold. */
@@ -127,7 +127,7 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
                            const struct tierce__keys *keys, const struct tierce__shape *shape,
                            size_t index, const uint8_t *hashes);
 
-/* Whether chunks of the view can be used without those before them. */
+/* Whether a chunk of the view can be used without the chunks before it. */
 static inline bool tierce__view_is_sparse(const struct tierce_view *view)
 {
     return tierce__group_is_sparse(view->group);
@@ -157,7 +157,8 @@ static inline void tierce__view_access(struct tierce_view *view, struct tierce__
                                        struct tierce__access_what what)
 {
     *line = (struct tierce__line){0};
-    /* A request with several groups has one line for its lookup, and one for its store. */
+    /* A request with several groups has one line for its lookup and one for its store: those of its
+     * full group. */
     if (view->engine->access_log == NULL || what.count == 0 || tierce__view_is_sparse(view))
         return;
     what.ns_digest = view->ns_digest;

@@ -7,16 +7,15 @@
 #include <tierce/status.h>
 
 /*
- * The processes for which a node runs (--users FILE). Each of them holds a shared lock (flock) on
- * the file. The kernel releases the lock when the process ends, in whatever way, so no process has
- * to tell the node. When no lock is left, the node takes an exclusive one, ends, and removes the
- * file: a process that waits for the lock then finds that the file is no longer the one of this
- * name, and begins anew.
+ * The processes for which a node runs (--users FILE). Each process holds a shared lock (flock) on
+ * the file. The kernel releases the lock when the process ends, also after SIGKILL. When no shared
+ * lock is left, the node takes an exclusive lock, ends, and removes the file. A process that waited
+ * for its lock then finds that the locked file no longer has this name, and opens the file again.
  *
  * Thread: one at a time.
  */
 struct tierce__node_users {
-    int fd; /* -1: the node does not run for certain processes */
+    int fd; /* -1: without --users */
     const char *path;
     bool have_gone;
 };
@@ -31,7 +30,7 @@ TIERCE_MUSTUSE int tierce__node_users_open(struct tierce__node_users *out, const
 /* Whether no process holds a lock on the file; once true, it stays true. Does not block. */
 bool tierce__node_users_have_gone(struct tierce__node_users *users);
 
-/* Removes the file if the users have gone, and with that lets the next ones begin. */
+/* Removes the file if all users have ended; the next users then create a new file. */
 void tierce__node_users_close(struct tierce__node_users *users);
 
 #endif

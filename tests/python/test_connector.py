@@ -96,7 +96,7 @@ CACHES = {
     "sparse or compressed": cache(kv.MLAAttentionSpec(**LATENT, is_index_group_leader=True)),
     "sparse or compressed latent": cache(kv.MLAAttentionSpec(**LATENT, model_version="4")),
     "compressed latent attention": cache(kv.MLAAttentionSpec(**LATENT, tokens_per_state=4)),
-    "0 KV cache groups": cache(),
+    "no KV cache group that can be stored": cache(),
     "sliding window": cache(kv.FullAttentionSpec(**FULL, sliding_window=128)),
     "chunked": cache(kv.FullAttentionSpec(**FULL, attention_chunk_size=128)),
     "non-causal": cache(kv.FullAttentionSpec(**FULL, non_causal=True)),
@@ -106,7 +106,7 @@ CACHES = {
 CONFIGS = {
     "context parallelism": ("parallel_config", {
         "world_size": 2, "prefill_context_parallel_size": 2}),
-    "2 workers, where tensor and pipeline parallelism make 1": (
+    "2 workers, but tensor and pipeline parallelism require 1": (
         "parallel_config", {"world_size": 2}),
     "the executor external_launcher": ("parallel_config", {
         "world_size": 2, "tensor_parallel_size": 2,

@@ -93,8 +93,8 @@ def test_special_tokens_are_not_added_to_a_chat(why):
 
 @pytest.mark.parametrize("text, more, python, said", [
     ("x", ["--tokenizer", "/nowhere"], sys.executable, "/nowhere: "),
-    ("x", [], "/nowhere/python3", "/nowhere/python3: No such file or directory"),
-    ("x", ["--tokens", "-"], sys.executable, "requires one of --tokens FILE and --text FILE")])
+    ("x", [], "/nowhere/python3", "/nowhere/python3: No such file or directory; set TIERCE_PYTHON"),
+    ("x", ["--tokens", "-"], sys.executable, "requires exactly one of --tokens FILE, --text FILE")])
 def test_what_is_wrong_is_named(why, text, more, python, said):
     done = why(text, *more, python=python)
     assert done.returncode in (1, 2) and said in done.stderr and not done.stdout

@@ -48,7 +48,8 @@ log = logging.getLogger("tierce")
 def share_log() -> None:
     """Tierce logs through vLLM's handlers, unless the program has configured Tierce's logger."""
     engine_log = logging.getLogger("vllm")
-    if not log.handlers and not logging.getLogger().handlers and engine_log.handlers:
+    # Some models' packages give the root logger handlers, which would hide lines below a warning.
+    if not log.handlers and log.level == logging.NOTSET and engine_log.handlers:
         log.handlers = list(engine_log.handlers)
         log.setLevel(engine_log.level)
         log.propagate = False
@@ -198,12 +199,12 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
             self.serve_off()
 
     def serve_off(self) -> None:
-        """The scheduler half in another process, which checks less, asks whether this half is off."""
+        """Lets a scheduler half in another process, which checks less, query whether this half is off."""
         try:
             if self.half is not None and self.server is None and not self.in_process:
                 self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
         except (OSError, LinkError) as error:
-            log.debug("the scheduler half does not learn that this half is off: %s", error)
+            log.debug("the scheduler half cannot query whether this half is off: %s", error)
 
     def ranks(self) -> workers.Ranks:
         try:

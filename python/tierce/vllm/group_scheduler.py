@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler half for models with windows, states or several KV cache groups.
 
-It counts in units of the group table. The block ids of each group come from vLLM with each step,
-because a table changes behind its end: blocks that leave a window become block 0, and states move.
+It counts in units of the group table. vLLM's block ids of each group are read again in each step,
+because earlier entries change: a block before the window becomes block 0, and states move.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ NOT_RESIDENT = 0  # vLLM's null block
 
 
 def first_to_load(blocks, to_block: int) -> int | None:
-    """The first of a group's blocks that vLLM expects to be loaded; `to_block` if none is. A block
-    with a hash is computed. None if the expected blocks are not the last ones before to_block:
-    then this is not how vLLM is known to allocate."""
+    """The first of a group's blocks that vLLM expects to be loaded; `to_block` if there is none. A
+    block with a hash is already computed. None if the expected blocks are not the last blocks before
+    to_block: the known versions of vLLM do not allocate so."""
     wanted = [not block.is_null and block.block_hash is None for block in blocks[:to_block]]
     first = wanted.index(True) if True in wanted else len(wanted)
     return first if len(wanted) == to_block and all(wanted[first:]) else None
@@ -46,7 +46,7 @@ class GroupSchedulerHalf(SchedulerHalf):
         ends = [load.to_block * self.table.blocks_per_unit(g) for g in self.table.groups]
         lists = [blocks.blocks[g.index] for g in self.table.groups]
         firsts = tuple(map(first_to_load, lists, ends))
-        # An unexpected allocation is a load that fails.
+        # After an unexpected allocation, the load fails.
         load.allowed = None not in firsts
         if not load.allowed:
             self.warn_once("vLLM allocated other blocks for a load than expected; loads of these "

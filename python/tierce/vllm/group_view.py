@@ -2,8 +2,8 @@
 """The views of several groups behind the interface of one, in units of the group table.
 
 A unit is a multiple of every group's block; a hit is a number of units that all groups can restore.
-The layers of a load are numbered across the groups: first those of attention, in the order of the
-model, then those with states. A store has the first ones only.
+The layers of a load are numbered across the groups: first the layers with attention, in the order of
+the model, then the layers with states. A store has only the layers with attention.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .link import LOOKUP_PIN
 
 HASH_BYTES = 32
 ORIGIN_FAILED = 0
-ROUNDS_MAX = 64  # of a lookup: each is a query of every group that has not agreed yet
+ROUNDS_MAX = 64  # rounds of a lookup; each round queries every group that has not agreed yet
 
 
 @dataclass
@@ -33,7 +33,7 @@ class GroupView:
 
 
 class GroupChain:
-    """The chains of a request, one for each size of blocks, which grow together."""
+    """The chains of a request, one for each block size. They grow together."""
 
     def __init__(self, chains: dict, table: GroupTable):
         self.chains = chains
@@ -48,7 +48,7 @@ class GroupChain:
         return chain.blocks * size // self.table.unit_tokens
 
     def append(self, tokens, extras=None) -> None:
-        """What belongs to a unit counts from the unit's first block on."""
+        """Extras of a unit apply from the unit's first block on."""
         for size, chain in self.chains.items():
             ratio = self.table.unit_tokens // size
             chain.append(tokens, [(unit * ratio, text) for unit, text in extras] if extras else None)
@@ -88,7 +88,7 @@ class GroupTransfer:
             self.handles[at].layer(layer)
 
     def abort(self) -> None:
-        """All handles, also if one raises."""
+        """Aborts all handles, also if one raises."""
         handles, self.handles = self.handles, {}
         errors = []
         for handle in handles.values():
@@ -201,7 +201,7 @@ class GroupViews:
 
     @staticmethod
     def agrees(part: GroupView, agreed: int, total: int) -> bool:
-        """A group of full attention that can be restored at a point can be at all before it."""
+        """If a group of full attention can be restored at a point, it can be restored before it."""
         return agreed == total or (part.group.kind == FULL and agreed > total)
 
     def prefetch_begin(self, chain: GroupChain, from_unit: int, to_unit: int,

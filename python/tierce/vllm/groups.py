@@ -2,8 +2,8 @@
 """vLLM's KV cache groups, as far as the store holds them.
 
 vLLM divides the layers of a hybrid model into groups. A request has a list of block ids for each
-group, and block 0 stands for a block that vLLM no longer keeps.
-docs/inside/design/011-groups-and-devices.md describes what each kind of group needs.
+group. Block 0 means that vLLM no longer keeps the block.
+docs/inside/design/011-groups-and-devices.md describes the requirements of each kind of group.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Group:
         return next(n for n in range(most, 0, -1) if n == 1 or self.may_have(n, chunk_tokens))
 
     def may_have(self, blocks: int, chunk_tokens: int) -> bool:
-        """Whether chunks of so many blocks end wherever chunks of `chunk_tokens` end, and do not
-        cross a boundary of chunked attention."""
+        """Whether a chunk of `blocks` blocks ends wherever a chunk of `chunk_tokens` ends, and never
+        crosses a boundary of chunked attention."""
         tokens = blocks * self.block_tokens
         return chunk_tokens % tokens == 0 and (self.kind != CHUNKED or self.window % tokens == 0)
 
@@ -53,8 +53,8 @@ class Group:
 @dataclass(frozen=True)
 class GroupTable:
     groups: tuple[Group, ...]
-    unit_tokens: int  # a hit is a multiple of it, and so of each group's block
-    hash_tokens: int  # of each of vLLM's block hashes
+    unit_tokens: int  # a hit is a multiple of it; it is a multiple of each group's block size
+    hash_tokens: int  # tokens per block hash of vLLM
 
     @property
     def hashes_per_unit(self) -> int:
@@ -70,10 +70,10 @@ class GroupTable:
         if wanted == CHUNK_TOKENS:
             return -(-wanted // self.unit_tokens) * self.unit_tokens
         raise ConfigError(f"chunk.tokens {wanted} is not a multiple of {self.unit_tokens} tokens, "
-                          "the least common multiple of the blocks of vLLM's KV cache groups")
+                          "the least common multiple of the block sizes of vLLM's KV cache groups")
 
     def save_units(self, chunk_tokens: int) -> int:
-        """Units of the smallest chunk: so often a save may find something to store."""
+        """Units of the smallest chunk: the interval of saves."""
         return max(1, min(g.chunk_blocks(chunk_tokens) * g.block_tokens for g in self.groups)
                    // self.unit_tokens)
 
@@ -91,9 +91,9 @@ def table_of(vllm_config, kv_cache_config) -> GroupTable | None:
         return None
     kept = [group_of(i, groups[i]) for i in kv_cache_config.prefix_cacheable_group_ids]
     if not kept:
-        raise Unsupported("0 KV cache groups that can be stored")
+        raise Unsupported("no KV cache group that can be stored")
     require_engine(vllm_config, kept)
-    # vLLM computes and loads in multiples of the blocks of all groups, also of those left out here.
+    # vLLM computes and loads in multiples of all groups' block sizes, also of the groups not kept here.
     unit = math.lcm(*(g.kv_cache_spec.block_size for g in groups))
     hash_tokens = kv_cache_config.hash_block_size or math.gcd(*(g.block_tokens for g in kept))
     if any(g.block_tokens % hash_tokens for g in kept):
@@ -147,8 +147,8 @@ def group_of(index: int, group) -> Group:
 
 
 def kind_of(spec) -> tuple[str, int, str]:
-    """Kind, window and content. Only exact types are served, because a subclass may keep other
-    blocks than its base."""
+    """Kind, window and content. Subclasses of these types are not supported, because their blocks
+    may have another meaning."""
     if type(spec) in (kv.FullAttentionSpec, kv.MLAAttentionSpec):
         require_full(spec)
         return FULL, 0, ""

@@ -2,12 +2,12 @@
 """A `tierce node` that the connector starts: for several workers of an engine, or for several engines.
 
 Two files in the runtime folder belong to a node: `node-KEY.sock`, its socket, and `node-KEY.lock`. Each worker that uses
-the node holds a shared lock (flock) on the lock file until it ends. The process that starts the node, and then the node,
-hold a record lock on it, which is inherited. So the kernel knows all that has to be known, and a SIGKILL changes nothing:
+the node holds a shared lock (flock) on the lock file until it ends. The process that starts the node takes a record lock
+on the same file, and the node inherits it. The kernel releases both locks when a process ends, also after SIGKILL:
 
-- the worker that gets the record lock starts the node; the others wait for the socket;
-- when nobody holds the shared lock, the node ends and removes the file (`tierce node --users FILE`);
-- each worker waits for the record lock. If one gets it, the node has ended, and this worker starts the next one.
+- the worker that gets the record lock starts the node; the other workers wait for the socket;
+- when no process holds the shared lock, the node ends and removes the file (`tierce node --users FILE`);
+- each worker waits for the record lock. A worker that gets it knows that the node has ended, and starts the next node.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .link import LinkError, private_folder
 
 log = logging.getLogger(__name__)
 
-START_S = 60.0  # until the socket of a node that was started answers
-LEAVE_S = 4.0  # for the end of the node; vLLM ends workers that take 5 s
-LOCK_WAIT_S = 20  # above the defaults of serve.drain and timeout.close together
+START_S = 60.0  # limit for a started node to answer on its socket
+LEAVE_S = 4.0  # limit of the wait for the node's end; vLLM kills workers that take 5 s
+LOCK_WAIT_S = 20  # more than the sum of the defaults of serve.drain and timeout.close
 POLL_S = 0.05
-RESTARTS_MAX, RESTARTS_S = 3, 600.0  # so many in this time
-RESTART_PAUSE_S = 1.0  # what ended the node may be about to end this process
+RESTARTS_MAX, RESTARTS_S = 3, 600.0  # at most this number within this time
+RESTART_PAUSE_S = 1.0  # the cause that ended the node may end this process next
 LINES_KEPT, LINES_TOLD = 20, 3
 RECORD = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock: the whole file
 SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
@@ -59,12 +59,12 @@ def is_wanted(settings, workers: int) -> bool:
     """Whether the connector starts a node. Raises ConfigError."""
     start, running = setting(settings, "node.start"), setting(settings, "node.socket")
     if running and start != "auto":
-        raise ConfigError(f"node.socket names a node that runs, and node.start: {start} starts one: set only one of them")
+        raise ConfigError(f"node.socket uses a running node, but node.start: {start} starts a node: set only one of them")
     return not running and (start != "auto" or workers > 1)
 
 
 def place(settings, workers: int) -> str:
-    """Equal in all processes that can use the same node. Raises Unsupported or ConfigError."""
+    """A text that is equal in all processes that can use the same node. Raises Unsupported or ConfigError."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             host = file.read().strip()
@@ -72,21 +72,22 @@ def place(settings, workers: int) -> str:
         host = socket.gethostname()
     if not is_wanted(settings, workers):
         return host
-    status = os.stat(runtime_folder())  # containers of a host may have folders of their own
+    status = os.stat(runtime_folder())  # each container of a host may have its own folder
     return f"{host} {status.st_dev}:{status.st_ino}"
 
 
 def runtime_folder() -> str:
-    """That of the control sockets. Raises Unsupported."""
+    """The folder of the control sockets. Raises Unsupported."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     try:
         return private_folder(f"{runtime}/tierce" if runtime.startswith("/") else f"/tmp/tierce-{os.geteuid()}")
     except (LinkError, OSError) as error:
-        raise Unsupported(f"a node of this engine needs a folder for its socket: {error}") from None
+        raise Unsupported(f"the node of this engine requires a folder for its socket: {error}; set XDG_RUNTIME_DIR to a "
+                          "folder of this user with mode 0700") from None
 
 
 def node_parameters(settings) -> dict[str, str]:
-    """The environment that gives a node this engine's configuration; its sources keep their order."""
+    """The environment variables that pass this engine's configuration to a node, with the same precedence of sources."""
     out = {}
     for name, value in os.environ.items():
         name = name.removeprefix("TIERCE_") if name.startswith("TIERCE_") else ""
@@ -97,13 +98,13 @@ def node_parameters(settings) -> dict[str, str]:
             out[f"TIERCE_NODE_{name.upper().replace('.', '_')}"] = value
     if setting(settings, "disk.lock_wait") == "5s":  # the default; the previous engine's node may still write
         out["TIERCE_NODE_DISK_LOCK_WAIT"] = f"{LOCK_WAIT_S}s"
-    # As with an engine that has a disk itself.
+    # As in an engine with its own disk: without `strict`, it runs on memory if the disk cannot be used.
     out["TIERCE_NODE_DISK_OPTIONAL"] = "false" if setting(settings, "strict") == "true" else "true"
     return out
 
 
 def settings_key(settings) -> str:
-    """Equal for engines with equal configurations."""
+    """A text that is equal for engines with equal configurations."""
     content = ""
     if settings.config_path:
         with open(settings.config_path, encoding="utf-8") as file:
@@ -155,7 +156,7 @@ def close_file(fd: int) -> None:
 
 
 def same_file(fd: int, path: str) -> bool:
-    """Whether the file that is open still has this name."""
+    """Whether `path` still names the open file."""
     try:
         there = os.lstat(path)
     except FileNotFoundError:
@@ -225,14 +226,14 @@ def remove_dead(folder: str) -> None:
 
 
 def on_processors_of_parent(work):
-    """Runs it on a thread that may use the processors of the parent process: vLLM binds a worker to few of them, and a
-    child inherits that."""
+    """Runs `work` on a thread that may use the processors of the parent process. vLLM binds a worker to few processors, and
+    a child would inherit this."""
 
     def run():
         try:
             os.sched_setaffinity(0, os.sched_getaffinity(0) | os.sched_getaffinity(os.getppid()))
         except OSError as error:
-            log.debug("the node gets the processors of this worker: %s", error)
+            log.debug("the node is limited to the processors of this worker: %s", error)
         return work()
 
     with ThreadPoolExecutor(1) as pool:
@@ -247,7 +248,7 @@ class Process:
         listen = {"TIERCE_NODE_LISTEN_NATIVE": socket_of(lock), "TIERCE_NODE_LISTEN_RESP": "false",
                   "TIERCE_NODE_LISTEN_LM": "false", "TIERCE_NODE_LISTEN_HTTP_PORT": "0"}
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        # In a session of its own: what a terminal sends to vLLM would end it before its users.
+        # In its own session: Ctrl-C in vLLM's terminal would otherwise end the node before its users.
         self.popen = on_processors_of_parent(lambda: subprocess.Popen(
             [executable, "node", "--users", lock], env={**kept, **parameters, **listen}, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=[record],
@@ -281,7 +282,7 @@ class Process:
 
 
 class OwnNode:
-    """This process' part in a node: it may have started it, and the node runs until `leave`."""
+    """A node that this process uses, and may have started. The node runs at least until `leave`."""
 
     def __init__(self, settings, key: str, is_shared: bool, version: str):
         self.settings, self.version, self.is_shared = settings, version, is_shared
@@ -293,7 +294,7 @@ class OwnNode:
         self.watcher: threading.Thread | None = None
 
     def client_values(self) -> dict[str, str]:
-        """What makes an engine with the same configuration a client of the node."""
+        """The parameters that make an engine with the same configuration a client of the node."""
         return {"node.socket": self.socket, "node.start": "shared" if self.is_shared else "own"}
 
     def join(self) -> None:
@@ -311,12 +312,12 @@ class OwnNode:
     def enter(self, until: float) -> None:
         while True:
             fd = open_file(self.lock, os.O_CREAT | os.O_NOFOLLOW)
-            # The lock is exclusive while the previous node ends, and then the file has another name.
+            # While the previous node ends, it holds the lock exclusively. Afterwards the path names another file, or none.
             while not lock_users(fd, fcntl.LOCK_SH):
                 if time.monotonic() > until:
                     close_file(fd)
-                    raise Unsupported(f"the previous node of this configuration did not end within {START_S:.0f} s "
-                                      f"({self.lock})")
+                    raise Unsupported(f"the previous node of this configuration has not ended within {START_S:.0f} s and "
+                                      f"holds {self.lock}; start vLLM again when it has ended")
                 time.sleep(POLL_S)
             if same_file(fd, self.lock):
                 self.users = fd
@@ -333,7 +334,8 @@ class OwnNode:
                     self.start(fd, notes)
                     return
             if time.monotonic() > began + START_S:
-                raise Unsupported(f"another worker starts a node, but none answers on {self.socket} within {START_S:.0f} s")
+                raise Unsupported(f"no node answers on {self.socket} within {START_S:.0f} s; another process is starting it: "
+                                  "see the lines `Tierce's node:` in its log")
             time.sleep(POLL_S)
 
     @contextmanager
@@ -346,7 +348,7 @@ class OwnNode:
             close_file(fd)
 
     def reopened(self) -> int:
-        """The lock file, even if it has lost its name."""
+        """A new descriptor of the lock file, even if the file was unlinked."""
         return open_file(f"/proc/self/fd/{self.users}")
 
     def answers(self) -> bool:
@@ -357,11 +359,12 @@ class OwnNode:
                 return True
             except OSError as error:
                 if "too long" in str(error):
-                    raise Unsupported(f"the path of the node's socket is too long: {self.socket}; set XDG_RUNTIME_DIR") from None
+                    raise Unsupported(f"the path of the node's socket is too long: {self.socket}; set XDG_RUNTIME_DIR to a "
+                                      "shorter path") from None
                 return False
 
     def start(self, record: int, notes: dict) -> None:
-        """Starts a node, with the record lock. A failure is noted for those that wait. Raises Unsupported."""
+        """Starts a node; the caller holds the record lock. A failure is noted for the waiting workers. Raises Unsupported."""
         try:
             executable = find_executable(setting(self.settings, "node.executable"), self.version)
             process = self.run(executable, record)
@@ -401,7 +404,7 @@ class OwnNode:
         self.watcher.start()
 
     def restart_always(self, fd: int) -> None:
-        """On a thread of its own, until the node is not to be started again."""
+        """Runs on its own thread. Returns when the node must not be started again."""
         again = True
         while again:
             try:
@@ -409,7 +412,7 @@ class OwnNode:
                 again = not self.ending.wait(RESTART_PAUSE_S) and self.restart(fd)
                 following = open_file(f"/proc/self/fd/{fd}") if again else None
             except Exception:
-                log.exception("Tierce does not watch its node any more")
+                log.exception("Tierce no longer watches its node and does not start it again")
                 again, following = False, None
             close_file(fd)
             fd = following
@@ -423,7 +426,7 @@ class OwnNode:
         recent = [at for at in notes["starts"] if at > now - RESTARTS_S]
         if len(recent) > RESTARTS_MAX:
             reason = (f"Tierce's node has ended {len(recent)} times within {RESTARTS_S / 60:.0f} min and is not started "
-                      "again; vLLM runs without a cache until it is restarted")
+                      "again; vLLM runs without a cache until vLLM is restarted")
             write_notes(fd, {**notes, "failure": reason, "failed_at": now})
             log.error("%s", reason)
             return False
@@ -437,7 +440,7 @@ class OwnNode:
         return True
 
     def leave(self) -> None:
-        """The node ends with its last user. Waits a while for that, unless other engines may use it."""
+        """Stops using the node, which ends with its last user. Waits up to LEAVE_S for its end, unless it is shared."""
         self.ending.set()
         if self.users is not None:
             close_file(self.users)
@@ -457,6 +460,6 @@ def client_values(settings, workers: int, engine_id: str, version: str) -> tuple
         node.join()
         values.update(node.client_values())
     if node is not None or setting(settings, "node.socket"):
-        # All processes of this engine of vLLM, and none of another one, have the name.
+        # A name that all processes of this vLLM engine have, and no process of another engine.
         values.setdefault("node.engine", engine_id)
     return values, node

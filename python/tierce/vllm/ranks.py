@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from .identity import Unsupported
 
-SEVERAL_HOSTS = ("workers on several hosts, or in containers without a common folder for sockets; a chunk needs the parts "
-                 "of all workers: keep the tensor and pipeline parallelism of an engine within one host")
+SEVERAL_HOSTS = ("workers on several hosts, or in containers without a common folder for sockets: run all workers of an "
+                 "engine on one host, and share $XDG_RUNTIME_DIR or /tmp between its containers")
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def require_supported(vllm_config) -> None:
             or getattr(parallel, "decode_context_parallel_size", 1) > 1):
         raise Unsupported("context parallelism")
     if parts > 1 and parallel.distributed_executor_backend == "external_launcher":
-        # Each worker has a scheduler and an engine id of its own.
+        # Each worker has its own scheduler and engine id.
         raise Unsupported("tensor or pipeline parallelism with the executor external_launcher")
     if parallel.world_size != parts:
-        raise Unsupported(f"{parallel.world_size} workers, where tensor and pipeline parallelism make {parts}")
+        raise Unsupported(f"{parallel.world_size} workers, but tensor and pipeline parallelism require {parts}")
     if parts > 1 and getattr(parallel, "nnodes", 1) > 1:
         raise Unsupported(SEVERAL_HOSTS)

@@ -48,7 +48,7 @@ log = logging.getLogger("tierce")
 WHERE = "secondary_tiers"
 ANSWERS = LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY  # by the numbers of BlockJobs.lookup
 ANSWER_MS, FAILED_MS = 1_000, 10_000
-ASK_LOOKUPS = 2  # times timeout.lookup: a question waits for the one before it
+ASK_LOOKUPS = 2  # multiple of timeout.lookup: a lookup waits for the previous one
 DRAIN_MS = 5_000  # between two lines of the log
 
 
@@ -92,8 +92,8 @@ class Options:
     """The tier's own options; all others are the store's parameters."""
 
     threads: int = 4  # that move chunks
-    queue: int = 4096  # chunks of jobs that are not finished; more jobs are refused
-    lookups: int = 65536  # chunks whose presence is remembered for a moment
+    queue: int = 4096  # limit of chunks in unfinished jobs; jobs beyond it fail
+    lookups: int = 65536  # chunks for which lookup results are remembered
     keep_after_reset: bool = False
     locality: str | None = None  # of the storage, for vLLM's filters
     identity: str = ""  # anything else that changes the KV
@@ -117,8 +117,8 @@ class Options:
 
 
 def engine_config() -> VllmConfig | None:
-    """vLLM's configuration, which it does not pass to a tier: that of the connector whose constructor
-    is making this tier."""
+    """vLLM's configuration, taken from the constructor of the connector that constructs this tier:
+    vLLM does not pass it to a tier."""
     frame = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("vllm_config")
@@ -129,7 +129,7 @@ def engine_config() -> VllmConfig | None:
 
 
 def process_bound(vllm_config) -> str | None:
-    """The reason why vLLM's hashes mean something only in this process, or None."""
+    """The reason why vLLM's hashes are valid only in this process, or None."""
     if vllm_config.lora_config is not None:
         return "LoRA is enabled, and vLLM's hashes name an adapter, not its content"
     if not identity.media_are_hashed(vllm_config):
@@ -145,7 +145,7 @@ def warn_of_hashes(algorithm: str) -> None:
 
 
 def model_identity(core, vllm_config, options: Options) -> dict:
-    """The part of a namespace that is about the model. Raises Unsupported or ConfigError."""
+    """The part of a namespace that describes the model. Raises Unsupported or ConfigError."""
     if vllm_config is None:
         if not options.identity:
             raise ConfigError(f"{WHERE}: this vLLM does not show its configuration to a tier; set identity "
@@ -161,15 +161,15 @@ def model_identity(core, vllm_config, options: Options) -> dict:
 
 
 def chain_algorithm(hashes: str) -> str:
-    """The store's name for a kind of vLLM's hashes. What `sha256` hashes is vLLM's secret: the layout
-    keeps them apart from hashes of the store."""
+    """The store's name for an algorithm of vLLM. The input of `sha256` is internal to vLLM: the
+    layout keeps these hashes apart from hashes of the store."""
     if hashes == "sha256_cbor":
         return "vllm-sha256-cbor"
     return "xxh3-128" if hashes.startswith("xxhash") else "sha256"
 
 
 def device_layout(vllm_config) -> dict:
-    """What decides how the device arranges KV, as far as the configuration shows it."""
+    """The values of the configuration that determine how the device arranges KV."""
     if vllm_config is None:
         return {}
     attention = getattr(vllm_config, "attention_config", None)
@@ -179,7 +179,7 @@ def device_layout(vllm_config) -> dict:
 
 
 def layout(config, group, vllm_config, chunk_bytes: int, options: Options, model: dict) -> str:
-    """The text of the layout of a group's chunks: all that vLLM says about how it makes a row of the
+    """The text of the layout of a group's chunks: all values of vLLM that determine a row of the
     region. A row has the layers of all groups, which overlay each other."""
     parallel = config.parallel
     return identity.canonical_json({
@@ -296,7 +296,7 @@ class TierceTier(SecondaryTierManager):
             jobs.close()
 
     def shutdown(self):
-        if self.jobs is not None:  # what vLLM has handed over last should outlive it
+        if self.jobs is not None:  # the last jobs of vLLM should be stored
             self.jobs.drain(milliseconds(self.engine.param("timeout.close")))
         self.close_jobs()
         if self.engine is not None:

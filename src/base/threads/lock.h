@@ -42,7 +42,7 @@ void tierce__lock_take(struct tierce__lock *lock);
 void tierce__lock_drop(struct tierce__lock *lock);
 #ifdef TIERCE_CHECKED
 void tierce__lock_assert_held(const struct tierce__lock *lock);
-/* Whether this thread holds a lock. For assertions: false in builds that are not checked. */
+/* Whether this thread holds any lock. For assertions only: always false without TIERCE_CHECKED. */
 bool tierce__lock_holds_any(void);
 #else
 static inline bool tierce__lock_holds_any(void)

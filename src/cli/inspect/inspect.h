@@ -82,8 +82,8 @@ void tierce__inspect_print(const struct tierce__inspect *inspect,
 void tierce__inspect_print_json(const struct tierce__inspect *inspect,
                                 const struct tierce__verify *verify, FILE *out);
 
-/* Reads the options of a command for one folder (cli/options.h), and *folder. Returns an exit
- * status. */
+/* Reads the arguments of a command that accepts one folder and options (cli/options.h). Returns an
+ * exit status. */
 TIERCE_MUSTUSE int tierce__inspect_options(const char **folder, const char *command,
                                            const struct tierce__option *options, void *out,
                                            int argc, char **argv);

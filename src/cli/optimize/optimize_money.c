@@ -62,7 +62,7 @@ static uint32_t tokens_of_whole_blocks(const struct tierce__recording *recording
     return tokens <= TIERCE__BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
-/* Fixed by the format, or stated by each request, or else inferred from all of them. */
+/* Fixed by the format, stated by each request, or inferred from all requests. */
 uint32_t tierce__optimize_block_tokens(const struct tierce__optimize_money *money,
                                        const struct tierce__optimize_trace *trace)
 {

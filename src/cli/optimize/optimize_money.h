@@ -47,7 +47,7 @@ struct tierce__optimize_money {
  * combined. Returns an exit status, as all below. */
 int tierce__optimize_check_money(struct tierce__optimize_money *money);
 
-/* Tokens of a block, as given or as the trace states or implies; 0: unknown. */
+/* Tokens of a block: from --block-tokens, or stated or implied by the trace. 0: unknown. */
 uint32_t tierce__optimize_block_tokens(const struct tierce__optimize_money *money,
                                        const struct tierce__optimize_trace *trace);
 

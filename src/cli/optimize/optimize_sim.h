@@ -54,7 +54,7 @@ struct tierce__optimize_sim {
     struct tierce__optimize_named groups[TIERCE__OPTIMIZE_GROUPS_MAX];
     struct tierce__optimize_named quotas[TIERCE__OPTIMIZE_GROUPS_MAX];
     size_t group_count, quota_count;
-    struct tierce__optimize_size split, budget; /* amount 0: not given; so is the next */
+    struct tierce__optimize_size split, budget; /* here and below, amount 0: not given */
     struct tierce__optimize_size engine;        /* of each engine's own cache */
     double scale;                               /* 0: the whole trace */
     uint64_t state_bytes;                       /* 0: no states */
@@ -87,20 +87,20 @@ struct tierce__optimize_sim {
     "  --split SIZE      the best division of SIZE among groups (or all instances), by LRU "       \
     "curves\n"                                                                                     \
     "  --group-csv FILE  one line per group of --quota and --split, and one for all\n"             \
-    "  --states SIZE     for models with recurrent layers: hits by the rule that selects the\n"    \
-    "                    checkpoints, each of this size; with --capacity, states and KV share "    \
-    "it\n"                                                                                         \
-    "  --state-rules LIST  every, every:K (boundaries of blocks), last (of a prompt), branch "     \
-    "(end\n"                                                                                       \
-    "                    of a shared prefix), or several joined by +\n"                            \
+    "  --states SIZE     for models with recurrent layers: hits for each rule of --state-rules,\n" \
+    "                    with states of this size; KV and states share each --capacity\n"          \
+    "  --state-rules LIST  which states are kept: every or every:K (block boundaries), last\n"     \
+    "                    (boundary of a prompt), branch (end of a shared prefix), or several\n"    \
+    "                    joined by +\n"                                                            \
     "                    (every,every:4,every:16,last,branch,last+branch)\n"                       \
     "  --state-csv FILE  one line per rule and capacity\n"                                         \
     "  --scale SHARE     replays only this share of the conversations, in caches scaled down "     \
     "alike\n"
 
-/* Options that are read by functions (cli/options.h): a size, and --tier, --group, --quota and a
- * part of --state-rules, whose field is all of struct tierce__optimize_sim. Return an exit status,
- * as all below. */
+/* Functions for rows of the options' table (cli/options.h): one for sizes; one each for --tier,
+ * --group, --quota and a part of --state-rules, whose field is the whole struct
+ * tierce__optimize_sim. These and all functions below return an exit status unless stated
+ * otherwise. */
 int tierce__optimize_read_amount(void *size, const char *option, const char *text);
 int tierce__optimize_read_tier(void *sim, const char *option, const char *text);
 int tierce__optimize_read_group(void *sim, const char *option, const char *text);

@@ -33,7 +33,7 @@ int tierce__optimize_check_states(const struct tierce__optimize *request,
     return TIERCE__CLI_OK;
 }
 
-/* The named capacities in bytes, and one without a limit; how many. */
+/* Lists the given capacities in bytes, then unlimited. Returns their number. */
 static size_t list_capacities(uint64_t out[TIERCE__OPTIMIZE_LIST_MAX + 1],
                               const struct tierce__optimize *request)
 {
@@ -140,9 +140,9 @@ static int fail(const struct tierce__optimize *request, int rc)
     tierce__human_bytes(state, sizeof(state), request->sim.state_bytes);
     tierce__human_bytes(block, sizeof(block), request->block_bytes);
     return tierce__cli_fail(COMMAND,
-                            "--states: the trace has too many different blocks: with %s each and a "
-                            "state of %s, all of them must be at most 4096 PiB, and fewer than "
-                            "2^31",
+                            "--states: the trace has too many distinct blocks: accepted are fewer "
+                            "than 2^31 blocks and at most 4096 PiB, with %s per block and %s per "
+                            "state",
                             block, state);
 }
 

@@ -4,10 +4,10 @@
 
 #include "optimizer/trace/trace.h"
 
-/* What a sample takes or leaves as a whole. */
+/* The unit of sampling: a sample contains all requests of a unit, or none. */
 enum tierce__trace_groups {
     TIERCE__TRACE_BY_SESSION = 1,
-    TIERCE__TRACE_BY_TREE, /* all that begins with the same block */
+    TIERCE__TRACE_BY_TREE, /* all requests that begin with the same block */
 };
 
 /* The arguments of `tierce trace`. Each function does one of its commands and returns an exit

@@ -23,16 +23,16 @@ const char *const tierce__cli_why_help[] = {
     "                       the only process of this user that has a control socket\n"
     "  --tokens FILE        the prompt's token ids: a JSON array, or numbers between white space;\n"
     "                       \"-\" is standard input\n"
-    "  --text FILE          the prompt as text, with --tokenizer; \"-\" is standard input. The "
-    "text\n"
-    "                       at the missing part is shown, with what may differ in each request\n"
-    "  --tokenizer DIR      the model's folder, or its tokenizer.json; needs python3 (or\n"
+    "  --text FILE          the prompt as text, with --tokenizer; \"-\" is standard input. Also\n"
+    "                       shows the text at the missing part, and values in it that may differ\n"
+    "                       in each request\n"
+    "  --tokenizer DIR      the model's folder, or its tokenizer.json; requires python3 (or\n"
     "                       TIERCE_PYTHON) with the package tokenizers\n"
     "  --chat               the text is a rendered chat: no special tokens are added to it\n"
     "  --hash DIGITS        instead of a prompt: the chunks whose hash begins with DIGITS, and\n"
     "                       their tiers\n"
     "  --namespace DIGEST   the digest of the namespace, or its first digits; required if there\n"
-    "                       are several (they are then listed), unless they are the groups of\n"
+    "                       are several (an error lists them), unless they are the groups of\n"
     "                       layers of one model, which are explained together\n"
     "  --shard R/N[,R/N]    rank and size of tensor (and pipeline) parallelism; default: of a\n"
     "                       folder the only one there is, else 0/1\n"
@@ -99,12 +99,12 @@ static bool is_hex(const char *text)
 static int check_args(struct why_request *r)
 {
     if ((r->tokens_path != NULL) + (r->text_path != NULL) + (r->hash != NULL) != 1)
-        return tierce__cli_usage("why", "requires one of --tokens FILE and --text FILE (a prompt) "
-                                        "and --hash DIGITS (chunks)");
+        return tierce__cli_usage("why", "requires exactly one of --tokens FILE, --text FILE and "
+                                        "--hash DIGITS");
     if ((r->text_path != NULL) != (r->tokenizer != NULL))
-        return tierce__cli_usage("why", "--text FILE and --tokenizer DIR require each other");
+        return tierce__cli_usage("why", "--text FILE and --tokenizer DIR must be given together");
     if (r->chat && r->text_path == NULL)
-        return tierce__cli_usage("why", "--chat is about --text FILE");
+        return tierce__cli_usage("why", "--chat requires --text FILE");
     if (r->hash != NULL && !tierce__hash_prefix(&r->prefix, r->hash))
         return tierce__cli_usage("why", "--hash requires 1 to 64 hex digits");
     if (r->prompt.ns != NULL && (!is_hex(r->prompt.ns) || strlen(r->prompt.ns) > 64))
@@ -176,8 +176,8 @@ static int read_prompt(struct why_request *r)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Shows the text of the first missing part: of the block that differs, if a lookup found its
- * neighbours, else of the chunk. */
+/* Shows the text of the first missing part: of the first block that differs if a lookup found the
+ * blocks before it, otherwise of the chunk. */
 static void show_text(const struct why_request *r, struct tierce__text answer)
 {
     struct tierce__line lines = {0};

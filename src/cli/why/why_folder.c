@@ -17,7 +17,7 @@ struct folder_wanted {
     struct tierce__index *index; /* of keys that hold a hash alone */
     uint32_t *blocks;            /* [block_count] by slot */
     uint8_t *held;               /* [block_count] a chunk of the namespace ends with this block */
-    uint32_t *twins;             /* [block_count] another namespace has one: its id + 1 */
+    uint32_t *twins;             /* [block_count] id + 1 of another namespace that has it, or 0 */
     uint32_t block_count;
     uint32_t ns;
     struct tierce_shard shard;
@@ -108,7 +108,7 @@ static size_t count_held(void *arg, const struct tierce__run *run)
     return found;
 }
 
-/* Fills in how many blocks are held. Returns the first missing chunk, or `chunks`. */
+/* Counts the held blocks. Returns the index of the first missing chunk, or `chunks`. */
 static size_t find_missing(struct tierce__answer *a, const struct folder_wanted *w, size_t chunks)
 {
     const struct tierce__layer_group *group = &a->naming.group;
@@ -160,7 +160,7 @@ static int choose_shard(struct tierce_shard *out, const struct tierce__inspect_n
                              item->shard_count);
 }
 
-/* How many namespaces it chose; or an exit status, negated. */
+/* Returns the number of chosen namespaces, or a negated exit status. */
 static int choose_groups(uint32_t ids[TIERCE__GROUPS_MAX], const struct tierce__inspect *inspect,
                          const struct tierce__prompt *prompt)
 {

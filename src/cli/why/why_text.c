@@ -17,7 +17,7 @@
 
 #define OUTPUT_BYTES_MAX (256u << 20)
 #define SHOWN_BYTES      72u
-/* What changes may have begun before the first token that differs. */
+/* A value that differs may begin before the first token that differs. */
 #define BEFORE_BYTES 24u
 
 extern char **environ;
@@ -45,8 +45,8 @@ static const char script[] =
     "print(*made.ids)\n"
     "print(*(at[start] for start, _ in made.offsets))\n";
 
-/* Runs the script with these files as input and output. Returns the status of its end, or a
- * negative errno. */
+/* Runs the script with these files as input and output. Returns its wait status, or a negative
+ * errno. */
 static int run_script(const char *tokenizer, bool specials, int input, int output)
 {
     const char *python = getenv("TIERCE_PYTHON");
@@ -68,7 +68,8 @@ static int run_script(const char *tokenizer, bool specials, int input, int outpu
         rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (rc != 0)
-        return tierce__cli_fail("why", "%.200s: %s", argv[0], strerror(rc));
+        return tierce__cli_fail("why", "%.200s: %s; set TIERCE_PYTHON to a Python interpreter",
+                                argv[0], strerror(rc));
     while (waitpid(pid, &status, 0) < 0) {
         if (errno != EINTR)
             return -errno;
@@ -118,9 +119,9 @@ static int tokenize_in(struct tierce__why_text_source *out, const char *tokenize
     size_t bytes = strlen(out->text);
     char *made = NULL;
     if (write(input, out->text, bytes) != (ssize_t)bytes || lseek(input, 0, SEEK_SET) != 0)
-        return tierce__cli_fail("why", "no memory for the prompt");
+        return tierce__cli_fail("why", "out of memory for the prompt");
     int rc = run_script(tokenizer, specials, input, output);
-    if (rc != 0) /* it has written why */
+    if (rc != 0) /* the script has printed the reason */
         return rc < 0 ? tierce__cli_fail("why", "%s", strerror(-rc)) : TIERCE__CLI_FAILED;
     rc = read_output(&made, output);
     if (rc == 0)
@@ -154,7 +155,7 @@ void tierce__why_text_clear(struct tierce__why_text_source *source)
 
 /* ---- what differs ---------------------------------------------------------------------------- */
 
-/* The first that matches counts. */
+/* The first pattern that matches counts. */
 static const struct {
     const char *pattern, *what;
 } suspects[] = {
@@ -185,7 +186,7 @@ static void put_quoted(struct tierce__line *out, const char *text, size_t bytes)
     tierce__line_put(out, is_all ? "\"" : "...\"");
 }
 
-/* The first match that ends behind `skip` bytes. */
+/* The first match that ends after `skip` bytes. */
 static bool find_match(regmatch_t *out, const regex_t *regex, const char *text, size_t skip)
 {
     size_t at = 0;
@@ -199,7 +200,7 @@ static bool find_match(regmatch_t *out, const regex_t *regex, const char *text, 
     return false;
 }
 
-/* The first `skip` bytes are what precedes. */
+/* The first `skip` bytes precede the missing part. */
 static void put_suspect(struct tierce__line *out, const char *text, size_t skip)
 {
     for (size_t i = 0; i < sizeof(suspects) / sizeof(suspects[0]); i++) {

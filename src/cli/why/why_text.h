@@ -10,20 +10,20 @@
 #include <tierce/status.h>
 
 /*
- * A prompt as text, and where its tokens lie in it. A model's own tokenizer makes the tokens, in a
- * process of python3 (or TIERCE_PYTHON) with the package tokenizers.
+ * A prompt as text, and the position of each token in it. The model's own tokenizer converts the
+ * text, in a python3 process (or TIERCE_PYTHON) with the package tokenizers.
  */
 
 struct tierce__why_text_source {
     char *text;      /* heap, NUL-terminated */
     char *ids;       /* heap: the token ids as numbers between spaces */
-    int32_t *starts; /* heap: [count] bytes of the text before each token */
+    int32_t *starts; /* heap: [count] offset of each token in the text, in bytes */
     size_t count;
 };
 
 /*
- * Makes the tokens of out->text. [in] tokenizer: a model's folder, or a file tokenizer.json;
- * specials: the tokenizer adds its special tokens, as vLLM does with plain prompts and not with
+ * Converts out->text to tokens. [in] tokenizer: a model's folder, or a file tokenizer.json.
+ * [in] specials: the tokenizer adds its special tokens, as vLLM does for plain prompts but not for
  * rendered chats. Returns an exit status; errors have been printed. Blocks until the process has
  * ended.
  */
@@ -32,8 +32,8 @@ TIERCE_MUSTUSE int tierce__why_tokenize(struct tierce__why_text_source *out, con
 void tierce__why_text_clear(struct tierce__why_text_source *source);
 
 /*
- * Adds lines about the tokens [from, to) of the prompt, of which the first that differs from what
- * is stored is one: the text there, and a part of it that looks as if it differed in each request.
+ * Adds lines about tokens [from, to) of the prompt, which contain the first token that is not
+ * stored: their text, and any value in it that may differ in each request.
  */
 void tierce__why_text_show(struct tierce__line *out, const struct tierce__why_text_source *source,
                            uint64_t from, uint64_t to);

@@ -18,7 +18,7 @@
  */
 
 #define TIERCE__CHUNK_ALIGN 4096u
-/* The versions that are written: 1 for chunks of all layers, 2 for those of a group of layers. */
+/* The format versions: 1 for a chunk of all layers, 2 for a chunk of a group of layers. */
 #define TIERCE__CHUNK_VERSION       1u
 #define TIERCE__CHUNK_VERSION_GROUP 2u
 #define TIERCE__CHUNK_FIXED         256u /* bytes before the tables */

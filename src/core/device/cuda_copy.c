@@ -145,7 +145,7 @@ static int enqueue_cells(struct tierce__cuda *cuda, const struct tierce__device_
 /* ---- a transfer -------------------------------------------------------------------------------
  */
 
-/* Our stream continues behind all work that the caller's has now. */
+/* Later work on our stream begins after all work that is on the caller's stream now. */
 static int order_behind(struct tierce__cuda *cuda, void *stream, enum tierce__direction direction)
 {
     TIERCE__CU_EVENT before;

@@ -11,7 +11,7 @@
 /*
  * The functions of CUDA's driver that Tierce calls, found in libcuda.so.1 at run time, so that
  * neither a build nor a start of Tierce needs CUDA. The types below are the few that these
- * functions take, as the driver's binary interface has them on 64-bit Linux.
+ * functions take, with the layout of the driver's binary interface on 64-bit Linux.
  */
 
 typedef int TIERCE__CU_RESULT;
@@ -63,8 +63,8 @@ enum {
     TIERCE__CU_SOURCE_ORDER_STREAM = 1,
 };
 
-/* The oldest driver that is used. All calls that are required exist since 10.0; that 11.0 suffices
- * was not tried. */
+/* The oldest driver that is accepted. All required calls exist since 10.0. Tierce was not tested
+ * with 11.0. */
 #define TIERCE__CUDA_VERSION_MIN 11000
 
 struct tierce__cuda_api {
@@ -84,11 +84,12 @@ struct tierce__cuda_api {
  */
 TIERCE_MUSTUSE int tierce__cuda_load(const struct tierce__cuda_api **out);
 
-/* Whether this process has loaded the driver, and not its parent before a fork. The driver does not
- * work in a child of a process that has used it. Thread: any. */
+/* Whether this process has loaded the driver itself. False if its parent has loaded the driver
+ * before a fork, because the driver does not work in such a child. Thread: any. */
 bool tierce__cuda_usable(void);
 
-/* "cuEventRecord: CUDA_ERROR_INVALID_HANDLE (400)". Thread: any. */
+/* Writes a text such as "cuEventRecord: CUDA_ERROR_INVALID_HANDLE (400)"; returns `text`.
+ * Thread: any. */
 #define TIERCE__CUDA_TEXT_BYTES 128u
 const char *tierce__cuda_text(const struct tierce__cuda_api *api, const char *call,
                               TIERCE__CU_RESULT code, char text[TIERCE__CUDA_TEXT_BYTES]);

@@ -42,8 +42,8 @@ static bool has_come(const struct tierce__cuda_event *event)
     return atomic_load_explicit(&event->state, memory_order_acquire) == TIERCE__CUDA_COME;
 }
 
-/* An event that is recorded into a capture would never come, and a wait for it would draw our own
- * stream into the graph. */
+/* An event that is recorded into a capture would never complete, and a wait for it would add our
+ * own stream to the graph. */
 static int check_capture(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream)
 {
     TIERCE__CU_CAPTURE_STATUS status = TIERCE__CU_CAPTURE_NONE;
@@ -123,7 +123,8 @@ static int look(struct tierce__cuda *cuda, struct tierce__cuda_event *event)
     return rc;
 }
 
-/* Asks also after a failure: an event that comes gives its memory back. */
+/* Queries also after a failure: when an event completes, the memory of its copies may be
+ * used again. */
 int tierce__cuda_query(struct tierce__device *device, struct tierce__device_event *event)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
@@ -136,7 +137,7 @@ int tierce__cuda_query(struct tierce__device *device, struct tierce__device_even
     if (rc < 0)
         return rc;
     rc = look(cuda, mine);
-    (void)tierce__cuda_leave(cuda, rc); /* the event has come all the same */
+    (void)tierce__cuda_leave(cuda, rc); /* the event has completed anyway */
     return rc;
 }
 

@@ -22,7 +22,7 @@ struct tierce__cuda {
     TIERCE__CU_STREAM streams[2];
     struct tierce__pinned pinned;
     atomic_bool failed;   /* relaxed: a call that misses it fails by itself */
-    _Atomic size_t alive; /* events; relaxed: read by close only, the last call */
+    _Atomic size_t alive; /* events; relaxed: only close, the last call, reads it */
 };
 
 enum tierce__cuda_state {
@@ -30,7 +30,7 @@ enum tierce__cuda_state {
     TIERCE__CUDA_COME,
 };
 
-/* Cells of a row, as long as they are not settled. */
+/* The cells of a row until they are settled. */
 struct tierce__cuda_row {
     struct tierce__cells cells;
     uint8_t *good; /* NULL for a gather */
@@ -56,23 +56,24 @@ TIERCE_MUSTUSE int tierce__cuda_enter(struct tierce__cuda *cuda);
 /* The same, but only if the device has not failed. */
 TIERCE_MUSTUSE int tierce__cuda_enter_good(struct tierce__cuda *cuda);
 
-/* Ends what enter began. Returns rc, or -EIO if rc is not an error and the context cannot be left.
- */
+/* Restores the context that was current before enter. Returns rc, or -EIO if rc is not an error and
+ * the context cannot be restored. */
 int tierce__cuda_leave(struct tierce__cuda *cuda, int rc);
 
-/* The status of a call after which nothing is in progress that was not before: 0, -ENOMEM if the
- * driver lacks memory, or -EIO, and the device has failed. */
+/* The status of a call that does not enqueue work. Returns 0, -ENOMEM if the driver lacks memory,
+ * or -EIO; with -EIO the device has failed. */
 int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
 
-/* The status of a call that may have enqueued work: 0, or -EIO, and the device has failed. */
+/* The status of a call that may have enqueued work. Returns 0 or -EIO; with -EIO the device has
+ * failed. */
 int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
 
 /* NULL: no memory. */
 struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count);
 void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_event *event);
 
-/* Within enter and leave: a new driver's event, behind all that is enqueued on the stream. Errors:
- * TIERCE_E_UNSUPPORTED (a capture), -ENOMEM, -EIO; *out untouched. */
+/* Between enter and leave: creates an event of the driver after all work on the stream. Errors,
+ * *out untouched: TIERCE_E_UNSUPPORTED (a capture), -ENOMEM, -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_event_record(struct tierce__cuda *cuda, TIERCE__CU_EVENT *out,
                                              TIERCE__CU_STREAM stream);
 
@@ -92,7 +93,7 @@ int tierce__cuda_wait(struct tierce__device *device, struct tierce__device_event
                       uint64_t deadline_ns);
 void tierce__cuda_forget(struct tierce__device *device, struct tierce__device_event *event);
 
-/* Lets some time pass before the `polls`-th look at a driver that has no wait with a deadline. */
+/* Sleeps before poll number `polls`: the driver has no wait with a deadline. */
 void tierce__cuda_pause(unsigned polls);
 
 #endif

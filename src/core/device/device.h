@@ -15,7 +15,7 @@
  *     rc = ops->open(&device, paged.layers[0].base);
  *     rc = ops->pin(device, slice, slice_bytes);       // each slice of the pool, in the background
  *     ...
- *     rc = ops->gather(device, &event, &copy);         // starts behind the work on copy.stream
+ *     rc = ops->gather(device, &event, &copy);         // begins after the work on copy.stream
  *     rc = ops->wait(device, event, deadline_ns);
  *     if (rc == 0)
  *         rc = ops->settle(device, event, 0, copy.count); // the sums are in place from here on
@@ -23,24 +23,24 @@
  *     ...
  *     stopped = ops->close(device, deadline_ns);
  *
- * A gather or scatter returns when its copies are enqueued, and gives an event. Four rules follow:
+ * A gather or scatter enqueues its copies and returns an event. Four rules follow:
  *
  * - Bytes, sums and verdicts are valid only after `query` or `wait` has returned 0 for the event
- * and `settle` has returned for the row. Nothing may be published before that.
+ *   and `settle` has returned for the row. Nothing may be published before that.
  * - The cells of a copy, their sums and verdicts, and the blocks in the engine's memory stay in use
- *   until `query` or `wait` has returned 0. A deadline that has passed changes nothing about it.
+ *   until `query` or `wait` has returned 0, also if a deadline has passed.
  * - -EIO means that the device failed. Nothing is known about the bytes then: they must be neither
  *   published nor reported as loaded, and a chunk must not be removed as damaged. All later calls
  *   but query, wait, unpin, forget and close return -EIO too. Memory of copies whose event has not
  *   come stays in use until `close` has returned true.
- * - The copies begin behind all work that was enqueued on copy.stream before the call. Work that is
- *   enqueued there later is ordered behind them by `stream_wait` only.
+ * - The copies begin after all work that was enqueued on copy.stream before the call. Only
+ *   `stream_wait` orders later work on that stream after the copies.
  *
  * Streams are handles of the device's driver (CUstream; NULL for the default stream) of the context
  * that the device was opened in. The host ignores them.
  *
- * Thread: any for every function, also several at once, except that `close` must be the last call.
- * Nothing blocks but wait, settle (it computes), pin, unpin, open and close.
+ * Thread: any for every function, several at the same time; `close` must be the last call.
+ * wait, settle (it computes), pin, unpin, open and close block; no other function blocks.
  */
 
 struct tierce__device;
@@ -50,9 +50,9 @@ struct tierce__device_event;
 struct tierce__device_row {
     uint32_t layer;
     const int32_t *ids;         /* [cells.count] [borrow for the call]: the blocks */
-    struct tierce__cells cells; /* [borrow until the event has come and its row is settled] */
-    uint8_t *good; /* scatter: [cells.count], as cells; 0 is written for a cell whose sum differs,
-                      nothing for other cells */
+    struct tierce__cells cells; /* [borrow until the event has completed and the row is settled] */
+    uint8_t *good; /* scatter: [cells.count], borrowed as cells; settle writes 0 for a cell whose
+                      sum differs, and nothing for other cells */
 };
 
 struct tierce__device_copy {
@@ -65,7 +65,7 @@ struct tierce__device_copy {
 struct tierce__device_ops {
     const char *name;
 
-    /* The bytes of cells must lie in memory that `pin` has registered. */
+    /* Whether the bytes of cells must lie in memory that `pin` has registered. */
     bool pins;
 
     /*
@@ -80,23 +80,24 @@ struct tierce__device_ops {
     /*
      * Waits for the copies in progress, unpins all slices, frees the device. All events must have
      * been forgotten. False: the device did not stop by the deadline, or did not release a slice,
-     * or this is a child of fork. The device exists then, and only close may be called again.
-     * Memory of copies in progress must not be freed or used.
+     * or this process is a child of fork. The device then still exists, only close may be called,
+     * and the memory of copies in progress must be neither freed nor used.
      */
     bool (*close)(struct tierce__device *device, uint64_t deadline_ns);
 
     /*
-     * Registers host memory, so that the device can copy from and to it without a detour: a page
-     * aligned range that does not overlap another one. Slices may be adjacent, and cells may lie
-     * across their borders. Takes about 0.1 s per GB on a GPU: call it for one slice after another,
-     * from a thread that nothing waits for.
+     * Registers a slice of host memory, so that the device can copy from and to it directly. The
+     * slice is page-aligned and does not overlap another slice. Slices may be adjacent, and cells
+     * may cross their borders. Takes about 0.1 s per GB on a GPU: call it for one slice after
+     * another, from a thread that nothing waits for.
+     *
      * Errors: TIERCE_E_ARGUMENT (alignment, overlap), -ENOMEM (the limit of locked memory, for
      * example), -EIO, TIERCE_E_CLOSED (in a child of fork). After -ENOMEM, a smaller slice may
      * succeed.
      */
     TIERCE_MUSTUSE int (*pin)(struct tierce__device *device, void *memory, size_t bytes);
 
-    /* Ends the registration of a slice, given as it was to pin. No copy may use it.
+    /* Ends the registration of a slice; the arguments equal those of pin. No copy may use it.
      * Errors: TIERCE_E_ARGUMENT (it was not pinned), -EIO, TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*unpin)(struct tierce__device *device, void *memory, size_t bytes);
 
@@ -104,7 +105,7 @@ struct tierce__device_ops {
     bool (*is_pinned)(struct tierce__device *device, const void *memory, size_t bytes);
 
     /*
-     * Copies blocks to cells. Rows must not overlap. *event [out]: forget it.
+     * Copies blocks to cells. Rows must not overlap. *event [out] [transfer]: free it by forget.
      * Errors, nothing enqueued and *event untouched:
      *   TIERCE_E_ARGUMENT     a row is invalid (paged.h), or its bytes are not pinned
      *   TIERCE_E_UNSUPPORTED  the stream is being captured into a graph
@@ -121,8 +122,8 @@ struct tierce__device_ops {
                                   struct tierce__device_event **event,
                                   const struct tierce__device_copy *copy);
 
-    /* An event behind all that is enqueued on a stream now. Errors: TIERCE_E_UNSUPPORTED (as
-     * gather), TIERCE_E_CLOSED, -ENOMEM, -EIO; *event untouched. */
+    /* Creates an event after all work that is enqueued on a stream now. Errors, *event untouched:
+     * TIERCE_E_UNSUPPORTED (as gather), TIERCE_E_CLOSED, -ENOMEM, -EIO. */
     TIERCE_MUSTUSE int (*record)(struct tierce__device *device, struct tierce__device_event **event,
                                  void *stream);
 
@@ -131,24 +132,26 @@ struct tierce__device_ops {
     TIERCE_MUSTUSE int (*stream_wait)(struct tierce__device *device,
                                       const struct tierce__device_event *event, void *stream);
 
-    /* 0: the event has come. -EAGAIN: not yet. -EIO: it is not known any more. TIERCE_E_CLOSED. */
+    /* 0: the event has completed. -EAGAIN: not yet. -EIO: unknown, the device has failed.
+     * TIERCE_E_CLOSED: in a child of fork. */
     TIERCE_MUSTUSE int (*query)(struct tierce__device *device, struct tierce__device_event *event);
 
-    /* The same, but blocks until the event has come, or returns TIERCE_E_DEADLINE. */
+    /* The same, but blocks until the event has completed, or returns TIERCE_E_DEADLINE. */
     TIERCE_MUSTUSE int (*wait)(struct tierce__device *device, struct tierce__device_event *event,
                                uint64_t deadline_ns);
 
     /*
-     * Finishes rows [from, to) of a gather or scatter whose event has come: writes the sums or the
-     * verdicts. Once for each row; several threads may settle different rows at the same time.
+     * Finishes rows [from, to) of a gather or scatter whose event has completed: writes the sums or
+     * the verdicts. Settle each row once; several threads may settle different rows at the same
+     * time.
      * Returns the number of bad cells in these rows (0 for a gather), or -EAGAIN if query or wait
      * has not returned 0 for the event.
      */
     TIERCE_MUSTUSE int64_t (*settle)(struct tierce__device *device,
                                      struct tierce__device_event *event, size_t from, size_t to);
 
-    /* Frees an event. That of a gather or scatter must have come, or its device must have failed.
-     * NULL is accepted. */
+    /* Frees an event. An event of a gather or scatter must have completed, or its device must have
+     * failed. NULL is accepted. */
     void (*forget)(struct tierce__device *device, struct tierce__device_event *event);
 };
 

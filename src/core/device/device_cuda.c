@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of a GPU, by CUDA's driver. The copy engine moves the cells between the engine's blocks
- * and pinned memory; the host computes the sums once a copy's event has come.
+ * and pinned memory; the host computes the sums after a copy's event.
  */
 #include "core/device/cuda_private.h"
 
@@ -79,7 +79,7 @@ void tierce__cuda_pause(unsigned polls)
     enum { EAGER = 32, SHORT_NS = 20000, LONG_NS = 200000 };
     struct timespec pause = {.tv_nsec = polls < 4 * EAGER ? SHORT_NS : LONG_NS};
     if (polls >= EAGER)
-        (void)nanosleep(&pause, NULL); /* woken earlier, it looks earlier */
+        (void)nanosleep(&pause, NULL); /* a signal only makes the next poll earlier */
 }
 
 /* ---- open -------------------------------------------------------------------------------------

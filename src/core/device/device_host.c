@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the host. Copies are complete, with sums and verdicts, when the call returns, so that
- * every event has come from the start.
+ * every event is complete when it is created.
  */
 #include "core/device/device_private.h"
 
@@ -89,8 +89,7 @@ static struct host_event *create_event(size_t count)
     return event;
 }
 
-/* All bytes that are copied, for the kernels' choice between stores; and where the next row reads,
- * as a hint. */
+/* Hints for the kernels: the address that the next row reads first, to prefetch it. */
 static struct tierce__row row_hints(const struct tierce__device_copy *copy, size_t i,
                                     enum tierce__direction direction)
 {

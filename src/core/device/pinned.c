@@ -20,7 +20,7 @@ void tierce__pinned_fini(struct tierce__pinned *pinned)
     tierce__free(pinned->slices);
 }
 
-/* The first slice that ends behind the address: it holds the address, or lies behind it. */
+/* The first slice that ends after the address: it holds the address or begins after it. */
 static size_t find(const struct tierce__pinned *pinned, uintptr_t address)
 {
     size_t from = 0, to = pinned->count;

@@ -12,7 +12,7 @@
 
 /*
  * The slices of host memory that are registered with a device, in the order of their addresses.
- * They do not overlap. A driver copies within one slice only, so the borders matter.
+ * Slices do not overlap. A driver copies within one slice only, so a copy must end at its border.
  *
  * Thread: any; one lock of class DEVICE. Does not block.
  */
@@ -42,7 +42,7 @@ bool tierce__pinned_remove(struct tierce__pinned *pinned, const void *memory, si
 /* The last slice, without removing it; false if there is none. */
 bool tierce__pinned_last(struct tierce__pinned *pinned, struct tierce__pinned_slice *out);
 
-/* How many bytes from the address on lie in the address's slice; 0: none. */
+/* The number of bytes from the address to the end of its slice; 0 if no slice holds it. */
 size_t tierce__pinned_run(struct tierce__pinned *pinned, const void *address);
 
 /* Whether all of a range lies in slices. */

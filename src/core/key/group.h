@@ -17,7 +17,7 @@ struct tierce__layer_group {
     uint32_t block_tokens, chunk_blocks;
 };
 
-/* Whether chunks can be used without those before them. */
+/* Whether a chunk can be used without the chunks before it. */
 static inline bool tierce__group_is_sparse(enum tierce_group kind)
 {
     return kind > TIERCE_GROUP_FULL;
@@ -29,18 +29,18 @@ TIERCE_MUSTUSE bool tierce__group_parse(enum tierce_group *out, const char *name
 /* tierce_view_needs. */
 uint64_t tierce__group_needs(const struct tierce__layer_group *group, uint64_t blocks);
 
-/* In a sparse group, a number of blocks after which the engine can continue needs a run of chunks.
- */
+/* The run of chunks that a sparse group requires so that the inference engine can continue after
+ * `blocks` blocks. */
 struct tierce__run {
-    uint64_t blocks, need; /* `blocks` blocks need the blocks from `need` on */
-    size_t from, count;    /* its chunks; count 0: nothing is needed */
+    uint64_t blocks, need; /* the run holds blocks [need, blocks) */
+    size_t from, count;    /* its chunks [from, from + count); count 0: no chunk is required */
 };
 
-/* How many leading ones of the chunks [from, from + count) are held; `blocks` as in the run. */
+/* Returns how many leading chunks of the run are held. */
 typedef size_t tierce__run_held_fn(void *arg, const struct tierce__run *run);
 
-/* The run of the most blocks, above from_block and up to to_block, that is held; `blocks` is
- * from_block or less if there is none. `held` is called for the run of to_block first. */
+/* The held run with the largest `blocks` in (from_block, to_block]. If there is none, `blocks` is
+ * at most from_block. The first call of `held` is for the run of to_block. */
 struct tierce__run tierce__run_find(const struct tierce__layer_group *group, uint64_t from_block,
                                     uint64_t to_block, tierce__run_held_fn *held, void *arg);
 

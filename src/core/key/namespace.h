@@ -6,8 +6,9 @@
 #include <tierce/key.h>
 
 /*
- * sizeof(struct tierce_namespace) of programs that were built when it ended with `algo`. Such a
- * namespace is about all layers; its `group` lies in padding and the rest beyond its end.
+ * sizeof(struct tierce_namespace) in programs that were built when the struct ended with `algo`.
+ * Such a namespace describes all layers. Its `group` would lie in padding, and `window` and
+ * `layers` beyond its end, so none of them is read.
  */
 #define TIERCE__NAMESPACE_BYTES_V1 80u
 
@@ -16,8 +17,8 @@ static inline enum tierce_group tierce__namespace_group(const struct tierce_name
     return ns->size == TIERCE__NAMESPACE_BYTES_V1 ? TIERCE_GROUP_ALL : ns->group;
 }
 
-/* Whether two texts are about the same model, tokens and hashes, and differ only in their groups of
- * layers. Texts without a group, NULL, or texts that cannot be read do not. */
+/* Whether two texts describe two groups of layers of the same model, with the same tokens and
+ * hashes. False for texts without a group, for NULL, and for texts that cannot be parsed. */
 bool tierce__namespace_other_group(const char *text, const char *other);
 
 #endif

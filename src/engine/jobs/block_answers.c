@@ -16,7 +16,7 @@ struct tierce__answer {
     struct tierce__block_key key;
     enum known known;
     bool is_asked; /* its question is queued, or was taken and not answered */
-    bool is_told;  /* somebody has read the answer, or nobody needs to */
+    bool is_told;  /* a lookup has returned the answer, or no caller waits for it */
     uint64_t until_ns;
 };
 

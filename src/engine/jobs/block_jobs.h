@@ -11,9 +11,9 @@
 #include "engine/jobs/block_answers.h"
 
 /*
- * Jobs over blocks of one region of host memory, on threads of their own, for an inference engine
- * that may not wait: a job stores or loads a list of (key, offset in the region). Lookups of single
- * blocks are answered from a table and asked in the background (block_answers.h).
+ * Jobs over blocks of one region of host memory, on their own threads, for an inference engine that
+ * must not block. A job stores or loads a list of (key, offset in the region). Lookups of single
+ * blocks are answered from a table, and the tiers are queried in the background (block_answers.h).
  *
  *     rc = tierce__block_jobs_open(&jobs, &opts);
  *     rc = tierce__block_jobs_submit(jobs, 7, TIERCE__BLOCK_LOAD, blocks, count);
@@ -23,15 +23,16 @@
  *     }
  *     tierce__block_jobs_close(jobs);
  *
- * Each block is a chunk of one block and one layer in a view, and independent of the others: its
- * chain has no other block. Its bytes are verified before it counts as loaded; a block that failed
- * may have been overwritten with anything.
+ * Each block is a chunk of one block and one layer in a view. Blocks are independent: the chain of
+ * a block has no other block. A block's bytes are verified before it counts as loaded; the memory
+ * of a block whose load failed has undefined content.
  *
- * The job must not touch the region's memory of a block while it is in progress, except that
- * several stores may read it. No call of a lookup, submit or poll waits for a tier.
+ * While a job is in progress, the caller must not change its blocks in the region, and must not
+ * read the blocks of a load. Several stores may read a block at the same time. lookup, submit and
+ * poll do not wait for a tier.
  *
- * Thread: any; a job that was polled belongs to the caller. In a child of fork, lookups are misses
- * and other calls find nothing; close frees nothing.
+ * Thread: any; a job that was polled belongs to the caller. In a child of fork, lookups are misses,
+ * poll returns NULL, submit returns TIERCE_E_CLOSED, and close frees nothing.
  */
 
 enum tierce__block_op { TIERCE__BLOCK_STORE, TIERCE__BLOCK_LOAD };
@@ -50,8 +51,9 @@ struct tierce__block_jobs_opts {
     uint8_t *region; /* [borrow until close] */
     uint64_t region_bytes;
     uint32_t block_bytes;
-    uint32_t threads;    /* that move blocks, 1 to TIERCE__BLOCK_THREADS_MAX; one more asks */
-    uint32_t blocks_max; /* of all jobs that are not finished */
+    uint32_t threads;    /* that move blocks, 1 to TIERCE__BLOCK_THREADS_MAX; one more thread
+                            queries the tiers */
+    uint32_t blocks_max; /* limit of the blocks in all unfinished jobs */
     uint32_t timeout_ms; /* blocks of a job that no thread has begun after this time fail */
     struct tierce__answers_limits answers;
 };
@@ -60,10 +62,10 @@ struct tierce__block_job {
     struct tierce__list node;
     uint64_t id;
     enum tierce__block_op op;
-    uint64_t began_ns, ended_ns; /* submitted, and the last block ended */
+    uint64_t began_ns, ended_ns; /* when it was submitted, and when its last block ended */
     uint64_t deadline_ns;
     size_t count;
-    size_t begun, ended; /* blocks */
+    size_t begun, ended; /* numbers of blocks */
     size_t moved_count;
     bool *moved; /* [count] held by a tier after a store, or loaded */
     struct tierce__block blocks[];
@@ -91,7 +93,7 @@ TIERCE_MUSTUSE int tierce__block_jobs_submit(struct tierce__block_jobs *jobs, ui
                                              enum tierce__block_op op,
                                              const struct tierce__block *blocks, size_t count);
 
-/* A finished job, the caller's to free; NULL: there is none. */
+/* Returns a finished job [transfer], or NULL if there is none. */
 struct tierce__block_job *tierce__block_jobs_poll(struct tierce__block_jobs *jobs);
 void tierce__block_job_free(struct tierce__block_job *job);
 
@@ -105,7 +107,7 @@ TIERCE_MUSTUSE int tierce__block_jobs_drain(struct tierce__block_jobs *jobs, uin
 struct tierce__block_jobs_state {
     size_t blocks;            /* of jobs that are not finished */
     uint64_t jobs_refused;    /* TIERCE_E_FULL */
-    uint64_t lookups_crowded; /* misses for want of room in the table of answers */
+    uint64_t lookups_crowded; /* misses because the table of answers was full */
 };
 
 void tierce__block_jobs_state(struct tierce__block_jobs *jobs,

@@ -19,7 +19,7 @@ struct tierce__gather {
     size_t count;
     uint32_t next_layer;       /* of the view's part */
     int32_t *block_ids;        /* [to_block] */
-    struct tierce__shape last; /* of the last room, which may be unfull */
+    struct tierce__shape last; /* of the last room, whose chunk may be unfull */
 };
 
 /* Whether each room is a chunk of blocks [0, to_block). The check is required because a node's

@@ -32,17 +32,17 @@ struct tierce__answers {
     size_t count;
     struct tierce__answer items[TIERCE__GROUPS_MAX];
     uint64_t tokens;      /* of the prompt */
-    uint64_t held_tokens; /* the inference engine can continue after these in every group */
+    uint64_t held_tokens; /* the inference engine can continue after them in every group */
 };
 
 /*
- * Fills the answer for the first `tokens` tokens of the prompt in namespace `id`. Errors: what
- * tierce__why_groups returns then.
+ * Fills the answer for the first `tokens` tokens of the prompt in namespace `id`.
+ * tierce__why_groups returns its errors.
  */
 typedef int tierce__why_ask_fn(void *arg, struct tierce__answer *out, uint32_t id, uint64_t tokens);
 
-/* Asks for each of the `count` groups, and finds the tokens that all of them hold. [in]
- * out->tokens. Errors: those of `ask`. */
+/* Calls `ask` for each of the `count` groups, and finds the number of tokens after which all groups
+ * can continue. [in] out->tokens. Errors: those of `ask`. */
 TIERCE_MUSTUSE int tierce__why_groups(struct tierce__answers *out, const uint32_t *ids,
                                       size_t count, tierce__why_ask_fn *ask, void *arg);
 

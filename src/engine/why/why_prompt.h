@@ -54,8 +54,8 @@ TIERCE_MUSTUSE int64_t tierce__prompt_namespace(const char *ns, struct tierce__n
 #define TIERCE__GROUPS_MAX 64
 
 /*
- * The same, or, if all namespaces that match are groups of layers of one model, these. Returns
- * their count; errors as above.
+ * The same, but if several namespaces match and all are groups of layers of one model, it returns
+ * all of them. Returns their count; errors as above.
  */
 TIERCE_MUSTUSE int tierce__prompt_groups(uint32_t ids[TIERCE__GROUPS_MAX], const char *ns,
                                          struct tierce__namespaces *table, const uint64_t *counts,

@@ -61,7 +61,7 @@ struct tierce__live {
     bool is_going; /* LOCATOR: rejects calls, being removed */
 
     struct tierce__lock lock;    /* SESSIONS: the members below */
-    bool is_emptying;            /* no session begins: the instance is being removed */
+    bool is_emptying;            /* the instance is being removed: no session may begin */
     struct tierce__map claims;   /* by key */
     struct tierce__map sessions; /* by id */
     struct tierce__deadlines deadlines;

@@ -5,8 +5,8 @@
 #include "manager/registry/model.h"
 
 /*
- * A driver for one storage: the seam below storages.h. Files (NFS, 3FS mounts) and Redis. Unmanaged
- * storages, which only clients reach, have no driver.
+ * A driver for one storage, below storages.h. There are two: files (NFS, 3FS mounts) and Redis.
+ * Unmanaged storages, which only clients can reach, have no driver.
  *
  * Calls block, possibly forever (an NFS server that does not answer), so they are made on a thread
  * that can be abandoned. Threads: one at a time per driver.

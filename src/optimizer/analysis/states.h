@@ -16,19 +16,19 @@
  *
  * A request continues after its first t blocks if the cache holds the KV of each of them and the
  * state at the end of block t. The hit is the largest such t, or 0. The request then computes its
- * other blocks. So it passes the boundaries after t, and the rule selects the states to keep among
- * these; earlier states that are missing are not made again.
+ * other blocks and passes the boundaries after t. The rule selects the states to keep among these
+ * boundaries; missing states before t are not computed again.
  *
- * Only full blocks take part, because a partial block has no boundary. Where the tokens of a
- * request are known and all its blocks are looked up, these are the first input_tokens /
- * block_tokens blocks.
+ * Only full blocks count, because a partial block has no boundary. If the tokens of a request are
+ * known and all its blocks are looked up, the full blocks are the first input_tokens / block_tokens
+ * blocks.
  *
  * The cache is LRU over KV (block_bytes for each block) and states (state_bytes each), by bytes. A
  * lookup changes nothing. Afterwards the blocks are used from the last to the first, and each
  * block's state before its KV, so that a prefix is newer than its suffix: KV of all blocks, the
- * state that the request continued from, and the states to keep. What is used is touched if it is
- * cached, else stored; a request that only reads stores nothing. A write continues from the state
- * that a lookup would find, which is not counted as a hit.
+ * state that the request continued from, and the states to keep. An object that is used is touched
+ * if it is cached, and otherwise stored; a request that only reads stores nothing. A write
+ * continues from the state that a lookup would find, which is not counted as a hit.
  *
  * Costs, for each thread: 8 bytes per distinct block and 28 per cached KV block and state; for all:
  * 4 bytes per request and 1 per distinct block. Threads: one call at a time for each result.
@@ -37,9 +37,9 @@
 /* The boundaries whose states are kept: the union of those below, by number of blocks before. */
 struct tierce__state_rule {
     uint32_t every; /* the multiples of this number (vLLM: the retention interval); 0: none */
-    bool last;      /* the last one of the request's blocks that are stored */
-    bool branch;    /* the end of the leading blocks that earlier requests have stored, whether or
-                       not the cache still holds them: the junction of a shared prefix */
+    bool last;      /* the end of the last of the request's blocks that are stored */
+    bool branch;    /* the end of the leading blocks that earlier requests have stored, also if they
+                       were evicted: the junction of a shared prefix */
 };
 
 /* Parses parts that are joined by "+": "every" (every:1), "every:K", "last", "branch".
@@ -70,7 +70,7 @@ struct tierce__states_row {
     uint64_t hit_tokens;
     uint64_t states_stored;       /* over the whole trace */
     uint64_t states, state_bytes; /* held at the end */
-    uint64_t kv_bytes;            /* the same */
+    uint64_t kv_bytes;            /* held at the end */
 };
 
 struct tierce__states {
@@ -78,7 +78,7 @@ struct tierce__states {
     size_t rule_count, capacity_count;
     uint64_t lookups;    /* requests with a lookup */
     uint64_t tokens;     /* of these */
-    uint64_t hit_tokens; /* of every boundary in a cache without a limit: no row has more */
+    uint64_t hit_tokens; /* with a state at every boundary and no limit: no row has more */
 };
 
 /*
@@ -95,7 +95,7 @@ TIERCE_MUSTUSE int tierce__states_run(struct tierce__states *out,
 const struct tierce__states_row *tierce__states_best(const struct tierce__states *states,
                                                      size_t capacity);
 
-/* Accepts a zeroed one. */
+/* A zeroed struct is accepted. */
 void tierce__states_clear(struct tierce__states *states);
 
 #endif

@@ -59,8 +59,8 @@ enum tierce__native_op {
     TIERCE__NATIVE_OPS
 };
 
-/* The operation on all layers that `op`, on a group of layers, corresponds to; else `op` itself.
- * The answers are the same, and what they begin ends by the same operation. */
+/* VIEW for GROUP_VIEW, STORE_BEGIN for GROUP_STORE_BEGIN, otherwise `op` itself. Both have the same
+ * answer, and the same operation ends the view or store. */
 static inline enum tierce__native_op tierce__native_plain(enum tierce__native_op op)
 {
     return op == TIERCE__NATIVE_GROUP_VIEW          ? TIERCE__NATIVE_VIEW

@@ -58,7 +58,7 @@ int tierce__lmcache_form_of(struct tierce__lmcache_form *out, const struct tierc
     const char *text = ns->layout != NULL ? ns->layout : "";
     uint64_t hidden = 0;
     if (tierce__namespace_group(ns) != TIERCE_GROUP_ALL)
-        return refuse(why, "the namespace is about a group of layers");
+        return refuse(why, "the namespace describes one group of layers only");
     if (strncmp(text, prefix, sizeof(prefix) - 1) != 0)
         return refuse(why, "the namespace's layout is not lmcache:KV_2LTD:DTYPE:HIDDEN");
     text += sizeof(prefix) - 1;

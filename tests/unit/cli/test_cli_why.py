@@ -179,7 +179,7 @@ class Why(CliCase):
 
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))
-        self.why(2, self.folder, err=["requires one of --tokens FILE"])
+        self.why(2, self.folder, err=["requires exactly one of --tokens FILE"])
         self.why(2, self.folder, "--tokens", err=["--tokens requires a value"])
         self.why(2, self.folder, "--token", tokens, err=["--tokens"])
         self.why(2, self.folder, "x", "--tokens", tokens, err=["\"x\" is a second"])

@@ -302,7 +302,8 @@ START_TEST(a_group_is_not_shared)
     ck_assert_int_eq(tierce__lmcache_form_of(&form, &ns, why), 0);
     ns.group = TIERCE_GROUP_FULL;
     ck_assert_int_eq(tierce__lmcache_form_of(&form, &ns, why), TIERCE_E_UNSUPPORTED);
-    ck_assert_str_eq(why, "LMCache cannot read it: the namespace is about a group of layers");
+    ck_assert_str_eq(why,
+                     "LMCache cannot read it: the namespace describes one group of layers only");
 }
 END_TEST
 
