@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's TieringOffloadingSpec on a CPU, for test_tier.py: what is missing is the copy between the paged
+"""vLLM's TieringOffloadingSpec on a CPU, for test_tiering.py: what is missing is the copy between the paged
 KV and the host region, which vLLM makes on a GPU only. And Tierce's tier with a clock for each call."""
 
 import statistics
