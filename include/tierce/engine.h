@@ -283,6 +283,9 @@ struct tierce_transfer_opts {
                                  there again, and one that a remote store holds is not sent again */
     const char *tag;          /* store: as in lookup; [borrow until begin returns] */
     uint64_t write;           /* store of one part of several: see tierce_store_begin; else 0 */
+    void *stream;             /* of the caller, if `paged` is memory of a GPU: a CUstream of the
+                                 GPU's primary context, NULL for its default stream. A program that
+                                 was built without this field passes the size without it */
 };
 
 struct tierce_store;
@@ -297,7 +300,8 @@ struct tierce_store;
  * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
  * chunks become visible at end, all or none of each.
  * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range or named twice, geometry unlike the
- * namespace's), -ENOMEM. Waits timeout.store at most, and for no device.
+ * namespace's), TIERCE_E_UNSUPPORTED (memory of a device that this build does not serve), -ENOMEM.
+ * Waits timeout.store at most, and for no device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  struct tierce_view *view,
@@ -355,7 +359,7 @@ struct tierce_load;
  * written.
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
- * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's), -ENOMEM.
+ * ends or aborts. Errors, *out untouched: as tierce_store_begin's.
  * Blocks in two cases only, for at most timeout.lookup: to read the header of a chunk on a slower
  * tier that begins like a missing chunk, and to query a remote store for chunks that no lookup has
  * found before.

@@ -24,11 +24,12 @@
  * the same large block_stride and a base of its own. The last byte of block block_count - 1 must be
  * an address of the process; Tierce touches only blocks whose ids a call names.
  *
- * Caveats: the memory belongs to the engine. Tierce reads it only inside a store call and writes it
- * only inside a load call, on the calling thread and on those of copy.threads; no transfer
- * continues after the call returns. The memory must be readable and writable by the processor: KV
- * in GPU memory is not supported. Tierce does not synchronise with the engine's kernels: store a
- * layer only after the engine has computed it.
+ * Caveats: the memory belongs to the engine. Tierce reads memory of the host only inside a store
+ * call and writes it only inside a load call, on the calling thread and on those of copy.threads;
+ * no transfer continues after the call returns. Such memory must be readable and writable by the
+ * processor, and Tierce does not synchronise with the engine's kernels: store a layer only after
+ * the engine has computed it. Memory of a GPU (`device`) is not supported yet: stores and loads
+ * return TIERCE_E_UNSUPPORTED.
  */
 
 #ifdef __cplusplus
@@ -42,12 +43,21 @@ struct tierce_paged_layer {
     uint32_t block_bytes;  /* bytes that are moved; the namespace's cell_bytes of this layer */
 };
 
-/* All layers that a view moves, in the order of its namespace's cell_bytes. */
+/* Where the layers lie. Values are stable. */
+enum tierce_device {
+    TIERCE_DEVICE_HOST = 0, /* memory of the host */
+    TIERCE_DEVICE_CUDA = 1, /* memory of an Nvidia GPU, in its primary context; `base` is an address
+                               of the GPU */
+};
+
+/* All layers that a view moves, in the order of its namespace's cell_bytes. A program that was
+ * built when the struct ended with block_count passes that size, and means memory of the host. */
 struct tierce_paged {
     size_t size;                             /* sizeof(struct tierce_paged) */
     const struct tierce_paged_layer *layers; /* [layer_count] [borrow as this struct] */
     uint32_t layer_count;
-    uint32_t block_count; /* block ids must be below it; every call checks them */
+    uint32_t block_count;      /* block ids must be below it; every call checks them */
+    enum tierce_device device; /* of all layers */
 };
 
 #ifdef __cplusplus

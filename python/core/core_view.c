@@ -55,7 +55,8 @@ static PyObject *view_set_paged(PyObject *self, PyObject *args)
     }
     free(v->layers);
     v->layers = layers;
-    v->paged = (struct tierce_paged){sizeof(v->paged), v->layers, v->layer_count, block_count};
+    v->paged = (struct tierce_paged){sizeof(v->paged), v->layers, v->layer_count, block_count,
+                                     TIERCE_DEVICE_HOST};
     Py_RETURN_NONE;
 }
 

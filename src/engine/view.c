@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log/log.h"
+#include "base/log/log_repeat.h"
 #include "engine/lender.h"
 #include "engine/view.h"
 #include "engine/node_client/shared.h"
@@ -444,18 +445,36 @@ static int check_distinct(const int32_t *ids, size_t n, uint32_t block_count)
     return rc;
 }
 
+static int refuse_device(enum tierce_device device)
+{
+    tierce__log_repeated(TIERCE_LOG_ERROR, "device_unsupported",
+                         "device=%d why=\"KV in this device's memory is not supported; describe KV "
+                         "in memory of the host (device=%d)\"",
+                         (int)device, (int)TIERCE_DEVICE_HOST);
+    return TIERCE_E_UNSUPPORTED;
+}
+
+static bool opts_fit(const struct tierce_transfer_opts *opts)
+{
+    bool has_size = opts->size == sizeof(*opts) || opts->size == TIERCE__TRANSFER_BYTES_V1;
+    return has_size && opts->chain != NULL && opts->paged != NULL &&
+           opts->from_block <= opts->to_block &&
+           opts->to_block <= tierce_chain_blocks(opts->chain) &&
+           (opts->block_ids != NULL || opts->to_block == 0);
+}
+
 int tierce__transfer_check(const struct tierce_view *view, const struct tierce_transfer_opts *opts)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (opts->size != sizeof(*opts) || opts->chain == NULL || opts->paged == NULL ||
-        opts->from_block > opts->to_block || opts->to_block > tierce_chain_blocks(opts->chain) ||
-        (opts->block_ids == NULL && opts->to_block > 0))
+    if (!opts_fit(opts))
         return TIERCE_E_ARGUMENT;
     int rc = tierce__paged_check(opts->paged);
     if (rc < 0)
         return rc;
+    if (tierce__paged_device(opts->paged) != TIERCE_DEVICE_HOST)
+        return refuse_device(tierce__paged_device(opts->paged));
     if (!geometry_fits(view, opts->paged))
         return TIERCE_E_ARGUMENT;
     for (uint64_t i = opts->from_block; i < opts->to_block; i++) {
