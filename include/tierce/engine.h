@@ -258,6 +258,28 @@ TIERCE_API TIERCE_MUSTUSE int tierce_durable(struct tierce_view *view,
 /* Ends the pins of a session. A session without pins is accepted. Thread: any. */
 TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 
+/* ---- memory of a GPU ------------------------------------------------------------------------ */
+
+/*
+ * Makes transfers to and from the memory of a device possible: opens the device, and begins to pin
+ * Tierce's memory (or the node's) for it, in the background. Pinning takes about 0.1 s per GB. As
+ * long as it is not complete, stores store nothing and loads load nothing. A transfer begins it
+ * too; this call comes first so that it is complete before the first request, and to find a mistake
+ * at the start.
+ *
+ * Returns 0 when all is ready, and always for memory of the host. Errors:
+ *   -EAGAIN               memory is being pinned: call again later, or begin to serve
+ *   TIERCE_E_DOWN         memory cannot be pinned, or the device has failed (logged); there is no
+ *                         node now
+ *   TIERCE_E_ARGUMENT     an invalid description; a layer that is not memory of the device
+ *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or this process is a child of one that
+ *                         has used it
+ *   -ENOMEM, TIERCE_E_CLOSED
+ * Thread: any. Blocks for the start of the driver, and with a node for at most timeout.lookup.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_view_prepare(struct tierce_view *view,
+                                                  const struct tierce_paged *paged);
+
 /* ---- store and load ------------------------------------------------------------------------- */
 
 struct tierce_transfer_opts {

@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log/log.h"
-#include "base/log/log_repeat.h"
 #include "engine/lender.h"
 #include "engine/view.h"
 #include "engine/node_client/shared.h"
@@ -445,13 +444,20 @@ static int check_distinct(const int32_t *ids, size_t n, uint32_t block_count)
     return rc;
 }
 
-static int refuse_device(enum tierce_device device)
+int tierce_view_prepare(struct tierce_view *view, const struct tierce_paged *paged)
 {
-    tierce__log_repeated(TIERCE_LOG_ERROR, "device_unsupported",
-                         "device=%d why=\"KV in this device's memory is not supported; describe KV "
-                         "in memory of the host (device=%d)\"",
-                         (int)device, (int)TIERCE_DEVICE_HOST);
-    return TIERCE_E_UNSUPPORTED;
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
+    int rc = tierce__paged_check(paged);
+    if (rc < 0)
+        return rc;
+    if (!geometry_fits(view, paged))
+        return TIERCE_E_ARGUMENT;
+    if (tierce__paged_device(paged) == TIERCE_DEVICE_HOST)
+        return 0;
+    tierce__transits_reap(&view->engine->transits);
+    return view->engine->lender->prepare(view, paged);
 }
 
 static bool opts_fit(const struct tierce_transfer_opts *opts)
@@ -473,8 +479,6 @@ int tierce__transfer_check(const struct tierce_view *view, const struct tierce_t
     int rc = tierce__paged_check(opts->paged);
     if (rc < 0)
         return rc;
-    if (tierce__paged_device(opts->paged) != TIERCE_DEVICE_HOST)
-        return refuse_device(tierce__paged_device(opts->paged));
     if (!geometry_fits(view, opts->paged))
         return TIERCE_E_ARGUMENT;
     for (uint64_t i = opts->from_block; i < opts->to_block; i++) {

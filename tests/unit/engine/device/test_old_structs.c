@@ -68,25 +68,5 @@ START_TEST(other_sizes_and_devices_are_rejected)
 }
 END_TEST
 
-START_TEST(memory_of_a_gpu_is_rejected)
-{
-    struct tierce_store *store = (struct tierce_store *)&fx;
-    struct tierce_load *load;
-    fx_open(&fx, false, NULL);
-    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
-    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
-    fx.paged.device = TIERCE_DEVICE_CUDA;
-    ck_assert_int_eq(tierce_store_begin(&store, fx.view, &what), TIERCE_E_UNSUPPORTED);
-    ck_assert_ptr_null(store);
-    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), TIERCE_E_UNSUPPORTED);
-    ck_assert_int_eq(tierce_store(fx.view, &what), TIERCE_E_UNSUPPORTED);
-    ck_assert_int_eq(tierce_load(fx.view, &what, NULL), TIERCE_E_UNSUPPORTED);
-    tierce_chain_destroy(chain);
-    fx_close(&fx);
-    fx_remove(&fx);
-}
-END_TEST
-
 CHECK_MAIN("old_structs", .seconds = 60,
-           .tests = {short_structs_are_memory_of_the_host, other_sizes_and_devices_are_rejected,
-                     memory_of_a_gpu_is_rejected})
+           .tests = {short_structs_are_memory_of_the_host, other_sizes_and_devices_are_rejected})
