@@ -258,6 +258,28 @@ TIERCE_API TIERCE_MUSTUSE int tierce_durable(struct tierce_view *view,
 /* Ends the pins of a session. A session without pins is accepted. Thread: any. */
 TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 
+/* ---- memory of a GPU ------------------------------------------------------------------------ */
+
+/*
+ * Makes transfers to and from the memory of a device possible: opens the device, and begins to pin
+ * Tierce's memory (or the node's) for it, in the background. Pinning takes about 0.1 s per GB. As
+ * long as it is not complete, stores store nothing and loads load nothing. A transfer begins it
+ * too; this call comes first so that it is complete before the first request, and to find a mistake
+ * at the start.
+ *
+ * Returns 0 when all is ready, and always for memory of the host. Errors:
+ *   -EAGAIN               memory is being pinned: call again later, or begin to serve
+ *   TIERCE_E_DOWN         memory cannot be pinned, or the device has failed (logged); there is no
+ *                         node now
+ *   TIERCE_E_ARGUMENT     an invalid description; a layer that is not memory of the device
+ *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or this process is a child of one that
+ *                         has used it
+ *   -ENOMEM, TIERCE_E_CLOSED
+ * Thread: any. Blocks for the start of the driver, and with a node for at most timeout.lookup.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_view_prepare(struct tierce_view *view,
+                                                  const struct tierce_paged *paged);
+
 /* ---- store and load ------------------------------------------------------------------------- */
 
 struct tierce_transfer_opts {
@@ -283,6 +305,9 @@ struct tierce_transfer_opts {
                                  there again, and one that a remote store holds is not sent again */
     const char *tag;          /* store: as in lookup; [borrow until begin returns] */
     uint64_t write;           /* store of one part of several: see tierce_store_begin; else 0 */
+    void *stream;             /* of the caller, if `paged` is memory of a GPU: a CUstream of the
+                                 GPU's primary context, NULL for its default stream. A program that
+                                 was built without this field passes the size without it */
 };
 
 struct tierce_store;
@@ -297,7 +322,8 @@ struct tierce_store;
  * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
  * chunks become visible at end, all or none of each.
  * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range or named twice, geometry unlike the
- * namespace's), -ENOMEM. Waits timeout.store at most, and for no device.
+ * namespace's), TIERCE_E_UNSUPPORTED (memory of a device that cannot be used: see
+ * tierce_view_prepare), -ENOMEM. Waits timeout.store at most, and for no device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  struct tierce_view *view,
@@ -318,8 +344,13 @@ TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
  * part's; the part has begun already, or has a layer of another part).
  */
 
-/* Copies one layer out of the engine's memory. The layers come in ascending order, each once.
- * Errors: TIERCE_E_ARGUMENT (order). */
+/*
+ * Copies one layer out of the engine's memory. The layers come in ascending order, each once. If
+ * the memory is that of a GPU, the copy is enqueued behind the work that the caller's stream has
+ * now, and the call does not wait for it.
+ * Errors: TIERCE_E_ARGUMENT (order), TIERCE_E_UNSUPPORTED (the stream is being captured into a
+ * graph; nothing of the store will be published).
+ */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_layer(struct tierce_store *store, uint32_t layer);
 
 /*
@@ -328,10 +359,15 @@ TIERCE_API TIERCE_MUSTUSE int tierce_store_layer(struct tierce_store *store, uin
  * missing. A chunk whose predecessor another request is still storing is published after the
  * predecessor, or dropped if the predecessor is not published within timeout.pin; it is not counted
  * in the result.
+ *
+ * If the memory is that of a GPU, the call blocks until the copies have ended, for at most
+ * timeout.load, and then computes their sums. It returns 0 if the copies have not ended, or if the
+ * device has failed. It may be called on another thread than tierce_store_layer, so that the engine
+ * need not wait in its step.
  */
 TIERCE_API int64_t tierce_store_end(struct tierce_store *store);
 
-/* Frees `store` without publishing. NULL is accepted. */
+/* Frees `store` without publishing. NULL is accepted. Blocks as tierce_store_end for a GPU. */
 TIERCE_API void tierce_store_abort(struct tierce_store *store);
 
 /* begin, every layer, end. Returns the blocks stored or begin's error. */
@@ -355,7 +391,7 @@ struct tierce_load;
  * written.
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
- * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's), -ENOMEM.
+ * ends or aborts. Errors, *out untouched: as tierce_store_begin's.
  * Blocks in two cases only, for at most timeout.lookup: to read the header of a chunk on a slower
  * tier that begins like a missing chunk, and to query a remote store for chunks that no lookup has
  * found before.
@@ -363,19 +399,33 @@ struct tierce_load;
 TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
                                                 const struct tierce_transfer_opts *opts);
 
-/* Blocks until the layer's bytes have been read (at most until the deadline), verifies them and
+/*
+ * Blocks until the layer's bytes have been read (at most until the deadline), verifies them and
  * writes them to the engine's memory. If memory.size cannot hold all chunks of the load at a time,
- * the first call writes all layers. Blocks that fail are remembered. Errors: TIERCE_E_ARGUMENT. */
+ * the first call writes all layers. Blocks that fail are remembered.
+ *
+ * If the memory is that of a GPU, the call enqueues the copies behind the work of the caller's
+ * stream. Work that is enqueued on this stream later comes behind the copies, so that the engine
+ * may enqueue the layer's kernels at once. The bytes are verified at the end.
+ *
+ * Errors: TIERCE_E_ARGUMENT, TIERCE_E_UNSUPPORTED (the stream is being captured into a graph; all
+ * blocks have failed).
+ */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_layer(struct tierce_load *load, uint32_t layer);
 
 /*
  * Ends the load and frees `load`. origins[i] (NULL, or to_block - from_block entries) gets the
  * enum tierce_origin of each block; a block counts as loaded if every layer of it was verified and
  * written. Chunks from slower tiers are promoted to memory. Returns the number of blocks loaded.
+ *
+ * If the memory is that of a GPU, the call blocks until the copies have ended, for at most the
+ * load's timeout_ms, and then verifies them. If they have not ended, or the device has failed, no
+ * block counts as loaded, and no chunk is removed for it.
  */
 TIERCE_API int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins);
 
-/* Frees `load`; the engine's memory may hold any part of it. NULL is accepted. */
+/* Frees `load`; the engine's memory may hold any part of it. NULL is accepted. Blocks as
+ * tierce_load_end for a GPU. */
 TIERCE_API void tierce_load_abort(struct tierce_load *load);
 
 /* begin, every layer, end. Returns the blocks loaded or begin's error. */

@@ -82,8 +82,12 @@ static PyObject *store_abort(PyObject *self, PyObject *unused)
 
 static PyMethodDef store_methods[] = {
     {"layer", store_layer, METH_O,
-     "layer(index: int) -> None\n\nCopies one layer out of the engine's memory, in order."},
-    {"end", store_end, METH_NOARGS, "end() -> int\n\nPublishes; returns the blocks stored."},
+     "layer(index: int) -> None\n\nCopies one layer out of the engine's memory, in order; out of a "
+     "GPU's: enqueues the copy behind the stream."},
+    {"end", store_end, METH_NOARGS,
+     "end() -> int\n\nPublishes; returns the blocks stored. Waits for copies out of a GPU's "
+     "memory; "
+     "may be called on another thread than layer."},
     {"abort", store_abort, METH_NOARGS, "abort() -> None\n\nGives up; nothing becomes visible."},
     {NULL, NULL, 0, NULL}};
 
@@ -162,7 +166,8 @@ static PyObject *load_abort(PyObject *self, PyObject *unused)
 static PyMethodDef load_methods[] = {
     {"layer", load_layer, METH_O,
      "layer(index: int) -> None\n\n"
-     "Waits for one layer (bounded), verifies it and writes it to the engine's memory, in order."},
+     "Waits for one layer (bounded), verifies it and writes it to the engine's memory, in order. "
+     "For a GPU's memory it enqueues the copy, behind which the stream goes on; end verifies."},
     {"end", load_end, METH_NOARGS,
      "end() -> bytes\n\nOne byte a block: 0 failed (compute it), 1 from memory, 2 from disk, 3 "
      "from "

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "python/core/core.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void view_dealloc(PyObject *self)
 {
@@ -29,13 +31,36 @@ static bool read_addresses(const ViewObject *v, struct tierce_paged_layer *layer
     return true;
 }
 
-static PyObject *view_set_paged(PyObject *self, PyObject *args)
+/* For PyArg_Parse: a device by its name. */
+static int read_device(PyObject *object, void *out)
 {
+    static const struct {
+        const char *name;
+        enum tierce_device device;
+    } devices[] = {{"host", TIERCE_DEVICE_HOST}, {"cuda", TIERCE_DEVICE_CUDA}};
+    const char *name = PyUnicode_AsUTF8AndSize(object, NULL);
+    if (name == NULL)
+        return 0;
+    for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++) {
+        if (strcmp(devices[i].name, name) == 0) {
+            *(enum tierce_device *)out = devices[i].device;
+            return 1;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "device %R: \"host\" or \"cuda\" is accepted", object);
+    return 0;
+}
+
+static PyObject *view_set_paged(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"bases", "strides", "block_count", "device", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *bases, *strides;
     uint32_t block_count;
-    if (!PyArg_ParseTuple(args, "O!O!O&", &PyList_Type, &bases, &PyList_Type, &strides,
-                          tierce__core_uint32, &block_count))
+    enum tierce_device device = TIERCE_DEVICE_HOST;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O&|O&", names, &PyList_Type, &bases,
+                                     &PyList_Type, &strides, tierce__core_uint32, &block_count,
+                                     read_device, &device))
         return NULL;
     if (v->transfers > 0) {
         PyErr_SetString(PyExc_RuntimeError, "the view has loads or stores in progress");
@@ -55,8 +80,36 @@ static PyObject *view_set_paged(PyObject *self, PyObject *args)
     }
     free(v->layers);
     v->layers = layers;
-    v->paged = (struct tierce_paged){sizeof(v->paged), v->layers, v->layer_count, block_count};
+    v->paged = (struct tierce_paged){.size = sizeof(v->paged),
+                                     .layers = v->layers,
+                                     .layer_count = v->layer_count,
+                                     .block_count = block_count,
+                                     .device = device};
     Py_RETURN_NONE;
+}
+
+static bool has_paged(const ViewObject *v)
+{
+    if (v->paged.layers == NULL)
+        PyErr_SetString(PyExc_ValueError, "set_paged has not been called");
+    return v->paged.layers != NULL;
+}
+
+static PyObject *view_prepare(PyObject *self, PyObject *unused)
+{
+    ViewObject *v = (ViewObject *)self;
+    (void)unused;
+    if (!has_paged(v))
+        return NULL;
+    int rc;
+    v->transfers++; /* the description stays meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce_view_prepare(v->view, &v->paged);
+    Py_END_ALLOW_THREADS
+    v->transfers--;
+    if (rc < 0 && rc != -EAGAIN)
+        return tierce__core_raise(rc, NULL);
+    return PyBool_FromLong(rc == 0);
 }
 
 static PyObject *view_chain(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -151,10 +204,8 @@ static bool begin_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buf
     if (chain_of(chain) == NULL)
         return false;
     opts->chain = ((ChainObject *)chain)->chain;
-    if (v->paged.layers == NULL) {
-        PyErr_SetString(PyExc_ValueError, "set_paged has not been called");
+    if (!has_paged(v))
         return false;
-    }
     if (!tierce__core_int32s(ids, buffer))
         return false;
     if ((uint64_t)buffer->len / 4 < opts->to_block) {
@@ -180,24 +231,25 @@ static void transfer_begun(ViewObject *v, PyObject *chain, Py_buffer *buffer, bo
 
 static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"chain", "to_block", "block_ids",  "tail", "session",
-                            "tag",   "write",    "from_block", NULL};
+    static char *names[] = {"chain", "to_block", "block_ids",  "tail",   "session",
+                            "tag",   "write",    "from_block", "stream", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    uint64_t from = 0, to, session = 0, write = 0;
+    uint64_t from = 0, to, session = 0, write = 0, stream = 0;
     int tail = 0;
     const char *tag = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&zO&O&", names, &chain,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&zO&O&O&", names, &chain,
                                      tierce__core_uint64, &to, &ids, &tail, tierce__core_uint64,
                                      &session, &tag, tierce__core_uint64, &write,
-                                     tierce__core_uint64, &from))
+                                     tierce__core_uint64, &from, tierce__core_uint64, &stream))
         return NULL;
     struct tierce_transfer_opts opts = {.from_block = from,
                                         .to_block = to,
                                         .session = session,
                                         .tail = tail != 0,
                                         .tag = tag,
-                                        .write = write};
+                                        .write = write,
+                                        .stream = (void *)(uintptr_t)stream};
     Py_buffer buffer;
     if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
@@ -226,18 +278,21 @@ static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwar
 static PyObject *view_load_begin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"chain",   "from_block", "to_block", "block_ids",
-                            "session", "timeout_ms", NULL};
+                            "session", "timeout_ms", "stream",   NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    uint64_t from, to, session = 0;
+    uint64_t from, to, session = 0, stream = 0;
     uint32_t timeout_ms = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O&O|O&O&", names, &chain,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O&O|O&O&O&", names, &chain,
                                      tierce__core_uint64, &from, tierce__core_uint64, &to, &ids,
                                      tierce__core_uint64, &session, tierce__core_uint32,
-                                     &timeout_ms))
+                                     &timeout_ms, tierce__core_uint64, &stream))
         return NULL;
-    struct tierce_transfer_opts opts = {
-        .from_block = from, .to_block = to, .session = session, .timeout_ms = timeout_ms};
+    struct tierce_transfer_opts opts = {.from_block = from,
+                                        .to_block = to,
+                                        .session = session,
+                                        .timeout_ms = timeout_ms,
+                                        .stream = (void *)(uintptr_t)stream};
     Py_buffer buffer;
     if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
@@ -332,10 +387,16 @@ static PyObject *view_namespace(PyObject *self, void *unused)
 }
 
 static PyMethodDef view_methods[] = {
-    {"set_paged", view_set_paged, METH_VARARGS,
-     "set_paged(bases: list[int], strides: list[int], block_count: int) -> None\n\n"
+    {"set_paged", (PyCFunction)(void (*)(void))view_set_paged, METH_VARARGS | METH_KEYWORDS,
+     "set_paged(bases: list[int], strides: list[int], block_count: int, device='host') -> None\n\n"
      "Describes the engine's paged memory: address of block 0 and bytes between blocks, for each "
-     "layer. The memory must outlive every load and store; while one is under way this raises."},
+     "layer; device 'cuda': addresses of a GPU. The memory must outlive every load and store; "
+     "while one is under way this raises."},
+    {"prepare", view_prepare, METH_NOARGS,
+     "prepare() -> bool\n\n"
+     "Opens the device of the paged memory and begins to pin Tierce's memory for it. False: that "
+     "is "
+     "not complete, and nothing is stored or loaded yet. Always true for memory of the host."},
     {"chain", (PyCFunction)(void (*)(void))view_chain, METH_VARARGS | METH_KEYWORDS,
      "chain(lora=b'', salt=b'', other=b'') -> Chain"},
     {"lookup", (PyCFunction)(void (*)(void))view_lookup, METH_FASTCALL,
@@ -358,12 +419,14 @@ static PyMethodDef view_methods[] = {
      "Begins to bring the blocks to memory, pinned for the session; waits for nothing."},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
      "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=None, write=0, "
-     "from_block=0) -> Store | None\n\n"
+     "from_block=0, stream=0) -> Store | None\n\n"
      "None when nothing is missing. write: the number of a store of several parts. from_block: in "
      "a "
-     "window, chunked or state group, the first block whose KV is still there."},
+     "window, chunked or state group, the first block whose KV is still there. stream: the handle "
+     "of the CUDA stream that computes the KV, if it is in the memory of a GPU."},
     {"load_begin", (PyCFunction)(void (*)(void))view_load_begin, METH_VARARGS | METH_KEYWORDS,
-     "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0) -> Load"},
+     "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0, stream=0) -> "
+     "Load\n\nstream: the handle of the CUDA stream that uses the KV."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef view_getset[] = {

@@ -144,10 +144,11 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
 }
 
 /* Ends the existing parts of an engine, slowest tier first: its queue needs the pool. False:
- * something is left behind with all that the tier's threads may still touch. */
+ * something is left behind with all that the tier's threads or a device may still touch. */
 static bool close_parts(struct tierce_engine *engine)
 {
     TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
+    bool is_over = tierce__transits_end(&engine->transits, engine->close_deadline_ns);
     tierce__control_stop(engine->control);
     engine->control = NULL;
     tierce__backfill_fini(engine);
@@ -158,14 +159,16 @@ static bool close_parts(struct tierce_engine *engine)
         tierce__lock_drop(&engine->lock);
         pthread_join(engine->keeper, NULL);
     }
-    tierce__shared_writes_fini(&engine->shared_writes);
+    if (is_over) /* else there are stores yet */
+        tierce__shared_writes_fini(&engine->shared_writes);
     tierce__sessions_expire(engine, NULL, true);
     while (atomic_load(&engine->calling) > 0)
         sched_yield();
     tierce__line_log_close(engine->access_log);
     engine->access_log = NULL;
-    if (!engine->lender->close(engine))
+    if (!engine->lender->close(engine) || !is_over || !tierce__pinnings_fini(&engine->pinnings))
         return false;
+    tierce__transits_fini(&engine->transits);
     TIERCE_DASSERT(tierce__list_empty(&engine->views) && atomic_load(&engine->passing) == 0);
     TIERCE_DASSERT(engine->session_count == 0 && engine->pinned_bytes == 0);
     tierce__asks_fini(&engine->asks);
@@ -214,6 +217,8 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     bool has_node = tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET)[0] != '\0';
     engine->lender = has_node ? &tierce__node_client : &tierce__own_tiers;
     tierce__list_init(&engine->registry_node);
+    tierce__pinnings_init(&engine->pinnings);
+    tierce__transits_init(&engine->transits);
     tierce__fetches_init(&engine->fetches);
     tierce__asks_init(&engine->asks);
     tierce__storing_init(&engine->storing);

@@ -10,6 +10,8 @@
 #include "base/list.h"
 #include "base/threads/lock.h"
 #include "engine/asks.h"
+#include "engine/device/pinnings.h"
+#include "engine/device/transit.h"
 #include "engine/load/fetch.h"
 #include "engine/objects/object_names.h"
 #include "engine/prefetch/prefetches.h"
@@ -91,8 +93,10 @@ struct tierce_engine {
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     const struct tierce__lender *lender;
     struct tierce__pool *pool;
-    struct tierce__workers *copiers; /* NULL unless copy.threads is more than 1 */
-    struct tierce__smalls *smalls;   /* small named values in memory; NULL without tiers */
+    struct tierce__pinnings pinnings; /* of the pool */
+    struct tierce__transits transits; /* copies that have not ended in time */
+    struct tierce__workers *copiers;  /* NULL unless copy.threads is more than 1 */
+    struct tierce__smalls *smalls;    /* small named values in memory; NULL without tiers */
     struct tierce__node_client
         *client; /* instead of tiers and a pool: asks a node (client.h); or NULL */
     struct tierce__level levels[TIERCE__TIERS_MAX];

@@ -5,6 +5,7 @@
 #include <tierce/engine.h>
 #include <tierce/prefetch.h>
 
+#include "engine/device/pinnings.h"
 #include "engine/load/load_lease.h"
 #include "engine/store/shared_write.h"
 
@@ -13,6 +14,7 @@ struct tierce__lender_space {
     const struct tierce__room
         *rooms; /* [count] borrowed until end; NULL: nothing is to be stored */
     size_t count;
+    struct tierce__pinnings *memory; /* the mapping that the rooms are of; borrowed until end */
     union {
         struct tierce__share share; /* of own tiers */
         struct tierce__client_store *remote;
@@ -46,6 +48,9 @@ struct tierce__lender {
     int (*flush)(struct tierce_engine *engine, uint32_t timeout_ms);
     int64_t (*clear)(struct tierce_engine *engine, uint32_t tiers, const struct tierce_view *view);
 
+    /* tierce_view_prepare for memory of a device. */
+    int (*prepare)(struct tierce_view *view, const struct tierce_paged *paged);
+
     /* The view has its shape, but no part yet. view_close follows, even if view_open fails or is
      * not called. */
     int (*view_open)(struct tierce_view *view, const struct tierce_namespace *ns);
@@ -62,6 +67,9 @@ struct tierce__lender {
     int (*store_begin)(struct tierce__lender_space *space, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts);
     int64_t (*store_end)(struct tierce__lender_space *space, bool complete);
+    /* The space will not be published, but stays until store_end: a device may write to it. From
+     * now on other requests may store its chunks. */
+    void (*store_give_up)(struct tierce__lender_space *space);
     int (*load_begin)(struct tierce__load_lease **out, struct tierce_view *view,
                       const struct tierce_transfer_opts *opts);
 

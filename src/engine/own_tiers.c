@@ -97,6 +97,10 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                  tierce_strerror(rc), rc == -ENOMEM ? "; set memory.size to a smaller value" : "");
         return rc;
     }
+    uint8_t *base;
+    uint64_t bytes;
+    tierce__pool_mapping(engine->pool, &base, &bytes);
+    tierce__pinnings_set(&engine->pinnings, base, bytes);
     struct tierce__tier *tier;
     rc = tierce__memory_open(
         &tier, &(struct tierce__memory_opts){
@@ -214,6 +218,7 @@ static void *run_keeper(void *arg)
         tierce__stores_expire(engine);
         tierce__shared_writes_expire(engine);
         tierce__prefetches_expire(engine);
+        tierce__transits_reap(&engine->transits);
         if (!closing) {
             tierce__storage_probe(engine);
             tierce__objects_purge(engine);
@@ -283,6 +288,7 @@ static int reserve_space(struct tierce__lender_space *space, struct tierce_view 
                                         .tiers = opts->tiers,
                                         .tag = opts->tag};
     int rc = tierce__share_begin(&space->share, view, &view->part, opts->write, &what);
+    space->memory = &view->engine->pinnings;
     if (rc == 0 && space->share.reservation != NULL)
         space->rooms = tierce__reserve_rooms(space->share.reservation, &space->count);
     TIERCE_DASSERT(rc < 0 || (space->rooms != NULL) == (space->count > 0));
@@ -294,6 +300,18 @@ static int64_t end_space(struct tierce__lender_space *space, bool complete)
     TIERCE_DASSERT(space->count > 0);
     TIERCE_DASSERT(space->rooms != NULL);
     return tierce__share_end(&space->share, complete);
+}
+
+static void give_up_space(struct tierce__lender_space *space)
+{
+    TIERCE_DASSERT(space->count > 0);
+    tierce__share_give_up(&space->share);
+}
+
+static int prepare(struct tierce_view *view, const struct tierce_paged *paged)
+{
+    struct tierce__open_device *device;
+    return tierce__pinnings_get(&view->engine->pinnings, paged, &device);
 }
 
 static int lend(struct tierce__load_lease **out, struct tierce_view *view,
@@ -419,6 +437,7 @@ const struct tierce__lender tierce__own_tiers = {
     .stats = add_stats,
     .flush = tierce__own_flush,
     .clear = clear,
+    .prepare = prepare,
     .view_open = open_view,
     .view_close = tierce__own_view_close,
     .computed = computed,
@@ -427,6 +446,7 @@ const struct tierce__lender tierce__own_tiers = {
     .durable = tierce__own_durable,
     .store_begin = reserve_space,
     .store_end = end_space,
+    .store_give_up = give_up_space,
     .load_begin = lend,
     .prefetch_begin = tierce__own_prefetch_begin,
     .prefetch_wait = tierce__own_prefetch_wait,

@@ -444,14 +444,37 @@ static int check_distinct(const int32_t *ids, size_t n, uint32_t block_count)
     return rc;
 }
 
+int tierce_view_prepare(struct tierce_view *view, const struct tierce_paged *paged)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
+    int rc = tierce__paged_check(paged);
+    if (rc < 0)
+        return rc;
+    if (!geometry_fits(view, paged))
+        return TIERCE_E_ARGUMENT;
+    if (tierce__paged_device(paged) == TIERCE_DEVICE_HOST)
+        return 0;
+    tierce__transits_reap(&view->engine->transits);
+    return view->engine->lender->prepare(view, paged);
+}
+
+static bool opts_fit(const struct tierce_transfer_opts *opts)
+{
+    bool has_size = opts->size == sizeof(*opts) || opts->size == TIERCE__TRANSFER_BYTES_V1;
+    return has_size && opts->chain != NULL && opts->paged != NULL &&
+           opts->from_block <= opts->to_block &&
+           opts->to_block <= tierce_chain_blocks(opts->chain) &&
+           (opts->block_ids != NULL || opts->to_block == 0);
+}
+
 int tierce__transfer_check(const struct tierce_view *view, const struct tierce_transfer_opts *opts)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (opts->size != sizeof(*opts) || opts->chain == NULL || opts->paged == NULL ||
-        opts->from_block > opts->to_block || opts->to_block > tierce_chain_blocks(opts->chain) ||
-        (opts->block_ids == NULL && opts->to_block > 0))
+    if (!opts_fit(opts))
         return TIERCE_E_ARGUMENT;
     int rc = tierce__paged_check(opts->paged);
     if (rc < 0)

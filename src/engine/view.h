@@ -139,6 +139,15 @@ static inline struct tierce__layer_group tierce__view_group(const struct tierce_
                                         view->chunk_blocks};
 }
 
+/* sizeof(struct tierce_transfer_opts) of programs that were built when it ended with `write`. Their
+ * memory is that of the host; `stream` lies beyond the end. */
+#define TIERCE__TRANSFER_BYTES_V1 88u
+
+static inline void *tierce__transfer_stream(const struct tierce_transfer_opts *opts)
+{
+    return opts->size == TIERCE__TRANSFER_BYTES_V1 ? NULL : opts->stream;
+}
+
 /* Checks the parts of transfer options that do not depend on store or load. */
 TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
                                           const struct tierce_transfer_opts *opts);

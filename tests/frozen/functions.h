@@ -48,6 +48,7 @@ int tierce_view_open_part(struct tierce_view **, struct tierce_engine *,
 void tierce_view_close(struct tierce_view *);
 const char *tierce_view_namespace(const struct tierce_view *);
 uint64_t tierce_view_needs(const struct tierce_view *, uint64_t);
+int tierce_view_prepare(struct tierce_view *, const struct tierce_paged *);
 int tierce_view_chain(struct tierce_chain **, const struct tierce_view *,
                       const struct tierce_chain_root *);
 void tierce_view_computed(struct tierce_view *, uint64_t, uint64_t);

@@ -711,8 +711,8 @@ void worker_start(struct worker *w, unsigned number)
     for (unsigned n = 0; n < NAMESPACES; n++) {
         for (uint32_t i = 0; i < layer_counts[n]; i++)
             w->layers[n][i] = (struct tierce_paged_layer){w->memory[i], BLOCK_STRIDE, cells[n][i]};
-        w->paged[n] =
-            (struct tierce_paged){sizeof(w->paged[n]), w->layers[n], layer_counts[n], PAGED_BLOCKS};
+        w->paged[n] = (struct tierce_paged){sizeof(w->paged[n]), w->layers[n], layer_counts[n],
+                                            PAGED_BLOCKS, TIERCE_DEVICE_HOST};
         for (unsigned p = 0; p < PROMPTS; p++)
             w->chains[n][p] = make_chain(n, p);
     }

@@ -201,7 +201,8 @@ static inline void fx_open(struct fixture *fx, bool disk, const char *const *set
         fx->layers[i].block_stride = 1024;
         fx->layers[i].block_bytes = fx_cells[i];
     }
-    fx->paged = (struct tierce_paged){sizeof(fx->paged), fx->layers, FX_LAYERS, FX_BLOCKS};
+    fx->paged = (struct tierce_paged){sizeof(fx->paged), fx->layers, FX_LAYERS, FX_BLOCKS,
+                                      TIERCE_DEVICE_HOST};
 }
 
 static inline void fx_close(struct fixture *fx)

@@ -71,7 +71,8 @@ static inline int lf_open(struct lmcache_fixture *fx, const char *url, const cha
     }
     for (int i = 0; i < LF_LAYERS; i++)
         fx->layers[i] = (struct tierce_paged_layer){fx->memory[i], LF_CELL, LF_CELL};
-    fx->paged = (struct tierce_paged){sizeof(fx->paged), fx->layers, LF_LAYERS, LF_BLOCKS};
+    fx->paged = (struct tierce_paged){sizeof(fx->paged), fx->layers, LF_LAYERS, LF_BLOCKS,
+                                      TIERCE_DEVICE_HOST};
     return 0;
 }
 

@@ -31,8 +31,8 @@
  *   until `query` or `wait` has returned 0, also if a deadline has passed.
  * - -EIO means that the device failed. Nothing is known about the bytes then: they must be neither
  *   published nor reported as loaded, and a chunk must not be removed as damaged. All later calls
- *   but query, wait, unpin, forget and close return -EIO too. Memory of copies whose event has not
- *   come stays in use until `close` has returned true.
+ *   but query, wait, idle, unpin, forget and close return -EIO too. Memory of copies whose event
+ *   has not come stays in use until `idle` has returned 0 or `close` true.
  * - The copies begin after all work that was enqueued on copy.stream before the call. Only
  *   `stream_wait` orders later work on that stream after the copies.
  *
@@ -76,6 +76,10 @@ struct tierce__device_ops {
      *   -ENOMEM, -EIO
      */
     TIERCE_MUSTUSE int (*open)(struct tierce__device **out, const void *address);
+
+    /* 1: the address is of this device's memory, so that `open` would open it again. 0: it is not.
+     * -EIO: that cannot be found out. TIERCE_E_CLOSED. */
+    TIERCE_MUSTUSE int (*has)(struct tierce__device *device, const void *address);
 
     /*
      * Waits for the copies in progress, unpins all slices, frees the device. All events must have
@@ -139,6 +143,14 @@ struct tierce__device_ops {
     /* The same, but blocks until the event has completed, or returns TIERCE_E_DEADLINE. */
     TIERCE_MUSTUSE int (*wait)(struct tierce__device *device, struct tierce__device_event *event,
                                uint64_t deadline_ns);
+
+    /*
+     * Whether no copy is in progress on the device: for copies without an event, which a failed
+     * call may have left behind. Once this has returned 0 for a device that has failed, memory of
+     * its copies may be used again. 0; -EAGAIN: there are copies. -EIO: it is not known.
+     * TIERCE_E_CLOSED.
+     */
+    TIERCE_MUSTUSE int (*idle)(struct tierce__device *device);
 
     /*
      * Finishes rows [from, to) of a gather or scatter whose event has completed: writes the sums or

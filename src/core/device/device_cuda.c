@@ -187,6 +187,30 @@ static int open_cuda(struct tierce__device **out, const void *address)
     return 0;
 }
 
+/* No context is needed for it. */
+static int has_cuda(struct tierce__device *device, const void *address)
+{
+    struct tierce__cuda *cuda = tierce__cuda_of(device);
+    const struct tierce__cuda_api *api = cuda->api;
+    TIERCE__CU_ADDRESS at = (uintptr_t)address;
+    TIERCE__CU_DEVICE found = 0;
+    unsigned int type = 0;
+    int ordinal = 0;
+    if (!tierce__cuda_usable())
+        return TIERCE_E_CLOSED;
+    TIERCE__CU_RESULT code = api->pointer_attribute(&type, TIERCE__CU_ATTRIBUTE_MEMORY_TYPE, at);
+    if (code == TIERCE__CU_INVALID_VALUE ||
+        (code == TIERCE__CU_SUCCESS && type != TIERCE__CU_MEMORY_DEVICE))
+        return 0;
+    if (code == TIERCE__CU_SUCCESS)
+        code = api->pointer_attribute(&ordinal, TIERCE__CU_ATTRIBUTE_ORDINAL, at);
+    if (code == TIERCE__CU_SUCCESS)
+        code = api->device_get(&found, ordinal);
+    if (code != TIERCE__CU_SUCCESS)
+        log_call(cuda, "cuda_unknown_address", "cuPointerGetAttribute", code);
+    return code != TIERCE__CU_SUCCESS ? -EIO : found == cuda->device;
+}
+
 /* ---- pinning ----------------------------------------------------------------------------------
  */
 
@@ -269,6 +293,20 @@ static bool drain_stream(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream, ui
     return code == TIERCE__CU_SUCCESS;
 }
 
+static int idle_cuda(struct tierce__device *device)
+{
+    struct tierce__cuda *cuda = tierce__cuda_of(device);
+    int rc = tierce__cuda_enter(cuda);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < 2 && rc == 0; i++) {
+        TIERCE__CU_RESULT code = cuda->api->stream_query(cuda->streams[i]);
+        rc = code == TIERCE__CU_NOT_READY ? -EAGAIN
+                                          : tierce__cuda_enqueued(cuda, "cuStreamQuery", code);
+    }
+    return tierce__cuda_leave(cuda, rc);
+}
+
 static bool unpin_all(struct tierce__cuda *cuda)
 {
     struct tierce__pinned_slice slice;
@@ -307,6 +345,7 @@ static bool close_cuda(struct tierce__device *device, uint64_t deadline_ns)
 const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .pins = true,
                                                            .open = open_cuda,
+                                                           .has = has_cuda,
                                                            .close = close_cuda,
                                                            .pin = pin_cuda,
                                                            .unpin = unpin_cuda,
@@ -317,5 +356,6 @@ const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .stream_wait = tierce__cuda_stream_wait,
                                                            .query = tierce__cuda_query,
                                                            .wait = tierce__cuda_wait,
+                                                           .idle = idle_cuda,
                                                            .settle = tierce__cuda_settle,
                                                            .forget = tierce__cuda_forget};

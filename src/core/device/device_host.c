@@ -50,6 +50,12 @@ static int open_host(struct tierce__device **out, const void *address)
     return 0;
 }
 
+static int has_host(struct tierce__device *device, const void *address)
+{
+    (void)host_of(device);
+    return address != NULL;
+}
+
 static bool close_host(struct tierce__device *device, uint64_t deadline_ns)
 {
     struct host *host = host_of(device);
@@ -150,6 +156,12 @@ static int scatter_host(struct tierce__device *device, struct tierce__device_eve
     return copy_host(device, event, copy, TIERCE__DIRECTION_SCATTER);
 }
 
+static int idle_host(struct tierce__device *device)
+{
+    (void)host_of(device);
+    return 0;
+}
+
 static int64_t settle_host(struct tierce__device *device, struct tierce__device_event *event,
                            size_t from, size_t to)
 {
@@ -211,6 +223,7 @@ static void forget_host(struct tierce__device *device, struct tierce__device_eve
 const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .pins = false,
                                                            .open = open_host,
+                                                           .has = has_host,
                                                            .close = close_host,
                                                            .pin = pin_host,
                                                            .unpin = pin_host,
@@ -221,5 +234,6 @@ const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .stream_wait = stream_wait_host,
                                                            .query = query_host,
                                                            .wait = wait_host,
+                                                           .idle = idle_host,
                                                            .settle = settle_host,
                                                            .forget = forget_host};

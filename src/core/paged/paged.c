@@ -24,13 +24,14 @@ static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_coun
 
 static bool frame_ok(const struct tierce_paged *paged)
 {
-    return paged != NULL && paged->size >= sizeof(*paged) && paged->layers != NULL &&
-           paged->layer_count > 0 && paged->block_count > 0;
+    return paged != NULL &&
+           (paged->size == TIERCE__PAGED_BYTES_V1 || paged->size >= sizeof(*paged)) &&
+           paged->layers != NULL && paged->layer_count > 0 && paged->block_count > 0;
 }
 
 int tierce__paged_check(const struct tierce_paged *paged)
 {
-    if (!frame_ok(paged))
+    if (!frame_ok(paged) || tierce__paged_device(paged) > TIERCE_DEVICE_CUDA)
         return TIERCE_E_ARGUMENT;
     for (uint32_t l = 0; l < paged->layer_count; l++)
         if (!layer_ok(&paged->layers[l], paged->block_count))

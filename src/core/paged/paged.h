@@ -47,6 +47,15 @@ bool tierce__kernel_force(unsigned index);
 /* The kernel in use. */
 const char *tierce__kernel_current(void);
 
+/* sizeof(struct tierce_paged) of programs that were built when it ended with `block_count`. Such a
+ * description is of memory of the host; its `device` lies beyond its end. */
+#define TIERCE__PAGED_BYTES_V1 24u
+
+static inline enum tierce_device tierce__paged_device(const struct tierce_paged *paged)
+{
+    return paged->size == TIERCE__PAGED_BYTES_V1 ? TIERCE_DEVICE_HOST : paged->device;
+}
+
 /*
  * Checks an untrusted description: sizes, non-NULL bases, strides, counts.
  * Errors: TIERCE_E_ARGUMENT.

@@ -74,7 +74,8 @@ static bool place_init(struct place *place, const struct tierce__block_jobs *job
     if (place->chain == NULL)
         return false;
     place->layer = (struct tierce_paged_layer){jobs->opts.region + block->offset, bytes, bytes};
-    place->paged = (struct tierce_paged){sizeof(place->paged), &place->layer, 1, 1};
+    place->paged =
+        (struct tierce_paged){sizeof(place->paged), &place->layer, 1, 1, TIERCE_DEVICE_HOST};
     place->opts = (struct tierce_transfer_opts){.size = sizeof(place->opts),
                                                 .chain = place->chain,
                                                 .to_block = 1,

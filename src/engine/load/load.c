@@ -19,23 +19,12 @@
 #include "base/threads/threads.h"
 #include "engine/view.h"
 #include "engine/lender.h"
-#include "engine/load/load_lease.h"
-#include "engine/load/scatter.h"
+#include "engine/load/load_private.h"
 #include "core/paged/paged.h"
 
-struct tierce_load {
-    uint32_t magic;
-    struct tierce_engine *engine;
-    struct tierce_view *view;
-    uint32_t next_layer; /* of the view's part */
-    struct tierce__load_lease *lease;
-    const struct tierce__load_lease_ops *ops; /* the lease's */
-    struct tierce__scatter scatter;
-    uint32_t *loaded; /* [lease->count] blocks, at the end */
-};
-
-static void free_load(struct tierce_load *load)
+void tierce__load_free(struct tierce_load *load)
 {
+    tierce__transit_free(load->transit);
     tierce__scatter_fini(&load->scatter);
     tierce__free(load->loaded);
     load->magic = 0;
@@ -53,6 +42,8 @@ static int begin_load(struct tierce_load *load, const struct tierce_transfer_opt
         load->loaded = tierce__calloc(load->lease->count, sizeof(*load->loaded));
         rc = load->loaded != NULL ? 0 : -ENOMEM;
     }
+    if (rc == 0 && tierce__paged_device(opts->paged) != TIERCE_DEVICE_HOST)
+        rc = tierce__load_device_begin(load, opts);
     if (rc < 0)
         load->ops->end(load->lease, NULL);
     TIERCE_DASSERT(rc < 0 || load->scatter.count == load->lease->count);
@@ -73,7 +64,7 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
     load->view = view;
     rc = begin_load(load, opts);
     if (rc < 0) {
-        free_load(load);
+        tierce__load_free(load);
         return rc;
     }
     *out = load;
@@ -82,8 +73,7 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
 
 /* ---- layer by layer ---- */
 
-/* Waits until a layer of a chunk is in memory and its header is good. */
-static bool is_ready(struct tierce_load *load, size_t i, uint32_t layer)
+bool tierce__load_is_ready(struct tierce_load *load, size_t i, uint32_t layer)
 {
     struct tierce__scatter *scatter = &load->scatter;
     TIERCE_DASSERT(i < load->lease->count && layer < load->view->part.layer_count);
@@ -102,7 +92,7 @@ static bool is_ready(struct tierce_load *load, size_t i, uint32_t layer)
 /* Verifies and writes one layer of one chunk. */
 static void move_layer(struct tierce_load *load, size_t i, uint32_t layer)
 {
-    if (is_ready(load, i, layer) && tierce__scatter_layer(&load->scatter, i, layer))
+    if (tierce__load_is_ready(load, i, layer) && tierce__scatter_layer(&load->scatter, i, layer))
         load->ops->spoil(load->lease, i);
 }
 
@@ -130,7 +120,7 @@ static void move_together(struct tierce_load *load, uint32_t layer)
     TIERCE_DASSERT(!load->lease->is_too_large);
     struct moving moving = {.load = load, .layer = layer};
     for (size_t i = 0; i < load->lease->count; i++)
-        (void)is_ready(load, i, layer);
+        (void)tierce__load_is_ready(load, i, layer);
     tierce__workers_share(load->engine->copiers, load->lease->count, move_chunks, &moving);
     for (size_t i = 0; i < load->lease->count; i++) {
         if (load->scatter.moved[i].first_bad)
@@ -138,10 +128,10 @@ static void move_together(struct tierce_load *load, uint32_t layer)
     }
 }
 
-/* Whether the leased memory may have been reused meanwhile. */
-static bool is_over(const struct tierce__load_lease *lease)
+bool tierce__load_is_late(const struct tierce_load *load)
 {
-    return lease->over_ns != TIERCE__DEADLINE_NEVER && tierce__now_ns() >= lease->over_ns;
+    uint64_t over_ns = load->lease->over_ns;
+    return over_ns != TIERCE__DEADLINE_NEVER && tierce__now_ns() >= over_ns;
 }
 
 /* If other chunks may have overwritten the memory during the load, all chunks fail, even verified
@@ -149,7 +139,7 @@ static bool is_over(const struct tierce__load_lease *lease)
 static void fail_if_over(struct tierce_load *load)
 {
     TIERCE_DASSERT(!load->lease->is_too_large);
-    for (size_t i = 0; is_over(load->lease) && i < load->lease->count; i++)
+    for (size_t i = 0; tierce__load_is_late(load) && i < load->lease->count; i++)
         tierce__scatter_fail(&load->scatter, i);
 }
 
@@ -165,7 +155,7 @@ static void load_through(struct tierce_load *load)
         }
         for (uint32_t layer = 0; layer < load->view->part.layer_count; layer++)
             move_layer(load, i, layer);
-        if (is_over(load->lease))
+        if (tierce__load_is_late(load))
             tierce__scatter_fail(&load->scatter, i);
         load->ops->give_back(load->lease, i);
     }
@@ -178,6 +168,8 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
         return TIERCE_E_ARGUMENT;
     load->next_layer++;
     TIERCE_DASSERT(load->next_layer <= load->view->part.layer_count);
+    if (load->on_device)
+        return tierce__load_device_layer(load, layer);
     if (load->lease->is_too_large) {
         if (layer == 0)
             load_through(load);
@@ -229,6 +221,15 @@ void tierce__load_lease_count(const struct tierce_view *view, const struct tierc
         tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
 }
 
+/* Also the end of a load that has lost its device. */
+static void count_failed(struct tierce_load *load)
+{
+    const struct tierce__scatter *scatter = &load->scatter;
+    TIERCE_DASSERT(scatter->from_block <= scatter->to_block);
+    tierce__count(load->engine, TIERCE__STAT_blocks_failed,
+                  (int64_t)(scatter->to_block - scatter->from_block));
+}
+
 int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
 {
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
@@ -239,15 +240,20 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
     int64_t loaded = 0;
     if (origins != NULL)
         memset(origins, TIERCE_ORIGIN_FAILED, blocks);
+    if (load->transit != NULL && !tierce__load_device_end(load)) {
+        count_failed(load);
+        tierce__load_device_keep(load);
+        return 0;
+    }
     for (size_t i = 0; complete && i < load->lease->count; i++) {
         load->loaded[i] = tierce__scatter_report(scatter, i, origins);
         loaded += load->loaded[i];
         TIERCE_DASSERT((uint64_t)loaded <= blocks);
     }
     if (!complete)
-        tierce__count(load->engine, TIERCE__STAT_blocks_failed, (int64_t)blocks);
+        count_failed(load);
     load->ops->end(load->lease, complete ? load->loaded : NULL);
-    free_load(load);
+    tierce__load_free(load);
     return loaded;
 }
 
@@ -258,8 +264,12 @@ void tierce_load_abort(struct tierce_load *load)
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
     if (tierce__engine_inherited(load->engine))
         return;
+    if (load->transit != NULL && !tierce__load_device_end(load)) {
+        tierce__load_device_keep(load);
+        return;
+    }
     load->ops->end(load->lease, NULL);
-    free_load(load);
+    tierce__load_free(load);
 }
 
 int64_t tierce_load(struct tierce_view *view, const struct tierce_transfer_opts *opts,
@@ -271,6 +281,9 @@ int64_t tierce_load(struct tierce_view *view, const struct tierce_transfer_opts 
         return rc;
     for (uint32_t layer = 0; layer < view->part.layer_count && rc == 0; layer++)
         rc = tierce_load_layer(load, layer);
-    TIERCE_ASSERT(rc == 0);
-    return tierce_load_end(load, origins);
+    if (rc == 0)
+        return tierce_load_end(load, origins);
+    TIERCE_ASSERT(rc == TIERCE_E_UNSUPPORTED); /* the stream is being captured */
+    tierce_load_abort(load);
+    return rc;
 }

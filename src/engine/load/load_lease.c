@@ -518,8 +518,10 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
     struct own_lease *lease = tierce__calloc(1, sizeof(*lease));
     if (lease == NULL)
         return -ENOMEM;
-    lease->base =
-        (struct tierce__load_lease){.ops = &ops, .view = view, .over_ns = TIERCE__DEADLINE_NEVER};
+    lease->base = (struct tierce__load_lease){.ops = &ops,
+                                              .view = view,
+                                              .over_ns = TIERCE__DEADLINE_NEVER,
+                                              .memory = &view->engine->pinnings};
     lease->engine = view->engine;
     lease->part = *what->part;
     lease->session = what->session;

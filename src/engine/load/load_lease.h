@@ -13,6 +13,8 @@
  * and verifies their cells (scatter.h).
  */
 
+struct tierce__pinnings;
+
 enum tierce__leased_kind {
     TIERCE__LEASED_FULL,
     TIERCE__LEASED_TAIL,
@@ -50,6 +52,7 @@ struct tierce__load_lease {
      * those of the leased chunks. TIERCE__DEADLINE_NEVER: the objects do not change before the end.
      * */
     uint64_t over_ns;
+    struct tierce__pinnings *memory; /* the mapping that the objects are of; NULL: there is none */
 };
 
 /* The calls of a load on its lease. A layer is numbered in the chunk, not in a part of it. */

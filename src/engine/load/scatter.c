@@ -183,6 +183,39 @@ static uint64_t first_cell(const struct tierce__scatter *scatter,
            (uint64_t)shape->geometry.cell_bytes[of_chunk] * leased->from;
 }
 
+/* The wanted cells of a layer in a chunk whose header was good. */
+static struct tierce__cells cells_of(const struct tierce__scatter *scatter, size_t i,
+                                     uint32_t of_chunk)
+{
+    const struct tierce__leased *leased = &scatter->lease->leased[i];
+    const struct tierce__shape *shape = shape_of(scatter, leased);
+    TIERCE_DASSERT(scatter->moved[i].header_good && !scatter->moved[i].failed);
+    uint8_t *header = scatter->keeps_headers ? scatter->moved[i].header : leased->object;
+    struct tierce__cells cells = {.bytes = leased->object + first_cell(scatter, leased, of_chunk),
+                                  .sums = tierce__chunk_sums(header, &shape->geometry, of_chunk) +
+                                          leased->from,
+                                  .count = leased->to - leased->from};
+    TIERCE_DASSERT(first_cell(scatter, leased, of_chunk) +
+                       (uint64_t)cells.count * shape->geometry.cell_bytes[of_chunk] <=
+                   leased->bytes);
+    return cells;
+}
+
+void tierce__scatter_row(const struct tierce__scatter *scatter, struct tierce__device_row *row,
+                         size_t i, uint32_t layer)
+{
+    const struct tierce__leased *leased = &scatter->lease->leased[i];
+    size_t block = first_block(scatter, leased) + leased->from;
+    TIERCE_DASSERT(i < scatter->count && block >= scatter->from_block);
+    *row = (struct tierce__device_row){.layer = layer};
+    if (scatter->moved[i].failed)
+        return;
+    row->ids = scatter->block_ids + block;
+    row->cells = cells_of(scatter, i, scatter->view->part.first_layer + layer);
+    row->good = scatter->good + block;
+    TIERCE_DASSERT(block + row->cells.count <= scatter->to_block);
+}
+
 bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t layer)
 {
     const struct tierce__leased *leased = &scatter->lease->leased[i];
@@ -190,17 +223,9 @@ bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i, uint32_t l
     uint32_t of_chunk = scatter->view->part.first_layer + layer;
     uint64_t blocks = scatter->to_block - scatter->from_block;
     size_t block = first_block(scatter, leased) + leased->from;
-    TIERCE_DASSERT(scatter->moved[i].header_good && !scatter->moved[i].failed);
     TIERCE_DASSERT(block >= scatter->from_block);
-    uint8_t *header = scatter->keeps_headers ? scatter->moved[i].header : leased->object;
-    struct tierce__cells cells = {.bytes = leased->object + first_cell(scatter, leased, of_chunk),
-                                  .sums = tierce__chunk_sums(header, &shape->geometry, of_chunk) +
-                                          leased->from,
-                                  .count = leased->to - leased->from};
+    struct tierce__cells cells = cells_of(scatter, i, of_chunk);
     TIERCE_DASSERT(block + cells.count <= scatter->to_block);
-    TIERCE_DASSERT(first_cell(scatter, leased, of_chunk) +
-                       (uint64_t)cells.count * shape->geometry.cell_bytes[of_chunk] <=
-                   leased->bytes);
     struct tierce__row row = {.bytes = blocks * shape->geometry.cell_bytes[of_chunk]};
     if (i + 1 < scatter->count && leased[1].object != NULL)
         row.next = leased[1].object + first_cell(scatter, leased + 1, of_chunk);

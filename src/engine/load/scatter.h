@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_SCATTER_H
 #define TIERCE_ENGINE_SCATTER_H
 
+#include "core/device/device.h"
 #include "engine/view.h"
 #include "engine/load/load_lease.h"
 
@@ -61,6 +62,12 @@ TIERCE_MUSTUSE int tierce__scatter_check(struct tierce__scatter *scatter, size_t
  * first time. */
 TIERCE_MUSTUSE bool tierce__scatter_layer(struct tierce__scatter *scatter, size_t i,
                                           uint32_t layer);
+
+/* The same for memory of a device: describes the copy of a layer, which the caller enqueues and
+ * settles. A chunk that has failed has no cells. [out] row: borrows from the scatter and from the
+ * leased chunk. */
+void tierce__scatter_row(const struct tierce__scatter *scatter, struct tierce__device_row *row,
+                         size_t i, uint32_t layer);
 
 /* Origins of the chunk's wanted blocks (or NULL, or those of all blocks from from_block on);
  * returns how many were loaded. */

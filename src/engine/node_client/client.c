@@ -42,6 +42,7 @@ struct tierce__node_session {
     struct tierce__native_welcome welcome;
     struct tierce__node_connection *first; /* asked nothing */
     uint8_t *memory;
+    struct tierce__pinnings pinnings; /* of memory */
 
     /* Under CLIENT. */
     uint32_t refs;
@@ -226,7 +227,7 @@ static void free_peer(struct tierce__node_session *peer)
         close_connection(TIERCE__CONTAINER_OF(it, struct tierce__node_connection, node));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &peer->owed)
         tierce__free(TIERCE__CONTAINER_OF(it, struct tierce__owed, node));
-    if (peer->memory != NULL)
+    if (tierce__pinnings_fini(&peer->pinnings) && peer->memory != NULL)
         munmap(peer->memory, peer->welcome.pool_bytes);
     close_connection(peer->first); /* the last: the node gives our memory to others then */
     tierce__free(peer);
@@ -246,10 +247,13 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
     tierce__list_init(&peer->idle);
     tierce__list_init(&peer->late_ones);
     tierce__list_init(&peer->owed);
+    tierce__pinnings_init(&peer->pinnings);
     int fd = -1;
     int rc = connect_as(&peer->first, client, nobody, &peer->welcome, &fd, deadline_ns);
     if (rc == 0)
         rc = map_pool(&peer->memory, fd, peer->welcome.pool_bytes);
+    if (rc == 0)
+        tierce__pinnings_set(&peer->pinnings, peer->memory, peer->welcome.pool_bytes);
     if (fd >= 0)
         close(fd);
     if (rc < 0) {
@@ -296,6 +300,11 @@ uint8_t *tierce__node_session_memory(const struct tierce__node_session *peer, ui
 {
     uint64_t all = peer->welcome.pool_bytes;
     return offset <= all && bytes <= all - offset ? peer->memory + offset : NULL;
+}
+
+struct tierce__pinnings *tierce__node_session_pinnings(struct tierce__node_session *peer)
+{
+    return &peer->pinnings;
 }
 
 /* The peer has closed our connections. Its users may continue with its memory. */

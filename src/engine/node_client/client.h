@@ -66,6 +66,9 @@ uint64_t tierce__node_session_number(const struct tierce__node_session *peer);
 uint8_t *tierce__node_session_memory(const struct tierce__node_session *peer, uint64_t offset,
                                      uint64_t bytes);
 
+/* The pool as devices see it; [borrow until the last reference is released]. */
+struct tierce__pinnings *tierce__node_session_pinnings(struct tierce__node_session *peer);
+
 /* An answered request. The answer borrows memory of a connection, which is reserved for this caller
  * until done. */
 struct tierce__asking {
@@ -150,6 +153,8 @@ bool tierce__client_is_connected(struct tierce__node_client *client);
 int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce_view *view,
                                const struct tierce_transfer_opts *opts);
 int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete);
+/* The node gives a store up by itself, timeout.pin after its begin. */
+void tierce__client_store_give_up(struct tierce__lender_space *space);
 
 int tierce__client_load_begin(struct tierce__load_lease **out, struct tierce_view *view,
                               const struct tierce_transfer_opts *opts);

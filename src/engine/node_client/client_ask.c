@@ -499,9 +499,24 @@ static void serve_nothing(struct tierce_engine *engine, const struct tierce_conf
 static bool leave_node(struct tierce_engine *engine)
 {
     TIERCE_DASSERT(engine->level_count == 0 && tierce__list_empty(&engine->unattended));
+    if (!tierce__transits_empty(&engine->transits)) /* they hold a peer */
+        return false;
     tierce__client_close(engine->client);
     engine->client = NULL;
     return true;
+}
+
+static int prepare(struct tierce_view *view, const struct tierce_paged *paged)
+{
+    struct tierce_engine *engine = view->engine;
+    struct tierce__open_device *device;
+    struct tierce__node_session *peer =
+        tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
+    if (peer == NULL)
+        return TIERCE_E_DOWN;
+    int rc = tierce__pinnings_get(tierce__node_session_pinnings(peer), paged, &device);
+    tierce__node_session_release(peer);
+    return rc;
 }
 
 static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
@@ -517,6 +532,7 @@ const struct tierce__lender tierce__node_client = {
     .stats = add_stats,
     .flush = flush_node,
     .clear = clear_node,
+    .prepare = prepare,
     .view_open = open_view,
     .view_close = close_view,
     .computed = computed,
@@ -525,6 +541,7 @@ const struct tierce__lender tierce__node_client = {
     .durable = durable,
     .store_begin = tierce__client_store_begin,
     .store_end = tierce__client_store_end,
+    .store_give_up = tierce__client_store_give_up,
     .load_begin = tierce__client_load_begin,
     .prefetch_begin = tierce__client_prefetch_begin,
     .prefetch_wait = tierce__client_prefetch_wait,

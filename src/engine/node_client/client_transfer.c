@@ -88,7 +88,10 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
     owed->question.store_end = (struct tierce__native_store_end){.store = given->store};
     *store = (struct tierce__client_store){
         .peer = tierce__node_session_acquire(peer), .owed = owed, .number = given->store};
-    *space = (struct tierce__lender_space){.rooms = store->rooms, .count = count, .remote = store};
+    *space = (struct tierce__lender_space){.rooms = store->rooms,
+                                           .count = count,
+                                           .memory = tierce__node_session_pinnings(peer),
+                                           .remote = store};
     if (!take_rooms(store, view, given)) {
         (void)tierce__client_store_end(space, false);
         return -ENOMEM;
@@ -133,6 +136,11 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
     tierce__node_session_done(&asking);
     tierce__node_session_release(peer);
     return tierce__client_miss(view, rc);
+}
+
+void tierce__client_store_give_up(struct tierce__lender_space *space)
+{
+    TIERCE_DASSERT(space->remote != NULL && space->rooms == space->remote->rooms);
 }
 
 int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete)
@@ -238,6 +246,7 @@ static int take_lease(struct client_load *load, struct tierce__node_session *pee
     load->owed->question.load_end = (struct tierce__native_load_end){.load = lease->load};
     load->peer = tierce__node_session_acquire(peer);
     load->number = lease->load;
+    load->base.memory = tierce__node_session_pinnings(peer);
     load->base.leased = tierce__calloc(count, sizeof(*load->base.leased));
     load->verdicts = tierce__calloc(count, 1);
     load->results = tierce__calloc(count, TIERCE__NATIVE_RESULT_BYTES);

@@ -75,22 +75,29 @@ static const void *block_at(const struct tierce__gather *gather, uint32_t layer,
     return (const uint8_t *)l->base + (uint64_t)gather->block_ids[block] * l->block_stride;
 }
 
-static void gather_room(struct tierce__gather *gather, size_t i, uint32_t layer)
+/* The cells of a layer in a room. */
+static struct tierce__cells cells_of(const struct tierce__gather *gather, size_t i, uint32_t layer)
 {
     const struct tierce__room *room = &gather->rooms[i];
     const struct tierce__shape *shape = shape_of(gather, room);
     uint32_t of_chunk = gather->view->part.first_layer + layer;
     TIERCE_DASSERT(i < gather->count && of_chunk < shape->geometry.layer_count);
-    struct tierce__row row = {0};
-    if (i + 1 < gather->count)
-        row.next = block_at(gather, layer, first_block(gather, room + 1));
-    struct tierce__cells cells = {.bytes = room->object + tierce__shape_offset(shape, of_chunk),
-                                  .sums =
-                                      tierce__chunk_sums(room->object, &shape->geometry, of_chunk),
-                                  .count = room->block_count};
     TIERCE_DASSERT(tierce__shape_offset(shape, of_chunk) +
                        (uint64_t)shape->geometry.cell_bytes[of_chunk] * room->block_count <=
                    room->bytes);
+    return (struct tierce__cells){.bytes = room->object + tierce__shape_offset(shape, of_chunk),
+                                  .sums =
+                                      tierce__chunk_sums(room->object, &shape->geometry, of_chunk),
+                                  .count = room->block_count};
+}
+
+static void gather_room(struct tierce__gather *gather, size_t i, uint32_t layer)
+{
+    const struct tierce__room *room = &gather->rooms[i];
+    struct tierce__row row = {0};
+    if (i + 1 < gather->count)
+        row.next = block_at(gather, layer, first_block(gather, room + 1));
+    struct tierce__cells cells = cells_of(gather, i, layer);
     int rc = tierce__paged_gather(gather->paged, layer,
                                   gather->block_ids + first_block(gather, room), &cells, &row);
     TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
@@ -111,12 +118,32 @@ static void gather_rooms(void *arg, size_t from, size_t to)
     tierce__paged_row_end();
 }
 
-int tierce__gather_layer(struct tierce__gather *gather, uint32_t layer)
+static int begin_layer(struct tierce__gather *gather, uint32_t layer)
 {
     if (layer != gather->next_layer || layer >= gather->view->part.layer_count)
         return TIERCE_E_ARGUMENT;
     gather->next_layer++;
     TIERCE_DASSERT(gather->next_layer <= gather->view->part.layer_count);
+    return 0;
+}
+
+int tierce__gather_rows(struct tierce__gather *gather, struct tierce__device_row *rows,
+                        uint32_t layer)
+{
+    int rc = begin_layer(gather, layer);
+    for (size_t i = 0; i < gather->count && rc == 0; i++)
+        rows[i] = (struct tierce__device_row){.layer = layer,
+                                              .ids = gather->block_ids +
+                                                     first_block(gather, &gather->rooms[i]),
+                                              .cells = cells_of(gather, i, layer)};
+    return rc;
+}
+
+int tierce__gather_layer(struct tierce__gather *gather, uint32_t layer)
+{
+    int rc = begin_layer(gather, layer);
+    if (rc < 0)
+        return rc;
     struct gathering gathering = {.gather = gather, .layer = layer};
     tierce__workers_share(gather->view->engine->copiers, gather->count, gather_rooms, &gathering);
     return 0;

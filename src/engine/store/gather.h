@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_GATHER_H
 #define TIERCE_ENGINE_GATHER_H
 
+#include "core/device/device.h"
 #include "engine/view.h"
 #include "engine/store/reserve.h"
 
@@ -38,6 +39,11 @@ void tierce__gather_fini(struct tierce__gather *gather);
 
 /* The next layer of the part. Errors: TIERCE_E_ARGUMENT (it is not `layer`). */
 TIERCE_MUSTUSE int tierce__gather_layer(struct tierce__gather *gather, uint32_t layer);
+
+/* The same for memory of a device: describes the copy, which the caller enqueues. [out] rows:
+ * [count]; they borrow from the gather. */
+TIERCE_MUSTUSE int tierce__gather_rows(struct tierce__gather *gather,
+                                       struct tierce__device_row *rows, uint32_t layer);
 
 static inline bool tierce__gather_is_complete(const struct tierce__gather *gather)
 {

@@ -3,12 +3,18 @@
  * Store: the engine's paged KV becomes sealed chunks. Begin gets space for the missing chunks from
  * the engine's lender (lender.h). Each layer is gathered into it (gather.h). The end publishes the
  * chunks.
+ *
+ * If the KV is in the memory of a device, a layer is only enqueued (device/transit.h). The end
+ * waits for the copies, and has the sums computed; nothing is published before.
  */
 #include <errno.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
+#include "core/paged/paged.h"
 #include "engine/view.h"
+#include "engine/device/devices.h"
 #include "engine/lender.h"
 #include "engine/store/gather.h"
 
@@ -17,6 +23,7 @@ struct tierce_store {
     struct tierce_engine *engine;
     struct tierce__lender_space space;
     struct tierce__gather gather;
+    struct tierce__transit *transit; /* NULL: memory of the host */
 };
 
 static int64_t end_store(struct tierce_store *store, bool complete)
@@ -29,6 +36,69 @@ static int64_t end_store(struct tierce_store *store, bool complete)
     return blocks;
 }
 
+/* ---- memory of a device ---- */
+
+static int begin_device(struct tierce_store *store, const struct tierce_view *view,
+                        const struct tierce_transfer_opts *opts)
+{
+    struct tierce__open_device *device;
+    struct tierce__transit_what what = {.paged = opts->paged,
+                                        .stream = tierce__transfer_stream(opts),
+                                        .row_count = store->space.count,
+                                        .event_max = view->part.layer_count};
+    tierce__transits_reap(&store->engine->transits);
+    int rc = tierce__pinnings_get(store->space.memory, opts->paged, &device);
+    return rc == 0 ? tierce__transit_create(&store->transit, device, &what) : rc;
+}
+
+/* A failure of the device is a miss: the end publishes nothing. */
+static int enqueue_layer(struct tierce_store *store, uint32_t layer)
+{
+    int rc = tierce__gather_rows(&store->gather, store->transit->rows, layer);
+    if (rc < 0)
+        return rc;
+    rc = tierce__transit_gather(store->transit, store->gather.count);
+    return rc == TIERCE_E_UNSUPPORTED ? rc : 0;
+}
+
+/* The copies of a store that could not be waited for have ended. */
+static void drop_kept(void *arg)
+{
+    (void)end_store(arg, false);
+}
+
+static int64_t end_device(struct tierce_store *store, bool complete)
+{
+    struct tierce_engine *engine = store->engine;
+    struct tierce__transit *transit = store->transit;
+    if (tierce__transit_wait(transit, tierce__deadline_in_ms(engine->settings.load_ms)) < 0) {
+        engine->lender->store_give_up(&store->space);
+        tierce__transits_keep(&engine->transits, transit, drop_kept, store);
+        return 0;
+    }
+    complete = complete && transit->failed == 0;
+    if (complete)
+        tierce__transit_settle(transit, engine->copiers);
+    tierce__transit_free(transit);
+    return end_store(store, complete);
+}
+
+/* ---- begin ---- */
+
+static int begin_copies(struct tierce_store *store, const struct tierce_view *view,
+                        const struct tierce_transfer_opts *opts)
+{
+    const struct tierce__lender_space *space = &store->space;
+    int rc = tierce__gather_init(&store->gather, view, opts, space->rooms, space->count);
+    if (rc == 0 && tierce__paged_device(opts->paged) != TIERCE_DEVICE_HOST)
+        rc = begin_device(store, view, opts);
+    if (rc < 0)
+        tierce__gather_fini(&store->gather);
+    TIERCE_DASSERT(rc < 0 || store->gather.count == space->count);
+    return rc;
+}
+
+/* A device that cannot be used now, or any more, is a miss. */
 static int begin_store(struct tierce_store *store, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts)
 {
@@ -37,11 +107,12 @@ static int begin_store(struct tierce_store *store, struct tierce_view *view,
     if (rc < 0 || space->rooms == NULL)
         return rc;
     TIERCE_DASSERT(space->count > 0);
-    rc = tierce__gather_init(&store->gather, view, opts, space->rooms, space->count);
-    if (rc < 0)
-        (void)store->engine->lender->store_end(space, false);
-    TIERCE_DASSERT(rc < 0 || store->gather.count == space->count);
-    return rc;
+    rc = begin_copies(store, view, opts);
+    if (rc == 0)
+        return 0;
+    (void)store->engine->lender->store_end(space, false);
+    space->rooms = NULL;
+    return rc == -EAGAIN || rc == TIERCE_E_DOWN ? 0 : rc;
 }
 
 int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
@@ -71,13 +142,16 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
 int tierce_store_layer(struct tierce_store *store, uint32_t layer)
 {
     TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
+    if (store->transit != NULL)
+        return enqueue_layer(store, layer);
     return tierce__gather_layer(&store->gather, layer);
 }
 
 int64_t tierce_store_end(struct tierce_store *store)
 {
     TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
-    return end_store(store, tierce__gather_is_complete(&store->gather));
+    bool complete = tierce__gather_is_complete(&store->gather);
+    return store->transit != NULL ? end_device(store, complete) : end_store(store, complete);
 }
 
 void tierce_store_abort(struct tierce_store *store)
@@ -85,8 +159,9 @@ void tierce_store_abort(struct tierce_store *store)
     if (store == NULL)
         return;
     TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
-    if (!tierce__engine_inherited(store->engine))
-        (void)end_store(store, false);
+    if (tierce__engine_inherited(store->engine))
+        return;
+    (void)(store->transit != NULL ? end_device(store, false) : end_store(store, false));
 }
 
 int64_t tierce_store(struct tierce_view *view, const struct tierce_transfer_opts *opts)
@@ -97,6 +172,9 @@ int64_t tierce_store(struct tierce_view *view, const struct tierce_transfer_opts
         return rc;
     for (uint32_t layer = 0; layer < view->part.layer_count && rc == 0; layer++)
         rc = tierce_store_layer(store, layer);
-    TIERCE_ASSERT(rc == 0);
-    return tierce_store_end(store);
+    if (rc == 0)
+        return tierce_store_end(store);
+    TIERCE_ASSERT(rc == TIERCE_E_UNSUPPORTED); /* the stream is being captured */
+    tierce_store_abort(store);
+    return rc;
 }

@@ -493,7 +493,8 @@ static void *hammer(void *arg)
     struct fixture own = {.engine = fx.engine, .view = fx.view};
     for (uint32_t i = 0; i < FX_LAYERS; i++)
         own.layers[i] = (struct tierce_paged_layer){calloc(FX_BLOCKS, 1024), 1024, fx_cells[i]};
-    own.paged = (struct tierce_paged){sizeof(own.paged), own.layers, FX_LAYERS, FX_BLOCKS};
+    own.paged = (struct tierce_paged){sizeof(own.paged), own.layers, FX_LAYERS, FX_BLOCKS,
+                                      TIERCE_DEVICE_HOST};
     for (int round = 0; round < 150; round++) {
         uint32_t who = 1000u * (1 + (uint32_t)rand_r(&seed) % 30) + 7;
         size_t blocks = 4 + (size_t)rand_r(&seed) % 36;

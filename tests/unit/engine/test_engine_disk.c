@@ -90,7 +90,7 @@ START_TEST(a_small_last_layer_comes_from_disk)
     struct tierce_paged_layer layers[2] = {
         {.base = large, .block_stride = cells[0], .block_bytes = cells[0]},
         {.base = small, .block_stride = cells[1], .block_bytes = cells[1]}};
-    struct tierce_paged paged = {sizeof(paged), layers, 2, FX_CHUNK_BLOCKS};
+    struct tierce_paged paged = {sizeof(paged), layers, 2, FX_CHUNK_BLOCKS, TIERCE_DEVICE_HOST};
     static const int32_t ids[FX_CHUNK_BLOCKS] = {0, 1, 2, 3};
     struct tierce_shard shard = {0, 1, 0, 1};
     struct tierce_namespace ns = fx_namespace();

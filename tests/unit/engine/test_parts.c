@@ -38,7 +38,8 @@ static void open_parts(bool disk, const char *const *sets)
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t first = i, count = i == 0 ? 1 : FX_LAYERS - 1;
         ck_assert_int_eq(open_part(&views[i], first, count, i, 2), 0);
-        paged[i] = (struct tierce_paged){sizeof(paged[i]), fx.layers + first, count, FX_BLOCKS};
+        paged[i] = (struct tierce_paged){sizeof(paged[i]), fx.layers + first, count, FX_BLOCKS,
+                                         TIERCE_DEVICE_HOST};
     }
     for (int32_t b = 0; b < (int32_t)FX_BLOCKS; b++)
         ids[b] = b;
@@ -170,7 +171,8 @@ START_TEST(many_parts_in_any_order)
     struct tierce_paged layer[FX_LAYERS];
     for (uint32_t i = 0; i < FX_LAYERS; i++) {
         ck_assert_int_eq(open_part(&parts[i], i, 1, i, FX_LAYERS), 0);
-        layer[i] = (struct tierce_paged){sizeof(layer[i]), fx.layers + i, 1, FX_BLOCKS};
+        layer[i] = (struct tierce_paged){sizeof(layer[i]), fx.layers + i, 1, FX_BLOCKS,
+                                         TIERCE_DEVICE_HOST};
     }
     for (uint64_t try = 1; try < 100; try++) {
         struct tierce_store *stores[FX_LAYERS] = {NULL};
@@ -378,7 +380,7 @@ START_TEST(a_layer_of_no_part_is_missed)
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     struct tierce_view *few;
     ck_assert_int_eq(open_part(&few, 1, 2, 1, 2), 0);
-    struct tierce_paged two = {sizeof(two), fx.layers + 1, 2, FX_BLOCKS};
+    struct tierce_paged two = {sizeof(two), fx.layers + 1, 2, FX_BLOCKS, TIERCE_DEVICE_HOST};
     struct tierce_transfer_opts what = what_of(0, chain, 3);
     ck_assert_int_eq(tierce_store(views[0], &what), 0);
     what.paged = &two;

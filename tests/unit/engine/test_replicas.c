@@ -30,8 +30,8 @@ static void open_rank(struct rank *rank, uint32_t index)
     for (uint32_t i = 0; i < FX_LAYERS; i++)
         rank->memory.layers[i] =
             (struct tierce_paged_layer){calloc(FX_BLOCKS, 1024), 1024, fx_cells[i]};
-    rank->memory.paged =
-        (struct tierce_paged){sizeof(rank->shared), rank->memory.layers, FX_LAYERS, FX_BLOCKS};
+    rank->memory.paged = (struct tierce_paged){sizeof(rank->shared), rank->memory.layers, FX_LAYERS,
+                                               FX_BLOCKS, TIERCE_DEVICE_HOST};
     rank->shared = rank->memory.paged;
     rank->shared.layers += share.first_layer;
     rank->shared.layer_count = share.layer_count;

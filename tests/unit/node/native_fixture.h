@@ -47,7 +47,8 @@ static inline void start(int argc, char *const *argv)
         fx.layers[i].block_stride = 1024;
         fx.layers[i].block_bytes = fx_cells[i];
     }
-    fx.paged = (struct tierce_paged){sizeof(fx.paged), fx.layers, FX_LAYERS, FX_BLOCKS};
+    fx.paged = (struct tierce_paged){sizeof(fx.paged), fx.layers, FX_LAYERS, FX_BLOCKS,
+                                     TIERCE_DEVICE_HOST};
     chain = fx_chain(&fx, 1, BLOCKS, 0);
 }
 

@@ -148,7 +148,8 @@ static int use_engine(const char *arg)
         return 1;
     for (uint32_t l = 0; l < FX_LAYERS; l++)
         fx.layers[l] = (struct tierce_paged_layer){calloc(FX_BLOCKS, 1024), 1024, fx_cells[l]};
-    fx.paged = (struct tierce_paged){sizeof(fx.paged), fx.layers, FX_LAYERS, FX_BLOCKS};
+    fx.paged = (struct tierce_paged){sizeof(fx.paged), fx.layers, FX_LAYERS, FX_BLOCKS,
+                                     TIERCE_DEVICE_HOST};
     struct tierce_chain *chain = fx_chain(&fx, (uint32_t)getpid(), 8, 0); /* nobody's yet */
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 8, fx_ids);
     bool stored = fx_store(&fx, chain, 8, fx_ids, false) == 8;

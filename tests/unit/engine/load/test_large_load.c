@@ -108,8 +108,8 @@ static void reader_open(struct reader *reader, const char *path, const char *loo
     for (uint32_t l = 0; l < FX_LAYERS; l++)
         reader->fx.layers[l] =
             (struct tierce_paged_layer){calloc(FX_BLOCKS, 1024), 1024, fx_cells[l]};
-    reader->fx.paged =
-        (struct tierce_paged){sizeof(reader->fx.paged), reader->fx.layers, FX_LAYERS, FX_BLOCKS};
+    reader->fx.paged = (struct tierce_paged){sizeof(reader->fx.paged), reader->fx.layers, FX_LAYERS,
+                                             FX_BLOCKS, TIERCE_DEVICE_HOST};
 }
 
 static void reader_close(struct reader *reader)

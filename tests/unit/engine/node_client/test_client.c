@@ -58,7 +58,8 @@ static void open_paged(void)
 {
     for (uint32_t i = 0; i < FX_LAYERS; i++)
         fx.layers[i] = (struct tierce_paged_layer){calloc(FX_BLOCKS, 1024), 1024, fx_cells[i]};
-    fx.paged = (struct tierce_paged){sizeof(fx.paged), fx.layers, FX_LAYERS, FX_BLOCKS};
+    fx.paged = (struct tierce_paged){sizeof(fx.paged), fx.layers, FX_LAYERS, FX_BLOCKS,
+                                     TIERCE_DEVICE_HOST};
 }
 
 /* A client of whoever is at a path, with `fx.view`. */

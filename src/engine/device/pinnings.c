@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/device/pinnings.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log/log.h"
+#include "base/log/log_repeat.h"
+#include "base/threads/threads.h"
+#include "engine/device/devices.h"
+
+/* A driver that has no room for a slice is offered a smaller one. Slices are registered as they are
+ * counted here, in pages. */
+#define SLICE_BYTES_MAX (UINT64_C(1) << 30)
+#define SLICE_BYTES_MIN (UINT64_C(2) << 20)
+#define PAGE_BYTES      UINT64_C(4096)
+
+struct slice {
+    uint8_t *memory;
+    size_t bytes;
+};
+
+/* The mapping on one device. */
+struct pinning {
+    struct tierce__list node;
+    struct tierce__open_device *device;
+    uint8_t *base;
+    uint64_t bytes;
+    pthread_t thread;
+    atomic_bool stops; /* relaxed: only ends the work */
+    _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire, with the slices */
+    size_t count, room;
+    struct slice *slices; /* of the thread, and of fini once it has ended */
+};
+
+void tierce__pinnings_init(struct tierce__pinnings *pinnings)
+{
+    *pinnings = (struct tierce__pinnings){0};
+    tierce__lock_init(&pinnings->lock, TIERCE__LOCK_PINNINGS);
+    tierce__list_init(&pinnings->list);
+}
+
+void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes)
+{
+    TIERCE_DASSERT(pinnings->bytes == 0 && tierce__list_empty(&pinnings->list));
+    TIERCE_DASSERT((uintptr_t)base % PAGE_BYTES == 0);
+    pinnings->base = base;
+    pinnings->bytes = bytes;
+}
+
+/* ---- the thread ---- */
+
+static int keep(struct pinning *pinning, struct slice slice)
+{
+    TIERCE_DASSERT(pinning->count <= pinning->room);
+    if (pinning->count == pinning->room) {
+        size_t room = pinning->room > 0 ? pinning->room * 2 : 64;
+        struct slice *slices = tierce__realloc(pinning->slices, room * sizeof(*slices));
+        if (slices == NULL)
+            return -ENOMEM;
+        pinning->slices = slices;
+        pinning->room = room;
+    }
+    pinning->slices[pinning->count++] = slice;
+    return 0;
+}
+
+static int pin_slice(struct pinning *pinning, struct slice slice)
+{
+    const struct tierce__open_device *device = pinning->device;
+    TIERCE_DASSERT(slice.bytes > 0 && slice.bytes % PAGE_BYTES == 0);
+    int rc = keep(pinning, slice); /* first: what is pinned is known */
+    if (rc < 0)
+        return rc;
+    rc = device->ops->pin(device->device, slice.memory, slice.bytes);
+    if (rc < 0)
+        pinning->count--;
+    return rc;
+}
+
+static int pin_all(struct pinning *pinning)
+{
+    uint64_t done = 0, bytes = pinning->bytes / PAGE_BYTES * PAGE_BYTES, most = SLICE_BYTES_MAX;
+    int rc = 0;
+    while (done < bytes && rc == 0 &&
+           !atomic_load_explicit(&pinning->stops, memory_order_relaxed)) {
+        uint64_t step = bytes - done < most ? bytes - done : most;
+        rc = pin_slice(pinning, (struct slice){pinning->base + done, (size_t)step});
+        if (rc == 0) {
+            done += step;
+        } else if (rc == -ENOMEM && step > SLICE_BYTES_MIN) {
+            most = step / 2 / PAGE_BYTES * PAGE_BYTES;
+            rc = 0;
+        }
+    }
+    TIERCE_DASSERT(done <= bytes);
+    return rc == 0 && done < bytes ? -ECANCELED : rc;
+}
+
+static void log_failure(const struct pinning *pinning, int rc)
+{
+    tierce__log(TIERCE_LOG_ERROR, "memory_not_pinned",
+                "device=%s bytes=%llu reason=\"%s\" consequence=\"nothing is stored or loaded "
+                "between this memory and the device\" remedy=\"%s\"",
+                pinning->device->ops->name, (unsigned long long)pinning->bytes, tierce_strerror(rc),
+                rc == -ENOMEM ? "raise the limit of locked memory, or lower memory.size"
+                              : "restart the process");
+}
+
+static void *run_pinning(void *arg)
+{
+    struct pinning *pinning = arg;
+    int rc = pin_all(pinning);
+    TIERCE_DASSERT(rc <= 0 && rc != -EAGAIN);
+    if (rc < 0 && rc != -ECANCELED)
+        log_failure(pinning, rc);
+    atomic_store_explicit(&pinning->state, rc, memory_order_release);
+    return NULL;
+}
+
+/* ---- get ---- */
+
+/* Under the lock. *out: NULL if no device that pins has the address. Errors: as of `has`. */
+static int find_pinning(struct pinning **out, const struct tierce__pinnings *pinnings,
+                        const struct tierce__device_ops *ops, const void *address)
+{
+    int has = 0;
+    tierce__lock_assert_held(&pinnings->lock);
+    *out = NULL;
+    TIERCE__LIST_FOR_EACH (it, &pinnings->list) {
+        struct pinning *pinning = TIERCE__CONTAINER_OF(it, struct pinning, node);
+        has = pinning->device->ops == ops ? ops->has(pinning->device->device, address) : 0;
+        if (has > 0)
+            *out = pinning;
+        if (has != 0)
+            break;
+    }
+    return has < 0 ? has : 0;
+}
+
+/* Under the lock. */
+static int begin_pinning(struct tierce__pinnings *pinnings, struct pinning **out,
+                         enum tierce_device kind, const void *address)
+{
+    tierce__lock_assert_held(&pinnings->lock);
+    struct pinning *pinning = tierce__calloc(1, sizeof(*pinning));
+    if (pinning == NULL)
+        return -ENOMEM;
+    pinning->base = pinnings->base;
+    pinning->bytes = pinnings->bytes;
+    atomic_init(&pinning->state, -EAGAIN);
+    int rc = tierce__device_acquire(&pinning->device, kind, address);
+    if (rc == 0) {
+        rc = tierce__thread_start(&pinning->thread, run_pinning, pinning);
+        if (rc < 0)
+            tierce__device_release(pinning->device);
+    }
+    if (rc < 0) {
+        tierce__free(pinning);
+        return rc;
+    }
+    tierce__list_push_back(&pinnings->list, &pinning->node);
+    *out = pinning;
+    return 0;
+}
+
+/* The caller can do something about these; the others are misses. */
+static int status_of(int rc)
+{
+    switch (rc) {
+    case 0:
+    case -EAGAIN:
+    case -ENOMEM:
+    case TIERCE_E_ARGUMENT:
+    case TIERCE_E_UNSUPPORTED:
+        return rc;
+    default:
+        return TIERCE_E_DOWN;
+    }
+}
+
+/* Memory of something else would break the device for the whole process. */
+static int check_layers(const struct tierce__open_device *device, const struct tierce_paged *paged)
+{
+    int rc = 1;
+    for (uint32_t layer = 1; layer < paged->layer_count && rc > 0; layer++)
+        rc = device->ops->has(device->device, paged->layers[layer].base);
+    if (rc == 0)
+        tierce__log_repeated(TIERCE_LOG_ERROR, "device_other_memory",
+                             "device=%s why=\"the layers of a description are not all in this "
+                             "device's memory\"",
+                             device->ops->name);
+    return rc > 0 ? 0 : rc < 0 ? rc : TIERCE_E_ARGUMENT;
+}
+
+int tierce__pinnings_get(struct tierce__pinnings *pinnings, const struct tierce_paged *paged,
+                         struct tierce__open_device **out)
+{
+    enum tierce_device kind = paged->device;
+    const void *address = paged->layers[0].base;
+    struct pinning *pinning;
+    int rc;
+    TIERCE_DASSERT(paged->layer_count > 0 && kind != TIERCE_DEVICE_HOST);
+    if (pinnings->bytes == 0)
+        return TIERCE_E_DOWN;
+    tierce__lock_take(&pinnings->lock);
+    rc = find_pinning(&pinning, pinnings, tierce__device_at((size_t)kind), address);
+    if (rc == 0 && pinning == NULL)
+        rc = begin_pinning(pinnings, &pinning, kind, address);
+    tierce__lock_drop(&pinnings->lock);
+    if (rc == 0)
+        rc = check_layers(pinning->device, paged);
+    if (rc < 0)
+        return status_of(rc);
+    rc = atomic_load_explicit(&pinning->state, memory_order_acquire);
+    if (rc == 0)
+        *out = pinning->device;
+    return rc == 0 || rc == -EAGAIN ? rc : TIERCE_E_DOWN;
+}
+
+/* ---- the end ---- */
+
+static bool end_pinning(struct pinning *pinning)
+{
+    const struct tierce__open_device *device = pinning->device;
+    bool unpinned = true;
+    atomic_store_explicit(&pinning->stops, true, memory_order_relaxed);
+    pthread_join(pinning->thread, NULL);
+    for (size_t i = 0; i < pinning->count; i++) {
+        const struct slice *slice = &pinning->slices[i];
+        unpinned &= device->ops->unpin(device->device, slice->memory, slice->bytes) == 0;
+    }
+    tierce__device_release(pinning->device);
+    tierce__list_remove(&pinning->node);
+    tierce__free(pinning->slices);
+    tierce__free(pinning);
+    return unpinned;
+}
+
+bool tierce__pinnings_fini(struct tierce__pinnings *pinnings)
+{
+    bool unpinned = true;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &pinnings->list)
+        unpinned &= end_pinning(TIERCE__CONTAINER_OF(it, struct pinning, node));
+    TIERCE_DASSERT(tierce__list_empty(&pinnings->list));
+    tierce__lock_fini(&pinnings->lock);
+    return unpinned;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_PINNINGS_H
+#define TIERCE_ENGINE_PINNINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/paged.h>
+
+#include "base/list.h"
+#include "base/threads/lock.h"
+
+/*
+ * A mapping of chunks' memory, the pool of an engine or that of a node, as the devices see it: each
+ * device that copies from or to it pins all of it. This happens in the background, slice by slice,
+ * on a thread that ends then, because it takes about 0.1 s per GB.
+ *
+ *     rc = tierce__pinnings_get(&pinnings, paged, &device);
+ *     if (rc == 0)
+ *         ... device->ops->gather(device->device, &event, &copy) ...
+ *
+ * Until all of it is pinned, transfers do not happen: a store stores nothing, and a load loads
+ * nothing. A copy through a small buffer would work from the start, but it needs the processor, and
+ * a second order of events, for the first seconds of a process.
+ *
+ * Thread: any, except that init comes first and fini last. Lock: PINNINGS, held while a device is
+ * opened.
+ */
+struct tierce__open_device;
+
+struct tierce__pinnings {
+    struct tierce__lock lock; /* PINNINGS */
+    uint8_t *base;
+    uint64_t bytes; /* 0: there is no memory */
+    struct tierce__list list;
+};
+
+void tierce__pinnings_init(struct tierce__pinnings *pinnings);
+
+/* The memory; at most once, before the first get. */
+void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes);
+
+/*
+ * The device whose memory `paged` describes, ready to copy from and to all of the mapping. The
+ * first call begins to pin. [out] *out [borrow until fini].
+ * Errors, *out untouched:
+ *   -EAGAIN               the memory is being pinned
+ *   TIERCE_E_DOWN         it cannot be pinned (logged), or the device has failed
+ *   TIERCE_E_ARGUMENT     `paged` is not memory of such a device
+ *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or was used before a fork
+ *   -ENOMEM
+ */
+TIERCE_MUSTUSE int tierce__pinnings_get(struct tierce__pinnings *pinnings,
+                                        const struct tierce_paged *paged,
+                                        struct tierce__open_device **out);
+
+/* Unpins, and releases the devices. No copy may be in progress. Waits for a slice that is being
+ * pinned. False: a device may still use the mapping, which must stay. */
+bool tierce__pinnings_fini(struct tierce__pinnings *pinnings);
+
+#endif

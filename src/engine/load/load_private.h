@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_LOAD_PRIVATE_H
+#define TIERCE_ENGINE_LOAD_PRIVATE_H
+
+#include "engine/load/load_lease.h"
+#include "engine/load/scatter.h"
+
+/*
+ * A load, shared by load.c and load_device.c. The latter moves layers to the memory of a device:
+ * they are enqueued in order, behind the caller's stream, and that stream goes on behind each. The
+ * end waits for the last copy, and then finds out which cells were good.
+ */
+
+struct tierce_load {
+    uint32_t magic;
+    struct tierce_engine *engine;
+    struct tierce_view *view;
+    uint32_t next_layer; /* of the view's part */
+    struct tierce__load_lease *lease;
+    const struct tierce__load_lease_ops *ops; /* the lease's */
+    struct tierce__scatter scatter;
+    uint32_t *loaded; /* [lease->count] blocks, at the end */
+    bool on_device;
+    struct tierce__transit *transit; /* NULL: memory of the host, or a device that cannot be used */
+    uint32_t timeout_ms;
+};
+
+void tierce__load_free(struct tierce_load *load);
+
+/* Waits until a layer of a chunk is in memory and its header is good. */
+bool tierce__load_is_ready(struct tierce_load *load, size_t i, uint32_t layer);
+
+/* Whether the leased memory may have been reused meanwhile. */
+bool tierce__load_is_late(const struct tierce_load *load);
+
+/* ---- load_device.c ---- */
+
+/* If the device cannot be used now, or any more, all chunks fail. Errors: TIERCE_E_ARGUMENT,
+ * TIERCE_E_UNSUPPORTED, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__load_device_begin(struct tierce_load *load,
+                                             const struct tierce_transfer_opts *opts);
+
+/* Errors: TIERCE_E_UNSUPPORTED (the stream is being captured); all chunks have failed then. */
+TIERCE_MUSTUSE int tierce__load_device_layer(struct tierce_load *load, uint32_t layer);
+
+/* The end of the copies: all verdicts are known. False: they have not ended in time, or the device
+ * has failed and may still copy; all chunks have failed, and `load` must be kept. */
+TIERCE_MUSTUSE bool tierce__load_device_end(struct tierce_load *load);
+
+/* Ends the lease and frees the load when its copies are over. */
+void tierce__load_device_keep(struct tierce_load *load);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_DEVICE_FIXTURE_H
+#define TIERCE_TESTS_DEVICE_FIXTURE_H
+
+#include "cuda_fake.h"
+#include "engine_fixture.h"
+#include "test_random.h"
+#include "wait_for.h"
+
+#include "base/alloc.h"
+
+/*
+ * The engine of engine_fixture.h whose paged memory is that of a GPU (tests/support/cuda). The
+ * processor cannot touch it: kernels on the engine's stream write it from an image of the host, and
+ * read it back.
+ */
+
+#define DK_LAYER_BYTES ((size_t)FX_BLOCKS * 1024)
+
+static struct fixture fx;    /* layers: addresses of the device */
+static struct fixture image; /* layers: memory of the host */
+static TIERCE__CU_STREAM dk_stream;
+static TIERCE__CU_CONTEXT dk_context;
+
+static inline void dk_cu(TIERCE__CU_RESULT code)
+{
+    ck_assert_int_eq(code, TIERCE__CU_SUCCESS);
+}
+
+static inline void dk_start_device(const char *name)
+{
+    struct test_random random = test_random_start(name);
+    cuda_fake_seed(test_random_u64(&random), 100);
+    dk_cu(cuInit(0));
+    dk_cu(cuDevicePrimaryCtxRetain(&dk_context, 0));
+    dk_cu(cuCtxPushCurrent_v2(dk_context));
+    dk_cu(cuStreamCreate(&dk_stream, 1));
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        TIERCE__CU_ADDRESS address;
+        dk_cu(cuMemAlloc_v2(&address, DK_LAYER_BYTES));
+        fx.layers[l].base = (void *)(uintptr_t)address;
+        image.layers[l].base = calloc(FX_BLOCKS, 1024);
+        ck_assert_ptr_nonnull(image.layers[l].base);
+    }
+}
+
+/* The engine; `sets` as of fx_open. Waits until its memory is pinned. */
+static inline void dk_open(bool disk, const char *const *sets)
+{
+    fx_open(&fx, disk, sets);
+    fx.paged.device = TIERCE_DEVICE_CUDA;
+    WAIT_FOR(tierce_view_prepare(fx.view, &fx.paged) == 0);
+}
+
+static inline void dk_start(bool disk, const char *const *sets)
+{
+    dk_start_device("device");
+    dk_open(disk, sets);
+}
+
+/* Nothing of Tierce's is left on the device, and nothing was out of order. */
+static inline void dk_check_left(void)
+{
+    struct cuda_fake_live live = cuda_fake_live();
+    ck_assert_str_eq(cuda_fake_report(), "");
+    ck_assert_uint_eq(live.streams, 1); /* the engine's */
+    ck_assert_uint_eq(live.events, 0);
+    ck_assert_uint_eq(live.slices, 0);
+    ck_assert_uint_eq(live.contexts, 1);
+    ck_assert_uint_eq(live.stack, 1);
+}
+
+static inline void dk_stop(void)
+{
+    fx_close(&fx);
+    dk_check_left();
+    dk_cu(cuStreamSynchronize(dk_stream));
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        dk_cu(cuMemFree_v2((uintptr_t)fx.layers[l].base));
+        free(image.layers[l].base);
+    }
+    dk_cu(cuStreamDestroy_v2(dk_stream));
+    temp_folder_remove(fx.folder);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+/* ---- the engine's kernels ---- */
+
+static inline void dk_write(size_t at, uint32_t layer, size_t bytes, const char *what)
+{
+    ck_assert_uint_le(at + bytes, DK_LAYER_BYTES);
+    cuda_fake_kernel_write(dk_stream, (uintptr_t)fx.layers[layer].base + at,
+                           (const uint8_t *)image.layers[layer].base + at, bytes, what);
+}
+
+/* Computes blocks of one layer. */
+static inline void dk_fill_layer(const struct tierce_chain *chain, uint32_t layer, size_t from,
+                                 size_t to, const int32_t *ids)
+{
+    for (size_t b = from; b < to; b++) {
+        size_t at = (size_t)ids[b] * 1024;
+        memset((uint8_t *)image.layers[layer].base + at, fx_byte(chain, b, layer), fx_cells[layer]);
+        dk_write(at, layer, fx_cells[layer], "the engine computes");
+    }
+}
+
+static inline void dk_fill(const struct tierce_chain *chain, size_t from, size_t to,
+                           const int32_t *ids)
+{
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        dk_fill_layer(chain, l, from, to, ids);
+}
+
+static inline void dk_wipe(void)
+{
+    fx_wipe(&image);
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        dk_write(0, l, DK_LAYER_BYTES, "the engine wipes");
+}
+
+/* The device's memory as it is behind all work of the stream. */
+static inline void dk_read(void)
+{
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        cuda_fake_kernel_read(dk_stream, image.layers[l].base, (uintptr_t)fx.layers[l].base,
+                              DK_LAYER_BYTES, "the engine attends");
+    dk_cu(cuStreamSynchronize(dk_stream));
+}
+
+/* ---- transfers ---- */
+
+static inline struct tierce_transfer_opts dk_what(const struct tierce_chain *chain, size_t from,
+                                                  size_t to, const int32_t *ids)
+{
+    struct tierce_transfer_opts what = fx_what(&fx, chain, from, to, ids);
+    what.stream = dk_stream;
+    return what;
+}
+
+static inline int64_t dk_store(const struct tierce_chain *chain, size_t to, const int32_t *ids,
+                               bool tail)
+{
+    struct tierce_transfer_opts what = dk_what(chain, 0, to, ids);
+    what.tail = tail;
+    dk_fill(chain, 0, to, ids);
+    return tierce_store(fx.view, &what);
+}
+
+/* Loads after a wipe; every block that is reported as loaded is right. */
+static inline int64_t dk_load(const struct tierce_chain *chain, size_t from, size_t to,
+                              const int32_t *ids, uint8_t *origins)
+{
+    struct tierce_transfer_opts what = dk_what(chain, from, to, ids);
+    dk_wipe();
+    int64_t loaded = tierce_load(fx.view, &what, origins);
+    if (loaded < 0)
+        return loaded;
+    dk_read();
+    int64_t good = 0;
+    for (size_t b = from; b < to; b++) {
+        if (origins[b - from] == TIERCE_ORIGIN_FAILED)
+            continue;
+        ck_assert(fx_right(&image, chain, b, ids[b]));
+        good++;
+    }
+    ck_assert_int_eq(loaded, good);
+    return loaded;
+}
+
+#endif
