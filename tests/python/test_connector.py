@@ -28,7 +28,7 @@ from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
-from tierce.vllm import connector as ours, ranks, worker  # noqa: E402
+from tierce.vllm import connector as ours, identity, ranks, worker  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 from tierce.vllm.link import PREFETCH, Facts, Later, Pending  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult  # noqa: E402
@@ -531,6 +531,41 @@ def test_wishes_of_any_shape(scheduler):
         tokens, meta = ask(scheduler, request, list(range(1, 20)))
         assert tokens == (0 if i == 0 else 18 * BLOCK)
         assert all(r.save is None for r in meta.requests) or i == 0
+
+
+def test_failures_are_asked_for_after_the_loads_have_ended():
+    asked = []
+    half = Thing(end_loads=lambda: asked.append("end"), take_failed=lambda: asked.append("failed") or set(),
+                 take_received=set)
+    connector = ours.TierceConnector.__new__(ours.TierceConnector)
+    connector.half, connector.off, connector._connector_metadata = half, None, None
+    connector.get_transfer_results(set())
+    assert asked[0] == "end" and "failed" in asked
+
+
+def test_what_depends_on_the_length_is_a_part_of_the_model(config):
+    """LongRoPE and Llama 4 derive from it what they do at every position."""
+    def model(max_len, **fields):
+        made = Thing(hf_config=Thing(to_dict=lambda: fields), dtype="f", quantization=None, max_model_len=max_len,
+                     override_generation_config={}, try_get_generation_config=dict, multimodal_config=None)
+        return identity.effective_model(Thing(model_config=made, cache_config=Thing()))
+
+    rope = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}
+    assert model(4096, **rope) != model(8192, **rope) == model(16384, **rope)
+    llama = {"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}
+    assert model(8192, **llama) == model(32768, **llama) != model(65536, **llama)
+    assert model(4096, model_type="llama") == model(65536, model_type="llama")
+
+
+def test_options_of_images_are_a_part_of_the_model(config):
+    def model(**options):
+        made = Thing(hf_config=Thing(to_dict=dict), dtype="f", quantization=None, max_model_len=1,
+                     multimodal_config=Thing(**options))
+        return identity.effective_model(Thing(model_config=made, cache_config=Thing()))
+
+    texts = {model(), model(mm_processor_kwargs={"size": 1}), model(mm_processor_kwargs={"size": 2}),
+             model(video_pruning_rate=0.5)}
+    assert len(texts) == 4 and model(mm_processor_kwargs={}) == model()
 
 
 def test_the_hit_rate_in_the_log_of_vllm():

@@ -395,3 +395,20 @@ def test_without_the_state_there_is_no_hit(engine):
     # Offered later, without a step of the request: as vLLM does after a load.
     engine.step(output_of(request, offers=[(2, 29, 128)]))
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "c"), 0) == (128, True)
+
+
+def test_a_request_from_before_a_reset_stores_nothing_after_it(config):  # noqa: F811
+    """vLLM resets the connector also while requests hold blocks, which keep KV of the old weights."""
+    engine, tables = Engine(config, cache_of([specs()[0], specs()[3]])), ([*range(1, 17)], [*range(20, 36)])
+    for reset in (True, False):
+        request = request_of(512, f"a{reset}")
+        assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+        engine.scheduler.update_state_after_alloc(request, Allocated(tables), 0)
+        engine.step(output_of(request, tables, 0, 256))
+        request.num_computed_tokens = 256
+        assert not reset or engine.scheduler.reset_cache()
+        engine.step(output_of(request, tables, 256, 256))
+        engine.scheduler.request_finished_all_groups(request, tables)
+        found, _ = engine.scheduler.get_num_new_matched_tokens(request_of(512, f"b{reset}"), 0)
+        assert (found == 0) == reset
+    engine.close()

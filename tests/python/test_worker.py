@@ -4,6 +4,7 @@ of durations."""
 
 import threading
 import time
+from array import array
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from tierce import _core as core  # noqa: E402
-from tierce.vllm.link import PREFETCH, Later  # noqa: E402
+from tierce.vllm.link import PREFETCH, Later, LinkError  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
-from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec  # noqa: E402
+from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec, Taint  # noqa: E402
 from tierce.vllm.worker import (  # noqa: E402
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PUT_OFF_MAX, TELLING_TOKENS, SessionChain, WorkerHalf,
     milliseconds)
@@ -221,6 +222,43 @@ def test_a_prefetch_that_began_before_a_reset_is_ended(half):
         old, "prefetch", Prefetch()) or old.prefetch
     assert ask(half, PREFETCH) is None
     assert old.prefetch.ended and not half.prefetches
+
+
+def test_after_a_reset_that_fails_nothing_is_found_and_it_is_repeated(half):
+    """Otherwise the view of the old weights would stay in use."""
+    views = [OSError("no memory"), PrefetchingView()]
+
+    def open_view():
+        opened = views.pop(0)
+        if isinstance(opened, OSError):
+            raise opened
+        half.view = opened
+
+    half.off, half.era, half.weights, half.namespace = None, b"", "aa", {}
+    half.resetting, half.open_view = threading.Lock(), open_view
+    with pytest.raises(OSError):
+        half.reset(b"new")
+    half.chains = {7: SessionChain(None, SimpleNamespace(blocks=8))}
+    with pytest.raises(LinkError):
+        ask(half)
+    assert half.reset(b"new") and not views
+    half.chains = {7: SessionChain(None, SimpleNamespace(blocks=8))}
+    assert ask(half) == (8, 2)
+
+
+def test_loads_end_before_vllm_asks_for_failures(half):
+    """With speculative decoding, it asks before the end of the step."""
+    load = LoadSpec(0, 2, 0, False)
+    load.to_block = 2
+    of = ReqMeta("r", 1, None, array("i", [5, 6]).tobytes(), 2, 3, load=load)
+    half.geometry = SimpleNamespace(bases=[0])
+    half.loads = [SimpleNamespace(request=of, failed=False, next_layer=1,
+                                  handle=SimpleNamespace(end=lambda: b"\x01\x00"))]
+    half.error_blocks, half.results, half.taint = set(), {}, Taint()
+    half.end_loads()
+    assert half.take_errors() == {6} and half.results["r"].failed == 1
+    half.end_loads()
+    assert half.take_errors() == set()
 
 
 @pytest.mark.parametrize("text, ms", [("30ms", 30), ("1500ms", 1500), ("5s", 5000), ("90s", 90_000),

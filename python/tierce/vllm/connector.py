@@ -288,9 +288,14 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         return None, self.half.take_received() or None
 
     def get_transfer_results(self, finished_req_ids):
+        self.end_loads()
         results = super().get_transfer_results(finished_req_ids)
         results.failed_recving |= self.take_failed()
         return results
+
+    @guarded(fail_step=True)
+    def end_loads(self):
+        self.half.end_loads()
 
     @guarded(default=set)
     def take_failed(self):

@@ -55,8 +55,10 @@ class GroupWorkerHalf(WorkerHalf):
 
     def measure_groups(self, kv_caches: dict, block_count: int, backend_name) -> Measures:
         for group in self.table.groups:
-            layers = {name: blocks_of(kv_caches[name], block_count)
-                      for name in group.layer_names if name in kv_caches}
+            missing = [name for name in group.layer_names if name not in kv_caches]
+            if missing:
+                raise Unsupported(f"no memory for layer {missing[0]} of a KV cache group")
+            layers = {name: blocks_of(kv_caches[name], block_count) for name in group.layer_names}
             self.geometries.append(Geometry.of(layers, block_count))
             self.backends.append(group.content or backend_name(layers))
         return Measures([], "", (), (), "")

@@ -75,6 +75,9 @@ def require_known(vllm_config) -> None:
     speculative = vllm_config.speculative_config
     if speculative is not None and speculative.method not in ("ngram", "suffix"):
         raise Unsupported(f"speculative decoding with {speculative.method!r}")
+    # vLLM then asks the earlier stages for no result of a step.
+    if speculative is not None and vllm_config.parallel_config.pipeline_parallel_size > 1:
+        raise Unsupported("speculative decoding with pipeline parallelism")
 
 
 def relevant_config(config: dict) -> dict:
@@ -89,7 +92,8 @@ def relevant_config(config: dict) -> dict:
 
 
 def effective_model(vllm_config) -> str:
-    """The model's configuration as vLLM uses it, overrides included."""
+    """The model's configuration as vLLM uses it, overrides included. Fields that are not set add
+    nothing, so that namespaces stay valid when a field is added here."""
     model_config = vllm_config.model_config
     return canonical_json({
         "config": relevant_config(model_config.hf_config.to_dict()),
@@ -97,7 +101,46 @@ def effective_model(vllm_config) -> str:
         "impl": str(getattr(model_config, "model_impl", "auto")),
         "quantization": str(model_config.quantization),
         "scales": bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
+        **length_dependent(model_config), **options_of_inputs(model_config),
+        **{name: str(value) for name in ("quantization_config", "model_class_overrides")
+           if (value := getattr(model_config, name, None))},
     })
+
+
+def configs_below(config: dict):
+    """A model's configuration and those of its parts."""
+    yield config
+    for value in config.values():
+        if isinstance(value, dict):
+            yield from configs_below(value)
+
+
+def length_dependent(model_config) -> dict:
+    """What vLLM derives from the maximum length of a request and uses at every position: which
+    factors of LongRoPE, and whether Llama 4 scales its attention."""
+    out = {}
+    every = list(configs_below(model_config.hf_config.to_dict()))
+    originals = [c["original_max_position_embeddings"] for c in every
+                 if c.get("original_max_position_embeddings")]
+    if any((c.get("rope_type") or c.get("type")) in ("longrope", "su") for c in every):
+        out["long_rope"] = [model_config.max_model_len > each for each in originals]
+    if any(str(c.get("model_type", "")).startswith("llama4") for c in every):
+        generation = {**model_config.try_get_generation_config(),
+                      **(model_config.override_generation_config or {})}
+        out["attn_temperature_tuning"] = generation.get("attn_temperature_tuning",
+                                                        model_config.max_model_len > 32768)
+    return out
+
+
+def options_of_inputs(model_config) -> dict:
+    """Options of vLLM that change how images and the like become tokens, and that vLLM's hashes of
+    the content leave out."""
+    multimodal = getattr(model_config, "multimodal_config", None)
+    names = ("mm_processor_kwargs", "media_io_kwargs", "video_pruning_rate", "video_pruning_method",
+             "mm_encoder_attn_dtype")
+    given = {name: str(value) for name in names
+             if (value := getattr(multimodal, name, None))}
+    return {"inputs": given} if given else {}
 
 
 def kv_dtype(vllm_config) -> str:

@@ -305,8 +305,10 @@ class SchedulerHalf:
         return over
 
     def reset(self) -> bool:
-        for _, tracker in self.live.values():
+        for request, tracker in self.live.values():
             tracker.sent_blocks = tracker.saved_blocks = tracker.told_blocks = 0
+            # Its blocks hold KV of before the reset, also those that are loaded now.
+            tracker.skip_save |= request.num_computed_tokens > 0 or tracker.load is not None
         if not self.ready():
             return False
         self.era = secrets.token_bytes(RESET_BYTES)

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from . import identity, own_node
 from .geometry import Geometry, Measures
 from .identity import ConfigError, Unsupported
-from .link import LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, Facts, FromStart, Later, Pending
+from .link import (
+    LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, Facts, FromStart, Later, LinkError, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .texts import describe_store, milliseconds, version
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
@@ -165,6 +166,7 @@ class WorkerHalf:
         self.requests: list[ReqMeta] = []
         self.step_began_ns = 0
         self.submitted: set[str] = set()  # requests of this step whose asynchronous loads will end
+        self.resetting = threading.Lock()
         self.loads: list[Transfer] = []
         self.stores: list[Transfer] | None = None  # None: not begun in this step
         self.error_blocks: set[int] = set()
@@ -311,10 +313,16 @@ class WorkerHalf:
         only the workers of this engine know."""
         if self.off is not None:
             return False
-        if era != self.era:
-            self.namespace["weights"] = identity.weights_after_reset(self.weights, era)
-            self.era = era
-            self.open_view()
+        with self.resetting:
+            if era != self.era:
+                # Without a view nothing is found and nothing is stored, also if none can be opened.
+                with self.lock:
+                    self.end_prefetches()
+                    self.view = None
+                    self.chains.clear()
+                self.namespace["weights"] = identity.weights_after_reset(self.weights, era)
+                self.open_view()
+                self.era = era
         return True
 
     def close(self) -> None:
@@ -405,6 +413,8 @@ class WorkerHalf:
         until the end."""
         with self.lock:
             view, known = self.view, self.chains.get(session)
+            if view is None:
+                raise LinkError("the store could not be opened again after a reset")
             if known is None:
                 if part is None or part.from_block != 0:
                     raise FromStart
@@ -432,10 +442,14 @@ class WorkerHalf:
         news = memoryview(part.data)[(have - part.from_block) * block_bytes:]
         if len(news) % block_bytes:
             raise ValueError("a part of a chain that is not a whole number of blocks")
-        if len(news) and part.hashed:
-            chain.append_hashes(news)
-        elif len(news):
-            chain.append(int32(news), part.extras)
+        try:
+            if len(news) and part.hashed:
+                chain.append_hashes(news)
+            elif len(news):
+                chain.append(int32(news), part.extras)
+        except BaseException:
+            known.chain = None  # it may have a part of it
+            raise
         return chain
 
     def release(self, session: int, keep_chain: bool) -> None:
@@ -460,6 +474,8 @@ class WorkerHalf:
         if not self.ranks.first:
             for session in over:
                 self.release(session, keep_chain=False)
+        if self.loads or self.stores:
+            self.fail_step(self.requests)  # of a step that vLLM has not ended
         self.reset(era)
         self.requests = requests
         self.submitted = set()
@@ -542,18 +558,22 @@ class WorkerHalf:
         engine, from which the store derives what is worth loading."""
         blocks = sum(r.computed_to - r.computed_from for r in self.requests)
         tokens = blocks * self.namespace["block_tokens"]
-        if (self.ranks.first and tokens >= TELLING_TOKENS
+        if (self.view is not None and self.ranks.first and tokens >= TELLING_TOKENS
                 and all(r.load is None for r in self.requests)):
             # The other stages take as long for their layers.
             took_ns = time.monotonic_ns() - self.step_began_ns
             self.view.computed(tokens, took_ns * self.ranks.pp_size)
 
+    def end_loads(self) -> None:
+        """After the forward pass. With speculative decoding, vLLM asks for failed blocks before it
+        ends the step, and would otherwise learn of them a token too late."""
+        loads, self.loads = self.loads, []
+        for transfer in loads:
+            self.end_load(transfer, len(self.geometry.bases))
+
     def end_step(self) -> None:
         self.tell_speed()
-        layers = len(self.geometry.bases)
-        for transfer in self.loads:
-            self.end_load(transfer, layers)
-        self.loads = []
+        self.end_loads()
         invalid = self.taint.settle([r for r in self.requests if r.computed_to > r.computed_from])
         if self.stores is None:
             self.begin_stores()
@@ -666,16 +686,16 @@ class WorkerHalf:
                 thread.join()
 
     def run_loads(self) -> None:
-        while (request := self.to_load.get()) is not None:
-            self.load_whole(request)
+        while (job := self.to_load.get()) is not None:
+            self.load_whole(*job)
 
     def submit_load(self, request: ReqMeta) -> None:
         with self.lock:
             self.busy[request.session] = self.busy.get(request.session, 0) + 1
-        self.to_load.put(request)
+        self.to_load.put((request, self.era))
         self.submitted.add(request.req_id)
 
-    def load_whole(self, request: ReqMeta) -> None:
+    def load_whole(self, request: ReqMeta, era: bytes) -> None:
         """Runs on a thread of its own. The load always ends in `finished`, because vLLM waits for
         it."""
         origins = b""
@@ -688,6 +708,8 @@ class WorkerHalf:
         except Exception as error:
             log.warning("a load for request %s failed: %r", request.req_id, error)
         finally:
+            if era != self.era:
+                origins = b""  # of the weights before a reset
             with self.lock:
                 self.finished.append((request, origins))
                 self.busy[request.session] -= 1
