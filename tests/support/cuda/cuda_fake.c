@@ -22,6 +22,23 @@ static struct {
     size_t report_bytes;
 } fake = {.version = 13000, .delay_us = 50};
 
+/* A child of fork asks for the calls that were made: no thread of a stream may hold the lock then.
+ */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&fake_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&fake_lock);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
 /* ---- calls ------------------------------------------------------------------------------------
  */
 
