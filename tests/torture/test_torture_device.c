@@ -82,7 +82,7 @@ static void live(void)
     }
 }
 
-/* What a failure may leave: the object of a call that failed to release it. */
+/* If a release is the call that fails, its object may remain. */
 static void check_remains(void)
 {
     TIERCE__CU_CONTEXT context;

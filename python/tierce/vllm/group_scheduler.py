@@ -74,10 +74,7 @@ class GroupSchedulerHalf(SchedulerHalf):
     def step(self, output) -> list[ReqMeta]:
         if self.facts is None or self.facts.off is not None:
             return []
-        out: list[ReqMeta] = []
-        for req_id in self.waiting:
-            self.add_async_load(out, req_id)
-        self.waiting.clear()
+        out = self.waiting_loads()
         cached, state = output.scheduled_cached_reqs, output.kv_connector_block_state
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens))
         computed.update((new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs)

@@ -116,8 +116,8 @@ def configs_below(config: dict):
 
 
 def length_dependent(model_config) -> dict:
-    """What vLLM derives from the maximum length of a request and uses at every position: which
-    factors of LongRoPE, and whether Llama 4 scales its attention."""
+    """Settings that vLLM derives from max_model_len and that change the KV of every position: the
+    choice of LongRoPE's factors, and the attention scaling of Llama 4."""
     out = {}
     every = list(configs_below(model_config.hf_config.to_dict()))
     originals = [c["original_max_position_embeddings"] for c in every

@@ -212,10 +212,7 @@ class SchedulerHalf:
         """What the worker half must know for the step that vLLM scheduled."""
         if self.facts is None or self.facts.off is not None:
             return []
-        out: list[ReqMeta] = []
-        for req_id in self.waiting:
-            self.add_async_load(out, req_id)
-        self.waiting.clear()
+        out = self.waiting_loads()
         cached = output.scheduled_cached_reqs
         for i, req_id in enumerate(cached.req_ids):
             known = self.live.get(req_id)
@@ -234,6 +231,14 @@ class SchedulerHalf:
                 known[1].set_blocks(new.block_ids[0])
                 self.add(out, *known, new.num_computed_tokens,
                          output.num_scheduled_tokens[new.req_id])
+        return out
+
+    def waiting_loads(self) -> list[ReqMeta]:
+        """The asynchronous loads that vLLM has allowed since the last step."""
+        out: list[ReqMeta] = []
+        for req_id in self.waiting:
+            self.add_async_load(out, req_id)
+        self.waiting.clear()
         return out
 
     def fail_step(self) -> None:

@@ -175,7 +175,7 @@ def device_layout(vllm_config) -> dict:
     attention = getattr(vllm_config, "attention_config", None)
     cpu = {"isa": identity.cpu_isa()} if current_platform.device_type == "cpu" else {}
     cache = vllm_config.cache_config
-    # What the bytes of a row mean where its size does not show it.
+    # Settings that change the meaning of a row's bytes, but not its size.
     content = {name: str(value) for name in (
         "mamba_cache_dtype", "mamba_ssm_cache_dtype", "use_replayssm", "replayssm_buffer_len",
         "kv_cache_dtype_skip_layers") if (value := getattr(cache, name, None)) not in (None, [], False)}

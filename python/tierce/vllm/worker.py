@@ -249,7 +249,7 @@ class WorkerHalf:
         }
 
     def common_namespace(self) -> dict:
-        """What does not depend on the layers. Decides whether vLLM's hashes are used."""
+        """The fields that do not depend on the layers. Also decides whether vLLM's hashes are used."""
         from tierce import _core
 
         config = self.vllm_config

@@ -60,7 +60,7 @@ struct cuda_fake_calls {
 };
 struct cuda_fake_calls cuda_fake_calls(void);
 
-/* What exists now, and how deep this thread's stack of contexts is. */
+/* The objects that exist now, and the depth of this thread's stack of contexts. */
 struct cuda_fake_live {
     unsigned streams, events, slices, contexts, stack;
 };

@@ -37,7 +37,7 @@ struct tierce__cu_stream {
     struct fake_clock clock;
 };
 
-/* Of all streams that ever had this number: a new one continues its count. */
+/* Kept when a stream ends: a new stream with its number continues the count. */
 static uint64_t steps[FAKE_ACTORS];
 static TIERCE__CU_STREAM streams[FAKE_ACTORS]; /* 0 is the host's number */
 static TIERCE__CU_STREAM default_streams[FAKE_DEVICES];

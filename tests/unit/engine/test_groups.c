@@ -85,7 +85,7 @@ static void check_load(const struct tierce_chain *chain, uint64_t blocks)
     }
 }
 
-/* What a token after `blocks` blocks attends to, token by token. */
+/* The first block that the token after `blocks` blocks attends to, found token by token. */
 static uint64_t first_needed(enum tierce_group group, uint64_t window, uint64_t blocks)
 {
     uint64_t next = blocks * FX_BLOCK_TOKENS, first = next;
@@ -224,7 +224,7 @@ START_TEST(pins_are_of_the_window_alone)
 }
 END_TEST
 
-/* What may not be pinned is not promised to a caller that loads from memory alone. */
+/* A caller that loads from memory alone is promised only chunks that could be pinned. */
 START_TEST(memory_alone_promises_what_is_pinned)
 {
     const char *sets[] = {"memory.pins", "0", NULL};

@@ -323,7 +323,7 @@ START_TEST(a_failed_device_removes_no_chunk)
 }
 END_TEST
 
-/* What a failure may leave: the object of a call that failed to release it. */
+/* If a release is the call that fails, its object may remain. */
 static void check_remains(bool failed_at_close)
 {
     TIERCE__CU_CONTEXT context;

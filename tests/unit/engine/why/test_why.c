@@ -301,8 +301,8 @@ static struct tierce_view *open_group(enum tierce_group group, uint32_t window,
     return view;
 }
 
-/* A window of 17 tokens needs the last 4 blocks of 4 tokens, here one chunk. What the other group
- * of the model has under the same hashes is no explanation. */
+/* A window of 17 tokens requires the last 4 blocks of 4 tokens, which are one chunk here. The other
+ * group of the model has chunks with the same hashes; they must not be reported as the reason. */
 START_TEST(what_a_group_needs_and_lacks)
 {
     fx_open(&fx, true, NULL);
