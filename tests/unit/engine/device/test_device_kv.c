@@ -225,7 +225,8 @@ static bool is_returned(void)
     return fx_stats(&fx).leases_now == 0;
 }
 
-static const char *const impatient[] = {"timeout.load", "50ms", NULL};
+/* Long enough for copies that nothing holds, on a machine that has much to do. */
+static const char *const impatient[] = {"timeout.load", "1s", NULL};
 
 /* Memory of late copies is not used again before they have ended. */
 START_TEST(a_late_load_keeps_its_memory)
@@ -371,7 +372,7 @@ static bool live(uint64_t nth, TIERCE__CU_RESULT code)
     return nth > made + made_at_close;
 }
 
-enum { FINE, BEHIND_THE_END };
+enum { FINE, WRONG = EXIT_FAILURE /* a failed check */, BEHIND_THE_END };
 
 /* In a process of its own, because an object that a failure leaves stays there. */
 static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
@@ -383,8 +384,8 @@ static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
         child_exit(live(nth, code) ? BEHIND_THE_END : FINE);
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) <= BEHIND_THE_END,
-                  "call %llu: status %d", (unsigned long long)nth, status);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != WRONG, "call %llu: status %d",
+                  (unsigned long long)nth, status);
     return WEXITSTATUS(status);
 }
 
