@@ -140,8 +140,9 @@ TIERCE_API void tierce_free(void *ptr);
 
 /* ---- weights fingerprint -------------------------------------------------------------------- */
 
-/* Progress of a long fingerprint: bytes read, and bytes to read in total; files found in the cache
- * are not counted. Called at most ten times a second and at the end, on the calling thread. */
+/* Progress of a long fingerprint: bytes read here or by another process that shares the cache, and
+ * the total; files found in the cache at the start are not counted. Called at most ten times a
+ * second and at the end, on the calling thread. */
 typedef void tierce_fingerprint_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 struct tierce_fingerprint_opts {
@@ -158,11 +159,11 @@ struct tierce_fingerprint_opts {
  *
  * A file's content is read once. Its digest is cached in `cache_dir` by device, inode, size, mtime
  * and ctime in nanoseconds, unless the file changed within the last two seconds. A damaged cache
- * file is ignored; so is a folder that other users can write, with a warning. Reads the whole model
- * the first time: half a second per GB and more. [borrow] everything for the call; `text` is
- * untouched on failure.
- * Errors: -ENOENT (no weight files), -EBUSY (a file changed while it was read: repeat), errno of
- * I/O, -ENOMEM, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT (over 65536 files). Blocks. Thread: any.
+ * file is ignored; so is a folder that other users can write, with a warning. Files are read on up
+ * to 8 threads, one file by one thread; processes with the same cache read each file once. Takes
+ * half a second and more per GB and thread. [borrow] everything for the call; `text` is untouched
+ * on failure. Errors: -ENOENT (no weight files), -EBUSY (a file changed while it was read: repeat),
+ * errno of I/O, -ENOMEM, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT (over 65536 files). Blocks. Thread: any.
  */
 TIERCE_API TIERCE_MUSTUSE int
 tierce_weights_fingerprint(char text[65], const char *model_dir,

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/threads/lock.h"
+#include "base/threads/threads.h"
 #include "base/log/log.h"
 #include "engine/node_client/shared.h"
 #include "engine/objects/smalls.h"
@@ -322,10 +323,7 @@ static void begin_ticking(struct tierce__task *task)
 static int start_loops(struct node_whole *whole)
 {
     struct tierce__node *node = &whole->node;
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t count = node->config->loops > 0 ? node->config->loops
-                   : processors > 0        ? (size_t)processors
-                                           : 1;
+    size_t count = node->config->loops > 0 ? node->config->loops : tierce__processors();
     TIERCE_ASSERT(node->loop_count == 0);
     node->loops = tierce__calloc(count, sizeof(struct tierce__poll_loop *));
     if (node->loops == NULL)

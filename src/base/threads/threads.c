@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
@@ -51,6 +52,12 @@ void tierce__threads_join(struct tierce__threads *threads)
     }
     tierce__free(threads->ids);
     *threads = (struct tierce__threads){0};
+}
+
+uint32_t tierce__processors(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (uint32_t)n : 1;
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */

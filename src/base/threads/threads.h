@@ -41,6 +41,9 @@ TIERCE_MUSTUSE int tierce__threads_start(struct tierce__threads *threads, uint32
 /* Blocks until all have returned. `threads` is zeroed. */
 void tierce__threads_join(struct tierce__threads *threads);
 
+/* How many processors are online, at least 1. */
+uint32_t tierce__processors(void);
+
 struct tierce__task {
     struct tierce__list node;
     void (*run)(struct tierce__task *task);

@@ -35,4 +35,17 @@ bool tierce__fingerprint_cache_get(int dir_fd, const struct stat *file,
 void tierce__fingerprint_cache_put(int dir_fd, const struct stat *file,
                                    const uint8_t digest[TIERCE_HASH_BYTES]);
 
+/*
+ * One process reads a file, others wait for its digest: open-file-description locks on the file
+ * `.lock` of the cache, one byte for each inode. They end with the process. A lock may stand for
+ * several files, and locks of one descriptor never exclude each other.
+ */
+
+/* Opens the file. -1: there is none, and nobody waits. */
+int tierce__fingerprint_cache_open_locks(int dir_fd);
+
+/* False: another process has it. Where locks do not work it is true. */
+bool tierce__fingerprint_cache_lock(int locks_fd, const struct stat *file);
+void tierce__fingerprint_cache_unlock(int locks_fd, const struct stat *file);
+
 #endif

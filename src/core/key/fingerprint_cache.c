@@ -133,3 +133,29 @@ void tierce__fingerprint_cache_put(int dir_fd, const struct stat *file,
     else
         unlinkat(dir_fd, temporary, 0);
 }
+
+/* ---- locks ----------------------------------------------------------------------------------- */
+
+int tierce__fingerprint_cache_open_locks(int dir_fd)
+{
+    return openat(dir_fd, ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+static int set_lock(int locks_fd, const struct stat *file, short type)
+{
+    struct flock range = {.l_type = type,
+                          .l_whence = SEEK_SET,
+                          .l_start = (off_t)((uint64_t)file->st_ino & (INT64_MAX >> 1)),
+                          .l_len = 1};
+    return fcntl(locks_fd, F_OFD_SETLK, &range);
+}
+
+bool tierce__fingerprint_cache_lock(int locks_fd, const struct stat *file)
+{
+    return set_lock(locks_fd, file, F_WRLCK) == 0 || (errno != EAGAIN && errno != EACCES);
+}
+
+void tierce__fingerprint_cache_unlock(int locks_fd, const struct stat *file)
+{
+    (void)set_lock(locks_fd, file, F_UNLCK);
+}

@@ -44,12 +44,6 @@ static size_t or_else(size_t value, size_t otherwise)
     return value > 0 ? value : otherwise;
 }
 
-static uint32_t processors(void)
-{
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (uint32_t)n : 1;
-}
-
 static void share(struct tierce__shared *shared, const struct tierce__server_opts *opts)
 {
     shared->message_bytes_max = or_else(opts->message_bytes_max, (size_t)64 << 20);
@@ -86,7 +80,7 @@ static int open_entrance(struct tierce__server *server, const struct tierce__lis
     if (opts->connections_per_address > 0 &&
         tierce__addresses_create(&entrance->addresses, opts->connections_per_address) != 0)
         return -ENOMEM;
-    uint32_t threads = (uint32_t)or_else(opts->loops, processors());
+    uint32_t threads = (uint32_t)or_else(opts->loops, tierce__processors());
     uint32_t connections_max = (uint32_t)or_else(opts->connections_max, 4096);
     if (listener->protocol == TIERCE__SERVE_HTTP)
         return tierce__http_start(

@@ -5,8 +5,6 @@
 #include "base/threads/lock.h"
 #include "base/threads/threads.h"
 
-#include <unistd.h>
-
 #define THREADS_MAX 64u
 
 struct tierce__jobs {
@@ -80,8 +78,7 @@ int tierce__jobs_run(const struct tierce__jobs_opts *opts)
 {
     struct tierce__threads threads = {0};
     struct tierce__jobs w = {.opts = opts};
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t wanted = opts->threads > 0 ? opts->threads : processors > 0 ? (size_t)processors : 1;
+    size_t wanted = opts->threads > 0 ? opts->threads : tierce__processors();
     wanted = wanted < THREADS_MAX ? wanted : THREADS_MAX;
     wanted = wanted < opts->job_count ? wanted : opts->job_count;
     tierce__lock_init(&w.lock, TIERCE__LOCK_WORKERS);

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "check_main.h"
+#include "child_exit.h"
 #include "core/key/fingerprint.h"
 #include "core/key/sha256.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char root[64], model[128], cache[128];
@@ -262,7 +267,7 @@ static void with_bad_entries(void (*change)(const char *path))
 
 /* Stands before the C library's: that of a file fails when it is told to. */
 static bool file_sync_fails;
-static int folder_syncs;
+static _Atomic int folder_syncs;
 
 int fsync(int fd)
 {
@@ -276,6 +281,13 @@ int fsync(int fd)
     return (int)syscall(SYS_fsync, fd);
 }
 
+static void unlink_locks(void)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/.lock", cache);
+    ck_assert_int_eq(unlink(path), 0);
+}
+
 /* Or a power cut would cost the reading of all weights. */
 START_TEST(an_entry_is_synced_before_it_has_its_name_and_after)
 {
@@ -284,7 +296,8 @@ START_TEST(an_entry_is_synced_before_it_has_its_name_and_after)
     file_sync_fails = true;
     ck_assert_uint_eq(fingerprint(text, cache), 24);
     ck_assert_int_eq(folder_syncs, 0);
-    ck_assert_int_eq(rmdir(cache), 0); /* nothing was left in it */
+    unlink_locks();
+    ck_assert_int_eq(rmdir(cache), 0); /* nothing else was left in it */
     file_sync_fails = false;
     ck_assert_uint_eq(fingerprint(text, cache), 24);
     ck_assert_int_eq(folder_syncs, 3);
@@ -458,6 +471,164 @@ START_TEST(a_file_that_changes_while_it_is_read_has_none)
 }
 END_TEST
 
+/* ---- processes that share a cache ---- */
+
+/* A process that reads a file of the model: it has the file's lock until it gets a byte. Then it
+ * remembers a digest, if it is to, and drops the lock. */
+struct other {
+    pid_t pid;
+    int go;
+};
+
+static const char shared_name[] = "model-00001-of-00002.safetensors";
+
+static void run_other(int ready, int go, const uint8_t *digest)
+{
+    struct stat st;
+    char path[512], byte;
+    snprintf(path, sizeof(path), "%s/%s", model, shared_name);
+    int cache_fd = tierce__fingerprint_cache_open(cache);
+    int locks_fd = tierce__fingerprint_cache_open_locks(cache_fd);
+    if (stat(path, &st) < 0 || !tierce__fingerprint_cache_lock(locks_fd, &st))
+        child_exit(1);
+    if (write(ready, "r", 1) != 1 || read(go, &byte, 1) != 1)
+        child_exit(1);
+    if (digest != NULL)
+        tierce__fingerprint_cache_put(cache_fd, &st, digest);
+    tierce__fingerprint_cache_unlock(locks_fd, &st);
+    child_exit(0);
+}
+
+static struct other start_other(const uint8_t *digest)
+{
+    int ready[2], go[2];
+    char byte;
+    ck_assert_int_eq(pipe(ready), 0);
+    ck_assert_int_eq(pipe(go), 0);
+    struct other other = {.pid = fork(), .go = go[1]};
+    ck_assert_int_ge(other.pid, 0);
+    if (other.pid == 0)
+        run_other(ready[1], go[0], digest);
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    close(go[0]);
+    return other;
+}
+
+static void end_other(const struct other *other, int expected)
+{
+    int status;
+    ck_assert_int_eq(waitpid(other->pid, &status, 0), other->pid);
+    ck_assert_int_eq(status, expected);
+    close(other->go);
+}
+
+/* When only its file is left. */
+static void release_other(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct other *other = arg;
+    if (total_bytes - done_bytes == 11 && other->go >= 0) {
+        ck_assert_int_eq(write(other->go, "g", 1), 1);
+        close(other->go);
+        other->go = -1;
+    }
+}
+
+/* The digest is not that of the content, so that it shows where it came from. */
+START_TEST(a_file_that_another_process_reads_is_not_read_twice)
+{
+    char text[65], expected[65];
+    uint8_t digest[32];
+    make_model();
+    memset(digest, 7, sizeof(digest));
+    struct other other = start_other(digest);
+    struct tierce_fingerprint_opts opts = {.size = sizeof(opts),
+                                           .cache_dir = cache,
+                                           .progress = release_other,
+                                           .progress_arg = &other};
+    ck_assert_int_eq(tierce__weights_fingerprint(text, model, &opts, 0), 0);
+    ck_assert_int_eq(other.go, -1);
+    fingerprint(expected, NULL);
+    ck_assert_str_ne(text, expected);
+    ck_assert_uint_eq(fingerprint(expected, cache), 0);
+    ck_assert_str_eq(text, expected);
+    end_other(&other, 0);
+}
+END_TEST
+
+START_TEST(a_process_that_ended_or_failed_is_not_waited_for)
+{
+    char text[65], expected[65];
+    make_model();
+    fingerprint(expected, NULL);
+    struct other other = start_other(NULL);
+    ck_assert_int_eq(kill(other.pid, SIGKILL), 0);
+    end_other(&other, SIGKILL);
+    ck_assert_uint_eq(fingerprint(text, cache), 24);
+    ck_assert_str_eq(text, expected);
+    temp_folder_remove(cache);
+    other = start_other(NULL); /* it does not remember what it read */
+    struct tierce_fingerprint_opts opts = {.size = sizeof(opts),
+                                           .cache_dir = cache,
+                                           .progress = release_other,
+                                           .progress_arg = &other};
+    ck_assert_int_eq(tierce__weights_fingerprint(text, model, &opts, 0), 0);
+    ck_assert_str_eq(text, expected);
+    end_other(&other, 0);
+}
+END_TEST
+
+START_TEST(a_process_that_is_stopped_delays_no_longer_than_reading)
+{
+    char text[65], expected[65];
+    make_model();
+    fingerprint(expected, NULL);
+    struct other other = start_other(NULL);
+    uint64_t began = tierce__now_ns();
+    ck_assert_uint_eq(fingerprint(text, cache), 24);
+    ck_assert_uint_lt(tierce__now_ns() - began, 20000 * TIERCE__MS_NS);
+    ck_assert_str_eq(text, expected);
+    ck_assert_int_eq(kill(other.pid, SIGKILL), 0);
+    end_other(&other, SIGKILL);
+}
+END_TEST
+
+/* Stands before the C library's: it cannot open the files of this name. */
+static const char *unreadable;
+
+int openat(int fd, const char *name, int flags, ...)
+{
+    if (unreadable != NULL && strcmp(name, unreadable) == 0) {
+        errno = EACCES;
+        return -1;
+    }
+    va_list args;
+    va_start(args, flags);
+    int mode = (flags & O_CREAT) != 0 ? va_arg(args, int) : 0;
+    va_end(args);
+    return (int)syscall(SYS_openat, fd, name, flags, mode);
+}
+
+/* Enough files for all readers. */
+START_TEST(an_error_of_one_reader_is_that_of_all)
+{
+    char text[65] = "untouched", name[32];
+    uint64_t read;
+    for (int i = 0; i < 40; i++) {
+        snprintf(name, sizeof(name), "%02d.safetensors", i);
+        write_file(model, name, "weights");
+    }
+    unreadable = "20.safetensors";
+    ck_assert_int_eq(fingerprint_at(text, model, cache, &read), -EACCES);
+    ck_assert_str_eq(text, "untouched");
+    unreadable = NULL;
+    ck_assert_int_eq(fingerprint_at(text, model, cache, &read), 0);
+    ck_assert_uint_lt(read, 40 * strlen("weights")); /* the others are remembered */
+    ck_assert_uint_eq(fingerprint(text, cache), 0);
+}
+END_TEST
+
 START_TEST(arguments_are_checked)
 {
     char text[65];
@@ -495,4 +666,8 @@ CHECK_MAIN("fingerprint", .seconds = 30, .setup = make_root, .teardown = remove_
                      a_damaged_or_hostile_cache_is_ignored,
                      a_cache_folder_that_others_may_write_is_not_used, links_lead_to_their_targets,
                      large_files_report_progress, a_file_that_changes_while_it_is_read_has_none,
-                     arguments_are_checked, every_failed_allocation_is_reported})
+                     a_file_that_another_process_reads_is_not_read_twice,
+                     a_process_that_ended_or_failed_is_not_waited_for,
+                     a_process_that_is_stopped_delays_no_longer_than_reading,
+                     an_error_of_one_reader_is_that_of_all, arguments_are_checked,
+                     every_failed_allocation_is_reported})
