@@ -84,6 +84,28 @@ void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadl
         sift_down(heap, index, last);
 }
 
+/* Searches a member and those below it, which are not earlier. */
+static struct tierce__deadline *find_due(const struct tierce__deadlines *heap, size_t index,
+                                         uint64_t now,
+                                         bool (*accepts)(struct tierce__deadline *deadline))
+{
+    if (index >= heap->count || heap->items[index]->at > now)
+        return NULL;
+    struct tierce__deadline *found = heap->items[index];
+    TIERCE_DASSERT(found->place == index + 1);
+    if (accepts(found))
+        return found;
+    found = find_due(heap, 2 * index + 1, now, accepts);
+    return found != NULL ? found : find_due(heap, 2 * index + 2, now, accepts);
+}
+
+struct tierce__deadline *
+tierce__deadlines_find_due(const struct tierce__deadlines *heap, uint64_t now,
+                           bool (*accepts)(struct tierce__deadline *deadline))
+{
+    return find_due(heap, 0, now, accepts);
+}
+
 struct tierce__deadline *tierce__deadlines_first(const struct tierce__deadlines *heap)
 {
     return heap->count > 0 ? heap->items[0] : NULL;
