@@ -585,8 +585,9 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
     return 0;
 }
 
-/* Removes an instance from the list once it is unused. Drops deletions that a last call submitted
- * and that keep the instance in use. LOCATOR is held, and dropped while waiting. */
+/* Removes an instance from the list once it is unused. Drops deletions that keep the instance in
+ * use: second ones of an instance that is being removed, or all if their notes stay. LOCATOR is
+ * held, and dropped while waiting. */
 static void unlist(struct tierce__live *live)
 {
     enum { LOOK_MS = 10 };
