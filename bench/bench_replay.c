@@ -71,23 +71,8 @@ struct replay_case {
 
 static int grow_requests(struct requests *r, uint32_t blocks)
 {
-    if (r->count + blocks > r->room) {
-        uint64_t room = 2 * (r->count + blocks);
-        uint64_t *ids = tierce__realloc(r->ids, room * sizeof(*ids));
-        if (ids == NULL)
-            return -ENOMEM;
-        r->ids = ids;
-        r->room = room;
-    }
-    if (r->requests == r->request_room) {
-        uint64_t room = 2 * r->requests + 1024;
-        uint32_t *counts = tierce__realloc(r->counts, room * sizeof(*counts));
-        if (counts == NULL)
-            return -ENOMEM;
-        r->counts = counts;
-        r->request_room = room;
-    }
-    return 0;
+    int rc = TIERCE__GROW(r->ids, r->room, r->count + blocks, 1024);
+    return rc < 0 ? rc : TIERCE__GROW(r->counts, r->request_room, r->requests + 1, 1024);
 }
 
 static int add_request(struct requests *r, const uint64_t *ids, uint32_t count)

@@ -50,6 +50,30 @@ void *tierce__realloc(void *ptr, size_t size)
     return realloc(ptr, size > 0 ? size : 1);
 }
 
+int tierce__grow(void **items, size_t *room, size_t wanted, size_t first, size_t item_bytes,
+                 size_t room_max)
+{
+    TIERCE_DASSERT(first > 0 && item_bytes > 0);
+    TIERCE_DASSERT(*items != NULL || *room == 0);
+    if (wanted <= *room)
+        return 0;
+    if (room_max > SIZE_MAX / item_bytes)
+        room_max = SIZE_MAX / item_bytes;
+    size_t grown = *room > 0 ? *room : first;
+    while (grown < wanted && grown <= room_max / 2)
+        grown *= 2;
+    if (wanted > room_max)
+        return -ENOMEM;
+    grown = grown < wanted || grown > room_max ? room_max : grown;
+    TIERCE_DASSERT(grown >= wanted && grown <= room_max);
+    void *larger = tierce__realloc(*items, grown * item_bytes);
+    if (larger == NULL)
+        return -ENOMEM;
+    *items = larger;
+    *room = grown;
+    return 0;
+}
+
 void *tierce__alloc_aligned(size_t align, size_t size)
 {
     TIERCE_DASSERT(align >= sizeof(void *) && (align & (align - 1)) == 0);

@@ -203,6 +203,14 @@ static int read_value(const char *command, const struct tierce__option *o, void 
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
+static int refuse_value(const char *command, const struct tierce__option *flag, const char *word)
+{
+    char shown[64];
+    TIERCE_ASSERT(flag->kind == TIERCE__OPTION_FLAG);
+    tierce__text_for_message(shown, sizeof(shown), word);
+    return tierce__cli_usage(command, "%s takes no value: \"%s\"", flag->name, shown);
+}
+
 /* Reads the option argv[*i], and sets *i to its last word. */
 static int read_option(const char *command, const struct tierce__option *options, void *out,
                        unsigned verb, int *i, char **argv)
@@ -210,8 +218,10 @@ static int read_option(const char *command, const struct tierce__option *options
     const char *value;
     const struct tierce__option *o = find(options, argv[*i], &value);
     bool is_flag = o != NULL && o->kind == TIERCE__OPTION_FLAG;
-    if (o == NULL || (is_flag && value != NULL))
+    if (o == NULL)
         return refuse_name(command, options, argv[*i]);
+    if (is_flag && value != NULL)
+        return refuse_value(command, o, argv[*i]);
     if (o->verbs != 0 && (o->verbs & verb) == 0)
         return tierce__cli_usage(command, "%s does not accept %s", argv[0], o->name);
     if (!is_flag && value == NULL)

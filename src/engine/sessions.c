@@ -162,18 +162,10 @@ static bool grow_session(struct tierce__session *session)
 {
     tierce__lock_assert_held(&session->view->engine->lock);
     TIERCE_DASSERT(session->count <= session->count_max);
-    if (session->count < session->count_max)
-        return true;
-    size_t max = session->count_max * 2 + 16;
-    struct tierce__key *keys = tierce__realloc(session->keys, max * sizeof(*keys));
-    if (keys == NULL)
+    size_t keys_max = session->count_max; /* of both arrays, once both have grown */
+    if (TIERCE__GROW(session->keys, keys_max, session->count + 1, 16) < 0 ||
+        TIERCE__GROW(session->bufs, session->count_max, session->count + 1, 16) < 0)
         return false;
-    session->keys = keys;
-    struct tierce__buf **bufs = tierce__realloc(session->bufs, max * sizeof(*bufs));
-    if (bufs == NULL)
-        return false;
-    session->bufs = bufs;
-    session->count_max = max;
     TIERCE_DASSERT(session->count < session->count_max);
     return true;
 }

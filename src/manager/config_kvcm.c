@@ -83,18 +83,9 @@ static char *trimmed(const char *text, size_t length)
 static int make_room(struct tierce__kvcm_settings *settings)
 {
     TIERCE_ASSERT(settings->count <= settings->size);
-    if (settings->count < settings->size)
-        return 0;
     if (settings->count == SETTINGS_MAX)
         return TIERCE_E_LIMIT;
-    size_t size = settings->size > 0 ? 2 * settings->size : 16;
-    struct setting *items = tierce__realloc(settings->items, size * sizeof(*items));
-    if (items == NULL)
-        return -ENOMEM;
-    TIERCE_ASSERT(size > settings->count);
-    settings->items = items;
-    settings->size = size;
-    return 0;
+    return TIERCE__GROW(settings->items, settings->size, settings->count + 1, 16);
 }
 
 /* Adds one "key=value" of `length` bytes. If a key is repeated, the last value counts in a file,

@@ -118,14 +118,8 @@ static bool make_text_room(struct tierce__connection *c, size_t count)
         c->text_at = c->text_bytes = 0;
     if (count <= c->text_room - c->text_bytes)
         return true;
-    size_t room = c->text_room > 0 ? c->text_room : TEXT_BYTES_FIRST;
-    while (room < c->text_bytes + count)
-        room *= 2;
-    uint8_t *text = tierce__realloc(c->text, room);
-    if (text == NULL)
+    if (TIERCE__GROW(c->text, c->text_room, c->text_bytes + count, TEXT_BYTES_FIRST) < 0)
         return false;
-    c->text = text;
-    c->text_room = room;
     TIERCE_ASSERT(count <= c->text_room - c->text_bytes);
     return true;
 }

@@ -9,6 +9,7 @@
 #include "net/redis/resp_client.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -215,6 +216,25 @@ START_TEST(test_a_twin)
 }
 END_TEST
 
+static void check_no_token_follows(uint64_t before)
+{
+    uint64_t token = 7;
+    ck_assert_int_eq(tierce__lease_next_token(&token, before), TIERCE_E_LIMIT);
+    ck_assert_uint_eq(token, 7);
+}
+
+START_TEST(test_tokens_end)
+{
+    uint64_t token;
+    ck_assert_int_eq(tierce__lease_next_token(&token, 0), 0);
+    ck_assert_uint_ge(token, 1000000);
+    ck_assert_int_eq(tierce__lease_next_token(&token, INT64_MAX - 1), 0);
+    ck_assert_uint_eq(token, INT64_MAX);
+    check_no_token_follows(INT64_MAX);
+    check_no_token_follows(UINT64_MAX);
+}
+END_TEST
+
 /* ---- by place -------------------------------------------------------------------------------- */
 
 static void redis_command(const char *const *arguments, size_t count)
@@ -307,6 +327,23 @@ START_TEST(test_uris_that_are_refused)
 }
 END_TEST
 
+/* A token of 0 would mean that this manager is alone. */
+START_TEST(test_a_file_with_the_last_token)
+{
+    uint64_t token = 7;
+    char path[128];
+    snprintf(path, sizeof(path), "%s/" TIERCE__LEASE_NAME ".lock", folder);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_gt(
+        fprintf(file, "{\"value\":\"\",\"expire_time_ms\":0,\"token\":%" PRId64 "}", INT64_MAX), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    ck_assert_int_eq(a->ops->take(a, LONG_MS, &token, other), TIERCE_E_LIMIT);
+    ck_assert_uint_eq(token, 7);
+    ck_assert_str_eq(holder(b), "");
+}
+END_TEST
+
 static TCase *add_case(Suite *suite, const char *name, void (*begin)(void))
 {
     TCase *tcase = tcase_create(name);
@@ -325,9 +362,11 @@ static Suite *make_suite(void)
     Suite *suite = suite_create("lease");
     TCase *tcase = add_case(suite, "memory", set_up_memory);
     tcase_add_test(tcase, test_uris_that_are_refused);
+    tcase_add_test(tcase, test_tokens_end);
     tcase_add_test(tcase, test_a_twin);
     tcase = add_case(suite, "file", set_up_file);
     tcase_add_test(tcase, test_a_twin);
+    tcase_add_test(tcase, test_a_file_with_the_last_token);
     if (redis_is_there()) {
         tcase = add_case(suite, "redis", set_up_redis);
         tcase_add_test(tcase, test_a_twin);

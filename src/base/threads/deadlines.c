@@ -52,14 +52,9 @@ int tierce__deadline_set(struct tierce__deadlines *heap, struct tierce__deadline
                          uint64_t at)
 {
     tierce__deadline_unset(heap, deadline);
-    if (heap->count == heap->capacity) {
-        size_t capacity = heap->capacity > 0 ? 2 * heap->capacity : 64;
-        void *items = tierce__realloc(heap->items, capacity * sizeof(*heap->items));
-        if (items == NULL)
-            return -ENOMEM;
-        heap->items = items;
-        heap->capacity = capacity;
-    }
+    int rc = TIERCE__GROW(heap->items, heap->capacity, heap->count + 1, 64);
+    if (rc < 0)
+        return rc;
     TIERCE_DASSERT(heap->count < heap->capacity);
     deadline->at = at;
     sift_up(heap, heap->count++, deadline);
@@ -87,6 +82,28 @@ void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadl
 struct tierce__deadline *tierce__deadlines_first(const struct tierce__deadlines *heap)
 {
     return heap->count > 0 ? heap->items[0] : NULL;
+}
+
+/* Searches a member and those below it, which are not earlier. */
+static struct tierce__deadline *find_due(const struct tierce__deadlines *heap, size_t index,
+                                         uint64_t now,
+                                         bool (*accepts)(struct tierce__deadline *deadline))
+{
+    if (index >= heap->count || heap->items[index]->at > now)
+        return NULL;
+    struct tierce__deadline *found = heap->items[index];
+    TIERCE_DASSERT(found->place == index + 1);
+    if (accepts(found))
+        return found;
+    found = find_due(heap, 2 * index + 1, now, accepts);
+    return found != NULL ? found : find_due(heap, 2 * index + 2, now, accepts);
+}
+
+struct tierce__deadline *
+tierce__deadlines_find_due(const struct tierce__deadlines *heap, uint64_t now,
+                           bool (*accepts)(struct tierce__deadline *deadline))
+{
+    return find_due(heap, 0, now, accepts);
 }
 
 uint64_t tierce__deadlines_next(const struct tierce__deadlines *heap)

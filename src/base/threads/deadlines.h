@@ -2,6 +2,7 @@
 #ifndef TIERCE_BASE_DEADLINES_H
 #define TIERCE_BASE_DEADLINES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,7 +40,13 @@ void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadl
 /* The member with the earliest deadline, or NULL. */
 struct tierce__deadline *tierce__deadlines_first(const struct tierce__deadlines *heap);
 
-/* When that is, or TIERCE__DEADLINE_NEVER. */
+/* A member whose deadline has passed and that `accepts` accepts, or NULL. Members whose deadline is
+ * later are not visited. */
+struct tierce__deadline *
+tierce__deadlines_find_due(const struct tierce__deadlines *heap, uint64_t now,
+                           bool (*accepts)(struct tierce__deadline *deadline));
+
+/* The earliest deadline, or TIERCE__DEADLINE_NEVER. */
 uint64_t tierce__deadlines_next(const struct tierce__deadlines *heap);
 
 /* Removes each member whose deadline has passed, and calls its `expired`, which may set and unset

@@ -67,13 +67,8 @@ struct stat {
 /* Counts the blocks of a request, and how many an earlier request had. */
 static int count_blocks(struct stat *stat, const struct tierce__trace_request *r)
 {
-    if (r->count > stat->capacity) {
-        uint32_t *numbers = tierce__realloc(stat->numbers, r->count * sizeof(*numbers));
-        if (numbers == NULL)
-            return -ENOMEM;
-        stat->numbers = numbers;
-        stat->capacity = r->count;
-    }
+    if (TIERCE__GROW(stat->numbers, stat->capacity, r->count, 1024) < 0)
+        return -ENOMEM;
     uint32_t known = tierce__intern_count(stat->blocks);
     int rc = tierce__intern_chain(stat->blocks, r->instance, r->blocks, r->count, stat->numbers);
     for (uint32_t i = 0; rc == 0 && i < r->read_count; i++) {

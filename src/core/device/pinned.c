@@ -38,17 +38,8 @@ static size_t find(const struct tierce__pinned *pinned, uintptr_t address)
 
 static int grow(struct tierce__pinned *pinned)
 {
-    size_t room = pinned->room > 0 ? pinned->room * 2 : 16;
     TIERCE_DASSERT(pinned->count == pinned->room);
-    if (room > SIZE_MAX / sizeof(*pinned->slices))
-        return -ENOMEM;
-    struct tierce__pinned_slice *slices =
-        tierce__realloc(pinned->slices, room * sizeof(*pinned->slices));
-    if (slices == NULL)
-        return -ENOMEM;
-    pinned->slices = slices;
-    pinned->room = room;
-    return 0;
+    return TIERCE__GROW(pinned->slices, pinned->room, pinned->count + 1, 16);
 }
 
 static int add(struct tierce__pinned *pinned, struct tierce__pinned_slice slice)

@@ -50,14 +50,8 @@ static int add_file(struct tierce__model *model, const char *name)
         return 0;
     if (model->file_count == FILES_MAX)
         return TIERCE_E_LIMIT;
-    if (model->file_count == model->file_room) {
-        size_t room = model->file_room > 0 ? 2 * model->file_room : 16;
-        struct tierce__model_file *files = tierce__realloc(model->files, room * sizeof(*files));
-        if (files == NULL)
-            return -ENOMEM;
-        model->files = files;
-        model->file_room = room;
-    }
+    if (TIERCE__GROW(model->files, model->file_room, model->file_count + 1, 16) < 0)
+        return -ENOMEM;
     TIERCE_DASSERT(model->file_count < model->file_room);
     char *copy = tierce__strdup(name);
     if (copy == NULL)

@@ -41,16 +41,9 @@ static void add_bytes(struct namespace_text *text, const char *bytes, size_t siz
 {
     if (text->failed)
         return;
-    if (text->room - text->used <= size) {
-        size_t room = 2 * text->room + size + 256;
-        char *grown = tierce__realloc(text->bytes, room);
-        if (grown == NULL) {
-            text->failed = true;
-            return;
-        }
-        text->bytes = grown;
-        text->room = room;
-    }
+    text->failed = TIERCE__GROW(text->bytes, text->room, text->used + size + 1, 256) < 0;
+    if (text->failed)
+        return;
     TIERCE_DASSERT(text->used + size < text->room);
     memcpy(text->bytes + text->used, bytes, size);
     text->used += size;

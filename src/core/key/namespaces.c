@@ -70,16 +70,8 @@ static uint32_t find_id(const struct tierce__namespaces *table, const uint8_t *d
 static int grow_entries(struct tierce__namespaces *table)
 {
     tierce__lock_assert_held(&table->lock);
-    if (table->entry_count < table->entry_room)
-        return 0;
-    uint32_t room = table->entry_room > 0 ? 2 * table->entry_room : ENTRIES_FIRST;
-    struct namespace_entry **entries = tierce__realloc(table->entries, room * sizeof(*entries));
-    if (entries == NULL)
-        return -ENOMEM;
-    table->entries = entries;
-    table->entry_room = room;
-    TIERCE_DASSERT(table->entry_count < table->entry_room);
-    return 0;
+    return TIERCE__GROW(table->entries, table->entry_room, (size_t)table->entry_count + 1,
+                        ENTRIES_FIRST);
 }
 
 static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest)

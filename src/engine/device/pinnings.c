@@ -56,14 +56,8 @@ void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint
 static int keep(struct pinning *pinning, struct slice slice)
 {
     TIERCE_DASSERT(pinning->count <= pinning->room);
-    if (pinning->count == pinning->room) {
-        size_t room = pinning->room > 0 ? pinning->room * 2 : 64;
-        struct slice *slices = tierce__realloc(pinning->slices, room * sizeof(*slices));
-        if (slices == NULL)
-            return -ENOMEM;
-        pinning->slices = slices;
-        pinning->room = room;
-    }
+    if (TIERCE__GROW(pinning->slices, pinning->room, pinning->count + 1, 64) < 0)
+        return -ENOMEM;
     pinning->slices[pinning->count++] = slice;
     return 0;
 }

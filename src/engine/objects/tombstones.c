@@ -324,14 +324,8 @@ static int push(struct tierce__tombstones *tombs, enum kind kind, uint64_t store
         tombs->made++;
         return 0;
     }
-    if (tombs->queued == tombs->queue_room) {
-        size_t room = tombs->queue_room > 0 ? 2 * tombs->queue_room : PAGE_RECORDS;
-        struct tombstone_record *queue = tierce__realloc(tombs->queue, room * sizeof(*queue));
-        if (queue == NULL)
-            return -ENOMEM;
-        tombs->queue = queue;
-        tombs->queue_room = room;
-    }
+    if (TIERCE__GROW(tombs->queue, tombs->queue_room, tombs->queued + 1, PAGE_RECORDS) < 0)
+        return -ENOMEM;
     tombs->queue[tombs->queued++] =
         (struct tombstone_record){.kind = kind, .store = store, .key = *key};
     tombs->made++;

@@ -59,8 +59,10 @@ extern const struct tierce__lease_ops tierce__lease_etcd;
 /* Finds the implementation by the scheme of a URI; NULL: unknown scheme. */
 const struct tierce__lease_ops *tierce__lease_find(const char *uri);
 
-/* The wall clock in microseconds; and the token that follows `before`. */
 uint64_t tierce__lease_wall_us(void);
-uint64_t tierce__lease_next_token(uint64_t before);
+
+/* The token that follows `before`. TIERCE_E_LIMIT: there is none up to INT64_MAX, the largest that
+ * every location can store. */
+TIERCE_MUSTUSE int tierce__lease_next_token(uint64_t *token, uint64_t before);
 
 #endif

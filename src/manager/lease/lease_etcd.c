@@ -312,8 +312,10 @@ static int etcd_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
         snprintf(other, TIERCE__LEASE_HOLDER_BYTES, "%s", seen.holder);
         return -EBUSY;
     }
-    uint64_t next = tierce__lease_next_token(seen.token);
-    rc = grant(lease, lease_ms);
+    uint64_t next = 0;
+    rc = tierce__lease_next_token(&next, seen.token);
+    if (rc == 0)
+        rc = grant(lease, lease_ms);
     if (rc == 0)
         rc = create(lease, &seen, next, other);
     if (rc == 0)

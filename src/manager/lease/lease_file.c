@@ -176,10 +176,11 @@ static int file_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
         snprintf(other, TIERCE__LEASE_HOLDER_BYTES, "%s", content.holder);
         rc = -EBUSY;
     }
+    if (rc == 0)
+        rc = tierce__lease_next_token(&content.token, content.token);
     if (rc == 0) {
         snprintf(content.holder, sizeof(content.holder), "%s", lease->holder);
         content.until_ms = now_ms() + lease_ms;
-        content.token = tierce__lease_next_token(content.token);
         TIERCE_ASSERT(content.token > 0);
         rc = write_content(lease, fd, &content, content.bytes);
     }

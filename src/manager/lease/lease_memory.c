@@ -20,10 +20,14 @@ uint64_t tierce__lease_wall_us(void)
     return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000u;
 }
 
-uint64_t tierce__lease_next_token(uint64_t before)
+int tierce__lease_next_token(uint64_t *token, uint64_t before)
 {
     uint64_t now = tierce__lease_wall_us();
-    return now > before ? now : before + 1;
+    if (before >= INT64_MAX)
+        return TIERCE_E_LIMIT;
+    *token = now > before ? now : before + 1;
+    TIERCE_DASSERT(*token > before && *token <= INT64_MAX);
+    return 0;
 }
 
 const struct tierce__lease_ops *tierce__lease_find(const char *uri)
@@ -139,9 +143,11 @@ static int memory_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *
         snprintf(other, TIERCE__LEASE_HOLDER_BYTES, "%s", cell->holder);
         rc = -EBUSY;
     } else {
+        rc = tierce__lease_next_token(&cell->token, cell->token);
+    }
+    if (rc == 0) {
         snprintf(cell->holder, sizeof(cell->holder), "%s", lease->holder);
         cell->until_ns = tierce__deadline_in_ms(lease_ms);
-        cell->token = tierce__lease_next_token(cell->token);
         TIERCE_ASSERT(cell->token > lease->token);
         TIERCE_ASSERT(cell->token > 0 && cell->holder[0] != '\0');
         *token = lease->token = cell->token;

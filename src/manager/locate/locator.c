@@ -457,15 +457,10 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
     TIERCE_DASSERT(note->kind == TIERCE__NOTE_DELETION);
     struct taking_up *t = arg;
     struct tierce__deletion *deletion;
-    if (t->list_count == t->list_room) {
-        size_t room = t->list_room == 0 ? 64 : t->list_room * 2;
-        struct tierce__deletion **grown = tierce__realloc(t->list, room * sizeof(*grown));
-        if (grown == NULL)
-            return -ENOMEM;
-        t->list = grown;
-        t->list_room = room;
-    }
-    int rc = tierce__deletion_read(&deletion, t->live, note);
+    int rc = TIERCE__GROW(t->list, t->list_room, t->list_count + 1, 64);
+    if (rc < 0)
+        return rc;
+    rc = tierce__deletion_read(&deletion, t->live, note);
     if (rc == -ENOMEM)
         return rc;
     if (rc < 0) {
@@ -585,8 +580,9 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
     return 0;
 }
 
-/* Removes an instance from the list once it is unused. Drops deletions that a last call submitted
- * and that keep the instance in use. LOCATOR is held, and dropped while waiting. */
+/* Removes an instance from the list once it is unused. Drops deletions that keep the instance in
+ * use: second ones of an instance that is being removed, or all if their notes stay. LOCATOR is
+ * held, and dropped while waiting. */
 static void unlist(struct tierce__live *live)
 {
     enum { LOOK_MS = 10 };

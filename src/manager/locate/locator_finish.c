@@ -483,18 +483,28 @@ int tierce__locator_session_keys(struct tierce__locator *locator, const char *in
 
 /* ---- timeouts -------------------------------------------------------------------------------- */
 
+static struct tierce__write_session *session_of(struct tierce__deadline *deadline)
+{
+    return TIERCE__CONTAINER_OF(deadline, struct tierce__write_session, deadline);
+}
+
+static bool has_no_call(struct tierce__deadline *deadline)
+{
+    const struct tierce__write_session *session = session_of(deadline);
+    TIERCE_ASSERT(session->is_busy || !session->is_doubtful);
+    return !session->is_busy || session->is_doubtful;
+}
+
 /* Returns a due session that no call is ending, marked busy; or NULL. */
 static struct tierce__write_session *take_due(struct tierce__live *live, int64_t now_us,
                                               bool *was_doubtful)
 {
     struct tierce__write_session *session = NULL;
     tierce__lock_take(&live->lock);
-    struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
-    if (first != NULL && first->at <= tierce__due(now_us))
-        session = TIERCE__CONTAINER_OF(first, struct tierce__write_session, deadline);
-    if (session != NULL && session->is_busy && !session->is_doubtful)
-        session = NULL;
-    if (session != NULL) {
+    struct tierce__deadline *due =
+        tierce__deadlines_find_due(&live->deadlines, tierce__due(now_us), has_no_call);
+    if (due != NULL) {
+        session = session_of(due);
         TIERCE_ASSERT(session->is_busy == session->is_doubtful);
         *was_doubtful = session->is_doubtful;
         session->is_doubtful = false;

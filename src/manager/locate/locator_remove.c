@@ -433,6 +433,22 @@ static int end_deletions(struct tierce__live *live, uint64_t deadline_ns,
     }
 }
 
+/* Waits for calls that began before the instance rejected calls, and for the deletions that they
+ * submit: nobody could process them once the space is deleted. */
+static int end_calls(struct tierce__live *live, uint64_t deadline_ns, char why[TIERCE__WHY_BYTES])
+{
+    enum { LIST_AND_THIS = 2 };
+    for (;;) {
+        bool has_ended = tierce__deleter_has_rest(live->locator->deleter, live, LIST_AND_THIS);
+        int rc = end_deletions(live, deadline_ns, why);
+        if (rc < 0 || has_ended)
+            return rc;
+        if (tierce__now_ns() > deadline_ns)
+            return tierce__why(why, -EBUSY, "a call for it is in progress; try again later");
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    }
+}
+
 int tierce__live_empty(struct tierce__live *live, uint64_t deadline_ns, char why[TIERCE__WHY_BYTES])
 {
     struct tierce__removed removed = {0};
@@ -444,7 +460,7 @@ int tierce__live_empty(struct tierce__live *live, uint64_t deadline_ns, char why
             rc = tierce__why(why, rc, "its blocks cannot be removed: %s", tierce_strerror(rc));
     }
     if (rc == 0)
-        rc = end_deletions(live, deadline_ns, why);
+        rc = end_calls(live, deadline_ns, why);
     if (rc < 0)
         set_emptying(live, false);
     return rc;

@@ -85,16 +85,10 @@ int tierce__calendar_add(struct tierce__calendar *calendar, int64_t key, int64_t
         second = make_second(calendar, number);
     if (second == NULL)
         return -ENOMEM;
-    if (second->count == second->room) {
-        size_t room = second->room == 0 ? 4 : second->room * 2;
-        struct tierce__calendar_entry *grown =
-            tierce__realloc(second->entries, room * sizeof(*grown));
-        if (grown == NULL && second->count == 0)
+    if (TIERCE__GROW(second->entries, second->room, second->count + 1, 4) < 0) {
+        if (second->count == 0)
             drop_second(calendar, second);
-        if (grown == NULL)
-            return -ENOMEM;
-        second->entries = grown;
-        second->room = room;
+        return -ENOMEM;
     }
     TIERCE_ASSERT(second->count < second->room);
     second->entries[second->count++] = (struct tierce__calendar_entry){key, stored_us};

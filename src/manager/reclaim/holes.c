@@ -92,14 +92,8 @@ static void lose_child(struct tierce__holes *holes, int64_t parent)
 static int add_note(struct tierce__holes *holes, uint64_t number)
 {
     tierce__lock_assert_held(&holes->lock);
-    if (holes->note_count == holes->note_room) {
-        size_t room = holes->note_room == 0 ? ROOM_FIRST : holes->note_room * 2;
-        uint64_t *grown = tierce__realloc(holes->notes, room * sizeof(*grown));
-        if (grown == NULL)
-            return -ENOMEM;
-        holes->notes = grown;
-        holes->note_room = room;
-    }
+    if (TIERCE__GROW(holes->notes, holes->note_room, holes->note_count + 1, ROOM_FIRST) < 0)
+        return -ENOMEM;
     TIERCE_ASSERT(holes->note_count < holes->note_room);
     holes->notes[holes->note_count++] = number;
     return 0;

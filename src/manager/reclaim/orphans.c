@@ -71,14 +71,8 @@ static int list_open(struct tierce__live *live, struct tierce__arena *arena, int
 
 static int add_link(struct tierce__orphan_sweep *sweep, int64_t key, int64_t parent)
 {
-    if (sweep->link_count == sweep->link_room) {
-        size_t room = sweep->link_room == 0 ? AT_ONCE : sweep->link_room * 2;
-        struct tierce__orphan_link *grown = tierce__realloc(sweep->links, room * sizeof(*grown));
-        if (grown == NULL)
-            return -ENOMEM;
-        sweep->links = grown;
-        sweep->link_room = room;
-    }
+    if (TIERCE__GROW(sweep->links, sweep->link_room, sweep->link_count + 1, AT_ONCE) < 0)
+        return -ENOMEM;
     TIERCE_ASSERT(sweep->link_count < sweep->link_room);
     sweep->links[sweep->link_count++] = (struct tierce__orphan_link){key, parent};
     return 0;

@@ -78,14 +78,8 @@ static void add_member(void *arg, struct tierce__live *live)
     tierce__meta_index_stats(live->index, &stats);
     if (stats.keys == 0)
         return;
-    if (t->member_count == t->member_room) {
-        size_t room = t->member_room == 0 ? 16 : t->member_room * 2;
-        struct member *grown = tierce__realloc(t->members, room * sizeof(*grown));
-        if (grown == NULL)
-            return;
-        t->members = grown;
-        t->member_room = room;
-    }
+    if (TIERCE__GROW(t->members, t->member_room, t->member_count + 1, 16) < 0)
+        return;
     TIERCE_ASSERT(t->member_count < t->member_room);
     tierce__live_hold(live);
     t->members[t->member_count++] = (struct member){live, group, stats.keys};

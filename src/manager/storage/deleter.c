@@ -729,6 +729,21 @@ static struct tierce__deletion *take_one_of(struct tierce__deleter *deleter,
     return found;
 }
 
+bool tierce__deleter_has_rest(struct tierce__deleter *deleter, const struct tierce__live *live,
+                              uint32_t others)
+{
+    size_t queued = 0;
+    tierce__lock_take(&deleter->lock);
+    for (size_t i = 0; i < deleter->waiting.count; i++)
+        queued += TIERCE__CONTAINER_OF(deleter->waiting.items[i], struct tierce__deletion, deadline)
+                      ->live == live;
+    /* Under the lock no queued batch releases its reference. */
+    uint32_t users = atomic_load_explicit(&live->users, memory_order_acquire);
+    TIERCE_ASSERT(users >= queued);
+    tierce__lock_drop(&deleter->lock);
+    return users - queued == others;
+}
+
 void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live)
 {
     uint64_t now = tierce__due(tierce__locator_now_us(deleter->locator));

@@ -81,9 +81,13 @@ size_t tierce__deleter_step(struct tierce__deleter *deleter, size_t batches_max)
  * one call may miss a batch that moves within the queue. */
 void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live);
 
-/* Drops the queued batches of an instance whose space is being deleted; second deletions are
- * skipped. */
+/* Drops the queued batches of an instance whose memory is being released. If its space is being
+ * deleted, they are second deletions (tierce__live_empty). */
 void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce__live *live);
+
+/* Returns whether an instance has only `others` references beside those of its queued batches. */
+bool tierce__deleter_has_rest(struct tierce__deleter *deleter, const struct tierce__live *live,
+                              uint32_t others);
 
 /* Waits until no batch is being processed, then drops all batches from memory. Their notes stay in
  * the store. */

@@ -141,13 +141,13 @@ static void retire(struct tierce__storages *storages, struct storages_unit **at)
     tierce__storage_worker_end(unit->worker);
 }
 
-/* Joins the units that have ended; with `all`, detaches those that hang. */
-static void reap(struct tierce__storages *storages, bool all)
+/* Joins the units that have ended. */
+static void reap(struct tierce__storages *storages)
 {
     tierce__lock_assert_held(&storages->lock);
     for (struct storages_unit **at = &storages->retired; *at != NULL;) {
         struct storages_unit *unit = *at;
-        if (!tierce__storage_worker_has_ended(unit->worker, all) && !all) {
+        if (!tierce__storage_worker_has_ended(unit->worker, false)) {
             at = &unit->next;
             continue;
         }
@@ -158,8 +158,33 @@ static void reap(struct tierce__storages *storages, bool all)
     }
 }
 
-/* Returns the unit of a storage, created if necessary; NULL and 0 if it is unmanaged. A changed
- * configuration creates a new unit. */
+/* Waits for the end of units, and detaches those that hang. No lock is held: calls of drivers take
+ * their time. */
+static void reap_all(struct storages_unit *retired)
+{
+    while (retired != NULL) {
+        struct storages_unit *unit = retired;
+        retired = unit->next;
+        (void)tierce__storage_worker_has_ended(unit->worker, true);
+        tierce__storage_worker_forget(unit->worker);
+        free_unit(unit);
+    }
+}
+
+static bool is_registered(const struct tierce__storages *storages,
+                          const struct tierce__storage *storage)
+{
+    struct tierce__registry *registry = storages->opts.registry;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    bool is = tierce__catalog_storage_numbered(catalog, storage->number) != NULL;
+    tierce__registry_release(registry, catalog);
+    return is;
+}
+
+/* Returns the unit of a storage, created if necessary; NULL and 0 if it is unmanaged. A storage
+ * from the registry's current catalog (`is_current`) gets a new unit if its configuration has
+ * changed. TIERCE_E_CLOSED: the storage was removed since the caller's catalog, and the unit would
+ * stay until the next change of the registry. */
 static int take_unit(struct storages_unit **out, struct tierce__storages *storages,
                      const struct tierce__storage *storage, bool is_current, char why[128])
 {
@@ -180,6 +205,8 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
         *out = NULL;
         return 0;
     }
+    if (*at == NULL && !is_current && !is_registered(storages, storage))
+        return TIERCE_E_CLOSED;
     if (*at == NULL) {
         int rc = make_unit(&unit, storages, storage, ops, why);
         if (rc != 0)
@@ -322,7 +349,7 @@ static void *probe_all(void *arg)
     while (!storages->is_ending) {
         TIERCE_DASSERT(storages->opts.probe_interval_ms > 0);
         refresh(storages);
-        reap(storages, false);
+        reap(storages);
         struct storages_unit *unit;
         for (size_t i = 0; (unit = unit_at(storages, i)) != NULL; i++) {
             if (!look_after(storages, unit, &change))
@@ -387,8 +414,10 @@ void tierce__storages_close(struct tierce__storages *storages)
     TIERCE_ASSERT(storages->is_ending);
     while (storages->units != NULL)
         retire(storages, &storages->units);
-    reap(storages, true);
+    struct storages_unit *retired = storages->retired;
+    storages->retired = NULL;
     tierce__lock_drop(&storages->lock);
+    reap_all(retired);
     TIERCE_ASSERT(storages->units == NULL && storages->retired == NULL);
     tierce__cond_fini(&storages->ending);
     tierce__lock_fini(&storages->lock);

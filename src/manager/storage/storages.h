@@ -72,7 +72,8 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
  * TIERCE_E_DEADLINE (it may still be deleted) and the remaining ones TIERCE_E_DOWN.
  * TIERCE_E_ARGUMENT: the path leaves the storage's root or contains a link, or is not a regular
  * file; nothing is deleted. TIERCE_E_UNSUPPORTED: the storage is unmanaged; its owner must delete
- * the bytes. Returns 0 if status was filled, else -ENOMEM or the error of opening the driver.
+ * the bytes. Returns 0 if status was filled, else -ENOMEM, TIERCE_E_CLOSED (the storage was removed
+ * from the registry) or the error of opening the driver.
  */
 TIERCE_MUSTUSE int tierce__storages_delete(struct tierce__storages *storages,
                                            const struct tierce__storage *storage,

@@ -235,23 +235,6 @@ static uint64_t deadline_of(const struct tierce__resp *resp, uint64_t deadline_n
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Doubles an array until `wanted` elements fit. */
-static int grow(void **array, size_t *size, size_t wanted, size_t first, size_t bytes)
-{
-    size_t next = *size > 0 ? *size : first;
-    while (next < wanted && next <= SIZE_MAX / 2 / bytes)
-        next *= 2;
-    if (wanted <= *size)
-        return 0;
-    void *grown = next >= wanted ? tierce__realloc(*array, next * bytes) : NULL;
-    if (grown == NULL)
-        return -ENOMEM;
-    *array = grown;
-    *size = next;
-    TIERCE_DASSERT(*size >= wanted);
-    return 0;
-}
-
 static int add_piece(struct tierce__resp *resp, struct resp_piece piece)
 {
     TIERCE_DASSERT(piece.bytes > 0);
@@ -261,9 +244,7 @@ static int add_piece(struct tierce__resp *resp, struct resp_piece piece)
         last->bytes += piece.bytes;
         return 0;
     }
-    void *pieces = resp->pieces;
-    int rc = grow(&pieces, &resp->piece_size, resp->piece_count + 1, PIECES_FIRST, sizeof(piece));
-    resp->pieces = pieces;
+    int rc = TIERCE__GROW(resp->pieces, resp->piece_size, resp->piece_count + 1, PIECES_FIRST);
     if (rc != 0)
         return rc;
     TIERCE_ASSERT(resp->pieces != NULL);
@@ -273,11 +254,9 @@ static int add_piece(struct tierce__resp *resp, struct resp_piece piece)
 
 static int add_bytes(struct tierce__resp *resp, const void *bytes, size_t count)
 {
-    void *out = resp->out;
     if (count > SIZE_MAX / 4 - resp->out_used)
         return -ENOMEM;
-    int rc = grow(&out, &resp->out_size, resp->out_used + count, OUT_BYTES_FIRST, 1);
-    resp->out = out;
+    int rc = TIERCE__GROW(resp->out, resp->out_size, resp->out_used + count, OUT_BYTES_FIRST);
     if (rc == 0 && count > 0)
         rc = add_piece(resp, (struct resp_piece){.at = resp->out_used, .bytes = count});
     if (rc != 0)
@@ -359,9 +338,7 @@ static int make_room(struct tierce__resp *resp)
     }
     if (resp->in_size - resp->in_end >= TIERCE__RESP_LINE_BYTES_MAX)
         return 0;
-    void *in = resp->in;
-    int rc = grow(&in, &resp->in_size, resp->in_size + 1, IN_BYTES_FIRST, 1);
-    resp->in = in;
+    int rc = TIERCE__GROW(resp->in, resp->in_size, resp->in_size + 1, IN_BYTES_FIRST);
     TIERCE_DASSERT(rc != 0 || resp->in_size - resp->in_end >= TIERCE__RESP_LINE_BYTES_MAX);
     return rc;
 }

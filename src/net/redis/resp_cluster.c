@@ -142,14 +142,8 @@ static int find_node(struct tierce__resp_cluster *cluster, const char *host, siz
     }
     if (cluster->node_count == NODES_MAX)
         return TIERCE_E_LIMIT;
-    if (cluster->node_count == cluster->node_size) {
-        size_t size = cluster->node_size > 0 ? 2 * cluster->node_size : 8;
-        struct node *nodes = tierce__realloc(cluster->nodes, size * sizeof(*nodes));
-        if (nodes == NULL)
-            return -ENOMEM;
-        cluster->nodes = nodes;
-        cluster->node_size = size;
-    }
+    if (TIERCE__GROW(cluster->nodes, cluster->node_size, cluster->node_count + 1, 8) < 0)
+        return -ENOMEM;
     char *copy = tierce__alloc(host_bytes + 1);
     if (copy == NULL)
         return -ENOMEM;
@@ -394,14 +388,8 @@ static int append(struct tierce__resp_cluster *cluster, size_t key, const char *
 {
     TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
     TIERCE_ASSERT(key < count);
-    if (cluster->count == cluster->size) {
-        size_t size = cluster->size > 0 ? 2 * cluster->size : COMMANDS_FIRST;
-        struct command *grown = tierce__realloc(cluster->commands, size * sizeof(*grown));
-        if (grown == NULL)
-            return -ENOMEM;
-        cluster->commands = grown;
-        cluster->size = size;
-    }
+    if (TIERCE__GROW(cluster->commands, cluster->size, cluster->count + 1, COMMANDS_FIRST) < 0)
+        return -ENOMEM;
     const char **texts = tierce__arena_calloc(&cluster->arena, count, sizeof(*texts));
     size_t *lengths = tierce__arena_calloc(&cluster->arena, count, sizeof(*lengths));
     bool ok = texts != NULL && lengths != NULL;

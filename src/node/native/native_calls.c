@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "node/native/native_private.h"
+#include "node/native/native_calls.h"
 
 #include <errno.h>
 #include <string.h>
@@ -11,8 +11,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 
-/* The requests of clients, one function each: [in] the request, [out] the answer; returns its
- * status. */
+/* The requests of clients, except those of loads (native_load.c). */
 
 #define LAYERS_MAX 4096u
 #define LOOKUP_FLAGS                                                                               \
@@ -23,44 +22,23 @@
 
 _Static_assert(TIERCE__NATIVE_HASH == TIERCE_HASH_BYTES, "hashes of chains are sent as stored");
 
-struct native_call {
-    struct tierce__native_connection *connection;
-    struct tierce__native_client *client;
-    struct tierce__native *native;
-    union tierce__native_request ask;
-    union tierce__native_answer say;
-};
-
-/* Room for rows of the answer, or NULL. */
-static uint8_t *make_rows(struct native_call *call, struct tierce__native_rows *rows, size_t count,
-                          size_t row_bytes)
+uint8_t *tierce__native_make_rows(struct tierce__native_call *call,
+                                  struct tierce__native_rows *rows, size_t count, size_t row_bytes)
 {
     struct tierce__native_connection *c = call->connection;
     size_t bytes = count * row_bytes;
-    if (bytes > c->rows_room || c->rows == NULL) {
-        size_t room = bytes + 4096;
-        uint8_t *grown = tierce__realloc(c->rows, room);
-        if (grown == NULL)
-            return NULL;
-        c->rows = grown;
-        c->rows_room = room;
-    }
+    if (TIERCE__GROW(c->rows, c->rows_room, bytes + 1, 4096) < 0)
+        return NULL;
     TIERCE_ASSERT(bytes <= c->rows_room);
     *rows = (struct tierce__native_rows){.bytes = c->rows, .count = (uint32_t)count};
     return c->rows;
 }
 
-/* A request about a chain in a view: holds both until done. */
-struct about {
-    struct tierce__native_held_view *view;
-    struct tierce__native_held_chain *chain;
-};
-
-static int begin_about(struct native_call *call, struct about *about, uint64_t view,
-                       const struct tierce__native_chain *chain, uint64_t from_block,
-                       uint64_t to_block)
+int tierce__native_begin_about(struct tierce__native_call *call, struct tierce__native_about *about,
+                               uint64_t view, const struct tierce__native_chain *chain,
+                               uint64_t from_block, uint64_t to_block)
 {
-    *about = (struct about){0};
+    *about = (struct tierce__native_about){0};
     about->view = tierce__native_view_get(call->client, view);
     if (about->view == NULL)
         return TIERCE__NATIVE_UNKNOWN;
@@ -70,7 +48,7 @@ static int begin_about(struct native_call *call, struct about *about, uint64_t v
     return rc;
 }
 
-static void end_about(struct native_call *call, struct about *about)
+void tierce__native_end_about(struct tierce__native_call *call, struct tierce__native_about *about)
 {
     if (about->chain != NULL)
         tierce__native_chain_put(call->client, about->chain);
@@ -78,22 +56,21 @@ static void end_about(struct native_call *call, struct about *about)
         tierce__native_view_put(call->client, about->view);
 }
 
-/* Passes the reference to the object that is open on it. */
-static struct tierce__native_held_view *keep_view(struct about *about)
+struct tierce__native_held_view *tierce__native_keep_view(struct tierce__native_about *about)
 {
     struct tierce__native_held_view *view = about->view;
     about->view = NULL;
     return view;
 }
 
-static bool is_draining(const struct native_call *call)
+bool tierce__native_is_draining(const struct tierce__native_call *call)
 {
     return atomic_load_explicit(&call->native->is_draining, memory_order_relaxed);
 }
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-static int answer_hello(struct native_call *call)
+static int answer_hello(struct tierce__native_call *call)
 {
     const struct tierce__native *native = call->native;
     const struct tierce__node_config *config = native->node->config;
@@ -117,7 +94,7 @@ static int answer_hello(struct native_call *call)
     return 0;
 }
 
-static int answer_ping(struct native_call *call)
+static int answer_ping(struct tierce__native_call *call)
 {
     (void)call;
     return 0;
@@ -132,7 +109,7 @@ static void get_numbers(uint32_t *out, const struct tierce__native_rows *rows)
 }
 
 /* `of`: NULL for the view of a whole model. */
-static int open_view(struct native_call *call, const struct tierce__native_view *ask,
+static int open_view(struct tierce__native_call *call, const struct tierce__native_view *ask,
                      const struct tierce__native_group_view *of)
 {
     uint32_t cell_bytes[LAYERS_MAX], layers[LAYERS_MAX];
@@ -168,25 +145,25 @@ static int open_view(struct native_call *call, const struct tierce__native_view 
                                     ask->engine);
 }
 
-static int answer_view(struct native_call *call)
+static int answer_view(struct tierce__native_call *call)
 {
     return open_view(call, &call->ask.view, NULL);
 }
 
 /* A namespace of all layers has no layers of its own, so that it is rejected here. */
-static int answer_group_view(struct native_call *call)
+static int answer_group_view(struct tierce__native_call *call)
 {
     const struct tierce__native_group_view *ask = &call->ask.group_view;
     return open_view(call, &ask->view, ask);
 }
 
-static int answer_view_close(struct native_call *call)
+static int answer_view_close(struct tierce__native_call *call)
 {
     uint64_t number = call->ask.view_close.number;
     return tierce__native_view_close(call->client, number) ? 0 : TIERCE__NATIVE_UNKNOWN;
 }
 
-static int answer_computed(struct native_call *call)
+static int answer_computed(struct tierce__native_call *call)
 {
     const struct tierce__native_computed *ask = &call->ask.computed;
     struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
@@ -199,7 +176,7 @@ static int answer_computed(struct native_call *call)
 
 /* ---- lookup ---------------------------------------------------------------------------------- */
 
-static int look_up(struct native_call *call, const struct about *about)
+static int look_up(struct tierce__native_call *call, const struct tierce__native_about *about)
 {
     const struct tierce__native_lookup *ask = &call->ask.lookup;
     struct tierce_lookup_opts opts = {.size = sizeof(opts),
@@ -228,30 +205,30 @@ static int look_up(struct native_call *call, const struct about *about)
     return rc;
 }
 
-static int answer_lookup(struct native_call *call)
+static int answer_lookup(struct tierce__native_call *call)
 {
     const struct tierce__native_lookup *ask = &call->ask.lookup;
-    struct about about;
-    int rc = begin_about(call, &about, ask->view, &ask->chain, 0, ask->to_block);
+    struct tierce__native_about about;
+    int rc = tierce__native_begin_about(call, &about, ask->view, &ask->chain, 0, ask->to_block);
     if (rc == 0)
         rc = look_up(call, &about);
-    end_about(call, &about);
+    tierce__native_end_about(call, &about);
     return rc;
 }
 
-static int answer_durable(struct native_call *call)
+static int answer_durable(struct tierce__native_call *call)
 {
     const struct tierce__native_lookup *ask = &call->ask.lookup;
-    struct about about;
-    int rc = begin_about(call, &about, ask->view, &ask->chain, 0, ask->to_block);
+    struct tierce__native_about about;
+    int rc = tierce__native_begin_about(call, &about, ask->view, &ask->chain, 0, ask->to_block);
     if (rc == 0)
         rc = tierce_durable(about.view->shared->view, about.chain->chain, ask->to_block,
                             &call->say.lookup.blocks);
-    end_about(call, &about);
+    tierce__native_end_about(call, &about);
     return rc;
 }
 
-static int answer_unpin(struct native_call *call)
+static int answer_unpin(struct tierce__native_call *call)
 {
     const struct tierce__native_session *ask = &call->ask.unpin;
     struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
@@ -263,272 +240,15 @@ static int answer_unpin(struct native_call *call)
     return 0;
 }
 
-/* ---- load ------------------------------------------------------------------------------------ */
-
-static uint32_t load_ms(const struct native_call *call)
-{
-    const struct tierce__node_config *config = call->native->node->config;
-    uint32_t asked = call->ask.load_begin.timeout_ms;
-    return asked > 0 && asked < TIERCE_PIN_MS_MAX ? asked : config->load_ms;
-}
-
-static uint64_t leased_bytes(const struct tierce__load_lease *lease)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < lease->count; i++)
-        bytes += lease->leased[i].object != NULL ? lease->leased[i].bytes : 0;
-    return bytes;
-}
-
-/* The answer about a lease. */
-static int answer_lease(struct native_call *call, const struct tierce__native_held_load *load)
-{
-    size_t count = load->lease->count;
-    const struct tierce__leased *leased = load->lease->leased;
-    struct tierce__native_loan *say = &call->say.load_begin;
-    uint8_t *row = make_rows(call, &say->chunks, count, TIERCE__NATIVE_LENT_BYTES);
-    if (row == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++, row += TIERCE__NATIVE_LENT_BYTES) {
-        bool is_there = leased[i].object != NULL && !leased[i].failed;
-        bool waits = leased[i].object == NULL && !leased[i].failed;
-        TIERCE_ASSERT(!is_there ||
-                      (uint64_t)(leased[i].object - call->native->memory.base) + leased[i].bytes <=
-                          call->native->memory.bytes);
-        struct tierce__native_lent out = {
-            .offset = is_there ? (uint64_t)(leased[i].object - call->native->memory.base) : 0,
-            .bytes = leased[i].bytes,
-            .index = (uint32_t)leased[i].index,
-            .block_count = leased[i].block_count,
-            .from = leased[i].from,
-            .to = leased[i].to,
-            .kind = (uint8_t)leased[i].kind,
-            .state = waits            ? TIERCE__NATIVE_WAITS
-                     : !is_there      ? TIERCE__NATIVE_FAILED
-                     : leased[i].here ? TIERCE__NATIVE_HERE
-                                      : TIERCE__NATIVE_COMING,
-            .origin = (uint8_t)leased[i].origin};
-        memcpy(out.hash, leased[i].hash, TIERCE_HASH_BYTES);
-        tierce__native_put_lent(row, &out);
-    }
-    return 0;
-}
-
-/* Pins that another client made stay, because others may load from them too. */
-static int lend(struct native_call *call, struct about *about)
-{
-    const struct tierce__native_load *ask = &call->ask.load_begin;
-    uint32_t timeout_ms = load_ms(call);
-    uint64_t late_ms = (uint64_t)timeout_ms + call->native->node->config->pin_ms;
-    struct tierce__native_held_load *load = tierce__calloc(1, sizeof(*load));
-    if (load == NULL)
-        return -ENOMEM;
-    bool takes_pins = about->view->part.count == 1 &&
-                      tierce__native_unpin(call->client, about->view, ask->session);
-    struct tierce__load_lease_what what = {.chain = about->chain->chain,
-                                           .from_block = ask->from_block,
-                                           .to_block = ask->to_block,
-                                           .session = ask->session,
-                                           .part = &about->view->part,
-                                           .timeout_ms = timeout_ms,
-                                           .wait_ms = ask->wait_ms,
-                                           .tiers = ask->tiers,
-                                           .chain_stays = true,
-                                           .keeps_pins = !takes_pins};
-    int rc = tierce__load_lease_begin(&load->lease, about->view->shared->view, &what);
-    if (rc < 0) {
-        tierce__free(load);
-        return rc;
-    }
-    load->bytes = leased_bytes(load->lease);
-    load->open.deadline_ns = tierce__now_ns() + late_ms * TIERCE__MS_NS;
-    call->say.load_begin.left_ms = (uint32_t)(late_ms < UINT32_MAX ? late_ms : UINT32_MAX);
-    bool is_held = tierce__native_hold(call->client, load->bytes);
-    rc = is_held ? answer_lease(call, load) : TIERCE_E_FULL;
-    if (rc == 0) {
-        load->view = keep_view(about);
-        load->chain = about->chain;
-        about->chain = NULL;
-        uint64_t number = tierce__native_add(call->client, TIERCE__NATIVE_LOADS, &load->open);
-        call->say.load_begin.load = number;
-        if (number > 0)
-            return 0;
-        tierce__native_end_load(call->client, load, NULL);
-        return TIERCE_E_LIMIT;
-    }
-    load->lease->ops->end(load->lease, NULL);
-    if (is_held)
-        tierce__native_unhold(call->client, load->bytes);
-    tierce__free(load);
-    return rc;
-}
-
-static int answer_load_begin(struct native_call *call)
-{
-    const struct tierce__native_load *ask = &call->ask.load_begin;
-    struct about about;
-    if (is_draining(call))
-        return TIERCE_E_CLOSED;
-    int rc = begin_about(call, &about, ask->view, &ask->chain, ask->from_block, ask->to_block);
-    if (rc == 0)
-        rc = lend(call, &about);
-    if (rc == TIERCE_E_FULL || rc == TIERCE_E_LIMIT)
-        tierce__node_count(call->native->node, TIERCE__NODE_native_refused, 1);
-    end_about(call, &about);
-    return rc;
-}
-
-static struct tierce__native_held_load *load_of(struct tierce__native_open *open)
-{
-    return open != NULL ? TIERCE__CONTAINER_OF(open, struct tierce__native_held_load, open) : NULL;
-}
-
-/* A load that a question was about, which may have been ended meanwhile. */
-static void put_load(struct native_call *call, struct tierce__native_held_load *load)
-{
-    if (!tierce__native_put(call->client, &load->open))
-        tierce__native_end_load(call->client, load, NULL);
-}
-
-static int wait_for_layer(struct native_call *call, struct tierce__native_held_load *load)
-{
-    struct tierce__native_ready *say = &call->say.load_wait;
-    const struct tierce_part *part = &load->view->part;
-    uint32_t layer = call->ask.load_wait.layer;
-    if (layer >= part->layer_count)
-        return TIERCE_E_ARGUMENT;
-    layer += part->first_layer;
-    size_t count = load->lease->count;
-    uint8_t *states = make_rows(call, &say->states, count, 1);
-    if (states == NULL)
-        return -ENOMEM;
-    load->lease->ops->ahead(load->lease, layer);
-    for (size_t i = 0; i < count; i++)
-        states[i] = load->lease->ops->wait(load->lease, i, layer) ? TIERCE__NATIVE_HERE
-                                                                  : TIERCE__NATIVE_FAILED;
-    say->ready = tierce__load_lease_ready(load->lease, layer) - part->first_layer;
-    return 0;
-}
-
-static int answer_load_wait(struct native_call *call)
-{
-    struct tierce__native_held_load *load =
-        load_of(tierce__native_get(call->client, TIERCE__NATIVE_LOADS, call->ask.load_wait.load));
-    if (load == NULL)
-        return TIERCE__NATIVE_UNKNOWN;
-    int rc = wait_for_layer(call, load);
-    put_load(call, load);
-    return rc;
-}
-
-/* Handles the client's verdict on a chunk. The node verifies a bad verdict itself, so that a client
- * cannot remove chunks of others. */
-static void judge_chunk(struct tierce__load_lease *lease, size_t i, uint32_t verdict)
-{
-    TIERCE_DASSERT(i < lease->count);
-    if (verdict == TIERCE__NATIVE_UNUSED)
-        tierce__load_lease_skip(lease, i);
-    else if (verdict != TIERCE__NATIVE_GOOD || !lease->leased[i].here)
-        tierce__load_lease_look(lease, i, verdict == TIERCE__NATIVE_BAD_CELLS);
-}
-
-/* Takes the chunk with all its layers. */
-static bool take_chunk(struct tierce__native_client *client, struct tierce__native_held_load *load,
-                       size_t i)
-{
-    const struct tierce_part *part = &load->view->part;
-    bool there = load->lease->ops->take(load->lease, i);
-    there = tierce__native_rehold(client, &load->bytes, leased_bytes(load->lease)) && there;
-    for (uint32_t l = 0; l < part->layer_count && there; l++)
-        there = load->lease->ops->wait(load->lease, i, part->first_layer + l);
-    if (!there) {
-        tierce__load_lease_skip(load->lease, i);
-        load->lease->ops->give_back(load->lease, i);
-    }
-    return there;
-}
-
-static int lend_next(struct native_call *call, struct tierce__native_held_load *load)
-{
-    const struct tierce__native_next *ask = &call->ask.load_next;
-    size_t count = load->lease->count;
-    const struct tierce__leased *leased = load->lease->leased;
-    if (ask->chunk >= count || ask->chunk < load->next || ask->verdict > TIERCE__NATIVE_UNUSED ||
-        !load->lease->is_too_large)
-        return TIERCE_E_ARGUMENT;
-    if (load->next > 0) {
-        judge_chunk(load->lease, load->next - 1, ask->verdict);
-        load->lease->ops->give_back(load->lease, load->next - 1);
-    }
-    load->next = (size_t)ask->chunk + 1;
-    call->say.load_next = (struct tierce__native_passed){.state = TIERCE__NATIVE_FAILED};
-    if (!take_chunk(call->client, load, ask->chunk))
-        return 0;
-    leased += ask->chunk;
-    TIERCE_ASSERT((uint64_t)(leased->object - call->native->memory.base) + leased->bytes <=
-                  call->native->memory.bytes);
-    call->say.load_next = (struct tierce__native_passed){
-        .offset = (uint64_t)(leased->object - call->native->memory.base),
-        .state = TIERCE__NATIVE_HERE,
-        .origin = (uint32_t)leased->origin};
-    return 0;
-}
-
-static int answer_load_next(struct native_call *call)
-{
-    struct tierce__native_held_load *load =
-        load_of(tierce__native_get(call->client, TIERCE__NATIVE_LOADS, call->ask.load_next.load));
-    if (load == NULL)
-        return TIERCE__NATIVE_UNKNOWN;
-    int rc = lend_next(call, load);
-    put_load(call, load);
-    return rc;
-}
-
-/* Handles the client's verdict on each chunk. blocks[i]: loaded. */
-static int judge(const struct native_call *call, const struct tierce__native_held_load *load,
-                 uint32_t *blocks)
-{
-    const struct tierce__native_rows *rows = &call->ask.load_end.verdicts;
-    struct tierce__native_result result;
-    size_t count = load->lease->count;
-    const struct tierce__leased *leased = load->lease->leased;
-    if (rows->count != count)
-        return TIERCE_E_ARGUMENT;
-    for (uint32_t i = 0; i < count; i++) {
-        if (tierce__native_get_result(&result, rows, i) < 0 ||
-            result.blocks > leased[i].to - leased[i].from)
-            return TIERCE_E_ARGUMENT;
-        judge_chunk(load->lease, i, result.verdict);
-        blocks[i] = leased[i].failed ? 0 : result.blocks;
-    }
-    return 0;
-}
-
-static int answer_load_end(struct native_call *call)
-{
-    const struct tierce__native_load_end *ask = &call->ask.load_end;
-    bool later;
-    struct tierce__native_held_load *load =
-        load_of(tierce__native_take(call->client, TIERCE__NATIVE_LOADS, ask->load, &later));
-    if (load == NULL)
-        return later ? 0 : TIERCE__NATIVE_UNKNOWN;
-    size_t count = load->lease->count;
-    uint32_t *blocks = ask->verdicts.count > 0 ? tierce__calloc(count, sizeof(*blocks)) : NULL;
-    int rc = blocks != NULL ? judge(call, load, blocks) : 0;
-    tierce__native_end_load(call->client, load, rc == 0 ? blocks : NULL);
-    tierce__free(blocks);
-    return rc;
-}
-
 /* ---- store ----------------------------------------------------------------------------------- */
 
-static int tell_rooms(struct native_call *call, struct tierce__native_held_store *store)
+static int tell_rooms(struct tierce__native_call *call, struct tierce__native_held_store *store)
 {
     struct tierce__native_reservation *say = &call->say.store_begin;
     size_t count;
     const struct tierce__room *rooms = tierce__reserve_rooms(store->share.reservation, &count);
-    uint8_t *row = make_rows(call, &say->chunks, count, TIERCE__NATIVE_RESERVED_BYTES);
+    uint8_t *row =
+        tierce__native_make_rows(call, &say->chunks, count, TIERCE__NATIVE_RESERVED_BYTES);
     if (row == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++, row += TIERCE__NATIVE_RESERVED_BYTES) {
@@ -545,7 +265,8 @@ static int tell_rooms(struct native_call *call, struct tierce__native_held_store
     return 0;
 }
 
-static int reserve(struct native_call *call, const struct about *about, uint64_t from_block)
+static int reserve(struct tierce__native_call *call, const struct tierce__native_about *about,
+                   uint64_t from_block)
 {
     const struct tierce__native_store *ask = &call->ask.store_begin;
     uint32_t pin_ms = call->native->node->config->pin_ms;
@@ -582,33 +303,34 @@ static int reserve(struct native_call *call, const struct about *about, uint64_t
     return rc < 0 ? rc : is_held ? TIERCE_E_LIMIT : TIERCE_E_FULL;
 }
 
-static int begin_store(struct native_call *call, uint64_t from_block)
+static int begin_store(struct tierce__native_call *call, uint64_t from_block)
 {
     const struct tierce__native_store *ask = &call->ask.store_begin;
-    struct about about;
-    if (is_draining(call))
+    struct tierce__native_about about;
+    if (tierce__native_is_draining(call))
         return TIERCE_E_CLOSED;
-    int rc = begin_about(call, &about, ask->view, &ask->chain, from_block, ask->to_block);
+    int rc =
+        tierce__native_begin_about(call, &about, ask->view, &ask->chain, from_block, ask->to_block);
     if (rc == 0)
         rc = reserve(call, &about, from_block);
     if (rc == TIERCE_E_FULL || rc == TIERCE_E_LIMIT)
         tierce__node_count(call->native->node, TIERCE__NODE_native_refused, 1);
-    end_about(call, &about);
+    tierce__native_end_about(call, &about);
     return rc;
 }
 
-static int answer_store_begin(struct native_call *call)
+static int answer_store_begin(struct tierce__native_call *call)
 {
     return begin_store(call, 0);
 }
 
 /* The fields of STORE_BEGIN come first in both messages. */
-static int answer_group_store_begin(struct native_call *call)
+static int answer_group_store_begin(struct tierce__native_call *call)
 {
     return begin_store(call, call->ask.group_store_begin.from_block);
 }
 
-static int answer_store_end(struct native_call *call)
+static int answer_store_end(struct tierce__native_call *call)
 {
     const struct tierce__native_store_end *ask = &call->ask.store_end;
     bool later; /* no store is busy */
@@ -626,7 +348,7 @@ static int answer_store_end(struct native_call *call)
 
 /* ---- prefetch -------------------------------------------------------------------------------- */
 
-static int begin_prefetch(struct native_call *call, struct about *about)
+static int begin_prefetch(struct tierce__native_call *call, struct tierce__native_about *about)
 {
     const struct tierce__native_prefetch *ask = &call->ask.prefetch_begin;
     struct tierce_prefetch_opts opts = {.size = sizeof(opts),
@@ -651,7 +373,7 @@ static int begin_prefetch(struct native_call *call, struct about *about)
         tierce__free(made);
         return rc;
     }
-    made->view = keep_view(about);
+    made->view = tierce__native_keep_view(about);
     call->say.view.number =
         tierce__native_add(call->client, TIERCE__NATIVE_PREFETCHES, &made->open);
     if (call->say.view.number > 0)
@@ -660,16 +382,17 @@ static int begin_prefetch(struct native_call *call, struct about *about)
     return TIERCE_E_LIMIT;
 }
 
-static int answer_prefetch_begin(struct native_call *call)
+static int answer_prefetch_begin(struct tierce__native_call *call)
 {
     const struct tierce__native_prefetch *ask = &call->ask.prefetch_begin;
-    struct about about;
-    if (is_draining(call))
+    struct tierce__native_about about;
+    if (tierce__native_is_draining(call))
         return TIERCE_E_CLOSED;
-    int rc = begin_about(call, &about, ask->view, &ask->chain, ask->from_block, ask->to_block);
+    int rc = tierce__native_begin_about(call, &about, ask->view, &ask->chain, ask->from_block,
+                                        ask->to_block);
     if (rc == 0)
         rc = begin_prefetch(call, &about);
-    end_about(call, &about);
+    tierce__native_end_about(call, &about);
     return rc;
 }
 
@@ -679,7 +402,7 @@ static struct tierce__native_held_prefetch *prefetch_of(struct tierce__native_op
                         : NULL;
 }
 
-static int tell_come(struct native_call *call, const struct tierce_prefetch_result *result)
+static int tell_come(struct tierce__native_call *call, const struct tierce_prefetch_result *result)
 {
     struct tierce__native_come *say = &call->say.prefetch_poll;
     *say =
@@ -689,7 +412,8 @@ static int tell_come(struct native_call *call, const struct tierce_prefetch_resu
                                               (result->cancelled ? TIERCE__NATIVE_CANCELLED : 0) |
                                               (result->late ? TIERCE__NATIVE_LATE : 0) |
                                               (result->short_of_memory ? TIERCE__NATIVE_SHORT : 0)};
-    uint8_t *row = make_rows(call, &say->tiers, result->tier_count, TIERCE__NATIVE_TIER_BYTES);
+    uint8_t *row =
+        tierce__native_make_rows(call, &say->tiers, result->tier_count, TIERCE__NATIVE_TIER_BYTES);
     if (row == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < result->tier_count; i++, row += TIERCE__NATIVE_TIER_BYTES) {
@@ -702,7 +426,7 @@ static int tell_come(struct native_call *call, const struct tierce_prefetch_resu
     return 0;
 }
 
-static int answer_prefetch_poll(struct native_call *call)
+static int answer_prefetch_poll(struct tierce__native_call *call)
 {
     const struct tierce__native_poll *ask = &call->ask.prefetch_poll;
     struct tierce__native_held_prefetch *held =
@@ -719,7 +443,7 @@ static int answer_prefetch_poll(struct native_call *call)
     return tell_come(call, &result);
 }
 
-static int answer_prefetch_end(struct native_call *call)
+static int answer_prefetch_end(struct tierce__native_call *call)
 {
     bool later;
     struct tierce__native_held_prefetch *held = prefetch_of(tierce__native_take(
@@ -733,7 +457,7 @@ static int answer_prefetch_end(struct native_call *call)
 /* ---- the whole engine ------------------------------------------------------------------------ */
 
 /* In pieces, so that a node that ends need not wait for a long one. */
-static int answer_flush(struct native_call *call)
+static int answer_flush(struct tierce__native_call *call)
 {
     uint32_t asked = call->ask.flush.timeout_ms, left = asked < FLUSH_MS_MAX ? asked : FLUSH_MS_MAX;
     int rc = TIERCE_E_DEADLINE;
@@ -746,7 +470,7 @@ static int answer_flush(struct native_call *call)
     return rc;
 }
 
-static int answer_clear(struct native_call *call)
+static int answer_clear(struct tierce__native_call *call)
 {
     const struct tierce__native_clear *ask = &call->ask.clear;
     struct tierce__native_held_view *view = NULL;
@@ -765,7 +489,7 @@ static int answer_clear(struct native_call *call)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-static int (*const answers[TIERCE__NATIVE_OPS])(struct native_call *call) = {
+static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call) = {
     [TIERCE__NATIVE_HELLO] = answer_hello,
     [TIERCE__NATIVE_PING] = answer_ping,
     [TIERCE__NATIVE_VIEW] = answer_view,
@@ -774,9 +498,9 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct native_call *call) = {
     [TIERCE__NATIVE_LOOKUP] = answer_lookup,
     [TIERCE__NATIVE_DURABLE] = answer_durable,
     [TIERCE__NATIVE_UNPIN] = answer_unpin,
-    [TIERCE__NATIVE_LOAD_BEGIN] = answer_load_begin,
-    [TIERCE__NATIVE_LOAD_WAIT] = answer_load_wait,
-    [TIERCE__NATIVE_LOAD_END] = answer_load_end,
+    [TIERCE__NATIVE_LOAD_BEGIN] = tierce__native_answer_load_begin,
+    [TIERCE__NATIVE_LOAD_WAIT] = tierce__native_answer_load_wait,
+    [TIERCE__NATIVE_LOAD_END] = tierce__native_answer_load_end,
     [TIERCE__NATIVE_STORE_BEGIN] = answer_store_begin,
     [TIERCE__NATIVE_STORE_END] = answer_store_end,
     [TIERCE__NATIVE_PREFETCH_BEGIN] = answer_prefetch_begin,
@@ -784,12 +508,12 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct native_call *call) = {
     [TIERCE__NATIVE_PREFETCH_END] = answer_prefetch_end,
     [TIERCE__NATIVE_FLUSH] = answer_flush,
     [TIERCE__NATIVE_CLEAR] = answer_clear,
-    [TIERCE__NATIVE_LOAD_NEXT] = answer_load_next,
+    [TIERCE__NATIVE_LOAD_NEXT] = tierce__native_answer_load_next,
     [TIERCE__NATIVE_GROUP_VIEW] = answer_group_view,
     [TIERCE__NATIVE_GROUP_STORE_BEGIN] = answer_group_store_begin,
 };
 
-static void note_begun(const struct native_call *call, enum tierce__native_op op)
+static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)
 {
     op = tierce__native_plain(op);
     uint64_t begun = op == TIERCE__NATIVE_LOAD_BEGIN    ? call->say.load_begin.load
@@ -803,11 +527,11 @@ static void note_begun(const struct native_call *call, enum tierce__native_op op
 
 void tierce__native_end_unheard(struct tierce__native_connection *connection)
 {
-    struct native_call call = {
+    struct tierce__native_call call = {
         .connection = connection, .client = connection->client, .native = connection->native};
     if (connection->begun_by == TIERCE__NATIVE_LOAD_BEGIN) {
         call.ask.load_end = (struct tierce__native_load_end){.load = connection->begun};
-        (void)answer_load_end(&call);
+        (void)tierce__native_answer_load_end(&call);
     } else if (connection->begun_by == TIERCE__NATIVE_STORE_BEGIN) {
         call.ask.store_end = (struct tierce__native_store_end){.store = connection->begun};
         (void)answer_store_end(&call);
@@ -824,7 +548,7 @@ void tierce__native_end_unheard(struct tierce__native_connection *connection)
 int tierce__native_answer(struct tierce__native_connection *connection, uint32_t op,
                           const uint8_t *body, size_t body_bytes)
 {
-    struct native_call call = {
+    struct tierce__native_call call = {
         .connection = connection, .client = connection->client, .native = connection->native};
     int rc = tierce__native_unpack_request(&call.ask, op, body, body_bytes);
     if (rc < 0)

@@ -15,8 +15,8 @@
 #include "node/native/native_server.h"
 #include "proto/native/native.h"
 
-/* Shared by native_server.c (sockets), native_client.c (objects of clients) and native_calls.c
- * (requests). */
+/* Shared by native_server.c (sockets), native_client.c (objects of clients), and native_calls.c and
+ * native_load.c (requests). */
 
 #define TIERCE__NATIVE_PIN_BINS     64u
 #define TIERCE__NATIVE_ENGINE_BYTES 128u /* of a name, with its NUL */

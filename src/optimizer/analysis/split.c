@@ -46,14 +46,8 @@ static int add_hull(struct split_pieces *pieces, size_t group, const uint64_t *c
             from = pieces->list[pieces->count - 1].from;
             pieces->count--;
         }
-        if (pieces->count == pieces->room) {
-            size_t room = pieces->room > 0 ? 2 * pieces->room : 256;
-            struct split_piece *list = tierce__realloc(pieces->list, room * sizeof(*list));
-            if (list == NULL)
-                return -ENOMEM;
-            pieces->list = list;
-            pieces->room = room;
-        }
+        if (TIERCE__GROW(pieces->list, pieces->room, pieces->count + 1, 256) < 0)
+            return -ENOMEM;
         pieces->list[pieces->count++] = (struct split_piece){
             group, from, c, (double)(curve[c] - curve[from]) / (double)(c - from)};
     }

@@ -138,16 +138,9 @@ static int trim(struct tierce__kvcm *k, uint32_t instance)
 
 static int reserve(struct tierce__kvcm *k, uint32_t count)
 {
-    if (count <= k->room)
-        return 0;
-    uint32_t *path = tierce__realloc(k->path, (size_t)count * sizeof(*path));
-    k->path = path != NULL ? path : k->path;
-    bool *there = tierce__realloc(k->there, (size_t)count * sizeof(*there));
-    k->there = there != NULL ? there : k->there;
-    if (path == NULL || there == NULL)
-        return -ENOMEM;
-    k->room = count;
-    return 0;
+    uint32_t path_room = k->room; /* of both arrays, once both have grown */
+    int rc = TIERCE__GROW(k->path, path_room, count, 1024);
+    return rc < 0 ? rc : TIERCE__GROW(k->there, k->room, count, 1024);
 }
 
 static uint32_t count_set(const uint8_t *flags, uint32_t count)

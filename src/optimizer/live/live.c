@@ -140,14 +140,7 @@ static int find_instance(struct tierce__live_window *window, uint32_t source, ui
     int rc = tierce__intern_one(window->instances, source, instance, out);
     if (rc < 0 || *out < window->instance_room)
         return rc;
-    uint32_t room = 2 * *out + 8;
-    uint32_t *source_of = tierce__realloc(window->source_of, room * sizeof(*source_of));
-    if (source_of == NULL)
-        return -ENOMEM;
-    window->source_of = source_of;
-    window->instance_room = room;
-    TIERCE_ASSERT(*out < window->instance_room);
-    return 0;
+    return TIERCE__GROW(window->source_of, window->instance_room, (size_t)*out + 1, 8);
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */

@@ -196,16 +196,9 @@ static int make_slots(struct tierce__curve *c, uint32_t count)
 static int grow_request(struct tierce__curve *c, uint32_t count)
 {
     TIERCE_ASSERT(count > c->request_room);
-    uint32_t *depth = tierce__realloc(c->depth, (size_t)count * sizeof(*depth));
-    if (depth == NULL)
-        return -ENOMEM;
-    c->depth = depth;
-    uint32_t *cost = tierce__realloc(c->cost, (size_t)count * sizeof(*cost));
-    if (cost == NULL)
-        return -ENOMEM;
-    c->cost = cost;
-    c->request_room = count;
-    return 0;
+    uint32_t depth_room = c->request_room; /* of both arrays, once both have grown */
+    int rc = TIERCE__GROW(c->depth, depth_room, count, 1024);
+    return rc < 0 ? rc : TIERCE__GROW(c->cost, c->request_room, count, 1024);
 }
 
 static int make_room(struct tierce__curve *c, const uint32_t *blocks, uint32_t count)

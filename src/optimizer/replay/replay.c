@@ -37,14 +37,7 @@ static void count_hits(struct tierce__replay *r, const struct tierce__recorded *
 
 static int make_there(struct tierce__replay *r, uint32_t count)
 {
-    if (count <= r->there_room)
-        return 0;
-    bool *there = tierce__realloc(r->there, count);
-    if (there == NULL)
-        return -ENOMEM;
-    r->there = there;
-    r->there_room = count;
-    return 0;
+    return TIERCE__GROW(r->there, r->there_room, count, 1024);
 }
 
 static void look_up(struct tierce__replay *r, const struct tierce__recorded *request)

@@ -128,21 +128,13 @@ static int note_sizes(struct tierce__tiers *t, const struct tierce__recorded *re
 
 static int make_room_for(struct tierce__tiers *t, uint32_t blocks)
 {
-    size_t count = (size_t)blocks + 1; /* a request may be for nothing */
-    if (count <= t->room)
-        return 0;
-    uint32_t *first = tierce__realloc(t->first, count * sizeof(*first));
-    t->first = first != NULL ? first : t->first;
-    uint8_t *place = tierce__realloc(t->place, count);
-    t->place = place != NULL ? place : t->place;
-    uint8_t *fate = tierce__realloc(t->fate, count);
-    t->fate = fate != NULL ? fate : t->fate;
-    uint8_t *act = tierce__realloc(t->act, count);
-    t->act = act != NULL ? act : t->act;
-    if (first == NULL || place == NULL || fate == NULL || act == NULL)
+    size_t count = (size_t)blocks + 1;            /* a request may be for nothing */
+    size_t rooms[] = {t->room, t->room, t->room}; /* of all arrays, once all have grown */
+    if (TIERCE__GROW(t->first, rooms[0], count, 1024) < 0 ||
+        TIERCE__GROW(t->place, rooms[1], count, 1024) < 0 ||
+        TIERCE__GROW(t->fate, rooms[2], count, 1024) < 0)
         return -ENOMEM;
-    t->room = count;
-    return 0;
+    return TIERCE__GROW(t->act, t->room, count, 1024);
 }
 
 /* A request may repeat a block: it is looked up and read each time, and otherwise counts once. */

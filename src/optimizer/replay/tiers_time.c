@@ -71,14 +71,8 @@ void tierce__tier_queue_write(struct tierce__tier_queue *queue,
 
 int tierce__load_times_add(struct tierce__load_times *times, uint64_t ns)
 {
-    if (times->count == times->room) {
-        size_t room = times->room > 0 ? 2 * times->room : 1024;
-        uint64_t *grown = tierce__realloc(times->ns, room * sizeof(*grown));
-        if (grown == NULL)
-            return -ENOMEM;
-        times->ns = grown;
-        times->room = room;
-    }
+    if (TIERCE__GROW(times->ns, times->room, times->count + 1, 1024) < 0)
+        return -ENOMEM;
     TIERCE_ASSERT(times->count < times->room);
     times->ns[times->count++] = ns;
     times->sorted = false;

@@ -99,14 +99,8 @@ static inline bool stands_for(const struct tierce__intern *intern, uint32_t numb
 static int extend(struct intern_pieces *pieces, uint32_t count, size_t item_bytes)
 {
     while (pieces->count < count) {
-        if (pieces->count == pieces->room) {
-            uint32_t room = pieces->room > 0 ? 2 * pieces->room : CHUNK_ROOM_MIN;
-            void **at = tierce__realloc(pieces->at, room * sizeof(*at));
-            if (at == NULL)
-                return -ENOMEM;
-            pieces->at = at;
-            pieces->room = room;
-        }
+        if (TIERCE__GROW(pieces->at, pieces->room, (size_t)pieces->count + 1, CHUNK_ROOM_MIN) < 0)
+            return -ENOMEM;
         void *piece = tierce__calloc(CHUNK, item_bytes);
         if (piece == NULL)
             return -ENOMEM;

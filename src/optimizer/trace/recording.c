@@ -114,28 +114,13 @@ static int number_blocks(struct tierce__recording *r)
 
 static int make_room(struct tierce__recording *r, const struct tierce__recorded *head)
 {
-    size_t bytes = r->buffered + recorded_bytes(head);
-    if (bytes > r->buffer_room) {
-        bytes = bytes > 2 * BUFFER_BYTES ? bytes : 2 * BUFFER_BYTES;
-        uint8_t *buffer = tierce__realloc(r->buffer, bytes);
-        if (buffer == NULL)
-            return -ENOMEM;
-        r->buffer = buffer;
-        r->buffer_room = bytes;
-    }
-    uint32_t ids = r->id_count + head->count;
-    if (ids > r->id_room) {
-        ids = ids > IDS_TOGETHER ? ids : IDS_TOGETHER;
-        uint64_t *id_array = tierce__realloc(r->ids, (size_t)ids * sizeof(*id_array));
-        if (id_array == NULL)
-            return -ENOMEM;
-        r->ids = id_array;
-        uint32_t *numbers = tierce__realloc(r->numbers, (size_t)ids * sizeof(*numbers));
-        if (numbers == NULL)
-            return -ENOMEM;
-        r->numbers = numbers;
-        r->id_room = ids;
-    }
+    size_t ids = (size_t)r->id_count + head->count;
+    uint32_t ids_room = r->id_room; /* of both arrays, once both have grown */
+    if (TIERCE__GROW(r->buffer, r->buffer_room, r->buffered + recorded_bytes(head),
+                     2 * BUFFER_BYTES) < 0 ||
+        TIERCE__GROW(r->ids, ids_room, ids, IDS_TOGETHER) < 0 ||
+        TIERCE__GROW(r->numbers, r->id_room, ids, IDS_TOGETHER) < 0)
+        return -ENOMEM;
     TIERCE_ASSERT(r->buffered + recorded_bytes(head) <= r->buffer_room);
     return 0;
 }

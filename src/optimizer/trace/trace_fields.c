@@ -11,31 +11,12 @@
 
 int tierce__ids_reserve(struct tierce__ids *ids)
 {
-    if (ids->count < ids->capacity)
-        return 0;
-    size_t capacity = ids->capacity > 0 ? ids->capacity * 2 : ROOM_MIN;
-    uint64_t *at = tierce__realloc(ids->at, capacity * sizeof(*at));
-    if (at == NULL)
-        return -ENOMEM;
-    ids->at = at;
-    ids->capacity = capacity;
-    TIERCE_ASSERT(ids->count < ids->capacity);
-    return 0;
+    return TIERCE__GROW(ids->at, ids->capacity, ids->count + 1, ROOM_MIN);
 }
 
 static int reserve_flags(struct tierce__trace_mask *mask, size_t count)
 {
-    if (count <= mask->capacity)
-        return 0;
-    size_t capacity = mask->capacity > 0 ? mask->capacity : ROOM_MIN;
-    while (capacity < count)
-        capacity *= 2;
-    uint8_t *flags = tierce__realloc(mask->flags, capacity);
-    if (flags == NULL)
-        return -ENOMEM;
-    mask->flags = flags;
-    mask->capacity = capacity;
-    return 0;
+    return TIERCE__GROW(mask->flags, mask->capacity, count, ROOM_MIN);
 }
 
 int tierce__mask_apply(struct tierce__trace_mask *mask, const uint8_t **internal, size_t count)

@@ -172,17 +172,9 @@ static uint8_t *grow(struct tierce__native_frame *frame, uint64_t bytes)
     frame->status = TIERCE_E_LIMIT;
     if (need > TIERCE__NATIVE_BODY_MAX + TIERCE__NATIVE_HEAD)
         return NULL;
-    frame->status = -ENOMEM;
-    if (need > frame->room) {
-        size_t room = frame->room < 512 ? 512 : frame->room;
-        while (room < need)
-            room *= 2;
-        uint8_t *grown = tierce__realloc(frame->bytes, room);
-        if (grown == NULL)
-            return NULL;
-        frame->bytes = grown;
-        frame->room = room;
-    }
+    frame->status = TIERCE__GROW(frame->bytes, frame->room, (size_t)need, 512);
+    if (frame->status < 0)
+        return NULL;
     TIERCE_ASSERT(need <= frame->room);
     uint8_t *at = frame->bytes + frame->used;
     frame->used = (size_t)need;

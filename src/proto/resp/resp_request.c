@@ -128,18 +128,8 @@ static void forget_request(struct tierce__resp_request_parser *parser)
 static bool make_text_room(struct tierce__resp_request_parser *parser, size_t bytes)
 {
     TIERCE_DASSERT(parser->text_bytes <= parser->text_room);
-    size_t wanted = parser->text_bytes + bytes;
-    size_t room = parser->text_room > 0 ? parser->text_room : TEXT_BYTES_FIRST;
-    if (wanted <= parser->text_room)
-        return true;
-    while (room < wanted)
-        room *= 2;
-    char *text = tierce__realloc(parser->text, room);
-    if (text == NULL)
-        return false;
-    parser->text = text;
-    parser->text_room = room;
-    return true;
+    return TIERCE__GROW(parser->text, parser->text_room, parser->text_bytes + bytes,
+                        TEXT_BYTES_FIRST) == 0;
 }
 
 static int keep(struct tierce__resp_request_parser *parser, const char *bytes, size_t count)
@@ -156,18 +146,10 @@ static int keep(struct tierce__resp_request_parser *parser, const char *bytes, s
 /* One more argument, which begins where the text ends. */
 static int add_span(struct tierce__resp_request_parser *parser, size_t bytes, bool is_large)
 {
-    if (parser->count == parser->room) {
-        size_t room = parser->room > 0 ? 2 * parser->room : ARGS_FIRST;
-        struct resp_request_span *spans = tierce__realloc(parser->spans, room * sizeof(*spans));
-        if (spans == NULL)
-            return no_memory(parser);
-        parser->spans = spans;
-        struct tierce__resp_arg *args = tierce__realloc(parser->args, room * sizeof(*args));
-        if (args == NULL)
-            return no_memory(parser);
-        parser->args = args;
-        parser->room = room;
-    }
+    size_t room = parser->room; /* of both arrays, once both have grown */
+    if (TIERCE__GROW(parser->spans, room, parser->count + 1, ARGS_FIRST) < 0 ||
+        TIERCE__GROW(parser->args, parser->room, parser->count + 1, ARGS_FIRST) < 0)
+        return no_memory(parser);
     TIERCE_DASSERT(parser->count < parser->room);
     parser->spans[parser->count++] =
         (struct resp_request_span){.at = parser->text_bytes, .bytes = bytes, .is_large = is_large};

@@ -18,19 +18,6 @@ static size_t least_of(size_t a, size_t b)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-static int make_room(void **array, size_t *room, size_t wanted)
-{
-    TIERCE_DASSERT(*array != NULL || *room == 0);
-    if (*room >= wanted)
-        return 0;
-    void *grown = tierce__realloc(*array, wanted);
-    if (grown == NULL)
-        return -ENOMEM;
-    *array = grown;
-    *room = wanted;
-    return 0;
-}
-
 static int copy_names(struct tierce__links_call *call, const struct tierce__store_req *req,
                       const char *prefix)
 {
@@ -41,12 +28,9 @@ static int copy_names(struct tierce__links_call *call, const struct tierce__stor
     size_t prefix_bytes = prefix != NULL ? strlen(prefix) : 0, bytes = count * prefix_bytes + 1;
     for (size_t i = 0; i < count; i++)
         bytes += from[i].bytes;
-    void *names = call->names, *text = call->text;
-    int rc = make_room(&names, &call->name_room, count * sizeof(*from));
+    int rc = TIERCE__GROW(call->names, call->name_room, count, 1);
     if (rc == 0)
-        rc = make_room(&text, &call->text_room, bytes);
-    call->names = names;
-    call->text = text;
+        rc = TIERCE__GROW(call->text, call->text_room, bytes, 64);
     call->name_count = count;
     call->prefix_bytes = prefix_bytes;
     char *at = call->text;
@@ -109,13 +93,10 @@ static void collect(void *arg, const struct tierce_plugin_name *full)
     const struct tierce_plugin_name name = {full->text + call->prefix_bytes,
                                             full->bytes - call->prefix_bytes};
     size_t wanted = page->used + PAGE_HEAD + name.bytes;
-    void *bytes = page->bytes;
-    if (wanted > page->size &&
-        make_room(&bytes, &page->size, wanted > PAGE_FIRST ? 2 * wanted : PAGE_FIRST) != 0) {
+    if (TIERCE__GROW(page->bytes, page->size, wanted, PAGE_FIRST) < 0) {
         page->no_memory = true;
         return;
     }
-    page->bytes = bytes;
     uint16_t length = (uint16_t)name.bytes;
     memcpy(page->bytes + page->used, &length, PAGE_HEAD);
     memcpy(page->bytes + page->used + PAGE_HEAD, name.text, name.bytes);
@@ -270,6 +251,6 @@ void tierce__links_call_end(struct tierce__links_call *call)
 {
     tierce__buf_release(call->buf);
     call->buf = NULL;
-    if (call->page.size + call->name_room + call->text_room > BYTES_KEPT)
+    if (call->page.size + call->name_room * sizeof(*call->names) + call->text_room > BYTES_KEPT)
         tierce__links_call_fini(call);
 }

@@ -61,16 +61,9 @@ static void take_name(void *arg, const struct tierce_plugin_name *name)
     if (name->bytes > UINT8_MAX || clear->status < 0)
         return; /* no key is that long */
     size_t need = clear->page_bytes + 1 + name->bytes;
-    if (need > clear->page_room) {
-        size_t room = 2 * need;
-        uint8_t *page = tierce__realloc(clear->page, room);
-        if (page == NULL) {
-            clear->status = -ENOMEM;
-            return;
-        }
-        clear->page = page;
-        clear->page_room = room;
-    }
+    clear->status = TIERCE__GROW(clear->page, clear->page_room, need, 4096);
+    if (clear->status < 0)
+        return;
     clear->page[clear->page_bytes] = (uint8_t)name->bytes;
     memcpy(clear->page + clear->page_bytes + 1, name->text, name->bytes);
     clear->page_bytes = need;

@@ -73,6 +73,49 @@ START_TEST(the_nth_allocation_fails_once)
 }
 END_TEST
 
+START_TEST(arrays_grow_by_doubling)
+{
+    uint32_t *items = NULL;
+    uint16_t room = 0;
+    ck_assert_int_eq(TIERCE__GROW(items, room, 0, 6), 0);
+    ck_assert_ptr_null(items);
+    for (uint32_t i = 0; i < 100; i++) {
+        ck_assert_int_eq(TIERCE__GROW(items, room, i + 1u, 6), 0);
+        items[i] = i;
+    }
+    ck_assert_uint_eq(room, 192);
+    for (uint32_t i = 0; i < 100; i++)
+        ck_assert_uint_eq(items[i], i);
+    ck_assert_int_eq(TIERCE__GROW(items, room, 500u, 6), 0);
+    ck_assert_uint_eq(room, 768);
+    /* The last doubling goes to the largest number of the room's type. */
+    ck_assert_int_eq(TIERCE__GROW(items, room, UINT16_MAX, 6), 0);
+    ck_assert_uint_eq(room, UINT16_MAX);
+    ck_assert_int_eq(TIERCE__GROW(items, room, UINT16_MAX + 1u, 6), -ENOMEM);
+    ck_assert_uint_eq(room, UINT16_MAX);
+    tierce__free(items);
+}
+END_TEST
+
+START_TEST(an_array_that_cannot_grow_stays)
+{
+    uint64_t *items = NULL;
+    size_t room = 0;
+    ck_assert_int_eq(TIERCE__GROW(items, room, 3u, 2), 0);
+    uint64_t *before = items;
+    ck_assert_uint_eq(room, 4);
+    ck_assert_int_eq(TIERCE__GROW(items, room, SIZE_MAX, 2), -ENOMEM); /* its bytes overflow */
+    ck_assert_int_eq(TIERCE__GROW(items, room, SIZE_MAX / 8 + 1, 2), -ENOMEM);
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(TIERCE__GROW(items, room, 4u, 2), 0); /* there is room */
+    ck_assert_int_eq(TIERCE__GROW(items, room, 5u, 2), -ENOMEM);
+    tierce__alloc_fail_nth(0);
+    ck_assert_ptr_eq(items, before);
+    ck_assert_uint_eq(room, 4);
+    tierce__free(items);
+}
+END_TEST
+
 START_TEST(list_keeps_order)
 {
     struct tierce__list head, n[3];
@@ -280,6 +323,8 @@ int main(void)
     tcase_add_test(t, hex_round_trip_and_refusal);
     tcase_add_test(t, little_endian_loads_and_stores);
     tcase_add_test(t, the_nth_allocation_fails_once);
+    tcase_add_test(t, arrays_grow_by_doubling);
+    tcase_add_test(t, an_array_that_cannot_grow_stays);
     tcase_add_test(t, list_keeps_order);
     tcase_add_test(t, a_wait_ends_at_its_deadline);
 #ifdef TIERCE_CHECKED

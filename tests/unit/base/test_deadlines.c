@@ -10,7 +10,7 @@
 
 struct item {
     struct tierce__deadline deadline;
-    bool is_set, has_expired;
+    bool is_set, has_expired, is_odd;
 };
 
 static uint64_t now;
@@ -39,14 +39,32 @@ static void expect_first(const struct tierce__deadlines *heap, const struct item
     ck_assert((first != NULL ? first->at : TIERCE__DEADLINE_NEVER) == next);
 }
 
+static bool is_odd(struct tierce__deadline *deadline)
+{
+    ck_assert_uint_le(deadline->at, now);
+    return ((const struct item *)deadline)->is_odd;
+}
+
+static void check_find(const struct tierce__deadlines *heap, const struct item *items, size_t count)
+{
+    struct tierce__deadline *found = tierce__deadlines_find_due(heap, now, is_odd);
+    bool any = false;
+    for (size_t i = 0; i < count; i++)
+        any = any || (items[i].is_set && items[i].is_odd && items[i].deadline.at <= now);
+    ck_assert(any == (found != NULL));
+    ck_assert(found == NULL || (found->place != 0 && is_odd(found)));
+}
+
 START_TEST(random_steps_agree_with_a_list)
 {
     enum { COUNT = 100 };
     struct test_random random = test_random_start("deadlines");
     struct tierce__deadlines heap = {0};
     static struct item items[COUNT];
-    for (int i = 0; i < COUNT; i++)
+    for (int i = 0; i < COUNT; i++) {
         items[i].deadline.expired = note;
+        items[i].is_odd = i % 2 != 0;
+    }
     for (int step = 0; step < 5000; step++) {
         struct item *item = &items[test_random_below(&random, COUNT)];
         switch (test_random_below(&random, 4)) {
@@ -66,6 +84,7 @@ START_TEST(random_steps_agree_with_a_list)
             now += test_random_below(&random, 3);
             for (int i = 0; i < COUNT; i++)
                 items[i].has_expired = false;
+            check_find(&heap, items, COUNT);
             tierce__deadlines_expire(&heap, now);
             ck_assert(tierce__deadlines_next(&heap) > now);
         }

@@ -117,7 +117,7 @@ class Bench(CliCase):
         self.check(2, "bench", "--lst", err=['tierce bench: there is no option "--lst"', '"--list"'])
         self.check(2, "bench", "-x", err=['there is no option "-x"'])
         self.check(2, "bench", "--seconds", err=["--seconds requires a value", "help bench"])
-        self.check(2, "bench", "--csv=1", err=['"--csv=1"'])
+        self.check(2, "bench", "--csv=1", err=['--csv takes no value: "--csv=1"'])
         self.check(2, "bench", "--seconds", "0", err=["--seconds"])
         self.check(2, "bench", "--seconds", "nan", err=["--seconds"])
         self.check(2, "bench", "--memory", "1MiB", err=["--memory"])

@@ -164,7 +164,9 @@ END_TEST
 START_TEST(test_wrong_names)
 {
     refused("--txet=a", "test: there is no option \"--txet=a\"; the nearest is \"--text\"");
-    refused("--flag=1", "test: there is no option \"--flag=1\"; the nearest is \"--flag\"");
+    refused("--flag=1", "test: --flag takes no value: \"--flag=1\"");
+    refused("--flag=", "test: --flag takes no value: \"--flag=\"");
+    refused("--fl=yes", "test: --flag takes no value: \"--fl=yes\"");
     refused("-x", "test: there is no option \"-x\"; the nearest is \"-n\"");
     refused("--text", "test: --text requires a value");
     refused("-n", "test: -n requires a value");

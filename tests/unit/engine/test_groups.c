@@ -200,6 +200,32 @@ START_TEST(a_store_from_the_middle_needs_a_group)
 }
 END_TEST
 
+/* A store uses the chunks from its first block on: an earlier chunk of the prompt keeps its place
+ * in the order of eviction. */
+START_TEST(a_store_from_the_middle_does_not_use_what_is_before)
+{
+    begin(false);
+    struct tierce_view *window = view = open_group(TIERCE_GROUP_WINDOW, 8);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 2 * FX_CHUNK_BLOCKS, 0);
+    struct tierce_chain *next = fx_chain(&fx, 2, FX_CHUNK_BLOCKS, 0);
+    ck_assert_int_eq(store(chain, 0, FX_CHUNK_BLOCKS), FX_CHUNK_BLOCKS); /* the oldest */
+    ck_assert_int_eq(store(next, 0, FX_CHUNK_BLOCKS), FX_CHUNK_BLOCKS);
+    ck_assert_int_eq(store(chain, FX_CHUNK_BLOCKS, 2 * FX_CHUNK_BLOCKS), FX_CHUNK_BLOCKS);
+    for (uint32_t i = 3; fx_stats(&fx).memory_evictions == 0; i++) {
+        struct tierce_chain *filler = fx_chain(&fx, i, FX_CHUNK_BLOCKS, 0);
+        ck_assert_int_eq(store(filler, 0, FX_CHUNK_BLOCKS), FX_CHUNK_BLOCKS);
+        tierce_chain_destroy(filler);
+    }
+    ck_assert_uint_eq(look_up(next, 0, FX_CHUNK_BLOCKS, 0).blocks, FX_CHUNK_BLOCKS);
+    ck_assert_uint_eq(look_up(chain, 0, FX_CHUNK_BLOCKS, 0).blocks, 0);
+    ck_assert_uint_eq(look_up(chain, 0, 2 * FX_CHUNK_BLOCKS, 0).blocks, 2 * FX_CHUNK_BLOCKS);
+    tierce_view_close(window);
+    tierce_chain_destroy(chain);
+    tierce_chain_destroy(next);
+    end();
+}
+END_TEST
+
 /* A lookup pins what a load will read, and nothing else. */
 START_TEST(pins_are_of_the_window_alone)
 {
@@ -292,6 +318,7 @@ END_TEST
 
 CHECK_MAIN("groups", .seconds = 120,
            .tests = {no_group_loads_the_chunks_of_another, a_store_from_the_middle_needs_a_group,
+                     a_store_from_the_middle_does_not_use_what_is_before,
                      pins_are_of_the_window_alone, memory_alone_promises_what_is_pinned,
                      nothing_of_a_window_counts_as_durable, a_window_is_prefetched},
            .loops = {{a_lookup_finds_where_the_group_can_be_restored, 0, 2}})

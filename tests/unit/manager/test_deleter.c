@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 /* The deleter on storages that are slow, reject, or hang, and on a clock of its own. */
@@ -474,6 +475,93 @@ START_TEST(an_end_in_doubt_survives_lack_of_memory)
 }
 END_TEST
 
+/* ---- an instance that is removed while a call removes its blocks ----------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_written, may_return;
+} held_write = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* Returns from the first write late. */
+static int held_write_of(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
+{
+    int rc = real_ops->write(space, batch);
+    pthread_mutex_lock(&held_write.lock);
+    held_write.is_written = true;
+    pthread_cond_broadcast(&held_write.changed);
+    while (!held_write.may_return)
+        pthread_cond_wait(&held_write.changed, &held_write.lock);
+    pthread_mutex_unlock(&held_write.lock);
+    return rc;
+}
+
+static void *remove_two(void *arg)
+{
+    (void)arg;
+    remove_keys(keys, 2);
+    return NULL;
+}
+
+static void *remove_instance(void *arg)
+{
+    (void)arg;
+    int rc = tierce__locator_remove_instance(h.locator, "i", h.why);
+    ck_assert_msg(rc == 0, "%s", h.why);
+    return NULL;
+}
+
+static void wait_until_written(void)
+{
+    pthread_mutex_lock(&held_write.lock);
+    while (!held_write.is_written)
+        pthread_cond_wait(&held_write.changed, &held_write.lock);
+    pthread_mutex_unlock(&held_write.lock);
+}
+
+static void let_it_return(void)
+{
+    pthread_mutex_lock(&held_write.lock);
+    held_write.may_return = true;
+    pthread_cond_broadcast(&held_write.changed);
+    pthread_mutex_unlock(&held_write.lock);
+}
+
+static atomic_bool is_scanned;
+
+static int noted_scan(struct tierce__meta_space *space, uint64_t *cursor, size_t limit,
+                      int64_t *found, size_t *count)
+{
+    int rc = real_ops->scan(space, cursor, limit, found, count);
+    atomic_store(&is_scanned, true);
+    return rc;
+}
+
+/* The call submits its deletion after the removal has found the instance empty. */
+START_TEST(a_deletion_that_comes_when_its_instance_goes)
+{
+    pthread_t remover, ender;
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, 2);
+    struct tierce__live *live = begin_doubts();
+    doubtful_ops.write = held_write_of;
+    doubtful_ops.scan = noted_scan;
+    ck_assert_int_eq(pthread_create(&remover, NULL, remove_two, NULL), 0);
+    wait_until_written();
+    doubtful_ops.write = real_ops->write;
+    tierce__live_release(live);
+    ck_assert_int_eq(pthread_create(&ender, NULL, remove_instance, NULL), 0);
+    WAIT_FOR(atomic_load(&is_scanned));
+    let_it_return();
+    pthread_join(remover, NULL);
+    pthread_join(ender, NULL);
+    ck_assert_uint_eq(removed(), 4);
+    ck_assert_uint_eq(deleting(), 0);
+    ck_assert_uint_eq(stats().done_locations, 2);
+    ck_assert_uint_eq(stats().waiting, 0);
+}
+END_TEST
+
 CHECK_MAIN("deleter", .seconds = 60, .at_once = true, .setup = set_up, .teardown = tear_down,
            .tests = {a_batch_is_done_when_it_is_due, what_fails_is_tried_later_and_later,
                      one_that_fails_does_not_hold_the_others_up,
@@ -481,5 +569,6 @@ CHECK_MAIN("deleter", .seconds = 60, .at_once = true, .setup = set_up, .teardown
                      a_shared_file_goes_when_it_is_empty,
                      a_leader_that_is_dropped_leaves_its_batches_to_the_next, a_clock_that_is_set,
                      an_end_that_is_in_doubt_is_looked_up,
-                     an_end_that_was_not_written_is_done_again, threads_do_what_is_due},
+                     an_end_that_was_not_written_is_done_again, threads_do_what_is_due,
+                     a_deletion_that_comes_when_its_instance_goes},
            .loops = {{an_end_in_doubt_survives_lack_of_memory, 0, 2}})

@@ -222,6 +222,30 @@ START_TEST(a_session_ends_by_its_time)
 }
 END_TEST
 
+/* While a call ends a session, others whose time has passed end too. */
+START_TEST(a_session_that_a_call_ends_does_not_keep_others)
+{
+    struct harness h;
+    struct tierce__live *live;
+    struct tierce__write_session *ending;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started first = harness_start(&h, chain, 1);
+    for (size_t i = 1; i < 5; i++) {
+        h.now_us++;
+        harness_start(&h, chain + i, 1);
+    }
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_int_eq(tierce__live_begin_finish(live, first.session, NULL, &ending, h.why), 0);
+    h.now_us += 30000000;
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 4);
+    tierce__live_unfinish(live, ending);
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 0);
+    tierce__live_release(live);
+    harness_close(&h);
+}
+END_TEST
+
 START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
 {
     struct harness h;
@@ -727,6 +751,7 @@ CHECK_MAIN("locator",
                      nobody_writes_what_another_is_writing,
                      a_mask_of_another_length_leaves_the_session,
                      a_session_ends_by_its_time,
+                     a_session_that_a_call_ends_does_not_keep_others,
                      files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too,
                      a_damaged_note_of_a_session_is_left_alone,
                      a_timeout_of_nothing_ends_at_once_and_less_is_refused,

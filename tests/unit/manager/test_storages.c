@@ -78,6 +78,8 @@ static bool is_available(const char *name)
 static void open_quiet(void)
 {
     struct tierce__storages_opts opts = {.size = sizeof(opts), .registry = registry};
+    struct tierce__storage storage = nfs();
+    add(&storage);
     ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
 }
 
@@ -530,6 +532,7 @@ START_TEST(test_a_delete_that_hangs)
                                          .registry = registry,
                                          .probe_timeout_ms = DELETE_MS,
                                          .find_ops = find_ill};
+    add(&storage);
     ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
     set_gate(true, false);
     ck_assert_int_eq(tierce__storages_delete(storages, &storage, paths, 3, status), 0);
@@ -563,6 +566,53 @@ START_TEST(test_closes_beside_what_hangs)
     set_gate(false, false);
     WAIT_FOR(get(&closes) == 1);
     WAIT_FOR(tierce__alloc_live() <= live);
+}
+END_TEST
+
+static void *close_storages(void *arg)
+{
+    (void)arg;
+    tierce__storages_close(storages);
+    return NULL;
+}
+
+/* While the storages wait for a driver's call to end, their state can be read. */
+START_TEST(test_closing_holds_no_lock)
+{
+    struct tierce__storage storage = nfs();
+    pthread_t closer;
+    add(&storage);
+    open_probing(find_ill, LONG_MS);
+    WAIT_FOR(state_of("nfs").used_share == 0.5);
+    set_gate(true, false);
+    WAIT_FOR(get(&inside) == 1);
+    uint64_t begun_ns = tierce__now_ns();
+    ck_assert_int_eq(pthread_create(&closer, NULL, close_storages, NULL), 0);
+    WAIT_FOR(state_of("nfs").used_share < 0); /* it waits */
+    ck_assert_uint_lt(tierce__now_ns() - begun_ns, LONG_MS / 2 * TIERCE__MS_NS);
+    ck_assert_uint_eq(get(&closes), 0);
+    set_gate(false, false);
+    pthread_join(closer, NULL);
+    storages = NULL;
+    ck_assert_uint_eq(get(&closes), 1);
+}
+END_TEST
+
+/* A deletion with an old catalog makes no driver and no thread for a storage that was removed. */
+START_TEST(test_removed_before_a_deletion)
+{
+    struct tierce__storage storage = nfs();
+    const char *path = "/x";
+    int status = 1;
+    struct tierce__storages_opts opts = {
+        .size = sizeof(opts), .registry = registry, .find_ops = find_ill};
+    add(&storage);
+    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
+    ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, &path, 1, &status),
+                     TIERCE_E_CLOSED);
+    ck_assert_int_eq(status, 1);
+    ck_assert_uint_eq(get(&opens), 0);
 }
 END_TEST
 
@@ -690,11 +740,23 @@ START_TEST(test_threads)
 END_TEST
 
 CHECK_MAIN("storages", .seconds = 180, .setup = set_up, .teardown = tear_down,
-           .tests = {test_deletes_and_tidies, test_never_leaves_the_root, test_foreign_files_stay,
-                     test_a_root_that_is_a_dead_link, test_deletes_many,
-                     test_measures_files_and_nothing_else, test_others_are_not_reached,
-                     test_probes_a_folder, test_makes_the_root_but_not_above,
-                     test_roots_that_cannot_be_written, test_ill_and_well_again,
-                     test_a_probe_that_hangs, test_a_delete_that_hangs,
-                     test_closes_beside_what_hangs, test_changes_of_set_up,
-                     test_replaced_by_an_unmanaged_one, test_changes_are_told, test_threads})
+           .tests = {test_deletes_and_tidies,
+                     test_never_leaves_the_root,
+                     test_foreign_files_stay,
+                     test_a_root_that_is_a_dead_link,
+                     test_deletes_many,
+                     test_measures_files_and_nothing_else,
+                     test_others_are_not_reached,
+                     test_probes_a_folder,
+                     test_makes_the_root_but_not_above,
+                     test_roots_that_cannot_be_written,
+                     test_ill_and_well_again,
+                     test_a_probe_that_hangs,
+                     test_a_delete_that_hangs,
+                     test_closes_beside_what_hangs,
+                     test_closing_holds_no_lock,
+                     test_removed_before_a_deletion,
+                     test_changes_of_set_up,
+                     test_replaced_by_an_unmanaged_one,
+                     test_changes_are_told,
+                     test_threads})

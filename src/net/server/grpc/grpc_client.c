@@ -138,14 +138,7 @@ static size_t count_links(const struct tierce__grpc_client *client)
 
 static bool reserve_polled(struct tierce__grpc_client *client, size_t count)
 {
-    if (count <= client->polled_capacity)
-        return true;
-    void *polled = tierce__realloc(client->polled, count * sizeof(*client->polled));
-    if (polled == NULL)
-        return false;
-    client->polled = polled;
-    client->polled_capacity = count;
-    return true;
+    return TIERCE__GROW(client->polled, client->polled_capacity, count, 4) == 0;
 }
 
 static int wait_ms(const struct tierce__grpc_client *client, uint64_t until_ns)

@@ -133,14 +133,8 @@ static bool reserve(struct tierce__http_stream *stream, size_t count)
         stream->begin = 0;
         stream->end = waiting;
     }
-    if (count <= stream->capacity - stream->end)
-        return true;
-    size_t capacity = 2 * (stream->end + count);
-    char *data = tierce__realloc(stream->data, capacity);
-    if (data == NULL)
+    if (TIERCE__GROW(stream->data, stream->capacity, stream->end + count, 256) < 0)
         return false;
-    stream->data = data;
-    stream->capacity = capacity;
     TIERCE_ASSERT(count <= stream->capacity - stream->end);
     return true;
 }

@@ -126,13 +126,8 @@ static bool probe(const char *head, size_t length)
 static int unquote(struct csv *csv, struct tierce__text *text)
 {
     size_t used = 0;
-    if (text->length > csv->key_bytes) {
-        char *key = tierce__realloc(csv->key, text->length);
-        if (key == NULL)
-            return -ENOMEM;
-        csv->key = key;
-        csv->key_bytes = text->length;
-    }
+    if (TIERCE__GROW(csv->key, csv->key_bytes, text->length, 64) < 0)
+        return -ENOMEM;
     for (size_t i = 1; i + 1 < text->length; i++) {
         csv->key[used++] = text->at[i];
         if (text->at[i] == '"')

@@ -339,18 +339,9 @@ void tierce__trace_writer_destroy(struct tierce__trace_writer *writer)
 
 static int reserve(struct tierce__trace_writer *writer, size_t count)
 {
-    if (count <= writer->capacity)
-        return 0;
-    uint32_t *numbers = tierce__realloc(writer->numbers, count * sizeof(*numbers));
-    if (numbers == NULL)
-        return -ENOMEM;
-    writer->numbers = numbers;
-    uint64_t *blocks = tierce__realloc(writer->blocks, count * sizeof(*blocks));
-    if (blocks == NULL)
-        return -ENOMEM;
-    writer->blocks = blocks;
-    writer->capacity = count;
-    return 0;
+    size_t numbers = writer->capacity; /* the capacity of both arrays, once both have grown */
+    int rc = TIERCE__GROW(writer->numbers, numbers, count, 1024);
+    return rc < 0 ? rc : TIERCE__GROW(writer->blocks, writer->capacity, count, 1024);
 }
 
 /* Replaces the blocks of a request by their numbers. */

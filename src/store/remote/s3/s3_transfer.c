@@ -32,15 +32,8 @@
 
 static bool make_room(struct tierce__s3_transfer *transfer, size_t more)
 {
-    size_t wanted = transfer->text_bytes + more;
-    if (wanted <= transfer->text_room)
-        return true;
-    char *grown = tierce__realloc(transfer->text, 2 * wanted);
-    if (grown == NULL)
-        return false;
-    transfer->text = grown;
-    transfer->text_room = 2 * wanted;
-    return true;
+    return TIERCE__GROW(transfer->text, transfer->text_room, transfer->text_bytes + more, 1024) ==
+           0;
 }
 
 /* Bytes of an answer that is not an object. */

@@ -58,13 +58,6 @@ static void setup(void)
     setup_with(sets);
 }
 
-/* Three failures take the disk out of service. */
-static void setup_breaker(void)
-{
-    setup_with((const char *const[]){"memory.size", "64MiB", "breaker.errors", "3", "breaker.retry",
-                                     "1h", NULL});
-}
-
 static void close_all(void)
 {
     tierce_view_close(wide);
@@ -485,8 +478,12 @@ static void note_settled(void *arg, int status)
 /* A read that hangs waits for its deadline, unless its tier goes out of service. */
 START_TEST(reads_that_hang_end_when_the_tier_is_lost)
 {
+    static const char *const three_failures[] = {
+        "memory.size", "64MiB", "breaker.errors", "3", "breaker.retry", "1h", NULL};
     struct tierce__fetch_waiter hung, prefetched, whole, lost;
     int settled = 1;
+    close_all();
+    setup_with(three_failures);
     for (uint32_t n = 1; n <= 4; n++)
         put(n);
     ck_assert(add_waiter(&whole, 1, UINT32_MAX));
@@ -761,42 +758,25 @@ START_TEST(whoever_comes_and_goes_reads_right_bytes_and_memory_comes_back)
 }
 END_TEST
 
-static Suite *make_suite(void)
-{
-    Suite *suite = suite_create("fetch");
-    TCase *t = tcase_create("fetch");
-    tcase_set_timeout(t, 60);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_loop_test(t, a_part_waits_for_the_segment_in_which_it_begins, 0, 2);
-    tcase_add_test(t, each_segment_is_read_once_for_all);
-    tcase_add_test(t, loads_of_one_prompt_share_its_reading);
-    tcase_add_test(t, segments_that_a_tier_reads_together_are_asked_together);
-    tcase_add_test(t, who_leaves_in_the_middle_takes_nothing_away);
-    tcase_add_test(t, what_the_device_still_reads_outlives_all_and_can_be_joined);
-    tcase_add_test(t, closing_ends_what_hangs);
-    tcase_add_test(t, who_has_more_time_is_served_after_the_others_deadline);
-    tcase_add_test(t, who_comes_after_the_deadline_asks_again);
-    tcase_add_test(t, a_tier_that_is_always_late_is_asked_once_for_each_deadline);
-    tcase_add_test(t, a_lost_segment_fails_all_who_joined_and_no_later_one);
-    tcase_add_test(t, a_wrong_header_is_refused_for_all_and_counted_once);
-    tcase_add_test(t, a_wrong_cell_keeps_the_chunk_out_of_memory);
-    tcase_add_test(t, a_wrong_cell_takes_the_promoted_chunk_out_of_memory_too);
-    tcase_add_test(t, what_is_being_taken_out_is_not_promoted);
-    tcase_add_test(t, a_chunk_that_proves_wrong_while_it_is_read_is_not_promoted);
-    tcase_add_test(t, loads_that_share_a_flipped_header_all_fail_the_chunk);
-    tcase_add_test(t, a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too);
-    tcase_add_test(t, without_memory_there_is_no_seat);
-    tcase_add_test(t, whoever_comes_and_goes_reads_right_bytes_and_memory_comes_back);
-    suite_add_tcase(suite, t);
-    t = tcase_create("breaker");
-    tcase_set_timeout(t, 60);
-    tcase_add_checked_fixture(t, setup_breaker, teardown);
-    tcase_add_test(t, reads_that_hang_end_when_the_tier_is_lost);
-    suite_add_tcase(suite, t);
-    return suite;
-}
-
-int main(void)
-{
-    return check_main_at_once(make_suite);
-}
+CHECK_MAIN("fetch", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
+           .loops = {{a_part_waits_for_the_segment_in_which_it_begins, 0, 2}},
+           .tests = {each_segment_is_read_once_for_all,
+                     loads_of_one_prompt_share_its_reading,
+                     segments_that_a_tier_reads_together_are_asked_together,
+                     who_leaves_in_the_middle_takes_nothing_away,
+                     what_the_device_still_reads_outlives_all_and_can_be_joined,
+                     closing_ends_what_hangs,
+                     who_has_more_time_is_served_after_the_others_deadline,
+                     who_comes_after_the_deadline_asks_again,
+                     a_tier_that_is_always_late_is_asked_once_for_each_deadline,
+                     a_lost_segment_fails_all_who_joined_and_no_later_one,
+                     a_wrong_header_is_refused_for_all_and_counted_once,
+                     a_wrong_cell_keeps_the_chunk_out_of_memory,
+                     a_wrong_cell_takes_the_promoted_chunk_out_of_memory_too,
+                     what_is_being_taken_out_is_not_promoted,
+                     a_chunk_that_proves_wrong_while_it_is_read_is_not_promoted,
+                     loads_that_share_a_flipped_header_all_fail_the_chunk,
+                     a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too,
+                     without_memory_there_is_no_seat,
+                     whoever_comes_and_goes_reads_right_bytes_and_memory_comes_back,
+                     reads_that_hang_end_when_the_tier_is_lost})

@@ -36,16 +36,9 @@ static void put(struct reflection_writer *out, const void *bytes, size_t count)
 {
     if (out->failed || count == 0)
         return;
-    if (count > out->capacity - out->bytes) {
-        size_t capacity = 2 * (out->bytes + count);
-        uint8_t *data = tierce__realloc(out->data, capacity);
-        if (data == NULL) {
-            out->failed = true;
-            return;
-        }
-        out->data = data;
-        out->capacity = capacity;
-    }
+    out->failed = TIERCE__GROW(out->data, out->capacity, out->bytes + count, 256) < 0;
+    if (out->failed)
+        return;
     TIERCE_ASSERT(count <= out->capacity - out->bytes);
     memcpy(out->data + out->bytes, bytes, count);
     out->bytes += count;

@@ -47,15 +47,9 @@ static struct tierce__symbol *add(struct tierce__reflection *reflection, const c
                                   size_t file)
 {
     TIERCE_ASSERT(file < reflection->file_count);
-    if (reflection->symbol_count == reflection->symbol_capacity) {
-        size_t capacity = reflection->symbol_capacity > 0 ? 2 * reflection->symbol_capacity : 64;
-        void *symbols =
-            tierce__realloc(reflection->symbols, capacity * sizeof(*reflection->symbols));
-        if (symbols == NULL)
-            return NULL;
-        reflection->symbols = symbols;
-        reflection->symbol_capacity = capacity;
-    }
+    if (TIERCE__GROW(reflection->symbols, reflection->symbol_capacity, reflection->symbol_count + 1,
+                     64) < 0)
+        return NULL;
     TIERCE_ASSERT(reflection->symbol_count < reflection->symbol_capacity);
     struct tierce__protobuf_field name = find(in, NAME);
     struct tierce__symbol *symbol = &reflection->symbols[reflection->symbol_count];
