@@ -320,6 +320,15 @@ def loaded(outputs, what):
     return [(o["report"] or {}).get(f"tierce.{what}_tokens", 0) for o in outputs]
 
 
+def why(pid, output):
+    """The answer of `tierce why` about a request that an engine or a node has served."""
+    from manager_process import executable
+
+    said = subprocess.run([str(executable()), "why", str(pid), "--request", output["id"], "--json"],
+                          env=environment(), stdout=subprocess.PIPE, timeout=60, check=False)
+    return json.loads(said.stdout)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """small_disk(size) -> a folder on a file system of its own."""

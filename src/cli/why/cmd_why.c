@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "cli/options.h"
 #include "cli/process.h"
 #include "cli/why/why_folder.h"
 #include "cli/why/why_text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +33,10 @@ const char *const tierce__cli_why_help[] = {
     "  --chat               the text is a rendered chat: no special tokens are added to it\n"
     "  --hash DIGITS        instead of a prompt: the chunks whose hash begins with DIGITS, and\n"
     "                       their tiers\n"
+    "  --request ID         instead of a prompt: a request that an inference engine has served, "
+    "by\n"
+    "                       its id or a part of it. A process remembers the last\n"
+    "                       requests.remembered requests\n"
     "  --namespace DIGEST   the digest of the namespace, or its first digits; required if there\n"
     "                       are several (an error lists them), unless they are the groups of\n"
     "                       layers of one model, which are explained together\n"
@@ -51,7 +57,7 @@ const char *const tierce__cli_why_help[] = {
 
 struct why_request {
     const char *where; /* or NULL */
-    const char *tokens_path, *text_path, *tokenizer, *hash, *lora, *shard, *salt;
+    const char *tokens_path, *text_path, *tokenizer, *hash, *request, *lora, *shard, *salt;
     struct tierce__hash_prefix prefix;
     bool json, chat;
     struct tierce__prompt prompt;
@@ -68,6 +74,7 @@ static const struct tierce__option options[] = {
     {"--tokenizer", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, tokenizer)},
     {"--chat", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct why_request, chat)},
     {"--hash", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, hash)},
+    {"--request", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, request)},
     {"--namespace", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, prompt.ns)},
     {"--shard", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, shard)},
     {"--salt", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, salt)},
@@ -98,9 +105,15 @@ static bool is_hex(const char *text)
 
 static int check_args(struct why_request *r)
 {
-    if ((r->tokens_path != NULL) + (r->text_path != NULL) + (r->hash != NULL) != 1)
-        return tierce__cli_usage("why", "requires exactly one of --tokens FILE, --text FILE and "
-                                        "--hash DIGITS");
+    if ((r->tokens_path != NULL) + (r->text_path != NULL) + (r->hash != NULL) +
+            (r->request != NULL) !=
+        1)
+        return tierce__cli_usage("why", "requires exactly one of --tokens FILE, --text FILE, "
+                                        "--hash DIGITS and --request ID");
+    if (r->request != NULL &&
+        (r->request[0] == '\0' || strlen(r->request) > TIERCE_REQUEST_NAME_MAX))
+        return tierce__cli_usage("why", "--request requires an id of 1 to %u bytes",
+                                 TIERCE_REQUEST_NAME_MAX);
     if ((r->text_path != NULL) != (r->tokenizer != NULL))
         return tierce__cli_usage("why", "--text FILE and --tokenizer DIR must be given together");
     if (r->chat && r->text_path == NULL)
@@ -229,6 +242,50 @@ static void put_hex(struct tierce__line *out, const char *name, const uint8_t *b
     }
 }
 
+/* An argument of a URL. */
+static void put_escaped(struct tierce__line *out, const char *text)
+{
+    char escaped[4];
+    for (const char *c = text; *c != '\0'; c++) {
+        snprintf(escaped, sizeof(escaped), isalnum((unsigned char)*c) ? "%c" : "%%%02X",
+                 (unsigned char)*c);
+        tierce__line_put(out, escaped);
+    }
+}
+
+/* The path of the question, and its end. */
+static void put_question(struct tierce__line *path, const struct why_request *r)
+{
+    tierce__line_put(path, "/why?");
+    if (r->request != NULL) {
+        tierce__line_put(path, "request=");
+        put_escaped(path, r->request);
+    } else if (r->hash != NULL) {
+        tierce__line_put(path, "hash=");
+        tierce__line_put(path, r->hash);
+    } else {
+        tierce__line_put(path, "namespace=");
+        tierce__line_put(path, r->prompt.ns != NULL ? r->prompt.ns : "");
+        tierce__line_put(path, "&shard=");
+        tierce__line_put(path, r->shard != NULL ? r->shard : "0/1");
+        put_hex(path, "&salt=", r->prompt.root.salt, r->prompt.root.salt_bytes);
+        put_hex(path, "&lora=", r->prompt.root.lora, r->prompt.root.lora_bytes);
+    }
+    tierce__line_put_bytes(path, "", 1);
+}
+
+/* Asks the processes until one answers. Only the last one reports why it does not. */
+static int ask_each(const struct why_request *r, const struct tierce__process *processes,
+                    size_t count, const char *path, char **json)
+{
+    int status = TIERCE__CLI_FAILED;
+    TIERCE_DASSERT(count > 0);
+    for (size_t i = 0; i < count && status != TIERCE__CLI_OK; i++)
+        status = tierce__process_ask("why", &processes[i], path, r->text != NULL ? r->text : "",
+                                     i + 1 < count, json);
+    return status;
+}
+
 static int ask_process(const struct why_request *r)
 {
     struct tierce__process *processes;
@@ -236,27 +293,15 @@ static int ask_process(const struct why_request *r)
     size_t count;
     char *json = NULL;
     int status = tierce__processes_find("why", r->where, &processes, &count);
-    if (status == TIERCE__CLI_OK && count > 1)
+    if (status == TIERCE__CLI_OK && count > 1 && r->request == NULL)
         status = tierce__cli_usage("why",
                                    "%zu processes have control sockets: name one (`tierce "
                                    "top` shows them)",
                                    count);
     if (status == TIERCE__CLI_OK) {
-        tierce__line_put(&path, "/why?namespace=");
-        tierce__line_put(&path, r->prompt.ns != NULL ? r->prompt.ns : "");
-        tierce__line_put(&path, "&shard=");
-        tierce__line_put(&path, r->shard != NULL ? r->shard : "0/1");
-        put_hex(&path, "&salt=", r->prompt.root.salt, r->prompt.root.salt_bytes);
-        put_hex(&path, "&lora=", r->prompt.root.lora, r->prompt.root.lora_bytes);
-        if (r->hash != NULL) {
-            tierce__line_put(&path, "&hash=");
-            tierce__line_put(&path, r->hash);
-        }
-        tierce__line_put_bytes(&path, "", 1);
-        status = path.failed || path.bytes > 900
-                     ? tierce__cli_fail("why", "--salt is too long")
-                     : tierce__process_ask("why", processes, path.text,
-                                           r->text != NULL ? r->text : "", false, &json);
+        put_question(&path, r);
+        status = path.failed || path.bytes > 900 ? tierce__cli_fail("why", "--salt is too long")
+                                                 : ask_each(r, processes, count, path.text, &json);
     }
     if (status == TIERCE__CLI_OK)
         status = show(r, json);
@@ -290,7 +335,12 @@ int tierce__cli_why(int argc, char **argv)
     if (status == TIERCE__CLI_OK) {
         bool is_path = r.where != NULL && strspn(r.where, "0123456789") != strlen(r.where);
         bool is_socket = is_path && stat(r.where, &st) == 0 && S_ISSOCK(st.st_mode);
-        status = is_path && !is_socket ? ask_folder(&r) : ask_process(&r);
+        bool is_folder = is_path && !is_socket;
+        if (is_folder && r.request != NULL)
+            status = tierce__cli_usage("why", "--request requires a running process: a folder has "
+                                              "no record of requests");
+        else
+            status = is_folder ? ask_folder(&r) : ask_process(&r);
     }
     tierce__free(r.prompt.tokens);
     tierce__free(r.text);
