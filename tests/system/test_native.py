@@ -32,7 +32,7 @@ def test_hits_through_a_node(engine, node, prompts, expected):
     host = engine(node.store)
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected() and loaded(outputs, "memory") == [0] * 5
-    said = why(node.process.pid, outputs[0])  # the node answers for its engines
+    said = why(f"{node.folder}/control", outputs[0])  # the node answers for its engines
     assert (said["reason"], said["tokens"], said["found_tokens"]) == ("never_stored", len(prompts[0]), 0)
     assert said["stored_tokens"] >= whole_blocks(prompts)[0]
     for together in (False, True):

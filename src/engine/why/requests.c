@@ -198,20 +198,30 @@ void tierce__requests_note(struct tierce__requests *requests, const struct tierc
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-static bool is_match(const struct request_slot *slot, const char *name, bool whole)
+/* How a question names a request: the best kind that has a match counts. vLLM adds "-" and a random
+ * suffix to the id that its client knows. */
+enum request_match { MATCH_WHOLE, MATCH_SUFFIXED, MATCH_PART, MATCH_KINDS };
+
+static bool is_match(const struct request_slot *slot, const char *name, enum request_match kind)
 {
     const char *own = slot->record.name;
-    return is_noted(slot) && (whole ? strcmp(own, name) == 0 : strstr(own, name) != NULL);
+    size_t bytes = strlen(name);
+    if (!is_noted(slot))
+        return false;
+    return kind == MATCH_WHOLE      ? strcmp(own, name) == 0
+           : kind == MATCH_SUFFIXED ? strncmp(own, name, bytes) == 0 && own[bytes] == '-'
+                                    : strstr(own, name) != NULL;
 }
 
 /* The matches, and the newest of them. */
 static uint32_t count_matches(const struct tierce__requests *requests,
-                              const struct request_slot **newest, const char *name, bool whole)
+                              const struct request_slot **newest, const char *name,
+                              enum request_match kind)
 {
     uint32_t matches = 0;
     TIERCE__LIST_FOR_EACH (it, &requests->order) {
         const struct request_slot *slot = TIERCE__CONTAINER_OF(it, struct request_slot, node);
-        if (!is_match(slot, name, whole))
+        if (!is_match(slot, name, kind))
             continue;
         *newest = slot;
         matches++;
@@ -226,9 +236,9 @@ uint32_t tierce__requests_find(struct tierce__requests *requests,
     if (requests == NULL || name[0] == '\0')
         return 0;
     tierce__lock_take(&requests->lock);
-    uint32_t matches = count_matches(requests, &newest, name, true);
-    if (matches == 0)
-        matches = count_matches(requests, &newest, name, false);
+    uint32_t matches = 0;
+    for (unsigned kind = 0; kind < MATCH_KINDS && matches == 0; kind++)
+        matches = count_matches(requests, &newest, name, (enum request_match)kind);
     TIERCE_DASSERT((matches > 0) == (newest != NULL));
     if (newest != NULL)
         *out = newest->record;

@@ -60,8 +60,9 @@ void tierce__requests_stored(struct tierce__requests *requests, uint64_t session
 void tierce__requests_note(struct tierce__requests *requests, const struct tierce_request *request);
 
 /*
- * The last noted request with this name, or else the last one whose name contains it. Returns the
- * number of such names; 0: none, *out untouched.
+ * The last noted request with this name; or else whose name is this name, "-" and a suffix; or else
+ * whose name contains it. Returns the number of requests that match in the same way; 0: none, *out
+ * untouched.
  */
 uint32_t tierce__requests_find(struct tierce__requests *requests,
                                struct tierce__request_record *out, const char *name);

@@ -151,9 +151,14 @@ START_TEST(names_are_found_whole_or_in_part)
     ck_assert_uint_eq(find("cmpl-1", 1).noted.session, 3);
     ck_assert_uint_eq(find("cmpl-", 3).noted.session, 3);
     ck_assert_uint_eq(find("chatcmpl-12", 1).noted.session, 2);
-    ck_assert_uint_eq(find("chatcmpl", 2).noted.session, 2);
+    ck_assert_uint_eq(find("chatcmpl", 1).noted.session, 1);
+    ck_assert_uint_eq(find("hatcmpl", 2).noted.session, 2);
     note("chatcmpl-1", 4);
     ck_assert_uint_eq(find("chatcmpl-1", 2).noted.session, 4);
+    note("1-aa10bb", 6); /* as vLLM names the request 1, and then 10 */
+    note("10-cc1dd0", 7);
+    ck_assert_uint_eq(find("1", 1).noted.session, 6);
+    ck_assert_uint_eq(find("10", 1).noted.session, 7);
     find("", 0);
     find("else", 0);
     char longest[TIERCE_REQUEST_NAME_MAX + 1];
