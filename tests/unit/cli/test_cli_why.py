@@ -199,6 +199,27 @@ class Why(CliCase):
         self.why(1, "--request", "third", err=["no ended request with \"third\""])
         self.why(2, "--tokens", self.tokens((0, 16)), err=["processes have control sockets"])
 
+    def test_two_prompts_are_compared(self):
+        pid, _ = self.keep()
+        stored, other = self.tokens((0, 128)), self.tokens((0, 100), (7, 28))
+        self.why(1, str(pid), "--tokens", other, "--against", stored,
+                 out=["departs    at token 100\n", "the hit ends with the last block before this"])
+        answer = self.ask(1, str(pid), "--tokens", other, "--against", stored)
+        self.assertEqual((answer["token"], answer["against"]["token"]), (96, 100))
+        self.assertEqual((answer["against"]["is_same"], answer["against"]["cause"]), (False, None))
+        self.why(0, str(pid), "--tokens", stored, "--against", other, out=["departs    at token 100\n"])
+        unknown = self.tokens((3, 64))
+        self.why(1, str(pid), "--tokens", unknown, "--against", unknown,
+                 out=["departs    nowhere: both prompts have the same 64 tokens",
+                      "the hit ends at token 0, before this: the reason above is the cause"])
+        self.why(1, str(pid), "--tokens", unknown, "--against", self.tokens((3, 40)),
+                 out=["departs    at token 40, the end of the shorter prompt"])
+        self.why(1, str(pid), "--tokens", self.tokens((0, 100), (8, 28)), "--against",
+                 self.tokens((0, 30), (9, 98)), out=["the hit reaches token 96, from another prompt"])
+        self.why(1, str(pid), "--tokens", other, "--against", self.folder + "/none", err=["none: "])
+        self.why(2, str(pid), "--hash", "ab", "--against", other, err=["--against FILE requires"])
+        self.why(2, str(pid), "--tokens", "-", "--against", "-", err=["only one prompt can come"])
+
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))
         self.why(2, self.folder, err=["requires exactly one of --tokens FILE"])
