@@ -73,6 +73,62 @@ TIERCE_API TIERCE_MUSTUSE int tierce_why(struct tierce_view *view, const struct 
                                          uint64_t from_block, uint64_t to_block,
                                          struct tierce_miss *out);
 
+/* ---- served requests ------------------------------------------------------------------------ */
+
+/*
+ * An engine remembers the last requests.remembered requests that an inference engine has served, so
+ * that `tierce why --request NAME` can explain the hit of a request afterwards. Lookups and stores
+ * with a session are recorded by the engine; the inference engine reports the rest when the request
+ * has ended. Tokens and texts are not kept, only numbers and the hash of the missing chunk.
+ *
+ *     struct tierce_request request = {.size = sizeof(request), .name = "cmpl-17", .session = 17,
+ *                                      .tokens = 5000, .unit_tokens = 16, .looked_tokens = 4992,
+ *                                      .found_tokens = 1024, .loaded_tokens = 1024};
+ *     rc = tierce_request_note(engine, &request);
+ */
+
+/* Why the inference engine did not look up the request, or loaded less than was found. Values are
+ * stable. */
+enum tierce_request_limit {
+    TIERCE_REQUEST_LIMIT_NONE = 0,
+    TIERCE_REQUEST_LIMIT_SHORT = 1,       /* the prompt has no whole unit before its last token */
+    TIERCE_REQUEST_LIMIT_LOCAL = 2,       /* the inference engine held all of it itself */
+    TIERCE_REQUEST_LIMIT_OPTION = 3,      /* an option of the request or of the engine */
+    TIERCE_REQUEST_LIMIT_UNSUPPORTED = 4, /* the request cannot be cached */
+    TIERCE_REQUEST_LIMIT_MINIMUM = 5,     /* fewer tokens were found than it loads at least */
+    TIERCE_REQUEST_LIMIT_ROOM = 6,        /* it used fewer tokens than were found */
+    TIERCE_REQUEST_LIMIT_FAILED = 7,      /* a lookup or a load failed */
+    TIERCE_REQUEST_LIMIT_ENDED = 8,       /* the request ended before a lookup */
+    TIERCE_REQUEST_LIMIT_COUNT
+};
+
+#define TIERCE_REQUEST_NAME_MAX 128u /* bytes, without the NUL */
+
+struct tierce_request {
+    size_t size;      /* sizeof(struct tierce_request) */
+    const char *name; /* the request's id in the inference engine, 1 to TIERCE_REQUEST_NAME_MAX
+                         bytes; [borrow for the call] */
+    uint64_t session; /* of its lookups and stores; 0: it had none. No other request of the engine,
+                         or of all clients of a node, has this number. */
+    uint64_t tokens;  /* of the prompt */
+    uint64_t unit_tokens;   /* loads end at multiples of this number */
+    uint64_t local_tokens;  /* leading tokens that the inference engine held itself */
+    uint64_t looked_tokens; /* leading tokens that were looked up; 0: no lookup */
+    uint64_t found_tokens;  /* leading tokens that the inference engine held or that were found */
+    uint64_t loaded_tokens; /* tokens that were loaded */
+    uint64_t failed_tokens; /* tokens of loads that failed */
+    enum tierce_request_limit limit;
+};
+
+/*
+ * Records a request that has ended. With node.socket, the node records it; without a node, or if
+ * the node is too old, nothing is recorded. Errors: TIERCE_E_ARGUMENT (size, name, limit),
+ * TIERCE_E_CLOSED. Thread: any. With a node, blocks for at most timeout.lookup; else does not
+ * block.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_request_note(struct tierce_engine *engine,
+                                                  const struct tierce_request *request);
+
 #ifdef __cplusplus
 }
 #endif

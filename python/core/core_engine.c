@@ -92,6 +92,34 @@ static PyObject *engine_set_role(PyObject *self, PyObject *arg)
                   : Py_NewRef(Py_None);
 }
 
+static PyObject *engine_note_request(PyObject *self, PyObject *args)
+{
+    EngineObject *e = (EngineObject *)self;
+    struct tierce_request request = {.size = sizeof(request)};
+    unsigned long long numbers[8];
+    int limit, rc;
+    if (!PyArg_ParseTuple(args, "sKKKKKKKKi", &request.name, &numbers[0], &numbers[1], &numbers[2],
+                          &numbers[3], &numbers[4], &numbers[5], &numbers[6], &numbers[7], &limit))
+        return NULL;
+    if (e->closed)
+        return tierce__core_raise_closed("engine");
+    request.session = numbers[0];
+    request.tokens = numbers[1];
+    request.unit_tokens = numbers[2];
+    request.local_tokens = numbers[3];
+    request.looked_tokens = numbers[4];
+    request.found_tokens = numbers[5];
+    request.loaded_tokens = numbers[6];
+    request.failed_tokens = numbers[7];
+    request.limit = (enum tierce_request_limit)limit;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce_request_note(e->engine, &request);
+    Py_END_ALLOW_THREADS
+    return rc < 0 ? tierce__core_raise(rc, "a request's name has 1 to 128 bytes, and its limit is "
+                                           "one of enum tierce_request_limit")
+                  : Py_NewRef(Py_None);
+}
+
 static PyObject *engine_open(PyObject *type, PyObject *args)
 {
     (void)type;
@@ -337,6 +365,13 @@ static PyMethodDef engine_methods[] = {
     {"param", engine_param, METH_O, "param(name: str) -> str\n\nThe effective configuration."},
     {"set_role", engine_set_role, METH_O,
      "set_role(role: str) -> None\n\nSets the role that `tierce top` shows for this process."},
+    {"note_request", engine_note_request, METH_VARARGS,
+     "note_request(name: str, session: int, tokens: int, unit_tokens: int, local_tokens: int, "
+     "looked_tokens: int, found_tokens: int, loaded_tokens: int, failed_tokens: int, limit: int) "
+     "-> "
+     "None\n\n"
+     "Records a request that has ended, for `tierce why --request`. See struct tierce_request in "
+     "tierce/why.h."},
     {"setting", engine_setting, METH_VARARGS | METH_STATIC,
      "setting(config_path: str | None, overrides: dict[str, str], name: str) -> str\n\n"
      "What a parameter would be in an engine that is opened so."},

@@ -22,6 +22,7 @@
 #include "engine/objects/tombstones.h"
 #include "engine/observe/access_log.h"
 #include "engine/why/departures.h"
+#include "engine/why/requests.h"
 #include "engine/engine.h"
 #include "engine/lender.h"
 #include "engine/observe/engine_events.h"
@@ -182,6 +183,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
     tierce__departures_destroy(engine->departures);
+    tierce__requests_destroy(engine->requests);
     tierce__lmcache_names_destroy(engine->lmcache_names);
     tierce__namespaces_destroy(engine->namespaces);
     return true;

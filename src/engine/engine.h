@@ -88,6 +88,7 @@ struct tierce_engine {
 
     struct tierce__line_log *access_log;   /* or NULL */
     struct tierce__departures *departures; /* or NULL */
+    struct tierce__requests *requests;     /* or NULL */
     struct tierce__events *events;
     struct tierce__namespaces *namespaces;
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */

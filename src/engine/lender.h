@@ -4,6 +4,7 @@
 
 #include <tierce/engine.h>
 #include <tierce/prefetch.h>
+#include <tierce/why.h>
 
 #include "engine/device/pinnings.h"
 #include "engine/load/load_lease.h"
@@ -57,6 +58,7 @@ struct tierce__lender {
     void (*view_close)(struct tierce_view *view);
     void (*computed)(struct tierce_view *view, uint64_t tokens, uint64_t ns);
     void (*unpin)(struct tierce_view *view, uint64_t session);
+    void (*note_request)(struct tierce_engine *engine, const struct tierce_request *request);
 
     /* [in] *out, *blocks: zero. */
     int (*lookup)(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,

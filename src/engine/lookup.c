@@ -9,7 +9,10 @@
 #include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
+#include "engine/why/requests.h"
 #include "engine/why/why.h"
+
+#include <string.h>
 
 static int64_t beyond(uint64_t end, uint64_t from)
 {
@@ -60,6 +63,8 @@ struct lookup {
     bool refused;   /* memory has more, which may not be pinned */
     bool not_worth; /* there is more, which is sooner computed */
     struct tierce__unasked unasked;
+    struct tierce_miss miss; /* of the first missing chunk */
+    bool is_tail;            /* it is the unfull one */
 };
 
 static bool only_memory(const struct lookup *l)
@@ -186,17 +191,36 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
                   (int64_t)(hit.blocks - want.from));
 }
 
+/* Records why chunk `index` is not used, for a reason that does not depend on its past. */
+static void note_unused(struct lookup *l, size_t index, enum tierce_miss_reason reason)
+{
+    TIERCE_DASSERT(index < l->keys.count);
+    l->miss.reason = reason;
+    l->miss.block = (uint64_t)index * l->view->chunk_blocks;
+    memcpy(l->miss.hash, l->keys.keys[index].hash, TIERCE_HASH_BYTES);
+}
+
 /* In bypass: finds only blocks that the engine holds itself, and pins nothing. */
-static int find_nothing(const struct lookup *l, size_t first, struct tierce_found *out)
+static int find_nothing(struct lookup *l, size_t first, struct tierce_found *out)
 {
     TIERCE_DASSERT(first <= l->keys.count);
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
         tierce_unpin(l->view, l->opts->session);
-    if (first < l->keys.count)
+    if (first < l->keys.count) {
         tierce__why_count(l->view->engine, TIERCE_MISS_BYPASSED);
+        note_unused(l, first, TIERCE_MISS_BYPASSED);
+    }
     out->blocks = tierce__keys_blocks(&l->keys, l->view, first, l->to_block);
     out->memory_blocks = out->blocks;
     return 0;
+}
+
+/* The missing blocks of chunk `index` begin with `block`. */
+static void note_place(struct lookup *l, size_t index, uint64_t block)
+{
+    TIERCE_DASSERT(l->miss.reason != TIERCE_MISS_NONE && index < l->keys.count);
+    l->miss.block = block;
+    l->is_tail = index >= l->keys.full_count;
 }
 
 /* ---- groups whose chunks are used without those before them ---- */
@@ -226,8 +250,10 @@ static struct tierce__run find_run(struct lookup *l, struct tierce_found *out)
         .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns};
     struct tierce__run run = tierce__run_search(l->view, &search);
     bool again = search.unasked.pending && (l->opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
-    if (search.missing < l->keys.count && !again)
-        tierce__why_missing(l->view->engine, &l->keys, search.missing, &search.unasked);
+    if (search.missing < l->keys.count && !again) {
+        tierce__why_missing(l->view->engine, &l->keys, search.missing, &search.unasked, &l->miss);
+        note_place(l, search.missing, (uint64_t)search.missing * l->view->chunk_blocks);
+    }
     out->pending = search.pending;
     return run;
 }
@@ -241,6 +267,8 @@ static int find_sparse(struct lookup *l, struct tierce_found *out)
     int rc = 0;
     if (tierce__engine_mode(view->engine) != TIERCE_MODE_BYPASS)
         run = find_run(l, out);
+    else if (held < l->to_block && l->keys.count > 0)
+        note_unused(l, l->keys.count - 1, TIERCE_MISS_BYPASSED);
     if (run.blocks > held && run.count > 0)
         rc = hold_run(l, run.from, run.count, &in_memory);
     else if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
@@ -287,14 +315,22 @@ static int find_all(struct lookup *l, struct tierce_found *out)
     out->blocks = tierce__keys_blocks(&l->keys, l->view, l->found, l->to_block);
     out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
     TIERCE_DASSERT(out->memory_blocks <= out->blocks);
+    if (l->not_worth)
+        note_unused(l, l->found, TIERCE_MISS_NOT_WORTH_LOADING);
     if (l->found == l->keys.count || l->not_worth)
         return 0;
     out->pending = l->unasked.pending;
     if (comes_again(l->opts, out))
         return 0;
     add_sibling(l, out);
-    if (!only_memory(l) && out->blocks < l->to_block)
-        tierce__why_missing(engine, &l->keys, l->found, &l->unasked);
+    if (out->blocks == l->to_block)
+        return 0;
+    if (!only_memory(l))
+        tierce__why_missing(engine, &l->keys, l->found, &l->unasked, &l->miss);
+    else if (l->opts->session != 0)
+        tierce__why_not_in_memory(engine, &l->keys, l->found, &l->miss);
+    if (l->miss.reason != TIERCE_MISS_NONE)
+        note_place(l, l->found, out->blocks);
     return 0;
 }
 
@@ -321,6 +357,20 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     return 0;
 }
 
+/* Records the end of the lookup for `tierce why --request`. */
+static void note_request(const struct lookup *l)
+{
+    struct tierce__request_lookup ended = {.session = l->opts->session,
+                                           .ns = l->view->key.ns,
+                                           .block_tokens = l->view->full.geometry.block_tokens,
+                                           .chunk_blocks = l->view->chunk_blocks,
+                                           .to_block = l->to_block,
+                                           .only_memory = only_memory(l),
+                                           .is_tail = l->is_tail,
+                                           .miss = l->miss};
+    tierce__requests_looked(l->view->engine->requests, &ended);
+}
+
 int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chain,
                        uint64_t to_block, const struct tierce_lookup_opts *opts,
                        struct tierce_found *out)
@@ -343,8 +393,10 @@ int tierce__own_lookup(struct tierce_view *view, const struct tierce_chain *chai
     tierce__access_tag(&line, opts->tag);
     rc = tierce__view_is_sparse(view) ? find_sparse(&l, out) : find_all(&l, out);
     TIERCE_DASSERT(rc < 0 || (out->memory_blocks <= out->blocks && out->blocks <= to_block));
-    if (rc == 0 && !comes_again(opts, out))
+    if (rc == 0 && !comes_again(opts, out)) {
         end_line(engine, &line, out);
+        note_request(&l);
+    }
     tierce__line_clear(&line);
     tierce__keys_fini(&l.keys);
     return rc;

@@ -17,6 +17,7 @@
 #include "engine/engine_config.h"
 #include "engine/view.h"
 #include "engine/why/departures.h"
+#include "engine/why/requests.h"
 #include "engine/observe/engine_events.h"
 #include "engine/observe/engine_metrics.h"
 #include "engine/observe/operate.h"
@@ -237,6 +238,10 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
         &engine->departures,
         (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_MISSES_REMEMBERED));
     if (rc == 0)
+        rc = tierce__requests_create(
+            &engine->requests,
+            (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_REQUESTS_REMEMBERED));
+    if (rc == 0)
         rc = tierce__events_create(
             &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
     if (rc == 0)
@@ -332,6 +337,11 @@ static int lend(struct tierce__load_lease **out, struct tierce_view *view,
 static void unpin(struct tierce_view *view, uint64_t session)
 {
     tierce__session_free(tierce__session_take(view, session));
+}
+
+static void note_request(struct tierce_engine *engine, const struct tierce_request *request)
+{
+    tierce__requests_note(engine->requests, request);
 }
 
 static void computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
@@ -442,6 +452,7 @@ const struct tierce__lender tierce__own_tiers = {
     .view_close = tierce__own_view_close,
     .computed = computed,
     .unpin = unpin,
+    .note_request = note_request,
     .lookup = tierce__own_lookup,
     .durable = tierce__own_durable,
     .store_begin = reserve_space,

@@ -72,6 +72,7 @@ const char *tierce_miss_name(enum tierce_miss_reason);
 const char *tierce_miss_text(enum tierce_miss_reason);
 int tierce_why(struct tierce_view *, const struct tierce_chain *, uint64_t, uint64_t,
                struct tierce_miss *);
+int tierce_request_note(struct tierce_engine *, const struct tierce_request *);
 int tierce_events_subscribe(struct tierce_subscription **, struct tierce_engine *,
                             const struct tierce_events_opts *);
 void tierce_events_unsubscribe(struct tierce_subscription *);

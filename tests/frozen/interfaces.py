@@ -186,7 +186,8 @@ def paths(value, name=""):
 CONTROL = ["POST /mode", "POST /mode?set=freeze", "POST /mode", "POST /mode?set=bypass", "POST /mode?set=normal",
            "POST /mode?set=x", "POST /mode?x=1", "POST /clear", "POST /clear?tier=memory", "POST /clear?tier=disk",
            "POST /clear?tier=x", "POST /clear?namespace=00", "POST /clear?x=1", "POST /backfill?do=stop", "POST /backfill?do=x",
-           "POST /backfill?rate=1", "POST /backfill?do=start&rate=x", "POST /why", "GET /nothing", "GET /mode", "POST /metrics"]
+           "POST /backfill?rate=1", "POST /backfill?do=start&rate=x", "POST /why", "POST /why?request=x",
+           "GET /nothing", "GET /mode", "POST /metrics"]
 NODE_HTTP = [("GET", "/livez", None), ("GET", "/readyz", None), ("GET", "/nothing", None), ("POST", "/mode", "freeze"),
              ("POST", "/mode", "normal"), ("POST", "/mode", "x"), ("POST", "/clear", None), ("POST", "/clear?x=1", None)]
 

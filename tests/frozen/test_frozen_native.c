@@ -7,6 +7,7 @@
 
 #include <tierce/key.h>
 #include <tierce/status.h>
+#include <tierce/why.h>
 
 #define FILE_NAME "native.txt"
 
@@ -33,7 +34,7 @@ static const struct {
 } messages[] = {
     {TIERCE__NATIVE_HELLO,
      "HELLO",
-     {.hello = {TIERCE__NATIVE_MAGIC, TIERCE__NATIVE_VERSION, {1, 2, 3}, 4711}},
+     {.hello = {TIERCE__NATIVE_MAGIC, TIERCE__NATIVE_VERSION_OLD, {1, 2, 3}, 4711}},
      {.hello = {{4, 5, 6}, 7, 1 << 20, 6, 100, 200, 300, 400, 500}}},
     {TIERCE__NATIVE_PING, "PING", {.hello = {0}}, {.hello = {{0}}}},
     {TIERCE__NATIVE_VIEW,
@@ -125,6 +126,11 @@ static const struct {
      "GROUP_STORE_BEGIN",
      {.group_store_begin = {{114, 115, 116, 117, 1, 118, "tag", CHAIN}, 119}},
      {.store_begin = {120, 121, {reserved, 1}}}},
+    {TIERCE__NATIVE_NOTE_REQUEST,
+     "NOTE_REQUEST",
+     {.note_request = {122, 123, 124, 125, 126, 127, 128, 129, TIERCE_REQUEST_LIMIT_ROOM,
+                       "cmpl-1"}},
+     {.hello = {{0}}}},
 };
 
 #define COUNT (sizeof(messages) / sizeof(messages[0]))

@@ -28,10 +28,10 @@ from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
-from tierce.vllm import connector as ours, identity, ranks, worker  # noqa: E402
+from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
-from tierce.vllm.link import PREFETCH, Facts, Later, Pending  # noqa: E402
-from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult  # noqa: E402
+from tierce.vllm.link import PREFETCH, Facts, Later, LinkError, Pending  # noqa: E402
+from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult, Served  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
 
@@ -300,6 +300,7 @@ class Link:
 
     def __init__(self, load_async=False):
         self.parts, self.known = [], Facts(None, 8, False, False, False, load_async, 0)
+        self.notes = []
 
     def facts(self):
         return self.known
@@ -310,6 +311,9 @@ class Link:
 
     def release(self, session, keep_chain):
         pass
+
+    def note(self, served):
+        self.notes.append(served)
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])
@@ -378,6 +382,75 @@ def test_a_load_that_failed_is_not_tried_again(scheduler, failed, again):
         Thing(kv_connector_worker_meta=ours.TierceWorkerMetadata(results)))
     assert ask(scheduler, request, ids)[0] == again
     assert ask(scheduler, request_of(name="other"), ids)[0] == 18 * BLOCK
+
+
+def noted(c, request):
+    c.request_finished(request, [])
+    return c.link.notes[-1]
+
+
+def test_a_served_request_is_noted(scheduler):
+    request = request_of(name="cmpl-1")
+    ask(scheduler, request, list(range(1, 20)))
+    results = {"cmpl-1": LoadResult(memory=10, disk=8)}
+    scheduler.update_connector_output(
+        Thing(kv_connector_worker_meta=ours.TierceWorkerMetadata(results)))
+    # After a preemption vLLM asks again; this does not explain the first hit.
+    scheduler.get_num_new_matched_tokens(request, 3 * BLOCK)
+    note = noted(scheduler, request)
+    assert note.session > 0
+    assert note._replace(session=0) == Served(
+        "cmpl-1", 0, 600, BLOCK, local_tokens=0, looked_tokens=18 * BLOCK, found_tokens=18 * BLOCK,
+        loaded_tokens=18 * BLOCK, limit=tracker.LIMIT_NONE)
+    assert scheduler.request_finished(request, []) == (False, None)
+    assert len(scheduler.link.notes) == 1
+
+
+def served_with(c, request, local=0, room=None):
+    """What is noted of a request of which vLLM holds `local` tokens and loads no more than `room`."""
+    tokens, _ = c.get_num_new_matched_tokens(request, local)
+    c.update_state_after_alloc(request, Thing(get_block_ids=lambda: (list(range(1, 20)),)),
+                               tokens if room is None else min(tokens, room))
+    return noted(c, request)
+
+
+def test_a_note_says_why_not_more_was_loaded(scheduler, monkeypatch):
+    assert served_with(scheduler, request_of(BLOCK)).limit == tracker.LIMIT_SHORT
+    note = served_with(scheduler, request_of(name="x" * 200), local=18 * BLOCK)
+    assert (note.limit, note.local_tokens, note.looked_tokens) == (tracker.LIMIT_LOCAL, 18 * BLOCK, 0)
+    assert note.name == "x" * 128
+    skips = request_of()
+    skips.kv_transfer_params = {"tierce.skip_load": True}
+    assert served_with(scheduler, skips).limit == tracker.LIMIT_OPTION
+    assert served_with(scheduler, request_of(), room=BLOCK).limit == tracker.LIMIT_ROOM
+    assert noted(scheduler, begun(scheduler)).limit == tracker.LIMIT_ENDED
+
+    def fail(*args):
+        raise LinkError("gone")
+
+    monkeypatch.setattr(scheduler.link, "lookup", fail)
+    note = served_with(scheduler, request_of())
+    assert (note.limit, note.found_tokens, note.looked_tokens) == (tracker.LIMIT_FAILED, 0, 18 * BLOCK)
+    monkeypatch.setattr(scheduler.link, "note", fail)
+    scheduler.request_finished(begun(scheduler), [])
+    assert scheduler.errors == 0
+
+
+def begun(c):
+    """A request that ends while its first lookup is pending."""
+    request = request_of()
+    c.half.tracker(request)
+    return request
+
+
+def test_a_request_that_is_ignored_is_noted(scheduler, monkeypatch):
+    def reject(*args):
+        raise Unsupported("of its kind")
+
+    monkeypatch.setattr(identity, "chain_root", reject)
+    note = served_with(scheduler, request_of())
+    assert (note.limit, note.tokens) == (tracker.LIMIT_UNSUPPORTED, 600)
+    assert not scheduler.half.ignored
 
 
 class PrefetchingLink(Link):

@@ -78,6 +78,18 @@ def test_a_shard_is_not_cut_to_fit(engine, shard):
         engine.view(NAMESPACE, shard)
 
 
+NOTE = ("cmpl-1", 2**64 - 1, 1, 2, 3, 4, 5, 6, 7, 8)
+
+
+@pytest.mark.parametrize("at, value, error", [
+    (0, "", core.Error), (0, "x" * 129, core.Error), (0, "a\0b", ValueError), (0, b"x", TypeError),
+    (1, "x", TypeError), (9, 9, core.Error), (9, -1, core.Error), (9, 2**40, OverflowError)])
+def test_a_note_of_a_request_is_checked(engine, at, value, error):
+    assert engine.note_request(*NOTE) is None
+    with pytest.raises(error):
+        engine.note_request(*NOTE[:at], value, *NOTE[at + 1:])
+
+
 def test_a_setting_has_no_hidden_end(engine):
     with pytest.raises(ValueError):
         open_engine(**{"memory.size": "4MiB\0junk"})

@@ -17,7 +17,7 @@ import pytest
 from tierce.vllm import link
 from tierce.vllm.link import (
     Facts, FromStart, Later, LinkError, LinkServer, Pending, RemoteWorker)
-from tierce.vllm.tracker import ChainPart, ChainRoot
+from tierce.vllm.tracker import ChainPart, ChainRoot, Served
 
 PART = ChainPart(ChainRoot(b"lora", b"salt", b""), 3, b"\x01\x02\x03\x04" * 64, False,
                  [(4, b"image"), (5, b"x")], "team a")
@@ -41,6 +41,9 @@ class Worker:
 
     def release(self, session, keep_chain):
         self.asked.append(("release", session, keep_chain))
+
+    def note(self, served):
+        self.asked.append(served)
 
     def reset(self, era):
         self.asked.append(("reset", era))
@@ -73,8 +76,10 @@ def test_questions_arrive_as_they_were_asked(served):
     assert part.root == PART.root and bytes(part.data) == PART.data
     assert [(b, bytes(x)) for b, x in part.extras] == PART.extras
     remote.release(9, True)
+    note = Served("cmpl-\u00e9", 2**63, 1, 2, 3, 4, 5, 6, 7, 8)
+    remote.note(note)
     assert remote.reset(bytes(range(16)))
-    assert worker.asked[1:] == [("release", 9, True), ("reset", bytes(range(16)))]
+    assert worker.asked[1:] == [("release", 9, True), note, ("reset", bytes(range(16)))]
     worker.error = FromStart()
     with pytest.raises(FromStart):
         remote.lookup(1, PART, 0, 20, 0)

@@ -86,6 +86,42 @@ def test_the_time_in_a_prompt_is_named(why):
     assert shown in prompt("2026-11-28 11:20") and len(shown) > 3
 
 
+CAUSES = {
+    "timestamp": ("It is 2026-11-28 11:20 ,", "It is 2026-11-27 10:15 ,",
+                  'a timestamp: "2026-11-28 11:20" here, "2026-11-27 10:15" there'),
+    "weekday": ("It is Friday noon", "It is Monday noon", 'a timestamp: "Friday" here, "Monday" there'),
+    "seconds": ("now 1795820156 :", "now 1795820199 :",
+                'a timestamp or an id: "1795820156" here, "1795820199" there'),
+    "uuid": ("id 123e4567-e89b-12d3-a456-426614174000 .", "id 123e4567-e89b-12d3-a456-426614174fff .",
+             'a random id (UUID): "123e4567-e89b-12d3-a456-426614174000" here, '
+             '"123e4567-e89b-12d3-a456-426614174fff" there'),
+    "hex": ("trace 0af7651916cd43dd8448 .", "trace 4bf92f3577b34da6a3ce .",
+            'a random id (hexadecimal): "0af7651916cd43dd8448" here, "4bf92f3577b34da6a3ce" there'),
+    "tools": ('[{"name": "get", "parameters": {}}]', '[{"name": "put", "parameters": {}}]',
+              "a changed list of tools"),
+    "template": ("<|im_start|>user hello", "<|start_header_id|>user hello", "a changed chat template"),
+    "system": ("<|im_start|>system be kind <|im_end|>", "<|im_start|>system be brief <|im_end|>",
+               "a changed system prompt"),
+    "question": ("<|im_start|>system be kind <|im_end|> <|im_start|>user how are you",
+                 "<|im_start|>system be kind <|im_end|> <|im_start|>user who are you", None)}
+
+
+@pytest.mark.parametrize("case", CAUSES)
+def test_the_likely_cause_of_a_difference(why, tmp_path, folder, case):
+    here, there, cause = CAUSES[case]
+    (tmp_path / "other").write_text(f"{SYSTEM} {there} {SYSTEM}")
+    text = f"{SYSTEM} {here} {SYSTEM}"
+    done = why(text, "--against", tmp_path / "other")
+    assert (done.returncode, done.stderr) == (1, "")
+    made = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    pairs = list(zip(made.encode(text).ids, made.encode(f"{SYSTEM} {there} {SYSTEM}").ids))
+    at = next(i for i, (a, b) in enumerate(pairs) if a != b)
+    assert f"departs    at token {at}\n" in done.stdout
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line[0] != " ")
+    assert lines.get("cause") == cause
+    assert here[-8:] in lines["here"] and there[-8:] in lines["there"] and "suspect" not in lines
+
+
 def test_special_tokens_are_not_added_to_a_chat(why):
     done = why(prompt("2026-11-27 10:15"), "--chat")
     assert done.returncode == 1 and "held       0 tokens" in done.stdout

@@ -100,12 +100,11 @@ static inline int32_t native_ask(struct native_client *c, enum tierce__native_op
 }
 
 /* A connection to the client of an id, or a new one. Returns the status. */
-static inline int32_t native_hello(struct native_client *c, const char *path,
-                                   const struct native_client *of)
+static inline int32_t native_hello_as(struct native_client *c, const char *path,
+                                      const struct native_client *of, uint32_t version)
 {
-    union tierce__native_request ask = {.hello = {.magic = TIERCE__NATIVE_MAGIC,
-                                                  .version = TIERCE__NATIVE_VERSION,
-                                                  .pid = (uint64_t)getpid()}};
+    union tierce__native_request ask = {
+        .hello = {.magic = TIERCE__NATIVE_MAGIC, .version = version, .pid = (uint64_t)getpid()}};
     union tierce__native_answer say;
     int fd = -1;
     memset(c, 0, offsetof(struct native_client, body));
@@ -131,6 +130,12 @@ static inline int32_t native_hello(struct native_client *c, const char *path,
         c->view = of->view;
     }
     return 0;
+}
+
+static inline int32_t native_hello(struct native_client *c, const char *path,
+                                   const struct native_client *of)
+{
+    return native_hello_as(c, path, of, TIERCE__NATIVE_VERSION);
 }
 
 static inline void native_close(struct native_client *c, bool unmap)

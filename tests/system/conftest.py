@@ -251,7 +251,8 @@ def node(tmp_path):
     """A node of a test's own; node.store: the configuration of an engine that is its client."""
     from node_process import Node
 
-    out = Node(tmp_path, f"--listen.native={tmp_path}/native", "--memory.size=256MiB")
+    out = Node(tmp_path, f"--listen.native={tmp_path}/native", "--memory.size=256MiB",
+               f"--control.socket={tmp_path}/control")
     out.store = {"node.socket": f"{tmp_path}/native", "timeout.lookup": "20s"}
     yield out
     out.kill()
@@ -318,6 +319,16 @@ def answers(outputs):
 def loaded(outputs, what):
     """Tokens by their origin: local, memory, disk or failed; a list with one number an output."""
     return [(o["report"] or {}).get(f"tierce.{what}_tokens", 0) for o in outputs]
+
+
+def why(process, output):
+    """The answer of `tierce why` about a request that an engine has served. `process`: the id of it or of its node, or
+    the path of a control socket."""
+    from manager_process import executable
+
+    said = subprocess.run([str(executable()), "why", str(process), "--request", output["id"], "--json"],
+                          env=environment(), stdout=subprocess.PIPE, timeout=60, check=False)
+    return json.loads(said.stdout)
 
 
 @pytest.fixture

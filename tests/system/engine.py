@@ -114,7 +114,7 @@ class Host:
             began = time.monotonic()
             for result in self.llm.generate(asked[at:at + size], sampling, use_tqdm=False,
                                             lora_request=loras[at:at + size]):
-                out.append({"answer": list(result.outputs[0].token_ids),
+                out.append({"id": result.request_id, "answer": list(result.outputs[0].token_ids),
                             "end": result.outputs[0].finish_reason,
                             "report": result.kv_transfer_params,
                             "cached": result.num_cached_tokens,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SHARED_MEMORY, WORKERS, answers, loaded
+from conftest import SHARED_MEMORY, WORKERS, answers, loaded, why
 from manager_process import executable
 from node_process import SECONDS
 from test_vllm import held_and_loaded, whole_blocks
@@ -32,6 +32,9 @@ def test_hits_through_a_node(engine, node, prompts, expected):
     host = engine(node.store)
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected() and loaded(outputs, "memory") == [0] * 5
+    said = why(f"{node.folder}/control", outputs[0])  # the node answers for its engines
+    assert (said["reason"], said["tokens"], said["found_tokens"]) == ("never_stored", len(prompts[0]), 0)
+    assert said["stored_tokens"] >= whole_blocks(prompts)[0]
     for together in (False, True):
         assert host.forget()
         outputs = host.generate(prompts=prompts, together=together)

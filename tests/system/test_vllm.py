@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from conftest import answers, loaded
+from conftest import answers, loaded, why
 
 CHUNK, BLOCK = 256, 32
 
@@ -44,12 +44,18 @@ def test_memory_hits(shared, prompts, expected):
     outputs = shared.generate(prompts=prompts)
     assert answers(outputs) == expected()
     assert loaded(outputs, "memory") == [0] * 5
+    said = why(shared.process.pid, outputs[0])
+    assert (said["reason"], said["token"], said["found_tokens"]) == ("never_stored", 0, 0)
+    assert (said["tokens"], said["stored_tokens"]) == (
+        len(prompts[0]), len(prompts[0]) // BLOCK * BLOCK)
     assert shared.forget()
     outputs = shared.generate(prompts=prompts)
     assert answers(outputs) == expected()
     assert held_and_loaded(outputs) == whole_blocks(prompts)
     assert loaded(outputs, "memory")[0] == whole_blocks(prompts)[0]
     assert loaded(outputs, "failed") == [0] * 5
+    said = why(shared.process.pid, outputs[0])
+    assert (said["reason"], said["loaded_tokens"]) == ("none", whole_blocks(prompts)[0])
 
 
 def test_many_at_once(shared, prompts, expected):

@@ -20,12 +20,12 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 
-from .tracker import ChainPart, ChainRoot
+from .tracker import ChainPart, ChainRoot, Served
 
 log = logging.getLogger(__name__)
 
 FRAME_MAX = 64 << 20
-OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET = 1, 2, 3, 4
+OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE = 1, 2, 3, 4, 5
 RESET_BYTES = 16
 # The flags of the store's lookups, and one beside them: bring to memory what is found.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
@@ -36,6 +36,7 @@ LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<iII")
 RELEASE = struct.Struct("<BQ?")
 EXTRA = struct.Struct("<II")
+NOTE = struct.Struct("<B8QB")  # Served without its name, which follows
 
 
 class FromStart(Exception):
@@ -222,6 +223,10 @@ class LinkServer:
             _, session, keep_chain = RELEASE.unpack(frame)
             self.worker.release(session, keep_chain)
             return None
+        if frame[0] == OP_NOTE and len(frame) > NOTE.size:
+            _, *numbers = NOTE.unpack_from(frame)
+            self.worker.note(Served(bytes(frame[NOTE.size:]).decode("utf-8", "replace"), *numbers))
+            return None
         if frame[0] == OP_RESET and len(frame) == 1 + RESET_BYTES:
             done = self.worker.reset(bytes(frame[1:]))
             return ANSWER.pack(STATUS_OK if done else STATUS_FAILED, 0, 0)
@@ -315,6 +320,9 @@ class RemoteWorker:
 
     def release(self, session, keep_chain: bool) -> None:
         self.ask(RELEASE.pack(OP_RELEASE, session, keep_chain), answers=False)
+
+    def note(self, served: Served) -> None:
+        self.ask(NOTE.pack(OP_NOTE, *served[1:]) + served.name.encode(), answers=False)
 
     def reset(self, era: bytes) -> bool:
         answer = self.ask(bytes([OP_RESET]) + era, takes_s=self.lookup_s)

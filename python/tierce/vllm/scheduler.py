@@ -13,7 +13,9 @@ from .identity import Unsupported
 from .link import (
     LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError,
     Pending)
-from .tracker import ChainPart, LoadResult, ReqMeta, RequestTracker, Rules
+from .tracker import (
+    LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_OPTION, LIMIT_SHORT,
+    LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class SchedulerHalf:
         self.adapters = identity.AdapterDigests()
         self.hashed_media = identity.media_are_hashed(vllm_config)
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
+        self.ignored: set[str] = set()  # requests that must not touch the store
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # Numbers of other engines on the same store must not meet ours.
         self.sessions = itertools.count((secrets.randbits(31) << 32) + 1)
@@ -87,6 +90,7 @@ class SchedulerHalf:
             root = identity.chain_root(request, self.adapters, self.hashed_media)
         except Unsupported as reason:
             self.warn_once(f"Tierce ignores a request: {reason}")
+            self.ignored.add(request.request_id)
             return None
         wishes = request.kv_transfer_params or {}
         tracker = RequestTracker(
@@ -121,8 +125,10 @@ class SchedulerHalf:
         tracker.load = None
         tracker.local_tokens = local_tokens
         limit = tracker.load_limit(self.rules, request.num_tokens)
-        if (tracker.skip_load or not self.can_load or request.skip_reading_prefix_cache
-                or limit * self.block_tokens <= local_tokens):
+        barred = tracker.skip_load or not self.can_load or request.skip_reading_prefix_cache
+        if barred or limit * self.block_tokens <= local_tokens:
+            why = LIMIT_SHORT if limit == 0 else LIMIT_OPTION if barred else LIMIT_LOCAL
+            tracker.note_lookup(self.rules, local_tokens, 0, 0, why)
             return 0, False
         local = self.rules.whole_blocks(local_tokens)
         try:
@@ -130,7 +136,16 @@ class SchedulerHalf:
         except Later as reason:
             tracker.prefetched |= not isinstance(reason, Pending)
             return None, False
+        except LinkError as error:
+            self.warn_once(f"a lookup is a miss: {error}")
+            found = in_memory = 0
+            why = LIMIT_FAILED
+        else:
+            why = LIMIT_NONE
         tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory)
+        if tokens == 0 and found * self.block_tokens > local_tokens:
+            why = LIMIT_OPTION if self.memory_only and in_memory < found else LIMIT_MINIMUM
+        tracker.note_lookup(self.rules, local_tokens, limit, found, why)
         # vLLM asks again while the request waits; what is counted is the last answer.
         tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
         if tokens == 0 and found:
@@ -160,10 +175,7 @@ class SchedulerHalf:
                 raise
             except FromStart:
                 tracker.sent_blocks = 0
-            except LinkError as error:
-                self.warn_once(f"a lookup is a miss: {error}")
-                break
-        return 0, 0
+        raise LinkError("the worker half lacks the chain of a request although it was sent")
 
     def allocated(self, request, blocks, tokens: int) -> None:
         """`blocks`: vLLM's KVCacheBlocks."""
@@ -173,6 +185,7 @@ class SchedulerHalf:
         tracker = known[1]
         self.count("lookup_tokens", tracker.asked_tokens)
         self.count("hit_tokens", tracker.hit_tokens)
+        tracker.note_run(tokens)
         tracker.asked_tokens = tracker.hit_tokens = 0
         if tracker.allow_load(self.rules, tokens, blocks.get_block_ids()[0]):
             if tracker.load.asynchronous:
@@ -189,6 +202,10 @@ class SchedulerHalf:
         """The request is over. Returns the result of a query to it, if there was one."""
         known = self.live.pop(request.request_id, None)
         if known is None:
+            if request.request_id in self.ignored:
+                self.ignored.discard(request.request_id)
+                self.note(Served(request_name(request.request_id), 0, request.num_prompt_tokens,
+                                 self.block_tokens, limit=LIMIT_UNSUPPORTED))
             return None
         tracker = known[1]
         if self.several:
@@ -197,6 +214,7 @@ class SchedulerHalf:
             self.link.release(tracker.session, False)
         except LinkError as error:
             log.debug("release: %s", error)
+        self.note(tracker.note_end(self.rules))
         if not tracker.report:
             return None
         loaded, size = tracker.loaded, self.block_tokens
@@ -205,6 +223,13 @@ class SchedulerHalf:
                 "tierce.disk_tokens": loaded.disk * size,
                 "tierce.remote_tokens": loaded.remote * size,
                 "tierce.failed_tokens": loaded.failed * size}
+
+    def note(self, served: Served) -> None:
+        """For `tierce why --request`: if the note is lost, the request is unknown there."""
+        try:
+            self.link.note(served)
+        except LinkError as error:
+            log.debug("note: %s", error)
 
     # ---- a step
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,33 @@ class ReqMeta:
     states: tuple["StateSave", ...] = ()
 
 
+# Why a request was not looked up, or loaded less than was found: enum tierce_request_limit.
+(LIMIT_NONE, LIMIT_SHORT, LIMIT_LOCAL, LIMIT_OPTION, LIMIT_UNSUPPORTED, LIMIT_MINIMUM, LIMIT_ROOM,
+ LIMIT_FAILED, LIMIT_ENDED) = range(9)
+NAME_BYTES_MAX = 128
+
+
+class Served(NamedTuple):
+    """A request that has ended, for `tierce why --request`: struct tierce_request."""
+
+    name: str
+    session: int = 0
+    tokens: int = 0
+    unit_tokens: int = 0
+    local_tokens: int = 0
+    looked_tokens: int = 0
+    found_tokens: int = 0
+    loaded_tokens: int = 0
+    failed_tokens: int = 0
+    limit: int = LIMIT_ENDED
+
+
+def request_name(req_id: str) -> str:
+    """A request id as the engine records it: without NUL, and cut."""
+    name = req_id.replace("\0", "?").encode("utf-8", "replace")[:NAME_BYTES_MAX]
+    return name.decode("utf-8", "ignore") or "?"
+
+
 @dataclass
 class LoadResult:
     """The outcome of a load, in blocks."""
@@ -156,6 +184,8 @@ class RequestTracker:
     found_blocks: int = 0  # leading blocks that the store held at the last lookup
     loaded: LoadResult = field(default_factory=LoadResult)
     prefetched: bool = False  # a prefetch was begun for it: once is enough
+    served: Served | None = None  # of the lookup before the request first ran
+    runs: bool = False  # it has run: a later lookup, after a preemption, is not recorded
 
     # ---- lookup and load
 
@@ -166,6 +196,30 @@ class RequestTracker:
             # vLLM repeats the lookup at once after a failed asynchronous load. If the store kept
             # reporting chunks that it cannot load, this would never end. The chunks are stored again.
             self.skip_load, self.found_blocks = True, 0
+
+    def note_lookup(self, rules: Rules, local_tokens: int, looked: int, found: int,
+                    limit: int) -> None:
+        """looked, found: leading blocks."""
+        if not self.runs:
+            size = rules.block_tokens
+            self.served = Served(request_name(self.req_id), self.session, self.prompt_tokens, size,
+                                 local_tokens, looked * size, max(found * size, local_tokens),
+                                 limit=limit)
+
+    def note_run(self, tokens: int) -> None:
+        """vLLM runs the request, and loads `tokens` of what was promised to it."""
+        if not self.runs and self.served is not None and tokens < self.hit_tokens:
+            self.served = self.served._replace(limit=LIMIT_ROOM)
+        self.runs = True
+
+    def note_end(self, rules: Rules) -> Served:
+        size, loaded = rules.block_tokens, self.loaded
+        served = self.served or Served(request_name(self.req_id), self.session, self.prompt_tokens,
+                                       size)
+        return served._replace(
+            loaded_tokens=(loaded.memory + loaded.disk + loaded.remote) * size,
+            failed_tokens=loaded.failed * size,
+            limit=LIMIT_FAILED if loaded.failed else served.limit)
 
     def load_limit(self, rules: Rules, num_tokens: int) -> int:
         """Blocks that may be loaded at most: vLLM must compute the last token itself."""

@@ -26,7 +26,7 @@ from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, Facts, FromStart, Later, LinkError, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .texts import describe_store, milliseconds, version
-from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
+from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Served, Taint
 
 log = logging.getLogger(__name__)
 
@@ -467,6 +467,11 @@ class WorkerHalf:
                 self.put_off.pop(session, None)
             if self.view is not None and self.ranks.first:
                 self.view.unpin(session)
+
+    def note(self, served: Served) -> None:
+        """A request has ended."""
+        if self.off is None:
+            self.engine.note_request(*served)
 
     # ---- a step of the engine
 

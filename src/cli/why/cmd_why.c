@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "cli/options.h"
 #include "cli/process.h"
+#include "cli/why/why_compare.h"
 #include "cli/why/why_folder.h"
 #include "cli/why/why_text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,8 +32,16 @@ const char *const tierce__cli_why_help[] = {
     "  --tokenizer DIR      the model's folder, or its tokenizer.json; requires python3 (or\n"
     "                       TIERCE_PYTHON) with the package tokenizers\n"
     "  --chat               the text is a rendered chat: no special tokens are added to it\n"
+    "  --against FILE       another prompt in the same form, which was expected to begin alike: "
+    "shows\n"
+    "                       the first token at which the two differ; with texts also the likely\n"
+    "                       cause\n"
     "  --hash DIGITS        instead of a prompt: the chunks whose hash begins with DIGITS, and\n"
     "                       their tiers\n"
+    "  --request ID         instead of a prompt: a request that an inference engine has served, "
+    "by\n"
+    "                       its id or a part of it. A process remembers the last\n"
+    "                       requests.remembered requests\n"
     "  --namespace DIGEST   the digest of the namespace, or its first digits; required if there\n"
     "                       are several (an error lists them), unless they are the groups of\n"
     "                       layers of one model, which are explained together\n"
@@ -49,15 +60,23 @@ const char *const tierce__cli_why_help[] = {
 #define TOKENS_BYTES_MAX (64u << 20)
 #define LORA_BYTES_MAX   256u
 
+/* A prompt that was read from a file. */
+struct why_prompt {
+    char *text;                            /* of the tokens */
+    struct tierce__why_text_source source; /* empty if the file has tokens */
+    int32_t *tokens;                       /* [count], heap */
+    size_t count;
+};
+
 struct why_request {
     const char *where; /* or NULL */
-    const char *tokens_path, *text_path, *tokenizer, *hash, *lora, *shard, *salt;
+    const char *tokens_path, *text_path, *tokenizer, *hash, *request, *lora, *shard, *salt,
+        *against;
     struct tierce__hash_prefix prefix;
     bool json, chat;
-    struct tierce__prompt prompt;
+    struct tierce__prompt prompt; /* its tokens are those of `here` */
     uint8_t lora_bytes[LORA_BYTES_MAX];
-    char *text; /* of the tokens */
-    struct tierce__why_text_source source;
+    struct why_prompt here, there; /* there: of --against */
 };
 
 /* ---- arguments ------------------------------------------------------------------------------- */
@@ -68,6 +87,8 @@ static const struct tierce__option options[] = {
     {"--tokenizer", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, tokenizer)},
     {"--chat", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct why_request, chat)},
     {"--hash", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, hash)},
+    {"--against", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, against)},
+    {"--request", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, request)},
     {"--namespace", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, prompt.ns)},
     {"--shard", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, shard)},
     {"--salt", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct why_request, salt)},
@@ -98,11 +119,22 @@ static bool is_hex(const char *text)
 
 static int check_args(struct why_request *r)
 {
-    if ((r->tokens_path != NULL) + (r->text_path != NULL) + (r->hash != NULL) != 1)
-        return tierce__cli_usage("why", "requires exactly one of --tokens FILE, --text FILE and "
-                                        "--hash DIGITS");
+    if ((r->tokens_path != NULL) + (r->text_path != NULL) + (r->hash != NULL) +
+            (r->request != NULL) !=
+        1)
+        return tierce__cli_usage("why", "requires exactly one of --tokens FILE, --text FILE, "
+                                        "--hash DIGITS and --request ID");
+    if (r->request != NULL &&
+        (r->request[0] == '\0' || strlen(r->request) > TIERCE_REQUEST_NAME_MAX))
+        return tierce__cli_usage("why", "--request requires an id of 1 to %u bytes",
+                                 TIERCE_REQUEST_NAME_MAX);
     if ((r->text_path != NULL) != (r->tokenizer != NULL))
         return tierce__cli_usage("why", "--text FILE and --tokenizer DIR must be given together");
+    if (r->against != NULL && r->text_path == NULL && r->tokens_path == NULL)
+        return tierce__cli_usage("why", "--against FILE requires --tokens FILE or --text FILE");
+    const char *path = r->text_path != NULL ? r->text_path : r->tokens_path;
+    if (r->against != NULL && strcmp(r->against, "-") == 0 && strcmp(path, "-") == 0)
+        return tierce__cli_usage("why", "only one prompt can come from standard input");
     if (r->chat && r->text_path == NULL)
         return tierce__cli_usage("why", "--chat requires --text FILE");
     if (r->hash != NULL && !tierce__hash_prefix(&r->prefix, r->hash))
@@ -151,49 +183,102 @@ static int read_file(char **out, const char *path)
     return TIERCE__CLI_OK;
 }
 
-/* Reads the prompt, as text or as tokens. */
-static int read_prompt(struct why_request *r)
+/* Reads a prompt, as text if the request has a tokenizer, otherwise as tokens. */
+static int read_prompt(struct why_prompt *out, const struct why_request *r, const char *path)
 {
     char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
-    const char *path = r->tokens_path;
-    int status = TIERCE__CLI_OK;
-    if (r->text_path != NULL) {
-        path = r->text_path;
-        status = read_file(&r->source.text, path);
-        if (status == TIERCE__CLI_OK)
-            status = tierce__why_tokenize(&r->source, r->tokenizer, !r->chat);
-        r->text = r->source.ids;
-        r->source.ids = NULL;
-    } else if (path != NULL) {
-        status = read_file(&r->text, path);
+    bool is_text = r->tokenizer != NULL;
+    int status = read_file(is_text ? &out->source.text : &out->text, path);
+    if (is_text && status == TIERCE__CLI_OK) {
+        status = tierce__why_tokenize(&out->source, r->tokenizer, !r->chat);
+        out->text = out->source.ids;
+        out->source.ids = NULL;
     }
-    if (status == TIERCE__CLI_OK && path != NULL &&
-        tierce__prompt_tokens(&r->prompt.tokens, &r->prompt.count, r->text, strlen(r->text), why) <
-            0)
+    if (status == TIERCE__CLI_OK &&
+        tierce__prompt_tokens(&out->tokens, &out->count, out->text, strlen(out->text), why) < 0)
         status = tierce__cli_fail("why", "%.300s: %s", path, why);
     return status;
 }
 
+static int read_prompts(struct why_request *r)
+{
+    const char *path = r->text_path != NULL ? r->text_path : r->tokens_path;
+    int status = path != NULL ? read_prompt(&r->here, r, path) : TIERCE__CLI_OK;
+    if (status == TIERCE__CLI_OK && r->against != NULL)
+        status = read_prompt(&r->there, r, r->against);
+    r->prompt.tokens = r->here.tokens;
+    r->prompt.count = r->here.count;
+    return status;
+}
+
+static void clear_prompt(struct why_prompt *prompt)
+{
+    tierce__free(prompt->text);
+    tierce__free(prompt->tokens);
+    tierce__why_text_clear(&prompt->source);
+}
+
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Shows the text of the first missing part: of the first block that differs if a lookup found the
- * blocks before it, otherwise of the chunk. */
-static void show_text(const struct why_request *r, struct tierce__text answer)
+/* The answer of the first group of layers, or the only one. */
+static struct tierce__text first_group(struct tierce__text answer)
 {
-    struct tierce__line lines = {0};
     struct tierce__text group = tierce__json_get(answer, "groups.0");
-    answer = group.length > 0 ? group : answer;
+    return group.length > 0 ? group : answer;
+}
+
+/* Adds the text of the first missing part: of the first block that differs if a lookup found the
+ * blocks before it, otherwise of the chunk. */
+static void put_source(struct tierce__line *out, const struct why_request *r,
+                       struct tierce__text answer)
+{
     int64_t token = tierce__json_get_int(answer, "token", -1);
     int64_t block_tokens = tierce__json_get_int(answer, "block_tokens", 0);
     int64_t chunk_tokens = block_tokens * tierce__json_get_int(answer, "chunk_blocks", 0);
-    if (r->source.text == NULL || token < 0 || chunk_tokens <= 0)
+    if (r->here.source.text == NULL || token < 0 || chunk_tokens <= 0)
         return;
     bool is_block = token % chunk_tokens != 0;
-    tierce__why_text_show(&lines, &r->source, (uint64_t)token,
+    tierce__why_text_show(out, &r->here.source, (uint64_t)token,
                           (uint64_t)(token + (is_block ? block_tokens : chunk_tokens)));
-    if (lines.text != NULL && !lines.failed)
-        fwrite(lines.text, 1, lines.bytes, stdout);
-    tierce__line_clear(&lines);
+}
+
+static struct tierce__why_side side_of(const struct why_prompt *prompt)
+{
+    return (struct tierce__why_side){.tokens = prompt->tokens,
+                                     .count = prompt->count,
+                                     .source =
+                                         prompt->source.text != NULL ? &prompt->source : NULL};
+}
+
+/* Prints the answer as a process or folder has given it, with what this side knows of the texts. */
+static void print_answer(const struct why_request *r, const char *json, const char *text,
+                         struct tierce__text answer)
+{
+    struct tierce__line line = {0};
+    struct tierce__why_comparison comparison;
+    struct tierce__why_side here = side_of(&r->here), there = side_of(&r->there);
+    if (r->against != NULL)
+        tierce__why_compare(&comparison, &here, &there);
+    if (r->json && r->against == NULL) {
+        tierce__line_put(&line, json);
+    } else if (r->json) {
+        tierce__line_put_bytes(&line, json, (size_t)(strrchr(json, '}') - json));
+        tierce__why_compare_json(&line, &comparison);
+        tierce__line_put(&line, "}\n");
+    } else {
+        struct tierce__text group = first_group(answer);
+        struct tierce__why_place place = {
+            .missing_token = tierce__json_get_int(group, "token", -1),
+            .block_tokens = (uint64_t)tierce__json_get_int(group, "block_tokens", 0)};
+        tierce__line_put(&line, text);
+        if (r->against != NULL)
+            tierce__why_compare_text(&line, &comparison, &place);
+        else
+            put_source(&line, r, group);
+    }
+    if (line.text != NULL && !line.failed)
+        fwrite(line.text, 1, line.bytes, stdout);
+    tierce__line_clear(&line);
 }
 
 /* Prints the JSON answer, and returns its reason as an exit status. */
@@ -203,14 +288,13 @@ static int show(const struct why_request *r, const char *json)
     char *text = NULL, reason[64];
     int status = TIERCE__CLI_OK;
     if (tierce__json_parse(&answer, json, strlen(json), NULL) < 0 ||
+        tierce__json_value_kind(answer.value) != '{' ||
         tierce__json_copy_text(&text, answer.value, "text") < 0 ||
         !tierce__json_get_text(reason, sizeof(reason), answer.value, "reason"))
         status = tierce__cli_fail("why", "the process did not send a valid answer");
     if (status == TIERCE__CLI_OK) {
         tierce__cli_clean(text);
-        fputs(r->json ? json : text, stdout);
-        if (!r->json)
-            show_text(r, answer.value);
+        print_answer(r, json, text, answer.value);
     }
     if (status == TIERCE__CLI_OK && strcmp(reason, "none") != 0)
         status = TIERCE__CLI_FAILED;
@@ -229,6 +313,50 @@ static void put_hex(struct tierce__line *out, const char *name, const uint8_t *b
     }
 }
 
+/* An argument of a URL. */
+static void put_escaped(struct tierce__line *out, const char *text)
+{
+    char escaped[4];
+    for (const char *c = text; *c != '\0'; c++) {
+        snprintf(escaped, sizeof(escaped), isalnum((unsigned char)*c) ? "%c" : "%%%02X",
+                 (unsigned char)*c);
+        tierce__line_put(out, escaped);
+    }
+}
+
+/* The path of the question, and its end. */
+static void put_question(struct tierce__line *path, const struct why_request *r)
+{
+    tierce__line_put(path, "/why?");
+    if (r->request != NULL) {
+        tierce__line_put(path, "request=");
+        put_escaped(path, r->request);
+    } else if (r->hash != NULL) {
+        tierce__line_put(path, "hash=");
+        tierce__line_put(path, r->hash);
+    } else {
+        tierce__line_put(path, "namespace=");
+        tierce__line_put(path, r->prompt.ns != NULL ? r->prompt.ns : "");
+        tierce__line_put(path, "&shard=");
+        tierce__line_put(path, r->shard != NULL ? r->shard : "0/1");
+        put_hex(path, "&salt=", r->prompt.root.salt, r->prompt.root.salt_bytes);
+        put_hex(path, "&lora=", r->prompt.root.lora, r->prompt.root.lora_bytes);
+    }
+    tierce__line_put_bytes(path, "", 1);
+}
+
+/* Asks the processes until one answers. Only the last one reports why it does not. */
+static int ask_each(const struct why_request *r, const struct tierce__process *processes,
+                    size_t count, const char *path, char **json)
+{
+    int status = TIERCE__CLI_FAILED;
+    TIERCE_DASSERT(count > 0);
+    for (size_t i = 0; i < count && status != TIERCE__CLI_OK; i++)
+        status = tierce__process_ask("why", &processes[i], path,
+                                     r->here.text != NULL ? r->here.text : "", i + 1 < count, json);
+    return status;
+}
+
 static int ask_process(const struct why_request *r)
 {
     struct tierce__process *processes;
@@ -236,27 +364,15 @@ static int ask_process(const struct why_request *r)
     size_t count;
     char *json = NULL;
     int status = tierce__processes_find("why", r->where, &processes, &count);
-    if (status == TIERCE__CLI_OK && count > 1)
+    if (status == TIERCE__CLI_OK && count > 1 && r->request == NULL)
         status = tierce__cli_usage("why",
                                    "%zu processes have control sockets: name one (`tierce "
                                    "top` shows them)",
                                    count);
     if (status == TIERCE__CLI_OK) {
-        tierce__line_put(&path, "/why?namespace=");
-        tierce__line_put(&path, r->prompt.ns != NULL ? r->prompt.ns : "");
-        tierce__line_put(&path, "&shard=");
-        tierce__line_put(&path, r->shard != NULL ? r->shard : "0/1");
-        put_hex(&path, "&salt=", r->prompt.root.salt, r->prompt.root.salt_bytes);
-        put_hex(&path, "&lora=", r->prompt.root.lora, r->prompt.root.lora_bytes);
-        if (r->hash != NULL) {
-            tierce__line_put(&path, "&hash=");
-            tierce__line_put(&path, r->hash);
-        }
-        tierce__line_put_bytes(&path, "", 1);
-        status = path.failed || path.bytes > 900
-                     ? tierce__cli_fail("why", "--salt is too long")
-                     : tierce__process_ask("why", processes, path.text,
-                                           r->text != NULL ? r->text : "", false, &json);
+        put_question(&path, r);
+        status = path.failed || path.bytes > 900 ? tierce__cli_fail("why", "--salt is too long")
+                                                 : ask_each(r, processes, count, path.text, &json);
     }
     if (status == TIERCE__CLI_OK)
         status = show(r, json);
@@ -286,14 +402,18 @@ int tierce__cli_why(int argc, char **argv)
     if (status == TIERCE__CLI_OK)
         status = check_args(&r);
     if (status == TIERCE__CLI_OK)
-        status = read_prompt(&r);
+        status = read_prompts(&r);
     if (status == TIERCE__CLI_OK) {
         bool is_path = r.where != NULL && strspn(r.where, "0123456789") != strlen(r.where);
         bool is_socket = is_path && stat(r.where, &st) == 0 && S_ISSOCK(st.st_mode);
-        status = is_path && !is_socket ? ask_folder(&r) : ask_process(&r);
+        bool is_folder = is_path && !is_socket;
+        if (is_folder && r.request != NULL)
+            status = tierce__cli_usage("why", "--request requires a running process: a folder has "
+                                              "no record of requests");
+        else
+            status = is_folder ? ask_folder(&r) : ask_process(&r);
     }
-    tierce__free(r.prompt.tokens);
-    tierce__free(r.text);
-    tierce__why_text_clear(&r.source);
+    clear_prompt(&r.here);
+    clear_prompt(&r.there);
     return status;
 }

@@ -39,6 +39,7 @@ struct tierce__node_connection {
 struct tierce__node_session {
     struct tierce__node_client *client;
     uint64_t number;
+    uint32_t version; /* of the protocol: the one that the node has accepted */
     struct tierce__native_welcome welcome;
     struct tierce__node_connection *first; /* asked nothing */
     uint8_t *memory;
@@ -165,20 +166,19 @@ static int exchange(struct tierce__node_connection *c, enum tierce__native_op op
     return rc;
 }
 
-/* A connection that has said HELLO as `id`. */
+/* A connection that has said HELLO as `who` (version and client). */
 static int connect_as(struct tierce__node_connection **out,
                       const struct tierce__node_client *client,
-                      const uint8_t id[TIERCE__NATIVE_ID_BYTES],
+                      const struct tierce__native_hello *who,
                       struct tierce__native_welcome *welcome, int *passed, uint64_t deadline_ns)
 {
     struct tierce__node_connection *c = tierce__calloc(1, sizeof(*c));
     if (c == NULL)
         return -ENOMEM;
     tierce__list_init(&c->node);
-    union tierce__native_request hello = {.hello = {.magic = TIERCE__NATIVE_MAGIC,
-                                                    .version = TIERCE__NATIVE_VERSION,
-                                                    .pid = (uint64_t)getpid()}};
-    memcpy(hello.hello.client, id, TIERCE__NATIVE_ID_BYTES);
+    union tierce__native_request hello = {.hello = *who};
+    hello.hello.magic = TIERCE__NATIVE_MAGIC;
+    hello.hello.pid = (uint64_t)getpid();
     union tierce__native_answer answer;
     int rc = c->fd = tierce__client_connect(client->path, client->user);
     if (rc >= 0)
@@ -233,11 +233,24 @@ static void free_peer(struct tierce__node_session *peer)
     tierce__free(peer);
 }
 
+/* Makes the first connection of a new client. A node that rejects our version may know the old one.
+ */
+static int meet(struct tierce__node_session *peer, int *passed, uint64_t deadline_ns)
+{
+    struct tierce__native_hello who = {.version = TIERCE__NATIVE_VERSION};
+    int rc = connect_as(&peer->first, peer->client, &who, &peer->welcome, passed, deadline_ns);
+    if (rc == TIERCE_E_VERSION) {
+        who.version = TIERCE__NATIVE_VERSION_OLD;
+        rc = connect_as(&peer->first, peer->client, &who, &peer->welcome, passed, deadline_ns);
+    }
+    peer->version = who.version;
+    return rc;
+}
+
 static int make_peer(struct tierce__node_session **out, struct tierce__node_client *client,
                      uint64_t deadline_ns)
 {
     static _Atomic uint64_t made;
-    static const uint8_t nobody[TIERCE__NATIVE_ID_BYTES];
     struct tierce__node_session *peer = tierce__calloc(1, sizeof(*peer));
     if (peer == NULL)
         return -ENOMEM;
@@ -249,7 +262,7 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
     tierce__list_init(&peer->owed);
     tierce__pinnings_init(&peer->pinnings);
     int fd = -1;
-    int rc = connect_as(&peer->first, client, nobody, &peer->welcome, &fd, deadline_ns);
+    int rc = meet(peer, &fd, deadline_ns);
     if (rc == 0)
         rc = map_pool(&peer->memory, fd, peer->welcome.pool_bytes);
     if (rc == 0)
@@ -288,6 +301,11 @@ void tierce__node_session_release(struct tierce__node_session *peer)
 uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer)
 {
     return peer->welcome.store_ms;
+}
+
+uint32_t tierce__node_session_version(const struct tierce__node_session *peer)
+{
+    return peer->version;
 }
 
 uint64_t tierce__node_session_number(const struct tierce__node_session *peer)
@@ -614,8 +632,10 @@ int tierce__node_session_ask(struct tierce__asking *asking, struct tierce__node_
     if (rc < 0)
         return rc;
     struct tierce__native_welcome welcome;
+    struct tierce__native_hello who = {.version = peer->version};
+    memcpy(who.client, peer->welcome.client, sizeof(who.client));
     if (c == NULL)
-        rc = connect_as(&c, peer->client, peer->welcome.client, &welcome, NULL, deadline_ns);
+        rc = connect_as(&c, peer->client, &who, &welcome, NULL, deadline_ns);
     if (rc == 0)
         rc = pay(peer, c, deadline_ns);
     if (rc == 0)

@@ -59,6 +59,9 @@ void tierce__node_session_release(struct tierce__node_session *peer);
 /* How long its stores wait for memory. */
 uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer);
 
+/* The version of the native protocol that both sides know. */
+uint32_t tierce__node_session_version(const struct tierce__node_session *peer);
+
 /* A number for every peer of the process, not 0. */
 uint64_t tierce__node_session_number(const struct tierce__node_session *peer);
 

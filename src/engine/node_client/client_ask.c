@@ -386,6 +386,31 @@ static void computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
     tell(view, TIERCE__NATIVE_COMPUTED, &question, &question.computed.view);
 }
 
+/* A node that is connected later knows nothing of the request. */
+static void note_request(struct tierce_engine *engine, const struct tierce_request *request)
+{
+    TIERCE_DASSERT(request->name != NULL && engine->level_count == 0);
+    if (!tierce__client_is_connected(engine->client))
+        return;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    struct tierce__node_session *peer = tierce__client_peer(engine->client, deadline_ns);
+    union tierce__native_request question = {
+        .note_request = {.session = request->session,
+                         .tokens = request->tokens,
+                         .unit_tokens = request->unit_tokens,
+                         .local_tokens = request->local_tokens,
+                         .looked_tokens = request->looked_tokens,
+                         .found_tokens = request->found_tokens,
+                         .loaded_tokens = request->loaded_tokens,
+                         .failed_tokens = request->failed_tokens,
+                         .limit = (uint32_t)request->limit,
+                         .name = request->name}};
+    /* If it is lost, `tierce why` does not know the request. */
+    if (peer != NULL && tierce__node_session_version(peer) >= TIERCE__NATIVE_VERSION)
+        (void)tierce__node_session_tell(peer, TIERCE__NATIVE_NOTE_REQUEST, &question, deadline_ns);
+    tierce__node_session_release(peer);
+}
+
 /* ---- all of the node ---- */
 
 static int flush_node(struct tierce_engine *engine, uint32_t timeout_ms)
@@ -537,6 +562,7 @@ const struct tierce__lender tierce__node_client = {
     .view_close = close_view,
     .computed = computed,
     .unpin = tierce__client_unpin,
+    .note_request = note_request,
     .lookup = lookup,
     .durable = durable,
     .store_begin = tierce__client_store_begin,

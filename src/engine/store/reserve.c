@@ -17,6 +17,7 @@
 #include "engine/observe/operate.h"
 #include "engine/store/reserve.h"
 #include "engine/store/tails.h"
+#include "engine/why/requests.h"
 #include "engine/why/why.h"
 
 /* One chunk on its way. */
@@ -37,9 +38,11 @@ struct tierce__reservation {
     struct tierce_engine *engine;
     struct tierce_view *view; /* until begin has returned */
     uint64_t session;
-    uint32_t levels; /* that keep the chunks: a bit for each */
-    uint32_t local;  /* levels except remote stores */
-    uint64_t era;    /* operate.h */
+    uint32_t counted_tokens; /* of a block, for the record of the request; 0 in groups that it does
+                                not count */
+    uint32_t levels;         /* that keep the chunks: a bit for each */
+    uint32_t local;          /* levels except remote stores */
+    uint64_t era;            /* operate.h */
     bool given_up;
     size_t first; /* chunk that may be stored; the earlier ones count as held */
     size_t count;
@@ -378,6 +381,7 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
     r->engine = view->engine;
     r->view = view;
     r->session = what->session;
+    r->counted_tokens = tierce__view_is_sparse(view) ? 0 : view->full.geometry.block_tokens;
     r->levels = tierce__levels_of(view->engine, what->tiers);
     r->local = tierce__levels_local(view->engine);
     r->promised = (r->levels & 1u) != 0 ? tierce__session_promised(view, what->session) : SIZE_MAX;
@@ -465,6 +469,8 @@ static void settle(struct tierce__reservation *r, struct tierce__list *ready)
     tierce__storage_touch(engine, 0, 1, keys, count, count);
     tierce__storage_end_writes(r->writes, keys, count);
     r->writes = NULL;
+    tierce__requests_stored(r->engine->requests, r->session,
+                            (uint64_t)r->blocks * r->counted_tokens);
     end_line(r);
     end_claims(r, ready);
     free_reservation(r);

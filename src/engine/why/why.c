@@ -212,13 +212,23 @@ void tierce__why_count(struct tierce_engine *engine, enum tierce_miss_reason rea
 }
 
 void tierce__why_missing(struct tierce_engine *engine, const struct tierce__keys *keys,
-                         size_t index, const struct tierce__unasked *unasked)
+                         size_t index, const struct tierce__unasked *unasked,
+                         struct tierce_miss *out)
 {
-    struct tierce_miss miss = {0};
-    TIERCE_DASSERT(index < keys->count);
-    tell_reason(engine, &keys->keys[index], index == 0, unasked, &miss);
-    if (index < keys->full_count || miss.reason != TIERCE_MISS_NEVER_STORED)
-        tierce__why_count(engine, miss.reason);
+    TIERCE_DASSERT(index < keys->count && out->reason == TIERCE_MISS_NONE);
+    tell_reason(engine, &keys->keys[index], index == 0, unasked, out);
+    memcpy(out->hash, keys->keys[index].hash, TIERCE_HASH_BYTES);
+    if (index < keys->full_count || out->reason != TIERCE_MISS_NEVER_STORED)
+        tierce__why_count(engine, out->reason);
+}
+
+void tierce__why_not_in_memory(struct tierce_engine *engine, const struct tierce__keys *keys,
+                               size_t index, struct tierce_miss *out)
+{
+    struct tierce__unasked none = {0};
+    TIERCE_DASSERT(index < keys->count && out->reason == TIERCE_MISS_NONE);
+    tell_reason(engine, &keys->keys[index], false, &none, out);
+    memcpy(out->hash, keys->keys[index].hash, TIERCE_HASH_BYTES);
 }
 
 static void tell_missing(const struct tierce_view *view, const struct tierce__keys *keys,

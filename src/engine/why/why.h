@@ -14,7 +14,8 @@
  *
  *     tierce__why_note(engine, level, event);              a tier added or removed a chunk
  *     tierce__why_refused(engine, level, key, status);     a tier rejected a chunk
- *     tierce__why_missing(engine, &keys, found, &unasked); a lookup ended at keys.keys[found]
+ *     tierce__why_missing(engine, &keys, found, &unasked, &miss); a lookup ended at
+ * keys.keys[found]
  *
  * Functions that record a fact cannot fail. Thread: any; why_note may be called under a tier's
  * lock.
@@ -29,13 +30,20 @@ void tierce__why_refused(struct tierce_engine *engine, size_t level, const struc
                          int status);
 
 /*
- * Counts the reason of a lookup's first missing chunk, number `index` of its keys; `unasked` is the
- * tier that could not be queried, if any. A missing tail that was never stored is not counted.
- * Twins are searched only if `index` is 0: under a wrong namespace a lookup finds nothing, and a
- * lookup that finds something must not wait. Does not block on a device.
+ * Finds the reason of a lookup's first missing chunk, number `index` of its keys, and counts it;
+ * `unasked` is the tier that could not be queried, if any. A missing tail that was never stored is
+ * not counted. Twins are searched only if `index` is 0: under a wrong namespace a lookup finds
+ * nothing, and a lookup that finds something must not wait. Does not block on a device. [in] *out:
+ * zero; all fields but `size` and `block` are filled.
  */
 void tierce__why_missing(struct tierce_engine *engine, const struct tierce__keys *keys,
-                         size_t index, const struct tierce__unasked *unasked);
+                         size_t index, const struct tierce__unasked *unasked,
+                         struct tierce_miss *out);
+
+/* The same for a lookup that searched memory only. It is not counted, because other tiers may hold
+ * the chunk. */
+void tierce__why_not_in_memory(struct tierce_engine *engine, const struct tierce__keys *keys,
+                               size_t index, struct tierce_miss *out);
 
 /* Counts a lookup that ended for a reason that does not depend on a chunk's past. */
 void tierce__why_count(struct tierce_engine *engine, enum tierce_miss_reason reason);

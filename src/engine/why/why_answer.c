@@ -16,6 +16,7 @@
 #include "base/json/json_write.h"
 #include "engine/why/why.h"
 #include "engine/why/why_chunk.h"
+#include "engine/why/why_request.h"
 
 #define DIGEST_TEXT    (2 * TIERCE_HASH_BYTES + 1)
 #define VALUE_SHOWN    60 /* bytes of a field's value, for people */
@@ -56,7 +57,7 @@ static void put_twin(struct tierce__line *out, const struct tierce__answer *a)
         put(out, "           (its text cannot be compared)\n");
 }
 
-static void put_reason(struct tierce__line *out, const struct tierce__answer *a)
+void tierce__answer_put_reason(struct tierce__line *out, const struct tierce__answer *a)
 {
     const struct tierce_miss *miss = &a->miss;
     TIERCE_DASSERT(miss->reason > TIERCE_MISS_NONE && miss->reason < TIERCE_MISS_COUNT);
@@ -120,7 +121,7 @@ static void put_answer(struct tierce__line *out, const struct tierce__answer *a)
     tierce__hex_encode(text, a->miss.hash, TIERCE_HASH_BYTES);
     put(out, "missing    %s, from token %" PRIu64 " on\n", text,
         a->miss.block * a->naming.group.block_tokens);
-    put_reason(out, a);
+    tierce__answer_put_reason(out, a);
 }
 
 void tierce__why_text(struct tierce__line *out, const struct tierce__answers *answers)
@@ -157,7 +158,7 @@ static void put_json_difference(void *arg, const char *field, const char *a, con
     tierce__json_write_close(out, '}');
 }
 
-static void put_miss(struct tierce__json_write *out, const struct tierce__answer *a)
+void tierce__answer_put_miss(struct tierce__json_write *out, const struct tierce__answer *a)
 {
     const struct tierce_miss *miss = &a->miss;
     TIERCE_DASSERT(miss->reason > TIERCE_MISS_NONE && miss->reason < TIERCE_MISS_COUNT);
@@ -193,7 +194,7 @@ static void put_fields(struct tierce__json_write *json, const struct tierce__ans
     tierce__json_write_count(json, "held_blocks", a->held_blocks);
     tierce__json_write_text(json, "reason", tierce_miss_name(a->miss.reason));
     if (a->miss.reason != TIERCE_MISS_NONE)
-        put_miss(json, a);
+        tierce__answer_put_miss(json, a);
 }
 
 /* The reason of the first group that lacks something. */
@@ -383,6 +384,9 @@ static int answer_query(struct tierce_engine *engine, const struct tierce__contr
     uint8_t salt[ROOT_BYTES_MAX], lora[ROOT_BYTES_MAX];
     const char *shard = tierce__control_arg(query, "shard");
     const char *hash = tierce__control_arg(query, "hash");
+    const char *request = tierce__control_arg(query, "request");
+    if (request != NULL)
+        return tierce__why_request(out, engine, request, why);
     if (hash != NULL)
         return answer_hash(engine, hash, out, why);
     struct tierce__prompt prompt = {
@@ -408,9 +412,11 @@ void tierce__why_page(void *arg, const struct tierce__control_query *query,
 {
     char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
     answer->type = "application/json";
-    if (answer_query(arg, query, &answer->body, why) == 0)
+    int rc = answer_query(arg, query, &answer->body, why);
+    if (rc == 0)
         return;
-    answer->status = 400;
+    bool is_unknown = rc == TIERCE_E_MISS && tierce__control_arg(query, "request") != NULL;
+    answer->status = is_unknown ? 404 : 400;
     answer->type = "text/plain; charset=utf-8";
     tierce__line_put(&answer->body, why);
 }

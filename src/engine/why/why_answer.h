@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_WHY_ANSWER_H
 #define TIERCE_ENGINE_WHY_ANSWER_H
 
+#include "base/json/json_write.h"
 #include "base/text/line.h"
 #include "net/control/control.h"
 #include "engine/why/why_prompt.h"
@@ -46,6 +47,10 @@ typedef int tierce__why_ask_fn(void *arg, struct tierce__answer *out, uint32_t i
 TIERCE_MUSTUSE int tierce__why_groups(struct tierce__answers *out, const uint32_t *ids,
                                       size_t count, tierce__why_ask_fn *ask, void *arg);
 
+/* The reason of an answer that has one: as lines of text, and as members of a JSON object. */
+void tierce__answer_put_reason(struct tierce__line *out, const struct tierce__answer *answer);
+void tierce__answer_put_miss(struct tierce__json_write *out, const struct tierce__answer *answer);
+
 /* The answers as lines of text, and as one JSON object, which holds these lines as "text". */
 void tierce__why_text(struct tierce__line *out, const struct tierce__answers *answers);
 void tierce__why_json(struct tierce__line *out, const struct tierce__answers *answers);
@@ -61,7 +66,8 @@ TIERCE_MUSTUSE int tierce__why_ask(struct tierce__answers *out, struct tierce_en
 /*
  * The page /why of the control socket, for an engine as `arg`: POST with token ids as the body and
  * ?namespace= (the beginning of a digest), ?shard=, ?salt= and ?lora= (hex); or ?hash= (the
- * beginning of a chunk's). Answers JSON.
+ * beginning of a chunk's); or ?request= (the name of a served request, or a part of it). Answers
+ * JSON.
  */
 void tierce__why_page(void *arg, const struct tierce__control_query *query,
                       struct tierce__control_answer *answer);

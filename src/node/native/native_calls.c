@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <tierce/operate.h>
+#include <tierce/why.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -77,7 +78,7 @@ static int answer_hello(struct tierce__native_call *call)
     const struct tierce__native_hello *ask = &call->ask.hello;
     if (ask->magic != TIERCE__NATIVE_MAGIC)
         return TIERCE_E_FORMAT;
-    if (ask->version != TIERCE__NATIVE_VERSION)
+    if (ask->version != TIERCE__NATIVE_VERSION && ask->version != TIERCE__NATIVE_VERSION_OLD)
         return TIERCE_E_VERSION;
     int rc = tierce__native_join(call->connection, ask);
     if (rc < 0)
@@ -238,6 +239,23 @@ static int answer_unpin(struct tierce__native_call *call)
     tierce_unpin(view->shared->view, ask->session);
     tierce__native_view_put(call->client, view);
     return 0;
+}
+
+static int answer_note_request(struct native_call *call)
+{
+    const struct tierce__native_note *ask = &call->ask.note_request;
+    struct tierce_request request = {.size = sizeof(request),
+                                     .name = ask->name,
+                                     .session = ask->session,
+                                     .tokens = ask->tokens,
+                                     .unit_tokens = ask->unit_tokens,
+                                     .local_tokens = ask->local_tokens,
+                                     .looked_tokens = ask->looked_tokens,
+                                     .found_tokens = ask->found_tokens,
+                                     .loaded_tokens = ask->loaded_tokens,
+                                     .failed_tokens = ask->failed_tokens,
+                                     .limit = (enum tierce_request_limit)ask->limit};
+    return tierce_request_note(call->native->engine, &request);
 }
 
 /* ---- store ----------------------------------------------------------------------------------- */
@@ -511,6 +529,7 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call
     [TIERCE__NATIVE_LOAD_NEXT] = tierce__native_answer_load_next,
     [TIERCE__NATIVE_GROUP_VIEW] = answer_group_view,
     [TIERCE__NATIVE_GROUP_STORE_BEGIN] = answer_group_store_begin,
+    [TIERCE__NATIVE_NOTE_REQUEST] = answer_note_request,
 };
 
 static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)

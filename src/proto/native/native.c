@@ -105,6 +105,18 @@ static const struct native_field poll[] = {F(poll, prefetch, U64), F(poll, wait_
 static const struct native_field flush[] = {F(flush, timeout_ms, U32), {0}};
 static const struct native_field clear[] = {F(clear, tiers, U32), F(clear, view, U64), {0}};
 
+static const struct native_field note[] = {F(note, session, U64),
+                                           F(note, tokens, U64),
+                                           F(note, unit_tokens, U64),
+                                           F(note, local_tokens, U64),
+                                           F(note, looked_tokens, U64),
+                                           F(note, found_tokens, U64),
+                                           F(note, loaded_tokens, U64),
+                                           F(note, failed_tokens, U64),
+                                           F(note, limit, U32),
+                                           F(note, name, TEXT),
+                                           {0}};
+
 static const struct native_field welcome[] = {
     F(welcome, client, ID),       F(welcome, boot, U64),
     F(welcome, pool_bytes, U64),  F(welcome, tiers, U32),
@@ -160,6 +172,7 @@ static const struct {
     [TIERCE__NATIVE_LOAD_NEXT] = {next, passed},
     [TIERCE__NATIVE_GROUP_VIEW] = {group_view, given},
     [TIERCE__NATIVE_GROUP_STORE_BEGIN] = {group_store, reservation},
+    [TIERCE__NATIVE_NOTE_REQUEST] = {note, nothing},
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */

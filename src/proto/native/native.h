@@ -26,12 +26,14 @@
  * side are checked; the caller checks only the meaning of numbers.
  */
 
-#define TIERCE__NATIVE_MAGIC    0x4e435254u /* "TRCN" */
-#define TIERCE__NATIVE_VERSION  2u
-#define TIERCE__NATIVE_ID_BYTES 16u
-#define TIERCE__NATIVE_HASH     32u
-#define TIERCE__NATIVE_HEAD     8u          /* bytes: those of the body, and op or status */
-#define TIERCE__NATIVE_BODY_MAX (64u << 20) /* a chain of two million blocks */
+/* A node accepts clients of this version too; a client offers it to a node that rejects its own. */
+#define TIERCE__NATIVE_VERSION_OLD 2u
+#define TIERCE__NATIVE_MAGIC       0x4e435254u /* "TRCN" */
+#define TIERCE__NATIVE_VERSION     3u          /* 3: with NOTE_REQUEST */
+#define TIERCE__NATIVE_ID_BYTES    16u
+#define TIERCE__NATIVE_HASH        32u
+#define TIERCE__NATIVE_HEAD        8u          /* bytes: those of the body, and op or status */
+#define TIERCE__NATIVE_BODY_MAX    (64u << 20) /* a chain of two million blocks */
 
 /* Values are never used again. */
 enum tierce__native_op {
@@ -56,6 +58,7 @@ enum tierce__native_op {
     TIERCE__NATIVE_LOAD_NEXT = 19,
     TIERCE__NATIVE_GROUP_VIEW = 20,
     TIERCE__NATIVE_GROUP_STORE_BEGIN = 21,
+    TIERCE__NATIVE_NOTE_REQUEST = 22, /* from version 3 on */
     TIERCE__NATIVE_OPS
 };
 
@@ -217,6 +220,14 @@ struct tierce__native_clear {
     uint64_t view; /* 0: whatever its namespace */
 };
 
+/* struct tierce_request. */
+struct tierce__native_note {
+    uint64_t session, tokens, unit_tokens, local_tokens, looked_tokens, found_tokens, loaded_tokens,
+        failed_tokens;
+    uint32_t limit;
+    const char *name;
+};
+
 union tierce__native_request {
     struct tierce__native_hello hello;
     struct tierce__native_view view;
@@ -237,6 +248,7 @@ union tierce__native_request {
     struct tierce__native_number prefetch_end;
     struct tierce__native_flush flush;
     struct tierce__native_clear clear;
+    struct tierce__native_note note_request;
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */

@@ -3,7 +3,8 @@
  * keep_engine PARAMETER=VALUE...: an engine of these settings that looks up and stores a prompt of
  * 128 equal tokens, says its process id, and stays until its standard input ends. token=N: which
  * token; dtype=NAME: that of the namespace; window=N: a namespace of a window group, which stores
- * the second half alone; full=1: one of a full group of the same model.
+ * the second half alone; full=1: one of a full group of the same model; request=NAME: the lookup
+ * and the store are those of a served request with this name.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #define BLOCKS       8u
 #define CELL         4096u
 #define BLOCK_TOKENS 16u
+#define SESSION      17u /* of a request */
 
 static void must(int64_t rc, const char *what)
 {
@@ -45,11 +47,23 @@ static struct tierce_namespace some_namespace(const char *dtype, uint32_t window
                                      .layers = window > 0 || full ? layers_of[window > 0] : NULL};
 }
 
+static void note(struct tierce_engine *engine, const char *name, uint64_t found_blocks)
+{
+    struct tierce_request served = {.size = sizeof(served),
+                                    .name = name,
+                                    .session = SESSION,
+                                    .tokens = BLOCKS * BLOCK_TOKENS,
+                                    .unit_tokens = BLOCK_TOKENS,
+                                    .looked_tokens = BLOCKS * BLOCK_TOKENS,
+                                    .found_tokens = found_blocks * BLOCK_TOKENS};
+    must(tierce_request_note(engine, &served), "note");
+}
+
 int main(int argc, char **argv)
 {
     char why[TIERCE_CONFIG_ERROR_BYTES];
     struct tierce_config *config;
-    const char *dtype = "bf16";
+    const char *dtype = "bf16", *request = NULL;
     int32_t token = 0;
     uint32_t window = 0;
     bool full = false;
@@ -65,6 +79,8 @@ int main(int argc, char **argv)
             window = (uint32_t)strtoul(value, NULL, 10);
         else if (strcmp(argv[i], "full") == 0)
             full = true;
+        else if (strcmp(argv[i], "request") == 0)
+            request = value;
         else
             must(tierce_config_set(config, argv[i], value, why), why);
     }
@@ -95,10 +111,15 @@ int main(int argc, char **argv)
                                         .to_block = BLOCKS,
                                         .paged = &paged,
                                         .block_ids = ids};
-    struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+    struct tierce_lookup_opts opts = {.size = sizeof(opts),
+                                      .session = request != NULL ? SESSION : 0};
+    what.session = opts.session;
     struct tierce_found found;
     must(tierce_lookup(view, chain, BLOCKS, &opts, &found), "lookup");
     must(tierce_store(view, &what), "store");
+    if (request != NULL)
+        note(engine, request, found.blocks);
+    opts.session = 0;
     must(tierce_lookup(view, chain, BLOCKS, &opts, &found), "lookup");
     printf("%ld\n", (long)getpid());
     fflush(stdout);

@@ -175,13 +175,60 @@ class Why(CliCase):
         self.why(1, self.store, "--hash", missing, out=["nowhere"])
         self.why(2, self.store, "--hash", "xyz", err=["hex digits"])
         self.why(2, self.store, "--hash", "", err=["hex digits"])
-        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["and --hash DIGITS"])
+        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["--hash DIGITS and --request"])
+
+    def test_a_served_request_is_explained(self):
+        name = "chatcmpl-7f/a b%20&c-0e1f"
+        pid, _ = self.keep(f"request={name}")
+        said = self.why(1, str(pid), "--request", name,
+                        out=[f"request    {name}\n", "prompt     128 tokens, of which 128 were",
+                             "found      0 tokens", "stored     128 tokens", "from token 0 on",
+                             "reason     never_stored: "])
+        self.assertIn("ended      20", said.stdout)
+        answer = self.ask(1, "--request", "chatcmpl-7f/a b%20&c")
+        self.assertEqual((answer["request"], answer["reason"], answer["matches"]),
+                         (name, "never_stored", 1))
+        self.assertEqual((answer["stored_tokens"], answer["token"]), (128, 0))
+        self.why(1, str(pid), "--request", "other",
+                 err=["no ended request with \"other\" in its id is remembered",
+                      "the last 1024 requests (requests.remembered)"])
+        # Of several processes, the one that knows the request answers.
+        self.keep("memory.size=9MiB", "disk.path=", "request=second-1")
+        self.assertEqual(self.ask(1, "--request", "second-1")["request"], "second-1")
+        self.assertEqual(self.ask(1, "--request", "chatcmpl-7f")["request"], name)
+        self.why(1, "--request", "third", err=["no ended request with \"third\""])
+        self.why(2, "--tokens", self.tokens((0, 16)), err=["processes have control sockets"])
+
+    def test_two_prompts_are_compared(self):
+        pid, _ = self.keep()
+        stored, other = self.tokens((0, 128)), self.tokens((0, 100), (7, 28))
+        self.why(1, str(pid), "--tokens", other, "--against", stored,
+                 out=["departs    at token 100\n", "the hit ends with the last block before this"])
+        answer = self.ask(1, str(pid), "--tokens", other, "--against", stored)
+        self.assertEqual((answer["token"], answer["against"]["token"]), (96, 100))
+        self.assertEqual((answer["against"]["is_same"], answer["against"]["cause"]), (False, None))
+        self.why(0, str(pid), "--tokens", stored, "--against", other, out=["departs    at token 100\n"])
+        unknown = self.tokens((3, 64))
+        self.why(1, str(pid), "--tokens", unknown, "--against", unknown,
+                 out=["departs    nowhere: both prompts have the same 64 tokens",
+                      "the hit ends at token 0, before this: the reason above is the cause"])
+        self.why(1, str(pid), "--tokens", unknown, "--against", self.tokens((3, 40)),
+                 out=["departs    at token 40, the end of the shorter prompt"])
+        self.why(1, str(pid), "--tokens", self.tokens((0, 100), (8, 28)), "--against",
+                 self.tokens((0, 30), (9, 98)), out=["the hit reaches token 96, from another prompt"])
+        self.why(1, str(pid), "--tokens", other, "--against", self.folder + "/none", err=["none: "])
+        self.why(2, str(pid), "--hash", "ab", "--against", other, err=["--against FILE requires"])
+        self.why(2, str(pid), "--tokens", "-", "--against", "-", err=["only one prompt can come"])
 
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))
         self.why(2, self.folder, err=["requires exactly one of --tokens FILE"])
         self.why(2, self.folder, "--tokens", err=["--tokens requires a value"])
         self.why(2, self.folder, "--token", tokens, err=["--tokens"])
+        self.why(2, self.folder, "--request", "r", err=["--request requires a running process"])
+        self.why(2, self.folder, "--request", "r", "--tokens", tokens, err=["and --request ID"])
+        self.why(2, self.folder, "--request", "", err=["an id of 1 to 128 bytes"])
+        self.why(2, self.folder, "--request", "r" * 129, err=["an id of 1 to 128 bytes"])
         self.why(2, self.folder, "x", "--tokens", tokens, err=["\"x\" is a second"])
         self.why(2, self.folder, "--tokens", tokens, "--namespace", "xyz", err=["in hex"])
         self.why(2, self.folder, "--tokens", tokens, "--shard", "2/2", err=["RANK/SIZE"])

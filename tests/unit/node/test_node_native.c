@@ -78,6 +78,25 @@ START_TEST(what_lies_on_disk_comes)
 }
 END_TEST
 
+START_TEST(versions_of_the_protocol)
+{
+    static const struct {
+        uint32_t version;
+        int32_t status;
+    } cases[] = {{TIERCE__NATIVE_VERSION, 0},
+                 {TIERCE__NATIVE_VERSION_OLD, 0},
+                 {TIERCE__NATIVE_VERSION_OLD - 1, TIERCE_E_VERSION},
+                 {TIERCE__NATIVE_VERSION + 1, TIERCE_E_VERSION}};
+    start(0, NULL);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ck_assert_int_eq(native_hello_as(&a, path, NULL, cases[i].version), cases[i].status);
+        native_close(&a, cases[i].status == 0);
+        wait_for_clients(0);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(connections_of_a_client_share_what_it_has)
 {
     union tierce__native_answer say;
@@ -557,8 +576,9 @@ END_TEST
 
 CHECK_MAIN("node_native", .seconds = 120,
            .tests = {what_one_stores_another_loads, what_lies_on_disk_comes,
-                     connections_of_a_client_share_what_it_has, chains_are_sent_once,
-                     parts_of_two_clients_are_one_chunk, pins_end_with_their_client, prefetches,
-                     verdicts_are_looked_at, a_header_that_was_overwritten, bytes_that_are_no_frame,
-                     mutated_questions, clients_that_are_killed, a_node_that_starts_anew,
+                     connections_of_a_client_share_what_it_has, versions_of_the_protocol,
+                     chains_are_sent_once, parts_of_two_clients_are_one_chunk,
+                     pins_end_with_their_client, prefetches, verdicts_are_looked_at,
+                     a_header_that_was_overwritten, bytes_that_are_no_frame, mutated_questions,
+                     clients_that_are_killed, a_node_that_starts_anew,
                      a_folder_that_others_can_change, a_group_names_each_of_its_layers})

@@ -13,6 +13,8 @@
 #include "native_harness.h"
 #include "test_random.h"
 
+#include <tierce/why.h>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -47,7 +49,8 @@ struct lie {
     bool is_cut;      /* no more than `sends` bytes of the answer go out */
     bool hangs;       /* and nothing behind them; otherwise the connection ends */
     size_t sends;
-    long late_ms; /* every answer, whatever is asked */
+    long late_ms;     /* every answer, whatever is asked */
+    uint32_t version; /* 0, or the only version of the protocol that is accepted */
 };
 
 static struct {
@@ -72,15 +75,33 @@ struct relay {
     uint8_t body[BODY_MAX];
 };
 
+/* The node rejects the version that this leaves of a wrong one. */
+static inline void check_version(struct relay *r, uint32_t op, uint32_t bytes)
+{
+    pthread_mutex_lock(&liar.lock);
+    uint32_t version = liar.lie.version;
+    pthread_mutex_unlock(&liar.lock);
+    if (op == TIERCE__NATIVE_HELLO && bytes >= 8 && version != 0 &&
+        tierce__load_le32(r->body + 4) != version)
+        tierce__store_le32(r->body + 4, UINT32_MAX);
+}
+
+static inline bool read_question(struct relay *r, uint8_t *head, uint32_t *bytes, uint32_t *op)
+{
+    int none = -1;
+    return native_receive(r->from, head, TIERCE__NATIVE_HEAD, &none) &&
+           tierce__native_head(bytes, op, head) == 0 && *bytes <= BODY_MAX &&
+           native_receive(r->from, r->body, *bytes, &none);
+}
+
 static inline bool pass_question(struct relay *r, uint32_t *op)
 {
     uint8_t head[TIERCE__NATIVE_HEAD];
     uint32_t bytes;
-    int none = -1;
-    return native_receive(r->from, head, sizeof(head), &none) &&
-           tierce__native_head(&bytes, op, head) == 0 && bytes <= BODY_MAX &&
-           native_receive(r->from, r->body, bytes, &none) &&
-           send(r->to, head, sizeof(head), MSG_NOSIGNAL) == (ssize_t)sizeof(head) &&
+    if (!read_question(r, head, &bytes, op))
+        return false;
+    check_version(r, *op, bytes);
+    return send(r->to, head, sizeof(head), MSG_NOSIGNAL) == (ssize_t)sizeof(head) &&
            (bytes == 0 || send(r->to, r->body, bytes, MSG_NOSIGNAL) == (ssize_t)bytes);
 }
 
@@ -315,6 +336,8 @@ static inline void check_all(const struct tierce_chain *chain, uint32_t seed)
     check_prefetch(chain);
     tierce_unpin(fx.view, 7);
     tierce_view_computed(fx.view, 100, 100);
+    struct tierce_request request = {.size = sizeof(request), .name = "request", .session = 7};
+    ck_assert_int_eq(tierce_request_note(client, &request), 0);
     ck_assert_int_le(tierce_engine_flush(client, 10), 0);
 }
 

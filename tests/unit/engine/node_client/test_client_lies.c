@@ -304,6 +304,37 @@ START_TEST(memory_that_is_none)
 }
 END_TEST
 
+/* ---- versions -------------------------------------------------------------------------------- */
+
+/* A node of the version before this one serves everything but notes of requests. */
+START_TEST(an_older_node)
+{
+    static const struct lie old = {.op = TIERCE__NATIVE_NOTE_REQUEST,
+                                   .version = TIERCE__NATIVE_VERSION_OLD};
+    start(NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    close_client();
+    lie_with(old);
+    open_client();
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
+    ck_assert_int_eq(check_load(chain), BLOCKS);
+    check_all(chain, 9);
+    ck_assert_uint_eq(lie_with(old), 0); /* no note was sent */
+    close_client();
+    lie_with((struct lie){.op = TIERCE__NATIVE_NOTE_REQUEST});
+    open_client();
+    check_all(chain, 10);
+    ck_assert_uint_eq(tell_the_truth(), 1);
+    close_client();
+    lie_with((struct lie){.version = 1}); /* one that is older still is not used */
+    open_client();
+    ck_assert_int_eq(check_load(chain), 0);
+    tell_the_truth();
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 static void tell_mutated(const struct lie *lie, struct answer *answer)
@@ -336,6 +367,6 @@ END_TEST
 CHECK_MAIN("client_lies", .seconds = 240, .at_once = true,
            .tests = {statuses, numbers_of_loans, numbers_of_stores, rows,
                      a_prefetch_that_never_ends, a_chunk_at_the_end_of_the_pool,
-                     memory_that_is_none, mutated_answers},
+                     memory_that_is_none, an_older_node, mutated_answers},
            .loops = {
                {numbers_of_everything_else, 0, sizeof(everything_else) / sizeof(*everything_else)}})
