@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gathers and scatters by the copy engine:
+ * Gathers and scatters, by the copy engine or by the kernel (cuda_kernel.c):
  *
  *     caller's stream   ...kernels─┐ (event)                            ┌ (stream_wait)...kernels
  *     our stream                   └─► copies ─► event of the transfer ─┤
@@ -11,190 +11,125 @@
 #include <errno.h>
 
 #include "base/assert.h"
+#include "core/device/cuda_batch.h"
+#include "core/device/cuda_kernel.h"
 
-enum { BATCH_MAX = 64 };
-
-/* Copies that are enqueued together. */
-struct batch {
-    struct tierce__cuda *cuda;
-    enum tierce__direction direction;
-    size_t count;
-    bool joins; /* the next copy may extend the last one */
-    TIERCE__CU_ADDRESS to[BATCH_MAX], from[BATCH_MAX];
-    size_t bytes[BATCH_MAX];
-};
-
-static TIERCE__CU_STREAM own_stream(const struct tierce__cuda *cuda,
-                                    enum tierce__direction direction)
-{
-    return cuda->streams[direction == TIERCE__DIRECTION_GATHER ? 0 : 1];
-}
-
-/* ---- one call of the driver for many copies ---------------------------------------------------
+/* ---- by the copy engine -----------------------------------------------------------------------
  */
 
-static int copy_one(const struct batch *batch, size_t i)
-{
-    const struct tierce__cuda_api *api = batch->cuda->api;
-    TIERCE__CU_STREAM stream = own_stream(batch->cuda, batch->direction);
-    TIERCE_DASSERT(i < batch->count && batch->bytes[i] > 0);
-    if (batch->direction == TIERCE__DIRECTION_GATHER)
-        return tierce__cuda_enqueued(batch->cuda, "cuMemcpyDtoHAsync",
-                                     api->copy_to_host((void *)(uintptr_t)batch->to[i],
-                                                       batch->from[i], batch->bytes[i], stream));
-    return tierce__cuda_enqueued(batch->cuda, "cuMemcpyHtoDAsync",
-                                 api->copy_to_device(batch->to[i],
-                                                     (const void *)(uintptr_t)batch->from[i],
-                                                     batch->bytes[i], stream));
-}
-
-static int copy_many(struct batch *batch)
-{
-    const struct tierce__cuda_api *api = batch->cuda->api;
-    TIERCE__CU_STREAM stream = own_stream(batch->cuda, batch->direction);
-    TIERCE__CU_COPY_ATTRIBUTES attributes = {.source_order = TIERCE__CU_SOURCE_ORDER_STREAM};
-    size_t first = 0, failed = 0;
-    TIERCE_DASSERT(batch->count > 1 && batch->count <= BATCH_MAX);
-    TIERCE__CU_RESULT code =
-        api->copy_batch_2 != NULL
-            ? api->copy_batch_2(batch->to, batch->from, batch->bytes, batch->count, &attributes,
-                                &first, 1, stream)
-            : api->copy_batch(batch->to, batch->from, batch->bytes, batch->count, &attributes,
-                              &first, 1, &failed, stream);
-    return tierce__cuda_enqueued(batch->cuda, "cuMemcpyBatchAsync", code);
-}
-
-static int flush(struct batch *batch)
-{
-    const struct tierce__cuda_api *api = batch->cuda->api;
-    int rc = 0;
-    if (batch->count > 1 && (api->copy_batch_2 != NULL || api->copy_batch != NULL)) {
-        rc = copy_many(batch);
-    } else {
-        for (size_t i = 0; i < batch->count && rc == 0; i++)
-            rc = copy_one(batch, i);
-    }
-    batch->count = 0;
-    batch->joins = false;
-    return rc;
-}
-
-/* ---- cells to copies --------------------------------------------------------------------------
- */
-
-static int add(struct batch *batch, uintptr_t block, uintptr_t cell, size_t bytes)
-{
-    bool is_gather = batch->direction == TIERCE__DIRECTION_GATHER;
-    uintptr_t to = is_gather ? cell : block, from = is_gather ? block : cell;
-    if (batch->joins && batch->count > 0) {
-        size_t last = batch->count - 1;
-        if (batch->to[last] + batch->bytes[last] == to &&
-            batch->from[last] + batch->bytes[last] == from) {
-            batch->bytes[last] += bytes;
-            return 0;
-        }
-    }
-    int rc = batch->count == BATCH_MAX ? flush(batch) : 0;
-    if (rc < 0)
-        return rc;
-    TIERCE_DASSERT(batch->count < BATCH_MAX);
-    batch->to[batch->count] = to;
-    batch->from[batch->count] = from;
-    batch->bytes[batch->count++] = bytes;
-    batch->joins = true;
-    return 0;
-}
-
-/* The cells of a row follow each other, so that a slice is looked up once for many of them. A copy
- * ends where its slice ends. */
-static int add_row(struct batch *batch, const struct tierce__device_copy *copy, size_t i)
+static int add_row(struct tierce__cuda_batch *batch, const struct tierce__device_copy *copy,
+                   size_t i)
 {
     const struct tierce__device_row *row = &copy->rows[i];
-    uint8_t *cell = row->cells.bytes;
-    size_t in_slice = 0;
+    size_t bytes = copy->paged->layers[row->layer].block_bytes;
     int rc = 0;
-    batch->joins = false;
-    for (size_t c = 0; c < row->cells.count; c++) {
-        uintptr_t block = tierce__row_block(copy, i, c);
-        size_t left = copy->paged->layers[row->layer].block_bytes;
-        while (left > 0 && rc == 0) {
-            if (in_slice == 0) {
-                in_slice = tierce__pinned_run(&batch->cuda->pinned, cell);
-                batch->joins = false;
-            }
-            TIERCE_ASSERT(in_slice > 0); /* it was pinned when the call began */
-            size_t step = left < in_slice ? left : in_slice;
-            rc = add(batch, block, (uintptr_t)cell, step);
-            block += step, cell += step;
-            left -= step, in_slice -= step;
-        }
-    }
+    tierce__cuda_batch_row(batch);
+    for (size_t c = 0; c < row->cells.count && rc == 0; c++)
+        rc = tierce__cuda_batch_add(batch, tierce__row_block(copy, i, c),
+                                    row->cells.bytes + c * bytes, bytes);
     return rc;
 }
 
-static int enqueue_cells(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
-                         enum tierce__direction direction)
+static int enqueue_copies(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
+                          enum tierce__direction direction)
 {
-    struct batch batch = {.cuda = cuda, .direction = direction};
+    struct tierce__cuda_batch batch = {.cuda = cuda, .direction = direction};
     int rc = 0;
     for (size_t i = 0; i < copy->count && rc == 0; i++)
         rc = add_row(&batch, copy, i);
-    return rc < 0 ? rc : flush(&batch);
+    return rc < 0 ? rc : tierce__cuda_batch_flush(&batch);
 }
 
 /* ---- a transfer -------------------------------------------------------------------------------
  */
 
+/* A copy on its way, and how it is made. */
+struct transfer {
+    struct tierce__cuda *cuda;
+    const struct tierce__device_copy *copy;
+    enum tierce__direction direction;
+    struct tierce__cuda_kernel *kernel; /* NULL for copies */
+    enum tierce__cuda_way way;
+    struct tierce__cuda_event *event;
+};
+
 /* Later work on our stream begins after all work that is on the caller's stream now. */
-static int order_behind(struct tierce__cuda *cuda, void *stream, enum tierce__direction direction)
+static int order_behind(const struct transfer *t)
 {
+    struct tierce__cuda *cuda = t->cuda;
     TIERCE__CU_EVENT before;
-    int rc = tierce__cuda_event_record(cuda, &before, stream);
+    int rc = tierce__cuda_event_record(cuda, &before, t->copy->stream);
     if (rc < 0)
         return rc;
-    rc = tierce__cuda_check(cuda, "cuStreamWaitEvent",
-                            cuda->api->stream_wait(own_stream(cuda, direction), before, 0));
+    rc = tierce__cuda_check(
+        cuda, "cuStreamWaitEvent",
+        cuda->api->stream_wait(tierce__cuda_own_stream(cuda, t->direction), before, 0));
     int freed = tierce__cuda_check(cuda, "cuEventDestroy", cuda->api->event_destroy(before));
     return rc < 0 ? rc : freed;
 }
 
-static int enqueue(struct tierce__cuda *cuda, TIERCE__CU_EVENT event,
-                   const struct tierce__device_copy *copy, enum tierce__direction direction)
+static int enqueue(const struct transfer *t)
 {
-    int rc = order_behind(cuda, copy->stream, direction);
+    struct tierce__cuda *cuda = t->cuda;
+    TIERCE__CU_STREAM stream = tierce__cuda_own_stream(cuda, t->direction);
+    int rc = order_behind(t);
     if (rc == 0)
-        rc = enqueue_cells(cuda, copy, direction);
+        rc = t->way == TIERCE__CUDA_COPIES
+                 ? enqueue_copies(cuda, t->copy, t->direction)
+                 : tierce__cuda_kernel_enqueue(cuda, t->kernel, t->event, t->copy, t->direction,
+                                               t->way);
     if (rc == 0)
         rc = tierce__cuda_enqueued(cuda, "cuEventRecord",
-                                   cuda->api->event_record(event, own_stream(cuda, direction)));
+                                   cuda->api->event_record(t->event->event, stream));
     return rc;
 }
 
 /* The driver's event is created first: nothing is in progress if there is no memory for it. */
-static int start(struct tierce__cuda *cuda, TIERCE__CU_EVENT *event,
-                 const struct tierce__device_copy *copy, enum tierce__direction direction)
+static int start(const struct transfer *t)
 {
+    struct tierce__cuda *cuda = t->cuda;
+    TIERCE__CU_EVENT *event = &t->event->event;
     int rc = tierce__cuda_check(cuda, "cuEventCreate",
                                 cuda->api->event_create(event, TIERCE__CU_EVENT_DISABLE_TIMING));
     if (rc < 0)
         return rc;
-    rc = enqueue(cuda, *event, copy, direction);
+    rc = enqueue(t);
     if (rc < 0)
         (void)tierce__cuda_check(cuda, "cuEventDestroy", cuda->api->event_destroy(*event));
     return rc;
 }
 
-static void keep_rows(struct tierce__cuda_event *event, const struct tierce__device_copy *copy,
-                      enum tierce__direction direction)
+static void keep_rows(const struct transfer *t)
 {
-    TIERCE_DASSERT(event->count == copy->count);
+    const struct tierce__device_copy *copy = t->copy;
+    TIERCE_DASSERT(t->event->count == copy->count);
     for (size_t i = 0; i < copy->count; i++) {
         const struct tierce__device_row *row = &copy->rows[i];
-        event->rows[i] = (struct tierce__cuda_row){
+        t->event->rows[i] = (struct tierce__cuda_row){
             .cells = row->cells,
-            .good = direction == TIERCE__DIRECTION_SCATTER ? row->good : NULL,
+            .good = t->direction == TIERCE__DIRECTION_SCATTER ? row->good : NULL,
             .cell_bytes = copy->paged->layers[row->layer].block_bytes};
     }
+}
+
+/* The event, with slots for the sums of the kernel. If there are too few, the copy engine copies.
+ */
+static int create_event(struct transfer *t)
+{
+    size_t slots = t->way != TIERCE__CUDA_COPIES ? tierce__cuda_kernel_number(NULL, t->copy) : 0;
+    if (slots > TIERCE__SUMS_SLOTS)
+        slots = 0;
+    t->event = tierce__cuda_event_create(t->cuda, t->copy->count, slots);
+    if (t->event == NULL)
+        return -ENOMEM;
+    keep_rows(t);
+    if (slots > 0 && tierce__cuda_sums_take(&t->kernel->sums, t->event->slots, slots)) {
+        t->event->sums = &t->kernel->sums;
+        (void)tierce__cuda_kernel_number(t->event, t->copy);
+    } else {
+        t->way = TIERCE__CUDA_COPIES;
+    }
+    return 0;
 }
 
 static int check(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
@@ -209,27 +144,48 @@ static int check(struct tierce__cuda *cuda, const struct tierce__device_copy *co
     return rc;
 }
 
+static int run_transfer(struct transfer *t, struct tierce__device_event **out)
+{
+    int rc = create_event(t);
+    if (rc < 0)
+        return rc;
+    rc = tierce__cuda_enter_good(t->cuda);
+    if (rc == 0) {
+        rc = start(t);
+        rc = tierce__cuda_leave(t->cuda, rc);
+    }
+    if (rc < 0)
+        tierce__cuda_event_free(t->cuda, t->event);
+    else
+        *out = (struct tierce__device_event *)t->event;
+    return rc;
+}
+
+int tierce__cuda_transfer(struct tierce__cuda *cuda, struct tierce__device_event **out,
+                          const struct tierce__device_copy *copy, enum tierce__direction direction,
+                          struct tierce__cuda_kernel *kernel, enum tierce__cuda_way way)
+{
+    TIERCE_ASSERT(kernel != NULL || way == TIERCE__CUDA_COPIES);
+    struct transfer t = {
+        .cuda = cuda, .copy = copy, .direction = direction, .kernel = kernel, .way = way};
+    int rc = check(cuda, copy, direction);
+    return rc < 0 ? rc : run_transfer(&t, out);
+}
+
 static int transfer(struct tierce__device *device, struct tierce__device_event **out,
                     const struct tierce__device_copy *copy, enum tierce__direction direction)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
+    struct transfer t = {.cuda = cuda,
+                         .copy = copy,
+                         .direction = direction,
+                         .kernel = atomic_load_explicit(&cuda->kernel, memory_order_acquire)};
     int rc = check(cuda, copy, direction);
     if (rc < 0)
         return rc;
-    struct tierce__cuda_event *event = tierce__cuda_event_create(cuda, copy->count);
-    if (event == NULL)
-        return -ENOMEM;
-    keep_rows(event, copy, direction);
-    rc = tierce__cuda_enter_good(cuda);
-    if (rc == 0) {
-        rc = start(cuda, &event->event, copy, direction);
-        rc = tierce__cuda_leave(cuda, rc);
-    }
-    if (rc < 0)
-        tierce__cuda_event_free(cuda, event);
-    else
-        *out = (struct tierce__device_event *)event;
-    return rc;
+    if (t.kernel != NULL)
+        t.way = tierce__cuda_kernel_way(t.kernel, copy, direction);
+    return run_transfer(&t, out);
 }
 
 int tierce__cuda_gather(struct tierce__device *device, struct tierce__device_event **event,
@@ -247,12 +203,21 @@ int tierce__cuda_scatter(struct tierce__device *device, struct tierce__device_ev
 /* ---- sums -------------------------------------------------------------------------------------
  */
 
-static uint32_t settle_row(const struct tierce__cuda_row *row)
+static uint64_t sum_of(const struct tierce__cuda_event *event, const struct tierce__cuda_row *row,
+                       size_t c)
 {
-    const uint8_t *cell = row->cells.bytes;
+    TIERCE_DASSERT(c < row->cells.count);
+    if (event->sums != NULL)
+        return *tierce__cuda_sum_of(event, row->first + c);
+    return tierce__sum(row->cells.bytes + c * row->cell_bytes, row->cell_bytes);
+}
+
+static uint32_t settle_row(const struct tierce__cuda_event *event,
+                           const struct tierce__cuda_row *row)
+{
     uint32_t bad = 0;
-    for (size_t c = 0; c < row->cells.count; c++, cell += row->cell_bytes) {
-        uint64_t sum = tierce__sum(cell, row->cell_bytes);
+    for (size_t c = 0; c < row->cells.count; c++) {
+        uint64_t sum = sum_of(event, row, c);
         if (row->good == NULL) {
             row->cells.sums[c] = sum;
         } else if (sum != row->cells.sums[c]) {
@@ -275,6 +240,6 @@ int64_t tierce__cuda_settle(struct tierce__device *device, struct tierce__device
     if (atomic_load_explicit(&mine->state, memory_order_acquire) != TIERCE__CUDA_COME)
         return -EAGAIN;
     for (size_t i = from; i < to; i++)
-        bad += settle_row(&mine->rows[i]);
+        bad += settle_row(mine, &mine->rows[i]);
     return bad;
 }

@@ -17,11 +17,14 @@
 typedef int TIERCE__CU_RESULT;
 typedef int TIERCE__CU_DEVICE;
 typedef int TIERCE__CU_POINTER_ATTRIBUTE;
+typedef int TIERCE__CU_DEVICE_ATTRIBUTE;
 typedef int TIERCE__CU_CAPTURE_STATUS;
 typedef unsigned long long TIERCE__CU_ADDRESS;
 typedef struct tierce__cu_context *TIERCE__CU_CONTEXT;
 typedef struct tierce__cu_stream *TIERCE__CU_STREAM;
 typedef struct tierce__cu_event *TIERCE__CU_EVENT;
+typedef struct tierce__cu_module *TIERCE__CU_MODULE;
+typedef struct tierce__cu_function *TIERCE__CU_FUNCTION;
 
 struct tierce__cu_location {
     int type, id;
@@ -41,8 +44,10 @@ enum {
     TIERCE__CU_OUT_OF_MEMORY = 2,
     TIERCE__CU_NOT_INITIALIZED = 3,
     TIERCE__CU_NO_DEVICE = 100,
+    TIERCE__CU_INVALID_IMAGE = 200,
     TIERCE__CU_INVALID_CONTEXT = 201,
     TIERCE__CU_INVALID_HANDLE = 400,
+    TIERCE__CU_NOT_FOUND = 500,
     TIERCE__CU_NOT_READY = 600,
     TIERCE__CU_ALREADY_REGISTERED = 712,
     TIERCE__CU_NOT_REGISTERED = 713,
@@ -56,7 +61,12 @@ enum {
     TIERCE__CU_ATTRIBUTE_MEMORY_TYPE = 2,
     TIERCE__CU_ATTRIBUTE_ORDINAL = 9,
     TIERCE__CU_MEMORY_DEVICE = 2,
+    TIERCE__CU_ATTRIBUTE_MULTIPROCESSORS = 16,
+    TIERCE__CU_ATTRIBUTE_HOST_POINTERS = 91, /* of registered memory are valid on the device */
     TIERCE__CU_REGISTER_PORTABLE = 1,
+    TIERCE__CU_REGISTER_DEVICEMAP = 2,
+    TIERCE__CU_HOST_PORTABLE = 1,
+    TIERCE__CU_HOST_DEVICEMAP = 2,
     TIERCE__CU_STREAM_NON_BLOCKING = 1,
     TIERCE__CU_EVENT_DISABLE_TIMING = 2,
     TIERCE__CU_CAPTURE_NONE = 0,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_private.h"
+#include "core/device/cuda_sums.h"
 
 #include <errno.h>
 
@@ -15,15 +15,20 @@ struct tierce__cuda_event *tierce__cuda_event_of(struct tierce__device_event *ev
     return mine;
 }
 
-struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count)
+struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count,
+                                                     size_t slot_count)
 {
     struct tierce__cuda_event *event = NULL;
-    if (count <= (SIZE_MAX - sizeof(*event)) / sizeof(event->rows[0]))
-        event = tierce__calloc(1, sizeof(*event) + count * sizeof(event->rows[0]));
+    size_t slots_bytes = slot_count * sizeof(event->slots[0]);
+    TIERCE_DASSERT(slot_count <= UINT32_MAX);
+    if (count <= (SIZE_MAX - sizeof(*event) - slots_bytes) / sizeof(event->rows[0]))
+        event = tierce__calloc(1, sizeof(*event) + count * sizeof(event->rows[0]) + slots_bytes);
     if (event == NULL)
         return NULL;
     event->magic = TIERCE__CUDA_EVENT_MAGIC;
     event->count = count;
+    event->slot_count = slot_count;
+    event->slots = (uint32_t *)&event->rows[count];
     atomic_fetch_add_explicit(&cuda->alive, 1, memory_order_relaxed);
     return event;
 }
@@ -33,6 +38,8 @@ void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_even
     TIERCE_DASSERT(event->magic == TIERCE__CUDA_EVENT_MAGIC);
     size_t alive = atomic_fetch_sub_explicit(&cuda->alive, 1, memory_order_relaxed);
     TIERCE_ASSERT(alive > 0);
+    if (event->sums != NULL)
+        tierce__cuda_sums_return(event->sums, event->slots, event->slot_count);
     event->magic = 0;
     tierce__free(event);
 }
@@ -81,7 +88,7 @@ int tierce__cuda_record(struct tierce__device *device, struct tierce__device_eve
                         void *stream)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
-    struct tierce__cuda_event *event = tierce__cuda_event_create(cuda, 0);
+    struct tierce__cuda_event *event = tierce__cuda_event_create(cuda, 0, 0);
     if (event == NULL)
         return -ENOMEM;
     int rc = tierce__cuda_enter_good(cuda);

@@ -5,11 +5,15 @@
 #include <stdatomic.h>
 
 #include "core/device/cuda_driver.h"
+#include "core/device/cuda_ways.h"
 #include "core/device/device_private.h"
 #include "core/device/pinned.h"
 
 #define TIERCE__CUDA_MAGIC       0x54634456u
 #define TIERCE__CUDA_EVENT_MAGIC 0x54634576u
+
+struct tierce__cuda_kernel;
+struct tierce__cuda_sums;
 
 struct tierce__cuda {
     struct tierce__device base;
@@ -21,6 +25,14 @@ struct tierce__cuda {
      * stores. Neither synchronises with the default stream. */
     TIERCE__CU_STREAM streams[2];
     struct tierce__pinned pinned;
+    /* NULL until tune has found that it works. The store (release) of it publishes all of it to the
+     * loads (acquire) of transfers. */
+    struct tierce__cuda_kernel *_Atomic kernel;
+    atomic_bool tuned; /* relaxed: the first call of tune works, others return */
+    /* Of tune, and then of close, which frees what a failure has left. */
+    struct tierce__cuda_kernel *own_kernel;
+    TIERCE__CU_ADDRESS trial_blocks;
+    uint8_t *trial_cells;
     atomic_bool failed;   /* relaxed: a call that misses it fails by itself */
     _Atomic size_t alive; /* events; relaxed: only close, the last call, reads it */
 };
@@ -35,6 +47,7 @@ struct tierce__cuda_row {
     struct tierce__cells cells;
     uint8_t *good; /* NULL for a gather */
     uint32_t cell_bytes;
+    uint32_t first; /* the number of its first cell among the device's sums */
 };
 
 struct tierce__cuda_event {
@@ -43,9 +56,21 @@ struct tierce__cuda_event {
     /* A store (release) of COME follows the driver's answer; settle loads it (acquire), perhaps on
      * another thread. */
     _Atomic int state;
+    /* The sums that the device writes; NULL: the host computes them. The sum of cell number i is in
+     * slot slots[i / TIERCE__LAUNCH_CELLS]. */
+    struct tierce__cuda_sums *sums;
+    size_t slot_count;
+    uint32_t *slots;                /* [slot_count], behind the rows */
     size_t count;                   /* 0 for an event of `record` */
     struct tierce__cuda_row rows[]; /* [count] */
 };
+
+/* The stream for copies in this direction. */
+static inline TIERCE__CU_STREAM tierce__cuda_own_stream(const struct tierce__cuda *cuda,
+                                                        enum tierce__direction direction)
+{
+    return cuda->streams[direction == TIERCE__DIRECTION_GATHER ? 0 : 1];
+}
 
 struct tierce__cuda *tierce__cuda_of(struct tierce__device *device);
 struct tierce__cuda_event *tierce__cuda_event_of(struct tierce__device_event *event);
@@ -68,8 +93,9 @@ int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_R
  * failed. */
 int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
 
-/* NULL: no memory. */
-struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count);
+/* An event with rows and slots, whose numbers the caller writes. NULL: no memory. */
+struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count,
+                                                     size_t slot_count);
 void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_event *event);
 
 /* Between enter and leave: creates an event of the driver after all work on the stream. Errors,
@@ -77,7 +103,14 @@ void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_even
 TIERCE_MUSTUSE int tierce__cuda_event_record(struct tierce__cuda *cuda, TIERCE__CU_EVENT *out,
                                              TIERCE__CU_STREAM stream);
 
+/* A gather or scatter in a given way. kernel: NULL for copies. Errors: those of gather. */
+TIERCE_MUSTUSE int
+tierce__cuda_transfer(struct tierce__cuda *cuda, struct tierce__device_event **out,
+                      const struct tierce__device_copy *copy, enum tierce__direction direction,
+                      struct tierce__cuda_kernel *kernel, enum tierce__cuda_way way);
+
 /* The operations of other files (device.h). */
+void tierce__cuda_tune(struct tierce__device *device);
 int tierce__cuda_gather(struct tierce__device *device, struct tierce__device_event **event,
                         const struct tierce__device_copy *copy);
 int tierce__cuda_scatter(struct tierce__device *device, struct tierce__device_event **event,

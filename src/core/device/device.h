@@ -13,6 +13,7 @@
  *
  *     const struct tierce__device_ops *ops = tierce__device_find("cuda");
  *     rc = ops->open(&device, paged.layers[0].base);
+ *     ops->tune(device);                               // in the background
  *     rc = ops->pin(device, slice, slice_bytes);       // each slice of the pool, in the background
  *     ...
  *     rc = ops->gather(device, &event, &copy);         // begins after the work on copy.stream
@@ -40,7 +41,8 @@
  * that the device was opened in. The host ignores them.
  *
  * Thread: any for every function, several at the same time; `close` must be the last call.
- * wait, settle (it computes), pin, unpin, open and close block; no other function blocks.
+ * wait, settle (it may compute the sums), tune, pin, unpin, open and close block; no other function
+ * blocks.
  */
 
 struct tierce__device;
@@ -80,6 +82,14 @@ struct tierce__device_ops {
     /* 1: the address is of this device's memory, so that `open` would open it again. 0: it is not.
      * -EIO: that cannot be found out. TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*has)(struct tierce__device *device, const void *address);
+
+    /*
+     * Measures on the device which way of copying is the fastest, and uses it from then on. Without
+     * this call, or if another way than the usual one does not work, copies go the usual way; this
+     * is logged. After a failure of the device, later calls return -EIO. Blocks for a second at
+     * most, or longer if the driver compiles: call it once, from a thread that nothing waits for.
+     */
+    void (*tune)(struct tierce__device *device);
 
     /*
      * Waits for the copies in progress, unpins all slices, frees the device. All events must have

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory of a GPU, by CUDA's driver. The copy engine moves the cells between the engine's blocks
- * and pinned memory; the host computes the sums after a copy's event.
- */
+/* Memory of a GPU, by CUDA's driver. */
 #include "core/device/cuda_private.h"
 
 #include <errno.h>
@@ -12,6 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "core/device/cuda_trial.h"
 
 #define PAGE_BYTES 4096u
 
@@ -216,7 +214,8 @@ static int has_cuda(struct tierce__device *device, const void *address)
 
 static int register_slice(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
-    TIERCE__CU_RESULT code = cuda->api->host_register(memory, bytes, TIERCE__CU_REGISTER_PORTABLE);
+    TIERCE__CU_RESULT code = cuda->api->host_register(
+        memory, bytes, TIERCE__CU_REGISTER_PORTABLE | TIERCE__CU_REGISTER_DEVICEMAP);
     if (code != TIERCE__CU_ALREADY_REGISTERED && code != TIERCE__CU_INVALID_VALUE)
         return tierce__cuda_check(cuda, "cuMemHostRegister", code);
     log_call(cuda, "cuda_not_pinned", "cuMemHostRegister", code);
@@ -323,8 +322,12 @@ static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
         return false;
     bool stopped = drain_stream(cuda, cuda->streams[0], deadline_ns) &&
                    drain_stream(cuda, cuda->streams[1], deadline_ns) && unpin_all(cuda);
-    if (stopped)
+    if (stopped) {
+        tierce__cuda_kernel_close(cuda, cuda->own_kernel);
+        cuda->own_kernel = NULL;
+        (void)tierce__cuda_trial_free(cuda); /* logged; the device's memory is lost */
         destroy_streams(cuda);
+    }
     (void)tierce__cuda_leave(cuda, 0); /* logged; it says nothing about memory */
     return stopped;
 }
@@ -346,6 +349,7 @@ const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .pins = true,
                                                            .open = open_cuda,
                                                            .has = has_cuda,
+                                                           .tune = tierce__cuda_tune,
                                                            .close = close_cuda,
                                                            .pin = pin_cuda,
                                                            .unpin = unpin_cuda,

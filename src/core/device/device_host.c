@@ -56,6 +56,11 @@ static int has_host(struct tierce__device *device, const void *address)
     return address != NULL;
 }
 
+static void tune_host(struct tierce__device *device)
+{
+    (void)host_of(device);
+}
+
 static bool close_host(struct tierce__device *device, uint64_t deadline_ns)
 {
     struct host *host = host_of(device);
@@ -224,6 +229,7 @@ const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .pins = false,
                                                            .open = open_host,
                                                            .has = has_host,
+                                                           .tune = tune_host,
                                                            .close = close_host,
                                                            .pin = pin_host,
                                                            .unpin = pin_host,

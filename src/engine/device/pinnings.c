@@ -107,6 +107,7 @@ static void log_failure(const struct pinning *pinning, int rc)
 static void *run_pinning(void *arg)
 {
     struct pinning *pinning = arg;
+    pinning->device->ops->tune(pinning->device->device);
     int rc = pin_all(pinning);
     TIERCE_DASSERT(rc <= 0 && rc != -EAGAIN);
     if (rc < 0 && rc != -ECANCELED)

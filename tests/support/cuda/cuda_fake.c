@@ -108,6 +108,11 @@ void fake_count_copy(bool batch)
         fake.calls.copies++;
 }
 
+void fake_count_launch(void)
+{
+    fake.calls.launches++;
+}
+
 /* ---- control ----------------------------------------------------------------------------------
  */
 
@@ -171,7 +176,10 @@ struct cuda_fake_live cuda_fake_live(void)
                                   .events = fake_events(),
                                   .slices = fake_slices(),
                                   .contexts = fake_retained(),
-                                  .stack = fake_stack_depth()};
+                                  .stack = fake_stack_depth(),
+                                  .memories = fake_memories(),
+                                  .host_memories = fake_host_memories(),
+                                  .modules = fake_modules()};
     pthread_mutex_unlock(&fake_lock);
     return live;
 }

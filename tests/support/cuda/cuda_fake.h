@@ -12,7 +12,8 @@
  * A libcuda.so.1 without a GPU, for tests that are linked with it. "Device memory" is memory that
  * the processor cannot touch at the address that a test gets. A stream is a thread that runs its
  * operations in order, each after a random delay. The destination of a copy holds garbage from the
- * start of the copy to its end.
+ * start of the copy to its end. Our own kernel is compiled as C, from its source: a launch of it
+ * runs one thread block after another.
  *
  * The fake reports a violation, in words, for
  *
@@ -20,7 +21,8 @@
  *     what a kernel may still be writing, a kernel that overwrites what a copy may still be
  * reading, the host using a destination before the copy's event (tell_host_access);
  *   - a call without a current context, or before cuInit, or with a handle that does not exist;
- *   - an asynchronous copy from or to memory that is not registered, or across two registrations;
+ *   - an asynchronous copy from or to memory that is not registered, or across two registrations,
+ *     and a kernel that uses memory that is neither the device's nor registered and mapped;
  *   - memory that is unregistered, and a stream that is destroyed, while copies are in progress.
  *
  * Violations do not depend on timing: clocks of all streams and of the host (all its threads count
@@ -51,18 +53,26 @@ uint64_t cuda_fake_fail_nth(uint64_t nth, TIERCE__CU_RESULT code);
 /* As an illegal address in a kernel does: nothing runs any more, all calls fail. */
 void cuda_fake_break(void);
 
+/* Whether the device can use registered memory at the host's addresses (by default it can). */
+void cuda_fake_set_host_pointers(bool usable);
+
+/* A kernel that is wrong: a bit of the last sum, or of the last byte, of each launch is flipped. */
+enum cuda_fake_flip { CUDA_FAKE_RIGHT, CUDA_FAKE_FLIP_SUM, CUDA_FAKE_FLIP_BYTE };
+void cuda_fake_flip(enum cuda_fake_flip flip);
+
 /* Marks a stream as being captured into a graph. */
 void cuda_fake_capture(TIERCE__CU_STREAM stream, bool captured);
 
-/* Calls of the driver in all, of cuMemcpyBatchAsync, and of single copies. */
+/* Calls of the driver in all, of cuMemcpyBatchAsync, of single copies, and of cuLaunchKernel. */
 struct cuda_fake_calls {
-    uint64_t all, batches, copies;
+    uint64_t all, batches, copies, launches;
 };
 struct cuda_fake_calls cuda_fake_calls(void);
 
 /* The objects that exist now, and the depth of this thread's stack of contexts. */
 struct cuda_fake_live {
     unsigned streams, events, slices, contexts, stack;
+    unsigned memories, host_memories, modules;
 };
 struct cuda_fake_live cuda_fake_live(void);
 
@@ -86,9 +96,7 @@ void cuda_fake_kernel_read(TIERCE__CU_STREAM stream, void *out, TIERCE__CU_ADDRE
 /* The host reads or writes its memory now. */
 void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const char *what);
 
-/* Calls of the driver that only an engine makes. */
-TIERCE__CU_RESULT cuMemAlloc_v2(TIERCE__CU_ADDRESS *address, size_t bytes);
-TIERCE__CU_RESULT cuMemFree_v2(TIERCE__CU_ADDRESS address);
+/* A call of the driver that only an engine makes. */
 TIERCE__CU_RESULT cuStreamSynchronize(TIERCE__CU_STREAM stream);
 #define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT symbol arguments;
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT symbol arguments;

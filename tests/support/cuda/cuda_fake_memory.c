@@ -17,6 +17,8 @@ static struct memory {
 
 static struct slice {
     uintptr_t from, to;
+    bool is_mapped;
+    bool is_own; /* of cuMemHostAlloc */
 } slices[MEMORIES_MAX];
 
 static struct tierce__cu_context contexts[FAKE_DEVICES] = {{.device = 0}, {.device = 1}};
@@ -127,6 +129,14 @@ uint8_t *fake_alias(TIERCE__CU_ADDRESS address, size_t bytes)
     return memory != NULL ? memory->alias + (address - memory->address) : NULL;
 }
 
+unsigned fake_memories(void)
+{
+    unsigned count = 0;
+    for (size_t i = 0; i < MEMORIES_MAX; i++)
+        count += memories[i].bytes > 0;
+    return count;
+}
+
 static void map_twice(struct memory *memory, size_t bytes)
 {
     int fd = memfd_create("cuda_fake", MFD_CLOEXEC);
@@ -196,7 +206,15 @@ unsigned fake_slices(void)
 {
     unsigned count = 0;
     for (size_t i = 0; i < MEMORIES_MAX; i++)
-        count += slices[i].to > 0;
+        count += slices[i].to > 0 && !slices[i].is_own;
+    return count;
+}
+
+unsigned fake_host_memories(void)
+{
+    unsigned count = 0;
+    for (size_t i = 0; i < MEMORIES_MAX; i++)
+        count += slices[i].to > 0 && slices[i].is_own;
     return count;
 }
 
@@ -219,7 +237,6 @@ TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int 
     TIERCE__CU_RESULT code = fake_begin("cuMemHostRegister", true);
     uintptr_t from = (uintptr_t)memory, to = from + bytes;
     size_t room = MEMORIES_MAX;
-    (void)flags;
     for (size_t i = 0; code == TIERCE__CU_SUCCESS && i < MEMORIES_MAX; i++) {
         if (slices[i].to == 0)
             room = i;
@@ -229,7 +246,8 @@ TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int 
     if (code == TIERCE__CU_SUCCESS && room == MEMORIES_MAX)
         code = TIERCE__CU_OUT_OF_MEMORY;
     if (code == TIERCE__CU_SUCCESS)
-        slices[room] = (struct slice){from, to};
+        slices[room] =
+            (struct slice){from, to, (flags & TIERCE__CU_REGISTER_DEVICEMAP) != 0, false};
     return fake_end(code);
 }
 
@@ -237,7 +255,8 @@ TIERCE__CU_RESULT cuMemHostUnregister(void *memory)
 {
     TIERCE__CU_RESULT code = fake_begin("cuMemHostUnregister", true);
     size_t i = 0;
-    while (i < MEMORIES_MAX && (slices[i].to == 0 || slices[i].from != (uintptr_t)memory))
+    while (i < MEMORIES_MAX &&
+           (slices[i].to == 0 || slices[i].is_own || slices[i].from != (uintptr_t)memory))
         i++;
     if (code == TIERCE__CU_SUCCESS && i == MEMORIES_MAX)
         code = TIERCE__CU_NOT_REGISTERED;
@@ -247,4 +266,71 @@ TIERCE__CU_RESULT cuMemHostUnregister(void *memory)
         slices[i] = (struct slice){0};
     }
     return fake_end(code);
+}
+
+/* ---- memory of the host that a kernel uses ----------------------------------------------------
+ */
+
+TIERCE__CU_RESULT cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuMemHostAlloc", true);
+    size_t i = 0;
+    while (i < MEMORIES_MAX && slices[i].to > 0)
+        i++;
+    if (code == TIERCE__CU_SUCCESS && (i == MEMORIES_MAX || bytes == 0))
+        code = TIERCE__CU_OUT_OF_MEMORY;
+    if (code == TIERCE__CU_SUCCESS) {
+        void *at = calloc(1, bytes);
+        if (at == NULL)
+            abort();
+        slices[i] = (struct slice){(uintptr_t)at, (uintptr_t)at + bytes,
+                                   (flags & TIERCE__CU_HOST_DEVICEMAP) != 0, true};
+        *memory = at;
+    }
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuMemFreeHost(void *memory)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuMemFreeHost", true);
+    size_t i = 0;
+    while (i < MEMORIES_MAX && (!slices[i].is_own || slices[i].from != (uintptr_t)memory))
+        i++;
+    if (code == TIERCE__CU_SUCCESS && i == MEMORIES_MAX) {
+        fake_violation("cuMemFreeHost of memory that is not of cuMemHostAlloc");
+        code = TIERCE__CU_INVALID_VALUE;
+    }
+    if (code == TIERCE__CU_SUCCESS) {
+        if (fake_in_progress(slices[i].from, slices[i].to - slices[i].from))
+            fake_violation("cuMemFreeHost of memory that a kernel uses");
+        fake_forget_accesses(slices[i].from, slices[i].to - slices[i].from);
+        slices[i] = (struct slice){0};
+        free(memory);
+    }
+    return fake_end(code);
+}
+
+/* The end of the mapped slice that holds the address, or 0. */
+static uintptr_t mapped_end(uintptr_t address)
+{
+    for (size_t i = 0; i < MEMORIES_MAX; i++) {
+        if (slices[i].is_mapped && slices[i].from <= address && address < slices[i].to)
+            return slices[i].to;
+    }
+    return 0;
+}
+
+/* Slices may be adjacent: all addresses are the host's. */
+uint8_t *fake_kernel_memory(uint64_t address, size_t bytes)
+{
+    uint8_t *alias = fake_alias(address, bytes);
+    uintptr_t at = address;
+    while (alias == NULL && at < address + bytes) {
+        at = mapped_end(at);
+        if (at == 0) {
+            fake_violation("a kernel uses memory that is neither the device's nor mapped");
+            return NULL;
+        }
+    }
+    return alias != NULL ? alias : (uint8_t *)(uintptr_t)address;
 }

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "core/device/kernels/launch.h"
 #include "cuda_fake.h"
 
 enum { FAKE_DEVICES = 2, FAKE_ACTORS = 32, FAKE_HOST = 0 };
@@ -30,6 +31,7 @@ bool fake_is_broken(void);
 uint64_t fake_random(void);
 unsigned fake_delay_us(void);
 void fake_count_copy(bool batch);
+void fake_count_launch(void);
 
 /* ---- order (cuda_fake_order.c) ----------------------------------------------------------------
  */
@@ -61,6 +63,11 @@ unsigned fake_retained(void);
 uint8_t *fake_alias(TIERCE__CU_ADDRESS address, size_t bytes);
 /* Whether host memory lies in one registration; reports otherwise. */
 bool fake_check_pinned(const void *memory, size_t bytes, const char *call);
+/* Where the processor finds memory that a kernel uses: of the device, or registered and mapped.
+ * NULL, reported: neither. */
+uint8_t *fake_kernel_memory(uint64_t address, size_t bytes);
+unsigned fake_memories(void);
+unsigned fake_host_memories(void);
 
 /* ---- streams and events (cuda_fake_stream.c) --------------------------------------------------
  */
@@ -68,5 +75,25 @@ bool fake_check_pinned(const void *memory, size_t bytes, const char *call);
 unsigned fake_streams(void);
 unsigned fake_events(void);
 void fake_set_capture(TIERCE__CU_STREAM stream, bool captured);
+
+/* A launch, with the addresses that the processor uses. */
+struct fake_launch {
+    struct tierce__launch what;
+    unsigned blocks;
+    enum cuda_fake_flip flip;
+};
+
+/* Under the lock: enqueues a launch [copied]. `device`: the same with the addresses of the device.
+ */
+TIERCE__CU_RESULT fake_enqueue_launch(TIERCE__CU_STREAM stream, const struct fake_launch *launch,
+                                      const struct tierce__launch *device);
+
+/* ---- modules and kernels (cuda_fake_module.c) -------------------------------------------------
+ */
+
+unsigned fake_modules(void);
+/* Fills the destinations with garbage. */
+void fake_launch_spoil(const struct fake_launch *launch);
+void fake_launch_run(const struct fake_launch *launch);
 
 #endif

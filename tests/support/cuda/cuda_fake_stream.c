@@ -15,7 +15,7 @@ struct tierce__cu_event {
     struct fake_clock clock; /* of the last record */
 };
 
-enum kind { COPY, KERNEL, RECORD, WAIT };
+enum kind { COPY, KERNEL, LAUNCH, RECORD, WAIT };
 
 struct operation {
     struct operation *next;
@@ -126,9 +126,13 @@ static void run(const struct operation *op)
     pthread_mutex_unlock(&fake_lock);
     if (op->kind == COPY)
         memset(op->to, 0xDB, op->bytes);
+    else if (op->kind == LAUNCH)
+        fake_launch_spoil(op->owned);
     if (delay_us > 0)
         usleep(delay_us);
-    if (op->bytes > 0)
+    if (op->kind == LAUNCH)
+        fake_launch_run(op->owned);
+    else if (op->bytes > 0)
         memcpy(op->to, op->from, op->bytes);
     pthread_mutex_lock(&fake_lock);
 }
@@ -499,4 +503,35 @@ void cuda_fake_kernel_read(TIERCE__CU_STREAM stream, void *out, TIERCE__CU_ADDRE
 {
     struct operation op = {.kind = KERNEL, .to = out, .from = fake_alias(from, n), .bytes = n};
     enqueue_kernel(stream, &op, from, false, what);
+}
+
+/* The memory that our kernel uses. */
+static bool access_of_launch(TIERCE__CU_STREAM on, const struct tierce__launch *device)
+{
+    const char *what = "the copying kernel";
+    bool ordered = device->count == 0 || fake_access(&on->clock, on->actor, (uintptr_t)device->sums,
+                                                     device->count * sizeof(uint64_t), true, what);
+    for (uint32_t i = 0; i < device->count; i++) {
+        ordered &= fake_access(&on->clock, on->actor, (uintptr_t)device->from[i], device->bytes,
+                               false, what);
+        ordered &=
+            fake_access(&on->clock, on->actor, (uintptr_t)device->to[i], device->bytes, true, what);
+    }
+    return ordered;
+}
+
+TIERCE__CU_RESULT fake_enqueue_launch(TIERCE__CU_STREAM stream, const struct fake_launch *launch,
+                                      const struct tierce__launch *device)
+{
+    TIERCE__CU_STREAM on = stream_of(stream, "cuLaunchKernel");
+    if (on == NULL)
+        return TIERCE__CU_INVALID_HANDLE;
+    struct fake_launch *own = malloc(sizeof(*own));
+    if (own == NULL)
+        abort();
+    *own = *launch;
+    (void)enqueue(on, &(struct operation){.kind = LAUNCH, .owned = own});
+    if (!access_of_launch(on, device))
+        own->what.count = 0;
+    return TIERCE__CU_SUCCESS;
 }

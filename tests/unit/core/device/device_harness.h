@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "core/device/cuda_ways.h"
 #include "core/device/device.h"
 #include "cuda_fake.h"
 #include "test_random.h"
@@ -18,9 +19,14 @@
  * mirror holds what every byte of it should be.
  */
 
+/* A test with many processes may need fewer. */
+#ifndef DH_BLOCK_COUNT
+#define DH_BLOCK_COUNT 24
+#endif
+
 enum {
     DH_LAYERS = 4,
-    DH_BLOCKS = 24,
+    DH_BLOCKS = DH_BLOCK_COUNT,
     DH_STRIDE = 72 << 10,
     DH_LAYER_BYTES = DH_BLOCKS * DH_STRIDE,
     DH_BYTES = DH_LAYERS * DH_LAYER_BYTES,
@@ -124,12 +130,25 @@ static inline void dh_describe(void)
                                      .block_count = DH_BLOCKS};
 }
 
-/* The engine and the pool, without a device. */
+/* The way of "cuda direct" or "cuda staged". */
+static inline enum tierce__cuda_way dh_way(const char *kind)
+{
+    enum tierce__cuda_way way = TIERCE__CUDA_COPIES;
+    for (int i = 0; strchr(kind, ' ') != NULL && i <= TIERCE__CUDA_WAYS; i++) {
+        if (strcmp(strchr(kind, ' ') + 1, tierce__cuda_way_name((enum tierce__cuda_way)i)) == 0)
+            way = (enum tierce__cuda_way)i;
+    }
+    return way;
+}
+
+/* The engine and the pool, without a device. The kind "cuda" is that of the copy engine; with the
+ * name of a way, all copies go this way. */
 static inline void dh_start_engine(const char *kind, int ordinal)
 {
-    dh = (struct dh){.kind = kind, .is_cuda = strcmp(kind, "cuda") == 0};
+    dh = (struct dh){.kind = kind, .is_cuda = strncmp(kind, "cuda", 4) == 0};
     dh.random = test_random_start(kind);
-    dh.ops = tierce__device_find(kind);
+    dh.ops = tierce__device_find(dh.is_cuda ? "cuda" : kind);
+    tierce__cuda_force(dh_way(kind));
     ck_assert_ptr_nonnull(dh.ops);
     dh.mirror = calloc(1, DH_BYTES);
     dh.pool = mmap(NULL, DH_POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -147,6 +166,7 @@ static inline void dh_start_engine(const char *kind, int ordinal)
 static inline void dh_open(void)
 {
     ck_assert_int_eq(dh.ops->open(&dh.device, (void *)dh.memory), 0);
+    dh.ops->tune(dh.device);
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_SLICE), 0);
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE), 0);
 }
@@ -161,6 +181,9 @@ static inline void dh_stop_engine(void)
         ck_assert_uint_eq(live.slices, 0);
         ck_assert_uint_eq(live.contexts, 1);
         ck_assert_uint_eq(live.stack, 1);
+        ck_assert_uint_eq(live.memories, 1); /* the engine's */
+        ck_assert_uint_eq(live.host_memories, 0);
+        ck_assert_uint_eq(live.modules, 0);
         dh_cu(cuStreamSynchronize(dh.stream));
         dh_cu(cuMemFree_v2(dh.memory));
         dh_cu(cuStreamDestroy_v2(dh.stream));

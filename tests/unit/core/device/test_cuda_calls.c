@@ -13,11 +13,14 @@
 #define TIERCE__CU_RESULT            CUresult
 #define TIERCE__CU_DEVICE            CUdevice
 #define TIERCE__CU_POINTER_ATTRIBUTE CUpointer_attribute
+#define TIERCE__CU_DEVICE_ATTRIBUTE  CUdevice_attribute
 #define TIERCE__CU_CAPTURE_STATUS    CUstreamCaptureStatus
 #define TIERCE__CU_ADDRESS           CUdeviceptr
 #define TIERCE__CU_CONTEXT           CUcontext
 #define TIERCE__CU_STREAM            CUstream
 #define TIERCE__CU_EVENT             CUevent
+#define TIERCE__CU_MODULE            CUmodule
+#define TIERCE__CU_FUNCTION          CUfunction
 #define TIERCE__CU_COPY_ATTRIBUTES   CUmemcpyAttributes
 
 /* Never called: nothing is linked. */
@@ -42,11 +45,14 @@ static inline void compare_functions(void)
 #undef TIERCE__CU_RESULT
 #undef TIERCE__CU_DEVICE
 #undef TIERCE__CU_POINTER_ATTRIBUTE
+#undef TIERCE__CU_DEVICE_ATTRIBUTE
 #undef TIERCE__CU_CAPTURE_STATUS
 #undef TIERCE__CU_ADDRESS
 #undef TIERCE__CU_CONTEXT
 #undef TIERCE__CU_STREAM
 #undef TIERCE__CU_EVENT
+#undef TIERCE__CU_MODULE
+#undef TIERCE__CU_FUNCTION
 #undef TIERCE__CU_COPY_ATTRIBUTES
 #include "core/device/cuda_driver.h"
 
@@ -56,6 +62,7 @@ START_TEST(types_and_numbers)
     ck_assert_uint_eq(sizeof(TIERCE__CU_RESULT), sizeof(CUresult));
     ck_assert_uint_eq(sizeof(TIERCE__CU_DEVICE), sizeof(CUdevice));
     ck_assert_uint_eq(sizeof(TIERCE__CU_POINTER_ATTRIBUTE), sizeof(CUpointer_attribute));
+    ck_assert_uint_eq(sizeof(TIERCE__CU_DEVICE_ATTRIBUTE), sizeof(CUdevice_attribute));
     ck_assert_uint_eq(sizeof(TIERCE__CU_CAPTURE_STATUS), sizeof(CUstreamCaptureStatus));
     ck_assert_uint_eq(sizeof(TIERCE__CU_ADDRESS), sizeof(CUdeviceptr));
     ck_assert_int_eq(TIERCE__CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
@@ -67,7 +74,14 @@ START_TEST(types_and_numbers)
     ck_assert_int_eq(TIERCE__CU_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
     ck_assert_int_eq(TIERCE__CU_ATTRIBUTE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
     ck_assert_int_eq(TIERCE__CU_MEMORY_DEVICE, CU_MEMORYTYPE_DEVICE);
+    ck_assert_int_eq(TIERCE__CU_ATTRIBUTE_MULTIPROCESSORS,
+                     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    ck_assert_int_eq(TIERCE__CU_ATTRIBUTE_HOST_POINTERS,
+                     CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
     ck_assert_int_eq(TIERCE__CU_REGISTER_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
+    ck_assert_int_eq(TIERCE__CU_REGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP);
+    ck_assert_int_eq(TIERCE__CU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
+    ck_assert_int_eq(TIERCE__CU_HOST_DEVICEMAP, CU_MEMHOSTALLOC_DEVICEMAP);
     ck_assert_int_eq(TIERCE__CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
     ck_assert_int_eq(TIERCE__CU_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
     ck_assert_int_eq(TIERCE__CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
+#include "core/device/kernels/copy_sum.h"
+#include "core/device/kernels/launch.h"
 #include "cuda_fake.h"
 
 #include <sys/mman.h>
+#include <xxhash.h>
 
 /* The driver of tests/support/cuda reports what it promises to report, and nothing else. */
 
@@ -166,6 +169,73 @@ START_TEST(a_stream_is_destroyed_while_it_copies)
 }
 END_TEST
 
+/* ---- our kernel ---- */
+
+enum { CELL = 1000 };
+
+/* Launches the copy of some cells, which follow each other. */
+static int launch(TIERCE__CU_ADDRESS to, TIERCE__CU_ADDRESS from, uint32_t cells, void *sums)
+{
+    static TIERCE__CU_MODULE module;
+    TIERCE__CU_FUNCTION function;
+    struct tierce__launch what = {.sums = (uintptr_t)sums, .bytes = CELL, .count = cells};
+    void *parameters[] = {&what};
+    for (uint32_t i = 0; i < cells; i++)
+        what.to[i] = to + i * CELL, what.from[i] = from + i * CELL;
+    if (module == NULL)
+        ok(cuModuleLoadData(&module, tierce__copy_sum_ptx));
+    ok(cuModuleGetFunction(&function, module, TIERCE__LAUNCH_KERNEL));
+    return cuLaunchKernel(function, 2, 1, 1, TIERCE__LAUNCH_THREADS, 1, 1, 0, copies, parameters,
+                          NULL);
+}
+
+START_TEST(launches_of_our_kernel)
+{
+    void *sums;
+    ok(cuMemHostAlloc(&sums, 4096, TIERCE__CU_HOST_DEVICEMAP));
+    ok(cuMemHostUnregister(pinned));
+    ok(cuMemHostRegister_v2(pinned, 4096, TIERCE__CU_REGISTER_DEVICEMAP));
+    ok(cuMemHostRegister_v2(pinned + 4096, 4096, TIERCE__CU_REGISTER_DEVICEMAP));
+    ok(launch((uintptr_t)pinned, memory, 5, sums)); /* the last cell lies in both */
+    cuda_fake_tell_host_access(sums, 8, false, "the host");
+    expect("the host reads what the copying kernel may still write");
+    ok(cuStreamSynchronize(copies));
+    ck_assert_mem_eq(pinned, bytes, 5 * CELL);
+    for (size_t i = 0; i < 5; i++)
+        ck_assert_uint_eq(((uint64_t *)sums)[i], XXH3_64bits(bytes, CELL));
+    cuda_fake_tell_host_access(pinned, BYTES, true, "the host");
+    expect("");
+}
+END_TEST
+
+START_TEST(launches_that_are_wrong)
+{
+    void *sums;
+    ok(cuMemHostAlloc(&sums, 4096, TIERCE__CU_HOST_DEVICEMAP));
+    ck_assert_int_ne(launch((uintptr_t)pinned, memory, 1, sums), 0); /* registered, not mapped */
+    expect("a kernel uses memory that is neither the device's nor mapped");
+    ck_assert_int_ne(launch(memory, (uintptr_t)bytes, 1, sums), 0);
+    expect("a kernel uses memory that is neither the device's nor mapped");
+    ck_assert_int_ne(launch(memory, memory + CELL, 1, bytes), 0);
+    expect("a kernel uses memory that is neither the device's nor mapped");
+    ck_assert_int_ne(launch(memory, memory + BYTES - CELL + 1, 1, sums), 0);
+    expect("a kernel uses memory that is neither the device's nor mapped");
+    cuda_fake_kernel_write(compute, memory, bytes, BYTES, "a kernel");
+    ok(launch(memory + 4 * CELL, memory, 1, sums));
+    expect("the copying kernel reads what a kernel may still write");
+    ok(cuMemFreeHost(sums));
+    expect("cuMemFreeHost of memory that a kernel uses");
+}
+END_TEST
+
+START_TEST(texts_that_are_no_module)
+{
+    TIERCE__CU_MODULE module;
+    ck_assert_int_eq(cuModuleLoadData(&module, "// nothing"), TIERCE__CU_INVALID_IMAGE);
+    expect("cuModuleLoadData of an unknown text");
+}
+END_TEST
+
 START_TEST(the_nth_call_fails)
 {
     (void)cuda_fake_fail_nth(2, TIERCE__CU_UNKNOWN);
@@ -181,4 +251,5 @@ CHECK_MAIN("cuda_fake", .seconds = 60, .setup = setup,
            .tests = {reads_before_the_event, events_that_are_too_early, writes_while_a_copy_reads,
                      premature_use_by_the_host, garbage_until_the_event, calls_without_a_context,
                      memory_that_is_not_registered, streams_of_another_context,
-                     a_stream_is_destroyed_while_it_copies, the_nth_call_fails})
+                     a_stream_is_destroyed_while_it_copies, launches_of_our_kernel,
+                     launches_that_are_wrong, texts_that_are_no_module, the_nth_call_fails})

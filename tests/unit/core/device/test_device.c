@@ -6,12 +6,13 @@
 #include <pthread.h>
 
 /*
- * The contract of every device (core/device/device.h). Each test runs for each kind; "cuda" runs on
- * the driver of tests/support/cuda, which reports every access that no event orders.
+ * The contract of every device (core/device/device.h). Each test runs for each kind, and for each
+ * way in which "cuda" copies; "cuda" runs on the driver of tests/support/cuda, which reports every
+ * access that no event orders.
  */
 
-static const char *const kinds[] = {"host", "cuda"};
-enum { KINDS = 2 };
+static const char *const kinds[] = {"host", "cuda", "cuda direct", "cuda staged"};
+enum { DEVICES = 2, KINDS = 4 };
 
 static void start(int kind)
 {
@@ -21,9 +22,9 @@ static void start(int kind)
 
 START_TEST(all_kinds_are_tested)
 {
-    for (size_t i = 0; i < KINDS; i++)
+    for (size_t i = 0; i < DEVICES; i++)
         ck_assert_str_eq(tierce__device_at(i)->name, kinds[i]);
-    ck_assert_ptr_null(tierce__device_at(KINDS));
+    ck_assert_ptr_null(tierce__device_at(DEVICES));
     ck_assert_ptr_null(tierce__device_find("none"));
 }
 END_TEST

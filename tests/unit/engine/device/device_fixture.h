@@ -8,6 +8,12 @@
 #include "wait_for.h"
 
 #include "base/alloc.h"
+#include "core/device/cuda_ways.h"
+
+/* How the device copies: TIERCE__CUDA_COPIES, or another way in a variant of the test. */
+#ifndef TIERCE_TEST_DEVICE_WAY
+#define TIERCE_TEST_DEVICE_WAY TIERCE__CUDA_COPIES
+#endif
 
 /*
  * The engine of engine_fixture.h whose paged memory is that of a GPU (tests/support/cuda). The
@@ -31,6 +37,7 @@ static inline void dk_start_device(const char *name)
 {
     struct test_random random = test_random_start(name);
     cuda_fake_seed(test_random_u64(&random), 100);
+    tierce__cuda_force(TIERCE_TEST_DEVICE_WAY);
     dk_cu(cuInit(0));
     dk_cu(cuDevicePrimaryCtxRetain(&dk_context, 0));
     dk_cu(cuCtxPushCurrent_v2(dk_context));
@@ -68,6 +75,9 @@ static inline void dk_check_left(void)
     ck_assert_uint_eq(live.slices, 0);
     ck_assert_uint_eq(live.contexts, 1);
     ck_assert_uint_eq(live.stack, 1);
+    ck_assert_uint_eq(live.memories, FX_LAYERS);
+    ck_assert_uint_eq(live.host_memories, 0);
+    ck_assert_uint_eq(live.modules, 0);
 }
 
 static inline void dk_stop(void)

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CUDA_BATCH_H
+#define TIERCE_CUDA_BATCH_H
+
+#include "core/device/cuda_private.h"
+
+/*
+ * Copies between the device and pinned memory by the copy engine, collected so that one call of the
+ * driver enqueues many.
+ *
+ *     struct tierce__cuda_batch batch = {.cuda = cuda, .direction = direction};
+ *     for each row: tierce__cuda_batch_row(&batch), then tierce__cuda_batch_add for its cells
+ *     rc = tierce__cuda_batch_flush(&batch);
+ *
+ * Between enter and leave. Thread: the one that owns the batch.
+ */
+
+enum { TIERCE__BATCH_COPIES = 64 };
+
+struct tierce__cuda_batch {
+    struct tierce__cuda *cuda;
+    enum tierce__direction direction;
+    size_t count;
+    bool joins;           /* the next copy may extend the last one */
+    const uint8_t *after; /* the end of the last cell */
+    size_t in_slice;      /* bytes from there to the end of its slice */
+    TIERCE__CU_ADDRESS to[TIERCE__BATCH_COPIES], from[TIERCE__BATCH_COPIES];
+    size_t bytes[TIERCE__BATCH_COPIES];
+};
+
+/* A row begins: its copies are not joined with those before. */
+void tierce__cuda_batch_row(struct tierce__cuda_batch *batch);
+
+/* Adds the copy of one cell from or to the device; the cell is pinned. Errors: -EIO. */
+TIERCE_MUSTUSE int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device,
+                                          uint8_t *cell, size_t bytes);
+
+/* Enqueues what was collected. Errors: -EIO. */
+TIERCE_MUSTUSE int tierce__cuda_batch_flush(struct tierce__cuda_batch *batch);
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Modules, and our kernel compiled as C from the source that the module was compiled from. */
+#include "cuda_fake_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device/kernels/copy_sum.cu"
+
+enum { MODULE_MAGIC = 0x6d6f6475, PROCESSORS = 43, BLOCKS_MAX = 2, PARAMETER_BYTES_MAX = 4096 };
+
+struct tierce__cu_function {
+    unsigned magic;
+};
+
+struct tierce__cu_module {
+    unsigned magic;
+    struct tierce__cu_function function;
+};
+
+static unsigned module_count;
+static bool host_pointers = true;
+static enum cuda_fake_flip flip;
+
+unsigned fake_modules(void)
+{
+    return module_count;
+}
+
+void cuda_fake_set_host_pointers(bool usable)
+{
+    pthread_mutex_lock(&fake_lock);
+    host_pointers = usable;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+void cuda_fake_flip(enum cuda_fake_flip how)
+{
+    pthread_mutex_lock(&fake_lock);
+    flip = how;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+/* ---- the driver -------------------------------------------------------------------------------
+ */
+
+TIERCE__CU_RESULT cuDeviceGetAttribute(int *value, TIERCE__CU_DEVICE_ATTRIBUTE attribute,
+                                       TIERCE__CU_DEVICE device)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuDeviceGetAttribute", false);
+    bool known = attribute == TIERCE__CU_ATTRIBUTE_MULTIPROCESSORS ||
+                 attribute == TIERCE__CU_ATTRIBUTE_HOST_POINTERS;
+    if (code == TIERCE__CU_SUCCESS && (!known || device < 0 || device >= FAKE_DEVICES))
+        code = TIERCE__CU_INVALID_VALUE;
+    if (code == TIERCE__CU_SUCCESS)
+        *value = attribute == TIERCE__CU_ATTRIBUTE_MULTIPROCESSORS ? PROCESSORS : host_pointers;
+    return fake_end(code);
+}
+
+/* Whether it is the text of our kernel for this driver. */
+static bool is_known(const char *ptx)
+{
+    return strstr(ptx, "\n.version ") != NULL && strstr(ptx, "\n.target sm_75") != NULL &&
+           strstr(ptx, ".entry " TIERCE__LAUNCH_KERNEL "(") != NULL;
+}
+
+TIERCE__CU_RESULT cuModuleLoadData(TIERCE__CU_MODULE *module, const void *image)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuModuleLoadData", true);
+    if (code == TIERCE__CU_SUCCESS && !is_known(image)) {
+        fake_violation("cuModuleLoadData of an unknown text");
+        code = TIERCE__CU_INVALID_IMAGE;
+    }
+    if (code == TIERCE__CU_SUCCESS) {
+        TIERCE__CU_MODULE new = calloc(1, sizeof(*new));
+        if (new == NULL)
+            abort();
+        new->magic = new->function.magic = MODULE_MAGIC;
+        module_count++;
+        *module = new;
+    }
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuModuleUnload(TIERCE__CU_MODULE module)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuModuleUnload", true);
+    if (code == TIERCE__CU_SUCCESS && module->magic != MODULE_MAGIC) {
+        fake_violation("cuModuleUnload of a module that does not exist");
+        code = TIERCE__CU_INVALID_HANDLE;
+    }
+    if (code == TIERCE__CU_SUCCESS) {
+        module->magic = module->function.magic = 0;
+        module_count--;
+        free(module);
+    }
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuModuleGetFunction(TIERCE__CU_FUNCTION *function, TIERCE__CU_MODULE module,
+                                      const char *name)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuModuleGetFunction", true);
+    if (code == TIERCE__CU_SUCCESS && strcmp(name, TIERCE__LAUNCH_KERNEL) != 0)
+        code = TIERCE__CU_NOT_FOUND;
+    if (code == TIERCE__CU_SUCCESS)
+        *function = &module->function;
+    return fake_end(code);
+}
+
+/* ---- launches ---------------------------------------------------------------------------------
+ */
+
+/* The addresses that the processor uses. */
+static bool translate(struct tierce__launch *to, const struct tierce__launch *from)
+{
+    bool known = true;
+    *to = *from;
+    if (from->count > 0)
+        to->sums = (uintptr_t)fake_kernel_memory(from->sums, from->count * sizeof(uint64_t));
+    known &= from->count == 0 || to->sums != 0;
+    for (uint32_t i = 0; i < from->count && known; i++) {
+        to->from[i] = (uintptr_t)fake_kernel_memory(from->from[i], from->bytes);
+        to->to[i] = (uintptr_t)fake_kernel_memory(from->to[i], from->bytes);
+        known = to->from[i] != 0 && to->to[i] != 0;
+    }
+    return known;
+}
+
+TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid_x,
+                                 unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                                 unsigned int block_y, unsigned int block_z,
+                                 unsigned int shared_bytes, TIERCE__CU_STREAM stream,
+                                 void **parameters, void **extra)
+{
+    static struct fake_launch launch; /* under the lock; it is copied */
+    TIERCE__CU_RESULT code = fake_begin("cuLaunchKernel", true);
+    if (code != TIERCE__CU_SUCCESS)
+        return fake_end(code);
+    const struct tierce__launch *in = parameters[0];
+    fake_count_launch();
+    if (function->magic != MODULE_MAGIC || grid_x == 0 || grid_x > BLOCKS_MAX || grid_y != 1 ||
+        grid_z != 1 || block_x != TIERCE__LAUNCH_THREADS || block_y != 1 || block_z != 1 ||
+        shared_bytes != 0 || stream == NULL || extra != NULL || in->bytes == 0 ||
+        in->count > TIERCE__LAUNCH_CELLS) {
+        fake_violation("cuLaunchKernel with invalid arguments: %u blocks of %u threads, %u cells",
+                       grid_x, block_x, in->count);
+        return fake_end(TIERCE__CU_INVALID_VALUE);
+    }
+    launch = (struct fake_launch){.blocks = grid_x, .flip = flip};
+    code = translate(&launch.what, in) ? fake_enqueue_launch(stream, &launch, in)
+                                       : TIERCE__CU_INVALID_VALUE;
+    return fake_end(code);
+}
+
+void fake_launch_spoil(const struct fake_launch *launch)
+{
+    const struct tierce__launch *what = &launch->what;
+    for (uint32_t i = 0; i < what->count; i++) {
+        memset((void *)(uintptr_t)what->to[i], 0xDB, what->bytes);
+        ((uint64_t *)(uintptr_t)what->sums)[i] = 0xDBDBDBDBDBDBDBDB;
+    }
+}
+
+void fake_launch_run(const struct fake_launch *launch)
+{
+    const struct tierce__launch *what = &launch->what;
+    for (unsigned i = 0; i < launch->blocks; i++)
+        tierce__copy_sum(*what, i, launch->blocks);
+    if (what->count == 0)
+        return;
+    if (launch->flip == CUDA_FAKE_FLIP_SUM)
+        ((uint64_t *)(uintptr_t)what->sums)[what->count - 1] ^= 1u << 20;
+    else if (launch->flip == CUDA_FAKE_FLIP_BYTE)
+        ((uint8_t *)(uintptr_t)what->to[what->count - 1])[what->bytes - 1] ^= 0x40;
+}

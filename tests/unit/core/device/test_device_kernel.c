@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device_harness.h"
+#include "log_record.h"
+
+#include "core/device/cuda_sums.h"
+
+#include <errno.h>
+
+/* The kernel of "cuda" on the driver of tests/support/cuda: when it is used, and what happens if it
+ * is wrong, cannot be loaded, or finds no memory. */
+
+/* Stores and loads some cells; returns the launches that this took. */
+static uint64_t store_and_load(void)
+{
+    struct dh_transfer t;
+    uint64_t before = cuda_fake_calls().launches;
+    dh_begin(&t);
+    uint8_t *at = dh_add(&t, dh.pool + 48, 1, 0, 2, 10);
+    (void)dh_add(&t, at, 2, 3, 1, 5);
+    ck_assert_int_eq(dh_gather(&t), 0);
+    dh_check_gathered(&t);
+    t.sums[1][4] ^= 1;
+    ck_assert_int_eq(dh_scatter(&t), 1);
+    ck_assert_uint_eq(t.good[1][4], 0);
+    dh_check_memory();
+    return cuda_fake_calls().launches - before;
+}
+
+static void start(const char *kind)
+{
+    dh_start_engine(kind, 0);
+    record_log(TIERCE_LOG_INFO);
+    dh_open();
+}
+
+/* Copies work, without the kernel, and the log says why. */
+static void expect_no_kernel(const char *why)
+{
+    ck_assert_uint_eq(recorded_with("cuda_no_kernel", why), 1);
+    ck_assert_uint_eq(recorded("device_ways"), 0);
+    ck_assert_uint_eq(store_and_load(), 0);
+    dh_close();
+}
+
+START_TEST(a_working_kernel_is_used)
+{
+    start(_i == 0 ? "cuda direct" : "cuda staged");
+    ck_assert_uint_eq(recorded("cuda_no_kernel"), 0);
+    ck_assert_uint_eq(recorded_with("device_ways", _i == 0 ? "more:direct" : "more:staged"), 1);
+    ck_assert_uint_eq(recorded_with("device_ways", "thread_blocks=2"), 1);
+    ck_assert_uint_eq(store_and_load(), 4); /* two sizes of cells, there and back */
+    dh_close();
+}
+END_TEST
+
+START_TEST(a_wrong_kernel_is_not_used)
+{
+    cuda_fake_flip(_i == 0 ? CUDA_FAKE_FLIP_SUM : CUDA_FAKE_FLIP_BYTE);
+    start("cuda direct");
+    expect_no_kernel("differ from the host's");
+}
+END_TEST
+
+/* A kernel that becomes wrong after its trial: its sums are compared with those of the chunk. */
+START_TEST(a_wrong_sum_is_a_bad_cell)
+{
+    struct dh_transfer t;
+    start(_i == 0 ? "cuda direct" : "cuda staged");
+    dh_begin(&t);
+    (void)dh_add(&t, dh.pool, 1, 0, 2, 10);
+    ck_assert_int_eq(dh_gather(&t), 0);
+    cuda_fake_flip(CUDA_FAKE_FLIP_SUM);
+    ck_assert_int_eq(dh_scatter(&t), 1);
+    for (size_t c = 0; c < 10; c++)
+        ck_assert_uint_eq(t.good[0][c], c < 9);
+    cuda_fake_flip(CUDA_FAKE_RIGHT);
+    dh_close();
+}
+END_TEST
+
+static const struct {
+    uint64_t call; /* of tune */
+    TIERCE__CU_RESULT code;
+    const char *why;
+} failures[] = {
+    {2, TIERCE__CU_INVALID_IMAGE, "cuModuleLoadData: CUDA_ERROR_OF_THE_FAKE (200)"},
+    {3, TIERCE__CU_NOT_FOUND, "cuModuleGetFunction"},
+    {4, TIERCE__CU_INVALID_VALUE, "cuDeviceGetAttribute"},
+    {5, TIERCE__CU_INVALID_VALUE, "cuDeviceGetAttribute"},
+    {6, TIERCE__CU_LAUNCH_FAILED, "cuLaunchKernel"},
+    {7, TIERCE__CU_LAUNCH_FAILED, "cuStreamQuery"},
+};
+enum { FAILURES = sizeof(failures) / sizeof(failures[0]) };
+
+START_TEST(a_kernel_that_cannot_be_loaded)
+{
+    dh_start_engine("cuda direct", 0);
+    record_log(TIERCE_LOG_INFO);
+    ck_assert_int_eq(dh.ops->open(&dh.device, (void *)dh.memory), 0);
+    cuda_fake_fail_nth(failures[_i].call, failures[_i].code);
+    dh.ops->tune(dh.device);
+    cuda_fake_fail_nth(0, 0);
+    dh.ops->tune(dh.device); /* once is enough */
+    ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_POOL), 0);
+    expect_no_kernel(failures[_i].why);
+}
+END_TEST
+
+START_TEST(a_device_that_cannot_use_the_hosts_addresses)
+{
+    cuda_fake_set_host_pointers(false);
+    start(_i == 0 ? "cuda direct" : "cuda staged");
+    ck_assert_uint_eq(recorded_with("device_ways", _i == 0 ? "more:copies" : "more:staged"), 1);
+    ck_assert_uint_eq(store_and_load(), _i == 0 ? 0 : 4);
+    dh_close();
+}
+END_TEST
+
+/* The fastest way of each class is measured; whichever it is, it is right. */
+START_TEST(ways_are_measured)
+{
+    cuda_fake_seed(1, 0);
+    start("cuda fastest");
+    ck_assert_uint_eq(recorded("device_ways"), 1);
+    ck_assert_uint_eq(recorded_with("device_ways", "store=\"4KiB:"), 1);
+    (void)store_and_load();
+    dh_close();
+}
+END_TEST
+
+/* More cells than the sums have room for: the copy engine copies all of them. */
+START_TEST(more_cells_than_sums)
+{
+    enum { CELLS = TIERCE__SUMS_SLOTS * TIERCE__LAUNCH_CELLS + 1, BYTES = 8 };
+    struct tierce_paged_layer layer = {.block_stride = BYTES, .block_bytes = BYTES};
+    int32_t *ids = calloc(CELLS, sizeof(*ids));
+    uint64_t *sums = calloc(CELLS, sizeof(*sums));
+    ck_assert(ids != NULL && sums != NULL);
+    start("cuda direct");
+    layer.base = (void *)dh.memory;
+    struct tierce_paged paged = {
+        .size = sizeof(paged), .layers = &layer, .layer_count = 1, .block_count = CELLS};
+    struct tierce__device_row row = {.ids = ids, .cells = {dh.pool, sums, CELLS}};
+    struct tierce__device_copy copy = {
+        .paged = &paged, .rows = &row, .count = 1, .stream = dh.stream};
+    struct tierce__device_event *event;
+    for (int32_t i = 0; i < CELLS; i++)
+        ids[i] = i; /* contiguous: one copy */
+    uint64_t before = cuda_fake_calls().launches;
+    ck_assert_int_eq(dh.ops->gather(dh.device, &event, &copy), 0);
+    ck_assert_int_eq(dh.ops->wait(dh.device, event, DH_DEADLINE), 0);
+    ck_assert_int_eq(dh.ops->settle(dh.device, event, 0, 1), 0);
+    dh.ops->forget(dh.device, event);
+    ck_assert_uint_eq(cuda_fake_calls().launches, before);
+    for (size_t i = 0; i < CELLS; i += 1000)
+        ck_assert_uint_eq(sums[i], XXH3_64bits(dh.mirror + i * BYTES, BYTES));
+    dh_close();
+    free(sums);
+    free(ids);
+}
+END_TEST
+
+/* The slots of transfers that have not been forgotten are not free. */
+START_TEST(no_free_slots)
+{
+    enum { EVENTS = TIERCE__SUMS_SLOTS + 1 };
+    static struct tierce__device_event *events[EVENTS];
+    struct dh_transfer t;
+    start("cuda direct");
+    dh_begin(&t);
+    (void)dh_add(&t, dh.pool, 0, 0, 2, 3);
+    uint64_t before = cuda_fake_calls().launches;
+    for (size_t i = 0; i < EVENTS; i++) {
+        ck_assert_int_eq(dh.ops->gather(dh.device, &events[i], &t.copy), 0);
+        ck_assert_int_eq(dh.ops->wait(dh.device, events[i], DH_DEADLINE), 0);
+    }
+    ck_assert_uint_eq(cuda_fake_calls().launches - before, TIERCE__SUMS_SLOTS);
+    for (size_t i = 0; i < EVENTS; i++) {
+        memset(t.sums, 0, sizeof(t.sums));
+        ck_assert_int_eq(dh.ops->settle(dh.device, events[i], 0, 1), 0);
+        dh_check_gathered(&t);
+        dh.ops->forget(dh.device, events[i]);
+    }
+    before = cuda_fake_calls().launches;
+    ck_assert_int_eq(dh_gather(&t), 0);
+    ck_assert_uint_eq(cuda_fake_calls().launches - before, 1);
+    dh_close();
+}
+END_TEST
+
+CHECK_MAIN("device_kernel", .seconds = 120,
+           .loops = {{a_working_kernel_is_used, 0, 2},
+                     {a_wrong_kernel_is_not_used, 0, 2},
+                     {a_wrong_sum_is_a_bad_cell, 0, 2},
+                     {a_device_that_cannot_use_the_hosts_addresses, 0, 2},
+                     {a_kernel_that_cannot_be_loaded, 0, FAILURES}},
+           .tests = {ways_are_measured, more_cells_than_sums, no_free_slots})
