@@ -66,7 +66,8 @@ static bool take_rooms(struct tierce__client_store *store, const struct tierce_v
  * Errors: -ENOMEM, TIERCE_E_FORMAT: it is not chunks of the sequence. */
 static int take_space(struct tierce__lender_space *space, struct tierce_view *view,
                       struct tierce__node_session *peer,
-                      const struct tierce__native_reservation *given, uint64_t to_block)
+                      const struct tierce__native_reservation *given,
+                      const struct tierce_transfer_opts *opts)
 {
     size_t count = given->chunks.count;
     TIERCE_DASSERT(given->store != 0);
@@ -96,7 +97,7 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
         (void)tierce__client_store_end(space, false);
         return -ENOMEM;
     }
-    if (!tierce__gather_fits(view, space->rooms, count, to_block)) {
+    if (!tierce__gather_fits(view, space->rooms, count, opts)) {
         (void)tierce__client_store_end(space, false);
         return TIERCE_E_FORMAT;
     }
@@ -132,7 +133,7 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
     int rc = tierce__client_ask_chain(&asking, peer, op, &question, &question.store_begin.chain,
                                       opts->chain, deadline_ns);
     if (rc == 0 && asking.answer.store_begin.store != 0)
-        rc = take_space(space, view, peer, &asking.answer.store_begin, opts->to_block);
+        rc = take_space(space, view, peer, &asking.answer.store_begin, opts);
     tierce__node_session_done(&asking);
     tierce__node_session_release(peer);
     return tierce__client_miss(view, rc);

@@ -21,14 +21,15 @@ static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
 
 /* Each is behind the one before it: a whole chunk, or the unfull one at the end. */
 bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__room *rooms,
-                         size_t count, uint64_t to_block)
+                         size_t count, const struct tierce_transfer_opts *opts)
 {
     uint64_t full = view->chunk_blocks;
     for (size_t i = 0; i < count; i++) {
         const struct tierce__room *room = &rooms[i];
-        if (room->index > to_block / full || (i > 0 && room->index <= room[-1].index))
+        if (room->index > opts->to_block / full || room->index * full < opts->from_block ||
+            (i > 0 && room->index <= room[-1].index))
             return false;
-        uint64_t left = to_block - room->index * full;
+        uint64_t left = opts->to_block - room->index * full;
         if (room->block_count != (left < full ? left : full) || room->block_count == 0)
             return false;
     }
@@ -41,7 +42,7 @@ int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view 
 {
     *gather =
         (struct tierce__gather){.view = view, .paged = opts->paged, .rooms = rooms, .count = count};
-    TIERCE_DASSERT(tierce__gather_fits(view, rooms, count, opts->to_block));
+    TIERCE_DASSERT(tierce__gather_fits(view, rooms, count, opts));
     TIERCE_DASSERT(count > 0);
     gather->last = tierce__shape_of(view, rooms[count - 1].block_count);
     size_t bytes = (size_t)opts->to_block * sizeof(*gather->block_ids);

@@ -23,10 +23,10 @@ struct tierce__gather {
     struct tierce__shape last; /* of the last room, whose chunk may be unfull */
 };
 
-/* Whether each room is a chunk of blocks [0, to_block). The check is required because a node's
- * answer may be wrong. */
+/* Whether each room is a chunk of blocks [from_block, to_block): ids before from_block need not be
+ * blocks. The check is required because a node's answer may be wrong. */
 bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__room *rooms,
-                         size_t count, uint64_t to_block);
+                         size_t count, const struct tierce_transfer_opts *opts);
 
 /* Begins a gather into rooms that fit (tierce__gather_fits); copies block_ids. Errors, and *gather
  * is as after fini: -ENOMEM.

@@ -241,7 +241,7 @@ static int answer_unpin(struct tierce__native_call *call)
     return 0;
 }
 
-static int answer_note_request(struct native_call *call)
+static int answer_note_request(struct tierce__native_call *call)
 {
     const struct tierce__native_note *ask = &call->ask.note_request;
     struct tierce_request request = {.size = sizeof(request),

@@ -175,6 +175,53 @@ START_TEST(rows)
 }
 END_TEST
 
+/* A whole chunk becomes the one of that number. */
+static void tell_earlier_chunk(const struct lie *lie, struct answer *answer)
+{
+    struct tierce__native_reserved room;
+    if (answer->status != 0 ||
+        tierce__native_get_reserved(&room, &answer->say.store_begin.chunks, 0) != 0)
+        return;
+    room.index = (uint32_t)lie->number;
+    tierce__native_put_reserved(answer->body + 16, &room);
+}
+
+/* The engine no longer keeps the blocks before from_block, and passes no ids for them. */
+START_TEST(a_chunk_before_the_blocks_of_the_store)
+{
+    enum { FROM = 2 * FX_CHUNK_BLOCKS };
+    static const uint32_t layer_numbers[FX_LAYERS] = {0, 1, 2, 3};
+    struct tierce_namespace ns = fx_namespace();
+    int32_t ids[BLOCKS];
+    start(NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    fx_fill(&fx, chain, 0, BLOCKS, fx_ids);
+    for (int32_t i = 0; i < (int32_t)BLOCKS; i++)
+        ids[i] = i < FROM ? INT32_MIN : fx_ids[i];
+    ns.group = TIERCE_GROUP_WINDOW;
+    ns.window = 3 * FX_BLOCK_TOKENS;
+    ns.layers = layer_numbers;
+    struct tierce_view *window;
+    ck_assert_int_eq(tierce_view_open(&window, client, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, FROM, BLOCKS, ids);
+    for (uint64_t index = 0; index < 2; index++) {
+        lie_with((struct lie){TIERCE__NATIVE_GROUP_STORE_BEGIN, .tell = tell_earlier_chunk,
+                              .number = index});
+        ck_assert_int_eq(tierce_store(window, &what), 0);
+        ck_assert_uint_eq(tell_the_truth(), 1);
+    }
+    int64_t stored = 0; /* the client returns to a node that has lied when it has connected again */
+    for (int i = 0; i < 3000 && stored == 0; i++) {
+        stored = tierce_store(window, &what);
+        nanosleep(&(struct timespec){.tv_nsec = stored == 0 ? 10000000 : 0}, NULL);
+    }
+    ck_assert_int_eq(stored, FX_CHUNK_BLOCKS);
+    tierce_view_close(window);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
 /* ---- prefetches that do not end, memory that is none ----------------------------------------- */
 
 static void tell_unfinished(const struct lie *lie, struct answer *answer)
@@ -366,7 +413,8 @@ END_TEST
 
 CHECK_MAIN("client_lies", .seconds = 240, .at_once = true,
            .tests = {statuses, numbers_of_loans, numbers_of_stores, rows,
-                     a_prefetch_that_never_ends, a_chunk_at_the_end_of_the_pool,
-                     memory_that_is_none, an_older_node, mutated_answers},
+                     a_chunk_before_the_blocks_of_the_store, a_prefetch_that_never_ends,
+                     a_chunk_at_the_end_of_the_pool, memory_that_is_none, an_older_node,
+                     mutated_answers},
            .loops = {
                {numbers_of_everything_else, 0, sizeof(everything_else) / sizeof(*everything_else)}})
