@@ -196,6 +196,8 @@ static int has_cuda(struct tierce__device *device, const void *address)
     int ordinal = 0;
     if (!tierce__cuda_usable())
         return TIERCE_E_CLOSED;
+    if (atomic_load_explicit(&cuda->failed, memory_order_relaxed))
+        return -EIO;
     TIERCE__CU_RESULT code = api->pointer_attribute(&type, TIERCE__CU_ATTRIBUTE_MEMORY_TYPE, at);
     if (code == TIERCE__CU_INVALID_VALUE ||
         (code == TIERCE__CU_SUCCESS && type != TIERCE__CU_MEMORY_DEVICE))
