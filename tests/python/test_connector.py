@@ -543,7 +543,7 @@ def test_hashes_reach_the_chain_if_there_is_one_for_each_block(scheduler, hashes
 def test_layers_without_a_cache_are_passed_over(config):
     c = ours.TierceConnector(config, KVConnectorRole.WORKER, cache(kv.FullAttentionSpec(**FULL)))
     done = []
-    c.half.geometry = Thing(layer_of={"layers.0.attn": 0})
+    c.half.geometry = worker.Geometry({"layers.0.attn": 0}, [0], [], [], 0, (), (), "")
     c.half.part = Thing(store=range(1))
     c.half.loads = c.half.stores = [Thing(next_layer=0, advance=done.append)]
     for name in ("vision.0.attn", "layers.0.attn"):

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from tierce import _core as core  # noqa: E402
+from tierce.vllm.device import HostMemory  # noqa: E402
 from tierce.vllm.link import PREFETCH, Later, LinkError  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
 from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec, Taint  # noqa: E402
@@ -35,7 +36,7 @@ def request(blocks, load=None):
 def step(*requests, ranks=Ranks()):
     """The report after a step of these requests that took 5 ms."""
     half = SimpleNamespace(ranks=ranks, requests=list(requests), namespace={"block_tokens": 16}, view=View(),
-                           step_began_ns=time.monotonic_ns() - 5_000_000)
+                           memory=HostMemory(), step_began=time.monotonic_ns() - 5_000_000)
     WorkerHalf.tell_speed(half)
     return half.view.told
 

@@ -30,15 +30,18 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import ranks as workers
 from . import worker as worker_half
+from .device import memory_of
 from .group_scheduler import GroupSchedulerHalf
 from .group_worker import GroupWorkerHalf
 from .groups import GroupTable, table_of
 from .identity import ConfigError, Unsupported, require_known
 from .link import LinkError, LinkServer, RemoteWorker
+from .reuse import blocks_to_write
 from .scheduler import SchedulerHalf
+from .settings import Settings
 from .stats import TierceProm, TierceStats
 from .tracker import LoadResult, LoadSpec, ReqMeta
-from .worker import Settings, WorkerHalf
+from .worker import WorkerHalf
 
 TESTED_VLLM = "0.32."
 
@@ -88,6 +91,8 @@ class TierceMetadata(KVConnectorMetadata):
     requests: list[ReqMeta] = field(default_factory=list)
     over: list[int] = field(default_factory=list)  # sessions that have ended
     era: bytes = b""  # of the last reset
+    # Blocks that the step may write, if stores end after their steps. None: not known.
+    written: bytes | None = b""
 
 
 @dataclass
@@ -183,6 +188,12 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     def requires_kv_delivery(self) -> bool:
         return False
 
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config) -> bool:
+        """No: with a full graph, vLLM calls nothing for single layers. Loads on GPUs do not need these
+        calls (see CudaMemory), and the end of the step stores the layers that were left out."""
+        return False
+
     # ---- worker
 
     def register_kv_caches(self, kv_caches):
@@ -242,6 +253,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
 
     def measure(self, kv_caches):
         config = self._kv_cache_config
+        self.half.memory = memory_of(kv_caches, self._vllm_config, config)
         if self.table is not None:
             return self.half.measure_groups(kv_caches, config.num_blocks, self.backend_name)
         names = set(config.kv_cache_groups[0].layer_names)
@@ -253,6 +265,20 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.half.register(ranks, measures)
         if ranks.first and not self.in_process:
             self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
+
+    # vLLM 0.33 calls these three in sleep mode.
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config) -> bool:
+        return True
+
+    @guarded()
+    def unregister_kv_caches(self):
+        self.half.suspend()
+
+    @guarded()
+    def restore_kv_caches(self):
+        self.half.resume()
 
     def backend_name(self, layers) -> str:
         context = self._vllm_config.compilation_config.static_forward_context
@@ -275,13 +301,18 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self):
         self.half.end_step()
 
+    @guarded()
+    def handle_preemptions(self, kv_connector_metadata):
+        """Before vLLM writes to blocks that it has allocated again, after a preemption or otherwise."""
+        self.half.wait_for_stores(kv_connector_metadata.requests, kv_connector_metadata.written)
+
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)
         self.begin_step(connector_metadata)
 
     @guarded(fail_step=True)
     def begin_step(self, metadata):
-        self.half.begin_step(metadata.requests, metadata.over, metadata.era)
+        self.half.begin_step(metadata.requests, metadata.over, metadata.era, metadata.written)
 
     @guarded(default=lambda: (None, None))
     def get_finished(self, finished_req_ids):
@@ -344,7 +375,17 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         requests += self.unkept_promises(requests)
         if self.off:
             return TierceMetadata(requests)
-        return TierceMetadata(requests, self.half.take_over(), self.half.era)
+        return TierceMetadata(requests, self.half.take_over(), self.half.era,
+                              self.blocks_to_write(scheduler_output))
+
+    @guarded()
+    def blocks_to_write(self, scheduler_output) -> bytes | None:
+        facts, config = self.half.facts, self._kv_cache_config
+        if facts is None or not facts.blocks_to_write:
+            return b""
+        sizes = [group.kv_cache_spec.block_size if index in config.prefix_cacheable_group_ids else 0
+                 for index, group in enumerate(config.kv_cache_groups)]
+        return blocks_to_write(scheduler_output, sizes)
 
     @guarded(default=list, fail_step=True)
     def plan_step(self, scheduler_output):

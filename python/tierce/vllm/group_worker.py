@@ -11,9 +11,6 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
-from types import SimpleNamespace
-
-from vllm.v1.kv_cache_interface import group_kernel_blocks
 
 from . import identity
 from .geometry import Geometry, Measures
@@ -30,6 +27,9 @@ log = logging.getLogger(__name__)
 
 def layer_numbers(geometry: Geometry) -> list[int]:
     """The numbers of the group's layers in the model. Raises Unsupported if two are equal."""
+    if geometry.runs > 1:
+        raise Unsupported("blocks of several runs of bytes, in a model with windows, states or several "
+                          "KV cache groups: start vLLM without VLLM_KV_CACHE_LAYOUT")
     numbers: dict[int, int] = {}
     for name, layer in geometry.layer_of.items():
         number = re.search(r"\.(\d+)\.", name)
@@ -58,7 +58,7 @@ class GroupWorkerHalf(WorkerHalf):
             missing = [name for name in group.layer_names if name not in kv_caches]
             if missing:
                 raise Unsupported(f"no memory for layer {missing[0]} of a KV cache group")
-            layers = {name: blocks_of(kv_caches[name], block_count) for name in group.layer_names}
+            layers = {name: kv_caches[name] for name in group.layer_names}
             self.geometries.append(Geometry.of(layers, block_count))
             self.backends.append(group.content or backend_name(layers))
         return Measures([], "", (), (), "")
@@ -101,12 +101,16 @@ class GroupWorkerHalf(WorkerHalf):
         view = self.engine.view({
             **self.namespace,
             "layout": identity.layout(self.engine_version, backend, geometry.block_shape,
-                                      geometry.block_strides, geometry.dtype, size),
+                                      geometry.block_strides, geometry.dtype, size,
+                                      memory=geometry.kind),
             "layer_count": layers, "cell_bytes": geometry.cell_bytes, "block_tokens": size,
             "chunk_blocks": group.chunk_blocks(chunk_tokens),
             "group": group.kind, "window": group.window, "layers": layer_numbers(geometry)})
-        view.set_paged(geometry.bases, geometry.strides, geometry.block_count)
-        return GroupView(group, geometry, view, self.table.blocks_per_unit(group))
+        view.set_paged(geometry.bases, geometry.strides, geometry.block_count, self.memory.kind)
+        return GroupView(group, geometry, self.memory.view(view), self.table.blocks_per_unit(group))
+
+    def views(self) -> list:
+        return [part.view for part in self.view.parts]
 
     def number_layers(self, views: GroupViews) -> None:
         """The layers as the other half of this class counts them: GroupViews.order."""
@@ -114,7 +118,7 @@ class GroupWorkerHalf(WorkerHalf):
         layer_of = {name: numbers[at, layer]
                     for at, part in enumerate(views.parts) if part.group.kind != STATE
                     for name, layer in part.geometry.layer_of.items()}
-        self.geometry = SimpleNamespace(layer_of=layer_of, bases=views.order)
+        self.geometry = Geometry(layer_of, views.order, [], [], 0, (), (), "")
         self.part = Part(0, len(views.order), [], range(len(views.saved_order)))
 
     # ---- lookups and transfers
@@ -171,10 +175,3 @@ class GroupWorkerHalf(WorkerHalf):
     def take_failed(self) -> set[str]:
         failed, self.failed = self.failed, set()
         return failed
-
-
-def blocks_of(cache, block_count: int):
-    """The tensor of a layer with vLLM's blocks as its first axis; the kernels' may be smaller."""
-    if not hasattr(cache, "data_ptr") or cache.shape[0] % block_count:
-        return cache
-    return group_kernel_blocks(cache, block_count)

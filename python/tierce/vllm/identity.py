@@ -164,15 +164,16 @@ def cpu_isa() -> str:
 
 
 def layout(vllm_version: str, backend: str, block_shape, block_strides, dtype, block_tokens,
-           ranks=None, replicas=1) -> str:
+           ranks=None, replicas=1, memory="host") -> str:
     """The text of the engine's memory layout: how it arranges the bytes of a block, and with
-    several workers the order of layers."""
+    several workers the order of layers. The model of a GPU and its host do not change the bytes."""
     several = {} if ranks is None or ranks.count == 1 else {
         "ranks": {"tp": ranks.tp_size, "pp": ranks.pp_size, "order": "stage, tensor rank, layer",
                   **({"replicas": replicas} if replicas > 1 else {})}}
+    platform = {"platform": memory} if memory != "host" else {
+        "platform": "cpu", "machine": os.uname().machine, "isa": cpu_isa()}
     return canonical_json({
-        "engine": f"vllm {vllm_version}", "platform": "cpu", "machine": os.uname().machine,
-        "isa": cpu_isa(), "backend": backend, "block_shape": list(block_shape),
+        "engine": f"vllm {vllm_version}", **platform, "backend": backend, "block_shape": list(block_shape),
         "block_strides": list(block_strides), "dtype": str(dtype).removeprefix("torch."),
         "block_tokens": block_tokens, **several,
     })

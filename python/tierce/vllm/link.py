@@ -69,6 +69,7 @@ class Facts:
     load_prefetch: bool = False
     lookup_ms: int = 0  # how long a lookup may take
     longest_chunk: int = 0  # see Rules
+    blocks_to_write: bool = False  # the worker half must be told which blocks a step may write
 
 
 # ---- frames ---------------------------------------------------------------------------------

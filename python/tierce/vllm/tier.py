@@ -40,8 +40,8 @@ from . import identity, own_node
 from .connector import share_log
 from .identity import ConfigError, Unsupported
 from .link import RESET_BYTES
+from .settings import Settings
 from .texts import describe_store, milliseconds
-from .worker import Settings
 
 log = logging.getLogger("tierce")
 

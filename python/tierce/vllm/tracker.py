@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
+def int32(data) -> memoryview:
+    """The numbers in the bytes."""
+    return memoryview(data).cast("i")
+
+
 @dataclass(frozen=True)
 class ChainRoot:
     """The properties that separate this request's KV from that of other requests with equal

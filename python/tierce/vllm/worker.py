@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import queue
 import threading
 import time
@@ -20,13 +19,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import identity, own_node
+from .behind import StoresBehind
+from .device import HostMemory
 from .geometry import Geometry, Measures
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, Facts, FromStart, Later, LinkError, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
+from .reuse import blocks_to_load, blocks_to_read
+from .settings import Settings
 from .texts import describe_store, milliseconds, version
-from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Served, Taint
+from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Served, Taint, int32
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,7 @@ TOKEN_BYTES = 4
 ASYNC_LOADS = 2
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
 PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
+PINNING_S = 10.0  # a load waits so long for memory that is still being pinned
 TELLING_TOKENS = 256  # a step that computes fewer shows little of how fast the engine is
 
 # The worker halves of this process by vLLM's engine id, for a scheduler half beside them.
@@ -44,41 +48,6 @@ _here: dict[str, "WorkerHalf"] = {}
 
 def find(engine_id: str) -> "WorkerHalf | None":
     return _here.get(engine_id)
-
-
-@dataclass
-class Settings:
-    """The connector's part of the configuration; the rest goes to the store as it is."""
-
-    config_path: str | None = None
-    values: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_extra_config(cls, extra: dict) -> "Settings":
-        def text(value):
-            return str(value).lower() if isinstance(value, bool) else str(value)
-
-        values = {k: text(v) for k, v in extra.items() if k != "config"}
-        return cls(extra.get("config") or os.getenv("TIERCE_CONFIG") or None, values)
-
-    def check(self, where: str = "kv_connector_extra_config") -> bool:
-        """Whether the start is strict. Raises ConfigError if the configuration cannot be used;
-        `where`: the place of it in vLLM's configuration."""
-        try:
-            from tierce import _core
-
-            return _core.Engine.setting(self.config_path, dict(self.values), "strict") == "true"
-        except ImportError as error:
-            raise ConfigError(f"the extension module tierce._core cannot be loaded: {error}") from None
-        except Exception as error:  # an unknown name, an invalid value, a file that is not there
-            raise ConfigError(f"{where}: {error}") from None
-
-
-
-
-def int32(data) -> memoryview:
-    """The numbers in the bytes."""
-    return memoryview(data).cast("i")
 
 
 @dataclass
@@ -132,7 +101,7 @@ class SharedView:
     """A view of layers that other workers hold too: `share`: the blocks that are stored here."""
 
     def __init__(self, view, share):
-        self.view = view
+        self.view, self.share = view, share
         self.store_begin = share.store_begin
 
     def __getattr__(self, name):
@@ -141,6 +110,9 @@ class SharedView:
 
 class WorkerHalf:
     hashes_per_block = 1  # of vLLM, if they are used
+    memory = HostMemory()  # of vLLM's KV
+    behind: StoresBehind | None = None  # None: stores end in their step
+    suspended = False  # vLLM's KV has no memory now
 
     def __init__(self, vllm_config, settings: Settings, engine_version: str):
         self.vllm_config = vllm_config
@@ -155,6 +127,7 @@ class WorkerHalf:
         self.weights = self.era = b""  # weights: the model's; era: of the last reset
         self.hashed = False
         self.lock = threading.Lock()
+        self.idle = threading.Condition(self.lock)  # see busy
         self.chains: dict[int, SessionChain] = {}
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
         self.prefetches: dict[int, object] = {}  # session -> the prefetch that is under way
@@ -164,7 +137,7 @@ class WorkerHalf:
         self.layerwise = True
         self.taint = Taint()
         self.requests: list[ReqMeta] = []
-        self.step_began_ns = 0
+        self.step_began = None
         self.submitted: set[str] = set()  # requests of this step whose asynchronous loads will end
         self.resetting = threading.Lock()
         self.loads: list[Transfer] = []
@@ -187,7 +160,7 @@ class WorkerHalf:
         self.geometry = g = Geometry.of(kv_caches, block_count)
         place = own_node.place(self.settings, self.vllm_config.parallel_config.world_size)
         return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas,
-                        place)
+                        place, g.kind)
 
     def register(self, ranks: Ranks, measures: list["Measures"]) -> None:
         """Opens the store for this worker. Raises Unsupported or ConfigError."""
@@ -216,12 +189,35 @@ class WorkerHalf:
     def begin(self, namespace: dict) -> None:
         self.namespace, self.weights = namespace, namespace["weights"]
         self.open_view()
+        self.prepare()
         if self.loads_are_async():
             self.start_loaders()
+        if self.memory.stores_behind:
+            self.behind = StoresBehind(self.finish_store)
         self.off = None
 
     def loads_are_async(self) -> bool:
-        return self.engine.param("load.async") == "true"
+        return self.memory.loads_async or self.engine.param("load.async") == "true"
+
+    def prepare(self) -> None:
+        """Begins to make transfers possible. Raises Unsupported if they never will be."""
+        from tierce import _core
+
+        try:
+            self.memory.prepare(self.views())
+        except _core.Error as error:
+            raise Unsupported(f"KV in {self.memory.kind} memory: {error}") from None
+
+    def views(self) -> list:
+        """The library's views."""
+        return [self.view.view, self.view.share] if isinstance(self.view, SharedView) else [self.view]
+
+    def can_transfer(self) -> bool:
+        try:
+            return not self.suspended and self.memory.prepare(self.views())
+        except Exception as error:
+            log.debug("nothing can be transferred: %r", error)
+            return False
 
     def describe(self) -> str:
         """One line for the log: version, tiers, sizes, namespace."""
@@ -241,7 +237,7 @@ class WorkerHalf:
             **self.common_namespace(),
             "layout": identity.layout(self.engine_version, mine.backend, mine.block_shape,
                                       mine.block_strides, mine.dtype, block_tokens, self.ranks,
-                                      mine.replicas),
+                                      mine.replicas, mine.kind),
             "layer_count": len(self.part.cell_bytes),
             "cell_bytes": self.part.cell_bytes,
             "block_tokens": block_tokens,
@@ -286,8 +282,9 @@ class WorkerHalf:
         view = self.engine.view(self.namespace, (0, 1, 0, 1), (
             part.first_layer + layers.start, len(layers), self.ranks.index, self.ranks.count))
         view.set_paged(geometry.bases[layers.start:layers.stop],
-                       geometry.strides[layers.start:layers.stop], geometry.block_count)
-        return view
+                       geometry.strides[layers.start:layers.stop], geometry.block_count,
+                       self.memory.kind)
+        return self.memory.view(view)
 
     def end_prefetches(self) -> None:
         """Under the lock."""
@@ -303,9 +300,10 @@ class WorkerHalf:
             return self.engine.param(name) == "true"
 
         return Facts(None, self.namespace["chunk_blocks"], self.hashed, flag("save.decode"),
-                     flag("chunk.tail"), flag("load.async"),
+                     flag("chunk.tail"), self.loads_are_async(),
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
-                     milliseconds(self.engine.param("timeout.lookup")))
+                     milliseconds(self.engine.param("timeout.lookup")),
+                     blocks_to_write=self.memory.stores_behind)
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed: from now on this engine finds nothing that was
@@ -325,6 +323,18 @@ class WorkerHalf:
                 self.era = era
         return True
 
+    def suspend(self) -> None:
+        """Before vLLM releases the memory of its KV: ends all transfers. None begins until resume."""
+        self.suspended = True
+        if self.behind is not None:
+            self.behind.wait_for_all()
+        with self.idle:
+            self.idle.wait_for(lambda: not self.busy)
+
+    def resume(self) -> None:
+        """The memory is back, at its addresses."""
+        self.suspended = False
+
     def close(self) -> None:
         engine_id = self.vllm_config.kv_transfer_config.engine_id
         if _here.get(engine_id) is self:
@@ -332,6 +342,8 @@ class WorkerHalf:
         self.stop_loaders()
         for transfer in [*self.loads, *(self.stores or ())]:
             transfer.abort()
+        if self.behind is not None:
+            self.behind.close()
         self.off = "the engine was shut down"
         with self.lock:
             self.end_prefetches()
@@ -354,6 +366,8 @@ class WorkerHalf:
         with self.using_chain(session, part) as (view, chain):
             if to_block > chain.blocks:
                 raise FromStart
+            if not self.can_transfer():
+                return 0, 0
             late = self.end_prefetch(session)
             again = LOOKUP_AGAIN if self.may_put_off(session) else 0
             total, memory, pending = view.lookup(
@@ -475,7 +489,8 @@ class WorkerHalf:
 
     # ---- a step of the engine
 
-    def begin_step(self, requests: list[ReqMeta], over=(), era: bytes = b"") -> None:
+    def begin_step(self, requests: list[ReqMeta], over=(), era: bytes = b"",
+                   written: bytes | None = b"") -> None:
         if not self.ranks.first:
             for session in over:
                 self.release(session, keep_chain=False)
@@ -486,9 +501,21 @@ class WorkerHalf:
         self.submitted = set()
         self.loads = []
         self.stores = None
-        self.step_began_ns = time.monotonic_ns()
+        self.wait_for_stores(requests, written)
+        self.step_began = self.memory.step_begins()
+
+    def wait_for_stores(self, requests: list[ReqMeta], written: bytes | None) -> None:
+        """Before a step that may write to these blocks and loads these requests: waits for the stores
+        of earlier steps that read the same blocks. If the blocks are not known, waits for all."""
+        if self.behind is None:
+            return
+        if written is None:
+            self.behind.wait_for_all()
+        else:
+            self.behind.wait_for(set(int32(written)).union(*map(blocks_to_load, requests)))
 
     def start_loads(self) -> None:
+        self.memory.order_loads()
         for request in self.requests:
             if request.load is None:
                 continue
@@ -506,7 +533,7 @@ class WorkerHalf:
     def begin_load(self, request: ReqMeta) -> Transfer | None:
         """None if it could not begin."""
         load = request.load
-        if not load.allowed:
+        if not load.allowed or self.suspended:
             return None
         try:
             with self.using_chain(request.session, request.chain) as (view, chain):
@@ -521,29 +548,25 @@ class WorkerHalf:
                                int32(request.block_ids)[:load.to_block], request.session, 0)
 
     def wait_layer(self, name: str) -> None:
-        layer = self.geometry.layer_of.get(name)
-        if layer is None:
-            return
-        for transfer in self.loads:
-            transfer.advance(layer + 1)
+        cells = self.geometry.cells(name)
+        for transfer in self.loads if cells else ():
+            transfer.advance(cells.stop)
 
     def save_layer(self, name: str) -> None:
-        layer = self.geometry.layer_of.get(name)
-        if layer is None:
+        cells, share = self.geometry.cells(name), self.part.store
+        if not cells or self.memory.is_captured():  # end_step stores what is left out here
             return
         if self.stores is None:
             self.begin_stores()
-        if layer not in self.part.store:
-            return
-        at = layer - self.part.store.start
-        for transfer in self.stores:
-            if transfer.next_layer == at:
-                transfer.advance(at + 1)
+        first, end = max(cells.start, share.start), min(cells.stop, share.stop)
+        for transfer in self.stores if first < end else ():
+            if transfer.next_layer == first - share.start:
+                transfer.advance(end - share.start)
 
     def begin_stores(self) -> None:
         self.stores = []
         for request in self.requests:
-            if request.save is None:
+            if request.save is None or self.suspended:
                 continue
             try:
                 with self.using_chain(request.session, request.chain) as (view, chain):
@@ -563,11 +586,11 @@ class WorkerHalf:
         engine, from which the store derives what is worth loading."""
         blocks = sum(r.computed_to - r.computed_from for r in self.requests)
         tokens = blocks * self.namespace["block_tokens"]
-        if (self.view is not None and self.ranks.first and tokens >= TELLING_TOKENS
-                and all(r.load is None for r in self.requests)):
+        tells = (self.view is not None and self.ranks.first and tokens >= TELLING_TOKENS
+                 and all(r.load is None for r in self.requests))
+        for told, took_ns in self.memory.speeds(self.step_began, tokens if tells else 0):
             # The other stages take as long for their layers.
-            took_ns = time.monotonic_ns() - self.step_began_ns
-            self.view.computed(tokens, took_ns * self.ranks.pp_size)
+            self.view.computed(told, took_ns * self.ranks.pp_size)
 
     def end_loads(self) -> None:
         """After the forward pass. With speculative decoding, vLLM asks for failed blocks before it
@@ -583,10 +606,7 @@ class WorkerHalf:
         if self.stores is None:
             self.begin_stores()
         for transfer in self.stores:
-            if transfer.request.req_id in invalid:
-                transfer.abort()
-            else:
-                self.end_store(transfer)
+            self.end_store(transfer, transfer.request.req_id not in invalid)
         self.stores = None
         self.requests = []
         self.submitted = set()
@@ -605,15 +625,23 @@ class WorkerHalf:
                 log.warning("a load for request %s failed: %s", transfer.request.req_id, error)
         self.count_load(transfer.request, origins)
 
-    def end_store(self, transfer: Transfer) -> None:
-        transfer.advance(len(self.part.store))
-        if transfer.failed:
-            return
+    def end_store(self, transfer: Transfer, is_valid: bool) -> None:
+        if is_valid:
+            transfer.advance(len(self.part.store))
+        else:
+            transfer.abort()
+        if self.behind is not None and not transfer.failed:
+            self.behind.add(transfer, blocks_to_read(transfer.request))
+        else:
+            self.count("saved_tokens", self.finish_store(transfer) * self.namespace["block_tokens"])
+
+    def finish_store(self, transfer: Transfer) -> int:
+        """Blocks that were stored. On any thread."""
         try:
-            blocks = transfer.handle.end()
-            self.count("saved_tokens", blocks * self.namespace["block_tokens"])
+            return 0 if transfer.failed else transfer.handle.end()
         except Exception as error:
             log.warning("a store of request %s failed: %s", transfer.request.req_id, error)
+            return 0
 
     def fail_step(self, requests: list[ReqMeta]) -> None:
         """After an unexpected exception in a step with these requests: none of its loads counts,
@@ -672,6 +700,8 @@ class WorkerHalf:
         return results
 
     def take_counters(self) -> dict[str, int]:
+        if self.behind is not None:
+            self.count("saved_tokens", self.behind.take_stored() * self.namespace["block_tokens"])
         counters, self.counters = self.counters, {}
         return counters
 
@@ -700,11 +730,18 @@ class WorkerHalf:
         self.to_load.put((request, self.era))
         self.submitted.add(request.req_id)
 
+    def wait_until_pinned(self) -> None:
+        """The first worker, which answers lookups, may be ready before the others."""
+        until = time.monotonic() + PINNING_S
+        while not self.can_transfer() and time.monotonic() < until:
+            time.sleep(0.05)
+
     def load_whole(self, request: ReqMeta, era: bytes) -> None:
         """Runs on a thread of its own. The load always ends in `finished`, because vLLM waits for
         it."""
         origins = b""
         try:
+            self.wait_until_pinned()
             transfer = self.begin_load(request)
             if transfer is not None:
                 transfer.advance(len(self.geometry.bases))
@@ -721,6 +758,7 @@ class WorkerHalf:
                 over = self.busy[request.session] == 0
                 if over:
                     del self.busy[request.session]
+                    self.idle.notify_all()
                 release = over and request.session in self.released
                 if release:
                     self.released.discard(request.session)
@@ -731,6 +769,9 @@ class WorkerHalf:
         """Requests whose asynchronous load has ended, with success or not."""
         with self.lock:
             finished, self.finished = self.finished, []
+        if any(not any(origins) for _, origins in finished):
+            # Copies of a load that has failed may still be under way, and vLLM computes its blocks now.
+            self.memory.order_behind_loads()
         for request, origins in finished:
             try:
                 self.count_load(request, origins)

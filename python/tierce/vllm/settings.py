@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector's configuration: kv_connector_extra_config of vLLM."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from .identity import ConfigError
+
+
+@dataclass
+class Settings:
+    """The connector's part of the configuration; the rest goes to the store as it is."""
+
+    config_path: str | None = None
+    values: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_extra_config(cls, extra: dict) -> "Settings":
+        def text(value):
+            return str(value).lower() if isinstance(value, bool) else str(value)
+
+        values = {k: text(v) for k, v in extra.items() if k != "config"}
+        return cls(extra.get("config") or os.getenv("TIERCE_CONFIG") or None, values)
+
+    def check(self, where: str = "kv_connector_extra_config") -> bool:
+        """Whether the start is strict. Raises ConfigError if the configuration cannot be used;
+        `where`: the place of it in vLLM's configuration."""
+        try:
+            from tierce import _core
+
+            return _core.Engine.setting(self.config_path, dict(self.values), "strict") == "true"
+        except ImportError as error:
+            raise ConfigError(f"the extension module tierce._core cannot be loaded: {error}") from None
+        except Exception as error:  # an unknown name, an invalid value, a file that is not there
+            raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU for the tests of the vLLM connector: the driver of tests/support/cuda, and the parts of torch.cuda and of
+CUDA tensors that the connector uses, on top of it. torch here has no CUDA. A process that has made a Gpu keeps it."""
+
+import ctypes
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from vllm.v1 import kv_cache_interface as kv
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = ROOT / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
+
+
+class Calls(ctypes.Structure):
+    _fields_ = [("all", ctypes.c_uint64), ("batches", ctypes.c_uint64), ("copies", ctypes.c_uint64)]
+
+
+class Gpu:
+    """The driver, and vLLM's stream. Installs itself in torch.cuda."""
+
+    def __init__(self):
+        self.driver = ctypes.CDLL(str(DRIVER), mode=ctypes.RTLD_GLOBAL)  # found by its name from now on
+        self.driver.cuda_fake_report.restype = ctypes.c_char_p
+        self.driver.cuda_fake_calls.restype = Calls
+        self.driver.cuda_fake_fail_nth.restype = ctypes.c_uint64
+        self.capturing = False
+        torch.cuda.Stream = lambda device=None: self.second  # the driver has few
+        torch.cuda.Event = lambda enable_timing=False: Event(self)
+        torch.cuda.current_stream = lambda device=None: self.stream
+        torch.cuda.is_current_stream_capturing = lambda: self.capturing
+        self.stream = self.second = None
+
+    def start(self):
+        """What torch does when a program first uses a GPU."""
+        self.context = ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
+        self.enter()
+        self.stream, self.second = Stream(self), Stream(self)
+
+    def enter(self):
+        """A thread that uses torch.cuda."""
+        self.call("cuCtxPushCurrent_v2", self.context)
+
+    def call(self, name, *arguments):
+        code = getattr(self.driver, name)(*arguments)
+        assert code == 0, (name, code)
+
+    def calls(self):
+        return self.driver.cuda_fake_calls().all
+
+    def report(self):
+        return self.driver.cuda_fake_report().decode()
+
+    @contextmanager
+    def held(self):
+        """No stream runs meanwhile."""
+        self.driver.cuda_fake_hold(True)
+        try:
+            yield
+        finally:
+            self.driver.cuda_fake_hold(False)
+
+    def release(self):
+        self.driver.cuda_fake_hold(False)
+
+    def allocate(self, count):
+        """A tensor of so many bytes that the processor cannot touch."""
+        address = ctypes.c_ulonglong()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(count))
+        return torch.frombuffer((ctypes.c_char * count).from_address(address.value), dtype=torch.int8)
+
+    def write(self, runs, data, what=b"the model computes"):
+        at = 0
+        for address, count in runs:
+            self.driver.cuda_fake_kernel_write(self.stream.handle, ctypes.c_ulonglong(address), data[at:at + count],
+                                               ctypes.c_size_t(count), what)
+            at += count
+        assert at == len(data)
+
+    def read(self, runs):
+        pieces = [(ctypes.create_string_buffer(count), address, count) for address, count in runs]
+        for piece, address, count in pieces:
+            self.driver.cuda_fake_kernel_read(self.stream.handle, piece, ctypes.c_ulonglong(address),
+                                              ctypes.c_size_t(count), b"the model attends")
+        self.call("cuStreamSynchronize", self.stream.handle)
+        return b"".join(piece.raw for piece, _, _ in pieces)
+
+
+class Event:
+    def __init__(self, gpu):
+        self.gpu, self.handle, self.at = gpu, ctypes.c_void_p(), 0.0
+        gpu.call("cuEventCreate", ctypes.byref(self.handle), 0)
+
+    def record(self, stream):
+        self.at = time.monotonic()
+        self.gpu.call("cuEventRecord", self.handle, stream.handle)
+
+    def query(self):
+        return self.gpu.driver.cuEventQuery(self.handle) == 0
+
+    def elapsed_time(self, end):
+        """In ms, as torch's."""
+        return (end.at - self.at) * 1e3
+
+
+class Stream:
+    def __init__(self, gpu):
+        self.gpu, self.handle = gpu, ctypes.c_void_p()
+        gpu.call("cuStreamCreate", ctypes.byref(self.handle), 1)
+
+    @property
+    def cuda_stream(self):
+        return self.handle.value
+
+    def wait_stream(self, other):
+        event = Event(self.gpu)
+        event.record(other)
+        self.gpu.call("cuStreamWaitEvent", self.handle, event.handle, 0)
+        self.gpu.call("cuEventDestroy_v2", event.handle)
+
+
+class CudaTensor:
+    """A tensor of torch over memory of the driver: all but the device is torch's own."""
+
+    device = torch.device("cuda", 0)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __getattr__(self, name):
+        return getattr(self.tensor, name)
+
+
+class Pool:
+    """vLLM's KV on the GPU, in one of its layouts. kernel_tokens: of the kernels' blocks; None: as the tables'."""
+
+    def __init__(self, gpu, cache, layout=kv.KVCacheLayout.LBNHC, kernel_tokens=None):
+        self.gpu, self.count, self.views = gpu, cache.num_blocks, {}
+        for group in cache.kv_cache_groups:
+            spec, names = group.kv_cache_spec, group.layer_names
+            tokens = kernel_tokens if isinstance(spec, kv.AttentionSpec) else None
+            strides = kv.compute_layout_strides(spec, self.count, len(names), layout, tokens)
+            ratio = spec.block_size // (tokens or spec.block_size)
+            tensor = kv.KVCacheTensor(size=spec.page_size_bytes * self.count * len(names), layers=names,
+                                      layer_stride=strides[0], block_stride=strides[1] * ratio, offset=0)
+            raw = gpu.allocate(tensor.size)
+            self.views.update(zip(names, kv.create_kv_cache_views(raw, spec, self.count, layout, tensor, tokens)))
+
+    def tensors(self):
+        return {name: CudaTensor(view) for name, view in self.views.items()}
+
+    def runs(self, name, number):
+        """Addresses and lengths of a block, as vLLM's view has it."""
+        view = self.views[name]
+        ratio = view.shape[0] // self.count
+        block = view[number * ratio:(number + 1) * ratio]
+        size, out = block.element_size(), []
+        assert block.stride(-1) == 1
+        rows = [block.data_ptr() + size * sum(i * s for i, s in zip(at, block.stride()))
+                for at in torch.cartesian_prod(*map(torch.arange, block.shape[:-1])).tolist()]
+        for row in sorted(rows):
+            if out and sum(out[-1]) == row:
+                out[-1] = out[-1][0], out[-1][1] + block.shape[-1] * size
+            else:
+                out.append((row, block.shape[-1] * size))
+        return out
+
+    def write(self, name, number, data):
+        self.gpu.write(self.runs(name, number), data)
+
+    def read(self, name, number):
+        return self.gpu.read(self.runs(name, number))
+
+    def bytes_of(self, name):
+        return sum(count for _, count in self.runs(name, 1))
