@@ -203,13 +203,8 @@ enum tierce__cuda_way tierce__cuda_kernel_way(const struct tierce__cuda_kernel *
 size_t tierce__cuda_kernel_number(struct tierce__cuda_event *event,
                                   const struct tierce__device_copy *copy)
 {
-    uint64_t number = 0, bytes = 0;
+    uint64_t number = 0;
     for (size_t i = 0; i < copy->count; i++) {
-        uint64_t here = copy->paged->layers[copy->rows[i].layer].block_bytes;
-        if (here != bytes)
-            number =
-                (number + TIERCE__LAUNCH_CELLS - 1) / TIERCE__LAUNCH_CELLS * TIERCE__LAUNCH_CELLS;
-        bytes = here;
         if (event != NULL)
             event->rows[i].first = (uint32_t)number;
         number += copy->rows[i].cells.count;

@@ -52,7 +52,7 @@ enum tierce__cuda_way tierce__cuda_kernel_way(const struct tierce__cuda_kernel *
                                               enum tierce__direction direction);
 
 /* Numbers the cells of the copy's rows in an event, unless it is NULL. Returns how many slots they
- * take. Cells of different sizes are not in the same slot. */
+ * take. */
 size_t tierce__cuda_kernel_number(struct tierce__cuda_event *event,
                                   const struct tierce__device_copy *copy);
 

@@ -60,6 +60,9 @@ void cuda_fake_set_host_pointers(bool usable);
 enum cuda_fake_flip { CUDA_FAKE_RIGHT, CUDA_FAKE_FLIP_SUM, CUDA_FAKE_FLIP_BYTE };
 void cuda_fake_flip(enum cuda_fake_flip flip);
 
+/* A launch returns only after this time, in which other threads go on. */
+void cuda_fake_pause_launches(unsigned pause_us);
+
 /* Marks a stream as being captured into a graph. */
 void cuda_fake_capture(TIERCE__CU_STREAM stream, bool captured);
 

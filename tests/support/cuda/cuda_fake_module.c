@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/device/kernels/copy_sum.cu"
 
@@ -21,6 +22,7 @@ struct tierce__cu_module {
 static unsigned module_count;
 static bool host_pointers = true;
 static enum cuda_fake_flip flip;
+static unsigned launch_pause_us;
 
 unsigned fake_modules(void)
 {
@@ -38,6 +40,13 @@ void cuda_fake_flip(enum cuda_fake_flip how)
 {
     pthread_mutex_lock(&fake_lock);
     flip = how;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+void cuda_fake_pause_launches(unsigned pause_us)
+{
+    pthread_mutex_lock(&fake_lock);
+    launch_pause_us = pause_us;
     pthread_mutex_unlock(&fake_lock);
 }
 
@@ -150,7 +159,11 @@ TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid
     launch = (struct fake_launch){.blocks = grid_x, .flip = flip};
     code = translate(&launch.what, in) ? fake_enqueue_launch(stream, &launch, in)
                                        : TIERCE__CU_INVALID_VALUE;
-    return fake_end(code);
+    unsigned pause_us = launch_pause_us;
+    (void)fake_end(code);
+    if (pause_us > 0)
+        usleep(pause_us);
+    return code;
 }
 
 void fake_launch_spoil(const struct fake_launch *launch)

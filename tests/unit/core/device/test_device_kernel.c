@@ -116,6 +116,45 @@ START_TEST(a_device_that_cannot_use_the_hosts_addresses)
 }
 END_TEST
 
+/* More than a buffer holds: copies and launches take turns, and cells lie across slices. */
+START_TEST(a_copy_larger_than_the_buffer)
+{
+    enum { CELLS = 500, LAYER = 2, BYTES = CELLS * DH_STRIDE, SLICE = 5 << 20, POOL = 8 * SLICE };
+    static int32_t ids[CELLS];
+    static uint64_t sums[CELLS];
+    static uint8_t good[CELLS];
+    uint8_t *pool = mmap(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(pool != MAP_FAILED && BYTES + 32 <= POOL && BYTES > 2 * (16 << 20));
+    start(_i == 0 ? "cuda direct" : "cuda staged");
+    for (size_t i = 0; i < POOL; i += SLICE)
+        ck_assert_int_eq(dh.ops->pin(dh.device, pool + i, SLICE), 0);
+    for (int32_t i = 0; i < CELLS; i++)
+        ids[i] = i * 7 % DH_BLOCKS;
+    memset(good, 1, sizeof(good));
+    struct tierce__device_row row = {
+        .layer = LAYER, .ids = ids, .cells = {pool + 32, sums, CELLS}, .good = good};
+    struct tierce__device_copy copy = {
+        .paged = &dh.paged, .rows = &row, .count = 1, .stream = dh.stream};
+    struct dh_transfer t = {.copy = copy};
+    ck_assert_int_eq(dh_gather(&t), 0);
+    for (size_t i = 0; i < CELLS; i++) {
+        const uint8_t *want = dh.mirror + dh_at(LAYER, ids[i]);
+        ck_assert_mem_eq(row.cells.bytes + i * DH_STRIDE, want, DH_STRIDE);
+        ck_assert_uint_eq(sums[i], XXH3_64bits(want, DH_STRIDE));
+    }
+    for (int32_t id = 0; id < DH_BLOCKS; id++)
+        dh_compute(LAYER, id);
+    for (size_t i = 0; i < CELLS; i++)
+        memcpy(dh.mirror + dh_at(LAYER, ids[i]), row.cells.bytes + i * DH_STRIDE, DH_STRIDE);
+    sums[CELLS - 1] ^= 1;
+    ck_assert_int_eq(dh_scatter(&t), 1);
+    ck_assert_uint_eq(good[CELLS - 1], 0);
+    dh_check_memory();
+    dh_close();
+    munmap(pool, POOL);
+}
+END_TEST
+
 /* The fastest way of each class is measured; whichever it is, it is right. */
 START_TEST(ways_are_measured)
 {
@@ -192,6 +231,7 @@ CHECK_MAIN("device_kernel", .seconds = 120,
            .loops = {{a_working_kernel_is_used, 0, 2},
                      {a_wrong_kernel_is_not_used, 0, 2},
                      {a_wrong_sum_is_a_bad_cell, 0, 2},
+                     {a_copy_larger_than_the_buffer, 0, 2},
                      {a_device_that_cannot_use_the_hosts_addresses, 0, 2},
                      {a_kernel_that_cannot_be_loaded, 0, FAILURES}},
            .tests = {ways_are_measured, more_cells_than_sums, no_free_slots})
