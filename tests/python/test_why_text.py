@@ -116,7 +116,7 @@ def test_the_likely_cause_of_a_difference(why, tmp_path, folder, case):
     made = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     pairs = list(zip(made.encode(text).ids, made.encode(f"{SYSTEM} {there} {SYSTEM}").ids))
     at = next(i for i, (a, b) in enumerate(pairs) if a != b)
-    assert f"departs    at token {at}\n" in done.stdout
+    assert f"against    differs at token {at}\n" in done.stdout
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line[0] != " ")
     assert lines.get("cause") == cause
     assert here[-8:] in lines["here"] and there[-8:] in lines["there"] and "suspect" not in lines

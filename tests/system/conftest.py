@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+import works_with
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
 
@@ -37,6 +39,7 @@ ENVIRONMENT = {
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(works_with.Recorder(), "works-with")
     config.addinivalue_line("markers", "long: takes minutes; left out of `make test`")
     own_shared_memory()
 

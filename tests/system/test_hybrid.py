@@ -4,7 +4,7 @@ attention, and windows alone. The answers are those of a vLLM without a cache, w
 
 import pytest
 
-from conftest import HostError, answers, loaded
+from conftest import HostError, answers, loaded, why
 from hybrid_models import DTYPES, KINDS, make_hybrid
 from test_faults import damage
 from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
@@ -69,6 +69,9 @@ def test_hits(start, prompts, plain, tmp_path, kind):
         assert answers(outputs) == plain(kind)
         assert tier is None or held_and_loaded(outputs) == whole_units(prompts, kind)
         assert loaded(outputs, "failed") == [0] * 5
+        said = why(host.process.pid, outputs[0])
+        assert (said["reason"], said["limit"]) == ("never_stored" if tier is None else "none", "none")
+        assert said["found_tokens"] == (0 if tier is None else whole_units(prompts, kind)[0])
         assert host.forget()
     assert host.flush()
     host.kill()

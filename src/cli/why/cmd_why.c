@@ -237,9 +237,9 @@ static void put_source(struct tierce__line *out, const struct why_request *r,
     int64_t chunk_tokens = block_tokens * tierce__json_get_int(answer, "chunk_blocks", 0);
     if (r->here.source.text == NULL || token < 0 || chunk_tokens <= 0)
         return;
-    bool is_block = token % chunk_tokens != 0;
-    tierce__why_text_show(out, &r->here.source, (uint64_t)token,
-                          (uint64_t)(token + (is_block ? block_tokens : chunk_tokens)));
+    int64_t end = token + (token % chunk_tokens != 0 ? block_tokens : chunk_tokens);
+    end = tierce__json_get_int(answer, "departs.to_token", end);
+    tierce__why_text_show(out, &r->here.source, (uint64_t)token, (uint64_t)end);
 }
 
 static struct tierce__why_side side_of(const struct why_prompt *prompt)

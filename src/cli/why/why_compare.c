@@ -244,9 +244,10 @@ void tierce__why_compare_text(struct tierce__line *out, const struct tierce__why
                               const struct tierce__why_place *place)
 {
     if (c->is_same)
-        put(out, "departs    nowhere: both prompts have the same %" PRIu64 " tokens\n", c->token);
+        put(out, "against    no difference: both prompts have the same %" PRIu64 " tokens\n",
+            c->token);
     else
-        put(out, "departs    at token %" PRIu64 "%s\n", c->token,
+        put(out, "against    differs at token %" PRIu64 "%s\n", c->token,
             c->is_prefix ? ", the end of the shorter prompt" : "");
     put_verdict(out, c, place);
     if (c->here[0] != '\0' || c->there[0] != '\0') {

@@ -41,7 +41,7 @@ static bool is_other_weights(const char *name)
 }
 
 /* Adds the file that `name` leads to, links followed, unless it is not a regular file. */
-static int add_file(struct tierce__model *model, const char *name)
+static int add_file(struct tierce__weights *model, const char *name)
 {
     struct stat st;
     if (fstatat(model->dir_fd, name, &st, 0) < 0)
@@ -57,12 +57,12 @@ static int add_file(struct tierce__model *model, const char *name)
     if (copy == NULL)
         return -ENOMEM;
     model->files[model->file_count++] =
-        (struct tierce__model_file){.name = copy, .is_weights = !is_config(name), .st = st};
+        (struct tierce__weights_file){.name = copy, .is_weights = !is_config(name), .st = st};
     return 0;
 }
 
 /* Adds every entry of the folder that `wanted` names. */
-static int list_files(struct tierce__model *model, bool (*wanted)(const char *name))
+static int list_files(struct tierce__weights *model, bool (*wanted)(const char *name))
 {
     int fd = openat(model->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -90,11 +90,11 @@ static int list_files(struct tierce__model *model, bool (*wanted)(const char *na
 
 static int compare_names(const void *a, const void *b)
 {
-    const struct tierce__model_file *fa = a, *fb = b;
+    const struct tierce__weights_file *fa = a, *fb = b;
     return strcmp(fa->name, fb->name);
 }
 
-static bool has_weights(const struct tierce__model *model)
+static bool has_weights(const struct tierce__weights *model)
 {
     for (size_t i = 0; i < model->file_count; i++)
         if (model->files[i].is_weights)
@@ -102,7 +102,7 @@ static bool has_weights(const struct tierce__model *model)
     return false;
 }
 
-static int list_model(struct tierce__model *model)
+static int list_model(struct tierce__weights *model)
 {
     int rc = list_files(model, is_config);
     if (rc == 0)
@@ -118,14 +118,14 @@ static int list_model(struct tierce__model *model)
 
 /* ---- fingerprint ---------------------------------------------------------------------------- */
 
-static void sum_files(const struct tierce__model *model, char text[65])
+static void sum_files(const struct tierce__weights *model, char text[65])
 {
     struct tierce__sha256 sha;
     uint8_t number[8], digest[TIERCE_HASH_BYTES];
     tierce__sha256_init(&sha);
     tierce__sha256_update(&sha, fingerprint_domain, sizeof(fingerprint_domain));
     for (size_t i = 0; i < model->file_count; i++) {
-        const struct tierce__model_file *file = &model->files[i];
+        const struct tierce__weights_file *file = &model->files[i];
         tierce__store_le64(number, strlen(file->name));
         tierce__sha256_update(&sha, number, sizeof(number));
         tierce__sha256_update(&sha, file->name, strlen(file->name));
@@ -137,7 +137,7 @@ static void sum_files(const struct tierce__model *model, char text[65])
     tierce__hex_encode(text, digest, sizeof(digest));
 }
 
-static int open_model(struct tierce__model *model, const char *dir)
+static int open_model(struct tierce__weights *model, const char *dir)
 {
     model->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (model->dir_fd < 0)
@@ -152,7 +152,7 @@ static int open_model(struct tierce__model *model, const char *dir)
     return 0;
 }
 
-static void close_model(struct tierce__model *model)
+static void close_model(struct tierce__weights *model)
 {
     for (size_t i = 0; i < model->file_count; i++)
         tierce__free(model->files[i].name);
@@ -168,13 +168,13 @@ int tierce__weights_fingerprint(char text[65], const char *model_dir,
 {
     if (text == NULL || model_dir == NULL || (opts != NULL && opts->size != sizeof(*opts)))
         return TIERCE_E_ARGUMENT;
-    struct tierce__model model = {
+    struct tierce__weights model = {
         .opts = opts, .dir_fd = -1, .cache_fd = -1, .settle_ns = settle_ns};
     int rc = open_model(&model, model_dir);
     if (rc == 0)
         rc = list_model(&model);
     if (rc == 0)
-        rc = tierce__model_read(&model);
+        rc = tierce__weights_read(&model);
     if (rc == 0)
         sum_files(&model, text);
     close_model(&model);

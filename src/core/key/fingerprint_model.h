@@ -9,7 +9,7 @@
 /* Between the two halves of a fingerprint: fingerprint.c lists the files of a model and sums their
  * digests, fingerprint_read.c reads the files. */
 
-struct tierce__model_file {
+struct tierce__weights_file {
     char *name;
     bool is_weights; /* else the configuration */
     bool known;      /* the digest is in place */
@@ -17,12 +17,12 @@ struct tierce__model_file {
     uint8_t digest[TIERCE_HASH_BYTES];
 };
 
-struct tierce__model {
+struct tierce__weights {
     const struct tierce_fingerprint_opts *opts;
     int dir_fd;
     int cache_fd; /* -1: none */
     uint64_t settle_ns;
-    struct tierce__model_file *files;
+    struct tierce__weights_file *files;
     size_t file_count;
     size_t file_room;
 };
@@ -33,6 +33,6 @@ struct tierce__model {
  * another takes the next one first, and then waits, for at most the time that a slow disk would
  * take. Errors: as of tierce_weights_fingerprint.
  */
-TIERCE_MUSTUSE int tierce__model_read(struct tierce__model *model);
+TIERCE_MUSTUSE int tierce__weights_read(struct tierce__weights *model);
 
 #endif

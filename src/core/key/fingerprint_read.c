@@ -22,7 +22,7 @@
 
 /* The files that have no digest yet. The lock guards all that changes. */
 struct reading {
-    struct tierce__model *model;
+    struct tierce__weights *model;
     int locks_fd; /* of the cache, see tierce__fingerprint_cache_lock; -1: none */
     pthread_t caller;
     struct tierce__lock lock;
@@ -111,7 +111,7 @@ static int hash_content(struct reading *reading, int fd, uint8_t *buffer, uint64
 }
 
 /* Whether a change after `read_at` must show in the times of the file. */
-static bool is_settled(const struct tierce__model *model, const struct stat *st,
+static bool is_settled(const struct tierce__weights *model, const struct stat *st,
                        struct timespec read_at)
 {
     int64_t changed_s = st->st_ctim.tv_sec, read_s = read_at.tv_sec;
@@ -125,9 +125,9 @@ static bool is_settled(const struct tierce__model *model, const struct stat *st,
 
 /* Reads one file that the cache does not know, and remembers its digest. A file that changes
  * while it is read has no fingerprint: -EBUSY. */
-static int read_file(struct reading *reading, struct tierce__model_file *file, uint8_t *buffer)
+static int read_file(struct reading *reading, struct tierce__weights_file *file, uint8_t *buffer)
 {
-    const struct tierce__model *model = reading->model;
+    const struct tierce__weights *model = reading->model;
     int fd = openat(model->dir_fd, file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return -errno;
@@ -179,7 +179,7 @@ static bool wait_for_lock(struct reading *reading, const struct stat *st)
 }
 
 /* Another process may have read it since the list was made. */
-static bool is_known_now(struct reading *reading, struct tierce__model_file *file)
+static bool is_known_now(struct reading *reading, struct tierce__weights_file *file)
 {
     int cache_fd = reading->model->cache_fd;
     if (cache_fd < 0 || !tierce__fingerprint_cache_get(cache_fd, &file->st, file->digest))
@@ -205,7 +205,7 @@ static bool take_next(struct reading *reading, size_t *index, bool *again)
 
 static int read_one(struct reading *reading, size_t index, bool again, uint8_t *buffer)
 {
-    struct tierce__model_file *file = &reading->model->files[index];
+    struct tierce__weights_file *file = &reading->model->files[index];
     bool has_lock =
         reading->locks_fd >= 0 && tierce__fingerprint_cache_lock(reading->locks_fd, &file->st);
     if (!has_lock && reading->locks_fd >= 0) {
@@ -290,9 +290,9 @@ static int run_readers(struct reading *reading)
 
 static void queue_unknown(struct reading *reading)
 {
-    struct tierce__model *model = reading->model;
+    struct tierce__weights *model = reading->model;
     for (size_t i = 0; i < model->file_count; i++) {
-        struct tierce__model_file *file = &model->files[i];
+        struct tierce__weights_file *file = &model->files[i];
         file->known = model->cache_fd >= 0 &&
                       tierce__fingerprint_cache_get(model->cache_fd, &file->st, file->digest);
         if (file->known)
@@ -303,7 +303,7 @@ static void queue_unknown(struct reading *reading)
     reading->first_round = reading->queued;
 }
 
-int tierce__model_read(struct tierce__model *model)
+int tierce__weights_read(struct tierce__weights *model)
 {
     struct reading reading = {.model = model, .locks_fd = -1, .caller = pthread_self()};
     int rc = 0;

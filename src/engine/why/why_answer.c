@@ -81,6 +81,7 @@ void tierce__answer_put_reason(struct tierce__line *out, const struct tierce__an
         put(out, "           a folder has no record of removed chunks; a running process has\n");
     if (a->later)
         put(out, "           later chunks are stored, so this one was stored once\n");
+    tierce__branches_text(out, a);
 }
 
 static uint64_t chunk_tokens(const struct tierce__answer *a)
@@ -172,6 +173,7 @@ void tierce__answer_put_miss(struct tierce__json_write *out, const struct tierce
     tierce__json_write_text(out, "status",
                             miss->status != 0 ? tierce_error_name(miss->status) : NULL);
     tierce__json_write_bool(out, "later_chunks_are_there", a->later);
+    tierce__branches_json(out, a);
     if (miss->reason != TIERCE_MISS_NAMESPACE)
         return;
     put_hash(out, "twin", miss->twin_digest);
@@ -303,6 +305,9 @@ static int ask_chain(struct engine_asking *asking, struct tierce__answer *out,
     int rc = tierce__why_chain(open != NULL ? open : &naming, chain, &what, &found);
     out->miss = found.miss;
     out->held_blocks = found.held;
+    if (rc == 0 && open != NULL && !tierce__view_is_sparse(open) &&
+        out->miss.reason == TIERCE_MISS_NEVER_STORED)
+        tierce__branches_find(out, open, chain);
     if (open != NULL)
         tierce__view_give_back(open);
     TIERCE_DASSERT(rc < 0 || out->held_blocks <= out->blocks);

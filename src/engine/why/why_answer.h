@@ -5,6 +5,7 @@
 #include "base/json/json_write.h"
 #include "base/text/line.h"
 #include "net/control/control.h"
+#include "engine/why/why_branches.h"
 #include "engine/why/why_prompt.h"
 
 #include <tierce/why.h>
@@ -25,6 +26,7 @@ struct tierce__answer {
     bool is_folder;       /* of a store folder, which does not record removed chunks */
     bool later;           /* chunks after the first missing one are stored */
     struct tierce_miss miss;
+    struct tierce__branches branches;
     uint64_t now_s; /* wall clock */
 };
 

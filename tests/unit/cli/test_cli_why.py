@@ -55,7 +55,12 @@ class Why(CliCase):
         self.why(0, f"{self.runtime}/tierce/{name}", "--tokens", there)
         longer = self.tokens((0, 128), (7, 128))
         self.why(1, str(pid), "--tokens", longer,
-                 out=["held       128 tokens", "from token 128 on", "never_stored"])
+                 out=["held       128 tokens", "from token 128 on", "never_stored",
+                      "departs    nowhere: no stored prompt continues behind token 128"])
+        self.why(1, str(pid), "--tokens", self.tokens((0, 64), (7, 64)),
+                 out=["departs    between tokens 64 and 79; other stored continuations: 1"])
+        self.why(1, str(pid), "--tokens", self.tokens((7, 128)),
+                 out=["departs    between tokens 0 and 15; other stored continuations: 1"])
         answer = self.ask(1, str(pid), "--tokens", longer)
         self.assertEqual((answer["held_blocks"], answer["reason"], answer["token"]),
                          (8, "never_stored", 128))
@@ -64,11 +69,15 @@ class Why(CliCase):
         part = self.ask(1, "--tokens", self.tokens((0, 80), (7, 48)))
         self.assertEqual((part["held_blocks"], part["reason"]), (5, "never_stored"))
         self.assertIn("from token 80 on", part["text"])
+        self.assertEqual(part["departs"],
+                         {"from_token": 80, "to_token": 96, "branches": 1, "other_root": 0})
         self.why(0, "--tokens", there)
         # Another salt is another prompt; without whole blocks there is nothing to miss.
         self.assertEqual(self.ask(1, "--tokens", there, "--salt", "s & t=1")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--lora", "00ff")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--shard", "1/2")["held_blocks"], 0)
+        self.why(1, "--tokens", there, "--salt", "s",
+                 out=["departs    before the first token; stored prompts with another salt or LoRA adapter: 1"])
         self.why(0, "--tokens", self.tokens((9, 15)), out=["shorter than a block: such a prompt"])
         self.why(0, "--tokens", self.tokens((9, 20)), out=["shorter than a chunk: stored only"])
         self.why(1, "--tokens", there, "--namespace", "0000000000000000",
@@ -203,17 +212,17 @@ class Why(CliCase):
         pid, _ = self.keep()
         stored, other = self.tokens((0, 128)), self.tokens((0, 100), (7, 28))
         self.why(1, str(pid), "--tokens", other, "--against", stored,
-                 out=["departs    at token 100\n", "the hit ends with the last block before this"])
+                 out=["against    differs at token 100\n", "the hit ends with the last block before this"])
         answer = self.ask(1, str(pid), "--tokens", other, "--against", stored)
         self.assertEqual((answer["token"], answer["against"]["token"]), (96, 100))
         self.assertEqual((answer["against"]["is_same"], answer["against"]["cause"]), (False, None))
-        self.why(0, str(pid), "--tokens", stored, "--against", other, out=["departs    at token 100\n"])
+        self.why(0, str(pid), "--tokens", stored, "--against", other, out=["against    differs at token 100\n"])
         unknown = self.tokens((3, 64))
         self.why(1, str(pid), "--tokens", unknown, "--against", unknown,
-                 out=["departs    nowhere: both prompts have the same 64 tokens",
+                 out=["against    no difference: both prompts have the same 64 tokens",
                       "the hit ends at token 0, before this: the reason above is the cause"])
         self.why(1, str(pid), "--tokens", unknown, "--against", self.tokens((3, 40)),
-                 out=["departs    at token 40, the end of the shorter prompt"])
+                 out=["against    differs at token 40, the end of the shorter prompt"])
         self.why(1, str(pid), "--tokens", self.tokens((0, 100), (8, 28)), "--against",
                  self.tokens((0, 30), (9, 98)), out=["the hit reaches token 96, from another prompt"])
         self.why(1, str(pid), "--tokens", other, "--against", self.folder + "/none", err=["none: "])
