@@ -101,6 +101,7 @@ static void begin_reading(struct tierce__health *health)
 {
     tierce__lock_take(&health->lock);
     uint64_t now_ns = tierce__now_ns();
+    TIERCE_DASSERT(now_ns >= health->busy_since_ns);
     if (health->reading++ == 0) {
         health->busy_since_ns = now_ns;
         health->is_first = true;

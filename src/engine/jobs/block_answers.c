@@ -79,6 +79,7 @@ static struct tierce__answer *add(struct tierce__answers *answers,
         tierce__list_init(&answer->ask);
         tierce__list_init(&answer->age);
     } else {
+        TIERCE_DASSERT(!tierce__list_empty(&answers->ages));
         answer = TIERCE__CONTAINER_OF(answers->ages.next, struct tierce__answer, age);
         if (!can_go(answer, now_ns)) {
             answers->crowded++;
@@ -114,6 +115,7 @@ static void ask(struct tierce__answers *answers, struct tierce__answer *answer, 
 
 static enum tierce__block_found read_answer(struct tierce__answer *answer)
 {
+    TIERCE_DASSERT(answer->known != KNOWN_NOTHING || answer->is_asked);
     if (answer->known == KNOWN_NOTHING)
         return TIERCE__BLOCK_RETRY;
     answer->is_told = true;

@@ -167,6 +167,7 @@ static void load_blocks(const struct tierce__block_jobs *jobs, const struct tier
 static void end_blocks(struct tierce__block_jobs *jobs, struct tierce__block_job *job, size_t from,
                        size_t to, uint64_t now_ns)
 {
+    tierce__lock_assert_held(&jobs->lock);
     TIERCE_DASSERT(from <= to && to <= job->begun);
     for (size_t i = from; i < to; i++) {
         job->moved_count += job->moved[i];
@@ -174,6 +175,7 @@ static void end_blocks(struct tierce__block_jobs *jobs, struct tierce__block_job
             tierce__answers_note(&jobs->answers, &job->blocks[i].key, job->moved[i], now_ns);
     }
     job->ended += to - from;
+    TIERCE_DASSERT(job->moved_count <= job->ended && job->ended <= job->begun);
     if (job->ended < job->count)
         return;
     TIERCE_DASSERT(jobs->blocks >= job->count && job->ended == job->count);
@@ -188,13 +190,17 @@ static void end_blocks(struct tierce__block_jobs *jobs, struct tierce__block_job
 static struct tierce__block_job *next_job(struct tierce__block_jobs *jobs,
                                           enum tierce__block_op preferred)
 {
+    tierce__lock_assert_held(&jobs->lock);
     struct tierce__list *queue = &jobs->queues[preferred];
     if (tierce__list_empty(queue))
         queue = &jobs->queues[preferred == TIERCE__BLOCK_LOAD ? TIERCE__BLOCK_STORE
                                                               : TIERCE__BLOCK_LOAD];
     if (tierce__list_empty(queue))
         return NULL;
-    return TIERCE__CONTAINER_OF(queue->next, struct tierce__block_job, node);
+    struct tierce__block_job *job =
+        TIERCE__CONTAINER_OF(queue->next, struct tierce__block_job, node);
+    TIERCE_DASSERT(job->begun < job->count && job->ended <= job->begun);
+    return job;
 }
 
 /* Begins the next blocks of a job; returns how many. The lock is held. */
@@ -226,6 +232,7 @@ static void *move_jobs(void *arg)
     tierce__lock_take(&jobs->lock);
     /* The last of several threads: loads without a pause must not hold up the stores. */
     bool is_last = ++jobs->movers_born == jobs->opts.threads && jobs->opts.threads > 1;
+    TIERCE_DASSERT(jobs->movers_born <= jobs->opts.threads);
     enum tierce__block_op preferred = is_last ? TIERCE__BLOCK_STORE : TIERCE__BLOCK_LOAD;
     while (!jobs->is_ending) {
         struct tierce__block_job *job = next_job(jobs, preferred);
@@ -273,6 +280,7 @@ static uint32_t ms_until(uint64_t deadline_ns)
 static void ask_all(struct tierce__block_jobs *jobs, struct question *questions, size_t count)
 {
     TIERCE_DASSERT(count <= ASKED);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     bool pending;
     for (size_t i = 0; i < count; i++) {
         struct question *question = &questions[i];
@@ -357,12 +365,14 @@ static struct tierce__block_job *make_job(const struct tierce__block *blocks, si
 /* The lock is held. */
 static int queue_job(struct tierce__block_jobs *jobs, struct tierce__block_job *job)
 {
+    tierce__lock_assert_held(&jobs->lock);
     size_t max = jobs->opts.blocks_max;
     if (jobs->blocks > 0 && (jobs->blocks >= max || job->count > max - jobs->blocks)) {
         jobs->refused++;
         return TIERCE_E_FULL;
     }
     jobs->blocks += job->count;
+    TIERCE_DASSERT(jobs->blocks <= max || jobs->blocks == job->count);
     tierce__list_push_back(&jobs->queues[job->op], &job->node);
     tierce__cond_broadcast(&jobs->to_move);
     return 0;
@@ -420,7 +430,7 @@ struct tierce__block_job *tierce__block_jobs_poll(struct tierce__block_jobs *job
         tierce__list_remove(&job->node);
     }
     tierce__lock_drop(&jobs->lock);
-    TIERCE_DASSERT(job == NULL || job->ended == job->count);
+    TIERCE_DASSERT(job == NULL || (job->ended == job->count && job->moved_count <= job->count));
     return job;
 }
 
@@ -491,6 +501,7 @@ static struct tierce_engine *engine_of(const struct tierce__block_jobs_opts *opt
 static int start_jobs(struct tierce__block_jobs *jobs)
 {
     const struct tierce__block_jobs_opts *opts = &jobs->opts;
+    TIERCE_DASSERT(opts->view_count > 0 && opts->threads > 0);
     jobs->views = tierce__calloc(opts->view_count, sizeof(*jobs->views));
     if (jobs->views == NULL)
         return -ENOMEM;
@@ -546,6 +557,7 @@ void tierce__block_jobs_close(struct tierce__block_jobs *jobs)
     if (jobs == NULL || !is_usable(jobs))
         return;
     tierce__lock_take(&jobs->lock);
+    TIERCE_DASSERT(!jobs->is_ending);
     jobs->is_ending = true;
     tierce__cond_broadcast(&jobs->to_move);
     tierce__cond_broadcast(&jobs->to_ask);

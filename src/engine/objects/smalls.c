@@ -31,6 +31,8 @@ int tierce__smalls_create(struct tierce__smalls **out, struct tierce__tier *memo
     smalls->walks = walks;
     smalls->seed = tierce__spread(tierce__now_ns()) ^ (uint64_t)(uintptr_t)smalls;
     tierce__small_classes_init(smalls, stats.cap_bytes);
+    TIERCE_DASSERT(smalls->partition_count > 0 &&
+                   smalls->partition_count <= TIERCE__SMALLS_PARTITIONS);
     for (uint32_t i = 0; i < smalls->partition_count; i++)
         tierce__lock_init(&smalls->partitions[i].lock, TIERCE__LOCK_SMALLS);
     *out = smalls;

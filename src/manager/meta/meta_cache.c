@@ -119,7 +119,9 @@ static void drop_oldest(struct cache_shard *shard)
 {
     TIERCE_DASSERT(!tierce__list_empty(&shard->uses));
     struct item *oldest = TIERCE__CONTAINER_OF(shard->uses.prev, struct item, uses);
-    tierce__free(take_item(shard, entry_of(oldest)->number));
+    struct item *taken = take_item(shard, entry_of(oldest)->number);
+    TIERCE_DASSERT(taken == oldest); /* table and list have the same items */
+    tierce__free(taken);
 }
 
 void tierce__meta_cache_destroy(struct tierce__meta_cache *cache)

@@ -14,6 +14,8 @@
 uint32_t tierce__meta_type_slot(uint8_t storage_type)
 {
     enum { OWN_FIRST = 100, OWN_SLOT_FIRST = 8, OTHERS = 15 };
+    _Static_assert(OTHERS + 1 == TIERCE__META_STORAGES_FIRST - TIERCE__META_BYTES_FIRST,
+                   "each slot has a counter");
     if (storage_type < OWN_SLOT_FIRST)
         return storage_type;
     if (storage_type >= OWN_FIRST && storage_type < OWN_FIRST + OTHERS - OWN_SLOT_FIRST)

@@ -49,7 +49,9 @@ double tierce__reclaimer_watermark_share(const struct tierce__group *group)
 {
     const double most = PERCENT_FULL / 100.0, usual = PERCENT_USUAL / 100.0;
     double share = group->trigger_used_share;
-    return share <= 0 ? usual : share < most ? share : most;
+    share = share <= 0 ? usual : share < most ? share : most;
+    TIERCE_DASSERT(share > 0 && share <= most);
+    return share;
 }
 
 /* Bytes that are not being deleted already. */
@@ -89,6 +91,7 @@ static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__
     if (need->bytes == 0 && need->keys == 0)
         return 0;
     TIERCE_DASSERT(need->shared == NULL || need->group == NULL);
+    TIERCE_DASSERT(!need->of_slot || (need->slot < 16 && need->group != NULL));
     tierce__victims_take(&(struct tierce__victims_opts){.locator = reclaimer->opts.locator,
                                                         .catalog = catalog,
                                                         .need = need,
@@ -142,6 +145,7 @@ static void reclaim_instance(void *arg, struct tierce__live *live)
     if (strcmp(live->instance.group_name, r->group->name) != 0)
         return;
     tierce__meta_index_stats(live->index, &stats);
+    TIERCE_DASSERT(live->instance.number > 0 && r->group->max_key_count > 0);
     struct tierce__need need = {
         .group = r->group->name,
         .instance = live->instance.number,
@@ -417,6 +421,7 @@ void tierce__reclaimer_stop(struct tierce__reclaimer *reclaimer)
     if (reclaimer == NULL)
         return;
     tierce__lock_take(&reclaimer->lock);
+    TIERCE_ASSERT(!reclaimer->is_ending);
     reclaimer->is_ending = true;
     tierce__cond_broadcast(&reclaimer->wake);
     tierce__lock_drop(&reclaimer->lock);

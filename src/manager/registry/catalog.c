@@ -136,6 +136,9 @@ static size_t position_of(const struct tierce__catalog *catalog, enum tierce__re
     TIERCE_DASSERT(
         from == 0 ||
         strcmp(tierce__entry_name(tierce__catalog_entry(catalog, kind, from - 1), kind), name) < 0);
+    TIERCE_DASSERT(
+        from == catalog->lists[kind].count ||
+        strcmp(tierce__entry_name(tierce__catalog_entry(catalog, kind, from), kind), name) > 0);
     return from;
 }
 

@@ -155,6 +155,7 @@ int tierce__registry_load(struct tierce__registry *registry, uint64_t fence, cha
     struct tierce__catalog *catalog = NULL;
     int rc = 0;
     tierce__lock_take(&registry->changes);
+    TIERCE_ASSERT(registry->kept == NULL || (registry->store == NULL && !registry->is_loaded));
     if (registry->store != NULL) {
         rc = tierce__catalog_create(&catalog);
         if (rc == 0)
@@ -346,6 +347,8 @@ static int set_entry(struct tierce__catalog *catalog, const struct edit *edit, b
                     : replace(catalog, edit, &entry, why);
     if (rc == 0 && is_new)
         rc = tierce__catalog_assign(catalog, edit->kind, &entry, why);
+    TIERCE_DASSERT(rc != 0 || tierce__catalog_number_row(edit->kind) == NULL ||
+                   tierce__field_integer(&entry, tierce__catalog_number_row(edit->kind)) > 0);
     if (rc == 0)
         rc = tierce__catalog_set(catalog, edit->kind, &entry);
     TIERCE_DASSERT(rc != 0 || tierce__catalog_find(catalog, edit->kind,

@@ -304,6 +304,8 @@ static int prepare(struct lmcache_task *task)
         rc = tierce__pool_alloc(store->scratch, &task->metadata, METADATA_BYTES);
     if (rc == 0)
         rc = tierce__pool_alloc(store->scratch, &task->kv, task->extent.payload_bytes);
+    TIERCE_DASSERT(rc != 0 || (task->metadata->bytes >= METADATA_BYTES &&
+                               task->kv->bytes >= task->extent.payload_bytes));
     return rc == TIERCE_E_FULL ? -ENOMEM : rc;
 }
 

@@ -154,6 +154,7 @@ static int memory_space_open(struct tierce__meta_space **out, struct tierce__met
             store->spaces = space;
         }
     }
+    TIERCE_DASSERT(rc < 0 || space->number == number);
     tierce__lock_drop(&store->lock);
     if (rc == 0)
         *out = &space->base;
@@ -176,6 +177,7 @@ static int memory_space_drop(struct tierce__meta_space *base)
         if (rc < 0)
             return rc;
         tierce__lock_take(&shard->latch);
+        TIERCE_DASSERT(empty.count == 0 && empty.skip_bits == shard->table.skip_bits);
         full = shard->table;
         shard->table = empty;
         shard->memory = 0;
@@ -266,6 +268,7 @@ static int memory_get(struct tierce__meta_space *base, const int64_t *keys, size
         size_t n = count - done < GROUP_KEYS ? count - done : GROUP_KEYS;
         group_keys(&group, keys + done, n);
         for (unsigned r = 0, from = 0; r < group.run_count; from = group.runs[r++].end) {
+            TIERCE_DASSERT(group.runs[r].shard < SHARDS && from < group.runs[r].end);
             int rc = get_run(&space->shards[group.runs[r].shard], &group, from, group.runs[r].end,
                              arena, records + done, found + done);
             if (rc < 0)
@@ -419,6 +422,7 @@ static int memory_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t
         tierce__lock_drop(&shard->latch);
     }
     *cursor = n == limit && n > 0 ? (uint64_t)keys[n - 1] + 1 : 0;
+    TIERCE_DASSERT(*cursor == 0 || *cursor > from); /* the scan ends */
     for (size_t i = 0; i < n; i++)
         keys[i] = tierce__meta_unmix((uint64_t)keys[i]);
     *count = n;
@@ -551,6 +555,7 @@ static uint64_t memory_memory(struct tierce__meta_space *base)
     uint64_t bytes = sizeof(*space);
     for (unsigned i = 0; i < SHARDS + TIERCE__NOTE_KINDS; i++) {
         tierce__lock_take(&space->shards[i].latch);
+        TIERCE_DASSERT(space->shards[i].table.memory > 0);
         bytes += sizeof(struct shard) + space->shards[i].table.memory + space->shards[i].memory;
         tierce__lock_drop(&space->shards[i].latch);
     }

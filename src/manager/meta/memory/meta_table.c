@@ -62,21 +62,25 @@ int tierce__table_init(struct tierce__table *table, unsigned skip_bits)
     return 0;
 }
 
-static void free_buckets(struct tierce__table_buckets *buckets)
+/* Returns the number of entries. */
+static uint64_t free_buckets(struct tierce__table_buckets *buckets)
 {
+    uint64_t count = 0;
     for (size_t i = 0; buckets->heads != NULL && i < (size_t)1 << buckets->bits; i++)
         for (struct tierce__table_entry *entry = buckets->heads[i], *next; entry != NULL;
              entry = next) {
             next = entry->next;
             tierce__free(entry);
+            count++;
         }
     tierce__free((void *)buckets->heads);
+    return count;
 }
 
 void tierce__table_fini(struct tierce__table *table)
 {
-    free_buckets(&table->now);
-    free_buckets(&table->old);
+    uint64_t freed = free_buckets(&table->now) + free_buckets(&table->old);
+    TIERCE_DASSERT(freed == table->count);
     *table = (struct tierce__table){0};
 }
 
@@ -125,6 +129,7 @@ static void advance(struct tierce__table *table)
         move_bucket(table);
     if (table->moved < end)
         return;
+    TIERCE_DASSERT(table->moved == end);
     TIERCE_DASSERT(table->memory >= memory_of((void *)table->old.heads));
     table->memory -= memory_of((void *)table->old.heads);
     tierce__free((void *)table->old.heads);
@@ -211,6 +216,7 @@ static uint64_t run_end(const struct tierce__table *table, uint64_t number)
     /* The smaller of both tables determines the run. */
     if (table->old.heads != NULL && table->old.bits > bits)
         bits = table->old.bits;
+    TIERCE_DASSERT(table->skip_bits + bits < 64);
     return number | (UINT64_MAX >> (table->skip_bits + bits));
 }
 
@@ -224,6 +230,7 @@ static size_t insert_sorted(uint64_t *numbers, size_t count, size_t limit, uint6
         return count;
     if (count == limit)
         count--;
+    TIERCE_DASSERT(at <= count && count < limit);
     for (size_t i = count; i > at; i--)
         numbers[i] = numbers[i - 1];
     numbers[at] = number;
@@ -239,6 +246,7 @@ size_t tierce__table_scan(const struct tierce__table *table, uint64_t from, size
     size_t count = 0;
     while (count < limit) {
         uint64_t end = run_end(table, from);
+        TIERCE_DASSERT(end >= from && end <= last);
         size_t before = count;
         for (struct tierce__table_entry *entry = *bucket_of(table, from); entry != NULL;
              entry = entry->next)

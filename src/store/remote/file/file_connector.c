@@ -336,6 +336,7 @@ static int file_list(void *opened, const struct tierce_plugin_name *prefix, uint
         return TIERCE_E_DOWN;
     if (rc != 0)
         return link->levels == 0 ? rc : fail(link, "listing", rc);
+    TIERCE_DASSERT(leaf > *cursor || leaf >= leaves); /* the listing ends */
     *cursor = leaf < leaves ? leaf : 0;
     return 0;
 }

@@ -115,8 +115,10 @@ static int count_file(void *arg, const char *path, const char *relative)
         sweep->bytes += bytes_of(&st); /* it takes room as objects do */
         return 0;
     }
+    uint32_t age = age_index(age_ms(sweep, last_use_ms(&st)));
+    TIERCE_DASSERT(age < AGES);
     sweep->bytes += bytes_of(&st);
-    sweep->by_age[age_index(age_ms(sweep, last_use_ms(&st)))] += bytes_of(&st);
+    sweep->by_age[age] += bytes_of(&st);
     return 0;
 }
 

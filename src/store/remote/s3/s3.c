@@ -41,6 +41,7 @@ void tierce__s3_set_why(struct tierce__s3 *s3, const char *format, ...)
     va_list args;
     tierce__lock_take(&s3->lock);
     int used = snprintf(s3->why, sizeof(s3->why), "%s: ", s3->store_name);
+    TIERCE_ASSERT(used > 0 && (size_t)used < sizeof(s3->why));
     va_start(args, format);
     vsnprintf(s3->why + used, sizeof(s3->why) - (size_t)used, format, args);
     va_end(args);
@@ -98,6 +99,7 @@ static bool transfer_some(struct tierce__s3 *s3)
             continue;
         CURLcode code = message->data.result; /* the message is gone with its handle */
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&transfer);
+        TIERCE_DASSERT(transfer->s3 == s3);
         tierce__s3_transfer_end(transfer, code);
         any = true;
     }
@@ -194,6 +196,7 @@ static void get_stats(struct tierce__connector *connector, struct tierce__tier_s
 static void destroy(struct tierce__s3 *s3)
 {
     TIERCE_DASSERT(tierce__list_empty(&s3->arrived) && !tierce__s3_has_jobs(s3));
+    TIERCE_DASSERT(atomic_load_explicit(&s3->waiting, memory_order_relaxed) == 0);
     tierce__s3_login_stop(s3);
     tierce__s3_transfers_destroy(s3);
     if (s3->multi != NULL)

@@ -164,11 +164,13 @@ static int make_mark(struct tierce__s3 *s3, uint64_t *cursor, bool of_long_ones,
     *mark = (struct tierce__s3_mark){
         .cursor = ++s3->marks_made, .of_long_ones = of_long_ones, .token = copy};
     *cursor = mark->cursor;
+    TIERCE_DASSERT(find_mark(s3, *cursor) == mark); /* no other listing has the number */
     return 0;
 }
 
 static int begin_page(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(job->req->op == TIERCE__STORE_LIST && job->token[0] == '\0');
     if (job->req->cursor == 0)
         return 0;
     const struct tierce__s3_mark *mark = find_mark(s3, job->req->cursor);
@@ -230,6 +232,7 @@ static int end_page(struct tierce__s3 *s3, struct tierce__s3_job *job,
 {
     struct s3_job_page page = {.s3 = s3, .req = job->req};
     uint64_t cursor = 0;
+    TIERCE_DASSERT(job->req->op == TIERCE__STORE_LIST);
     int rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, read_page_head, &page);
     if (rc != 0 || page.is_more != (page.token[0] != '\0')) {
         tierce__s3_set_why(s3, "ListObjectsV2: invalid answer");
@@ -403,6 +406,7 @@ static void count_begun(struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 void tierce__s3_job_is_begun(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(job->next == 0 && job->count == 1); /* only such jobs are joined */
     count_begun(s3, job);
     job->next = job->count;
     tierce__list_remove(&job->node);
@@ -560,6 +564,7 @@ static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
     const struct tierce__store_req *req = job->req;
     uint64_t part = s3->config.part_bytes;
+    TIERCE_DASSERT(part > 0 && !job->has_begun);
     uint64_t parts = (req->length + part - 1) / part;
     job->count = 1;
     switch (req->op) {
@@ -649,6 +654,7 @@ static void give_up(struct tierce__s3 *s3, struct tierce__s3_job *job, int statu
     bool is_beginning = job->step == TIERCE__S3_BEGINNING && job->in_flight > 0;
     bool is_upload = job->token[0] != '\0' && job->step != TIERCE__S3_WHOLE;
     bool was_answered = job->req == NULL;
+    TIERCE_DASSERT(status < 0);
     count_begun(s3, job);
     if (job->transfer != NULL) {
         tierce__s3_join_part(job->transfer);

@@ -42,6 +42,7 @@ static uint32_t good_for_ms(uint64_t expires_s)
     uint64_t now_s = tierce__wall_s();
     uint64_t left_s = expires_s == 0 ? NO_END_S : expires_s > now_s ? expires_s - now_s : 0;
     uint64_t lead_s = left_s / 4 < LEAD_S ? left_s / 4 : LEAD_S;
+    TIERCE_DASSERT(lead_s <= left_s);
     uint64_t ms = (left_s - lead_s) * SECOND_MS;
     return ms < SECOND_MS ? SECOND_MS : ms < WAIT_MS_MAX ? (uint32_t)ms : WAIT_MS_MAX;
 }

@@ -115,6 +115,7 @@ static bool take_header(char *value, size_t room, const char *line, size_t bytes
     size_t length = (size_t)(to - from);
     if (length >= room)
         length = 0; /* none that we can use */
+    TIERCE_DASSERT(length < room);
     memcpy(value, from, length);
     value[length] = '\0';
     return true;
@@ -358,6 +359,7 @@ static bool set_options(struct tierce__s3_transfer *transfer)
 
 static void forget_answer(struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(!transfer->is_running); /* curl still has the headers */
     transfer->body_sent = 0;
     transfer->got = 0;
     transfer->http = 0;
@@ -439,6 +441,7 @@ static bool correct_clock(struct tierce__s3_transfer *transfer)
 static bool await_credentials(struct tierce__s3_transfer *transfer)
 {
     uint64_t again_ns = tierce__deadline_in_ms(RENEW_MS);
+    TIERCE_DASSERT(!transfer->is_running && transfer->again_ns == 0);
     if (transfer->renewed_credentials || again_ns >= transfer->job->deadline_ns ||
         !tierce__s3_login_ask(transfer->s3))
         return false;
@@ -536,6 +539,7 @@ int tierce__s3_transfers_create(struct tierce__s3 *s3)
 void tierce__s3_transfers_destroy(struct tierce__s3 *s3)
 {
     for (uint32_t i = 0; s3->transfers != NULL && i < s3->config.connections; i++) {
+        TIERCE_DASSERT(s3->transfers[i].job == NULL && !s3->transfers[i].is_running);
         curl_easy_cleanup(s3->transfers[i].easy);
         tierce__free(s3->transfers[i].text);
     }
