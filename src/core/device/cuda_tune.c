@@ -47,6 +47,17 @@ uint32_t tierce__cuda_class_bytes(unsigned class_)
     return class_bytes[class_];
 }
 
+enum tierce__cuda_way tierce__cuda_used(struct tierce__device *device, bool is_load,
+                                        unsigned class_)
+{
+    const struct tierce__cuda_kernel *kernel =
+        atomic_load_explicit(&tierce__cuda_of(device)->kernel, memory_order_acquire);
+    TIERCE_ASSERT(class_ < TIERCE__CUDA_CLASSES);
+    if (kernel == NULL)
+        return TIERCE__CUDA_COPIES;
+    return kernel->ways[is_load ? TIERCE__DIRECTION_SCATTER : TIERCE__DIRECTION_GATHER][class_];
+}
+
 /* ---- measuring --------------------------------------------------------------------------------
  */
 
