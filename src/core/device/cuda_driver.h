@@ -19,6 +19,7 @@ typedef int TIERCE__CU_DEVICE;
 typedef int TIERCE__CU_POINTER_ATTRIBUTE;
 typedef int TIERCE__CU_DEVICE_ATTRIBUTE;
 typedef int TIERCE__CU_CAPTURE_STATUS;
+typedef int TIERCE__CU_CAPTURE_MODE;
 typedef unsigned long long TIERCE__CU_ADDRESS;
 typedef struct tierce__cu_context *TIERCE__CU_CONTEXT;
 typedef struct tierce__cu_stream *TIERCE__CU_STREAM;
@@ -70,6 +71,8 @@ enum {
     TIERCE__CU_STREAM_NON_BLOCKING = 1,
     TIERCE__CU_EVENT_DISABLE_TIMING = 2,
     TIERCE__CU_CAPTURE_NONE = 0,
+    TIERCE__CU_CAPTURE_GLOBAL = 0, /* a mode */
+    TIERCE__CU_CAPTURE_RELAXED = 2,
     TIERCE__CU_SOURCE_ORDER_STREAM = 1,
 };
 

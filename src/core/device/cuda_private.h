@@ -85,6 +85,15 @@ TIERCE_MUSTUSE int tierce__cuda_enter_good(struct tierce__cuda *cuda);
  * the context cannot be restored. */
 int tierce__cuda_leave(struct tierce__cuda *cuda, int rc);
 
+/*
+ * Exchanges the calling thread's mode of captures for *mode. While another thread captures a graph,
+ * a call that allocates memory fails, and makes the capture fail, unless this thread's mode is
+ * TIERCE__CU_CAPTURE_RELAXED. An inference engine captures its graphs after it has described its
+ * memory, while we pin. A second call with the same variable restores the mode. Errors: -EIO.
+ */
+TIERCE_MUSTUSE int tierce__cuda_exchange_mode(struct tierce__cuda *cuda,
+                                              TIERCE__CU_CAPTURE_MODE *mode);
+
 /* The status of a call that does not enqueue work. Returns 0, -ENOMEM if the driver lacks memory,
  * or -EIO; with -EIO the device has failed. */
 int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);

@@ -47,6 +47,17 @@ uint32_t tierce__cuda_class_bytes(unsigned class_)
     return class_bytes[class_];
 }
 
+enum tierce__cuda_way tierce__cuda_used(struct tierce__device *device, bool is_load,
+                                        unsigned class_)
+{
+    const struct tierce__cuda_kernel *kernel =
+        atomic_load_explicit(&tierce__cuda_of(device)->kernel, memory_order_acquire);
+    TIERCE_ASSERT(class_ < TIERCE__CUDA_CLASSES);
+    if (kernel == NULL)
+        return TIERCE__CUDA_COPIES;
+    return kernel->ways[is_load ? TIERCE__DIRECTION_SCATTER : TIERCE__DIRECTION_GATHER][class_];
+}
+
 /* ---- measuring --------------------------------------------------------------------------------
  */
 
@@ -233,6 +244,18 @@ static int tidy(struct tierce__cuda *cuda, int rc)
     return tierce__cuda_leave(cuda, rc);
 }
 
+/* With the thread's mode of captures relaxed. */
+static int tune(struct tierce__cuda *cuda, struct tierce__cuda_refusal *why)
+{
+    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_RELAXED;
+    int rc = tierce__cuda_exchange_mode(cuda, &mode);
+    if (rc < 0)
+        return rc;
+    rc = tidy(cuda, open_tried(cuda, why));
+    int restored = tierce__cuda_exchange_mode(cuda, &mode);
+    return rc < 0 ? rc : restored;
+}
+
 void tierce__cuda_tune(struct tierce__device *device)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
@@ -242,7 +265,7 @@ void tierce__cuda_tune(struct tierce__device *device)
         return;
     if (atomic_load_explicit(&forced, memory_order_relaxed) == TIERCE__CUDA_COPIES)
         return;
-    int rc = tidy(cuda, open_tried(cuda, &why));
+    int rc = tune(cuda, &why);
     if (rc < 0) {
         log_refusal(cuda, &why, rc);
         return;

@@ -2,7 +2,10 @@
 #ifndef TIERCE_CUDA_WAYS_H
 #define TIERCE_CUDA_WAYS_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+struct tierce__device;
 
 /*
  * How a device "cuda" copies cells. `tune` measures the ways on the device, for both directions and
@@ -28,6 +31,10 @@ unsigned tierce__cuda_class(uint64_t bytes);
 
 /* The size with which a class is measured. */
 uint32_t tierce__cuda_class_bytes(unsigned class_);
+
+/* The way in which a device "cuda" copies cells of a class, aligned to 16 bytes. Thread: any. */
+enum tierce__cuda_way tierce__cuda_used(struct tierce__device *device, bool is_load,
+                                        unsigned class_);
 
 /* For tests and benchmarks: all devices that are tuned from now on use this way where the device is
  * able to; no way is measured. Thread: any, but not while a device is being tuned. */

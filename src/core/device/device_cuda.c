@@ -72,6 +72,12 @@ int tierce__cuda_leave(struct tierce__cuda *cuda, int rc)
     return rc < 0 ? rc : left < 0 ? left : rc;
 }
 
+int tierce__cuda_exchange_mode(struct tierce__cuda *cuda, TIERCE__CU_CAPTURE_MODE *mode)
+{
+    return tierce__cuda_enqueued(cuda, "cuThreadExchangeStreamCaptureMode",
+                                 cuda->api->capture_mode(mode));
+}
+
 void tierce__cuda_pause(unsigned polls)
 {
     enum { EAGER = 32, SHORT_NS = 20000, LONG_NS = 200000 };
@@ -248,7 +254,13 @@ static int pin_cuda(struct tierce__device *device, void *memory, size_t bytes)
     int rc = tierce__cuda_enter_good(cuda);
     if (rc < 0)
         return rc;
-    rc = pin(cuda, memory, bytes);
+    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_RELAXED;
+    rc = tierce__cuda_exchange_mode(cuda, &mode);
+    if (rc == 0) {
+        rc = pin(cuda, memory, bytes);
+        int restored = tierce__cuda_exchange_mode(cuda, &mode);
+        rc = rc < 0 ? rc : restored;
+    }
     return tierce__cuda_leave(cuda, rc);
 }
 

@@ -73,6 +73,27 @@ TIERCE__CU_RESULT fake_begin(const char *call, bool needs_context)
     return fake.broken && needs_context ? TIERCE__CU_LAUNCH_FAILED : TIERCE__CU_SUCCESS;
 }
 
+static _Thread_local TIERCE__CU_CAPTURE_MODE capture_mode;
+
+TIERCE__CU_RESULT fake_begin_unsafe(const char *call)
+{
+    TIERCE__CU_RESULT code = fake_begin(call, true);
+    if (code == TIERCE__CU_SUCCESS && fake_captures() && capture_mode != TIERCE__CU_CAPTURE_RELAXED)
+        fake_violation("%s while a graph is being captured", call);
+    return code;
+}
+
+TIERCE__CU_RESULT cuThreadExchangeStreamCaptureMode(TIERCE__CU_CAPTURE_MODE *mode)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuThreadExchangeStreamCaptureMode", false);
+    if (code == TIERCE__CU_SUCCESS) {
+        TIERCE__CU_CAPTURE_MODE before = capture_mode;
+        capture_mode = *mode;
+        *mode = before;
+    }
+    return fake_end(code);
+}
+
 TIERCE__CU_RESULT fake_end(TIERCE__CU_RESULT code)
 {
     pthread_cond_broadcast(&fake_changed);

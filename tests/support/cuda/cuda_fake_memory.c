@@ -155,7 +155,7 @@ static void map_twice(struct memory *memory, size_t bytes)
 
 TIERCE__CU_RESULT cuMemAlloc_v2(TIERCE__CU_ADDRESS *address, size_t bytes)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuMemAlloc", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemAlloc");
     size_t i = 0;
     while (i < MEMORIES_MAX && memories[i].bytes > 0)
         i++;
@@ -170,7 +170,7 @@ TIERCE__CU_RESULT cuMemAlloc_v2(TIERCE__CU_ADDRESS *address, size_t bytes)
 
 TIERCE__CU_RESULT cuMemFree_v2(TIERCE__CU_ADDRESS address)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuMemFree", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemFree");
     for (size_t i = 0; code == TIERCE__CU_SUCCESS && i < MEMORIES_MAX; i++) {
         struct memory *memory = &memories[i];
         if (memory->bytes == 0 || memory->address != address)
@@ -234,7 +234,7 @@ bool fake_check_pinned(const void *memory, size_t bytes, const char *call)
 
 TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuMemHostRegister", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemHostRegister");
     uintptr_t from = (uintptr_t)memory, to = from + bytes;
     size_t room = MEMORIES_MAX;
     for (size_t i = 0; code == TIERCE__CU_SUCCESS && i < MEMORIES_MAX; i++) {
@@ -273,7 +273,7 @@ TIERCE__CU_RESULT cuMemHostUnregister(void *memory)
 
 TIERCE__CU_RESULT cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuMemHostAlloc", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemHostAlloc");
     size_t i = 0;
     while (i < MEMORIES_MAX && slices[i].to > 0)
         i++;
@@ -292,7 +292,7 @@ TIERCE__CU_RESULT cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags
 
 TIERCE__CU_RESULT cuMemFreeHost(void *memory)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuMemFreeHost", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemFreeHost");
     size_t i = 0;
     while (i < MEMORIES_MAX && (!slices[i].is_own || slices[i].from != (uintptr_t)memory))
         i++;

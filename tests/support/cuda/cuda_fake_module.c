@@ -75,7 +75,7 @@ static bool is_known(const char *ptx)
 
 TIERCE__CU_RESULT cuModuleLoadData(TIERCE__CU_MODULE *module, const void *image)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuModuleLoadData", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuModuleLoadData");
     if (code == TIERCE__CU_SUCCESS && !is_known(image)) {
         fake_violation("cuModuleLoadData of an unknown text");
         code = TIERCE__CU_INVALID_IMAGE;

@@ -26,6 +26,8 @@ TIERCE__CU_RESULT fake_begin(const char *call, bool needs_context);
 /* Drops it and returns the code. */
 TIERCE__CU_RESULT fake_end(TIERCE__CU_RESULT code);
 void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same for a call that may not be made while another thread captures a graph. */
+TIERCE__CU_RESULT fake_begin_unsafe(const char *call);
 bool fake_is_held(void);
 bool fake_is_broken(void);
 uint64_t fake_random(void);
@@ -74,6 +76,7 @@ unsigned fake_host_memories(void);
 
 unsigned fake_streams(void);
 unsigned fake_events(void);
+bool fake_captures(void);
 void fake_set_capture(TIERCE__CU_STREAM stream, bool captured);
 
 /* A launch, with the addresses that the processor uses. */

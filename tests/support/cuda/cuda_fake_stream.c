@@ -223,6 +223,14 @@ unsigned fake_streams(void)
     return count;
 }
 
+bool fake_captures(void)
+{
+    bool captures = false;
+    for (unsigned i = 1; i < FAKE_ACTORS; i++)
+        captures |= streams[i] != NULL && streams[i]->captured;
+    return captures;
+}
+
 void fake_set_capture(TIERCE__CU_STREAM stream, bool captured)
 {
     stream->captured = captured;

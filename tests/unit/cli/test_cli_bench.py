@@ -2,12 +2,14 @@
 """tierce bench: every row is present and has the right fields. Speed is no test."""
 
 import csv
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import time
 import unittest
+import unittest.mock
 
 from cli_case import EXECUTABLE, CliCase
 
@@ -29,7 +31,7 @@ class Bench(CliCase):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
         self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "open", "policy",
-                                 "manager", "optimize", "native", "redis", "s3", "remote", "mooncake"])
+                                 "manager", "optimize", "native", "redis", "s3", "remote", "mooncake", "device"])
 
     def test_rows(self):
         counts = {"memory": 8, "lookup": 14, "hash": 2, "open": 1, "manager": 14, "optimize": 13,
@@ -64,6 +66,29 @@ class Bench(CliCase):
             self.assertGreater(float(row["value"]), 0, row)
             self.assertGreater(float(row["limit"]), 0, row)
             self.assertGreater(float(row["goal"]), 0, row)
+
+    def test_device_without_a_gpu(self):
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            self.check(1, "bench", "device", *SMALL, err=["tierce bench: device: there is no GPU of Nvidia"])
+        else:
+            self.skipTest("there is a driver")
+
+    def test_device(self):
+        """On the driver of tests/support/cuda, in place of a real one."""
+        fake = os.path.join(os.path.dirname(os.path.dirname(EXECUTABLE)), "tests", "cuda")
+        if not os.path.exists(os.path.join(fake, "libcuda.so.1")):
+            self.skipTest(f"{fake}/libcuda.so.1 is not built")
+        with unittest.mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": fake}):
+            rows = self.rows("device", *SMALL)
+        self.assertEqual([row["case"] for row in rows],
+                         [f"{op}; cells of {kib} KiB; {way}" for op in ("store", "load")
+                          for kib in (4, 16, 64, 256, 1024) for way in ("copies", "direct", "staged")])
+        for row in rows:
+            self.assertGreater(float(row["value"]), 0, row)
+            self.assertGreater(float(row["limit"]), 0, row)
+        self.assertEqual(sum(row["peer"] == "chosen" for row in rows), 10)
 
     def replays(self, *args):
         rows = self.rows("optimize", *SMALL, *args)

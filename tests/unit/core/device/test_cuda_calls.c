@@ -15,6 +15,7 @@
 #define TIERCE__CU_POINTER_ATTRIBUTE CUpointer_attribute
 #define TIERCE__CU_DEVICE_ATTRIBUTE  CUdevice_attribute
 #define TIERCE__CU_CAPTURE_STATUS    CUstreamCaptureStatus
+#define TIERCE__CU_CAPTURE_MODE      CUstreamCaptureMode
 #define TIERCE__CU_ADDRESS           CUdeviceptr
 #define TIERCE__CU_CONTEXT           CUcontext
 #define TIERCE__CU_STREAM            CUstream
@@ -47,6 +48,7 @@ static inline void compare_functions(void)
 #undef TIERCE__CU_POINTER_ATTRIBUTE
 #undef TIERCE__CU_DEVICE_ATTRIBUTE
 #undef TIERCE__CU_CAPTURE_STATUS
+#undef TIERCE__CU_CAPTURE_MODE
 #undef TIERCE__CU_ADDRESS
 #undef TIERCE__CU_CONTEXT
 #undef TIERCE__CU_STREAM
@@ -85,6 +87,9 @@ START_TEST(types_and_numbers)
     ck_assert_int_eq(TIERCE__CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
     ck_assert_int_eq(TIERCE__CU_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
     ck_assert_int_eq(TIERCE__CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+    ck_assert_uint_eq(sizeof(TIERCE__CU_CAPTURE_MODE), sizeof(CUstreamCaptureMode));
+    ck_assert_int_eq(TIERCE__CU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ck_assert_int_eq(TIERCE__CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 #if CUDA_VERSION >= 12080
     ck_assert_uint_eq(sizeof(TIERCE__CU_COPY_ATTRIBUTES), sizeof(CUmemcpyAttributes));
     ck_assert_uint_eq(offsetof(TIERCE__CU_COPY_ATTRIBUTES, flags),

@@ -228,6 +228,19 @@ START_TEST(launches_that_are_wrong)
 }
 END_TEST
 
+START_TEST(calls_while_a_graph_is_captured)
+{
+    TIERCE__CU_ADDRESS more;
+    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_RELAXED;
+    cuda_fake_capture(compute, true);
+    (void)cuMemAlloc_v2(&more, BYTES);
+    expect("cuMemAlloc while a graph is being captured");
+    ok(cuThreadExchangeStreamCaptureMode(&mode));
+    ok(cuMemAlloc_v2(&more, BYTES));
+    expect("");
+}
+END_TEST
+
 START_TEST(texts_that_are_no_module)
 {
     TIERCE__CU_MODULE module;
@@ -252,4 +265,5 @@ CHECK_MAIN("cuda_fake", .seconds = 60, .setup = setup,
                      premature_use_by_the_host, garbage_until_the_event, calls_without_a_context,
                      memory_that_is_not_registered, streams_of_another_context,
                      a_stream_is_destroyed_while_it_copies, launches_of_our_kernel,
-                     launches_that_are_wrong, texts_that_are_no_module, the_nth_call_fails})
+                     launches_that_are_wrong, calls_while_a_graph_is_captured,
+                     texts_that_are_no_module, the_nth_call_fails})

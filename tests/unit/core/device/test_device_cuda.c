@@ -365,7 +365,7 @@ START_TEST(memory_that_cannot_be_pinned)
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_SLICE), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(dh.ops->unpin(dh.device, dh.pool, DH_POOL), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(dh.ops->unpin(dh.device, dh.pool, DH_SLICE), 0);
-    cuda_fake_fail_nth(2, TIERCE__CU_OUT_OF_MEMORY); /* the first one makes the context current */
+    cuda_fake_fail_nth(3, TIERCE__CU_OUT_OF_MEMORY); /* after the context and the capture mode */
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_SLICE), -ENOMEM);
     ck_assert(!dh.ops->is_pinned(dh.device, dh.pool, 1));
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_SLICE), 0);

@@ -83,12 +83,12 @@ static const struct {
     TIERCE__CU_RESULT code;
     const char *why;
 } failures[] = {
-    {2, TIERCE__CU_INVALID_IMAGE, "cuModuleLoadData: CUDA_ERROR_OF_THE_FAKE (200)"},
-    {3, TIERCE__CU_NOT_FOUND, "cuModuleGetFunction"},
-    {4, TIERCE__CU_INVALID_VALUE, "cuDeviceGetAttribute"},
+    {3, TIERCE__CU_INVALID_IMAGE, "cuModuleLoadData: CUDA_ERROR_OF_THE_FAKE (200)"},
+    {4, TIERCE__CU_NOT_FOUND, "cuModuleGetFunction"},
     {5, TIERCE__CU_INVALID_VALUE, "cuDeviceGetAttribute"},
-    {6, TIERCE__CU_LAUNCH_FAILED, "cuLaunchKernel"},
-    {7, TIERCE__CU_LAUNCH_FAILED, "cuStreamQuery"},
+    {6, TIERCE__CU_INVALID_VALUE, "cuDeviceGetAttribute"},
+    {7, TIERCE__CU_LAUNCH_FAILED, "cuLaunchKernel"},
+    {8, TIERCE__CU_LAUNCH_FAILED, "cuStreamQuery"},
 };
 enum { FAILURES = sizeof(failures) / sizeof(failures[0]) };
 
@@ -167,6 +167,24 @@ START_TEST(ways_are_measured)
 }
 END_TEST
 
+/* An engine captures its graphs after it has described its memory. */
+START_TEST(a_capture_of_another_thread_is_not_disturbed)
+{
+    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_GLOBAL;
+    dh_start_engine(_i == 0 ? "cuda direct" : "cuda fastest", 0);
+    ck_assert_int_eq(dh.ops->open(&dh.device, (void *)dh.memory), 0);
+    cuda_fake_capture(dh.stream, true);
+    dh.ops->tune(dh.device);
+    ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_POOL), 0);
+    ck_assert_str_eq(cuda_fake_report(), "");
+    dh_cu(cuThreadExchangeStreamCaptureMode(&mode));
+    ck_assert_int_eq(mode, TIERCE__CU_CAPTURE_GLOBAL); /* it was restored */
+    cuda_fake_capture(dh.stream, false);
+    (void)store_and_load();
+    dh_close();
+}
+END_TEST
+
 /* More cells than the sums have room for: the copy engine copies all of them. */
 START_TEST(more_cells_than_sums)
 {
@@ -233,5 +251,6 @@ CHECK_MAIN("device_kernel", .seconds = 120,
                      {a_wrong_sum_is_a_bad_cell, 0, 2},
                      {a_copy_larger_than_the_buffer, 0, 2},
                      {a_device_that_cannot_use_the_hosts_addresses, 0, 2},
+                     {a_capture_of_another_thread_is_not_disturbed, 0, 2},
                      {a_kernel_that_cannot_be_loaded, 0, FAILURES}},
            .tests = {ways_are_measured, more_cells_than_sums, no_free_slots})

@@ -342,11 +342,12 @@ static void check_remains(bool failed_at_close)
     dk_cu(cuStreamSynchronize(dk_stream));
 }
 
-/* Opens, stores, loads and closes. Returns whether the call did not come. */
+/* Opens, stores, loads and closes. Returns whether the call did not come. Nothing is held here, so
+ * that the default limit of a load is no wait. */
 static bool live(uint64_t nth, TIERCE__CU_RESULT code)
 {
     int rc;
-    fx_open(&fx, false, impatient);
+    fx_open(&fx, false, NULL);
     fx.paged.device = TIERCE_DEVICE_CUDA;
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     dk_fill(chain, 0, 8, fx_ids);
