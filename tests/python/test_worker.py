@@ -15,7 +15,7 @@ from tierce import _core as core  # noqa: E402
 from tierce.vllm.device import HostMemory  # noqa: E402
 from tierce.vllm.link import PREFETCH, Later, LinkError  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
-from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec, Taint  # noqa: E402
+from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec, Served, Taint  # noqa: E402
 from tierce.vllm.worker import (  # noqa: E402
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PUT_OFF_MAX, TELLING_TOKENS, SessionChain, WorkerHalf,
     milliseconds)
@@ -104,6 +104,19 @@ def half():
     half.prefetches, half.busy, half.released = {}, {}, set()
     half.put_off, half.lookup_s = {}, 60.0
     return half
+
+
+def test_a_note_that_fails_is_no_harm(half):
+    class Engine:
+        def note_request(self, *served):
+            self.served = served
+            raise RuntimeError("broken")
+
+    half.off, half.engine = None, Engine()
+    half.note(Served("r", 7))
+    assert half.engine.served == tuple(Served("r", 7))
+    half.off, half.engine = "the setup is not supported", None
+    half.note(Served("r", 7))
 
 
 def ask(half, flags=0):

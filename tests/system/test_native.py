@@ -78,6 +78,8 @@ def test_several_workers(engine, node, prompts, plain, workers):
     host = engine(node.store, **WORKERS[workers])
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == wanted and loaded(outputs, "memory") == [0] * 5
+    said = why(f"{node.folder}/control", outputs[0])  # what all workers store together counts once
+    assert (said["reason"], said["stored_tokens"]) == ("never_stored", len(prompts[0]) // 32 * 32)
     for together in (False, True):
         assert host.forget()
         outputs = host.generate(prompts=prompts, together=together)

@@ -483,9 +483,12 @@ class WorkerHalf:
                 self.view.unpin(session)
 
     def note(self, served: Served) -> None:
-        """A request has ended."""
+        """A request has ended. A note that fails must not end the connection of the lookups."""
         if self.off is None:
-            self.engine.note_request(*served)
+            try:
+                self.engine.note_request(*served)
+            except Exception as error:
+                log.debug("the note of request %s failed: %r", served.name, error)
 
     # ---- a step of the engine
 
