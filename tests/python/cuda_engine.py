@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Both halves of a connector, and the steps that vLLM makes with them on a GPU, for cuda_*.py."""
 
+import functools
 import itertools
 import os
 import threading
@@ -19,9 +20,14 @@ from test_connector import changed, config as base_config, request_of  # noqa: F
 SECONDS = 60
 
 
-@pytest.fixture(scope="session")
-def gpu():
+@functools.cache
+def the_gpu():
     return Gpu()
+
+
+@pytest.fixture
+def gpu():
+    return the_gpu()
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +173,7 @@ class Engine:
 
     def close(self):
         self.worker.shutdown()
+        self.pool.free()
         assert not self.worker.failed_methods and not self.scheduler.failed_methods
 
 

@@ -139,7 +139,10 @@ def test_a_load_that_fails_fails_by_request(gpu, engine):
 
 
 def test_blocks_of_several_runs_are_refused_by_name(gpu):
+    if gpu.stream is None:
+        gpu.start()
     cache = cache_of(FULL)
     pool = Pool(gpu, cache, kv.KVCacheLayout.LHBNC)
     with pytest.raises(Unsupported, match="blocks of several runs of bytes, in a model with windows"):
         layer_numbers(Geometry.of(pool.tensors(), cache.num_blocks))
+    pool.free()

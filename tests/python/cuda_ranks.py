@@ -96,6 +96,8 @@ class TwoRanks:
         for worker in self.workers:
             worker.shutdown()
             assert not worker.failed_methods
+        for pool in self.pools:
+            pool.free()
         assert not self.scheduler.failed_methods
 
 

@@ -5,6 +5,7 @@ While the driver is held, no copy and no kernel runs, but the order in which the
 report names each pair that no event orders."""
 
 import logging
+import threading
 from types import SimpleNamespace as Thing
 
 import pytest
@@ -91,10 +92,10 @@ class Halves(Pool):
     """All keys of a layer before all values, as older engines and some plug-ins have them."""
 
     def __init__(self, gpu, cache):
-        self.gpu, self.count, self.views = gpu, cache.num_blocks, {}
+        self.gpu, self.count, self.views, self.raw = gpu, cache.num_blocks, {}, []
         for name in cache.kv_cache_groups[0].layer_names:
-            raw = gpu.allocate(2 * BLOCKS * BLOCK * 2 * 16 * 4)
-            self.views[name] = raw.view(torch.float32).view(2, BLOCKS, BLOCK, 2, 16)
+            self.raw.append(gpu.allocate(2 * BLOCKS * BLOCK * 2 * 16 * 4))
+            self.views[name] = self.raw[-1].view(torch.float32).view(2, BLOCKS, BLOCK, 2, 16)
 
     def runs(self, name, number):
         return [(self.views[name][half, number].data_ptr(), BLOCK * 2 * 16 * 4) for half in (0, 1)]
@@ -263,10 +264,10 @@ def test_a_shutdown_waits_for_stores(gpu, config):  # noqa: F811
     engine = Engine(gpu, settings(config), cache_of())
     with gpu.held():
         prefill(engine)
-        thread = Background.__base__(target=engine.close, daemon=True)
+        thread = threading.Thread(target=lambda: (gpu.enter(), engine.close()), daemon=True)
         thread.start()
-        until(lambda: engine.half.to_load.empty() and engine.half.off is None)
-        assert thread.is_alive()
+        until(lambda: not any(loader.is_alive() for loader in engine.half.loaders))
+        assert thread.is_alive() and engine.half.behind.readers
     thread.join(60)
     assert not thread.is_alive() and not engine.half.behind.readers
 

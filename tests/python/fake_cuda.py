@@ -73,6 +73,12 @@ class Gpu:
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(count))
         return torch.frombuffer((ctypes.c_char * count).from_address(address.value), dtype=torch.int8)
 
+    def free(self, tensors):
+        """Reports memory that is in use."""
+        self.call("cuStreamSynchronize", self.stream.handle)
+        for tensor in tensors:
+            self.call("cuMemFree_v2", ctypes.c_ulonglong(tensor.data_ptr()))
+
     def write(self, runs, data, what=b"the model computes"):
         at = 0
         for address, count in runs:
@@ -139,7 +145,7 @@ class Pool:
     """vLLM's KV on the GPU, in one of its layouts. kernel_tokens: of the kernels' blocks; None: as the tables'."""
 
     def __init__(self, gpu, cache, layout=kv.KVCacheLayout.LBNHC, kernel_tokens=None):
-        self.gpu, self.count, self.views = gpu, cache.num_blocks, {}
+        self.gpu, self.count, self.views, self.raw = gpu, cache.num_blocks, {}, []
         for group in cache.kv_cache_groups:
             spec, names = group.kv_cache_spec, group.layer_names
             tokens = kernel_tokens if isinstance(spec, kv.AttentionSpec) else None
@@ -147,8 +153,12 @@ class Pool:
             ratio = spec.block_size // (tokens or spec.block_size)
             tensor = kv.KVCacheTensor(size=spec.page_size_bytes * self.count * len(names), layers=names,
                                       layer_stride=strides[0], block_stride=strides[1] * ratio, offset=0)
-            raw = gpu.allocate(tensor.size)
-            self.views.update(zip(names, kv.create_kv_cache_views(raw, spec, self.count, layout, tensor, tokens)))
+            self.raw.append(gpu.allocate(tensor.size))
+            self.views.update(zip(names, kv.create_kv_cache_views(self.raw[-1], spec, self.count, layout, tensor,
+                                                                  tokens)))
+
+    def free(self):
+        self.gpu.free(self.raw)
 
     def tensors(self):
         return {name: CudaTensor(view) for name, view in self.views.items()}
