@@ -249,6 +249,23 @@ def test_a_graph_that_is_being_captured_is_left_alone(gpu, engine):
     assert_loaded(engine, engine.data)
 
 
+def test_a_layer_of_a_part_of_a_batch_is_not_stored(gpu, config):  # noqa: F811
+    """With ubatches vLLM calls the connector for each part, when the others are not computed."""
+    engine = Engine(gpu, changed(settings(config), "parallel_config", enable_dbo=True), cache_of())
+    request = request_of(TOKENS, "a")
+    engine.admit(request, (FIRST,))
+    engine.begin(engine.scheduler.build_connector_meta(step_of((request, (FIRST,), 0, TOKENS))))
+    for part in (FIRST[:4], FIRST[4:]):
+        for name in engine.names():
+            engine.compute(name, part)
+            engine.worker.save_kv_layer(name, None, None)
+    engine.finish()
+    engine.stored()
+    load(engine)
+    assert_loaded(engine, engine.data)
+    engine.close()
+
+
 def test_a_store_of_before_a_reset_is_not_found_after_it(gpu, engine):
     with gpu.held():
         prefill(engine)

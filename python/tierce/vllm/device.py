@@ -38,8 +38,8 @@ class HostMemory:
         """Whether transfers are possible now."""
         return True
 
-    def is_captured(self) -> bool:
-        """Whether vLLM is recording a graph, and computes nothing now."""
+    def leaves_out_layers(self) -> bool:
+        """Whether vLLM's call for a layer does not mean that the layer has been computed."""
         return False
 
     def order_loads(self) -> None:
@@ -66,11 +66,11 @@ class CudaMemory:
     kind = CUDA
     loads_async = True
 
-    def __init__(self, device, stores_behind: bool):
+    def __init__(self, device, stores_behind: bool, splits_batches: bool = False):
         import torch
 
         self.cuda, self.device = torch.cuda, device
-        self.stores_behind = stores_behind
+        self.stores_behind, self.splits_batches = stores_behind, splits_batches
         self.loads = self.cuda.Stream(device)
         self.timed: list = []  # of steps in progress: tokens, event of the beginning, of the end
         self.is_pinned = self.told = False
@@ -94,8 +94,9 @@ class CudaMemory:
         self.is_pinned = pinned
         return pinned
 
-    def is_captured(self) -> bool:
-        return self.cuda.is_current_stream_capturing()
+    def leaves_out_layers(self) -> bool:
+        """A graph that is being recorded computes nothing. Parts of a batch have calls of their own."""
+        return self.splits_batches or self.cuda.is_current_stream_capturing()
 
     def order_loads(self) -> None:
         self.loads.wait_stream(self.stream())
@@ -150,7 +151,8 @@ def memory_of(kv_caches: dict, vllm_config, kv_cache_config) -> HostMemory | Cud
     # vLLM overwrites new blocks with zeros before it calls the connector in a step. So the copies out
     # of a block must have ended before it is released.
     zeroes = kv_cache_config.needs_kv_cache_zeroing
-    return CudaMemory(devices.pop(), stores_behind=not zeroes)
+    return CudaMemory(devices.pop(), stores_behind=not zeroes,
+                      splits_batches=vllm_config.parallel_config.use_ubatching)
 
 
 def require_gpu(vllm_config) -> None:

@@ -518,7 +518,8 @@ class WorkerHalf:
             self.behind.wait_for(set(int32(written)).union(*map(blocks_to_load, requests)))
 
     def start_loads(self) -> None:
-        self.memory.order_loads()
+        if any(request.load is not None for request in self.requests):
+            self.memory.order_loads()
         for request in self.requests:
             if request.load is None:
                 continue
@@ -557,7 +558,7 @@ class WorkerHalf:
 
     def save_layer(self, name: str) -> None:
         cells, share = self.geometry.cells(name), self.part.store
-        if not cells or self.memory.is_captured():  # end_step stores what is left out here
+        if not cells or self.memory.leaves_out_layers():  # end_step stores them
             return
         if self.stores is None:
             self.begin_stores()
