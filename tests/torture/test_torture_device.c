@@ -99,8 +99,8 @@ static void check_remains(void)
                       2);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
     for (; now.stack > 1; now.stack--)
-        dh_cu(cuCtxPopCurrent_v2(&context));
-    dh_cu(cuStreamSynchronize(dh.stream));
+        cuda_check(cuCtxPopCurrent_v2(&context));
+    cuda_check(cuStreamSynchronize(dh.stream));
 }
 
 enum { FINE, WRONG, BEHIND_THE_END };

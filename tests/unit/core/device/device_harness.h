@@ -7,7 +7,7 @@
 #include "check_main.h"
 #include "core/device/cuda_ways.h"
 #include "core/device/device.h"
-#include "cuda_fake.h"
+#include "cuda_check.h"
 #include "test_random.h"
 
 #include <sys/mman.h>
@@ -57,21 +57,12 @@ static const uint32_t dh_block_bytes[DH_LAYERS] = {1000, 64 << 10, DH_STRIDE, 24
 /* ---- the engine -------------------------------------------------------------------------------
  */
 
-static inline void dh_cu(TIERCE__CU_RESULT code)
-{
-    ck_assert_int_eq(code, TIERCE__CU_SUCCESS);
-}
-
 static inline void dh_start_cuda(int ordinal)
 {
     TIERCE__CU_CONTEXT context;
     TIERCE__CU_ADDRESS memory;
-    cuda_fake_seed(test_random_u64(&dh.random), 100);
-    dh_cu(cuInit(0));
-    dh_cu(cuDevicePrimaryCtxRetain(&context, ordinal));
-    dh_cu(cuCtxPushCurrent_v2(context));
-    dh_cu(cuStreamCreate(&dh.stream, 1));
-    dh_cu(cuMemAlloc_v2(&memory, DH_BYTES));
+    dh.stream = cuda_check_start(&context, test_random_u64(&dh.random), ordinal);
+    cuda_check(cuMemAlloc_v2(&memory, DH_BYTES));
     dh.memory = (uintptr_t)memory;
 }
 
@@ -93,7 +84,7 @@ static inline void dh_check_memory(void)
     ck_assert_ptr_nonnull(now);
     if (dh.is_cuda) {
         cuda_fake_kernel_read(dh.stream, now, dh.memory, DH_BYTES, "the test");
-        dh_cu(cuStreamSynchronize(dh.stream));
+        cuda_check(cuStreamSynchronize(dh.stream));
     } else {
         memcpy(now, (void *)dh.memory, DH_BYTES);
     }
@@ -174,19 +165,10 @@ static inline void dh_open(void)
 static inline void dh_stop_engine(void)
 {
     if (dh.is_cuda) {
-        struct cuda_fake_live live = cuda_fake_live();
-        ck_assert_str_eq(cuda_fake_report(), "");
-        ck_assert_uint_eq(live.streams, 1); /* the engine's */
-        ck_assert_uint_eq(live.events, 0);
-        ck_assert_uint_eq(live.slices, 0);
-        ck_assert_uint_eq(live.contexts, 1);
-        ck_assert_uint_eq(live.stack, 1);
-        ck_assert_uint_eq(live.memories, 1); /* the engine's */
-        ck_assert_uint_eq(live.host_memories, 0);
-        ck_assert_uint_eq(live.modules, 0);
-        dh_cu(cuStreamSynchronize(dh.stream));
-        dh_cu(cuMemFree_v2(dh.memory));
-        dh_cu(cuStreamDestroy_v2(dh.stream));
+        cuda_check_left(1);
+        cuda_check(cuStreamSynchronize(dh.stream));
+        cuda_check(cuMemFree_v2(dh.memory));
+        cuda_check(cuStreamDestroy_v2(dh.stream));
     } else {
         free((void *)dh.memory);
     }

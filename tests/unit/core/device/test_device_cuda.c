@@ -107,7 +107,7 @@ START_TEST(loads_do_not_queue_behind_stores)
     dh_begin(&store);
     (void)dh_add(&store, at, 1, 4, 1, 3);
     /* A store that cannot go on: its stream is held up. */
-    dh_cu(cuStreamCreate(&other, 1));
+    cuda_check(cuStreamCreate(&other, 1));
     cuda_fake_stop_stream(other, true);
     store.copy.stream = other;
     ck_assert_int_eq(dh.ops->gather(dh.device, &store.event, &store.copy), 0);
@@ -115,8 +115,8 @@ START_TEST(loads_do_not_queue_behind_stores)
     ck_assert_int_eq(dh.ops->query(dh.device, store.event), -EAGAIN);
     cuda_fake_stop_stream(other, false);
     ck_assert_int_eq(dh_end(&store), 0);
-    dh_cu(cuStreamSynchronize(other));
-    dh_cu(cuStreamDestroy_v2(other));
+    cuda_check(cuStreamSynchronize(other));
+    cuda_check(cuStreamDestroy_v2(other));
     dh_close();
 }
 END_TEST
@@ -235,14 +235,14 @@ START_TEST(another_context_stays_current)
     struct dh_transfer t;
     TIERCE__CU_CONTEXT other, popped;
     start();
-    dh_cu(cuDevicePrimaryCtxRetain(&other, 1));
-    dh_cu(cuCtxPushCurrent_v2(other));
+    cuda_check(cuDevicePrimaryCtxRetain(&other, 1));
+    cuda_check(cuCtxPushCurrent_v2(other));
     dh_begin(&t);
     (void)dh_add(&t, dh.pool, 0, 0, 1, 3);
     ck_assert_int_eq(dh_gather(&t), 0);
-    dh_cu(cuCtxPopCurrent_v2(&popped));
+    cuda_check(cuCtxPopCurrent_v2(&popped));
     ck_assert_ptr_eq(popped, other);
-    dh_cu(cuDevicePrimaryCtxRelease_v2(1));
+    cuda_check(cuDevicePrimaryCtxRelease_v2(1));
     dh_close();
 }
 END_TEST

@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_DEVICE_FIXTURE_H
 #define TIERCE_TESTS_DEVICE_FIXTURE_H
 
-#include "cuda_fake.h"
+#include "cuda_check.h"
 #include "engine_fixture.h"
 #include "test_random.h"
 #include "wait_for.h"
@@ -28,23 +28,14 @@ static struct fixture image; /* layers: memory of the host */
 static TIERCE__CU_STREAM dk_stream;
 static TIERCE__CU_CONTEXT dk_context;
 
-static inline void dk_cu(TIERCE__CU_RESULT code)
-{
-    ck_assert_int_eq(code, TIERCE__CU_SUCCESS);
-}
-
 static inline void dk_start_device(const char *name)
 {
     struct test_random random = test_random_start(name);
-    cuda_fake_seed(test_random_u64(&random), 100);
     tierce__cuda_force(TIERCE_TEST_DEVICE_WAY);
-    dk_cu(cuInit(0));
-    dk_cu(cuDevicePrimaryCtxRetain(&dk_context, 0));
-    dk_cu(cuCtxPushCurrent_v2(dk_context));
-    dk_cu(cuStreamCreate(&dk_stream, 1));
+    dk_stream = cuda_check_start(&dk_context, test_random_u64(&random), 0);
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
         TIERCE__CU_ADDRESS address;
-        dk_cu(cuMemAlloc_v2(&address, DK_LAYER_BYTES));
+        cuda_check(cuMemAlloc_v2(&address, DK_LAYER_BYTES));
         fx.layers[l].base = (void *)(uintptr_t)address;
         image.layers[l].base = calloc(FX_BLOCKS, 1024);
         ck_assert_ptr_nonnull(image.layers[l].base);
@@ -65,31 +56,16 @@ static inline void dk_start(bool disk, const char *const *sets)
     dk_open(disk, sets);
 }
 
-/* Nothing of Tierce's is left on the device, and nothing was out of order. */
-static inline void dk_check_left(void)
-{
-    struct cuda_fake_live live = cuda_fake_live();
-    ck_assert_str_eq(cuda_fake_report(), "");
-    ck_assert_uint_eq(live.streams, 1); /* the engine's */
-    ck_assert_uint_eq(live.events, 0);
-    ck_assert_uint_eq(live.slices, 0);
-    ck_assert_uint_eq(live.contexts, 1);
-    ck_assert_uint_eq(live.stack, 1);
-    ck_assert_uint_eq(live.memories, FX_LAYERS);
-    ck_assert_uint_eq(live.host_memories, 0);
-    ck_assert_uint_eq(live.modules, 0);
-}
-
 static inline void dk_stop(void)
 {
     fx_close(&fx);
-    dk_check_left();
-    dk_cu(cuStreamSynchronize(dk_stream));
+    cuda_check_left(FX_LAYERS);
+    cuda_check(cuStreamSynchronize(dk_stream));
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
-        dk_cu(cuMemFree_v2((uintptr_t)fx.layers[l].base));
+        cuda_check(cuMemFree_v2((uintptr_t)fx.layers[l].base));
         free(image.layers[l].base);
     }
-    dk_cu(cuStreamDestroy_v2(dk_stream));
+    cuda_check(cuStreamDestroy_v2(dk_stream));
     temp_folder_remove(fx.folder);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
@@ -134,7 +110,7 @@ static inline void dk_read(void)
     for (uint32_t l = 0; l < FX_LAYERS; l++)
         cuda_fake_kernel_read(dk_stream, image.layers[l].base, (uintptr_t)fx.layers[l].base,
                               DK_LAYER_BYTES, "the engine attends");
-    dk_cu(cuStreamSynchronize(dk_stream));
+    cuda_check(cuStreamSynchronize(dk_stream));
 }
 
 /* ---- transfers ---- */

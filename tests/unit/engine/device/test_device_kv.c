@@ -36,7 +36,7 @@ START_TEST(a_chunk_on_disk_is_loaded)
     ck_assert_int_eq(dk_store(chain, 11, fx_ids, true), 11);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
-    dk_check_left();
+    cuda_check_left(FX_LAYERS);
     dk_open(true, NULL);
     ck_assert_int_eq(dk_load(chain, 0, 11, fx_ids, origins), 11);
     for (size_t b = 0; b < 11; b++)
@@ -187,7 +187,7 @@ START_TEST(the_engines_work_follows_each_layer)
     }
     cuda_fake_hold(false);
     ck_assert_int_eq(tierce_load_end(load, origins), 8);
-    dk_cu(cuStreamSynchronize(dk_stream));
+    cuda_check(cuStreamSynchronize(dk_stream));
     for (uint32_t l = 0; l < FX_LAYERS; l++)
         memcpy(image.layers[l].base, read[l], DK_LAYER_BYTES);
     for (size_t b = 0; b < 8; b++)
@@ -246,7 +246,7 @@ START_TEST(a_late_load_keeps_its_memory)
     ck_assert_int_eq(tierce_load_begin(&(struct tierce_load *){NULL}, fx.view,
                                        &(struct tierce_transfer_opts){.size = 1}),
                      TIERCE_E_ARGUMENT);
-    dk_cu(cuStreamSynchronize(dk_stream));
+    cuda_check(cuStreamSynchronize(dk_stream));
     ck_assert_int_eq(dk_load(chain, 0, 8, fx_ids, origins), 8);
     WAIT_FOR(is_returned());
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 0);
@@ -338,8 +338,8 @@ static void check_remains(bool failed_at_close)
                       2);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
     for (; now.stack > 1; now.stack--)
-        dk_cu(cuCtxPopCurrent_v2(&context));
-    dk_cu(cuStreamSynchronize(dk_stream));
+        cuda_check(cuCtxPopCurrent_v2(&context));
+    cuda_check(cuStreamSynchronize(dk_stream));
 }
 
 /* Opens, stores, loads and closes. Returns whether the call did not come. Nothing is held here, so
