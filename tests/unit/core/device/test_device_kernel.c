@@ -177,7 +177,7 @@ START_TEST(a_capture_of_another_thread_is_not_disturbed)
     dh.ops->tune(dh.device);
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_POOL), 0);
     ck_assert_str_eq(cuda_fake_report(), "");
-    dh_cu(cuThreadExchangeStreamCaptureMode(&mode));
+    cuda_check(cuThreadExchangeStreamCaptureMode(&mode));
     ck_assert_int_eq(mode, TIERCE__CU_CAPTURE_GLOBAL); /* it was restored */
     cuda_fake_capture(dh.stream, false);
     (void)store_and_load();
