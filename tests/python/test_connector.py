@@ -115,8 +115,6 @@ CONFIGS = {
         "world_size": 2, "tensor_parallel_size": 2, "nnodes": 2}),
     "a pooling model": ("model_config", {"runner_type": "pooling"}),
     "load format 'dummy'": ("load_config", {"load_format": "dummy"}),
-    "tensor or pipeline parallelism of a model with": ("parallel_config", {
-        "world_size": 2, "tensor_parallel_size": 2}, cache(WINDOW)),
     "several KV cache groups without vLLM's prefix cache": (
         "cache_config", {"enable_prefix_caching": False}, cache(kv.FullAttentionSpec(**FULL), WINDOW)),
 }

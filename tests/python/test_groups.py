@@ -173,14 +173,18 @@ def test_a_hit_is_in_memory_if_all_groups_are():
 
 @pytest.mark.parametrize("full, window, origins", [
     (b"\1\1\1\1", b"\1\1", b"\1\1\1\1"), (b"\1\2\1\1", b"\3\1", b"\1\2\1\3"), (b"\1\1\1\1", b"\1\0", b"\0\0\0\0"),
-    (None, b"\2\1", b"\2\2\2\2"), (None, None, b"\0\0\0\0")])
+    (None, b"\2\1", b"\2\2\2\2"), (None, None, b"\1\1\1\1")])
 def test_a_load_counts_if_all_groups_are_complete(full, window, origins):
-    """Units 2 to 6; the window has two blocks a unit and needs the last unit."""
+    """Units 2 to 6; the window has two blocks a unit and needs the last unit. None: another worker has the layers."""
     load = GroupLoad([], [Thing(ratio=1), Thing(ratio=2)], 2, 6, (2, 10))
     for at, answer in enumerate((full, window)):
         if answer is not None:
             load.handles[at] = Thing(end=lambda answer=answer: answer)
     assert load.end() == origins
+
+
+def test_a_load_of_nothing_does_not_count():
+    assert GroupLoad([], [Thing(ratio=1), Thing(ratio=2)], 2, 6, (6, 12)).end() == b"\0\0\0\0"
 
 
 def test_chains_of_different_blocks_grow_together():

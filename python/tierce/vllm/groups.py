@@ -105,9 +105,6 @@ def require_engine(vllm_config, groups) -> None:
     if not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported("several KV cache groups without vLLM's prefix cache: start vLLM with "
                           "--enable-prefix-caching")
-    if vllm_config.parallel_config.world_size > 1:
-        raise Unsupported("tensor or pipeline parallelism of a model with windows, states or "
-                          "several KV cache groups")
     if vllm_config.speculative_config is not None and any(g.kind == STATE for g in groups):
         raise Unsupported("speculative decoding of a model with recurrent states")
 

@@ -282,11 +282,14 @@ class SchedulerHalf:
         if load is None and save is None and not self.watch:
             return
         part = self.step_part(request, tracker, load, save)
-        write = next(self.writes) if self.several and save is not None else 0
+        write = self.next_write() if save is not None else 0
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
                            tracker.tag, write))
+
+    def next_write(self) -> int:
+        return next(self.writes) if self.several else 0
 
     def step_part(self, request, tracker: RequestTracker, load, save) -> ChainPart | None:
         """The part of the chain that the workers lack for this. Only the first worker receives

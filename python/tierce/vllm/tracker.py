@@ -101,6 +101,7 @@ class StateSave:
     group: int
     block_id: int
     to_block: int
+    write: int = 0  # see ReqMeta.write
 
 
 @dataclass

@@ -280,7 +280,7 @@ class WorkerHalf:
         """Opens the view of some layers of this worker."""
         geometry, part = self.geometry, self.part
         view = self.engine.view(self.namespace, (0, 1, 0, 1), (
-            part.first_layer + layers.start, len(layers), self.ranks.index, self.ranks.count))
+            part.first_layer + layers.start, len(layers), part.index, part.count))
         view.set_paged(geometry.bases[layers.start:layers.stop],
                        geometry.strides[layers.start:layers.stop], geometry.block_count,
                        self.memory.kind)
