@@ -270,9 +270,13 @@ class Engine:
         self.scheduler.half.find_link = lambda: self.worker.half
 
     def step(self, output):
-        meta = self.scheduler.build_connector_meta(output)
+        return self.carry_out(self.scheduler.build_connector_meta(output))
+
+    def carry_out(self, meta, between=lambda: None):
+        """between: what happens before anything is stored"""
         self.worker.bind_connector_metadata(meta)
         self.worker.start_load_kv(None)
+        between()
         for name in sorted(self.pool.tensors):
             if "states" not in name:
                 self.worker.save_kv_layer(name, None, None)
@@ -389,6 +393,36 @@ def test_a_reset_forgets_all_groups(engine):
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "b"), 0) == (0, False)
     compute(engine, "c")
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "d"), 0) == (192, True)
+
+
+@pytest.mark.parametrize("when", ["before the step", "in the step"])
+def test_a_step_that_was_planned_before_a_reset_loads_and_stores_nothing(engine, when):
+    """With asynchronous scheduling, the first worker receives a reset before such steps."""
+    scheduler = engine.scheduler
+    compute(engine)
+    # The second is not looked up, so its whole chain is a part of the step.
+    old, new = request_of(TOKENS, "b"), request_of(TOKENS, "c", prompt_token_ids=[7] * TOKENS)
+    new.kv_transfer_params = {"tierce.skip_load": True}
+    assert scheduler.get_num_new_matched_tokens(old, 0) == (192, True)
+    assert scheduler.get_num_new_matched_tokens(new, 0) == (0, False)
+    scheduler.update_state_after_alloc(old, Allocated(WANTED), 192)
+    scheduler.update_state_after_alloc(new, Allocated(STORED), 0)
+    meta = scheduler.build_connector_meta(output_of(new, STORED, 0, TOKENS, [(2, 30, 192)]))
+    assert [r.load is not None for r in meta.requests] == [True, False] and meta.requests[1].states
+    if when == "before the step":
+        assert scheduler.reset_cache()
+        results = engine.carry_out(meta)
+    else:
+        results = engine.carry_out(meta, between=scheduler.reset_cache)
+    assert engine.worker.half.era == scheduler.half.era
+    for token_ids in ([*range(TOKENS)], [7] * TOKENS):
+        other = request_of(TOKENS, f"d{token_ids[1]}", prompt_token_ids=token_ids)
+        assert scheduler.get_num_new_matched_tokens(other, 0) == (0, False)
+    results = results if results.finished_recving else engine.received(old)
+    assert results.finished_recving == {"b"}
+    assert results.failed_recving == {"b"} or when == "in the step"
+    compute(engine, "e")
+    assert scheduler.get_num_new_matched_tokens(request_of(TOKENS, "f"), 0) == (192, True)
 
 
 def test_without_the_state_there_is_no_hit(engine):

@@ -149,7 +149,7 @@ class GroupWorkerHalf(WorkerHalf):
     def save_states(self, request: ReqMeta) -> None:
         try:
             with self.using_chain(request.session, request.chain) as (view, chain):
-                for state in request.states:
+                for state in request.states if view is self.step_view else ():
                     view.store_state(chain, state, request.session, request.tag)
         except Exception as error:
             log.warning("a state of request %s could not be stored: %r", request.req_id, error)

@@ -11,8 +11,8 @@ from array import array
 from . import identity
 from .identity import Unsupported
 from .link import (
-    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError,
-    Pending)
+    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, Facts, FromStart,
+    Later, LinkError, Pending)
 from .tracker import (
     LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_OPTION, LIMIT_SHORT,
     LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
@@ -56,7 +56,8 @@ class SchedulerHalf:
         # With several workers: all others receive in the steps what the first one receives at once.
         self.several = vllm_config.parallel_config.world_size > 1
         self.writes = itertools.count(secrets.randbits(31) << 32 | 1)  # see tierce_store_begin
-        self.era = b""  # of the last reset
+        self.resets = itertools.count(1)
+        self.era = b""  # of the last reset, see link.py
         self.over: list[int] = []  # sessions that have ended since the last step
         self.watch = False  # the worker half wants to hear of every request, see Taint
         self.counters: dict[str, int] = {}
@@ -344,7 +345,8 @@ class SchedulerHalf:
             tracker.skip_save |= request.num_computed_tokens > 0 or tracker.load is not None
         if not self.ready():
             return False
-        self.era = secrets.token_bytes(RESET_BYTES)
+        self.era = (next(self.resets).to_bytes(RESET_NUMBER_BYTES, "big")
+                    + secrets.token_bytes(RESET_BYTES - RESET_NUMBER_BYTES))
         return self.link.reset(self.era)
 
     def count(self, name: str, by: int) -> None:
