@@ -348,6 +348,21 @@ def test_what_one_request_computed_another_one_loads(engine):
     assert engine.step(output_of(request)).finished_recving == set()
 
 
+def test_with_a_drafter_a_hit_ends_a_unit_before_the_found_one(engine):
+    """Where the windows can be restored, too."""
+    compute(engine)
+    request, half = request_of(TOKENS, "b"), engine.scheduler.half
+    half.has_drafter, asked = True, []
+    lookup = engine.worker.half.lookup
+    half.link.lookup = lambda *question: asked.append(question[3]) or lookup(*question)
+    # Of the states, only that after 192 tokens was stored.
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    assert asked == [3, 2]
+    engine.step(output_of(request, offers=[(2, 29, 128)]))
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "d"), 0) == (128, True)
+    del half.link.lookup
+
+
 def test_a_load_that_vllm_has_not_made_room_for_fails_by_request(engine, caplog):
     compute(engine)
     request = request_of(TOKENS, "b")

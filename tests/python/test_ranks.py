@@ -141,7 +141,7 @@ def half():
             kv_transfer_config=Thing(is_kv_consumer=True, is_kv_producer=True,
                                      kv_load_failure_policy="recompute"),
             cache_config=Thing(block_size=4, enable_prefix_caching=True),
-            parallel_config=Thing(world_size=world), model_config=Thing(multimodal_config=None))
+            parallel_config=Thing(world_size=world), model_config=Thing(multimodal_config=None), speculative_config=None)
         made = SchedulerHalf(config, lambda: None)
         made.facts = Facts(None, 2)
         return made

@@ -37,6 +37,11 @@ class GroupSchedulerHalf(SchedulerHalf):
 
     # ---- loads
 
+    def before_end(self, request, tracker, local: int, found: int,
+                   in_memory: int) -> tuple[int, int]:
+        """Windows are restored at another point, so they are looked up there."""
+        return self.lookup(request, tracker, local, found - 1)
+
     def allocated(self, request, blocks, tokens: int) -> None:
         super().allocated(request, blocks, tokens)
         known = self.live.get(request.request_id)

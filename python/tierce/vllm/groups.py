@@ -131,8 +131,6 @@ def require_full(spec) -> None:
 
 def group_of(index: int, group) -> Group:
     """Raises Unsupported, which names the kind."""
-    if group.is_eagle_group:
-        raise Unsupported("a KV cache group of a draft model")
     if group.host_resident:
         raise Unsupported("a KV cache group in vLLM's host pool")
     kinds = {kind_of(spec) for spec in kv.iter_layer_specs(group.kv_cache_spec)}

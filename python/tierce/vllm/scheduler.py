@@ -47,6 +47,7 @@ class SchedulerHalf:
         self.facts: Facts | None = None
         self.rules: Rules | None = None
         self.adapters = identity.AdapterDigests()
+        self.has_drafter = identity.has_drafter(vllm_config)
         self.hashed_media = identity.media_are_hashed(vllm_config)
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.ignored: set[str] = set()  # requests that must not touch the store
@@ -134,24 +135,33 @@ class SchedulerHalf:
         local = self.rules.whole_blocks(local_tokens)
         try:
             found, in_memory = self.lookup(request, tracker, local, limit)
+            usable = found
+            if self.has_drafter and found > local:
+                usable, in_memory = self.before_end(request, tracker, local, found, in_memory)
         except Later as reason:
             tracker.prefetched |= not isinstance(reason, Pending)
             return None, False
         except LinkError as error:
             self.warn_once(f"a lookup is a miss: {error}")
-            found = in_memory = 0
+            found = usable = in_memory = 0
             why = LIMIT_FAILED
         else:
             why = LIMIT_NONE
-        tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory)
-        if tokens == 0 and found * self.block_tokens > local_tokens:
-            why = LIMIT_OPTION if self.memory_only and in_memory < found else LIMIT_MINIMUM
-        tracker.note_lookup(self.rules, local_tokens, limit, found, why)
+        tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory, usable)
+        if tokens == 0 and usable * self.block_tokens > local_tokens:
+            why = LIMIT_OPTION if self.memory_only and in_memory < usable else LIMIT_MINIMUM
+        tracker.note_lookup(self.rules, local_tokens, limit, usable, why)
         # vLLM asks again while the request waits; what is counted is the last answer.
         tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
         if tokens == 0 and found:
             self.link.release(tracker.session, True)
         return tokens, tokens > 0 and self.rules.load_async
+
+    def before_end(self, request, tracker, local: int, found: int,
+                   in_memory: int) -> tuple[int, int]:
+        """The blocks that can be loaded, and those of them in memory, if the last of the found
+        blocks is not: a drafter's KV at its end may come from a prompt that goes on differently."""
+        return found - 1, min(in_memory, found - 1)
 
     def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
         """How many of the first `to_block` blocks can be loaded, and how many of them are in

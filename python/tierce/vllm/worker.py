@@ -141,7 +141,8 @@ class WorkerHalf:
         self.put_off: dict[int, PutOff] = {}  # session -> the limit for its repeated lookups
         self.lookup_s = 0.0
         self.released: set[int] = set()  # sessions to release when they are no longer busy
-        self.layerwise = True
+        # The layers of a drafter run after vLLM has asked for the results of the loads.
+        self.layerwise = not identity.has_drafter(vllm_config)
         self.taint = Taint()
         self.requests: list[ReqMeta] = []
         self.step_began = None
@@ -266,7 +267,7 @@ class WorkerHalf:
             raise ConfigError("chunk.hash vllm-sha256-cbor requires vLLM's prefix cache with "
                               "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
         return {
-            "weights": identity.weights_of(_core, config.model_config),
+            "weights": identity.weights_of_engine(_core, config),
             "model": identity.effective_model(config),
             "kv_dtype": identity.kv_dtype(config),
             "quantization": "",
