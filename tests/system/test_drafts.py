@@ -80,6 +80,7 @@ def test_hits(engine, drafts, prompts, expected, load):
     assert "loading whole requests" not in host.text(host.mark)
 
 
+@pytest.mark.long
 def test_windows_beside_full_attention(engine, prompts, tmp_path):
     """Three groups; the drafter's layer is in that of full attention, or in one of its own."""
     model = make_hybrid(tmp_path / "model", "gemma3")

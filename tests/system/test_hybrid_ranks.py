@@ -24,9 +24,9 @@ OPTIONS = {"gemma3": {"num_gpu_blocks_override": 110}, "gpt_oss": {"num_gpu_bloc
            "qwen3_next": {"num_gpu_blocks_override": 60, "mamba_cache_mode": "align"}}
 # Tokens of a block: as many as a state needs, which depends on the heads of a rank.
 UNITS = {("qwen3_next", "tp"): 160, ("qwen3_next", "pp"): 160}
-CASES = [("gemma3", "pp"), ("qwen3_next", "tp"),
+CASES = [("gemma3", "pp"),
          *(pytest.param(case, marks=pytest.mark.long) for case in (
-             ("gemma3", "tp"), ("gpt_oss", "tp"), ("gpt_oss", "pp"), ("qwen3_next", "pp")))]
+             ("gemma3", "tp"), ("qwen3_next", "tp"), ("gpt_oss", "tp"), ("gpt_oss", "pp"), ("qwen3_next", "pp")))]
 
 
 def options(kind, ranks):
@@ -120,6 +120,7 @@ def test_one_rank_fails_to_load(case, rank):
     assert loaded(outputs, "failed") == [0] and loaded(outputs, "memory") == case.whole[:1]
 
 
+@pytest.mark.long
 @every_case
 def test_damaged_chunks(case):
     """A damaged cell is found by the rank that loads it."""
@@ -158,6 +159,7 @@ def test_a_node_that_is_killed_and_comes_back(case):
     wait_until(gave_back(case.node))
 
 
+@pytest.mark.long
 @every_case
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_is_killed_while_it_stores(case, rank):
