@@ -104,8 +104,9 @@ struct tierce_namespace {
     enum tierce_chain_algo algo;
     enum tierce_group group;
     uint32_t window;        /* tokens, > 0, for WINDOW and CHUNKED; otherwise 0 */
-    const uint32_t *layers; /* [layer_count] numbers of the group's layers in the model, ascending,
-                               each below 65536; NULL for ALL */
+    const uint32_t *layers; /* [layer_count] numbers of the group's layers in the model, each below
+                               65536: ascending, and if several ranks store shares of the same
+                               layers, those of one rank after the other; NULL for ALL */
 };
 
 /* "all", "full", "window", "chunked", "state"; NULL for other values. Thread: any. */

@@ -6,7 +6,7 @@ import torch
 from vllm.v1 import kv_cache_interface as kv
 
 from tierce.vllm.geometry import Geometry
-from tierce.vllm.group_worker import layer_numbers
+from tierce.vllm.group_ranks import layer_numbers
 from tierce.vllm.identity import Unsupported
 
 from cuda_engine import (  # noqa: F401

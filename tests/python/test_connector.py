@@ -74,11 +74,6 @@ def changed(config, part, **values):
     return out
 
 
-def drafting(cache_config):
-    cache_config.kv_cache_groups[1].is_eagle_group = True
-    return cache_config
-
-
 LATENT = {**FULL, "num_kv_heads": 1}
 WINDOW = kv.SlidingWindowSpec(**FULL, sliding_window=128)
 MAMBA = kv.MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))
@@ -90,7 +85,6 @@ CACHES = {
     "a KV cache of kind CrossAttentionSpec": cache(
         kv.FullAttentionSpec(**FULL), kv.CrossAttentionSpec(**FULL)),
     "a KV cache of kind RSWASpec": cache(kv.RSWASpec(**FULL, rswa_window=64)),
-    "a KV cache group of a draft model": drafting(cache(kv.FullAttentionSpec(**FULL), WINDOW)),
     "which do not divide the blocks": cache(
         kv.FullAttentionSpec(**FULL), WINDOW, hash_block_size=24),
     "sparse or compressed": cache(kv.MLAAttentionSpec(**LATENT, is_index_group_leader=True)),
@@ -115,8 +109,6 @@ CONFIGS = {
         "world_size": 2, "tensor_parallel_size": 2, "nnodes": 2}),
     "a pooling model": ("model_config", {"runner_type": "pooling"}),
     "load format 'dummy'": ("load_config", {"load_format": "dummy"}),
-    "tensor or pipeline parallelism of a model with": ("parallel_config", {
-        "world_size": 2, "tensor_parallel_size": 2}, cache(WINDOW)),
     "several KV cache groups without vLLM's prefix cache": (
         "cache_config", {"enable_prefix_caching": False}, cache(kv.FullAttentionSpec(**FULL), WINDOW)),
 }
@@ -267,15 +259,65 @@ def test_context_parallelism_of_vllm_is_refused_by_name(sizes):
         ranks.require_supported(Thing(parallel_config=ParallelConfig(**sizes)))
 
 
-@pytest.mark.parametrize("method, served", [("ngram", True), ("suffix", True), ("eagle", False),
-                                            ("draft_model", False)])
+def drafting(config, method, modules=1):
+    """The configuration with a method of speculative decoding, whose drafter has so many modules."""
+    out = copy(config)
+    eagle = method in ("eagle", "eagle3", "mtp", "dflash")
+    out.speculative_config = Thing(method=method, use_eagle=lambda: eagle, num_speculative_tokens=modules,
+                                   use_multi_module_mtp=lambda: modules > 1,
+                                   draft_model_config=config.model_config)
+    return out
+
+
+@pytest.mark.parametrize("method, served", [
+    ("ngram", True), ("suffix", True), ("eagle", True), ("eagle3", True), ("mtp", True), ("dflash", False),
+    ("medusa", False), ("draft_model", False)])
 def test_speculation_with_a_draft_model_is_not_served(config, method, served):
-    changed_config = copy(config)
-    changed_config.speculative_config = Thing(method=method)
+    changed_config = drafting(config, method)
     c = ours.TierceConnector(changed_config, KVConnectorRole.SCHEDULER,
                              cache(kv.FullAttentionSpec(**FULL)))
     assert (c.off is None) == served
     assert served or f"speculative decoding with '{method}'" in c.off
+
+
+def test_a_drafter_that_reads_several_tokens_ahead_is_refused(config):
+    c = ours.TierceConnector(drafting(config, "mtp", 2), KVConnectorRole.SCHEDULER,
+                             cache(kv.FullAttentionSpec(**FULL)))
+    assert c.off == "a drafter that reads several tokens ahead"
+
+
+def test_the_drafter_is_a_part_of_the_identity(config, tmp_path):
+    """Its configuration, its method and its weights."""
+    other = copy(config.model_config)
+    other.hf_config = copy(other.hf_config)
+    other.hf_config.num_hidden_layers = 1
+    eagle, changed_drafter = drafting(config, "eagle"), drafting(config, "eagle")
+    changed_drafter.speculative_config.draft_model_config = other
+    every = [config, eagle, drafting(config, "eagle3"), changed_drafter]
+    assert len({identity.effective_model(c) for c in every}) == 4
+    assert identity.effective_model(drafting(config, "ngram")) == identity.effective_model(config)
+    folders = {config.model_config.model: "aa", "/drafter": "bb"}
+    core = Thing(fingerprint=lambda folder, _: folders[folder])
+    assert identity.weights_of_engine(core, config) == "aa"
+    seen = {identity.weights_of_engine(core, eagle)}
+    folders[config.model_config.model] = "bb"
+    seen.add(identity.weights_of_engine(core, eagle))
+    assert len(seen) == 2 and all(len(text) == 64 for text in seen)
+
+
+def test_with_a_drafter_a_hit_ends_before_the_last_found_block(config):
+    c = ours.TierceConnector(drafting(config, "eagle"), KVConnectorRole.SCHEDULER,
+                             cache(kv.FullAttentionSpec(**FULL)))
+    link = Link()
+    c.half.find_link = lambda: link
+    tokens, meta = ask(c, request_of(), list(range(1, 20)))
+    assert tokens == 17 * BLOCK  # of the 18 that may be loaded
+    assert (meta.requests[0].load.from_block, meta.requests[0].load.to_block) == (0, 17)
+    # Nothing of the prompt is stored again, neither the block that is computed again nor the tail.
+    assert meta.requests[0].save is None or meta.requests[0].save.to_block == 16
+    # vLLM holds all but the last of them.
+    assert c.get_num_new_matched_tokens(request_of(name="s"), 17 * BLOCK) == (0, False)
+    assert c.get_num_new_matched_tokens(request_of(name="t"), 16 * BLOCK) == (BLOCK, False)
 
 
 @pytest.mark.parametrize("version, warnings", [("0.32.0", 0), ("0.32.9", 0), ("0.33.0", 1),
@@ -622,7 +664,7 @@ def test_what_depends_on_the_length_is_a_part_of_the_model(config):
     def model(max_len, **fields):
         made = Thing(hf_config=Thing(to_dict=lambda: fields), dtype="f", quantization=None, max_model_len=max_len,
                      override_generation_config={}, try_get_generation_config=dict, multimodal_config=None)
-        return identity.effective_model(Thing(model_config=made, cache_config=Thing()))
+        return identity.effective_model(Thing(model_config=made, cache_config=Thing(), speculative_config=None))
 
     rope = {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}
     assert model(4096, **rope) != model(8192, **rope) == model(16384, **rope)
@@ -635,7 +677,7 @@ def test_options_of_images_are_a_part_of_the_model(config):
     def model(**options):
         made = Thing(hf_config=Thing(to_dict=dict), dtype="f", quantization=None, max_model_len=1,
                      multimodal_config=Thing(**options))
-        return identity.effective_model(Thing(model_config=made, cache_config=Thing()))
+        return identity.effective_model(Thing(model_config=made, cache_config=Thing(), speculative_config=None))
 
     texts = {model(), model(mm_processor_kwargs={"size": 1}), model(mm_processor_kwargs={"size": 2}),
              model(video_pruning_rate=0.5)}

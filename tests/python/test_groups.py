@@ -173,14 +173,18 @@ def test_a_hit_is_in_memory_if_all_groups_are():
 
 @pytest.mark.parametrize("full, window, origins", [
     (b"\1\1\1\1", b"\1\1", b"\1\1\1\1"), (b"\1\2\1\1", b"\3\1", b"\1\2\1\3"), (b"\1\1\1\1", b"\1\0", b"\0\0\0\0"),
-    (None, b"\2\1", b"\2\2\2\2"), (None, None, b"\0\0\0\0")])
+    (None, b"\2\1", b"\2\2\2\2"), (None, None, b"\1\1\1\1")])
 def test_a_load_counts_if_all_groups_are_complete(full, window, origins):
-    """Units 2 to 6; the window has two blocks a unit and needs the last unit."""
+    """Units 2 to 6; the window has two blocks a unit and needs the last unit. None: another worker has the layers."""
     load = GroupLoad([], [Thing(ratio=1), Thing(ratio=2)], 2, 6, (2, 10))
     for at, answer in enumerate((full, window)):
         if answer is not None:
             load.handles[at] = Thing(end=lambda answer=answer: answer)
     assert load.end() == origins
+
+
+def test_a_load_of_nothing_does_not_count():
+    assert GroupLoad([], [Thing(ratio=1), Thing(ratio=2)], 2, 6, (6, 12)).end() == b"\0\0\0\0"
 
 
 def test_chains_of_different_blocks_grow_together():
@@ -266,9 +270,13 @@ class Engine:
         self.scheduler.half.find_link = lambda: self.worker.half
 
     def step(self, output):
-        meta = self.scheduler.build_connector_meta(output)
+        return self.carry_out(self.scheduler.build_connector_meta(output))
+
+    def carry_out(self, meta, between=lambda: None):
+        """between: what happens before anything is stored"""
         self.worker.bind_connector_metadata(meta)
         self.worker.start_load_kv(None)
+        between()
         for name in sorted(self.pool.tensors):
             if "states" not in name:
                 self.worker.save_kv_layer(name, None, None)
@@ -340,6 +348,21 @@ def test_what_one_request_computed_another_one_loads(engine):
     assert engine.step(output_of(request)).finished_recving == set()
 
 
+def test_with_a_drafter_a_hit_ends_a_unit_before_the_found_one(engine):
+    """Where the windows can be restored, too."""
+    compute(engine)
+    request, half = request_of(TOKENS, "b"), engine.scheduler.half
+    half.has_drafter, asked = True, []
+    lookup = engine.worker.half.lookup
+    half.link.lookup = lambda *question: asked.append(question[3]) or lookup(*question)
+    # Of the states, only that after 192 tokens was stored.
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    assert asked == [3, 2]
+    engine.step(output_of(request, offers=[(2, 29, 128)]))
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "d"), 0) == (128, True)
+    del half.link.lookup
+
+
 def test_a_load_that_vllm_has_not_made_room_for_fails_by_request(engine, caplog):
     compute(engine)
     request = request_of(TOKENS, "b")
@@ -385,6 +408,36 @@ def test_a_reset_forgets_all_groups(engine):
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "b"), 0) == (0, False)
     compute(engine, "c")
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "d"), 0) == (192, True)
+
+
+@pytest.mark.parametrize("when", ["before the step", "in the step"])
+def test_a_step_that_was_planned_before_a_reset_loads_and_stores_nothing(engine, when):
+    """With asynchronous scheduling, the first worker receives a reset before such steps."""
+    scheduler = engine.scheduler
+    compute(engine)
+    # The second is not looked up, so its whole chain is a part of the step.
+    old, new = request_of(TOKENS, "b"), request_of(TOKENS, "c", prompt_token_ids=[7] * TOKENS)
+    new.kv_transfer_params = {"tierce.skip_load": True}
+    assert scheduler.get_num_new_matched_tokens(old, 0) == (192, True)
+    assert scheduler.get_num_new_matched_tokens(new, 0) == (0, False)
+    scheduler.update_state_after_alloc(old, Allocated(WANTED), 192)
+    scheduler.update_state_after_alloc(new, Allocated(STORED), 0)
+    meta = scheduler.build_connector_meta(output_of(new, STORED, 0, TOKENS, [(2, 30, 192)]))
+    assert [r.load is not None for r in meta.requests] == [True, False] and meta.requests[1].states
+    if when == "before the step":
+        assert scheduler.reset_cache()
+        results = engine.carry_out(meta)
+    else:
+        results = engine.carry_out(meta, between=scheduler.reset_cache)
+    assert engine.worker.half.era == scheduler.half.era
+    for token_ids in ([*range(TOKENS)], [7] * TOKENS):
+        other = request_of(TOKENS, f"d{token_ids[1]}", prompt_token_ids=token_ids)
+        assert scheduler.get_num_new_matched_tokens(other, 0) == (0, False)
+    results = results if results.finished_recving else engine.received(old)
+    assert results.finished_recving == {"b"}
+    assert results.failed_recving == {"b"} or when == "in the step"
+    compute(engine, "e")
+    assert scheduler.get_num_new_matched_tokens(request_of(TOKENS, "f"), 0) == (192, True)
 
 
 def test_without_the_state_there_is_no_hit(engine):

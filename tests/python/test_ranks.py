@@ -10,6 +10,7 @@ pytest.importorskip("vllm")
 
 from tierce.vllm import identity  # noqa: E402
 from tierce.vllm.connector import TierceWorkerMetadata  # noqa: E402
+from tierce.vllm.group_ranks import GroupLayers, GroupMeasures  # noqa: E402
 from tierce.vllm.link import Facts  # noqa: E402
 from tierce.vllm.ranks import Ranks, part_of  # noqa: E402
 from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402
@@ -64,6 +65,41 @@ def test_workers_with_the_same_kv_share_its_layers(tp, pp, replicas):
     assert stored == list(range(len(part.cell_bytes)))
 
 
+def group_of(*numbers, cell=64, backend="b"):
+    return GroupMeasures(numbers, tuple(cell for _ in numbers), backend, (2,), (1,), "float32")
+
+
+@pytest.mark.parametrize("tp, stages, holders", [
+    (2, [(0, 3)], 2), (1, [(0, 3), (6,)], 2), (2, [(0, 3), (6,)], 4),
+    (1, [(), (4, 5)], 1), (2, [(1,), (), (7, 8)], 4)])
+def test_a_group_s_chunk_has_the_layers_of_all_ranks(tp, stages, holders):
+    ranks = every(tp, len(stages))
+    measures = [group_of(*stages[r.pp_rank], cell=100 + r.index) if stages[r.pp_rank] else GroupMeasures()
+                for r in ranks]
+    seen, indexes = [], []
+    for r in ranks:
+        layers = GroupLayers.join(r, measures)
+        assert layers.numbers == [n for stage in stages for n in tp * stage]
+        assert layers.sample.backend == "b"
+        if not stages[r.pp_rank]:
+            assert layers.part is None
+            continue
+        part = layers.part
+        assert layers.numbers[part.first_layer:][:part.layer_count] == list(stages[r.pp_rank])
+        assert layers.cell_bytes[part.first_layer:][:part.layer_count] == list(measures[r.index].cell_bytes)
+        seen += range(part.first_layer, part.first_layer + part.layer_count)
+        indexes.append((part.index, part.count))
+    assert seen == list(range(len(layers.numbers)))
+    assert indexes == [(i, holders) for i in range(holders)]
+
+
+def test_ranks_whose_groups_differ_are_refused():
+    for measures, why in (([group_of(0), group_of(0, backend="c")], "workers with KV of different shapes"),
+                          ([GroupMeasures(), GroupMeasures()], "a KV cache group without layers")):
+        with pytest.raises(identity.Unsupported, match=why):
+            GroupLayers.join(Ranks(0, 2), measures)
+
+
 def test_a_worker_without_a_layer_to_store_has_no_say():
     with pytest.raises(identity.Unsupported, match="4 workers that have the same KV, of 3 layers"):
         part_of(Ranks(1, 4), [[64] * 3] * 4, 4)
@@ -105,7 +141,7 @@ def half():
             kv_transfer_config=Thing(is_kv_consumer=True, is_kv_producer=True,
                                      kv_load_failure_policy="recompute"),
             cache_config=Thing(block_size=4, enable_prefix_caching=True),
-            parallel_config=Thing(world_size=world), model_config=Thing(multimodal_config=None))
+            parallel_config=Thing(world_size=world), model_config=Thing(multimodal_config=None), speculative_config=None)
         made = SchedulerHalf(config, lambda: None)
         made.facts = Facts(None, 2)
         return made

@@ -213,7 +213,7 @@ class WaitingView(PrefetchingView):
 
 @pytest.mark.parametrize("what", ["lookup", "load", "store"])
 def test_who_waits_keeps_up_nobody_else(half, what):
-    half.view = view = WaitingView()
+    half.view = half.step_view = view = WaitingView()
     request = ReqMeta("r", 8, None, bytes(32), 0, 8, LoadSpec(0, 8, 0, False, True), SaveSpec(8, False))
     half.requests = [request]
     call = {"lookup": lambda: half.lookup(8, ChainPart(None, 8, b"", True, tag="t"), 1, 8, 1),

@@ -121,6 +121,17 @@ class Host:
                             "seconds": time.monotonic() - began})
         return out
 
+    def generate_from_embeddings(self, tokens, seed, count=8):
+        """An answer to so many random embeddings instead of tokens."""
+        import torch
+        from vllm import SamplingParams
+
+        config = self.llm.llm_engine.model_config
+        embeddings = torch.randn((tokens, config.get_hidden_size()), generator=torch.Generator().manual_seed(seed))
+        sampling = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
+        (result,) = self.llm.generate([{"prompt_embeds": embeddings.to(config.dtype)}], sampling, use_tqdm=False)
+        return {"answer": list(result.outputs[0].token_ids), "end": result.outputs[0].finish_reason}
+
     def forget(self):
         """Empties vLLM's own prefix cache, not the store."""
         return self.llm.llm_engine.reset_prefix_cache()

@@ -4,6 +4,7 @@
 import os
 import signal
 
+import pp_on_cpu  # noqa: F401
 from engine import Faulty
 from tierce.vllm import worker
 
@@ -51,6 +52,11 @@ class Extension:
         return self.transfer.hits
 
     def die_in_store(self, rank):
-        if self.rank == rank:
-            half = self.worker_half()
-            half.view = Faulty(half.view, None, {"store_begin": lambda real: real and Mortal(real)})
+        if self.rank != rank:
+            return
+        half, made = self.worker_half(), {"store_begin": lambda real: real and Mortal(real)}
+        if hasattr(half.view, "parts"):  # of several groups, of which this rank may store states only
+            for part in half.view.parts:
+                part.view = Faulty(part.view, None, made)
+        else:
+            half.view = Faulty(half.view, None, made)

@@ -86,6 +86,7 @@ class Measures:
     replicas: int = 1  # so many tensor ranks in a row have the same KV
     place: str = ""  # the host, see own_node.place
     kind: str = HOST
+    groups: tuple = ()  # with a table of groups, in its order: GroupMeasures in place of the rest
 
     @property
     def like(self) -> tuple:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .groups import STATE, GroupTable
 from .scheduler import SchedulerHalf
-from .tracker import ReqMeta, StateSave
+from .tracker import ReqMeta, SaveSpec, StateSave
 
 NOT_RESIDENT = 0  # vLLM's null block
 
@@ -36,6 +36,11 @@ class GroupSchedulerHalf(SchedulerHalf):
         self.loads: dict[str, dict] = {}  # request -> tables and firsts of its load
 
     # ---- loads
+
+    def before_end(self, request, tracker, local: int, found: int,
+                   in_memory: int) -> tuple[int, int]:
+        """Windows are restored at another point, so they are looked up there."""
+        return self.lookup(request, tracker, local, found - 1)
 
     def allocated(self, request, blocks, tokens: int) -> None:
         super().allocated(request, blocks, tokens)
@@ -98,13 +103,12 @@ class GroupSchedulerHalf(SchedulerHalf):
         if save is None and not states:
             return
         end = max([s.to_block for s in states] + ([save.to_block] if save is not None else []))
-        part = self.chain_part(request, tracker, tracker.sent_blocks, end)
-        tracker.sent_blocks = max(tracker.sent_blocks, end)
+        part = self.step_part(request, tracker, None, SaveSpec(end))
         computed = computed or 0
         out.append(ReqMeta(
             request.request_id, tracker.session, part, b"", computed // size,
             -(-(computed + scheduled) // size), None, save, tracker.tag,
-            tables=self.tables(state, request.request_id) if save is not None else (),
+            self.next_write() if save is not None else 0, tables=self.tables(state, request.request_id) if save is not None else (),
             states=states))
 
     def tables(self, state, req_id: str) -> tuple[bytes, ...]:
@@ -123,5 +127,6 @@ class GroupSchedulerHalf(SchedulerHalf):
             if (at is not None and self.table.groups[at].kind == STATE and wanted
                     and tokens > 0 and tokens % self.block_tokens == 0
                     and block_id != NOT_RESIDENT):
-                out.append(StateSave(at, block_id, tokens // self.block_tokens))
+                out.append(StateSave(at, block_id, tokens // self.block_tokens,
+                                     self.next_write()))
         return tuple(out)

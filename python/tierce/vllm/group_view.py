@@ -4,6 +4,9 @@
 A unit is a multiple of every group's block; a hit is a number of units that all groups can restore.
 The layers of a load are numbered across the groups: first the layers with attention, in the order of
 the model, then the layers with states. A store has only the layers with attention.
+
+A pipeline stage may have no layer of a group. It looks up the chunks of such a group, but neither
+loads nor stores any.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from dataclasses import dataclass
 from .geometry import Geometry, layer_order
 from .groups import FULL, STATE, Group, GroupTable
 from .link import LOOKUP_PIN
+from .tracker import StateSave
 
 HASH_BYTES = 32
-ORIGIN_FAILED = 0
+ORIGIN_FAILED, ORIGIN_MEMORY = 0, 1
 ROUNDS_MAX = 64  # rounds of a lookup; each round queries every group that has not agreed yet
 
 
@@ -24,9 +28,13 @@ class GroupView:
     """The view of one group. `ratio`: its blocks in a unit."""
 
     group: Group
-    geometry: Geometry
+    geometry: Geometry | None  # None: this worker has no layer of the group
     view: object
     ratio: int
+
+    @property
+    def layer_of(self) -> dict[str, int]:
+        return self.geometry.layer_of if self.geometry is not None else {}
 
     def first_to_load(self, to_unit: int, from_unit: int) -> int:
         return max(self.view.needs(to_unit * self.ratio), from_unit * self.ratio)
@@ -112,15 +120,21 @@ class GroupLoad(GroupTransfer):
         handles, self.handles = self.handles, {}
         units = bytearray(self.to_unit - self.from_unit)
         ended = [(at, handle.end()) for at, handle in handles.items()]
-        if not ended or any(ORIGIN_FAILED in origins for _, origins in ended):
+        if self.is_empty() or any(ORIGIN_FAILED in origins for _, origins in ended):
             return bytes(units)
         for at, origins in ended:
             for block, origin in enumerate(origins, self.firsts[at]):
                 unit = block // self.parts[at].ratio - self.from_unit
                 units[unit] = max(units[unit], origin)
-        # No group needs anything of the first units if all keep windows or states.
-        slowest = max(units)
+        # No group needs anything of the first units if all keep windows or states. A stage whose
+        # groups need nothing leaves the verdict to the others.
+        slowest = max(units) or ORIGIN_MEMORY
         return bytes(origin or slowest for origin in units)
+
+    def is_empty(self) -> bool:
+        """Whether no group needs anything, here or in another worker."""
+        ends = (self.to_unit * part.ratio for part in self.parts)
+        return not any(first < end for first, end in zip(self.firsts, ends))
 
 
 class GroupStore(GroupTransfer):
@@ -147,7 +161,7 @@ class GroupViews:
         """The layers of these groups in the order of the model."""
         names = {}
         for at in places:
-            for name, layer in self.parts[at].geometry.layer_of.items():
+            for name, layer in self.parts[at].layer_of.items():
                 first = min(names.get((at, layer), name), name, key=layer_order)
                 names[at, layer] = first
         return sorted(names, key=lambda key: (layer_order(names[key]), key))
@@ -227,6 +241,8 @@ class GroupViews:
         try:
             for at, part in enumerate(self.parts):
                 end = to_unit * part.ratio
+                if part.geometry is None:
+                    continue
                 if firsts[at] < end:
                     out.handles[at] = part.view.load_begin(
                         chain.of(part.group), firsts[at], end, tables[at][:end], session, 0)
@@ -238,17 +254,19 @@ class GroupViews:
         return out
 
     def store_begin(self, chain: GroupChain, to_unit: int, tables, tail: bool, session: int,
-                    tag=None) -> GroupStore | None:
+                    tag=None, write: int = 0) -> GroupStore | None:
         """Attention only. None if no group has anything to store."""
         out = GroupStore(self.saved_order, [part.ratio for part in self.parts])
         try:
             for at, part in enumerate(self.parts):
                 end = to_unit * part.ratio
+                if part.group.kind == STATE or part.geometry is None:
+                    continue
                 first = first_resident(tables[at], end)
-                if part.group.kind == STATE or first == end or (part.group.kind == FULL and first):
+                if first == end or (part.group.kind == FULL and first):
                     continue
                 handle = part.view.store_begin(chain.of(part.group), end, tables[at][:end], tail,
-                                               session, tag, 0, first)
+                                               session, tag, write, first)
                 if handle is not None:
                     out.handles[at] = handle
         except BaseException:
@@ -256,14 +274,15 @@ class GroupViews:
             raise
         return out if out.handles else None
 
-    def store_state(self, chain: GroupChain, at: int, block_id: int, to_unit: int, session: int,
-                    tag=None) -> int:
-        """Stores the state of a group after so many units, which one block holds."""
-        part = self.parts[at]
-        end = to_unit * part.ratio
-        ids = memoryview(bytes(4 * (end - 1)) + block_id.to_bytes(4, "little")).cast("i")
-        handle = part.view.store_begin(chain.of(part.group), end, ids, False, session, tag, 0,
-                                       end - 1)
+    def store_state(self, chain: GroupChain, state: StateSave, session: int, tag=None) -> int:
+        """Stores the state of a group after some units, which one block holds."""
+        part = self.parts[state.group]
+        if part.geometry is None:
+            return 0
+        end = state.to_block * part.ratio
+        ids = memoryview(bytes(4 * (end - 1)) + state.block_id.to_bytes(4, "little")).cast("i")
+        handle = part.view.store_begin(chain.of(part.group), end, ids, False, session, tag,
+                                       state.write, end - 1)
         if handle is None:
             return 0
         try:

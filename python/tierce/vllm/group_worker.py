@@ -9,37 +9,20 @@ that was computed can be wrong, and no block is tainted.
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import replace
 
-from . import identity
+from . import identity, own_node
 from .geometry import Geometry, Measures
+from .group_ranks import GroupLayers, GroupMeasures
 from .group_view import GroupView, GroupViews
 from .groups import STATE, Group, GroupTable
 from .identity import Unsupported
 from .link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
-from .ranks import Part
+from .ranks import SEVERAL_HOSTS, Part
 from .tracker import LoadResult, ReqMeta
 from .worker import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY, WorkerHalf, int32
 
 log = logging.getLogger(__name__)
-
-
-def layer_numbers(geometry: Geometry) -> list[int]:
-    """The numbers of the group's layers in the model. Raises Unsupported if two are equal."""
-    if geometry.runs > 1:
-        raise Unsupported("blocks of several runs of bytes, in a model with windows, states or several "
-                          "KV cache groups: start vLLM without VLLM_KV_CACHE_LAYOUT")
-    numbers: dict[int, int] = {}
-    for name, layer in geometry.layer_of.items():
-        number = re.search(r"\.(\d+)\.", name)
-        if number is None:
-            raise Unsupported(f"a layer without a number: {name}")
-        numbers[layer] = min(numbers.get(layer, 65535), int(number.group(1)))
-    out = [numbers[layer] for layer in range(len(geometry.bases))]
-    if sorted(set(out)) != out:
-        raise Unsupported("layers with the same number in one KV cache group")
-    return out
 
 
 class GroupWorkerHalf(WorkerHalf):
@@ -47,24 +30,33 @@ class GroupWorkerHalf(WorkerHalf):
         super().__init__(vllm_config, settings, engine_version)
         self.table = table
         self.hashes_per_block = table.hashes_per_unit
-        self.geometries: list[Geometry] = []
-        self.backends: list[str] = []
+        # In the order of the table. None: this worker has no layer of the group.
+        self.geometries: list[Geometry | None] = []
+        self.layers: list[GroupLayers] = []
         self.failed: set[str] = set()  # requests whose load failed
 
     # ---- opening
 
     def measure_groups(self, kv_caches: dict, block_count: int, backend_name) -> Measures:
+        measures = []
         for group in self.table.groups:
             missing = [name for name in group.layer_names if name not in kv_caches]
             if missing:
                 raise Unsupported(f"no memory for layer {missing[0]} of a KV cache group")
             layers = {name: kv_caches[name] for name in group.layer_names}
-            self.geometries.append(Geometry.of(layers, block_count))
-            self.backends.append(group.content or backend_name(layers))
-        return Measures([], "", (), (), "")
+            geometry = Geometry.of(layers, block_count) if layers else None
+            self.geometries.append(geometry)
+            measures.append(GroupMeasures() if geometry is None else GroupMeasures.of(
+                geometry, group.content or backend_name(layers)))
+        place = own_node.place(self.settings, self.vllm_config.parallel_config.world_size)
+        return Measures([], "", (), (), "", place=place, groups=tuple(measures))
 
     def register(self, ranks, measures) -> None:
         self.ranks = ranks
+        if any(m.place != measures[ranks.index].place for m in measures):
+            raise Unsupported(SEVERAL_HOSTS)
+        self.layers = [GroupLayers.join(ranks, list(each))
+                       for each in zip(*(m.groups for m in measures))]
         self.open_engine()
         chunk_tokens = self.table.chunk_tokens(int(self.engine.param("chunk.tokens")))
         unit = self.table.unit_tokens
@@ -87,7 +79,7 @@ class GroupWorkerHalf(WorkerHalf):
 
     def open_view(self) -> None:
         parts = [self.view_of_group(*each) for each in
-                 zip(self.table.groups, self.geometries, self.backends)]
+                 zip(self.table.groups, self.geometries, self.layers)]
         views = GroupViews(self.table, parts)
         self.number_layers(views)
         with self.lock:
@@ -95,29 +87,35 @@ class GroupWorkerHalf(WorkerHalf):
             self.view = views
             self.chains.clear()
 
-    def view_of_group(self, group: Group, geometry: Geometry, backend: str) -> GroupView:
-        size, layers = group.block_tokens, len(geometry.bases)
+    def view_of_group(self, group: Group, geometry: Geometry | None,
+                      layers: GroupLayers) -> GroupView:
+        size, sample, part = group.block_tokens, layers.sample, layers.part
         chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
         view = self.engine.view({
             **self.namespace,
-            "layout": identity.layout(self.engine_version, backend, geometry.block_shape,
-                                      geometry.block_strides, geometry.dtype, size,
-                                      memory=geometry.kind),
-            "layer_count": layers, "cell_bytes": geometry.cell_bytes, "block_tokens": size,
-            "chunk_blocks": group.chunk_blocks(chunk_tokens),
-            "group": group.kind, "window": group.window, "layers": layer_numbers(geometry)})
-        view.set_paged(geometry.bases, geometry.strides, geometry.block_count, self.memory.kind)
-        return GroupView(group, geometry, self.memory.view(view), self.table.blocks_per_unit(group))
+            "layout": identity.layout(self.engine_version, sample.backend, sample.block_shape,
+                                      sample.block_strides, sample.dtype, size, self.ranks,
+                                      memory=sample.kind),
+            "layer_count": len(layers.numbers), "cell_bytes": layers.cell_bytes,
+            "block_tokens": size, "chunk_blocks": group.chunk_blocks(chunk_tokens),
+            "group": group.kind, "window": group.window, "layers": layers.numbers},
+            (0, 1, 0, 1), (0, 0, 0, 0) if part is None else (
+                part.first_layer, part.layer_count, part.index, part.count))
+        if geometry is not None:
+            view.set_paged(geometry.bases, geometry.strides, geometry.block_count,
+                           self.memory.kind)
+            view = self.memory.view(view)
+        return GroupView(group, geometry, view, self.table.blocks_per_unit(group))
 
     def views(self) -> list:
-        return [part.view for part in self.view.parts]
+        return [part.view for part in self.view.parts if part.geometry is not None]
 
     def number_layers(self, views: GroupViews) -> None:
         """The layers as the other half of this class counts them: GroupViews.order."""
         numbers = {key: index for index, key in enumerate(views.saved_order)}
         layer_of = {name: numbers[at, layer]
                     for at, part in enumerate(views.parts) if part.group.kind != STATE
-                    for name, layer in part.geometry.layer_of.items()}
+                    for name, layer in part.layer_of.items()}
         self.geometry = Geometry(layer_of, views.order, [], [], 0, (), (), "")
         self.part = Part(0, len(views.order), [], range(len(views.saved_order)))
 
@@ -138,7 +136,7 @@ class GroupWorkerHalf(WorkerHalf):
     def store_handle(self, view, chain, request: ReqMeta):
         save = request.save
         return view.store_begin(chain, save.to_block, [int32(ids) for ids in request.tables],
-                                save.tail, request.session, request.tag)
+                                save.tail, request.session, request.tag, request.write)
 
     def end_step(self) -> None:
         """vLLM calls nothing for layers with states, which are final after the step."""
@@ -151,9 +149,8 @@ class GroupWorkerHalf(WorkerHalf):
     def save_states(self, request: ReqMeta) -> None:
         try:
             with self.using_chain(request.session, request.chain) as (view, chain):
-                for state in request.states:
-                    view.store_state(chain, state.group, state.block_id, state.to_block,
-                                     request.session, request.tag)
+                for state in request.states if view is self.step_view else ():
+                    view.store_state(chain, state, request.session, request.tag)
         except Exception as error:
             log.warning("a state of request %s could not be stored: %r", request.req_id, error)
 

@@ -105,9 +105,6 @@ def require_engine(vllm_config, groups) -> None:
     if not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported("several KV cache groups without vLLM's prefix cache: start vLLM with "
                           "--enable-prefix-caching")
-    if vllm_config.parallel_config.world_size > 1:
-        raise Unsupported("tensor or pipeline parallelism of a model with windows, states or "
-                          "several KV cache groups")
     if vllm_config.speculative_config is not None and any(g.kind == STATE for g in groups):
         raise Unsupported("speculative decoding of a model with recurrent states")
 
@@ -134,8 +131,6 @@ def require_full(spec) -> None:
 
 def group_of(index: int, group) -> Group:
     """Raises Unsupported, which names the kind."""
-    if group.is_eagle_group:
-        raise Unsupported("a KV cache group of a draft model")
     if group.host_resident:
         raise Unsupported("a KV cache group in vLLM's host pool")
     kinds = {kind_of(spec) for spec in kv.iter_layer_specs(group.kv_cache_spec)}

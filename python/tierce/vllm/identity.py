@@ -26,6 +26,9 @@ IRRELEVANT_FIELDS = {
 LOAD_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "pt", "npcache", "mistral"}
 # vLLM's hashes of images and the like, behind the name of an adapter where that matters.
 CONTENT_HASH = re.compile(r"(^|:)([0-9a-f]{64}|[0-9a-f]{128})$")
+# Methods of speculative decoding: those without a model, and those whose model has KV of its own and reads the hidden
+# states of the target model.
+WITHOUT_DRAFTER, WITH_DRAFTER = ("ngram", "suffix"), ("eagle", "eagle3", "mtp")
 ISA_FLAGS = ("amx_tile", "amx_bf16", "avx512f", "avx512_bf16", "avx2", "asimd", "sve", "bf16")
 
 
@@ -73,11 +76,30 @@ def require_known(vllm_config) -> None:
     if str(vllm_config.load_config.load_format) not in LOAD_FORMATS:
         raise Unsupported(f"weights of load format {vllm_config.load_config.load_format!r}")
     speculative = vllm_config.speculative_config
-    if speculative is not None and speculative.method not in ("ngram", "suffix"):
+    if speculative is None:
+        return
+    if speculative.method not in WITHOUT_DRAFTER + WITH_DRAFTER:
         raise Unsupported(f"speculative decoding with {speculative.method!r}")
     # vLLM then asks the earlier stages for no result of a step.
-    if speculative is not None and vllm_config.parallel_config.pipeline_parallel_size > 1:
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise Unsupported("speculative decoding with pipeline parallelism")
+    if has_drafter(vllm_config) and vllm_config.num_prefill_lookahead_tokens > 1:
+        raise Unsupported("a drafter that reads several tokens ahead")
+
+
+def has_drafter(vllm_config) -> bool:
+    """Whether the KV contains that of a drafter: at each position it depends on the next token too."""
+    speculative = vllm_config.speculative_config
+    return speculative is not None and speculative.method in WITH_DRAFTER
+
+
+def weights_of_engine(core, vllm_config) -> str:
+    """The fingerprint of all weights that make the KV. Raises Unsupported."""
+    weights = weights_of(core, vllm_config.model_config)
+    if not has_drafter(vllm_config):
+        return weights
+    drafter = weights_of(core, vllm_config.speculative_config.draft_model_config)
+    return hashlib.sha256(f"{weights} {drafter}".encode()).hexdigest()
 
 
 def relevant_config(config: dict) -> dict:
@@ -101,10 +123,20 @@ def effective_model(vllm_config) -> str:
         "impl": str(getattr(model_config, "model_impl", "auto")),
         "quantization": str(model_config.quantization),
         "scales": bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
-        **length_dependent(model_config), **options_of_inputs(model_config),
+        **length_dependent(model_config), **options_of_inputs(model_config), **drafter(vllm_config),
         **{name: str(value) for name in ("quantization_config", "model_class_overrides")
            if (value := getattr(model_config, name, None))},
     })
+
+
+def drafter(vllm_config) -> dict:
+    if not has_drafter(vllm_config):
+        return {}
+    speculative = vllm_config.speculative_config
+    model_config = speculative.draft_model_config
+    return {"drafter": {"method": speculative.method, "dtype": str(model_config.dtype),
+                        "quantization": str(model_config.quantization),
+                        "config": relevant_config(model_config.hf_config.to_dict())}}
 
 
 def configs_below(config: dict):

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE = 1, 2, 3, 4, 5
-RESET_BYTES = 16
+RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, and random bytes
 # The flags of the store's lookups, and one beside them: bring to memory what is found.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
 PREFETCH = 1 << 16

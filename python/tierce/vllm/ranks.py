@@ -76,6 +76,8 @@ class Part:
     layer_count: int
     cell_bytes: list[int]
     store: range = range(0)  # of the layers that it reads, counted from 0 there
+    index: int = 0  # among the workers that have layers of the chunk
+    count: int = 1  # of these workers
 
 
 def part_of(ranks: Ranks, cells: list[list[int]], replicas: int = 1) -> Part:
@@ -83,11 +85,12 @@ def part_of(ranks: Ranks, cells: list[list[int]], replicas: int = 1) -> Part:
     of consecutive tensor ranks that have the same KV. Raises Unsupported."""
     mine, copy = cells[ranks.index], ranks.tp_rank % replicas
     kept = [layers if index % replicas == 0 else [] for index, layers in enumerate(cells)]
+    holders = [index for index, layers in enumerate(cells) if layers]
     store = range(copy * len(mine) // replicas, (copy + 1) * len(mine) // replicas)
     if len(mine) < replicas:
         raise Unsupported(f"{replicas} workers that have the same KV, of {len(mine)} layers")
     return Part(sum(len(c) for c in kept[:ranks.index - copy]), len(mine),
-                [size for c in kept for size in c], store)
+                [size for c in kept for size in c], store, holders.index(ranks.index), len(holders))
 
 
 def require_supported(vllm_config) -> None:

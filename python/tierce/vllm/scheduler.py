@@ -11,8 +11,8 @@ from array import array
 from . import identity
 from .identity import Unsupported
 from .link import (
-    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError,
-    Pending)
+    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, Facts, FromStart,
+    Later, LinkError, Pending)
 from .tracker import (
     LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_OPTION, LIMIT_SHORT,
     LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
@@ -47,6 +47,7 @@ class SchedulerHalf:
         self.facts: Facts | None = None
         self.rules: Rules | None = None
         self.adapters = identity.AdapterDigests()
+        self.has_drafter = identity.has_drafter(vllm_config)
         self.hashed_media = identity.media_are_hashed(vllm_config)
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.ignored: set[str] = set()  # requests that must not touch the store
@@ -56,7 +57,8 @@ class SchedulerHalf:
         # With several workers: all others receive in the steps what the first one receives at once.
         self.several = vllm_config.parallel_config.world_size > 1
         self.writes = itertools.count(secrets.randbits(31) << 32 | 1)  # see tierce_store_begin
-        self.era = b""  # of the last reset
+        self.resets = itertools.count(1)
+        self.era = b""  # of the last reset, see link.py
         self.over: list[int] = []  # sessions that have ended since the last step
         self.watch = False  # the worker half wants to hear of every request, see Taint
         self.counters: dict[str, int] = {}
@@ -133,24 +135,33 @@ class SchedulerHalf:
         local = self.rules.whole_blocks(local_tokens)
         try:
             found, in_memory = self.lookup(request, tracker, local, limit)
+            usable = found
+            if self.has_drafter and found > local:
+                usable, in_memory = self.before_end(request, tracker, local, found, in_memory)
         except Later as reason:
             tracker.prefetched |= not isinstance(reason, Pending)
             return None, False
         except LinkError as error:
             self.warn_once(f"a lookup is a miss: {error}")
-            found = in_memory = 0
+            found = usable = in_memory = 0
             why = LIMIT_FAILED
         else:
             why = LIMIT_NONE
-        tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory)
-        if tokens == 0 and found * self.block_tokens > local_tokens:
-            why = LIMIT_OPTION if self.memory_only and in_memory < found else LIMIT_MINIMUM
-        tracker.note_lookup(self.rules, local_tokens, limit, found, why)
+        tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory, usable)
+        if tokens == 0 and usable * self.block_tokens > local_tokens:
+            why = LIMIT_OPTION if self.memory_only and in_memory < usable else LIMIT_MINIMUM
+        tracker.note_lookup(self.rules, local_tokens, limit, usable, why)
         # vLLM asks again while the request waits; what is counted is the last answer.
         tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
         if tokens == 0 and found:
             self.link.release(tracker.session, True)
         return tokens, tokens > 0 and self.rules.load_async
+
+    def before_end(self, request, tracker, local: int, found: int,
+                   in_memory: int) -> tuple[int, int]:
+        """The blocks that can be loaded, and those of them in memory, if the last of the found
+        blocks is not: a drafter's KV at its end may come from a prompt that goes on differently."""
+        return found - 1, min(in_memory, found - 1)
 
     def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
         """How many of the first `to_block` blocks can be loaded, and how many of them are in
@@ -282,11 +293,14 @@ class SchedulerHalf:
         if load is None and save is None and not self.watch:
             return
         part = self.step_part(request, tracker, load, save)
-        write = next(self.writes) if self.several and save is not None else 0
+        write = self.next_write() if save is not None else 0
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
                            tracker.tag, write))
+
+    def next_write(self) -> int:
+        return next(self.writes) if self.several else 0
 
     def step_part(self, request, tracker: RequestTracker, load, save) -> ChainPart | None:
         """The part of the chain that the workers lack for this. Only the first worker receives
@@ -341,7 +355,8 @@ class SchedulerHalf:
             tracker.skip_save |= request.num_computed_tokens > 0 or tracker.load is not None
         if not self.ready():
             return False
-        self.era = secrets.token_bytes(RESET_BYTES)
+        self.era = (next(self.resets).to_bytes(RESET_NUMBER_BYTES, "big")
+                    + secrets.token_bytes(RESET_BYTES - RESET_NUMBER_BYTES))
         return self.link.reset(self.era)
 
     def count(self, name: str, by: int) -> None:

@@ -155,7 +155,7 @@ def model_identity(core, vllm_config, options: Options) -> dict:
     identity.require_known(vllm_config)
     algorithm = vllm_config.cache_config.prefix_caching_hash_algo
     warn_of_hashes(algorithm)
-    return {"weights": identity.weights_of(core, vllm_config.model_config),
+    return {"weights": identity.weights_of_engine(core, vllm_config),
             "model": identity.effective_model(vllm_config),
             "kv_dtype": identity.kv_dtype(vllm_config), "hashes": algorithm}
 

@@ -101,6 +101,7 @@ class StateSave:
     group: int
     block_id: int
     to_block: int
+    write: int = 0  # see ReqMeta.write
 
 
 @dataclass
@@ -230,8 +231,10 @@ class RequestTracker:
         """Blocks that may be loaded at most: vLLM must compute the last token itself."""
         return rules.whole_blocks(num_tokens - 1)
 
-    def plan_load(self, rules: Rules, local_tokens: int, found: int, in_memory: int) -> int:
-        """Records the answer of a lookup and returns the tokens to promise to vLLM."""
+    def plan_load(self, rules: Rules, local_tokens: int, found: int, in_memory: int,
+                  usable: int | None = None) -> int:
+        """Records the answer of a lookup and returns the tokens to promise to vLLM. usable: of the
+        found blocks those that may be loaded; None: all."""
         local = rules.whole_blocks(local_tokens)
         self.local_tokens = local_tokens
         self.load = None
@@ -239,6 +242,7 @@ class RequestTracker:
         # Chunks that the store holds need no save. The lookup did not cover blocks that vLLM itself
         # holds, so the first save offers everything; only missing chunks are copied.
         self.saved_blocks = rules.whole_chunks(found) if local == 0 else 0
+        found = found if usable is None else usable
         if rules.memory_only:
             found = min(found, in_memory)
         tokens = max(0, found - local) * rules.block_tokens

@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import identity, own_node
 from .behind import StoresBehind
@@ -24,7 +24,8 @@ from .device import HostMemory
 from .geometry import Geometry, Measures
 from .identity import ConfigError, Unsupported
 from .link import (
-    LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, Facts, FromStart, Later, LinkError, Pending)
+    LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, Facts, FromStart, Later, LinkError,
+    Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
 from .settings import Settings
@@ -97,6 +98,12 @@ class PutOff:
     times: int = 0
 
 
+def without_store(request: ReqMeta) -> ReqMeta:
+    """The same request; its load fails, and nothing of it is stored."""
+    load = replace(request.load, allowed=False) if request.load is not None else None
+    return replace(request, load=load, save=None, states=())
+
+
 class SharedView:
     """A view of layers that other workers hold too: `share`: the blocks that are stored here."""
 
@@ -134,7 +141,8 @@ class WorkerHalf:
         self.put_off: dict[int, PutOff] = {}  # session -> the limit for its repeated lookups
         self.lookup_s = 0.0
         self.released: set[int] = set()  # sessions to release when they are no longer busy
-        self.layerwise = True
+        # The layers of a drafter run after vLLM has asked for the results of the loads.
+        self.layerwise = not identity.has_drafter(vllm_config)
         self.taint = Taint()
         self.requests: list[ReqMeta] = []
         self.step_began = None
@@ -142,6 +150,7 @@ class WorkerHalf:
         self.resetting = threading.Lock()
         self.loads: list[Transfer] = []
         self.stores: list[Transfer] | None = None  # None: not begun in this step
+        self.step_view = None  # the view at the beginning of the step; a reset opens another one
         self.error_blocks: set[int] = set()
         self.results: dict[str, LoadResult] = {}
         self.counters: dict[str, int] = {}
@@ -258,7 +267,7 @@ class WorkerHalf:
             raise ConfigError("chunk.hash vllm-sha256-cbor requires vLLM's prefix cache with "
                               "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
         return {
-            "weights": identity.weights_of(_core, config.model_config),
+            "weights": identity.weights_of_engine(_core, config),
             "model": identity.effective_model(config),
             "kv_dtype": identity.kv_dtype(config),
             "quantization": "",
@@ -280,7 +289,7 @@ class WorkerHalf:
         """Opens the view of some layers of this worker."""
         geometry, part = self.geometry, self.part
         view = self.engine.view(self.namespace, (0, 1, 0, 1), (
-            part.first_layer + layers.start, len(layers), self.ranks.index, self.ranks.count))
+            part.first_layer + layers.start, len(layers), part.index, part.count))
         view.set_paged(geometry.bases[layers.start:layers.stop],
                        geometry.strides[layers.start:layers.stop], geometry.block_count,
                        self.memory.kind)
@@ -307,11 +316,13 @@ class WorkerHalf:
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed: from now on this engine finds nothing that was
-        stored before, and other engines find nothing that it stores. `era` is a random number that
-        only the workers of this engine know."""
+        stored before, and other engines find nothing that it stores. `era` has a random number that
+        only the workers of this engine know. False: off, or there was a later reset."""
         if self.off is not None:
             return False
         with self.resetting:
+            if era[:RESET_NUMBER_BYTES] < self.era[:RESET_NUMBER_BYTES]:
+                return False
             if era != self.era:
                 # Without a view nothing is found and nothing is stored, also if none can be opened.
                 with self.lock:
@@ -348,7 +359,7 @@ class WorkerHalf:
         with self.lock:
             self.end_prefetches()
             self.chains.clear()
-            self.view = None
+            self.view = self.step_view = None
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -499,8 +510,10 @@ class WorkerHalf:
                 self.release(session, keep_chain=False)
         if self.loads or self.stores:
             self.fail_step(self.requests)  # of a step that vLLM has not ended
-        self.reset(era)
-        self.requests = requests
+        if not self.reset(era):
+            # vLLM planned this step before a reset that the first worker has received already.
+            requests = [without_store(request) for request in requests]
+        self.requests, self.step_view = requests, self.view
         self.submitted = set()
         self.loads = []
         self.stores = None
@@ -574,6 +587,8 @@ class WorkerHalf:
                 continue
             try:
                 with self.using_chain(request.session, request.chain) as (view, chain):
+                    if view is not self.step_view:  # a reset in this step
+                        continue
                     handle = self.store_handle(view, chain, request)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
@@ -610,7 +625,8 @@ class WorkerHalf:
         if self.stores is None:
             self.begin_stores()
         for transfer in self.stores:
-            self.end_store(transfer, transfer.request.req_id not in invalid)
+            valid = transfer.request.req_id not in invalid and self.view is self.step_view
+            self.end_store(transfer, valid)
         self.stores = None
         self.requests = []
         self.submitted = set()

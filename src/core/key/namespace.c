@@ -160,7 +160,7 @@ static bool group_ok(const struct tierce_namespace *ns)
         (ns->group == TIERCE_GROUP_ALL) != (ns->layers == NULL))
         return false;
     for (uint32_t i = 0; ns->layers != NULL && i < ns->layer_count; i++)
-        if (ns->layers[i] > LAYER_NUMBER_MAX || (i > 0 && ns->layers[i] <= ns->layers[i - 1]))
+        if (ns->layers[i] > LAYER_NUMBER_MAX)
             return false;
     return ns->group != TIERCE_GROUP_STATE || ns->chunk_blocks == 1;
 }
