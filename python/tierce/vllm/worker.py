@@ -31,6 +31,7 @@ from .reuse import blocks_to_load, blocks_to_read
 from .settings import Settings
 from .texts import describe_store, milliseconds, version
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Served, Taint, int32
+from .transfer import SharedView, Transfer
 
 log = logging.getLogger(__name__)
 
@@ -49,36 +50,6 @@ _here: dict[str, "WorkerHalf"] = {}
 
 def find(engine_id: str) -> "WorkerHalf | None":
     return _here.get(engine_id)
-
-
-@dataclass
-class Transfer:
-    """A load or a store in progress; `handle` is the library's object for it."""
-
-    request: ReqMeta
-    handle: object
-    next_layer: int = 0
-    failed: bool = False
-
-    def advance(self, end: int) -> None:
-        """Moves its layers up to `end`; a failure ends the transfer, never the caller."""
-        while not self.failed and self.next_layer < end:
-            try:
-                self.handle.layer(self.next_layer)
-                self.next_layer += 1
-            except Exception as error:
-                self.abort(error)
-
-    def abort(self, error=None) -> None:
-        if self.failed:
-            return
-        self.failed = True
-        if error is not None:
-            log.warning("a transfer of request %s failed: %s", self.request.req_id, error)
-        try:
-            self.handle.abort()
-        except Exception as second:
-            log.debug("abort: %s", second)
 
 
 @dataclass
@@ -102,17 +73,6 @@ def without_store(request: ReqMeta) -> ReqMeta:
     """The same request; its load fails, and nothing of it is stored."""
     load = replace(request.load, allowed=False) if request.load is not None else None
     return replace(request, load=load, save=None, states=())
-
-
-class SharedView:
-    """A view of layers that other workers hold too: `share`: the blocks that are stored here."""
-
-    def __init__(self, view, share):
-        self.view, self.share = view, share
-        self.store_begin = share.store_begin
-
-    def __getattr__(self, name):
-        return getattr(self.view, name)
 
 
 class WorkerHalf:
