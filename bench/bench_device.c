@@ -212,7 +212,7 @@ static void close_device(const struct device_bench *b, struct tierce__device *de
         (void)tierce__bench_fail(b->bench, "the GPU cannot be closed");
 }
 
-/* What a device chooses by itself. */
+/* The way that a device chooses by itself. */
 static int ask_chosen(struct device_bench *b)
 {
     struct tierce__device *device;
@@ -269,7 +269,7 @@ static void close_ways(struct device_bench *b)
 
 /* ---- the GPU -------------------------------------------------------------------------------- */
 
-/* What an inference engine does: a context, a stream, and blocks with bytes. */
+/* Does the part of an inference engine: makes a context, a stream, and blocks with bytes. */
 static int start_engine(struct device_bench *b)
 {
     const struct tierce__cuda_api *api = b->api;

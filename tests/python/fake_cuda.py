@@ -34,7 +34,7 @@ class Gpu:
         self.stream = self.second = None
 
     def start(self):
-        """What torch does when a program first uses a GPU."""
+        """Does the same as torch when a program first uses a GPU."""
         self.context = ctypes.c_void_p()
         self.call("cuInit", 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)

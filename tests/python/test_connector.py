@@ -450,7 +450,7 @@ def test_a_served_request_is_noted(scheduler):
 
 
 def served_with(c, request, local=0, room=None):
-    """What is noted of a request of which vLLM holds `local` tokens and loads no more than `room`."""
+    """The note of a request: vLLM holds `local` tokens of it, and loads at most `room`."""
     tokens, _ = c.get_num_new_matched_tokens(request, local)
     c.update_state_after_alloc(request, Thing(get_block_ids=lambda: (list(range(1, 20)),)),
                                tokens if room is None else min(tokens, room))

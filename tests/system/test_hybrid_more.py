@@ -100,7 +100,7 @@ def test_prompts_of_embeddings_are_neither_stored_nor_loaded(start, prompts, pla
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_prefetch(start, prompts, plain, tmp_path, kind):
-    """What lies on disk is in memory when it is loaded."""
+    """A prefetch brings chunks from disk to memory before they are loaded."""
     store = disk_store(tmp_path / "store", **{"load.prefetch": "true", "timeout.lookup": "5s"})
     host = start(kind, store)
     host.generate(prompts=prompts)
@@ -121,7 +121,7 @@ def test_prefetch(start, prompts, plain, tmp_path, kind):
 @pytest.mark.parametrize("kind", GROUPS)
 @pytest.mark.parametrize("place", ["redis", "file"])
 def test_a_remote_store(start, prompts, plain, tmp_path, kind, place):
-    """What one engine has computed, another one loads; without the store, it computes."""
+    """An engine loads KV that another engine has computed. Without the store, it computes it."""
     remote = STORES[place](tmp_path / "store")
     store = {"memory.size": "256MiB", "disk.path": "", "remote.urls": remote.uri, "cost.check": "false",
              "breaker.errors": "2", "breaker.retry": "1h", "timeout.lookup": "10s"}

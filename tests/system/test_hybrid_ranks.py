@@ -66,7 +66,7 @@ class Case:
 
     @property
     def whole(self):
-        """What a hit of each prompt has: a whole number of units, and one token is left."""
+        """The length of each prompt's hit: a whole number of units, with at least one token left to compute."""
         return whole_blocks(self.prompts, UNITS.get(self.name, 32))
 
     def ask(self, salt, at=slice(None), **more):

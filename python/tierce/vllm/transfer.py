@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the worker half has from the library: a load or a store in progress, and a shared view."""
+"""The worker half's objects of the library: loads and stores in progress, and views that workers share."""
 
 from __future__ import annotations
 

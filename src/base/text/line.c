@@ -5,6 +5,7 @@
 #include "base/assert.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,16 @@ void tierce__line_put_grown(struct tierce__line *line, const char *text, size_t 
 void tierce__line_put(struct tierce__line *line, const char *text)
 {
     tierce__line_put_bytes(line, text, strlen(text));
+}
+
+void tierce__line_put_format(struct tierce__line *line, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    tierce__line_put(line, text);
 }
 
 void tierce__line_put_int(struct tierce__line *line, int64_t value)

@@ -36,6 +36,9 @@ static inline void tierce__line_put_bytes(struct tierce__line *line, const char 
 }
 
 void tierce__line_put(struct tierce__line *line, const char *text);
+/* At most 511 bytes of the formatted text. */
+void tierce__line_put_format(struct tierce__line *line, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void tierce__line_put_int(struct tierce__line *line, int64_t value);
 /* Six digits, in any locale. */
 void tierce__line_put_double(struct tierce__line *line, double value);

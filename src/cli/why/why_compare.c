@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <regex.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -208,19 +207,6 @@ void tierce__why_compare(struct tierce__why_comparison *out, const struct tierce
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void put(struct tierce__line *out, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void put(struct tierce__line *out, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    tierce__line_put(out, text);
-}
-
 /* Whether the difference explains the end of the hit. */
 static void put_verdict(struct tierce__line *out, const struct tierce__why_comparison *c,
                         const struct tierce__why_place *place)
@@ -230,35 +216,37 @@ static void put_verdict(struct tierce__line *out, const struct tierce__why_compa
     uint64_t missing = (uint64_t)place->missing_token;
     uint64_t block = c->token / place->block_tokens * place->block_tokens;
     if (c->is_same || missing < block)
-        put(out,
-            "           the hit ends at token %" PRIu64
-            ", before this: the reason above is the cause\n",
-            missing);
+        tierce__line_put_format(out,
+                                "           the hit ends at token %" PRIu64
+                                ", before this: the reason above is the cause\n",
+                                missing);
     else if (missing == block)
-        put(out, "           the hit ends with the last block before this\n");
+        tierce__line_put_format(out, "           the hit ends with the last block before this\n");
     else
-        put(out, "           the hit reaches token %" PRIu64 ", from another prompt\n", missing);
+        tierce__line_put_format(
+            out, "           the hit reaches token %" PRIu64 ", from another prompt\n", missing);
 }
 
 void tierce__why_compare_text(struct tierce__line *out, const struct tierce__why_comparison *c,
                               const struct tierce__why_place *place)
 {
     if (c->is_same)
-        put(out, "against    no difference: both prompts have the same %" PRIu64 " tokens\n",
+        tierce__line_put_format(
+            out, "against    no difference: both prompts have the same %" PRIu64 " tokens\n",
             c->token);
     else
-        put(out, "against    differs at token %" PRIu64 "%s\n", c->token,
-            c->is_prefix ? ", the end of the shorter prompt" : "");
+        tierce__line_put_format(out, "against    differs at token %" PRIu64 "%s\n", c->token,
+                                c->is_prefix ? ", the end of the shorter prompt" : "");
     put_verdict(out, c, place);
     if (c->here[0] != '\0' || c->there[0] != '\0') {
-        put(out, "here       \"%s\"\n", c->here);
-        put(out, "there      \"%s\"\n", c->there);
+        tierce__line_put_format(out, "here       \"%s\"\n", c->here);
+        tierce__line_put_format(out, "there      \"%s\"\n", c->there);
     }
     if (c->cause != NULL && c->here_value[0] != '\0')
-        put(out, "cause      %s: \"%s\" here, \"%s\" there\n", c->cause, c->here_value,
-            c->there_value);
+        tierce__line_put_format(out, "cause      %s: \"%s\" here, \"%s\" there\n", c->cause,
+                                c->here_value, c->there_value);
     else if (c->cause != NULL)
-        put(out, "cause      %s\n", c->cause);
+        tierce__line_put_format(out, "cause      %s\n", c->cause);
 }
 
 void tierce__why_compare_json(struct tierce__line *out, const struct tierce__why_comparison *c)

@@ -215,7 +215,7 @@ size_t tierce__cuda_kernel_number(struct tierce__cuda_event *event,
 /* ---- launches ---------------------------------------------------------------------------------
  */
 
-/* What is being enqueued. */
+/* The launch that is being enqueued. */
 struct sequence {
     struct tierce__cuda *cuda;
     struct tierce__cuda_kernel *kernel;

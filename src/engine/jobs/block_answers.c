@@ -10,7 +10,7 @@
 
 enum known { KNOWN_NOTHING, KNOWN_MISS, KNOWN_HIT };
 
-struct tierce__answer {
+struct tierce__block_answer {
     struct tierce__map_node node;
     struct tierce__list age, ask;
     struct tierce__block_key key;
@@ -20,11 +20,11 @@ struct tierce__answer {
     uint64_t until_ns;
 };
 
-int tierce__answers_init(struct tierce__answers *answers,
+int tierce__answers_init(struct tierce__block_answers *answers,
                          const struct tierce__answers_limits *limits)
 {
     TIERCE_ASSERT(limits->count_max > 0);
-    *answers = (struct tierce__answers){.limits = *limits};
+    *answers = (struct tierce__block_answers){.limits = *limits};
     tierce__list_init(&answers->ages);
     tierce__list_init(&answers->to_ask);
     answers->entries = tierce__calloc(limits->count_max, sizeof(*answers->entries));
@@ -36,11 +36,11 @@ int tierce__answers_init(struct tierce__answers *answers,
     return rc;
 }
 
-void tierce__answers_fini(struct tierce__answers *answers)
+void tierce__answers_fini(struct tierce__block_answers *answers)
 {
     tierce__map_fini(&answers->map);
     tierce__free(answers->entries);
-    *answers = (struct tierce__answers){0};
+    *answers = (struct tierce__block_answers){0};
 }
 
 /* Block hashes are digests. Those of other engines may have few bytes. */
@@ -51,12 +51,13 @@ static uint64_t hash_of(const struct tierce__block_key *key)
     return tierce__mix(words[0] ^ tierce__spread(words[1]) ^ key->view);
 }
 
-static struct tierce__answer *search(const struct tierce__answers *answers,
-                                     const struct tierce__block_key *key)
+static struct tierce__block_answer *search(const struct tierce__block_answers *answers,
+                                           const struct tierce__block_key *key)
 {
     struct tierce__map_node *node = tierce__map_find(&answers->map, hash_of(key));
     for (; node != NULL; node = tierce__map_find_next(node)) {
-        struct tierce__answer *answer = TIERCE__CONTAINER_OF(node, struct tierce__answer, node);
+        struct tierce__block_answer *answer =
+            TIERCE__CONTAINER_OF(node, struct tierce__block_answer, node);
         if (answer->key.view == key->view &&
             memcmp(answer->key.hash, key->hash, TIERCE_HASH_BYTES) == 0)
             return answer;
@@ -64,23 +65,23 @@ static struct tierce__answer *search(const struct tierce__answers *answers,
     return NULL;
 }
 
-static bool can_go(const struct tierce__answer *answer, uint64_t now_ns)
+static bool can_go(const struct tierce__block_answer *answer, uint64_t now_ns)
 {
     return answer->is_told || now_ns >= answer->until_ns;
 }
 
 /* An entry for a key that has none; NULL if there is no room. */
-static struct tierce__answer *add(struct tierce__answers *answers,
-                                  const struct tierce__block_key *key, uint64_t now_ns)
+static struct tierce__block_answer *add(struct tierce__block_answers *answers,
+                                        const struct tierce__block_key *key, uint64_t now_ns)
 {
-    struct tierce__answer *answer;
+    struct tierce__block_answer *answer;
     if (answers->used < answers->limits.count_max) {
         answer = &answers->entries[answers->used++];
         tierce__list_init(&answer->ask);
         tierce__list_init(&answer->age);
     } else {
         TIERCE_DASSERT(!tierce__list_empty(&answers->ages));
-        answer = TIERCE__CONTAINER_OF(answers->ages.next, struct tierce__answer, age);
+        answer = TIERCE__CONTAINER_OF(answers->ages.next, struct tierce__block_answer, age);
         if (!can_go(answer, now_ns)) {
             answers->crowded++;
             return NULL;
@@ -95,8 +96,8 @@ static struct tierce__answer *add(struct tierce__answers *answers,
     return answer;
 }
 
-static void set(struct tierce__answers *answers, struct tierce__answer *answer, enum known known,
-                uint64_t until_ns)
+static void set(struct tierce__block_answers *answers, struct tierce__block_answer *answer,
+                enum known known, uint64_t until_ns)
 {
     answer->known = known;
     answer->until_ns = until_ns;
@@ -105,7 +106,8 @@ static void set(struct tierce__answers *answers, struct tierce__answer *answer, 
     tierce__list_push_back(&answers->ages, &answer->age);
 }
 
-static void ask(struct tierce__answers *answers, struct tierce__answer *answer, uint64_t now_ns)
+static void ask(struct tierce__block_answers *answers, struct tierce__block_answer *answer,
+                uint64_t now_ns)
 {
     TIERCE_DASSERT(!answer->is_asked && tierce__list_empty(&answer->ask));
     set(answers, answer, KNOWN_NOTHING, now_ns + answers->limits.ask_ns);
@@ -113,7 +115,7 @@ static void ask(struct tierce__answers *answers, struct tierce__answer *answer, 
     tierce__list_push_back(&answers->to_ask, &answer->ask);
 }
 
-static enum tierce__block_found read_answer(struct tierce__answer *answer)
+static enum tierce__block_found read_answer(struct tierce__block_answer *answer)
 {
     TIERCE_DASSERT(answer->known != KNOWN_NOTHING || answer->is_asked);
     if (answer->known == KNOWN_NOTHING)
@@ -122,10 +124,10 @@ static enum tierce__block_found read_answer(struct tierce__answer *answer)
     return answer->known == KNOWN_HIT ? TIERCE__BLOCK_HIT : TIERCE__BLOCK_MISS;
 }
 
-enum tierce__block_found tierce__answers_find(struct tierce__answers *answers,
+enum tierce__block_found tierce__answers_find(struct tierce__block_answers *answers,
                                               const struct tierce__block_key *key, uint64_t now_ns)
 {
-    struct tierce__answer *answer = search(answers, key);
+    struct tierce__block_answer *answer = search(answers, key);
     if (answer == NULL) {
         answer = add(answers, key, now_ns);
         if (answer == NULL)
@@ -140,12 +142,12 @@ enum tierce__block_found tierce__answers_find(struct tierce__answers *answers,
     return read_answer(answer);
 }
 
-bool tierce__answers_next(struct tierce__answers *answers, struct tierce__block_key *key,
+bool tierce__answers_next(struct tierce__block_answers *answers, struct tierce__block_key *key,
                           uint64_t now_ns)
 {
     while (!tierce__list_empty(&answers->to_ask)) {
-        struct tierce__answer *answer =
-            TIERCE__CONTAINER_OF(answers->to_ask.next, struct tierce__answer, ask);
+        struct tierce__block_answer *answer =
+            TIERCE__CONTAINER_OF(answers->to_ask.next, struct tierce__block_answer, ask);
         TIERCE_DASSERT(answer->is_asked && answer->known != KNOWN_HIT);
         tierce__list_remove(&answer->ask);
         if (answer->known == KNOWN_NOTHING && now_ns < answer->until_ns) {
@@ -159,10 +161,10 @@ bool tierce__answers_next(struct tierce__answers *answers, struct tierce__block_
     return false;
 }
 
-void tierce__answers_tell(struct tierce__answers *answers, const struct tierce__block_key *key,
-                          bool held, uint64_t now_ns)
+void tierce__answers_tell(struct tierce__block_answers *answers,
+                          const struct tierce__block_key *key, bool held, uint64_t now_ns)
 {
-    struct tierce__answer *answer = search(answers, key);
+    struct tierce__block_answer *answer = search(answers, key);
     if (answer == NULL || !answer->is_asked || !tierce__list_empty(&answer->ask))
         return;
     TIERCE_DASSERT(answer->known != KNOWN_HIT);
@@ -170,10 +172,10 @@ void tierce__answers_tell(struct tierce__answers *answers, const struct tierce__
     set(answers, answer, held ? KNOWN_HIT : KNOWN_MISS, now_ns + answers->limits.keep_ns);
 }
 
-void tierce__answers_note(struct tierce__answers *answers, const struct tierce__block_key *key,
-                          bool held, uint64_t now_ns)
+void tierce__answers_note(struct tierce__block_answers *answers,
+                          const struct tierce__block_key *key, bool held, uint64_t now_ns)
 {
-    struct tierce__answer *answer = search(answers, key);
+    struct tierce__block_answer *answer = search(answers, key);
     if (answer == NULL && !held)
         answer = add(answers, key, now_ns);
     if (answer == NULL) /* the next lookup asks */

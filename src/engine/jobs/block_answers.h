@@ -40,12 +40,12 @@ struct tierce__answers_limits {
     uint64_t failed_ns; /* how long a block whose load failed is a miss */
 };
 
-struct tierce__answer;
+struct tierce__block_answer;
 
-struct tierce__answers {
+struct tierce__block_answers {
     struct tierce__answers_limits limits;
-    struct tierce__answer *entries; /* [limits.count_max] */
-    uint32_t used;                  /* entries [0, used) are in use */
+    struct tierce__block_answer *entries; /* [limits.count_max] */
+    uint32_t used;                        /* entries [0, used) are in use */
     struct tierce__map map;
     struct tierce__list ages;   /* entries in use, ordered by their latest question or answer */
     struct tierce__list to_ask; /* questions that no thread has taken */
@@ -53,27 +53,27 @@ struct tierce__answers {
 };
 
 /* Errors: -ENOMEM. */
-TIERCE_MUSTUSE int tierce__answers_init(struct tierce__answers *answers,
+TIERCE_MUSTUSE int tierce__answers_init(struct tierce__block_answers *answers,
                                         const struct tierce__answers_limits *limits);
 
 /* A zeroed struct is accepted. */
-void tierce__answers_fini(struct tierce__answers *answers);
+void tierce__answers_fini(struct tierce__block_answers *answers);
 
 /* Returns RETRY if the question is in the queue, or was taken and has no answer yet. */
-enum tierce__block_found tierce__answers_find(struct tierce__answers *answers,
+enum tierce__block_found tierce__answers_find(struct tierce__block_answers *answers,
                                               const struct tierce__block_key *key, uint64_t now_ns);
 
 /* Takes the next question from the queue; false: there is none. Questions that are overdue are
  * dropped. */
-bool tierce__answers_next(struct tierce__answers *answers, struct tierce__block_key *key,
+bool tierce__answers_next(struct tierce__block_answers *answers, struct tierce__block_key *key,
                           uint64_t now_ns);
 
 /* Sets the answer to a question that was taken. Ignored if a newer answer exists. */
-void tierce__answers_tell(struct tierce__answers *answers, const struct tierce__block_key *key,
-                          bool held, uint64_t now_ns);
+void tierce__answers_tell(struct tierce__block_answers *answers,
+                          const struct tierce__block_key *key, bool held, uint64_t now_ns);
 
 /* Sets the answer for a block after a transfer: it is held, or it cannot be loaded. */
-void tierce__answers_note(struct tierce__answers *answers, const struct tierce__block_key *key,
-                          bool held, uint64_t now_ns);
+void tierce__answers_note(struct tierce__block_answers *answers,
+                          const struct tierce__block_key *key, bool held, uint64_t now_ns);
 
 #endif

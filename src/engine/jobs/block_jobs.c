@@ -28,7 +28,7 @@ struct tierce__block_jobs {
     struct tierce__cond to_move, to_ask, idle;
     struct tierce__list queues[2]; /* by operation: jobs with blocks that no thread has begun */
     struct tierce__list finished;
-    struct tierce__answers answers;
+    struct tierce__block_answers answers;
     size_t blocks; /* of jobs that are not finished */
     uint32_t movers_born;
     uint64_t refused;
@@ -40,7 +40,7 @@ struct tierce__block_jobs {
 /* ---- one block ------------------------------------------------------------------------------- */
 
 /* A block as a prompt of one block, whose paged memory is its place in the region. */
-struct place {
+struct job_place {
     struct tierce_chain *chain;
     struct tierce_paged_layer layer;
     struct tierce_paged paged;
@@ -65,7 +65,7 @@ static struct tierce_chain *make_chain(const struct tierce_view *view,
 }
 
 /* False: there is no memory, and place->chain is NULL. */
-static bool place_init(struct place *place, const struct tierce__block_jobs *jobs,
+static bool place_init(struct job_place *place, const struct tierce__block_jobs *jobs,
                        const struct tierce__block *block)
 {
     uint32_t bytes = jobs->opts.block_bytes;
@@ -100,7 +100,7 @@ static bool is_held(struct tierce_view *view, const struct tierce_chain *chain, 
 
 static bool store_block(const struct tierce__block_jobs *jobs, const struct tierce__block *block)
 {
-    struct place place;
+    struct job_place place;
     if (!place_init(&place, jobs, block))
         return false;
     struct tierce_view *view = jobs->views[block->key.view];
@@ -121,7 +121,7 @@ static void store_blocks(const struct tierce__block_jobs *jobs, const struct tie
 }
 
 struct loading {
-    struct place place; /* without a chain: it could not be begun */
+    struct job_place place; /* without a chain: it could not be begun */
     struct tierce_load *load;
 };
 
@@ -253,12 +253,12 @@ static void *move_jobs(void *arg)
 
 /* ---- the thread that asks -------------------------------------------------------------------- */
 
-struct question {
+struct job_question {
     struct tierce__block_key key;
     struct tierce_chain *chain; /* NULL: answered */
 };
 
-static void tell(struct tierce__block_jobs *jobs, struct question *question, bool held)
+static void tell(struct tierce__block_jobs *jobs, struct job_question *question, bool held)
 {
     uint64_t now_ns = tierce__now_ns();
     tierce__lock_take(&jobs->lock);
@@ -277,13 +277,13 @@ static uint32_t ms_until(uint64_t deadline_ns)
 
 /* Begins the queries of all; then waits for those that are in progress, together no longer than for
  * one. */
-static void ask_all(struct tierce__block_jobs *jobs, struct question *questions, size_t count)
+static void ask_all(struct tierce__block_jobs *jobs, struct job_question *questions, size_t count)
 {
     TIERCE_DASSERT(count <= ASKED);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     bool pending;
     for (size_t i = 0; i < count; i++) {
-        struct question *question = &questions[i];
+        struct job_question *question = &questions[i];
         struct tierce_view *view = jobs->views[question->key.view];
         question->chain = make_chain(view, &question->key);
         if (question->chain == NULL) {
@@ -297,7 +297,7 @@ static void ask_all(struct tierce__block_jobs *jobs, struct question *questions,
     }
     uint64_t deadline_ns = tierce__deadline_in_ms(jobs->engine->settings.lookup_ms);
     for (size_t i = 0; i < count; i++) {
-        struct question *question = &questions[i];
+        struct job_question *question = &questions[i];
         if (question->chain != NULL)
             tell(jobs, question,
                  is_held(jobs->views[question->key.view], question->chain, 0, ms_until(deadline_ns),
@@ -308,7 +308,7 @@ static void ask_all(struct tierce__block_jobs *jobs, struct question *questions,
 static void *ask_questions(void *arg)
 {
     struct tierce__block_jobs *jobs = arg;
-    struct question questions[ASKED];
+    struct job_question questions[ASKED];
     tierce__lock_take(&jobs->lock);
     while (!jobs->is_ending) {
         uint64_t now_ns = tierce__now_ns();

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -24,25 +23,12 @@
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
-static void put(struct tierce__line *out, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void put(struct tierce__line *out, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    tierce__line_put(out, text);
-}
-
 static void put_difference(void *arg, const char *field, const char *a, const char *b)
 {
     char here[VALUE_SHOWN], there[VALUE_SHOWN];
     tierce__text_for_message(here, sizeof(here), a != NULL ? a : "(none)");
     tierce__text_for_message(there, sizeof(there), b != NULL ? b : "(none)");
-    put(arg, "differs    %s: %s here, %s there\n", field, here, there);
+    tierce__line_put_format(arg, "differs    %s: %s here, %s there\n", field, here, there);
 }
 
 static void put_twin(struct tierce__line *out, const struct tierce__answer *a)
@@ -50,37 +36,42 @@ static void put_twin(struct tierce__line *out, const struct tierce__answer *a)
     TIERCE_DASSERT(a->miss.reason == TIERCE_MISS_NAMESPACE);
     char digest[DIGEST_TEXT];
     tierce__hex_encode(digest, a->miss.twin_digest, TIERCE_HASH_BYTES);
-    put(out, "there      %s\n", digest);
+    tierce__line_put_format(out, "there      %s\n", digest);
     if (a->miss.twin == NULL)
-        put(out, "           (its text is missing, so the difference is unknown)\n");
+        tierce__line_put_format(out,
+                                "           (its text is missing, so the difference is unknown)\n");
     else if (tierce_namespace_diff(a->ns_text, a->miss.twin, put_difference, out) < 0)
-        put(out, "           (its text cannot be compared)\n");
+        tierce__line_put_format(out, "           (its text cannot be compared)\n");
 }
 
 void tierce__answer_put_reason(struct tierce__line *out, const struct tierce__answer *a)
 {
     const struct tierce_miss *miss = &a->miss;
     TIERCE_DASSERT(miss->reason > TIERCE_MISS_NONE && miss->reason < TIERCE_MISS_COUNT);
-    put(out, "reason     %s: %s\n", tierce_miss_name(miss->reason), tierce_miss_text(miss->reason));
+    tierce__line_put_format(out, "reason     %s: %s\n", tierce_miss_name(miss->reason),
+                            tierce_miss_text(miss->reason));
     if (miss->tier != NULL)
-        put(out, "tier       %s%s%s\n", miss->tier, miss->policy != NULL ? ", by " : "",
-            miss->policy != NULL ? miss->policy : "");
+        tierce__line_put_format(out, "tier       %s%s%s\n", miss->tier,
+                                miss->policy != NULL ? ", by " : "",
+                                miss->policy != NULL ? miss->policy : "");
     if (miss->when_s != 0) {
         char when[32];
         time_t at = (time_t)miss->when_s;
         struct tm tm;
         if (gmtime_r(&at, &tm) != NULL && strftime(when, sizeof(when), "%F %TZ", &tm) > 0)
-            put(out, "when       %s, %" PRIu64 " s ago\n", when,
-                a->now_s > miss->when_s ? a->now_s - miss->when_s : 0);
+            tierce__line_put_format(out, "when       %s, %" PRIu64 " s ago\n", when,
+                                    a->now_s > miss->when_s ? a->now_s - miss->when_s : 0);
     }
     if (miss->status != 0)
-        put(out, "status     %s\n", tierce_strerror(miss->status));
+        tierce__line_put_format(out, "status     %s\n", tierce_strerror(miss->status));
     if (miss->reason == TIERCE_MISS_NAMESPACE)
         put_twin(out, a);
     if (a->is_folder && miss->reason == TIERCE_MISS_NEVER_STORED)
-        put(out, "           a folder has no record of removed chunks; a running process has\n");
+        tierce__line_put_format(
+            out, "           a folder has no record of removed chunks; a running process has\n");
     if (a->later)
-        put(out, "           later chunks are stored, so this one was stored once\n");
+        tierce__line_put_format(
+            out, "           later chunks are stored, so this one was stored once\n");
     tierce__branches_text(out, a);
 }
 
@@ -91,10 +82,10 @@ static uint64_t chunk_tokens(const struct tierce__answer *a)
 
 static void put_group(struct tierce__line *out, const struct tierce__layer_group *group)
 {
-    put(out, "group      %s", tierce_group_name(group->kind));
+    tierce__line_put_format(out, "group      %s", tierce_group_name(group->kind));
     if (group->window > 0)
-        put(out, " of %" PRIu32 " tokens", group->window);
-    put(out, "\n");
+        tierce__line_put_format(out, " of %" PRIu32 " tokens", group->window);
+    tierce__line_put_format(out, "\n");
 }
 
 static void put_answer(struct tierce__line *out, const struct tierce__answer *a)
@@ -102,26 +93,29 @@ static void put_answer(struct tierce__line *out, const struct tierce__answer *a)
     char text[DIGEST_TEXT];
     TIERCE_DASSERT(a->naming.group.block_tokens > 0 && a->naming.group.chunk_blocks > 0);
     tierce__hex_encode(text, a->ns_digest, TIERCE_HASH_BYTES);
-    put(out, "namespace  %s\n", text);
-    put(out,
-        "prompt     %" PRIu64 " tokens: %" PRIu64 " blocks of %u, %" PRIu64 " chunks of %" PRIu64
-        "\n",
-        a->tokens, a->blocks, a->naming.group.block_tokens,
-        a->blocks / a->naming.group.chunk_blocks, chunk_tokens(a));
+    tierce__line_put_format(out, "namespace  %s\n", text);
+    tierce__line_put_format(out,
+                            "prompt     %" PRIu64 " tokens: %" PRIu64 " blocks of %u, %" PRIu64
+                            " chunks of %" PRIu64 "\n",
+                            a->tokens, a->blocks, a->naming.group.block_tokens,
+                            a->blocks / a->naming.group.chunk_blocks, chunk_tokens(a));
     if (a->blocks == 0)
-        put(out, "           shorter than a block: such a prompt is never stored\n");
+        tierce__line_put_format(out,
+                                "           shorter than a block: such a prompt is never stored\n");
     else if (a->blocks < a->naming.group.chunk_blocks)
-        put(out, "           shorter than a chunk: stored only where tails are (chunk.tail)\n");
+        tierce__line_put_format(
+            out, "           shorter than a chunk: stored only where tails are (chunk.tail)\n");
     if (a->naming.group.kind != TIERCE_GROUP_ALL)
         put_group(out, &a->naming.group);
-    put(out, "held       %" PRIu64 " tokens\n", a->held_blocks * a->naming.group.block_tokens);
+    tierce__line_put_format(out, "held       %" PRIu64 " tokens\n",
+                            a->held_blocks * a->naming.group.block_tokens);
     if (a->miss.reason == TIERCE_MISS_NONE) {
-        put(out, "missing    nothing\n");
+        tierce__line_put_format(out, "missing    nothing\n");
         return;
     }
     tierce__hex_encode(text, a->miss.hash, TIERCE_HASH_BYTES);
-    put(out, "missing    %s, from token %" PRIu64 " on\n", text,
-        a->miss.block * a->naming.group.block_tokens);
+    tierce__line_put_format(out, "missing    %s, from token %" PRIu64 " on\n", text,
+                            a->miss.block * a->naming.group.block_tokens);
     tierce__answer_put_reason(out, a);
 }
 
@@ -129,13 +123,15 @@ void tierce__why_text(struct tierce__line *out, const struct tierce__answers *an
 {
     TIERCE_DASSERT(answers->count > 0);
     if (answers->count > 1) {
-        put(out, "prompt     %" PRIu64 " tokens, for a model with %zu groups of layers\n",
+        tierce__line_put_format(
+            out, "prompt     %" PRIu64 " tokens, for a model with %zu groups of layers\n",
             answers->tokens, answers->count);
-        put(out, "held       %" PRIu64 " tokens in every group\n", answers->held_tokens);
+        tierce__line_put_format(out, "held       %" PRIu64 " tokens in every group\n",
+                                answers->held_tokens);
     }
     for (size_t i = 0; i < answers->count; i++) {
         if (answers->count > 1)
-            put(out, "\n");
+            tierce__line_put_format(out, "\n");
         put_answer(out, &answers->items[i]);
     }
 }

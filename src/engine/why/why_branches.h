@@ -7,10 +7,10 @@
 #include "store/tier.h"
 
 /*
- * What is stored in the place of a chunk that was never stored: the branches, which are chunks that
- * follow the same prefix with other tokens. If there are some, the prompt departs from stored ones
- * there; if there are none, no stored prompt is longer. A store has hashes of token blocks and no
- * tokens, so the departure is known as a block. Memory and disk are searched. Thread: any.
+ * The branches of a prompt at a chunk that was never stored: stored chunks that follow the same
+ * prefix with other tokens. If there are some, the prompt departs from stored prompts there. If
+ * there are none, no stored prompt is longer. A store has hashes of token blocks and no tokens, so
+ * the departure is known as a block. Memory and disk are searched. Thread: any.
  */
 
 struct tierce__answer;

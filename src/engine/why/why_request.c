@@ -2,7 +2,6 @@
 #include "engine/why/why_request.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -123,19 +122,6 @@ static void conclude(struct request_answer *out, struct tierce_engine *engine)
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
-static void put(struct tierce__line *out, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void put(struct tierce__line *out, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    tierce__line_put(out, text);
-}
-
 static void put_name(struct tierce__line *out, const struct request_answer *a)
 {
     char shown[NAME_SHOWN], when[32] = "";
@@ -143,29 +129,33 @@ static void put_name(struct tierce__line *out, const struct request_answer *a)
     uint64_t now_s = tierce__wall_s();
     struct tm tm;
     tierce__text_for_message(shown, sizeof(shown), a->record->name);
-    put(out, "request    %s\n", shown);
+    tierce__line_put_format(out, "request    %s\n", shown);
     if (a->matches > 1)
-        put(out, "           the last of %" PRIu32 " requests with this name or part\n",
+        tierce__line_put_format(
+            out, "           the last of %" PRIu32 " requests with this name or part\n",
             a->matches);
     if (gmtime_r(&at, &tm) != NULL && strftime(when, sizeof(when), "%F %TZ", &tm) > 0)
-        put(out, "ended      %s, %" PRIu64 " s ago\n", when,
-            now_s > a->record->when_s ? now_s - a->record->when_s : 0);
+        tierce__line_put_format(out, "ended      %s, %" PRIu64 " s ago\n", when,
+                                now_s > a->record->when_s ? now_s - a->record->when_s : 0);
 }
 
 static void put_numbers(struct tierce__line *out, const struct tierce__request_record *record)
 {
     const struct tierce_request *noted = &record->noted;
-    put(out, "prompt     %" PRIu64 " tokens", noted->tokens);
+    tierce__line_put_format(out, "prompt     %" PRIu64 " tokens", noted->tokens);
     if (noted->looked_tokens > 0)
-        put(out, ", of which %" PRIu64 " were looked up\n", noted->looked_tokens);
+        tierce__line_put_format(out, ", of which %" PRIu64 " were looked up\n",
+                                noted->looked_tokens);
     else
-        put(out, ", not looked up\n");
-    put(out, "local      %" PRIu64 " tokens, held by the inference engine\n", noted->local_tokens);
-    put(out, "found      %" PRIu64 " tokens, local ones included\n", noted->found_tokens);
-    put(out, "loaded     %" PRIu64 " tokens\n", noted->loaded_tokens);
+        tierce__line_put_format(out, ", not looked up\n");
+    tierce__line_put_format(out, "local      %" PRIu64 " tokens, held by the inference engine\n",
+                            noted->local_tokens);
+    tierce__line_put_format(out, "found      %" PRIu64 " tokens, local ones included\n",
+                            noted->found_tokens);
+    tierce__line_put_format(out, "loaded     %" PRIu64 " tokens\n", noted->loaded_tokens);
     if (noted->failed_tokens > 0)
-        put(out, "failed     %" PRIu64 " tokens\n", noted->failed_tokens);
-    put(out, "stored     %" PRIu64 " tokens\n", record->stored_tokens);
+        tierce__line_put_format(out, "failed     %" PRIu64 " tokens\n", noted->failed_tokens);
+    tierce__line_put_format(out, "stored     %" PRIu64 " tokens\n", record->stored_tokens);
 }
 
 static void put_missing(struct tierce__line *out, const struct request_answer *a)
@@ -173,14 +163,16 @@ static void put_missing(struct tierce__line *out, const struct request_answer *a
     const struct tierce__request_lookup *lookup = &a->record->lookup;
     char hash[2 * TIERCE_HASH_BYTES + 1];
     tierce__hex_encode(hash, a->miss.miss.hash, TIERCE_HASH_BYTES);
-    put(out, "missing    %s, from token %" PRIu64 " on\n", hash, a->missing_token);
+    tierce__line_put_format(out, "missing    %s, from token %" PRIu64 " on\n", hash,
+                            a->missing_token);
     if (lookup->is_tail)
-        put(out,
-            "           shorter than a chunk of %" PRIu64
-            " tokens: stored only where tails are (chunk.tail)\n",
-            (uint64_t)lookup->block_tokens * lookup->chunk_blocks);
+        tierce__line_put_format(out,
+                                "           shorter than a chunk of %" PRIu64
+                                " tokens: stored only where tails are (chunk.tail)\n",
+                                (uint64_t)lookup->block_tokens * lookup->chunk_blocks);
     if (lookup->only_memory)
-        put(out, "           only memory was searched: other tiers may hold it\n");
+        tierce__line_put_format(out,
+                                "           only memory was searched: other tiers may hold it\n");
     tierce__answer_put_reason(out, &a->miss);
 }
 
@@ -190,17 +182,19 @@ static void put_text(struct tierce__line *out, const struct request_answer *a)
     put_name(out, a);
     put_numbers(out, a->record);
     if (noted->limit == TIERCE_REQUEST_LIMIT_SHORT)
-        put(out, "           loads end at multiples of %" PRIu64 " tokens\n", noted->unit_tokens);
+        tierce__line_put_format(out, "           loads end at multiples of %" PRIu64 " tokens\n",
+                                noted->unit_tokens);
     if (a->has_miss)
         put_missing(out, a);
     else if (strcmp(a->reason, limits[TIERCE_REQUEST_LIMIT_NONE].name) != 0)
-        put(out, "reason     %s: %s\n", a->reason, a->words);
+        tierce__line_put_format(out, "reason     %s: %s\n", a->reason, a->words);
     else
-        put(out, "missing    nothing\n");
+        tierce__line_put_format(out, "missing    nothing\n");
     bool is_extra = noted->limit != TIERCE_REQUEST_LIMIT_NONE &&
                     strcmp(a->reason, limits[noted->limit].name) != 0;
     if (is_extra)
-        put(out, "limit      %s: %s\n", limits[noted->limit].name, limits[noted->limit].words);
+        tierce__line_put_format(out, "limit      %s: %s\n", limits[noted->limit].name,
+                                limits[noted->limit].words);
 }
 
 /* ---- for programs ---------------------------------------------------------------------------- */

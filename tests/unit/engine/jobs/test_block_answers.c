@@ -11,7 +11,7 @@
 
 enum { ROOM = 4 };
 
-static struct tierce__answers answers;
+static struct tierce__block_answers answers;
 static const struct tierce__answers_limits limits = {
     .count_max = ROOM, .ask_ns = 100, .keep_ns = 1000, .failed_ns = 5000};
 
@@ -201,7 +201,7 @@ END_TEST
 START_TEST(memory_that_cannot_be_had)
 {
     teardown();
-    struct tierce__answers scarce;
+    struct tierce__block_answers scarce;
     for (uint64_t nth = 1; nth <= 2; nth++) {
         tierce__alloc_fail_nth(nth);
         ck_assert_int_eq(tierce__answers_init(&scarce, &limits), -ENOMEM);
