@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stores from and loads into the memory of the first GPU, in each way of copying, with the sums of
+ * Stores from and loads into the memory of the first GPU, with each copy method, with the sums of
  * all cells, against one plain copy of the same bytes between the same memories. Blocks are
- * scattered, cells are contiguous in pinned memory. A row says which way a device chooses for cells
- * of this size when it is opened.
+ * scattered, cells are contiguous in pinned memory. A row shows which copy method a device chooses
+ * for cells of this size when it is opened.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,11 +22,11 @@
 
 struct device_bench;
 
-/* One way, with a device of its own, whose memory only it has pinned. */
+/* One copy method, with its own device, for which alone the memory is pinned. */
 struct device_way {
     struct device_bench *b;
     enum tierce__cuda_way way;
-    struct tierce__device *device; /* NULL: the GPU cannot copy in this way */
+    struct tierce__device *device; /* NULL: the GPU does not support this copy method */
     uint8_t *cells;                /* [b->bytes] */
     uint64_t *sums;                /* [cells of the smallest size] */
 };
@@ -43,7 +43,7 @@ struct device_bench {
     uint8_t *good;
     struct device_way ways[TIERCE__CUDA_WAYS];
     enum tierce__cuda_way chosen[2][TIERCE__CUDA_CLASSES];
-    /* Of the case that is measured. */
+    /* The case that is measured. */
     uint32_t cell_bytes;
     bool is_load;
 };
@@ -87,7 +87,7 @@ static int64_t copy_cells(struct device_way *w, bool is_load)
         return rc;
     rc = b->ops->wait(w->device, event, tierce__deadline_in_ms(COPY_MS));
     if (rc == TIERCE_E_DEADLINE)
-        return rc; /* it may go on, so nothing is freed */
+        return rc; /* the copy may continue, so nothing is freed */
     int64_t bad = rc < 0 ? rc : b->ops->settle(w->device, event, 0, 1);
     b->ops->forget(w->device, event);
     return bad;
@@ -212,7 +212,7 @@ static void close_device(const struct device_bench *b, struct tierce__device *de
         (void)tierce__bench_fail(b->bench, "the GPU cannot be closed");
 }
 
-/* The way that a device chooses by itself. */
+/* The method that a device chooses by itself. */
 static int ask_chosen(struct device_bench *b)
 {
     struct tierce__device *device;
@@ -240,7 +240,7 @@ static int open_way(struct device_way *w)
     if (rc == 0 && tierce__cuda_used(w->device, false, 0) != w->way) {
         close_device(b, w->device);
         w->device = NULL;
-        fprintf(stderr, "tierce bench: device: the GPU cannot copy in the way \"%s\"\n",
+        fprintf(stderr, "tierce bench: device: the GPU does not support the copy method \"%s\"\n",
                 tierce__cuda_way_name(w->way));
     }
     return rc;
@@ -269,7 +269,7 @@ static void close_ways(struct device_bench *b)
 
 /* ---- the GPU -------------------------------------------------------------------------------- */
 
-/* Does the part of an inference engine: makes a context, a stream, and blocks with bytes. */
+/* Acts as an inference engine: creates a context, a stream, and blocks filled with bytes. */
 static int start_engine(struct device_bench *b)
 {
     const struct tierce__cuda_api *api = b->api;
@@ -336,7 +336,7 @@ int tierce__bench_device(const struct tierce__bench *bench)
         b.bytes /= 2;
     if (tierce__cuda_load(&b.api) < 0)
         return tierce__bench_fail(bench,
-                                  "there is no GPU of Nvidia with a driver of CUDA 11.0 or newer");
+                                  "there is no Nvidia GPU with a driver of CUDA 11.0 or newer");
     int rc = run(&b);
     close_ways(&b);
     stop_engine(&b);

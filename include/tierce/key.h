@@ -84,7 +84,7 @@ enum tierce_group {
 
 /*
  * The constants of a namespace. Strings are UTF-8 without control characters (a newline would
- * forge a field), up to 1 MiB each, NULL counts as "". All is borrowed for the call.
+ * forge a field), up to 1 MiB each, NULL counts as "". All pointers are borrowed for the call.
  */
 struct tierce_namespace {
     size_t size;                /* sizeof(struct tierce_namespace). Also valid: the offset of
@@ -106,7 +106,7 @@ struct tierce_namespace {
     uint32_t window;        /* tokens, > 0, for WINDOW and CHUNKED; otherwise 0 */
     const uint32_t *layers; /* [layer_count] numbers of the group's layers in the model, each below
                                65536: ascending, and if several ranks store shares of the same
-                               layers, those of one rank after the other; NULL for ALL */
+                               layers, one rank's numbers after another's; NULL for ALL */
 };
 
 /* "all", "full", "window", "chunked", "state"; NULL for other values. Thread: any. */
@@ -155,7 +155,7 @@ struct tierce_fingerprint_opts {
 
 /*
  * The fingerprint of the weights in a model folder: SHA-256 over the name, length and content of
- * config.json and of every *.safetensors file (and *.bin, *.pt, *.gguf where there is none), sorted
+ * config.json and of every *.safetensors file (and *.bin, *.pt, *.gguf if there is none), sorted
  * by name; written as 64 hex digits and a NUL. Links are followed, folders are not.
  *
  * A file's content is read once. Its digest is cached in `cache_dir` by device, inode, size, mtime

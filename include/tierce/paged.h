@@ -24,7 +24,7 @@
  * the same large block_stride and a base of its own. The last byte of block block_count - 1 must be
  * an address of the process; Tierce touches only blocks whose ids a call names.
  *
- * Caveats: the memory belongs to the engine. What Tierce promises depends on where it lies:
+ * Caveats: the memory belongs to the engine. The guarantees depend on the kind of memory:
  *
  * - Memory of the host: Tierce reads it only inside a store call and writes it only inside a load
  *   call, on the calling thread and on those of copy.threads; no transfer continues after the call
@@ -32,13 +32,13 @@
  *   engine's kernels: store a layer only after the engine has computed it.
  * - Memory of a GPU: Tierce reads and writes it by copies that tierce_store_layer and
  *   tierce_load_layer enqueue, in the order of the caller's stream (tierce_transfer_opts.stream).
- *   A copy out of the memory begins behind the work that the stream has at the call, and may go on
- *   until tierce_store_end returns: the engine must not change these blocks before, or must order
- *   its work behind that. A copy into the memory begins behind the stream's work, too, and all work
- *   that is enqueued on that stream later comes behind it. If the end of a transfer returns without
- *   the copies having ended (they were not done by timeout.load, or the device has failed), they
- *   may go on: nothing of them is published or reported as loaded. The memory must stay allocated
- *   until all views that used it are closed.
+ *   A copy out of the memory begins after the work that is on the stream at the call, and may
+ *   continue until tierce_store_end returns. Until then no work of the engine may change these
+ *   blocks. A copy into the memory also begins after the stream's work, and all work that is
+ *   enqueued on that stream later begins after the copy. If the copies have not completed by
+ *   timeout.load, or the device has failed, the end of the transfer returns while they may
+ *   continue: no KV of this transfer is published or reported as loaded. The memory must stay
+ *   allocated until all views that used it are closed.
  */
 
 #ifdef __cplusplus
@@ -52,7 +52,7 @@ struct tierce_paged_layer {
     uint32_t block_bytes;  /* bytes that are moved; the namespace's cell_bytes of this layer */
 };
 
-/* Where the layers lie. Values are stable. */
+/* The memory that holds the layers. Values are stable. */
 enum tierce_device {
     TIERCE_DEVICE_HOST = 0, /* memory of the host */
     TIERCE_DEVICE_CUDA = 1, /* memory of an Nvidia GPU, in its primary context; `base` is an address
@@ -60,7 +60,8 @@ enum tierce_device {
 };
 
 /* All layers that a view moves, in the order of its namespace's cell_bytes. A program that was
- * built when the struct ended with block_count passes that size, and means memory of the host. */
+ * built when the struct ended with block_count passes that size, and its memory is that of the
+ * host. */
 struct tierce_paged {
     size_t size;                             /* sizeof(struct tierce_paged) */
     const struct tierce_paged_layer *layers; /* [layer_count] [borrow as this struct] */

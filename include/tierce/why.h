@@ -9,17 +9,17 @@
 #include <tierce/key.h>
 
 /*
- * Why a lookup found no more: the reason of its first missing chunk.
+ * Why the hit of a lookup was not longer: the reason of its first missing chunk.
  *
  *     struct tierce_miss miss = {.size = sizeof(miss)};
  *     rc = tierce_why(view, chain, 0, blocks, &miss);
  *     if (rc == 0 && miss.reason != TIERCE_MISS_NONE)
  *         puts(tierce_miss_text(miss.reason));
  *
- * Caveats: an engine remembers, in its process, the last misses.remembered chunks that left it.
- * Chunks that left earlier count as never stored. The same tokens under another salt, LoRA adapter
- * or hash algorithm have other hashes, so they do not appear as a twin. docs/using/why.md describes
- * every reason and the limits.
+ * Caveats: an engine remembers, in its process, the last misses.remembered chunks that were removed
+ * or rejected. Chunks that were removed earlier count as never stored. The same tokens under
+ * another salt, LoRA adapter or hash algorithm have other hashes, so they do not appear as a twin.
+ * docs/using/why.md describes every reason and the limits.
  */
 
 #ifdef __cplusplus
@@ -52,8 +52,8 @@ struct tierce_miss {
                                         searched, or NULL; [borrow until the engine is closed], like
                                         all fields below */
     const char *policy;              /* EVICTED, EXPIRED: the tier's policy; else NULL */
-    uint64_t when_s;                 /* wall clock: when the chunk left or was rejected; else 0 */
-    int status; /* NOT_WRITTEN, TIER_DOWN, DEADLINE: error of the tier; else 0 */
+    uint64_t when_s; /* wall clock: when the chunk was removed or rejected; else 0 */
+    int status;      /* NOT_WRITTEN, TIER_DOWN, DEADLINE: error of the tier; else 0 */
     /* NAMESPACE: canonical text of the other namespace, for tierce_namespace_diff with
      * tierce_view_namespace; NULL if the text is not known. */
     const char *twin;
@@ -63,11 +63,11 @@ struct tierce_miss {
 /*
  * Looks up chain[from_block, to_block) in all tiers as tierce_lookup does, pins nothing, counts
  * nothing, and reports why the first missing chunk is missing. A stored chunk that is not worth
- * loading counts as missing (cost.check); an unfull tail that was never stored does not.
+ * loading counts as missing (cost.check); a partial tail that was never stored does not.
  *
  * Errors, *out zeroed but for size: TIERCE_E_ARGUMENT (as tierce_lookup's), TIERCE_E_CLOSED,
- * -ENOMEM. Thread: any. Blocks at most twice timeout.lookup; with memory and disk tiers as
- * tierce_lookup does.
+ * -ENOMEM. Thread: any. Blocks for at most twice timeout.lookup. With only memory and disk tiers,
+ * it blocks like tierce_lookup.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_why(struct tierce_view *view, const struct tierce_chain *chain,
                                          uint64_t from_block, uint64_t to_block,
@@ -92,7 +92,7 @@ TIERCE_API TIERCE_MUSTUSE int tierce_why(struct tierce_view *view, const struct 
 enum tierce_request_limit {
     TIERCE_REQUEST_LIMIT_NONE = 0,
     TIERCE_REQUEST_LIMIT_SHORT = 1,       /* the prompt has no whole unit before its last token */
-    TIERCE_REQUEST_LIMIT_LOCAL = 2,       /* the inference engine held all of it itself */
+    TIERCE_REQUEST_LIMIT_LOCAL = 2,       /* the inference engine's own cache held all of it */
     TIERCE_REQUEST_LIMIT_OPTION = 3,      /* an option of the request or of the engine */
     TIERCE_REQUEST_LIMIT_UNSUPPORTED = 4, /* the request cannot be cached */
     TIERCE_REQUEST_LIMIT_MINIMUM = 5,     /* fewer tokens were found than it loads at least */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Gives a closed engine back; while a flush uses it, that is left to the flush. */
+/* Releases a closed engine; if a flush is using it, the flush releases it at its end. */
 static void engine_release(EngineObject *e)
 {
     struct tierce_engine *engine = e->engine;
@@ -42,7 +42,8 @@ static int set_overrides(struct tierce_config *config, PyObject *overrides, char
     return 0;
 }
 
-/* File, environment, overrides. With an error, *config may be made or an exception be set. */
+/* File, environment, overrides. After an error, *config may exist, or an exception may be set; the
+ * caller handles both. */
 static int read_config(struct tierce_config **config, const char *path, PyObject *overrides,
                        char *why)
 {
@@ -231,13 +232,13 @@ static bool check_keys(PyObject *dict)
         }
     }
     if (PyDict_Size(dict) != (Py_ssize_t)count) {
-        PyErr_SetString(PyExc_KeyError, "the namespace has keys that are not known");
+        PyErr_SetString(PyExc_KeyError, "the namespace has unknown keys");
         return false;
     }
     return true;
 }
 
-/* The text under a key that is there; NULL with an exception set if it is none. */
+/* The text under a key that exists; NULL with an exception set if it is none. */
 static const char *text_of(PyObject *dict, const char *name)
 {
     return tierce__core_text(PyDict_GetItemString(dict, name));
@@ -283,8 +284,8 @@ static bool group_of(PyObject *dict, struct tierce_namespace *ns)
             ns->group = (enum tierce_group)group;
     }
     if (ns->group == TIERCE_GROUP_ALL) {
-        PyErr_Format(PyExc_ValueError, "a group is full, window, chunked or state, not \"%s\"",
-                     name);
+        PyErr_Format(PyExc_ValueError,
+                     "invalid group \"%s\": accepted are full, window, chunked and state", name);
         return false;
     }
     return number_of(dict, "window", &ns->window);
@@ -302,7 +303,10 @@ static bool fill_namespace(PyObject *dict, struct tierce_namespace *ns)
         (ns->layout = text_of(dict, "layout")) == NULL || (algo = text_of(dict, "algo")) == NULL)
         return false;
     if (tierce_chain_algo_parse(&ns->algo, algo) < 0) {
-        PyErr_Format(PyExc_ValueError, "there is no hash algorithm \"%s\"", algo);
+        PyErr_Format(
+            PyExc_ValueError,
+            "unknown hash algorithm \"%s\": accepted are sha256, xxh3-128 and vllm-sha256-cbor",
+            algo);
         return false;
     }
     return number_of(dict, "layer_count", &ns->layer_count) &&
@@ -358,7 +362,7 @@ static PyMethodDef engine_methods[] = {
      "open(config_path: str | None, overrides: dict[str, str] = {}) -> Engine\n\n"
      "File, then TIERCE_* environment, then overrides. Equal configurations share one engine."},
     {"close", engine_close, METH_NOARGS,
-     "close() -> None\n\nGives the engine back; it lives on until its views are gone."},
+     "close() -> None\n\nReleases the engine, which exists until its views are closed."},
     {"flush", engine_flush, METH_O,
      "flush(timeout_ms: int) -> bool\n\nTrue when all that was stored before is durable."},
     {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
@@ -374,7 +378,7 @@ static PyMethodDef engine_methods[] = {
      "tierce/why.h."},
     {"setting", engine_setting, METH_VARARGS | METH_STATIC,
      "setting(config_path: str | None, overrides: dict[str, str], name: str) -> str\n\n"
-     "What a parameter would be in an engine that is opened so."},
+     "The value that a parameter has in an engine with this configuration."},
     {"view", engine_view, METH_VARARGS,
      "view(namespace: dict, shard: tuple = (0, 1, 0, 1), part: tuple = (0, 0, 0, 0)) -> View\n\n"
      "A part is first layer, layers, index, count; a count of 0: the whole chunk. "

@@ -11,7 +11,7 @@ static bool can_use(const void *handle, bool busy, const char *what)
     return !busy && handle != NULL;
 }
 
-/* A transfer is over: its view may be given another description. */
+/* A transfer has ended: its view may receive another description. */
 static void return_paged(PyObject *view)
 {
     ((ViewObject *)view)->transfers--;
@@ -83,7 +83,7 @@ static PyObject *store_abort(PyObject *self, PyObject *unused)
 static PyMethodDef store_methods[] = {
     {"layer", store_layer, METH_O,
      "layer(index: int) -> None\n\nCopies one layer out of the engine's memory, in order; out of a "
-     "GPU's: enqueues the copy behind the stream."},
+     "GPU's: enqueues the copy after the stream's work."},
     {"end", store_end, METH_NOARGS,
      "end() -> int\n\nPublishes; returns the blocks stored. Waits for copies out of a GPU's "
      "memory; "
@@ -167,7 +167,8 @@ static PyMethodDef load_methods[] = {
     {"layer", load_layer, METH_O,
      "layer(index: int) -> None\n\n"
      "Waits for one layer (bounded), verifies it and writes it to the engine's memory, in order. "
-     "For a GPU's memory it enqueues the copy, behind which the stream goes on; end verifies."},
+     "For a GPU's memory it enqueues the copy, and later work on the stream waits for it; end "
+     "verifies."},
     {"end", load_end, METH_NOARGS,
      "end() -> bytes\n\nOne byte a block: 0 failed (compute it), 1 from memory, 2 from disk, 3 "
      "from "

@@ -91,7 +91,7 @@ static PyObject *view_set_paged(PyObject *self, PyObject *args, PyObject *kwargs
 static bool has_paged(const ViewObject *v)
 {
     if (v->paged.layers == NULL)
-        PyErr_SetString(PyExc_ValueError, "set_paged has not been called");
+        PyErr_SetString(PyExc_ValueError, "the view has no memory: call set_paged first");
     return v->paged.layers != NULL;
 }
 
@@ -221,7 +221,8 @@ static bool begin_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buf
     return true;
 }
 
-/* The transfer has begun, or could not: only a handle that goes on keeps the description. */
+/* The transfer has begun, or has failed to: the description is kept only for a transfer in
+ * progress. */
 static void transfer_begun(ViewObject *v, PyObject *chain, Py_buffer *buffer, bool goes_on)
 {
     ((ChainObject *)chain)->readers--;
@@ -391,7 +392,7 @@ static PyMethodDef view_methods[] = {
      "set_paged(bases: list[int], strides: list[int], block_count: int, device='host') -> None\n\n"
      "Describes the engine's paged memory: address of block 0 and bytes between blocks, for each "
      "layer; device 'cuda': addresses of a GPU. The memory must outlive every load and store; "
-     "while one is under way this raises."},
+     "raises while one is in progress."},
     {"prepare", view_prepare, METH_NOARGS,
      "prepare() -> bool\n\n"
      "Opens the device of the paged memory and begins to pin Tierce's memory for it. False: that "
@@ -403,11 +404,12 @@ static PyMethodDef view_methods[] = {
      "lookup(chain, from_block, to_block, flags, session[, tag]) -> (blocks, memory_blocks, "
      "pending)\n\n"
      "Leading blocks that could be loaded, and those of them in memory; whether a remote store is "
-     "still being asked for more. Flags: 1 pin for the session, 2 ask memory only, 4 do not wait "
+     "still being queried for more. Flags: 1 pin for the session, 2 search memory only, 4 do not "
+     "wait "
      "for remote stores, 8 the lookup is repeated if it is pending."},
     {"computed", (PyCFunction)(void (*)(void))view_computed, METH_FASTCALL,
      "computed(tokens: int, ns: int) -> None\n\n"
-     "The engine computed the KV of so many prompt tokens in so long."},
+     "The engine computed the KV of `tokens` prompt tokens in `ns` nanoseconds."},
     {"needs", view_needs, METH_O,
      "needs(blocks: int) -> int\n\n"
      "The first block that must be loaded so that the engine can continue after so many; `blocks` "

@@ -19,7 +19,7 @@ static int64_t beyond(uint64_t end, uint64_t from)
     return end > from ? (int64_t)(end - from) : 0;
 }
 
-/* Blocks that the inference engine holds itself are neither asked for nor hits. */
+/* Blocks that the inference engine holds itself are neither requested nor counted as hits. */
 static void count_lookup(const struct tierce_view *view, uint64_t from_block, uint64_t to_block,
                          const struct tierce_found *found)
 {
@@ -49,7 +49,7 @@ static void end_line(struct tierce_engine *engine, struct tierce__line *line,
     tierce__access_end(engine->access_log, line, tiers, engine->level_count > 1 ? 2 : 1);
 }
 
-/* A lookup on its way: the leading chunks that were found, and why it is not all. */
+/* A lookup in progress: the leading chunks that were found, and why the other chunks were not. */
 struct lookup {
     struct tierce_view *view;
     const struct tierce_chain *chain;
@@ -60,11 +60,11 @@ struct lookup {
     struct tierce__keys keys;
     size_t in_memory;
     size_t found;
-    bool refused;   /* memory has more, which may not be pinned */
-    bool not_worth; /* there is more, which is sooner computed */
+    bool refused;   /* memory holds more, but the limit of pins is reached */
+    bool not_worth; /* more chunks exist, but computing them is faster */
     struct tierce__unasked unasked;
     struct tierce_miss miss; /* of the first missing chunk */
-    bool is_tail;            /* it is the unfull one */
+    bool is_tail;            /* it is the partial chunk */
 };
 
 static bool only_memory(const struct lookup *l)
@@ -101,7 +101,7 @@ static int pin_prefix(struct lookup *l, const struct tierce__key *keys, size_t c
     return 0;
 }
 
-/* Chunks [from, to) behind those that were found are there and sooner computed. */
+/* Chunks [from, to), after the found chunks, exist, but computing them is faster. */
 static void leave(const struct lookup *l, const uint8_t *places, size_t from, size_t to)
 {
     struct tierce_engine *engine = l->view->engine;
@@ -120,13 +120,13 @@ static void leave(const struct lookup *l, const uint8_t *places, size_t from, si
         tierce__cost_measure(l->view, places[from], &l->keys.keys[l->found + from], end - from);
 }
 
-/* Finds what the tiers hold behind the chunks in memory and is worth loading. */
+/* Finds the chunks that the tiers hold after the chunks in memory, and that are worth loading. */
 static int find_more(struct lookup *l)
 {
     struct tierce_engine *engine = l->view->engine;
     tierce__why_prefetch(engine, &l->keys.keys[l->found]);
     if (l->levels == 1 && !l->refused)
-        return 0; /* memory has been asked */
+        return 0; /* memory has been searched */
     size_t count = l->keys.count - l->found;
     TIERCE_DASSERT(l->found < l->keys.count);
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
@@ -150,8 +150,8 @@ static int find_more(struct lookup *l)
     return 0;
 }
 
-/* Whether what a sibling has may be promised as what memory holds. The reference on its buffer goes
- * to the session, or is given back. */
+/* Whether a sibling's blocks may be promised like blocks in memory. The reference on its buffer
+ * is moved to the session, or released. */
 static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit)
 {
     bool in_memory = hit->buf != NULL;
@@ -239,7 +239,7 @@ static int hold_run(struct lookup *l, size_t from, size_t count, bool *in_memory
     return rc;
 }
 
-/* The longest run that is held; counts why the first one is not. */
+/* The longest run that is held; counts the reason why the longest requested run is not. */
 static struct tierce__run find_run(struct lookup *l, struct tierce_found *out)
 {
     struct tierce__run_search search = {
@@ -273,7 +273,7 @@ static int find_sparse(struct lookup *l, struct tierce_found *out)
         rc = hold_run(l, run.from, run.count, &in_memory);
     else if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
         tierce_unpin(view, l->opts->session);
-    /* A caller that loads from memory alone is promised only what is pinned. */
+    /* A caller that loads only from memory is promised only pinned chunks. */
     bool is_found = run.blocks > held && (in_memory || !only_memory(l));
     out->blocks = is_found ? run.blocks : held;
     out->memory_blocks = in_memory ? out->blocks : held;

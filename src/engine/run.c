@@ -2,7 +2,8 @@
 #include "engine/run.h"
 #include "base/assert.h"
 
-/* How many states below the one that is needed next are queried ahead in remote stores. */
+/* The number of earlier states that are queried ahead in remote stores, before the next required
+ * state. */
 #define AHEAD 16u
 
 struct run_asking {
@@ -22,7 +23,7 @@ static uint32_t remotes_of(const struct tierce_view *view, uint32_t levels)
 }
 
 /* Sends the queries for the states before a missing one, without waiting: the answers are
- * remembered until the search comes to them. */
+ * remembered until the search reaches these states. */
 static void ask_ahead(struct run_asking *asking, const struct tierce__run *run)
 {
     const struct tierce__run_search *search = asking->search;

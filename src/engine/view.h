@@ -24,8 +24,8 @@ struct tierce__shape {
     const uint64_t *cells_before; /* [layer_count + 1] see tierce__shape_offset */
     /*
      * For readers (tierce__shape_cut): the object divided into segments at layer ends, rounded up
-     * to 4096. A segment is read in one request. It is one layer, or several small ones that make a
-     * useful transfer.
+     * to 4096. A segment is read in one request. It is one layer, or several small layers that are
+     * large enough together.
      */
     uint32_t segment_count;
     uint64_t *segment_end;   /* [segment_count] in the object; the last is the object's end */
@@ -76,8 +76,8 @@ static inline uint64_t tierce__shape_offset(const struct tierce__shape *shape, u
 }
 
 /*
- * The chunks that hold chain[0, to_block): keys of the whole ones and, last, of the unfull tail
- * that ends at end_block, if asked for one. A store's chunks end where its blocks end
+ * The chunks that hold chain[0, to_block): keys of the whole ones and, last, of the partial tail
+ * that ends at end_block, if `tail` is set. A store's chunks end where its blocks end
  * (end_block == to_block); a lookup or load may want only the first blocks of the last chunk, whose
  * key then depends on blocks after to_block, up to the end of the chain.
  */
@@ -140,7 +140,7 @@ static inline struct tierce__layer_group tierce__view_group(const struct tierce_
 }
 
 /* sizeof(struct tierce_transfer_opts) of programs that were built when it ended with `write`. Their
- * memory is that of the host; `stream` lies beyond the end. */
+ * memory is that of the host; they have no field `stream`. */
 #define TIERCE__TRANSFER_BYTES_V1 88u
 
 static inline void *tierce__transfer_stream(const struct tierce_transfer_opts *opts)

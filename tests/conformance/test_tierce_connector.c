@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Against a node of this process by tierce://: as it stands on loopback, with tokens, with TLS, and
- * with certificates of clients. */
+/* Against a node of this process by tierce://: without protection on loopback, with tokens, with
+ * TLS, and with client certificates. */
 #include "conformance/connector_conformance.h"
 #include "core/key/sha256.h"
 #include "node_harness.h"

@@ -117,7 +117,7 @@ END_TEST
 
 enum { CURVE = 9 };
 
-/* The most hits that any split of the budget has. */
+/* The maximum number of hits over all splits of the budget. */
 static uint64_t best_split(uint64_t curves[GROUPS][CURVE], const uint64_t *lengths, size_t group,
                            uint64_t budget)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both halves of a connector, and the steps that vLLM makes with them on a GPU, for cuda_*.py."""
+"""Both halves of a connector, and vLLM's steps with them on a GPU, for cuda_*.py."""
 
 import functools
 import itertools
@@ -44,7 +44,7 @@ NUMBERS = itertools.count(1)
 
 
 def settings(config, **values):
-    """No two equal configurations: engines of these would be one in a process."""
+    """All configurations differ, because engines with equal configurations in a process are one engine."""
     extra = {"memory.size": "8MiB", "disk.path": "", "timeout.load": "60s", "timeout.pin": f"{60 + next(NUMBERS)}s",
              **values}
     return changed(config, "kv_transfer_config", kv_connector_extra_config=extra)
@@ -119,7 +119,7 @@ class Engine:
             self.pool.write(name, block, self.data[name, block])
 
     def step(self, output, blocks=(), layerwise=True):
-        """blocks: what the model writes, for all layers, or by the name of a layer."""
+        """blocks: the blocks that the model writes, for all layers, or by the name of a layer."""
         self.begin(self.scheduler.build_connector_meta(output))
         for name in self.names():
             if layerwise:
@@ -134,7 +134,7 @@ class Engine:
         self.worker.bind_connector_metadata(meta)
 
     def finish(self):
-        self.worker.start_load_kv(None)  # behind the forward pass if no load is synchronous
+        self.worker.start_load_kv(None)  # after the forward pass if no load is synchronous
         return self.end()
 
     def end(self):
@@ -178,7 +178,7 @@ class Engine:
 
 
 class Background(threading.Thread):
-    """A step on a thread of its own, as it may have to wait. Waits until it waits, or has ended."""
+    """Runs a step on a thread of its own, because it may block. Returns when the step blocks or has ended."""
 
     def __init__(self, engine, work):
         super().__init__(daemon=True)

@@ -8,7 +8,7 @@ from cuda_steps import BLOCK, FIRST, TOKENS, cache_of, prefill
 from test_connector import config  # noqa: F401
 
 ILLEGAL_ADDRESS = 700
-CALL = 24  # behind the calls that check the addresses of three layers, twice
+CALL = 24  # after the calls that check the addresses of three layers, twice
 
 
 def test_a_device_that_fails_is_a_miss(gpu, config):  # noqa: F811
@@ -26,7 +26,7 @@ def test_a_device_that_fails_is_a_miss(gpu, config):  # noqa: F811
     assert gpu.driver.cuda_fake_fail_nth(ctypes.c_uint64(0), 0) >= CALL
     results = engine.end()
     assert results.finished_recving == {"b"} and results.errors == set(range(20, 28))
-    # Nothing is found or stored from now on, and vLLM goes on.
+    # Nothing is found or stored from now on, and vLLM continues.
     assert engine.ask(request_of(TOKENS, "c")) == (0, False)
     stored = engine.half.engine.stats()["chunks_stored"]
     prefill(engine, "d", [40, *FIRST[1:]])

@@ -21,13 +21,13 @@ CHUNKED = kv.ChunkedLocalAttentionSpec(block_size=32, attention_chunk_size=64, *
 STATE = kv.MambaSpec(block_size=64, shapes=((4, 6), (3,)), dtypes=(torch.bfloat16, torch.float32),
                      page_size_padded=128, mamba_cache_mode="align")
 TOKENS = 200
-# Blocks of 32, 16, 32 and 64 tokens. In the second table, what is needed after 192 tokens.
+# Blocks of 32, 16, 32 and 64 tokens. The second table has the blocks that are needed after 192 tokens.
 TABLES = {FULL: [*range(1, 8)], WINDOW: [*range(10, 23)], CHUNKED: [*range(40, 47)], STATE: [0, 0, 30, 31]}
 WANTED = {FULL: [*range(51, 57)], WINDOW: [0] * 9 + [7, 8, 9], CHUNKED: [0] * 6, STATE: [0, 0, 32]}
 
 
 def cache_of(*specs):
-    """Two layers for each group, in turn. Layers with states have names that vLLM calls nothing for."""
+    """Two layers for each group, in turn. vLLM does not call the connector for layers with states."""
     names = [f"model.layers.{i}.attn" for i in range(2 * len(specs))]
     made = [kv.KVCacheGroupSpec(names[at::len(specs)], spec) for at, spec in enumerate(specs)]
     return kv.KVCacheConfig(num_blocks=64, kv_cache_tensors=[], kv_cache_groups=made, hash_block_size=16)
@@ -105,7 +105,7 @@ def test_a_block_that_left_the_window_is_not_reused_while_it_is_copied(gpu, engi
         engine.admit(new, tuple([left if spec is engine.specs[0] else 60] for spec in engine.specs))
         output = step_of((new, tuple([left if spec is engine.specs[0] else 60] for spec in engine.specs), 0, 20),
                          cached=[(request, tuple([61] for _ in engine.specs), TOKENS, 1)])
-        # A block is one piece of memory for all groups, which the pool of this test does not have.
+        # In vLLM a block is the same memory for all groups; in this test each group has its own memory.
         again = {name: [left] for name in engine.names()}
         waiting = Background(engine, lambda: engine.step(output, again))
         assert waiting.is_alive() and left in engine.half.behind.readers

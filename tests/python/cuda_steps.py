@@ -57,7 +57,7 @@ def load(engine, name="b", ids=tuple(range(20, 29))):
 
 
 def assert_loaded(engine, data, ids=range(20, 28)):
-    """data: what was computed for the first blocks of the prompt."""
+    """data: the computed KV of the first blocks of the prompt."""
     for name in engine.names():
         assert [engine.pool.read(name, i) for i in ids] == [data[name, i] for i in FIRST[:8]]
 
@@ -152,10 +152,10 @@ def test_fp8_with_static_scales_is_served(gpu, config):  # noqa: F811
 
 @pytest.mark.parametrize("layerwise", [True, False], ids=["piecewise", "full graph"])
 def test_stores_do_not_delay_the_next_step(gpu, engine, layerwise):
-    """vLLM's calls for single layers are left out if the step is one graph."""
+    """vLLM omits its calls for single layers if the step is one graph."""
     with gpu.held():
         request = prefill(engine, layerwise=layerwise)
-        # The request goes on, in a new block, and its old ones are still being copied.
+        # The request continues in a new block, while its old blocks are still being copied.
         engine.step(step_of(cached=[(request, ([10],), TOKENS, 1)]), [10])
         engine.step(step_of(), [])
         assert engine.half.behind.readers.keys() == {*FIRST[:8]}
@@ -206,7 +206,7 @@ def test_a_step_waits_for_the_stores_whose_blocks_it_gets(gpu, engine, how):
 
 
 def test_blocks_that_the_step_only_reads_do_not_wait(gpu, engine):
-    """A request that shares the beginning of another one's prompt with it, in vLLM's own cache."""
+    """A request whose prompt begins like the prompt of another request, which is in vLLM's own cache."""
     with gpu.held():
         prefill(engine)
         shares = request_of(TOKENS + 40, "s")
@@ -220,7 +220,7 @@ def test_blocks_that_the_step_only_reads_do_not_wait(gpu, engine):
 def test_an_unknown_step_waits_for_all_stores(gpu, engine, monkeypatch):
     with gpu.held():
         prefill(engine)
-        meta = engine.scheduler.build_connector_meta(Thing())  # none of what a step has
+        meta = engine.scheduler.build_connector_meta(Thing())  # the step has no work
         assert meta.written is None and engine.scheduler.failed_methods
         engine.scheduler.failed_methods.clear()
         waiting = Background(engine, lambda: engine.begin(meta))
@@ -250,7 +250,7 @@ def test_a_graph_that_is_being_captured_is_left_alone(gpu, engine):
 
 
 def test_a_layer_of_a_part_of_a_batch_is_not_stored(gpu, config):  # noqa: F811
-    """With ubatches vLLM calls the connector for each part, when the others are not computed."""
+    """With ubatches, vLLM calls the connector for each part, before the other parts are computed."""
     engine = Engine(gpu, changed(settings(config), "parallel_config", enable_dbo=True), cache_of())
     request = request_of(TOKENS, "a")
     engine.admit(request, (FIRST,))
@@ -293,7 +293,7 @@ def test_a_shutdown_waits_for_stores(gpu, config):  # noqa: F811
 
 
 def test_a_load_comes_behind_the_work_of_vllm(gpu, engine):
-    """A kernel that still reads or writes the blocks that the load gets."""
+    """A kernel is still reading or writing the destination blocks of the load."""
     prefill(engine)
     engine.stored()
     before = dict(engine.data)

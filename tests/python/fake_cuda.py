@@ -68,7 +68,7 @@ class Gpu:
         self.driver.cuda_fake_hold(False)
 
     def allocate(self, count):
-        """A tensor of so many bytes that the processor cannot touch."""
+        """A tensor of `size` bytes that the processor cannot access."""
         address = ctypes.c_ulonglong()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(count))
         return torch.frombuffer((ctypes.c_char * count).from_address(address.value), dtype=torch.int8)
@@ -109,7 +109,7 @@ class Event:
         return self.gpu.driver.cuEventQuery(self.handle) == 0
 
     def elapsed_time(self, end):
-        """In ms, as torch's."""
+        """In ms, like torch's."""
         return (end.at - self.at) * 1e3
 
 
@@ -130,7 +130,7 @@ class Stream:
 
 
 class CudaTensor:
-    """A tensor of torch over memory of the driver: all but the device is torch's own."""
+    """A torch tensor over memory of the driver; only its device differs from torch's."""
 
     device = torch.device("cuda", 0)
 
@@ -142,7 +142,8 @@ class CudaTensor:
 
 
 class Pool:
-    """vLLM's KV on the GPU, in one of its layouts. kernel_tokens: of the kernels' blocks; None: as the tables'."""
+    """vLLM's KV on the GPU, in one of its layouts. kernel_tokens: block size of the kernels; None: the block size of
+    the tables."""
 
     def __init__(self, gpu, cache, layout=kv.KVCacheLayout.LBNHC, kernel_tokens=None):
         self.gpu, self.count, self.views, self.raw = gpu, cache.num_blocks, {}, []
@@ -164,7 +165,7 @@ class Pool:
         return {name: CudaTensor(view) for name, view in self.views.items()}
 
     def runs(self, name, number):
-        """Addresses and lengths of a block, as vLLM's view has it."""
+        """Addresses and lengths of a block in vLLM's view."""
         view = self.views[name]
         ratio = view.shape[0] // self.count
         block = view[number * ratio:(number + 1) * ratio]

@@ -85,7 +85,7 @@ CACHES = {
     "a KV cache of kind CrossAttentionSpec": cache(
         kv.FullAttentionSpec(**FULL), kv.CrossAttentionSpec(**FULL)),
     "a KV cache of kind RSWASpec": cache(kv.RSWASpec(**FULL, rswa_window=64)),
-    "which do not divide the blocks": cache(
+    "of which the block sizes are not multiples": cache(
         kv.FullAttentionSpec(**FULL), WINDOW, hash_block_size=24),
     "sparse or compressed": cache(kv.MLAAttentionSpec(**LATENT, is_index_group_leader=True)),
     "sparse or compressed latent": cache(kv.MLAAttentionSpec(**LATENT, model_version="4")),
@@ -95,7 +95,7 @@ CACHES = {
     "chunked": cache(kv.FullAttentionSpec(**FULL, attention_chunk_size=128)),
     "non-causal": cache(kv.FullAttentionSpec(**FULL, non_causal=True)),
     "two different block sizes": cache(kv.FullAttentionSpec(**{**FULL, "block_size": 64})),
-    "block hashes of another block size": cache(kv.FullAttentionSpec(**FULL), hash_block_size=16),
+    "block hashes that cover other numbers of tokens than the blocks": cache(kv.FullAttentionSpec(**FULL), hash_block_size=16),
 }
 CONFIGS = {
     "context parallelism": ("parallel_config", {
@@ -203,7 +203,7 @@ def test_strict_is_a_start_that_fails(config, lines):
     for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
         with pytest.raises(ConfigError, match="Tierce: strict: .*kind RSWASpec"):
             ours.TierceConnector(strict, role, CACHES["a KV cache of kind RSWASpec"])
-    assert len(lines()) == 1 and lines()[0].startswith("Tierce stops the start of vLLM: strict: ")
+    assert len(lines()) == 1 and lines()[0].startswith("vLLM does not start, because of Tierce: strict: ")
 
 
 @pytest.mark.parametrize("extra, reason", [({"memory.sise": "1GiB"}, "the nearest name is"),

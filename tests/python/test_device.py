@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tierce._core with KV in the memory of a GPU, on the driver of tests/support/cuda: in a process of its own, because
-that driver takes the place of a real one."""
+that driver replaces a real one."""
 
 import ctypes
 import os

@@ -273,7 +273,7 @@ class Engine:
         return self.carry_out(self.scheduler.build_connector_meta(output))
 
     def carry_out(self, meta, between=lambda: None):
-        """between: what happens before anything is stored"""
+        """between: called before anything is stored"""
         self.worker.bind_connector_metadata(meta)
         self.worker.start_load_kv(None)
         between()
@@ -304,7 +304,7 @@ class Engine:
 
 
 TOKENS = 200
-# Blocks of 32, 16, 64 and 32 tokens: the window and the states have gone from the front.
+# Blocks of 32, 16, 64 and 32 tokens: the first blocks of the window and the states are released.
 STORED = ([*range(1, 8)], [*range(10, 23)], [0, 0, 30, 31], [*range(40, 47)])
 # After 192 tokens: all, the last 47 tokens, the state, and nothing of chunked attention.
 WANTED = ([*range(51, 57)], [0] * 9 + [7, 8, 9], [0, 0, 32], [0] * 6)
@@ -349,13 +349,13 @@ def test_what_one_request_computed_another_one_loads(engine):
 
 
 def test_with_a_drafter_a_hit_ends_a_unit_before_the_found_one(engine):
-    """Where the windows can be restored, too."""
+    """The hit ends where the windows can be restored too."""
     compute(engine)
     request, half = request_of(TOKENS, "b"), engine.scheduler.half
     half.has_drafter, asked = True, []
     lookup = engine.worker.half.lookup
     half.link.lookup = lambda *question: asked.append(question[3]) or lookup(*question)
-    # Of the states, only that after 192 tokens was stored.
+    # Only the state after 192 tokens was stored.
     assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
     assert asked == [3, 2]
     engine.step(output_of(request, offers=[(2, 29, 128)]))
@@ -371,7 +371,7 @@ def test_a_load_that_vllm_has_not_made_room_for_fails_by_request(engine, caplog)
     engine.scheduler.update_state_after_alloc(request, Allocated(odd), 192)
     results = engine.received(request)
     assert results.finished_recving == results.failed_recving == {"b"}
-    # It is not tried again, and another request finds everything.
+    # The load is not repeated, and another request finds everything.
     assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "c"), 0) == (192, True)
 

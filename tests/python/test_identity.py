@@ -43,7 +43,7 @@ def hashes(*images, tokens=8 * BLOCK):
 
 
 def common(a, b):
-    """Leading blocks in which two prompts agree."""
+    """The number of leading blocks that two prompts share."""
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
 
 
@@ -65,7 +65,7 @@ def test_the_place_of_an_image_counts():
 def test_every_block_of_an_image_names_it():
     named = block_extras([image(CAT, 40, 100)], BLOCK, 0, 8)
     assert [block for block, _ in named] == [1, 2, 3, 4]
-    # Parts of a chain that are sent one after the other say the same.
+    # Parts of a chain that are sent one after the other give the same hashes.
     assert named == [*block_extras([image(CAT, 40, 100)], BLOCK, 0, 3),
                      *block_extras([image(CAT, 40, 100)], BLOCK, 3, 8)]
     assert block_extras([], BLOCK, 0, 8) is None
@@ -86,7 +86,7 @@ def test_images_that_are_only_named_are_left_alone(identifier):
 
 
 def test_images_are_left_alone_where_vllm_numbers_them():
-    # What looks like a hash may then be one of such a number.
+    # Then an identifier that looks like a hash may be the hash of such a number.
     with pytest.raises(Unsupported, match="by a name"):
         chain_root(request(mm_features=[image(CAT, 0)]), AdapterDigests(), False)
     assert chain_root(request(), AdapterDigests(), False) == ChainRoot()
@@ -146,7 +146,7 @@ def test_adapters_that_cannot_be_known_are_left_alone(tmp_path):
 
 
 def test_an_adapter_that_changes_is_left_alone_from_then_on(tmp_path):
-    """vLLM may still hold what was there before, or have read it again."""
+    """vLLM may still use the previous content, or may have read the new content."""
     digests = AdapterDigests()
     path = adapter(tmp_path / "one")
     first = digests.digest(path)

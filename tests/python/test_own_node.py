@@ -146,7 +146,7 @@ def test_a_child_of_a_user_is_none(user):
 
 
 def test_a_user_that_waits_for_the_previous_node_takes_no_file_of_it(folder, user):
-    """The file has lost its name when the lock is free."""
+    """The file is unlinked before the lock is free."""
     one = user(engine="e")
     path = Path(one.answer()["values"]["node.socket"]).with_suffix(".lock")
     one.end()
@@ -189,11 +189,11 @@ def test_one_worker_starts_none_unless_it_is_told(user):
     assert user(workers=1, values={"node.start": "own"}).answer()["connected"] == 1
 
 
-# ---- ends that nobody wanted ---------------------------------------------------------------------
+# ---- unexpected ends ------------------------------------------------------------------------------
 
 
 def test_a_node_that_is_killed_is_started_again(user):
-    """By any of its users, also if the one that started it is killed too."""
+    """Any user starts it again, also if the user that started it is killed too."""
     users = [user(constants={"RESTART_PAUSE_S": 0.1}) for _ in range(3)]
     for one in users:
         one.answer()
@@ -212,7 +212,7 @@ def test_restarts_have_a_limit(folder, user):
     for count in range(1, own_node.RESTARTS_MAX + 2):
         wait_until(lambda: len(one.started()) == count, one.log.read_text)
         os.kill(one.started()[-1], signal.SIGKILL)
-    wait_until(lambda: "has ended 4 times within 10 min and is not started again" in one.log.read_text())
+    wait_until(lambda: "has exited 4 times within 10 min and is not started again" in one.log.read_text())
     assert not one.is_served()
     one.end()
     assert not [name for name in files(folder) if name.startswith("node-")]
@@ -272,7 +272,7 @@ def test_a_node_that_does_not_start_gives_its_last_lines_to_all(folder, user):
     users = [user(values={"remote.urls": "nothing://x"}) for _ in range(3)]
     errors = [one.answer()["error"] for one in users]
     for error in errors:
-        assert re.search(r"^Unsupported: \S+/tierce node ended with status 1; its log ends: .*nothing://", error), error
+        assert re.search(r"^Unsupported: \S+/tierce node exited with status 1; its log ends: .*nothing://", error), error
     for one in users:
         one.kill()
     assert files(folder) == []
@@ -327,7 +327,8 @@ def test_who_starts_a_node(bare):
 
 
 def test_a_node_has_the_configuration_of_its_engine(bare, folder, monkeypatch):
-    """File, environment and values, the later before the earlier; and what a supervisor gave to vLLM stays there."""
+    """File, environment and values, with increasing precedence; variables that a supervisor gave to vLLM are not
+    passed on."""
     path = folder / "engine.yaml"
     path.write_text("memory: {size: 3MiB, pins: 10%}\ndisk: {size: 5MiB}\nstrict: false\n")
     for name, value in {"TIERCE_DISK_SIZE": "7MiB", "TIERCE_MEMORY_SIZE": "9MiB", "TIERCE_NODE_LIMIT_VALUE": "1MiB",

@@ -287,7 +287,7 @@ def test_a_reset_begins_anew(memory, tmp_path):
     tier.drain_jobs()
     assert ask(tier, key(1)) is MISS
     tier.shutdown()
-    tier = memory.open(**store)  # the weights of the start, and what was stored then
+    tier = memory.open(**store)  # the weights of the start, and the chunks that were stored with them
     memory.rows[:] = 0
     memory.submit(tier, [key(1)], [1], load=True)
     assert results(tier)[0].success
@@ -366,7 +366,7 @@ def test_shutdown_lets_go_of_the_region(engine_config):
 
 
 def test_vllms_manager_moves_chunks(memory, engine_config, tmp_path):
-    """From the primary tier to Tierce, and back after vLLM has forgotten them."""
+    """Stores chunks from the primary tier in Tierce, and loads them after vLLM has evicted them."""
     before = set(Path("/dev/shm").iterdir())
     vllm_config = engine_config
     region = SharedOffloadRegion("tierce-test", CHUNKS, None, ROW, ROW)

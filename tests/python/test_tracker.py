@@ -73,7 +73,7 @@ def test_a_hit_that_ends_inside_a_chunk_saves_the_chunk_whole():
     assert t.allow_load(rules(), 18 * BLOCK, range(31))
     assert t.load == LoadSpec(0, 18, 18, False, True)
     assert t.plan_save(rules(), 18 * BLOCK, 1000) == SaveSpec(31, tail=True)
-    # Beyond what vLLM holds itself, which may end inside the same chunk.
+    # After the blocks that vLLM holds itself, which may end inside the same chunk.
     t = tracker(1000)
     assert t.plan_load(rules(), 17 * BLOCK + 5, found=18, in_memory=18) == BLOCK
     assert t.load == LoadSpec(17, 18, 18, False)
@@ -96,11 +96,11 @@ def test_the_tail_is_saved_once():
 
 
 def test_a_tail_whose_blocks_the_store_holds_is_not_saved():
-    # As itself, or as the beginning of a longer chunk: the lookup does not say.
+    # The tail is stored as a tail or as the beginning of a longer chunk; the lookup does not report which.
     t = tracker(1000)
     t.plan_load(rules(), 0, found=31, in_memory=31)
     assert t.plan_save(rules(), 31 * BLOCK, 1000) is None
-    # vLLM holds what comes before: that is offered, and the tail is not.
+    # vLLM holds the earlier blocks: they are offered, and the tail is not.
     t = tracker(1000)
     t.plan_load(rules(), 16 * BLOCK, found=31, in_memory=31)
     assert t.plan_save(rules(), 31 * BLOCK, 1000) == SaveSpec(24)
@@ -136,7 +136,7 @@ def test_what_the_store_holds_is_not_saved_again():
 
 
 def test_what_vllm_holds_itself_is_offered_to_the_store():
-    # The lookup does not ask for blocks that vLLM holds: the store may lack them.
+    # The lookup does not request the blocks that vLLM holds, so the store may lack them.
     t = tracker(1000)
     t.plan_load(rules(), 16 * BLOCK, found=24, in_memory=24)
     assert t.plan_save(rules(), 24 * BLOCK, 1000) == SaveSpec(31, tail=True)

@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 DRIVER = HERE.parents[1] / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
 
 
-FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_failure.py"]  # after the last the GPU is lost
+FILES = ["cuda_steps.py", "cuda_groups.py", "cuda_ranks.py", "cuda_failure.py"]  # the GPU has failed after the last file
 
 
 def test_connector():

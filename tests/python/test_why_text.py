@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def why(tmp_path, folder):
-    """Runs `tierce why --text` on an engine that holds the prompt of one time."""
+    """Runs `tierce why --text` on an engine that holds the same prompt with another time."""
     os.mkdir(tmp_path / "run", 0o700)
     socket = tmp_path / "run/socket"
     engine = core.Engine.open(None, {"memory.size": "16MiB", "disk.path": "",

@@ -109,7 +109,7 @@ def test_a_run_is_recorded(tmp_path):
     record = json.loads(path.read_text())["vLLM"]
     assert {test: entry["cases"] for test, entry in record.items()} == {TEST: ["one", "two"], OTHER: []}
     assert record[TEST]["version"] == "1.2"
-    # One case fails: the test is no proof any more. Tests that did not run stay.
+    # If one case fails, the record of the test is removed. Tests that did not run stay.
     again = recorder.Recorder(path)
     again.pytest_runtest_logreport(report(f"{TEST}[one]"))
     again.pytest_runtest_logreport(report(f"{TEST}[two]", passed=False))

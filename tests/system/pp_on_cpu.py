@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM 0.32 lacks for pipeline parallelism on a CPU, as a worker extension: the buffers in which
-a stage receives are made by a warm-up that the CPU worker leaves out where nothing is compiled."""
+"""A worker extension for pipeline parallelism on a CPU with vLLM 0.32. A stage receives into buffers that a warm-up
+allocates, and the CPU worker omits this warm-up if nothing is compiled."""
 
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 

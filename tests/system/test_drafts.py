@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM with a drafter (EAGLE) whose KV is stored with that of the model. The answers are those of a vLLM without
-a cache; a hit leaves the last block, whose drafts depend on the token after it."""
+"""A real vLLM with a drafter (EAGLE) whose KV is stored with that of the model. The answers equal those of a vLLM
+without a cache. A hit ends before the last block, whose drafts depend on the token after it."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from test_vllm import BLOCK, disk_store, held_and_loaded, memory_store, whole_bl
 
 
 def make_drafter(folder, model, seed):
-    """A checkpoint of Llama's kind with one layer, for a model. Returns the folder."""
+    """A Llama-like checkpoint with one layer, as the drafter of a model. Returns the folder."""
     import torch
     from safetensors.torch import save_file
 
@@ -77,12 +77,12 @@ def test_hits(engine, drafts, prompts, expected, load):
             assert loaded(outputs, "memory")[0] == but_one_block(prompts)[0]
             assert held_and_loaded(outputs) == but_one_block(prompts)
     assert host.metric(name="vllm:spec_decode_num_drafts") > drafted
-    assert "loading whole requests" not in host.text(host.mark)
+    assert "loads are complete before" not in host.text(host.mark)
 
 
 @pytest.mark.long
 def test_windows_beside_full_attention(engine, prompts, tmp_path):
-    """Three groups; the drafter's layer is in that of full attention, or in one of its own."""
+    """Three groups; the drafter's layer is in the group of full attention, or in its own group."""
     model = make_hybrid(tmp_path / "model", "gemma3")
     options = {"model": model, "speculative_config": {
         "method": "eagle", "model": make_drafter(tmp_path / "drafter", model, 1), "num_speculative_tokens": 2}}

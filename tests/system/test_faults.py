@@ -151,7 +151,7 @@ def test_vllm_does_not_start_with_an_invalid_configuration(hosts, models, change
     assert "ConfigError: Tierce: " in str(failure.value) and reason in str(failure.value)
     text = host.text(mark)
     host.kill()  # what a failed start leaves is vLLM's
-    said = [line for line in text.splitlines() if "Tierce stops the start of vLLM: " in line]
+    said = [line for line in text.splitlines() if "vLLM does not start, because of Tierce: " in line]
     assert len(said) == 1 and reason in said[0], text[-4000:]
     assert "Tierce is off" not in text and "Tierce could not" not in text
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM with models of several KV cache groups: windows, chunked attention or recurrent states beside full
-attention, and windows alone. The answers are those of a vLLM without a cache, whatever becomes of the store."""
+"""A real vLLM with models of several KV cache groups: windows, chunked attention or recurrent states with full
+attention, and windows alone. The answers equal those of a vLLM without a cache, also if the store fails or loses chunks."""
 
 import pytest
 
@@ -87,14 +87,14 @@ def test_hits(start, prompts, plain, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_wrong_group_would_be_noticed(start, prompts, plain, kind):
-    """The models are such that the blocks of one group in the place of another change the answers."""
+    """Checks that the answers of these models change if the blocks of two groups are exchanged."""
     host = start(kind, memory_store())
     host.generate(prompts=prompts)
     assert host.forget()
     host.rotate_groups(places=[0, 1])
     outputs = host.generate(prompts=prompts)
     assert sum(loaded(outputs, "memory")) > 0
-    # Seven tokens of this prompt are computed. After many, a state is forgotten.
+    # Seven tokens of this prompt are computed. After many tokens, the state hardly affects the answers.
     assert answers(outputs)[1] != plain(kind)[1]
     host.mend_call()
     assert host.forget()
@@ -103,7 +103,7 @@ def test_a_wrong_group_would_be_noticed(start, prompts, plain, kind):
 
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_group_that_was_evicted(start, prompts, plain, kind):
-    """Nothing is loaded unless all groups have it; what is missing is stored again."""
+    """Nothing is loaded unless all groups have it, and missing chunks are stored again."""
     host = start(kind, memory_store())
     for at in range(GROUPS[kind]):
         salts = dict(salts=[f"without group {at}"] * 2)
@@ -203,7 +203,7 @@ def test_no_fault_leaves_the_connector(start, prompts, plain):
             assert host.forget()
             host.break_call(part=part, name=name)
             outputs = host.generate(**asked)
-            # A second salt, because nothing is stored of what was loaded.
+            # A second salt, because loaded chunks are not stored again.
             other = host.generate(prompts=prompts[:1], salts=[f"other {where}"])
             assert host.mend_call() > 0, where
             assert answers(outputs) == answers(other) == right, where

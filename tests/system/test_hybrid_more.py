@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM with models of several KV cache groups under conditions that the connector meets beside plain prompts:
-preemption, adapters, prompts of embeddings, prefetches, remote stores. The answers are those of a vLLM without a cache."""
+"""A real vLLM with models of several KV cache groups in further conditions: preemption, adapters, prompts of
+embeddings, prefetches, remote stores. The answers are those of a vLLM without a cache."""
 
 import pytest
 
@@ -51,8 +51,8 @@ def plain(module_engine, hybrid, prompts):
 
 @pytest.mark.long
 def test_preemption(start, prompts):
-    """Requests that grow together to more than the memory of vLLM. A model with bfloat16 states would not do: vLLM computes
-    a resumed request's tokens in another order, with or without a cache, and other roundings change its answers."""
+    """Requests that together require more than vLLM's memory. Models with bfloat16 states cannot be tested: vLLM
+    computes a resumed request's tokens in another order, with or without a cache, and the rounding changes the answers."""
     kind = "gemma3"
     asked = dict(prompts=[p[300:440 + 3 * i] for i, p in enumerate(prompts)], tokens=120)
     small = dict(num_gpu_blocks_override=44, max_model_len=320, max_num_batched_tokens=256)
@@ -129,7 +129,7 @@ def test_a_remote_store(start, prompts, plain, tmp_path, kind, place):
     assert answers(host.generate(prompts=prompts)) == plain(kind)
     assert host.flush()
     host.stop()
-    # Another memory: an equal configuration in the same process would be the same store.
+    # Another memory size, because an equal configuration in the same process would be the same store.
     host = start(kind, {**store, "memory.size": "255MiB"})
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == plain(kind) and loaded(outputs, "failed") == [0] * 5

@@ -13,16 +13,16 @@ from test_native import gave_back, wait_until
 from test_vllm import held_and_loaded, whole_blocks
 
 RANKS = {"tp": {"tensor_parallel_size": 2}, "pp": {"pipeline_parallel_size": 2}}
-# Of two stages of Gemma's, the first has no layer of full attention: vLLM makes groups of equal size, of layers 0 and 2,
-# 1 and 3, and 4 and 5. Two tensor ranks have a key head of a recurrent layer each, and vLLM requires attention and
-# experts in each stage.
+# The first of two stages of the Gemma-3-like model has no layer of full attention: vLLM makes groups of equal size,
+# of layers 0 and 2, 1 and 3, and 4 and 5. Two tensor ranks have a key head of a recurrent layer each, and vLLM
+# requires attention and experts in each stage.
 CHANGES = {"gemma3": {"layer_types": ["sliding_attention"] * 4 + ["full_attention"] * 2},
            "qwen3_next": {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "mlp_only_layers": [0, 2],
                           "layer_types": ["linear_attention", "full_attention"] * 2}}
 # Less KV memory than the prompts need together.
 OPTIONS = {"gemma3": {"num_gpu_blocks_override": 110}, "gpt_oss": {"num_gpu_blocks_override": 90},
            "qwen3_next": {"num_gpu_blocks_override": 60, "mamba_cache_mode": "align"}}
-# Tokens of a block: as many as a state needs, which depends on the heads of a rank.
+# Tokens of a block: vLLM makes it as large as a state, whose size depends on the heads of a rank.
 UNITS = {("qwen3_next", "tp"): 160, ("qwen3_next", "pp"): 160}
 CASES = [("gemma3", "pp"),
          *(pytest.param(case, marks=pytest.mark.long) for case in (
@@ -163,7 +163,7 @@ def test_a_node_that_is_killed_and_comes_back(case):
 @every_case
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_is_killed_while_it_stores(case, rank):
-    """Nothing of the store is published. An engine that starts later finds what was there before."""
+    """The store publishes nothing. An engine that starts later finds the chunks from before."""
     salt = f"rank {rank} dies"
     case.ask(salt, slice(1))
     case.host.tell_workers(method="die_in_store", arguments=[rank])

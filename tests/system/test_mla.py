@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real vLLM with a model whose heads share a latent (MLA): all tensor ranks have the same KV, which is
-stored once. The answers are those of a vLLM without a cache, also where one rank fails alone."""
+stored once. The answers are those of a vLLM without a cache, also if only one rank fails."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from test_native import OwnNode, gave_back, wait_until
 from test_vllm import disk_store, memory_store, whole_blocks
 
 TWO = {"tensor_parallel_size": 2, "worker_extension_cls": "faulty_workers.Extension"}
-BLOCK = 16  # vLLM's own for this kind of cache, whatever is asked for
+BLOCK = 16  # vLLM's block size for this kind of cache, regardless of --block-size
 TOKEN_BYTES = 4 * 4 * (512 + 64)  # layers, float32, latent and rope
 
 
@@ -24,13 +24,13 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def asked(prompts):
-    """Two prompts, and each of them with two ends."""
+    """Two prompts, each with two different continuations."""
     return [*prompts[:2], *(prompts[i % 2] + prompts[i][300:] for i in (2, 3, 4))]
 
 
 @pytest.fixture(scope="module")
 def plain(module_engine, model, asked):
-    """plain(workers) -> the answers of a vLLM with so many workers and without a cache."""
+    """plain(workers) -> the answers of a vLLM with this number of workers and without a cache."""
     known = {}
 
     def ask(workers):
@@ -38,7 +38,7 @@ def plain(module_engine, model, asked):
             host = module_engine(model=model, tensor_parallel_size=workers)
             known[workers] = answers(host.generate(prompts=asked))
             host.stop()
-            assert len({tuple(a) for a in known[workers]}) > 1, "all answers are alike"
+            assert len({tuple(a) for a in known[workers]}) > 1, "all answers are equal"
         return known[workers]
 
     return ask
@@ -52,7 +52,7 @@ def test_hits(engine, model, asked, plain, node, tmp_path, where):
     host = engine(store, model=model)
     outputs = host.generate(prompts=asked)
     assert answers(outputs) == plain(1)
-    assert loaded(outputs, "memory")[0] == 0 < loaded(outputs, "memory")[1]  # they begin alike
+    assert loaded(outputs, "memory")[0] == 0 < loaded(outputs, "memory")[1]  # they have the same beginning
     tier = "memory"
     if where == "disk":
         assert host.flush()
@@ -82,11 +82,11 @@ def test_damaged_chunks(engine, model, asked, plain, tmp_path):
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_one_rank_fails_to_load(engine, model, asked, plain, node, mode):
-    """The other one does not know, and has computed its KV with what the first made of wrong bytes."""
+    """The other rank has no failure, but computed its KV from the first rank's wrong results."""
     host = engine({**node.store, "load.async": str(mode == "async").lower()}, model=model, **TWO)
     outputs = host.generate(prompts=asked[:2])
     assert answers(outputs) == plain(2)[:2]
-    # One copy for both, of 2 + 3 chunks of which one is the same, and what the headers take.
+    # One copy for both ranks: 2 + 3 chunks, of which one is shared, and the headers.
     stored, bytes_now = 4 * 256 * TOKEN_BYTES, node.metric("memory_bytes_now")
     assert stored < bytes_now < 1.2 * stored
     for rank, at in ((0, 2), (1, 3), (1, 4)):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real vLLMs that share a `tierce node` over its native socket: engines of several processes, with
-tensor and pipeline parallelism, and whatever of it is killed. The answers are those of a vLLM without
-a cache, every time."""
+"""Real vLLMs that share a `tierce node` over its native socket: engines of several processes, with tensor and
+pipeline parallelism, while processes are killed. The answers always equal those of a vLLM without a cache."""
 
 import os
 import re
@@ -24,7 +23,7 @@ def wait_until(condition):
 
 
 def gave_back(node):
-    """Nothing of the node's memory is held for anybody."""
+    """No memory of the node is held for a client."""
     return lambda: node.metric("node_native_held_bytes") == 0 and node.metric("node_native_loads_now") == 0
 
 
@@ -78,7 +77,7 @@ def test_several_workers(engine, node, prompts, plain, workers):
     host = engine(node.store, **WORKERS[workers])
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == wanted and loaded(outputs, "memory") == [0] * 5
-    said = why(f"{node.folder}/control", outputs[0])  # what all workers store together counts once
+    said = why(f"{node.folder}/control", outputs[0])  # a chunk that all workers store together counts once
     assert (said["reason"], said["stored_tokens"]) == ("never_stored", len(prompts[0]) // 32 * 32)
     for together in (False, True):
         assert host.forget()
@@ -250,7 +249,7 @@ def test_a_node_that_hangs(engine, node, prompts, expected):
     node.process.send_signal(signal.SIGCONT)
 
     def settled():
-        """An operation that it began while no answer was read is ended at the next request."""
+        """The node ends an operation, whose answer was not read, at the next request."""
         assert host.forget()
         assert answers(host.generate(prompts=prompts[:1])) == expected(prompts[:1])
         return gave_back(node)()

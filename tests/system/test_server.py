@@ -103,6 +103,6 @@ def test_a_server_with_an_invalid_configuration_does_not_start(models, tmp_path)
         assert server.exit_code() != 0
     finally:
         kill_group(server.process)
-    lines = [line for line in server.text().splitlines() if "Tierce stops the start of vLLM: " in line]
+    lines = [line for line in server.text().splitlines() if "vLLM does not start, because of Tierce: " in line]
     assert len(lines) == 1 and "memory.sise" in lines[0] and "the nearest name is \"memory.size\"" in lines[0], lines
     assert "Tierce is off" not in server.text()

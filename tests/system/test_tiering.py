@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM whose own offloading has Tierce as its secondary tier: the answers are those of a vLLM
-without any, wherever the KV comes from. Only the copies between paged KV and host region are the test's
-(tiering_on_cpu.py)."""
+"""A real vLLM whose own offloading has Tierce as its secondary tier: the answers equal those of a vLLM without
+offloading, whatever the origin of the KV. The test supplies only the copies between paged KV and host region (tiering_on_cpu.py)."""
 
 import os
 import random
@@ -22,14 +21,15 @@ def cached(outputs):
 
 
 def check_calls(host, *made):
-    """No call waits for the store on vLLM's main thread, though one may lose the processor; those were among them."""
+    """No call on vLLM's main thread waits for the store, though a call may be delayed by the scheduler of the
+    host."""
     took = host.tier_calls()
     assert {"lookup", "get_finished_jobs", *made} <= set(took)
     assert max(took.values()) < CALL_SECONDS, took
 
 
 def forget_all(host):
-    """Neither vLLM nor its host region has anything any more."""
+    """Clears vLLM's cache and its host region."""
     assert host.reset_connector()
 
 
@@ -75,7 +75,7 @@ def test_hits_after_a_restart_and_a_reset(engine, prompts, expected, tmp_path):
     stats = host.stats()
     assert stats["blocks_loaded_disk"] > 0 and stats["blocks_failed"] == 0
     check_calls(host, "submit_load")
-    # After a reset the weights may be others.
+    # After a reset the weights may be different.
     forget_all(host)
     outputs = host.generate(prompts=prompts[:1])
     assert answers(outputs) == expected(prompts[:1]) and cached(outputs) == [0]
@@ -96,7 +96,8 @@ def test_damaged_chunks_are_computed(engine, prompts, expected, tmp_path):
     assert answers(outputs) == expected()
     assert host.stats()["blocks_failed"] > 0
     assert 0 < sum(cached(outputs)) < sum(whole_blocks(prompts))
-    # They were computed, and stored again. Behind the first one of a prompt, others may not have been read.
+    # They were computed, and stored again. After the first failed chunk of a prompt, later chunks may not have been
+    # read.
     for _ in prompts:
         host.tier_calls()
         forget_all(host)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM over a real store: the answers are those of a vLLM without one, wherever the KV comes
-from. test_faults.py tests faults."""
+"""A real vLLM over a real store: the answers equal those of a vLLM without a store, whatever the origin of the KV.
+test_faults.py tests faults."""
 
 import os
 
@@ -76,7 +76,7 @@ def test_what_vllm_holds_is_not_loaded(shared, prompts, expected):
     outputs = shared.generate(prompts=[long], **salted)
     assert loaded(outputs, "local") == [len(long) // BLOCK * BLOCK]
     assert loaded(outputs, "memory") == [0]
-    # The beginning is vLLM's again, the rest comes from the store.
+    # The beginning comes from vLLM's own cache, the rest from the store.
     assert shared.forget()
     shared.generate(prompts=[short], **salted)
     outputs = shared.generate(prompts=[long], **salted)
@@ -86,7 +86,7 @@ def test_what_vllm_holds_is_not_loaded(shared, prompts, expected):
 
 
 def part_at(prompts, tokens):
-    """A prompt, and one that is the same up to there."""
+    """A prompt, and another prompt that is equal up to a position."""
     return prompts[3], prompts[3][:tokens] + prompts[4][tokens:]
 
 
@@ -187,7 +187,7 @@ def killed(module_engine, prompts, expected, tmp_path_factory):
 
 @pytest.mark.parametrize("hashes", HASHES)
 def test_disk_hits_after_a_kill(engine, killed, prompts, expected, hashes):
-    """vLLM's own hashes are the keys where they mean the same in every process."""
+    """vLLM's own hashes are the keys if every process computes the same hashes."""
     host = engine(killed[hashes], **HASHES[hashes])
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
@@ -228,7 +228,7 @@ def test_chunked_prefill(engine, prompts, expected):
 
 
 def test_preemption(engine, prompts, expected):
-    """Four requests grow from 5 blocks to 7, and there are 22: not all can go on."""
+    """Four requests grow from 5 blocks to 7, and vLLM has 22 blocks, so not all can continue."""
     asked = dict(prompts=[p[300:440 + 3 * i] for i, p in enumerate(prompts)], tokens=70)
     host = engine(memory_store(**{"save.decode": "true", "chunk.tokens": "64"}),
                   num_gpu_blocks_override=23, max_model_len=512, max_num_batched_tokens=512)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's TieringOffloadingSpec on a CPU, for test_tiering.py: what is missing is the copy between the paged
-KV and the host region, which vLLM makes on a GPU only. And Tierce's tier with a clock for each call."""
+"""vLLM's TieringOffloadingSpec on a CPU, for test_tiering.py: supplies the copy between the paged KV and the host
+region, which vLLM implements only for GPUs. Also Tierce's tier, with a timer for each call."""
 
 import statistics
 import time

@@ -8,8 +8,8 @@
 
 /*
  * Each call of CUDA's driver, and each allocation, fails once in the life of a device: opened,
- * pinned, a store, a load, an event, closed. Whatever fails: no crash, a call that succeeds has
- * moved the right bytes, nothing is in progress on memory that is free, and no slice stays
+ * pinned, a store, a load, an event, closed. After any failure: there is no crash, a call that
+ * succeeds has moved the right bytes, no copy is in progress on freed memory, and no slice stays
  * registered.
  */
 
@@ -59,7 +59,7 @@ static void store_and_load(void)
     }
 }
 
-/* No verdict is bad: the bytes never were. */
+/* No verdict is bad, because the bytes are correct. */
 static void check_verdicts(void)
 {
     for (size_t r = 0; r < t.copy.count; r++)
@@ -78,7 +78,7 @@ static void live(void)
     pinned = is_fine(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE)) && pinned;
     if (pinned)
         store_and_load();
-    if (pinned && failed != -EIO) /* else copies may be in progress */
+    if (pinned && failed != -EIO) /* otherwise copies may be in progress */
         (void)is_fine(dh.ops->unpin(dh.device, dh.pool, DH_SLICE));
     check_verdicts();
     if (!dh.ops->close(dh.device, DH_DEADLINE)) {
@@ -105,7 +105,7 @@ static void check_remains(void)
 
 enum { FINE, WRONG, BEHIND_THE_END };
 
-/* In a process of its own, because an object that a failure leaves stays there. */
+/* In a process of its own, because a failure may leave objects that cannot be freed. */
 static int fail_call(const char *kind, uint64_t nth, TIERCE__CU_RESULT code)
 {
     int status = 0;
@@ -143,7 +143,8 @@ START_TEST(each_call_of_the_driver_fails_once)
 }
 END_TEST
 
-/* The allocations of the device itself. Without one of the kernel's, copies go the usual way. */
+/* The allocations of the device itself. If an allocation of the kernel fails, the default copy
+ * method is used. */
 START_TEST(each_allocation_fails_once)
 {
     uint64_t count = 0;

@@ -6,7 +6,7 @@ __all__ = ["TierceConnector", "TierceTier"]
 
 
 def __getattr__(name):
-    # vLLM is imported only by what needs it: the rules in tracker.py stand without it.
+    # Only the modules that require vLLM import it: tracker.py works without vLLM.
     if name == "TierceConnector":
         from .connector import TierceConnector
 

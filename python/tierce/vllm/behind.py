@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that end after the step that began them, while their copies out of a GPU's memory go on."""
+"""Stores that end after the step that began them, while their copies out of a GPU's memory continue."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class StoresBehind:
             try:
                 stored = self.end(transfer)
             except Exception:
-                log.exception("a store did not end cleanly; nothing of it is used")
+                log.exception("a store failed at its end, and published nothing")
             with self.changed:
                 self.stored += stored
                 self.release(blocks)

@@ -51,7 +51,7 @@ log = logging.getLogger("tierce")
 def share_log() -> None:
     """Tierce logs through vLLM's handlers, unless the program has configured Tierce's logger."""
     engine_log = logging.getLogger("vllm")
-    # Some models' packages give the root logger handlers, which would hide lines below a warning.
+    # The packages of some models add handlers to the root logger, which would hide lines below a warning.
     if not log.handlers and log.level == logging.NOTSET and engine_log.handlers:
         log.handlers = list(engine_log.handlers)
         log.setLevel(engine_log.level)
@@ -131,7 +131,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         if self.fatal is None:
             return
         if self._role == KVConnectorRole.WORKER:
-            log.error("Tierce stops the start of vLLM: %s", self.fatal)
+            log.error("vLLM does not start, because of Tierce: %s", self.fatal)
         raise ConfigError(f"Tierce: {self.fatal}")
 
     def start(self, vllm_config, role, kv_cache_config) -> None:
@@ -190,8 +190,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config) -> bool:
-        """No: with a full graph, vLLM calls nothing for single layers. Loads on GPUs do not need these
-        calls (see CudaMemory), and the end of the step stores the layers that were left out."""
+        """No: with a full graph, vLLM does not call the connector for single layers. Loads on GPUs do not need these
+        calls (see CudaMemory), and the end of the step stores the layers without a call."""
         return False
 
     # ---- worker
@@ -220,7 +220,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     def ranks(self) -> workers.Ranks:
         try:
             return workers.Ranks.here(self._vllm_config)
-        except Exception as error:  # vLLM has made no groups, so nobody waits for this worker
+        except Exception as error:  # vLLM has created no process groups, so no other worker waits for this one
             if not self.off:
                 self.switch_off(repr(error))
             return workers.Ranks()
@@ -339,7 +339,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded()
     def build_connector_worker_meta(self):
         results, tainted = self.half.take_results(), bool(self.half.taint)
-        # Taint is reported as long as it lasts: the end of another worker's taint must not hide it.
+        # Taint is reported in each step until it ends, because the end of another worker's taint must not hide it.
         if not results and not tainted and not self.was_tainted:
             return None
         self.was_tainted = tainted
@@ -392,7 +392,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         return self.half.step(scheduler_output)
 
     def unkept_promises(self, requests) -> list[ReqMeta]:
-        """vLLM takes for loaded what was promised to it. If an unexpected exception prevented the
+        """vLLM treats all promised blocks as loaded. If an unexpected exception prevented the
         planning of a load, the worker half must report to vLLM that all blocks of the request
         failed."""
         promised, self.promised = self.promised, {}

@@ -6,7 +6,7 @@ memory of a GPU are enqueued, and the library orders them by the stream that a t
 
     vLLM's stream        ... layer, layer ...        a step that may write to these blocks
                               └─► copies of a store ─► the store ends, on a thread ─┘ waits
-    stream of the loads  behind vLLM's stream ─► copies ─► the load ends, on a thread ─► vLLM
+    stream of the loads after vLLM's stream ─► copies ─► the load ends, on a thread ─► vLLM
 
 CUDA is first used when vLLM registers its KV, in the worker's process.
 """
@@ -43,25 +43,25 @@ class HostMemory:
         return False
 
     def order_loads(self) -> None:
-        """Loads that begin from now on come behind the work that vLLM has enqueued."""
+        """Loads that begin from now on run after the work that vLLM has enqueued."""
 
     def order_behind_loads(self) -> None:
-        """Work that vLLM enqueues from now on comes behind the loads that have begun."""
+        """Work that vLLM enqueues from now on runs after the loads that have begun."""
 
     def step_begins(self):
         """The beginning of a step, for `speeds`."""
         return time.monotonic_ns()
 
     def speeds(self, began, tokens: int) -> list[tuple[int, int]]:
-        """Tokens and nanoseconds of the steps whose duration has become known. The step that ends now
-        is one of them if it has `tokens` to tell of."""
+        """Tokens and nanoseconds of the steps that have been measured since the last call. The step that ends now is
+        measured if `tokens` is not 0."""
         return [(tokens, time.monotonic_ns() - began)] if tokens else []
 
 
 class CudaMemory:
     """The memory of a GPU. All loads are asynchronous: after the failure of a synchronous load, vLLM
     0.32 computes wrong tokens on GPUs (vllm#49250). An asynchronous load is verified before its request
-    is computed. It does not need vLLM's calls for single layers, which a full CUDA graph leaves out."""
+    is computed. It does not need vLLM's calls for single layers, which a full CUDA graph omits."""
 
     kind = CUDA
     loads_async = True
@@ -82,8 +82,8 @@ class CudaMemory:
         return OrderedView(view, self)
 
     def prepare(self, views) -> bool:
-        """Called again with the same views until the memory is pinned, and then to find out whether it
-        still is: a node that starts again has other memory. Raises what the library raises."""
+        """Called again with the same views until the memory is pinned, and then to check whether it still is: a node
+        that starts again has other memory. Exceptions of the library are passed on."""
         pinned = all([view.prepare() for view in views])
         if pinned and not self.is_pinned and self.told:
             log.info("Tierce: its memory is pinned for the GPU; chunks are stored and loaded from now on")
@@ -95,7 +95,7 @@ class CudaMemory:
         return pinned
 
     def leaves_out_layers(self) -> bool:
-        """A graph that is being recorded computes nothing. Parts of a batch have calls of their own."""
+        """While a graph is being recorded, nothing is computed. The parts of a split batch have their own calls."""
         return self.splits_batches or self.cuda.is_current_stream_capturing()
 
     def order_loads(self) -> None:
@@ -124,8 +124,8 @@ class CudaMemory:
 
 
 class OrderedView:
-    """A view of KV in the memory of a GPU. Stores come behind vLLM's work on its current stream, loads
-    behind order_loads."""
+    """A view of KV in the memory of a GPU. Stores run after vLLM's work on its current stream, and loads after the
+    work that order_loads names."""
 
     def __init__(self, view, memory: CudaMemory):
         self.view, self.memory = view, memory
@@ -171,5 +171,5 @@ def require_gpu(vllm_config) -> None:
         raise Unsupported(f"KV of type {dtype}")
     if vllm_config.model_config.enable_sleep_mode and not hasattr(
             KVConnectorBase_V1, "unregister_kv_caches"):
-        raise Unsupported("sleep mode: this vLLM does not tell connectors when it releases its KV; start "
+        raise Unsupported("sleep mode: this vLLM does not notify connectors when it releases its KV; start "
                           "vLLM without --enable-sleep-mode")

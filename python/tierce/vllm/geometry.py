@@ -38,7 +38,7 @@ class Geometry:
         for name in sorted(kv_caches, key=layer_order):
             tensor = kv_caches[name]
             if not hasattr(tensor, "data_ptr"):
-                raise Unsupported(f"layer {name} keeps its KV in something that is not a tensor")
+                raise Unsupported(f"layer {name} keeps its KV in an object that is not a tensor")
             if tensor.device.type not in KINDS:
                 raise Unsupported(f"KV in {tensor.device.type} memory")
             if tensor.data_ptr() in seen:  # layers that share their KV
@@ -83,10 +83,10 @@ class Measures:
     block_shape: tuple
     block_strides: tuple
     dtype: str
-    replicas: int = 1  # so many tensor ranks in a row have the same KV
+    replicas: int = 1  # the number of consecutive tensor ranks that have the same KV
     place: str = ""  # the host, see own_node.place
     kind: str = HOST
-    groups: tuple = ()  # with a table of groups, in its order: GroupMeasures in place of the rest
+    groups: tuple = ()  # with a table of groups, in its order: GroupMeasures instead of the other fields
 
     @property
     def like(self) -> tuple:
@@ -112,8 +112,8 @@ def block_form(tensor, block_count: int) -> tuple[tuple, tuple, int] | None:
 
 
 def block_runs(shape, strides) -> tuple[list[int], int] | None:
-    """Where the runs of a block begin, and their length, in elements. The axes may have any order. None
-    if elements lie on each other."""
+    """Where the runs of a block begin, and their length, in elements. The axes may have any order. None if elements
+    overlap."""
     length, offsets = 1, [0]
     for stride, size in sorted(zip(strides, shape)):
         if size == 1:

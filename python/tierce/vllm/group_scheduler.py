@@ -19,8 +19,8 @@ NOT_RESIDENT = 0  # vLLM's null block
 
 def first_to_load(blocks, to_block: int) -> int | None:
     """The first of a group's blocks that vLLM expects to be loaded; `to_block` if there is none. A
-    block with a hash is already computed. None if the expected blocks are not the last blocks before
-    to_block: the known versions of vLLM do not allocate so."""
+    block with a hash is already computed. None if the expected blocks are not the last blocks before to_block; the
+    known versions of vLLM never allocate in this way."""
     wanted = [not block.is_null and block.block_hash is None for block in blocks[:to_block]]
     first = wanted.index(True) if True in wanted else len(wanted)
     return first if len(wanted) == to_block and all(wanted[first:]) else None
@@ -54,8 +54,8 @@ class GroupSchedulerHalf(SchedulerHalf):
         # After an unexpected allocation, the load fails.
         load.allowed = None not in firsts
         if not load.allowed:
-            self.warn_once("vLLM allocated other blocks for a load than expected; loads of these "
-                           "requests fail, and vLLM computes them")
+            self.warn_once("vLLM allocated unexpected blocks for a load; such loads fail, and vLLM computes "
+                           "these requests")
         ids = [array("i", (block.block_id for block in each)).tobytes() for each in lists]
         self.loads[request.request_id] = {"tables": tuple(ids), "firsts": firsts}
 
@@ -116,7 +116,7 @@ class GroupSchedulerHalf(SchedulerHalf):
         return tuple(array("i", ids[group.index]).tobytes() for group in self.table.groups)
 
     def states_to_save(self, tracker, offers) -> tuple[StateSave, ...]:
-        """Of (group, block, tokens) those whose tokens may be saved. vLLM also offers states
+        """The (group, block, tokens) whose tokens may be saved. vLLM also offers states
         between the ends of blocks, at which no load can end."""
         if tracker.skip_save or not self.can_save:
             return ()

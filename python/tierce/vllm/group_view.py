@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The views of several groups behind the interface of one, in units of the group table.
+"""The views of several groups with the interface of one view, in units of the group table.
 
 A unit is a multiple of every group's block; a hit is a number of units that all groups can restore.
 The layers of a load are numbered across the groups: first the layers with attention, in the order of
@@ -115,8 +115,7 @@ class GroupLoad(GroupTransfer):
         self.from_unit, self.to_unit = from_unit, to_unit
 
     def end(self) -> bytes:
-        """The slowest origin of each unit; none of the request counts unless all groups are
-        complete."""
+        """The slowest origin of each unit. If a group is incomplete, all units have failed."""
         handles, self.handles = self.handles, {}
         units = bytearray(self.to_unit - self.from_unit)
         ended = [(at, handle.end()) for at, handle in handles.items()]
@@ -126,13 +125,13 @@ class GroupLoad(GroupTransfer):
             for block, origin in enumerate(origins, self.firsts[at]):
                 unit = block // self.parts[at].ratio - self.from_unit
                 units[unit] = max(units[unit], origin)
-        # No group needs anything of the first units if all keep windows or states. A stage whose
-        # groups need nothing leaves the verdict to the others.
+        # If all groups have windows or states, no group requires the first units. If the groups of a stage require
+        # nothing, the other stages give the verdict.
         slowest = max(units) or ORIGIN_MEMORY
         return bytes(origin or slowest for origin in units)
 
     def is_empty(self) -> bool:
-        """Whether no group needs anything, here or in another worker."""
+        """Whether no group requires any block, here or in another worker."""
         ends = (self.to_unit * part.ratio for part in self.parts)
         return not any(first < end for first, end in zip(self.firsts, ends))
 
@@ -143,7 +142,7 @@ class GroupStore(GroupTransfer):
         self.ratios = ratios
 
     def end(self) -> int:
-        """Units that were stored of the first group in the table that had any to store."""
+        """The stored units of the first group in the table that had units to store."""
         handles, self.handles = self.handles, {}
         stored = [handle.end() // self.ratios[at] for at, handle in handles.items()]
         return stored[0] if stored else 0
@@ -190,8 +189,7 @@ class GroupViews:
     def lookup(self, chain: GroupChain, from_unit: int, to_unit: int, flags: int, session: int,
                tag=None) -> tuple[int, int, bool]:
         """The largest number of units at which all groups can be restored; how many of them memory
-        can restore; whether a query to a remote store is in progress. Each group is looked up with
-        the number that the others have found, which only falls, until all agree."""
+        can restore; whether a query to a remote store is in progress. Each group is looked up with the number that the other groups have found, until all have found the same number. The number only decreases."""
         total, pending = to_unit, False
         agreed, memory = [-1] * len(self.parts), [to_unit] * len(self.parts)
         for _ in range(ROUNDS_MAX):
@@ -275,7 +273,7 @@ class GroupViews:
         return out if out.handles else None
 
     def store_state(self, chain: GroupChain, state: StateSave, session: int, tag=None) -> int:
-        """Stores the state of a group after some units, which one block holds."""
+        """Stores the state of a group after `units` units, which is in one block."""
         part = self.parts[state.group]
         if part.geometry is None:
             return 0
@@ -295,5 +293,5 @@ class GroupViews:
 
 
 def first_resident(ids, end: int) -> int:
-    """The first block from which on, up to `end`, vLLM keeps all; `end` if none."""
+    """The first block such that vLLM keeps all blocks from it to `end`; `end` if there is none."""
     return next((at + 1 for at in range(min(end, len(ids)) - 1, -1, -1) if ids[at] == 0), 0)

@@ -2,9 +2,8 @@
 """The worker half for models with windows, states or several KV cache groups.
 
 All loads are asynchronous: vLLM accepts failures of such models by request only, and only before
-the request is computed. Blocks of a load that fails were never given to another request, so nothing
-that was computed can be wrong, and no block is tainted.
-"""
+the request is computed. No other request has used the blocks of a load that fails, so no computed KV can be wrong,
+and no block is tainted. """
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ class GroupWorkerHalf(WorkerHalf):
     # ---- lookups and transfers
 
     def memory_only(self, view, chain, from_block, total, memory, session) -> int:
-        """The groups may have different parts in memory, which need not fit together."""
+        """Memory may hold parts of the groups that do not restore a common point."""
         if memory == total:
             return total
         return view.lookup(chain, from_block, total, LOOKUP_PIN | LOOKUP_MEMORY_ONLY, session)[0]
@@ -139,7 +138,7 @@ class GroupWorkerHalf(WorkerHalf):
                                 save.tail, request.session, request.tag, request.write)
 
     def end_step(self) -> None:
-        """vLLM calls nothing for layers with states, which are final after the step."""
+        """vLLM does not call the connector for layers with states. Their states are final after the step."""
         requests = self.requests
         super().end_step()
         for request in requests:

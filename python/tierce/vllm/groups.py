@@ -70,7 +70,8 @@ class GroupTable:
         if wanted == CHUNK_TOKENS:
             return -(-wanted // self.unit_tokens) * self.unit_tokens
         raise ConfigError(f"chunk.tokens {wanted} is not a multiple of {self.unit_tokens} tokens, "
-                          "the least common multiple of the block sizes of vLLM's KV cache groups")
+                          "the least common multiple of the block sizes of vLLM's KV cache groups; set such a "
+                          "multiple, or do not set chunk.tokens")
 
     def save_units(self, chunk_tokens: int) -> int:
         """Units of the smallest chunk: the interval of saves."""
@@ -97,7 +98,7 @@ def table_of(vllm_config, kv_cache_config) -> GroupTable | None:
     unit = math.lcm(*(g.kv_cache_spec.block_size for g in groups))
     hash_tokens = kv_cache_config.hash_block_size or math.gcd(*(g.block_tokens for g in kept))
     if any(g.block_tokens % hash_tokens for g in kept):
-        raise Unsupported(f"block hashes of {hash_tokens} tokens, which do not divide the blocks")
+        raise Unsupported(f"block hashes of {hash_tokens} tokens, of which the block sizes are not multiples")
     return GroupTable(tuple(kept), unit, hash_tokens)
 
 
@@ -114,7 +115,7 @@ def require_plain(spec, vllm_config, kv_cache_config) -> None:
     if spec.block_size != vllm_config.cache_config.block_size:
         raise Unsupported("two different block sizes")
     if kv_cache_config.hash_block_size not in (None, spec.block_size):
-        raise Unsupported("block hashes of another block size")
+        raise Unsupported("block hashes that cover other numbers of tokens than the blocks")
 
 
 def require_full(spec) -> None:

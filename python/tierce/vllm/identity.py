@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes KV interchangeable: the namespace of an engine and the chain root of a request.
+"""The identity of KV: the namespace of an engine and the chain root of a request.
 
-Everything that changes the KV bytes must be included. Anything else must be left out, or engines
-that could share KV will not.
-"""
+Everything that changes the KV bytes must be included. Everything else must be left out, because otherwise engines
+that could share KV do not share it. """
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import struct
 
 from .tracker import ChainRoot
 
-# Fields of a model's configuration that do not reach the KV.
+# Fields of a model's configuration that do not affect the KV.
 IRRELEVANT_FIELDS = {
     "_name_or_path", "name_or_path", "transformers_version", "architectures_source", "id2label",
     "label2id", "use_cache", "output_attentions", "output_hidden_states", "return_dict",
@@ -24,7 +23,7 @@ IRRELEVANT_FIELDS = {
 }
 # Formats whose weights are the ones in the model's folder.
 LOAD_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "pt", "npcache", "mistral"}
-# vLLM's hashes of images and the like, behind the name of an adapter where that matters.
+# vLLM's hashes of images and similar inputs, after the name of an adapter if an adapter changes them.
 CONTENT_HASH = re.compile(r"(^|:)([0-9a-f]{64}|[0-9a-f]{128})$")
 # Methods of speculative decoding: those without a model, and those whose model has KV of its own and reads the hidden
 # states of the target model.
@@ -33,7 +32,7 @@ ISA_FLAGS = ("amx_tile", "amx_bf16", "avx512f", "avx512_bf16", "avx2", "asimd", 
 
 
 class Unsupported(Exception):
-    """This engine or request cannot use the store; the message says why."""
+    """This engine or request cannot use the store; the message has the reason."""
 
 
 class ConfigError(ValueError):
@@ -65,12 +64,12 @@ def weights_of(core, model_config) -> str:
 
 
 def weights_after_reset(weights: str, era: bytes) -> str:
-    """In place of the fingerprint when the weights may have changed. `era` is a random number."""
+    """Replaces the fingerprint when the weights may have changed. `era` is a random number."""
     return hashlib.sha256((weights + era.hex()).encode()).hexdigest()
 
 
 def require_known(vllm_config) -> None:
-    """Raises Unsupported if the weights that make the KV are not known."""
+    """Raises Unsupported if the weights that determine the KV are unknown."""
     if vllm_config.model_config.runner_type != "generate":
         raise Unsupported(f"a {vllm_config.model_config.runner_type} model")
     if str(vllm_config.load_config.load_format) not in LOAD_FORMATS:
@@ -80,7 +79,7 @@ def require_known(vllm_config) -> None:
         return
     if speculative.method not in WITHOUT_DRAFTER + WITH_DRAFTER:
         raise Unsupported(f"speculative decoding with {speculative.method!r}")
-    # vLLM then asks the earlier stages for no result of a step.
+    # In this case vLLM does not read the results of a step from the earlier stages.
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise Unsupported("speculative decoding with pipeline parallelism")
     if has_drafter(vllm_config) and vllm_config.num_prefill_lookahead_tokens > 1:
@@ -94,7 +93,7 @@ def has_drafter(vllm_config) -> bool:
 
 
 def weights_of_engine(core, vllm_config) -> str:
-    """The fingerprint of all weights that make the KV. Raises Unsupported."""
+    """The fingerprint of all weights that determine the KV. Raises Unsupported."""
     weights = weights_of(core, vllm_config.model_config)
     if not has_drafter(vllm_config):
         return weights
@@ -165,7 +164,7 @@ def length_dependent(model_config) -> dict:
 
 
 def options_of_inputs(model_config) -> dict:
-    """Options of vLLM that change how images and the like become tokens, and that vLLM's hashes of
+    """Options of vLLM that change how images and similar inputs become tokens, and that vLLM's hashes of
     the content leave out."""
     multimodal = getattr(model_config, "multimodal_config", None)
     names = ("mm_processor_kwargs", "media_io_kwargs", "video_pruning_rate", "video_pruning_method",
@@ -218,7 +217,7 @@ class AdapterDigests:
     SUFFIXES = (".safetensors", ".bin", ".pt")
 
     def __init__(self):
-        # Path -> state of its files, and digest: None if the content changed under us.
+        # Path -> state of its files, and digest: None if the content changed in the meantime.
         self.known: dict[str, tuple[tuple, bytes | None]] = {}
 
     def digest(self, path: str) -> bytes:
@@ -264,7 +263,7 @@ class AdapterDigests:
 
 
 def media_are_hashed(vllm_config) -> bool:
-    """Whether vLLM hashes images and the like: with both of its caches off it numbers them."""
+    """Whether vLLM hashes images and similar inputs: with both of its caches off it numbers them."""
     settings = vllm_config.model_config.multimodal_config
     return (settings is None or settings.mm_processor_cache_gb > 0
             or bool(vllm_config.cache_config.enable_prefix_caching))
@@ -300,5 +299,5 @@ def block_extras(mm_features, block_tokens: int, from_block: int, to_block: int)
 
 
 def engine_hashes_are_constant(hash_algo: str) -> bool:
-    """Whether vLLM's own block hashes mean the same in every process."""
+    """Whether every vLLM process computes the same block hashes."""
     return hash_algo == "sha256_cbor" and os.getenv("PYTHONHASHSEED") is None

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the scheduler half queries the worker half, which owns the store.
 
-In one process it calls it. Where vLLM runs the worker in a process of its own, it asks over a
-Unix socket of the same user: frames of a 32-bit length and a body of fixed fields, no format that
-could execute code, every length checked. A query without an answer by its deadline is a miss.
-"""
+In one process, it calls the worker half. If vLLM runs the worker in a process of its own, it sends queries over a
+Unix socket of the same user: frames of a 32-bit length and a body of fixed fields, no format that could execute code,
+every length checked. A query without an answer by its deadline is a miss. """
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE = 1, 2, 3, 4, 5
 RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, and random bytes
-# The flags of the store's lookups, and one beside them: bring to memory what is found.
+# The flags of the store's lookups, and a flag of the link: read the found blocks into memory.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
 PREFETCH = 1 << 16
 STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING = 0, 1, 2, 3, 4
@@ -69,7 +68,7 @@ class Facts:
     load_prefetch: bool = False
     lookup_ms: int = 0  # how long a lookup may take
     longest_chunk: int = 0  # see Rules
-    blocks_to_write: bool = False  # the worker half must be told which blocks a step may write
+    blocks_to_write: bool = False  # the worker half requires the blocks that each step may write
 
 
 # ---- frames ---------------------------------------------------------------------------------
@@ -86,7 +85,7 @@ def pack_lookup(session, part: ChainPart, from_block: int, to_block: int, flags:
 
 
 def unpack_lookup(frame: memoryview):
-    """Raises LinkError if a length does not fit."""
+    """Raises LinkError if a length is invalid."""
 
     def take(fmt):
         nonlocal at
@@ -299,8 +298,8 @@ class RemoteWorker:
 
     def facts(self) -> Facts:
         facts = Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
-        # The worker half may have to ask a node three times: for what a prefetch has brought, what
-        # there is, and another prefetch. No question waits for a remote store.
+        # The worker half may query a node three times: for the result of a prefetch, for a lookup, and for another
+        # prefetch. No query waits for a remote store.
         self.lookup_s = 3 * facts.lookup_ms / 1000
         return facts
 

@@ -6,9 +6,9 @@ the node holds a shared lock (flock) on the lock file until it ends. The process
 on the same file, and the node inherits it. The kernel releases both locks when a process ends, also after SIGKILL:
 
 - the worker that gets the record lock starts the node; the other workers wait for the socket;
-- when no process holds the shared lock, the node ends and removes the file (`tierce node --users FILE`);
-- each worker waits for the record lock. A worker that gets it knows that the node has ended, and starts the next node.
-"""
+- when no process holds the shared lock, the node removes the file and exits (`tierce node --users FILE`);
+- each worker waits for the record lock. When a worker gets it, the node has exited, and the worker starts the next
+node. """
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .link import LinkError, private_folder
 log = logging.getLogger(__name__)
 
 START_S = 60.0  # limit for a started node to answer on its socket
-LEAVE_S = 4.0  # limit of the wait for the node's end; vLLM kills workers that take 5 s
+LEAVE_S = 4.0  # limit of the wait for the node's exit; vLLM kills workers that take 5 s
 LOCK_WAIT_S = 20  # more than the sum of the defaults of serve.drain and timeout.close
 POLL_S = 0.05
 RESTARTS_MAX, RESTARTS_S = 3, 600.0  # at most this number within this time
@@ -181,7 +181,7 @@ def lock_users(fd: int, kind: int) -> bool:
 
 
 def read_notes(fd: int) -> dict:
-    """The notes of the processes that held the record lock: when nodes started, and the last failure."""
+    """The content of the lock file: when nodes started, and the last failure."""
     try:
         notes = json.loads(os.pread(fd, 1 << 16, 0))
     except ValueError:
@@ -312,12 +312,13 @@ class OwnNode:
     def enter(self, until: float) -> None:
         while True:
             fd = open_file(self.lock, os.O_CREAT | os.O_NOFOLLOW)
-            # While the previous node ends, it holds the lock exclusively. Afterwards the path names another file, or none.
+            # While the previous node is exiting, it holds the lock exclusively. Afterwards the path names another
+            # file, or none.
             while not lock_users(fd, fcntl.LOCK_SH):
                 if time.monotonic() > until:
                     close_file(fd)
-                    raise Unsupported(f"the previous node of this configuration has not ended within {START_S:.0f} s and "
-                                      f"holds {self.lock}; start vLLM again when it has ended")
+                    raise Unsupported(f"the previous node of this configuration has not exited within {START_S:.0f} s and "
+                                      f"holds {self.lock}; start vLLM again when it has exited")
                 time.sleep(POLL_S)
             if same_file(fd, self.lock):
                 self.users = fd
@@ -387,7 +388,7 @@ class OwnNode:
         until = time.monotonic() + START_S
         while not self.answers():
             if process.ended():
-                raise Unsupported(f"{executable} node ended with status {process.popen.returncode}; its log ends: "
+                raise Unsupported(f"{executable} node exited with status {process.popen.returncode}; its log ends: "
                                   f"{process.last_lines()}")
             if time.monotonic() > until or self.ending.is_set():
                 process.kill()
@@ -408,7 +409,7 @@ class OwnNode:
         again = True
         while again:
             try:
-                lock_record(fd, wait=True)  # the node has ended
+                lock_record(fd, wait=True)  # the node has exited
                 again = not self.ending.wait(RESTART_PAUSE_S) and self.restart(fd)
                 following = open_file(f"/proc/self/fd/{fd}") if again else None
             except Exception:
@@ -425,12 +426,12 @@ class OwnNode:
             return False  # another worker has logged it
         recent = [at for at in notes["starts"] if at > now - RESTARTS_S]
         if len(recent) > RESTARTS_MAX:
-            reason = (f"Tierce's node has ended {len(recent)} times within {RESTARTS_S / 60:.0f} min and is not started "
+            reason = (f"Tierce's node has exited {len(recent)} times within {RESTARTS_S / 60:.0f} min and is not started "
                       "again; vLLM runs without a cache until vLLM is restarted")
             write_notes(fd, {**notes, "failure": reason, "failed_at": now})
             log.error("%s", reason)
             return False
-        log.warning("Tierce's node has ended; it is started again, with an empty memory")
+        log.warning("Tierce's node has exited; it is started again, with an empty memory")
         try:
             self.start(fd, {**notes, "starts": recent})
         except Unsupported as reason:
@@ -440,7 +441,8 @@ class OwnNode:
         return True
 
     def leave(self) -> None:
-        """Stops using the node, which ends with its last user. Waits up to LEAVE_S for its end, unless it is shared."""
+        """Stops using the node, which exits with its last user. Waits up to LEAVE_S for its exit, unless it is
+        shared."""
         self.ending.set()
         if self.users is not None:
             close_file(self.users)

@@ -52,7 +52,7 @@ class Ranks:
         return self.index == 0
 
     def gather(self, value) -> list:
-        """What each worker gives, by index. Every worker calls it, and waits for the others."""
+        """The values of all workers, by index. Every worker calls it, and waits for the others."""
         if self.count == 1:
             return [value]
         import torch.distributed
@@ -94,7 +94,7 @@ def part_of(ranks: Ranks, cells: list[list[int]], replicas: int = 1) -> Part:
 
 
 def require_supported(vllm_config) -> None:
-    """Raises Unsupported if chunks do not support the way in which the workers are split."""
+    """Raises Unsupported if chunks do not support this division of the model among the workers."""
     parallel = vllm_config.parallel_config
     parts = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     if (getattr(parallel, "prefill_context_parallel_size", 1) > 1

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocks of vLLM that a step may write, and the blocks that a store reads.
 
-vLLM may release blocks at any time: when a request has ended, is preempted, or has left a window
-behind. It allocates each block again before anything is written to it. So a store in progress is safe
-as long as no step and no load that got one of its blocks begins. Groups share one pool, so the number
-of a block means the same memory in all of them.
-"""
+vLLM may release blocks at any time: when a request has ended, is preempted, or when the blocks are no longer in its
+window. It allocates each block again before anything is written to it. So a store in progress is safe until a step or a load begins to which vLLM has allocated one of its blocks. Groups share one pool, so a block number identifies the same memory in all of them. """
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from .tracker import ReqMeta, int32
 
 
 def blocks_to_write(output, sizes: list[int]) -> bytes:
-    """The blocks that the step of this SchedulerOutput may write, as int32; some of them need not be.
+    """The blocks that the step of this SchedulerOutput may write, as int32; the result may contain further blocks.
     sizes: tokens of each group's blocks; 0 if all blocks of a request may be written."""
     out = array("i")
     for new in output.scheduled_new_reqs:
@@ -33,7 +30,7 @@ def blocks_to_write(output, sizes: list[int]) -> bytes:
 
 
 def add_from(out: array, tables, computed: int, sizes: list[int]) -> None:
-    """The blocks before the computed tokens were written before."""
+    """The blocks of the computed tokens were written in earlier steps."""
     for ids, size in zip(tables, sizes, strict=True):
         out.extend(ids[computed // size:] if size else ids)
 
@@ -49,7 +46,7 @@ def blocks_to_load(request: ReqMeta) -> set[int]:
 
 
 def blocks_to_read(request: ReqMeta) -> set[int]:
-    """By the store of a request; some of them need not be."""
+    """The blocks that the store of a request reads; the result may contain further blocks."""
     if request.save is None:
         return set()
     if not request.tables:

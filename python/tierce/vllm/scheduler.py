@@ -52,15 +52,16 @@ class SchedulerHalf:
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.ignored: set[str] = set()  # requests that must not touch the store
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
-        # Numbers of other engines on the same store must not meet ours.
+        # The numbers of other engines on the same store must differ from ours.
         self.sessions = itertools.count((secrets.randbits(31) << 32) + 1)
-        # With several workers: all others receive in the steps what the first one receives at once.
+        # With several workers: the other workers receive with the steps the messages that the first one receives at
+        # once.
         self.several = vllm_config.parallel_config.world_size > 1
         self.writes = itertools.count(secrets.randbits(31) << 32 | 1)  # see tierce_store_begin
         self.resets = itertools.count(1)
         self.era = b""  # of the last reset, see link.py
         self.over: list[int] = []  # sessions that have ended since the last step
-        self.watch = False  # the worker half wants to hear of every request, see Taint
+        self.watch = False  # the worker half requires the ends of all requests, see Taint
         self.counters: dict[str, int] = {}
         self.warned: set[str] = set()
 
@@ -118,7 +119,7 @@ class SchedulerHalf:
         return ChainPart(tracker.root, start, tokens.tobytes(), False, extras, tracker.tag)
 
     def matched_tokens(self, request, local_tokens: int) -> tuple[int | None, bool]:
-        """None: not known yet, vLLM asks again."""
+        """None: not known yet; vLLM repeats the call."""
         if not self.ready():
             return 0, False
         tracker = self.tracker(request)
@@ -151,7 +152,7 @@ class SchedulerHalf:
         if tokens == 0 and usable * self.block_tokens > local_tokens:
             why = LIMIT_OPTION if self.memory_only and in_memory < usable else LIMIT_MINIMUM
         tracker.note_lookup(self.rules, local_tokens, limit, usable, why)
-        # vLLM asks again while the request waits; what is counted is the last answer.
+        # vLLM repeats the lookup while the request waits; only the last answer is counted.
         tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
         if tokens == 0 and found:
             self.link.release(tracker.session, True)
@@ -159,8 +160,8 @@ class SchedulerHalf:
 
     def before_end(self, request, tracker, local: int, found: int,
                    in_memory: int) -> tuple[int, int]:
-        """The blocks that can be loaded, and those of them in memory, if the last of the found
-        blocks is not: a drafter's KV at its end may come from a prompt that goes on differently."""
+        """The number of blocks that can be loaded, and how many of them are in memory, without the last found block:
+        a drafter's KV at its end may come from a prompt that continues with another token."""
         return found - 1, min(in_memory, found - 1)
 
     def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
@@ -169,7 +170,7 @@ class SchedulerHalf:
         `to_block` is found as well; vLLM holds the chunks before `from_block` itself, so they are
         not requested."""
         flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
-        # Prefetched chunks are verified when they are loaded: too late if a load must not fail.
+        # Prefetched chunks are verified only when they are loaded, which is too late if a load must not fail.
         if self.rules.load_prefetch and not self.memory_only and not tracker.prefetched:
             flags |= PREFETCH
         end = self.rules.whole_blocks(request.num_tokens)
@@ -210,7 +211,7 @@ class SchedulerHalf:
         return known[1].load_sources() if known else (0, 0)
 
     def finished(self, request) -> dict | None:
-        """The request is over. Returns the result of a query to it, if there was one."""
+        """The request has ended. Returns the result of a query to it, if there was one."""
         known = self.live.pop(request.request_id, None)
         if known is None:
             if request.request_id in self.ignored:
@@ -245,7 +246,7 @@ class SchedulerHalf:
     # ---- a step
 
     def step(self, output) -> list[ReqMeta]:
-        """What the worker half must know for the step that vLLM scheduled."""
+        """The message to the worker half for the step that vLLM scheduled."""
         if self.facts is None or self.facts.off is not None:
             return []
         out = self.waiting_loads()
@@ -303,7 +304,7 @@ class SchedulerHalf:
         return next(self.writes) if self.several else 0
 
     def step_part(self, request, tracker: RequestTracker, load, save) -> ChainPart | None:
-        """The part of the chain that the workers lack for this. Only the first worker receives
+        """The part of the chain up to there that the workers do not have. Only the first worker receives
         lookups, and the others receive hashes with the steps; a load requires all hashes that its
         lookup used."""
         if not self.several:
@@ -351,7 +352,7 @@ class SchedulerHalf:
     def reset(self) -> bool:
         for request, tracker in self.live.values():
             tracker.sent_blocks = tracker.saved_blocks = tracker.told_blocks = 0
-            # Its blocks hold KV of before the reset, also those that are loaded now.
+            # Its blocks hold KV from before the reset, including the blocks that are being loaded.
             tracker.skip_save |= request.num_computed_tokens > 0 or tracker.load is not None
         if not self.ready():
             return False

@@ -26,12 +26,12 @@ class Settings:
 
     def check(self, where: str = "kv_connector_extra_config") -> bool:
         """Whether the start is strict. Raises ConfigError if the configuration cannot be used;
-        `where`: the place of it in vLLM's configuration."""
+        `where`: its position in vLLM's configuration."""
         try:
             from tierce import _core
 
             return _core.Engine.setting(self.config_path, dict(self.values), "strict") == "true"
         except ImportError as error:
             raise ConfigError(f"the extension module tierce._core cannot be loaded: {error}") from None
-        except Exception as error:  # an unknown name, an invalid value, a file that is not there
+        except Exception as error:  # an unknown name, an invalid value, a missing file
             raise ConfigError(f"{where}: {error}") from None

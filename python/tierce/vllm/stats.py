@@ -12,7 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 
 # Counter of the connector -> metric and its text
 METRICS = {
-    "lookup_tokens": ("tierce_lookup_tokens", "Prompt tokens asked for, beyond vLLM's own hits."),
+    "lookup_tokens": ("tierce_lookup_tokens", "Prompt tokens looked up, beyond vLLM's own hits."),
     "hit_tokens": ("tierce_hit_tokens", "Prompt tokens that lookups promised."),
     "memory_tokens": ("tierce_loaded_memory_tokens", "Tokens loaded from memory."),
     "disk_tokens": ("tierce_loaded_disk_tokens", "Tokens loaded from disk."),

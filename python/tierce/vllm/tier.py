@@ -8,8 +8,8 @@
                                               "memory.size": "256MiB", "disk.path": "/var/lib/tierce"}]})
 
 vLLM moves the KV between the GPU and a region of host memory. This tier moves whole chunks between the
-region and the store. vLLM calls it on its main thread, so no call but drain_jobs and shutdown waits:
-native threads move the bytes and ask the tiers (tierce._core.BlockJobs).
+region and the store. vLLM calls it on its main thread, so only drain_jobs and shutdown block: native threads move the
+bytes and query the tiers (tierce._core.BlockJobs).
 
 While vLLM starts, an invalid configuration raises ConfigError. Later the tier raises nothing: a failure
 is a miss.
@@ -258,8 +258,8 @@ class TierceTier(SecondaryTierManager):
             self.open_jobs()
         except _core.Error as error:
             self.engine.close()
-            raise ConfigError(f"{WHERE}: chunks of {self._block_size_bytes:,} bytes: {error}; see memory.size "
-                              "and vLLM's blocks_per_chunk") from None
+            raise ConfigError(f"{WHERE}: chunks of {self._block_size_bytes:,} bytes: {error}; raise memory.size "
+                              "or lower vLLM's blocks_per_chunk") from None
         log.info("Tierce as tier %s: %s", self.tier_type, ", ".join(
             [*describe_store(self.engine), f"chunks of {self._block_size_bytes:,} bytes",
              f"{len(self.namespaces)} groups"]))

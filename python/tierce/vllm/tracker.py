@@ -47,11 +47,11 @@ class Rules:
         return tokens // self.block_tokens
 
     def whole_chunks(self, blocks: int) -> int:
-        """`blocks` without the unfull chunk at the end."""
+        """`blocks` without the partial chunk at the end."""
         return blocks // self.chunk_blocks * self.chunk_blocks
 
     def leave_tail(self, blocks: int) -> bool:
-        """Whether so many blocks end inside a chunk of some group."""
+        """Whether `blocks` blocks end inside a chunk of some group."""
         return blocks % (self.longest_chunk or self.chunk_blocks) > 0
 
 
@@ -117,7 +117,7 @@ class ReqMeta:
     load: LoadSpec | None = None
     save: SaveSpec | None = None
     tag: str = ""
-    write: int = 0  # with several workers: ties what they save of this request in this step
+    write: int = 0  # with several workers: the number that their parts of this store share
     # With a table of groups, in its order: the blocks of each group instead of block_ids, and the
     # group's first block that the load writes.
     tables: tuple[bytes, ...] = ()
@@ -162,7 +162,7 @@ class LoadResult:
     failed: int = 0
 
     def worse(self, other: "LoadResult") -> "LoadResult":
-        """Merges the results of one load in two workers: vLLM computes a block that either lacks."""
+        """Merges the results of one load in two workers: vLLM computes a block that failed in either."""
         return other if other.failed > self.failed else self
 
 
@@ -180,16 +180,16 @@ class RequestTracker:
     tag: str = ""
     block_ids: array = field(default_factory=lambda: array("i"))
     sent_blocks: int = 0  # blocks of the chain that the worker half was given
-    told_blocks: int = 0  # with several workers: those that came with a step, and so to all of them
+    told_blocks: int = 0  # with several workers: blocks of the chain that all of them were sent
     saved_blocks: int = 0  # leading blocks that need no further save
     saved_tail: bool = False  # also in the groups whose chunk is longer
     load: LoadSpec | None = None
     asked_tokens: int = 0  # of the last lookup, not yet counted
     hit_tokens: int = 0
-    local_tokens: int = 0  # what vLLM held itself at the last lookup
+    local_tokens: int = 0  # blocks that vLLM held itself at the last lookup
     found_blocks: int = 0  # leading blocks that the store held at the last lookup
     loaded: LoadResult = field(default_factory=LoadResult)
-    prefetched: bool = False  # a prefetch was begun for it: once is enough
+    prefetched: bool = False  # a prefetch was begun for it, and none is begun again
     served: Served | None = None  # of the lookup before the request first ran
     runs: bool = False  # it has run: a later lookup, after a preemption, is not recorded
 
@@ -213,7 +213,7 @@ class RequestTracker:
                                  limit=limit)
 
     def note_run(self, tokens: int) -> None:
-        """vLLM runs the request, and loads `tokens` of what was promised to it."""
+        """vLLM runs the request, and loads `tokens` of the promised tokens."""
         if not self.runs and self.served is not None and tokens < self.hit_tokens:
             self.served = self.served._replace(limit=LIMIT_ROOM)
         self.runs = True
@@ -252,7 +252,7 @@ class RequestTracker:
         return tokens
 
     def allow_load(self, rules: Rules, tokens: int, block_ids) -> bool:
-        """vLLM allocated blocks and wants `tokens` loaded, perhaps fewer than promised. False if
+        """vLLM has allocated blocks for a load of `tokens`, which may be fewer than promised. False if
         nothing is to be loaded."""
         if self.load is None or self.load.allowed or tokens <= 0:
             return False
@@ -294,9 +294,8 @@ class RequestTracker:
         held = len(self.block_ids) if held_blocks is None else held_blocks
         blocks = min(rules.whole_blocks(end_tokens), held)
         to_block = rules.whole_chunks(blocks)
-        # The tail ends with the prompt: only then nothing can complete its chunk in a later step
-        # of the prefill. If the store held all that can be loaded of the prompt, some chunk has
-        # those blocks already.
+        # A tail is stored only at the end of the prompt, because before that a later step of the prefill may complete
+        # its chunk. If the store held all that can be loaded of the prompt, some chunk has those blocks already.
         tail = (rules.save_tail and end_tokens == self.prompt_tokens and rules.leave_tail(blocks)
                 and self.found_blocks < self.load_limit(rules, self.prompt_tokens))
         if tail:
@@ -310,10 +309,9 @@ class RequestTracker:
 
 @dataclass
 class Taint:
-    """Paged blocks whose KV is invalid although vLLM considers it valid: a load failed, and
-    everything computed from it in the same step is wrong too. vLLM computes all of it again; until
-    then none of it may be stored.
-    """
+    """Paged blocks whose KV is invalid although vLLM considers it valid: a load failed, and all blocks that the same
+    step computed from its blocks are wrong too. vLLM computes all of them again; until then none of them may be
+    stored. """
 
     blocks: set[int] = field(default_factory=set)
 

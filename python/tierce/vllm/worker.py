@@ -41,10 +41,10 @@ TOKEN_BYTES = 4
 ASYNC_LOADS = 2
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
 PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
-PINNING_S = 10.0  # a load waits so long for memory that is still being pinned
-TELLING_TOKENS = 256  # a step that computes fewer shows little of how fast the engine is
+PINNING_S = 10.0  # limit of a load's wait for memory that is still being pinned
+TELLING_TOKENS = 256  # a step that computes fewer tokens is not used to measure the engine's speed
 
-# The worker halves of this process by vLLM's engine id, for a scheduler half beside them.
+# The worker halves of this process by vLLM's engine id, for a scheduler half in the same process.
 _here: dict[str, "WorkerHalf"] = {}
 
 
@@ -97,11 +97,11 @@ class WorkerHalf:
         self.idle = threading.Condition(self.lock)  # see busy
         self.chains: dict[int, SessionChain] = {}
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
-        self.prefetches: dict[int, object] = {}  # session -> the prefetch that is under way
+        self.prefetches: dict[int, object] = {}  # session -> the prefetch in progress
         self.put_off: dict[int, PutOff] = {}  # session -> the limit for its repeated lookups
         self.lookup_s = 0.0
         self.released: set[int] = set()  # sessions to release when they are no longer busy
-        # The layers of a drafter run after vLLM has asked for the results of the loads.
+        # The layers of a drafter run after vLLM has read the results of the loads.
         self.layerwise = not identity.has_drafter(vllm_config)
         self.taint = Taint()
         self.requests: list[ReqMeta] = []
@@ -169,7 +169,7 @@ class WorkerHalf:
         return self.memory.loads_async or self.engine.param("load.async") == "true"
 
     def prepare(self) -> None:
-        """Begins to make transfers possible. Raises Unsupported if they never will be."""
+        """Begins to make transfers possible. Raises Unsupported if transfers are impossible."""
         from tierce import _core
 
         try:
@@ -225,7 +225,7 @@ class WorkerHalf:
                        and config.cache_config.enable_prefix_caching)
         if wanted == "vllm-sha256-cbor" and not self.hashed:
             raise ConfigError("chunk.hash vllm-sha256-cbor requires vLLM's prefix cache with "
-                              "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
+                              "--prefix-caching-hash-algo sha256_cbor, and PYTHONHASHSEED must not be set")
         return {
             "weights": identity.weights_of_engine(_core, config),
             "model": identity.effective_model(config),
@@ -284,7 +284,7 @@ class WorkerHalf:
             if era[:RESET_NUMBER_BYTES] < self.era[:RESET_NUMBER_BYTES]:
                 return False
             if era != self.era:
-                # Without a view nothing is found and nothing is stored, also if none can be opened.
+                # Without a view, nothing is found or stored; this is also the case if the new view cannot be opened.
                 with self.lock:
                     self.end_prefetches()
                     self.view = None
@@ -347,7 +347,7 @@ class WorkerHalf:
             if pending and again:
                 self.note_put_off(session)
                 raise Pending
-            if late:  # the slower tiers have had their time
+            if late:  # the time limit of the slower tiers has passed
                 total = memory = self.memory_only(view, chain, from_block, total, memory, session)
             if flags & PREFETCH and memory < total:
                 self.begin_prefetch(view, chain, from_block, total, session)
@@ -376,7 +376,7 @@ class WorkerHalf:
         with self.lock:
             if view is self.view:
                 self.prefetches[session] = prefetch
-            else:  # a reset has come between: nothing of the old view is found any more
+            else:  # a reset has occurred in between, so nothing of the old view may be found
                 prefetch.end()
 
     def end_prefetch(self, session: int) -> bool:
@@ -426,14 +426,14 @@ class WorkerHalf:
             TOKEN_BYTES * self.namespace["block_tokens"])
         news = memoryview(part.data)[(have - part.from_block) * block_bytes:]
         if len(news) % block_bytes:
-            raise ValueError("a part of a chain that is not a whole number of blocks")
+            raise ValueError("the length of a chain's part is not a multiple of the block size")
         try:
             if len(news) and part.hashed:
                 chain.append_hashes(news)
             elif len(news):
                 chain.append(int32(news), part.extras)
         except BaseException:
-            known.chain = None  # it may have a part of it
+            known.chain = None  # the worker may have a part of the chain
             raise
         return chain
 
@@ -568,12 +568,12 @@ class WorkerHalf:
         tells = (self.view is not None and self.ranks.first and tokens >= TELLING_TOKENS
                  and all(r.load is None for r in self.requests))
         for told, took_ns in self.memory.speeds(self.step_began, tokens if tells else 0):
-            # The other stages take as long for their layers.
+            # The other stages take the same time for their layers.
             self.view.computed(told, took_ns * self.ranks.pp_size)
 
     def end_loads(self) -> None:
-        """After the forward pass. With speculative decoding, vLLM asks for failed blocks before it
-        ends the step, and would otherwise learn of them a token too late."""
+        """After the forward pass. With speculative decoding, vLLM reads the failed blocks before it ends the step,
+        and would otherwise receive them one token too late."""
         loads, self.loads = self.loads, []
         for transfer in loads:
             self.end_load(transfer, len(self.geometry.bases))
@@ -594,10 +594,10 @@ class WorkerHalf:
     def end_load(self, transfer: Transfer, layers: int) -> None:
         origins = b""
         if not transfer.failed and transfer.next_layer < layers:
-            # The forward pass did not ask layer by layer, so it ran on memory that was not
-            # loaded: it is computed again, and the next load is complete before the pass.
+            # The forward pass did not wait for each layer, so it used memory that was not loaded. vLLM computes the
+            # step again, and the next load is complete before the pass.
             self.layerwise = False
-            transfer.abort("vLLM did not wait for its layers; loading whole requests from now on")
+            transfer.abort("vLLM did not wait for single layers; from now on, loads are complete before the forward pass")
         if not transfer.failed:
             try:
                 origins = transfer.handle.end()
@@ -750,7 +750,7 @@ class WorkerHalf:
         with self.lock:
             finished, self.finished = self.finished, []
         if any(not any(origins) for _, origins in finished):
-            # Copies of a load that has failed may still be under way, and vLLM computes its blocks now.
+            # Copies of a load that has failed may still be in progress, and vLLM computes its blocks now.
             self.memory.order_behind_loads()
         for request, origins in finished:
             try:

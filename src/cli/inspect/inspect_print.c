@@ -39,7 +39,7 @@ static char *copy_field(const char *text, const char *name)
     return NULL;
 }
 
-/* The first text that people know a model by; heap, or NULL. */
+/* The first text that names the model for a reader; heap, or NULL. */
 static char *find_name(struct tierce__text config)
 {
     static const char *const paths[] = {"_name_or_path", "name", "architectures", "architectures.0",
@@ -54,7 +54,7 @@ static char *find_name(struct tierce__text config)
     return name;
 }
 
-/* Names the model of a namespace as far as its JSON does; "" if it does not. */
+/* Writes the model's name from the JSON of a namespace; "" if the JSON has none. */
 static void model_name(char name[VALUE_BYTES], const char *text)
 {
     struct tierce__json_doc doc = {0};
@@ -79,7 +79,7 @@ static void short_field(char value[VALUE_BYTES], const char *text, const char *n
     tierce__free(copy);
 }
 
-/* A numeric field, 0 if it is not there. */
+/* A numeric field, 0 if it is missing. */
 static uint64_t number_field(const char *text, const char *name)
 {
     uint64_t number = 0;

@@ -32,7 +32,8 @@ const char *const tierce__cli_why_help[] = {
     "  --tokenizer DIR      the model's folder, or its tokenizer.json; requires python3 (or\n"
     "                       TIERCE_PYTHON) with the package tokenizers\n"
     "  --chat               the text is a rendered chat: no special tokens are added to it\n"
-    "  --against FILE       another prompt in the same form, which was expected to begin alike: "
+    "  --against FILE       another prompt in the same form, which was expected to begin in the "
+    "same way: "
     "shows\n"
     "                       the first token at which the two differ; with texts also the likely\n"
     "                       cause\n"
@@ -134,7 +135,7 @@ static int check_args(struct why_request *r)
         return tierce__cli_usage("why", "--against FILE requires --tokens FILE or --text FILE");
     const char *path = r->text_path != NULL ? r->text_path : r->tokens_path;
     if (r->against != NULL && strcmp(r->against, "-") == 0 && strcmp(path, "-") == 0)
-        return tierce__cli_usage("why", "only one prompt can come from standard input");
+        return tierce__cli_usage("why", "only one prompt can be read from standard input");
     if (r->chat && r->text_path == NULL)
         return tierce__cli_usage("why", "--chat requires --text FILE");
     if (r->hash != NULL && !tierce__hash_prefix(&r->prefix, r->hash))
@@ -250,7 +251,8 @@ static struct tierce__why_side side_of(const struct why_prompt *prompt)
                                          prompt->source.text != NULL ? &prompt->source : NULL};
 }
 
-/* Prints the answer as a process or folder has given it, with what this side knows of the texts. */
+/* Prints the answer of a process or folder, and adds the lines about the texts, which only this
+ * process knows. */
 static void print_answer(const struct why_request *r, const char *json, const char *text,
                          struct tierce__text answer)
 {
@@ -345,7 +347,7 @@ static void put_question(struct tierce__line *path, const struct why_request *r)
     tierce__line_put_bytes(path, "", 1);
 }
 
-/* Asks the processes until one answers. Only the last one reports why it does not. */
+/* Queries the processes until one answers. Only the last one reports why it does not. */
 static int ask_each(const struct why_request *r, const struct tierce__process *processes,
                     size_t count, const char *path, char **json)
 {

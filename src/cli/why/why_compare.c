@@ -68,7 +68,7 @@ static void cut(struct excerpt *out, const char *text, size_t at, size_t before,
     out->text[out->bytes] = '\0';
 }
 
-/* The first match of a pattern that ends behind byte `after` and begins at `until` at the latest.
+/* The first match of a pattern that ends after byte `after` and begins at or before `until`.
  */
 static bool find_match(regmatch_t *out, const char *pattern, const struct excerpt *in, size_t after,
                        size_t until)
@@ -95,7 +95,7 @@ static bool has_match(const char *pattern, const struct excerpt *in)
     return find_match(&match, pattern, in, 0, in->bytes);
 }
 
-/* The last of a pattern's matches before `at` ends there; 0: there is none. */
+/* The end of the pattern's last match before `at`; 0: there is none. */
 static size_t end_of_last(const char *pattern, const char *text, size_t at)
 {
     regex_t regex;
@@ -163,7 +163,7 @@ static const char *find_part(const char *text, size_t at, const struct excerpt *
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-/* The byte where token `i` begins; the end of the text behind the last. */
+/* The byte where token `i` begins; for the number of tokens, the end of the text. */
 static size_t start_of(const struct tierce__why_side *side, uint64_t i)
 {
     size_t bytes = strlen(side->source->text);
@@ -172,7 +172,7 @@ static size_t start_of(const struct tierce__why_side *side, uint64_t i)
     return at < bytes ? at : bytes;
 }
 
-/* Texts are equal up to token `token`, and perhaps some bytes behind its beginning. */
+/* The texts are equal up to token `token`, and perhaps in the first bytes of this token. */
 static void compare_texts(struct tierce__why_comparison *out, const struct tierce__why_side *here,
                           const struct tierce__why_side *there)
 {

@@ -23,7 +23,7 @@ struct tierce__why_side {
 struct tierce__why_comparison {
     uint64_t token;          /* the leading tokens that are equal */
     bool is_same, is_prefix; /* equal; equal up to the end of the shorter one */
-    /* With texts, for people; "" otherwise. */
+    /* With texts, for display; "" otherwise. */
     char here[TIERCE__WHY_SHOWN + 1], there[TIERCE__WHY_SHOWN + 1];
     const char *cause; /* or NULL: not recognised */
     char here_value[TIERCE__WHY_SHOWN + 1], there_value[TIERCE__WHY_SHOWN + 1]; /* of the cause */

@@ -12,12 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The blocks of a prompt, by their hashes, and those that the folder has. */
+/* The blocks of a prompt by their hashes, and which of them the folder has. */
 struct folder_wanted {
     struct tierce__index *index; /* of keys that hold a hash alone */
     uint32_t *blocks;            /* [block_count] by slot */
     uint8_t *held;               /* [block_count] a chunk of the namespace ends with this block */
-    uint32_t *twins;             /* [block_count] id + 1 of another namespace that has it, or 0 */
+    uint32_t *twins; /* [block_count] id + 1 of another namespace that has the chunk, or 0 */
     uint32_t block_count;
     uint32_t ns;
     struct tierce_shard shard;

@@ -77,7 +77,7 @@ static int run_script(const char *tokenizer, bool specials, int input, int outpu
     return status;
 }
 
-/* Reads what the script wrote: heap, NUL-terminated. */
+/* Reads the output of the script: heap, NUL-terminated. */
 static int read_output(char **out, int fd)
 {
     off_t bytes = lseek(fd, 0, SEEK_END);

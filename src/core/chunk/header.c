@@ -11,7 +11,7 @@
 #include "core/paged/paged.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the table of sums is used in place, which needs a little-endian machine"
+#error "the table of sums is used in place, which requires a little-endian machine"
 #endif
 
 /* Offsets of the fixed part; docs/inside/format/chunk.md is the specification. */
@@ -121,7 +121,7 @@ struct tierce_shard tierce__shard_load(const uint8_t at[TIERCE__SHARD_BYTES])
                                  .pp_size = tierce__load_le16(at + 6)};
 }
 
-/* Up to where the header is read for its sum. */
+/* The end of the part that is read for the header's sum. */
 static uint64_t summed_bytes(uint32_t layers, uint32_t blocks)
 {
     return tierce__round_up(tables_end(layers, blocks), TIERCE__SUM_STRIPE);
@@ -132,7 +132,7 @@ static uint32_t version_of(enum tierce_group group)
     return group == TIERCE_GROUP_ALL ? TIERCE__CHUNK_VERSION : TIERCE__CHUNK_VERSION_GROUP;
 }
 
-/* Whether group and window fit each other, and the version of their header. */
+/* Whether group, window and the version of the header are consistent. */
 static bool group_in_bounds(uint32_t version, uint32_t group, uint32_t window)
 {
     bool has_window = group == TIERCE_GROUP_WINDOW || group == TIERCE_GROUP_CHUNKED;
@@ -174,7 +174,7 @@ void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_in
            (size_t)TIERCE_HASH_BYTES * g->block_count);
 }
 
-/* The padding goes to disk too, and must not carry old memory there. */
+/* The padding is also written to disk, and must not contain old memory. */
 void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
                          const uint8_t *block_hashes)
 {
@@ -200,16 +200,16 @@ uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geo
 }
 
 /*
- * The header's sum covers all of it with the field of the sum itself as zero, and the stripes
- * behind the tables as zero whatever lies there: they are not read, and are most of the header of a
- * small object. 1.1x on small commands of a node, whose headers lie far apart (2026-11).
+ * The header's sum covers all of it with the field of the sum itself as zero, and the stripes after
+ * the tables as zero. These stripes are not read, and they are most of the header of a small
+ * object. 1.1x on small commands of a node, whose headers lie far apart (2026-11).
  */
 static uint64_t header_sum(const uint8_t *object, uint64_t header_bytes)
 {
     uint8_t first[TIERCE__SUM_STRIPE];
     uint64_t used = summed_bytes(tierce__load_le32(object + AT_LAYER_COUNT),
                                  tierce__load_le32(object + AT_BLOCK_COUNT));
-    /* Counts that another process has written meanwhile may be anything. */
+    /* Another process may have changed the counts in the meantime, so they are not trusted. */
     used = used < sizeof(first) ? sizeof(first) : used < header_bytes ? used : header_bytes;
     TIERCE_ASSERT(header_bytes >= TIERCE__CHUNK_ALIGN && header_bytes % TIERCE__CHUNK_ALIGN == 0);
     memcpy(first, object, sizeof(first));
@@ -362,7 +362,7 @@ static bool ends_with_its_hash(const uint8_t *object, const struct tierce__chunk
     return memcmp(hashes + last * TIERCE_HASH_BYTES, info->hash, TIERCE_HASH_BYTES) == 0;
 }
 
-/* All of the identity but the blocks. */
+/* The identity except the blocks. */
 static bool is_place_of(const uint8_t *object, const struct tierce__chunk_info *got,
                         const struct tierce__chunk_info *want)
 {
@@ -420,7 +420,7 @@ uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__
     uint64_t left = info->extent.payload_bytes, bad = 0;
     for (uint32_t layer = 0; layer < layers; layer++) {
         uint32_t bytes = tierce__chunk_cell_bytes(object, layer);
-        if ((uint64_t)bytes * blocks > left) /* it was another when the header was parsed */
+        if ((uint64_t)bytes * blocks > left) /* it differed when the header was parsed */
             return bad + (uint64_t)(layers - layer) * blocks;
         left -= (uint64_t)bytes * blocks;
         for (uint32_t block = 0; block < blocks; block++, cell += bytes, sum += 8)

@@ -24,7 +24,7 @@
 #define TIERCE__CHUNK_FIXED         256u /* bytes before the tables */
 #define TIERCE__CHUNK_BYTES_MAX     (1ULL << 34)
 
-/* The geometry of the chunks of a view: equal for all but unfull tails. */
+/* The geometry of the chunks of a view: equal for all but partial tails. */
 struct tierce__geometry {
     uint32_t layer_count;
     const uint32_t *cell_bytes; /* [layer_count], [borrow as long as the geometry] */
@@ -120,7 +120,7 @@ uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer);
 const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count);
 
 /*
- * Whether a parsed header is the very chunk that is wanted: namespace digest, hash, shard,
+ * Whether a parsed header is that of the wanted chunk: namespace digest, hash, shard,
  * algorithm, group, token start, geometry (cell sizes included) and block hashes, each in full.
  * `want->geometry.cell_bytes` must be set. Returns 0 or TIERCE_E_IDENTITY.
  */
@@ -129,20 +129,21 @@ TIERCE_MUSTUSE int tierce__chunk_match(const uint8_t *object, const struct tierc
                                        const uint8_t *want_block_hashes);
 
 /*
- * The same for only the first `blocks` blocks of a chunk, at most its own number. The later blocks
- * are not compared, but the last one must have the chunk's hash; want->hash is the chunk's hash.
- * Returns 0 or TIERCE_E_IDENTITY.
+ * The same, but compares only the first `blocks` blocks of the chunk. `blocks` is at most the
+ * chunk's number of blocks. The last block must have the chunk's hash, want->hash; the blocks
+ * between are not compared. Returns 0 or TIERCE_E_IDENTITY.
  */
 TIERCE_MUSTUSE int tierce__chunk_match_first(const uint8_t *object,
                                              const struct tierce__chunk_info *got,
                                              const struct tierce__chunk_info *want,
                                              const uint8_t *want_block_hashes, uint32_t blocks);
 
-/* How many leading blocks of a header that was parsed have these hashes; `count` at most. */
+/* The number of leading blocks of a parsed header that have these hashes; at most `count`. */
 uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
                               const uint8_t *block_hashes, uint32_t count);
 
-/* Computes the sum of every cell of an object that was begun. Reads the whole payload. */
+/* Computes the sum of every cell of an object whose header tierce__chunk_begin has written. Reads
+ * the whole payload. */
 void tierce__chunk_sum_cells(uint8_t *object, const struct tierce__geometry *geometry);
 
 /*

@@ -58,10 +58,10 @@ struct tierce__pool {
     uint64_t changes;          /* [lock] */
 
     /*
-     * Threads inside a release. Entered before the reference goes and left as the very last act,
+     * Threads inside a release. Incremented before the reference is released and decremented last,
      * so that clear_keeper and destroy can wait until no thread is between the two. Sequentially
-     * consistent, together with `idle`: either a release sees the keeper gone, or clear_keeper
-     * sees the release.
+     * consistent, together with `idle`: either a release sees that there is no keeper, or
+     * clear_keeper sees the release.
      */
     _Atomic uint32_t releasing;
     _Atomic(tierce__pool_idle_fn *) idle;
@@ -131,7 +131,8 @@ static int map_memory(struct tierce__pool *pool, bool huge)
 /*
  * Uses idle CPU time only: an engine that computes on this CPU must not wait for us. But the kernel
  * holds the lock of the process's mappings while it populates. A thread that gets no CPU time then
- * would block every thread that maps or faults: for 0.7 s each beside eight busy processes.
+ * would block every thread that maps or faults: for 0.7 s each on a machine with eight busy
+ * processes.
  */
 static void wait_for_idle_time(void)
 {
@@ -246,7 +247,7 @@ static void wait_for_releases(struct tierce__pool *pool)
         sched_yield();
 }
 
-/* It may just be about to wait for idle time, which may never come. */
+/* The thread may be about to wait for idle time, which may never be available. */
 static void end_toucher(struct tierce__pool *pool)
 {
     TIERCE_DASSERT(pool->toucher_runs);
@@ -456,7 +457,7 @@ void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn
     turn->pool = pool;
     turn->thread = pthread_self();
     tierce__lock_take(&pool->lock);
-    turn->seen = pool->changes - 1; /* it has not tried since it is counted */
+    turn->seen = pool->changes - 1; /* it has not tried since it was counted */
     tierce__list_push_back(&pool->turns, &turn->node);
     tierce__lock_drop(&pool->lock);
 }

@@ -28,13 +28,13 @@
 
 struct tierce__pool;
 
-/* The object stays where it is for the life of the pool; only its use ends with the last
- * reference. A cache line of its own, because `refs` is written by many threads. */
+/* The buffer object keeps its address for the life of the pool; after the last reference it is
+ * unused. A cache line of its own, because `refs` is written by many threads. */
 struct tierce__buf {
     _Alignas(64) uint32_t magic;
     uint32_t next_free; /* the pool's, while the buffer is unused */
     uint8_t *data;      /* 4096-byte aligned */
-    uint64_t bytes;     /* as asked for */
+    uint64_t bytes;     /* as requested */
     struct tierce__pool *pool;
     /*
      * References. Acquire is relaxed (the caller holds one already); release is acq_rel, so that
@@ -129,9 +129,9 @@ void tierce__pool_clear_keeper(struct tierce__pool *pool);
 
 /*
  * A turn waits for room. Turns form a queue, so that two large requests do not take memory from
- * each other. Only the first turn tries, and only after another thread has freed memory, or
- * announced it, since its last try. Memory that the turn's own thread frees does not count, because
- * the turn had it before.
+ * each other. Only the first turn tries to allocate. It tries again only after another thread has
+ * freed memory, or has announced memory that can be evicted. Memory that the turn's own thread
+ * frees does not count, because the turn had it before.
  *
  *     struct tierce__pool_turn turn;
  *     tierce__pool_turn_begin(pool, &turn);
@@ -175,7 +175,7 @@ int tierce__pool_fd(const struct tierce__pool *pool);
 struct tierce__pool_stats {
     uint64_t cap_bytes;
     uint64_t used_bytes;  /* live buffers, rounding included */
-    uint64_t asked_bytes; /* live buffers as asked for */
+    uint64_t asked_bytes; /* live buffers as requested */
     uint64_t touched_bytes;
     uint32_t bufs; /* live */
     uint32_t buf_count_max;

@@ -12,8 +12,8 @@
  * Each free extent is a node of two treaps over one array: by address, for its neighbours, and by
  * (length, address), for best fit. A treap needs no rotation cases: split and merge are all, and
  * its depth stays near 2 log2(n) because priorities are drawn, from a fixed seed so that equal
- * histories give equal places. Nodes are reserved when an object is taken (there can be at most
- * one extent more than live objects), so that giving back never allocates.
+ * histories give equal offsets. Nodes are reserved when an object is taken (there can be at most
+ * one extent more than live objects), so that a release never allocates.
  */
 
 #define SPACE_MAGIC 0x53504331u
@@ -64,7 +64,7 @@ static int reserve_nodes(struct tierce__space *space, uint64_t count)
     return 0;
 }
 
-/* Node 0, one more extent than live objects, and one that lives while two become one. */
+/* Node 0, one more extent than live objects, and one that exists while two extents are merged. */
 static int reserve_for(struct tierce__space *space, uint64_t live)
 {
     return reserve_nodes(space, live + 3);
@@ -130,7 +130,7 @@ static void split_tree(struct tierce__space *space, enum tree tree, uint32_t roo
     *rest = NIL;
 }
 
-/* Joins two trees of which all of `a` comes before all of `b`; the result goes to *link. */
+/* Joins two trees; all nodes of `a` are before all nodes of `b`. *link = the result. */
 static void merge_trees(struct tierce__space *space, enum tree tree, uint32_t a, uint32_t b,
                         uint32_t *link)
 {
@@ -217,14 +217,15 @@ static uint32_t tree_last(const struct tierce__space *space, enum tree tree)
 static void add_extent(struct tierce__space *space, uint64_t start, uint64_t bytes)
 {
     TIERCE_DASSERT(bytes > 0 && start % PAGE == 0 && start <= space->bytes - bytes);
-    /* No free extent begins inside it or right behind it. */
+    /* No free extent begins inside it or directly after it. */
     TIERCE_DASSERT(extent_at_or_before(space, start) == extent_at_or_before(space, start + bytes));
     uint32_t node = new_node(space, start, bytes);
     tree_insert(space, BY_ADDRESS, node);
     tree_insert(space, BY_LENGTH, node);
 }
 
-/* An extent that changes within the gap between its neighbours keeps its place by address. */
+/* An extent that changes within the gap between its neighbours keeps its position in the order by
+ * address. */
 static void change_extent(struct tierce__space *space, uint32_t node, uint64_t start,
                           uint64_t bytes)
 {

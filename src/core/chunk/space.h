@@ -14,9 +14,9 @@
  * The space is a set of free extents, always coalesced. A range is taken from the smallest extent
  * that holds it, the lowest of equals, and costs its bytes rounded up to 4096 and nothing else. So
  * the next object of its size fills the hole that an object left, before any larger extent is
- * split, and releasing an object of some size always makes room for one of that size. The set of
- * taken ranges is the whole state: an owner that knows only its objects rebuilds it with claim, in
- * any order, even in a space that has since grown or shrunk.
+ * split, and releasing an object of some size always frees a range for another object of that size.
+ * The set of taken ranges is the whole state: an owner that knows only its objects rebuilds it with
+ * claim, in any order, even in a space that has since grown or shrunk.
  *
  * Size classes with spans are not used. Chunks are large (hundreds of KiB to tens of MiB), and a
  * process uses few sizes. A span whose unused remainder is below an eighth would be as long as many

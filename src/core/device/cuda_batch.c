@@ -97,7 +97,7 @@ int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device, u
             batch->in_slice = tierce__pinned_run(&batch->cuda->pinned, cell);
             batch->joins = false;
         }
-        TIERCE_ASSERT(batch->in_slice > 0); /* it was pinned when the call began */
+        TIERCE_ASSERT(batch->in_slice > 0); /* the cell was pinned when the call began */
         size_t step = bytes < batch->in_slice ? bytes : batch->in_slice;
         rc = add(batch, device, (uintptr_t)cell, step);
         device += step, cell += step;

@@ -5,8 +5,8 @@
 #include "core/device/cuda_private.h"
 
 /*
- * Copies between the device and pinned memory by the copy engine, collected so that one call of the
- * driver enqueues many.
+ * Collects copies between the device and pinned memory by the copy engine, so that one call of the
+ * driver enqueues many of them.
  *
  *     struct tierce__cuda_batch batch = {.cuda = cuda, .direction = direction};
  *     for each row: tierce__cuda_batch_row(&batch), then tierce__cuda_batch_add for its cells
@@ -28,14 +28,14 @@ struct tierce__cuda_batch {
     size_t bytes[TIERCE__BATCH_COPIES];
 };
 
-/* A row begins: its copies are not joined with those before. */
+/* Begins a row: its copies are not merged with the copies before it. */
 void tierce__cuda_batch_row(struct tierce__cuda_batch *batch);
 
 /* Adds the copy of one cell from or to the device; the cell is pinned. Errors: -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device,
                                           uint8_t *cell, size_t bytes);
 
-/* Enqueues what was collected. Errors: -EIO. */
+/* Enqueues the collected copies. Errors: -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_batch_flush(struct tierce__cuda_batch *batch);
 
 #endif

@@ -43,12 +43,12 @@ static int enqueue_copies(struct tierce__cuda *cuda, const struct tierce__device
 /* ---- a transfer -------------------------------------------------------------------------------
  */
 
-/* A copy on its way, and how it is made. */
+/* A copy that is being enqueued, and its copy method. */
 struct transfer {
     struct tierce__cuda *cuda;
     const struct tierce__device_copy *copy;
     enum tierce__direction direction;
-    struct tierce__cuda_kernel *kernel; /* NULL for copies */
+    struct tierce__cuda_kernel *kernel; /* NULL for `copies` */
     enum tierce__cuda_way way;
     struct tierce__cuda_event *event;
 };
@@ -84,7 +84,8 @@ static int enqueue(const struct transfer *t)
     return rc;
 }
 
-/* The driver's event is created first: nothing is in progress if there is no memory for it. */
+/* The driver's event is created first, so that nothing is in progress if there is no memory for
+ * it. */
 static int start(const struct transfer *t)
 {
     struct tierce__cuda *cuda = t->cuda;
@@ -112,7 +113,8 @@ static void keep_rows(const struct transfer *t)
     }
 }
 
-/* The event, with slots for the sums of the kernel. If there are too few, the copy engine copies.
+/* Creates the event, with slots for the sums of the kernel. If too few slots are free, the copy
+ * engine copies.
  */
 static int create_event(struct transfer *t)
 {
@@ -221,7 +223,7 @@ static uint32_t settle_row(const struct tierce__cuda_event *event,
         if (row->good == NULL) {
             row->cells.sums[c] = sum;
         } else if (sum != row->cells.sums[c]) {
-            /* Layers of a block may share the flag, and be settled by several threads. */
+            /* The layers of a block may share the flag, and several threads may settle them. */
             __atomic_store_n(&row->good[c], 0, __ATOMIC_RELAXED);
             bad++;
         }

@@ -38,7 +38,7 @@ const char *tierce__cuda_text(const struct tierce__cuda_api *api, const char *ca
     return text;
 }
 
-/* Why the driver cannot be used; logged when the lock is free. */
+/* Why the driver cannot be used; logged after the lock is released. */
 struct refusal {
     char text[192];
 };
@@ -55,7 +55,7 @@ static int refuse(struct refusal *why, const char *text)
 struct symbol {
     const char *name;
     size_t offset; /* of the pointer in the table */
-    int version;   /* of the driver that has it first; 0: all drivers that are used */
+    int version;   /* the first driver version that has it; 0: all accepted drivers have it */
 };
 
 static const struct symbol symbols[] = {
@@ -70,7 +70,7 @@ static const struct symbol symbols[] = {
 
 enum { SYMBOLS = sizeof(symbols) / sizeof(symbols[0]) };
 
-/* POSIX allows a function in a pointer to data, C does not. */
+/* POSIX allows a function pointer in a pointer to data; C does not. */
 static bool set_symbol(struct tierce__cuda_api *api, const struct symbol *symbol, void *library)
 {
     void *address = dlsym(library, symbol->name);
@@ -91,7 +91,7 @@ static int find_required(struct tierce__cuda_api *api, void *library, struct ref
     return 0;
 }
 
-/* A symbol of a newer driver that an older one happens to export may have another form. */
+/* An older driver may export a symbol of a newer driver with another signature. */
 static void find_newer(struct tierce__cuda_api *api, void *library)
 {
     for (size_t i = 0; i < SYMBOLS; i++) {
@@ -171,7 +171,8 @@ int tierce__cuda_load(const struct tierce__cuda_api **out)
                                   "process that uses it"};
     pid_t of = atomic_load_explicit(&owner, memory_order_acquire);
     int rc = TIERCE_E_UNSUPPORTED;
-    /* Before the lock is taken: another thread of the parent may have held it. */
+    /* Before the lock is taken, because another thread of the parent may have held it at the
+     * fork. */
     if (of == 0 || of == getpid())
         rc = load_once(&why);
     if (rc == 0)

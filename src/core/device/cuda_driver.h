@@ -63,7 +63,7 @@ enum {
     TIERCE__CU_ATTRIBUTE_ORDINAL = 9,
     TIERCE__CU_MEMORY_DEVICE = 2,
     TIERCE__CU_ATTRIBUTE_MULTIPROCESSORS = 16,
-    TIERCE__CU_ATTRIBUTE_HOST_POINTERS = 91, /* of registered memory are valid on the device */
+    TIERCE__CU_ATTRIBUTE_HOST_POINTERS = 91, /* of registered memory: valid on the device */
     TIERCE__CU_REGISTER_PORTABLE = 1,
     TIERCE__CU_REGISTER_DEVICEMAP = 2,
     TIERCE__CU_HOST_PORTABLE = 1,
@@ -86,13 +86,13 @@ struct tierce__cuda_api {
 #include "core/device/cuda_calls.def"
 #undef TIERCE_CUDA_CALL
 #undef TIERCE_CUDA_NEWER
-    int version; /* of the driver: 12080 is 12.8 */
+    int version; /* the driver's version: 12080 is 12.8 */
 };
 
 /*
- * Loads and initialises the driver at the first call of the process; later calls return the same.
- * *out [borrow for the life of the process]. A failure is logged, and the next call tries again.
- * Errors: TIERCE_E_UNSUPPORTED (no driver, too old, no device, or used before a fork).
+ * Loads and initialises the driver at the first call of the process; later calls return the same
+ * table. [out] *out: [borrow for the life of the process]. A failure is logged, and the next call
+ * tries again. Errors: TIERCE_E_UNSUPPORTED (no driver, too old, no device, or used before a fork).
  * Thread: any. Blocks for the driver's start.
  */
 TIERCE_MUSTUSE int tierce__cuda_load(const struct tierce__cuda_api **out);

@@ -130,8 +130,8 @@ static int look(struct tierce__cuda *cuda, struct tierce__cuda_event *event)
     return rc;
 }
 
-/* Queries also after a failure: when an event completes, the memory of its copies may be
- * used again. */
+/* Queries the event even after a failure, because the memory of its copies may be used again when
+ * it completes. */
 int tierce__cuda_query(struct tierce__device *device, struct tierce__device_event *event)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);

@@ -7,7 +7,7 @@
  *     direct scatter    pinned memory ─kernel─► blocks
  *     staged scatter    pinned memory ─copy engine─► buffer ─kernel─► blocks
  *
- * A copy that is larger than the buffer is several such sequences on the same stream.
+ * If a copy is larger than the buffer, it is several such sequences on the same stream.
  */
 #include "core/device/cuda_kernel.h"
 
@@ -28,7 +28,7 @@ _Static_assert(sizeof(struct tierce__launch) <= 4096, "more parameters than a dr
 /* ---- open and close ---------------------------------------------------------------------------
  */
 
-/* A failure here is a device without the kernel, not a failed device. */
+/* After a failure here, the device is used without the kernel; the device has not failed. */
 static int refuse(const struct tierce__cuda *cuda, struct tierce__cuda_refusal *why,
                   const char *call, TIERCE__CU_RESULT code)
 {
@@ -62,7 +62,7 @@ static int load_function(struct tierce__cuda_kernel *kernel, const struct tierce
     return rc;
 }
 
-/* Without room for both buffers nothing is staged. */
+/* Without memory for both buffers, `staged` is not used. */
 static void alloc_staging(struct tierce__cuda_kernel *kernel, struct tierce__cuda *cuda)
 {
     const struct tierce__cuda_api *api = cuda->api;
@@ -95,12 +95,13 @@ static TIERCE__CU_RESULT launch(const struct tierce__cuda *cuda,
                              tierce__cuda_own_stream(cuda, direction), parameters, NULL);
 }
 
-/* Waits until the launch without cells is over. It has no memory that would stay in use. */
+/* Waits until the launch without cells has completed. If it does not complete, no memory stays in
+ * use, because the launch accesses none. */
 static int try_launch(struct tierce__cuda_kernel *kernel, const struct tierce__cuda *cuda,
                       struct tierce__cuda_refusal *why)
 {
     struct tierce__launch none = {.bytes = 1};
-    enum { POLLS_MAX = 100000 }; /* 20 seconds of pauses */
+    enum { POLLS_MAX = 100000 }; /* 20 seconds of sleep in total */
     int rc =
         refuse(cuda, why, "cuLaunchKernel", launch(cuda, kernel, &none, TIERCE__DIRECTION_GATHER));
     TIERCE__CU_RESULT code = TIERCE__CU_NOT_READY;
@@ -263,7 +264,7 @@ static int add_to_launch(struct sequence *s, size_t row, size_t c, uint64_t othe
 /* ---- parts ------------------------------------------------------------------------------------
  */
 
-/* A part of the copy: the cells from number `cell` of row `row` on, as many as the buffer holds. */
+/* A part of the copy: as many cells as the buffer holds, from cell `cell` of row `row` on. */
 struct part {
     size_t row, cell;
 };
@@ -273,7 +274,8 @@ static uint8_t *cell_of(const struct sequence *s, size_t row, size_t c)
     return s->event->rows[row].cells.bytes + c * s->event->rows[row].cell_bytes;
 }
 
-/* Calls for each cell of a part, with its place in the buffer; *part becomes the next one. */
+/* Calls a function for each cell of a part, with the cell's place in the buffer; *part becomes the
+ * next one. */
 static int each_of_part(struct sequence *s, struct part *part,
                         int (*each)(struct sequence *s, size_t row, size_t c, uint64_t staged))
 {

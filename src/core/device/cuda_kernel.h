@@ -17,11 +17,12 @@ struct tierce__cuda_kernel {
     bool direct;         /* the device can use pinned memory at the host's addresses */
     struct tierce__cuda_sums sums;
     /* One buffer for each direction, of TIERCE__STAGING_BYTES; 0: none. A transfer holds the lock
-     * while it enqueues: what uses a buffer is one sequence on the direction's stream. */
+     * while it enqueues, so all uses of a buffer are one sequence on the stream of its
+     * direction. */
     struct tierce__lock staging_lock[2];
     TIERCE__CU_ADDRESS staging[2];
     enum tierce__cuda_way ways[2][TIERCE__CUDA_CLASSES];
-    bool is_forced; /* all of them are, also for copies that the kernel is slow at */
+    bool is_forced; /* all multiprocessors are used, also for copies that the kernel is slow at */
 };
 
 #define TIERCE__STAGING_BYTES ((size_t)16 << 20)
@@ -33,7 +34,7 @@ struct tierce__cuda_refusal {
 
 /*
  * Between enter and leave: loads the module, and launches it once without cells, because a driver
- * may compile it only then. Nothing of the device fails with it. Errors, *why written:
+ * may compile it only then. A failure does not make the device fail. Errors, *why written:
  * TIERCE_E_UNSUPPORTED, -ENOMEM. Blocks.
  */
 TIERCE_MUSTUSE int tierce__cuda_kernel_open(struct tierce__cuda_kernel **out,
@@ -46,7 +47,7 @@ void tierce__cuda_kernel_close(struct tierce__cuda *cuda, struct tierce__cuda_ke
 /* Frees the buffers, if staged copies are not used. */
 void tierce__cuda_kernel_unstage(struct tierce__cuda *cuda, struct tierce__cuda_kernel *kernel);
 
-/* The way of a copy that was checked. */
+/* The copy method of a copy that was checked. */
 enum tierce__cuda_way tierce__cuda_kernel_way(const struct tierce__cuda_kernel *kernel,
                                               const struct tierce__device_copy *copy,
                                               enum tierce__direction direction);
@@ -56,7 +57,7 @@ enum tierce__cuda_way tierce__cuda_kernel_way(const struct tierce__cuda_kernel *
 size_t tierce__cuda_kernel_number(struct tierce__cuda_event *event,
                                   const struct tierce__device_copy *copy);
 
-/* Enqueues the launches, and the copies of a staged way. Errors: -EIO. */
+/* Enqueues the launches and, if the method is staged, the copies. Errors: -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_kernel_enqueue(struct tierce__cuda *cuda,
                                                struct tierce__cuda_kernel *kernel,
                                                const struct tierce__cuda_event *event,

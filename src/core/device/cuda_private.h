@@ -25,11 +25,11 @@ struct tierce__cuda {
      * stores. Neither synchronises with the default stream. */
     TIERCE__CU_STREAM streams[2];
     struct tierce__pinned pinned;
-    /* NULL until tune has found that it works. The store (release) of it publishes all of it to the
-     * loads (acquire) of transfers. */
+    /* NULL until tune has found that it works. The pointer is stored (release) and loaded by
+     * transfers (acquire), which publishes the kernel's fields to them. */
     struct tierce__cuda_kernel *_Atomic kernel;
     atomic_bool tuned; /* relaxed: the first call of tune works, others return */
-    /* Of tune, and then of close, which frees what a failure has left. */
+    /* Used by tune, and then by close, which frees the memory that a failure has left allocated. */
     struct tierce__cuda_kernel *own_kernel;
     TIERCE__CU_ADDRESS trial_blocks;
     uint8_t *trial_cells;
@@ -56,11 +56,11 @@ struct tierce__cuda_event {
     /* A store (release) of COME follows the driver's answer; settle loads it (acquire), perhaps on
      * another thread. */
     _Atomic int state;
-    /* The sums that the device writes; NULL: the host computes them. The sum of cell number i is in
-     * slot slots[i / TIERCE__LAUNCH_CELLS]. */
+    /* The sums that the device writes; NULL: the host computes them. The sum of cell i is in slot
+     * slots[i / TIERCE__LAUNCH_CELLS]. */
     struct tierce__cuda_sums *sums;
     size_t slot_count;
-    uint32_t *slots;                /* [slot_count], behind the rows */
+    uint32_t *slots;                /* [slot_count], after the rows in the same allocation */
     size_t count;                   /* 0 for an event of `record` */
     struct tierce__cuda_row rows[]; /* [count] */
 };
@@ -86,10 +86,11 @@ TIERCE_MUSTUSE int tierce__cuda_enter_good(struct tierce__cuda *cuda);
 int tierce__cuda_leave(struct tierce__cuda *cuda, int rc);
 
 /*
- * Exchanges the calling thread's mode of captures for *mode. While another thread captures a graph,
+ * Exchanges the calling thread's capture mode with *mode. While another thread captures a graph,
  * a call that allocates memory fails, and makes the capture fail, unless this thread's mode is
  * TIERCE__CU_CAPTURE_RELAXED. An inference engine captures its graphs after it has described its
- * memory, while we pin. A second call with the same variable restores the mode. Errors: -EIO.
+ * memory, while Tierce pins memory. A second call with the same variable restores the mode. Errors:
+ * -EIO.
  */
 TIERCE_MUSTUSE int tierce__cuda_exchange_mode(struct tierce__cuda *cuda,
                                               TIERCE__CU_CAPTURE_MODE *mode);
@@ -112,7 +113,7 @@ void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_even
 TIERCE_MUSTUSE int tierce__cuda_event_record(struct tierce__cuda *cuda, TIERCE__CU_EVENT *out,
                                              TIERCE__CU_STREAM stream);
 
-/* A gather or scatter in a given way. kernel: NULL for copies. Errors: those of gather. */
+/* A gather or scatter with a given copy method. kernel: NULL for `copies`. Errors: as of gather. */
 TIERCE_MUSTUSE int
 tierce__cuda_transfer(struct tierce__cuda *cuda, struct tierce__device_event **out,
                       const struct tierce__device_copy *copy, enum tierce__direction direction,

@@ -8,8 +8,8 @@
 
 /*
  * Pinned memory for the sums that launches of the kernel write, in slots of one launch each. An
- * event has its slots until it is forgotten. There is a fixed number: a transfer that finds too few
- * free ones is copied without the kernel.
+ * event has its slots until it is forgotten. The number of slots is fixed: if too few are free, a
+ * transfer is copied without the kernel.
  *
  * Thread: any; one lock of class CUDA_SUMS. Does not block.
  */
@@ -27,7 +27,7 @@ struct tierce__cuda_sums {
 void tierce__cuda_sums_init(struct tierce__cuda_sums *sums, void *memory);
 void tierce__cuda_sums_fini(struct tierce__cuda_sums *sums);
 
-/* Takes `count` slots, or none: false. */
+/* Takes `count` slots. False: too few are free, and none is taken. */
 bool tierce__cuda_sums_take(struct tierce__cuda_sums *sums, uint32_t *slots, size_t count);
 void tierce__cuda_sums_return(struct tierce__cuda_sums *sums, const uint32_t *slots, size_t count);
 

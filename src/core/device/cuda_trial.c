@@ -12,7 +12,7 @@
 #define PAGE_BYTES 4096u
 #define CELLS_MAX  (TIERCE__TRIAL_BYTES / TIERCE__TRIAL_CELL_MIN)
 
-/* A busy device is late, but a copy of this size ends. */
+/* On a busy device, a copy of this size is slow, but it completes within this time. */
 #define COPY_MS 60000u
 
 /* ---- memory -----------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ static int64_t copy(struct tierce__cuda_trial *trial, struct tierce__device_copy
     if (rc < 0)
         return rc;
     rc = tierce__cuda_wait(device, event, tierce__deadline_in_ms(COPY_MS));
-    if (rc == TIERCE_E_DEADLINE) /* what is still in progress belongs to a failed device */
+    if (rc == TIERCE_E_DEADLINE) /* a copy that is still in progress belongs to a failed device */
         rc = tierce__cuda_enqueued(cuda, "a copy of the trial", TIERCE__CU_NOT_READY);
     int64_t bad = rc == 0 ? tierce__cuda_settle(device, event, 0, what->count) : rc;
     tierce__cuda_forget(device, event);
@@ -109,8 +109,9 @@ static int64_t copy(struct tierce__cuda_trial *trial, struct tierce__device_copy
 /* ---- the comparison ---------------------------------------------------------------------------
  */
 
-/* Two cells of each: all forms of short sums, then cells that end within a stripe, with a block,
- * and behind one and two tiles. Most are not multiples of 16. */
+/* Lengths of the cells, two cells of each length: all algorithms for short inputs, then cells that
+ * end inside a stripe, at the end of a block, and after one and two tiles. Most lengths are not
+ * multiples of 16. */
 static const uint32_t lengths[] = {3, 7, 13, 100, 200, 241, 1000, 4096, 16385, 33000};
 
 enum {
@@ -118,7 +119,7 @@ enum {
     CELLS_OF_LENGTH = 2,
 };
 
-/* The cells of all lengths, one row for each. */
+/* The cells of all lengths, one row for each length. */
 struct comparison {
     struct tierce_paged_layer layers[LENGTHS];
     struct tierce_paged paged;

@@ -17,7 +17,7 @@ struct tierce__cuda_trial {
     uint64_t *sums; /* [TIERCE__TRIAL_BYTES / TIERCE__TRIAL_CELL_MIN] */
     uint8_t *good;  /* the same number */
     int32_t *ids;   /* the same number */
-    uint8_t *bytes; /* [TIERCE__TRIAL_BYTES] what the cells should be */
+    uint8_t *bytes; /* [TIERCE__TRIAL_BYTES] the expected bytes of the cells */
 };
 
 #define TIERCE__TRIAL_CELL_MIN ((size_t)4 << 10)
@@ -28,8 +28,8 @@ TIERCE_MUSTUSE int tierce__cuda_trial_init(struct tierce__cuda_trial *trial,
                                            struct tierce__cuda_kernel *kernel);
 void tierce__cuda_trial_fini(struct tierce__cuda_trial *trial);
 
-/* Frees the memory on the device and its pinned memory, when no copy is in progress. Errors: -EIO,
- * what could not be freed stays for another call. */
+/* Frees the memory on the device and its pinned memory, when no copy is in progress. Errors: -EIO;
+ * the memory that could not be freed is kept for another call. */
 int tierce__cuda_trial_free(struct tierce__cuda *cuda);
 
 /* Copies random cells of every length class there and back, and compares bytes and sums with the

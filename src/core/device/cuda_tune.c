@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log/log.h"
 
-/* All measurements together. A class that was not measured in time has the usual way. */
+/* All measurements together. A class that was not measured in time uses the default method. */
 #define MEASURE_MS 200u
 
 /* ---- ways and classes -------------------------------------------------------------------------
@@ -68,7 +68,7 @@ static bool is_able(const struct tierce__cuda_kernel *kernel, enum tierce__cuda_
     return way == TIERCE__CUDA_COPIES || kernel->staging[0] != 0;
 }
 
-/* The shortest of a few times, in *best_ns. Errors: -ETIME (the end has come), -ENOMEM, -EIO. */
+/* *best_ns = the shortest of a few times. Errors: -ETIME (end_ns has passed), -ENOMEM, -EIO. */
 static int measure(struct tierce__cuda_trial *trial, enum tierce__direction direction,
                    enum tierce__cuda_way way, uint32_t bytes, uint64_t end_ns, int64_t *best_ns)
 {
@@ -85,7 +85,7 @@ static int measure(struct tierce__cuda_trial *trial, enum tierce__direction dire
     return 0;
 }
 
-/* The usual way unless another one is faster. */
+/* The default method, unless another one is faster. */
 static int choose(struct tierce__cuda_trial *trial, enum tierce__direction direction,
                   unsigned class_, uint64_t end_ns)
 {
@@ -181,7 +181,7 @@ static int compare(struct tierce__cuda_trial *trial, enum tierce__cuda_way way,
     return rc;
 }
 
-/* Only ways that may be used are tried. */
+/* Only the methods that may be used are tried. */
 static int try_kernel(struct tierce__cuda_trial *trial, struct tierce__cuda_refusal *why)
 {
     int way = atomic_load_explicit(&forced, memory_order_relaxed);
@@ -208,7 +208,7 @@ static bool is_used(const struct tierce__cuda_kernel *kernel, enum tierce__cuda_
     return is_used;
 }
 
-/* Opens the kernel, tries it and chooses. */
+/* Opens the kernel, tries it, and chooses the methods. */
 static int open_tried(struct tierce__cuda *cuda, struct tierce__cuda_refusal *why)
 {
     struct tierce__cuda_trial trial;
@@ -226,7 +226,7 @@ static int open_tried(struct tierce__cuda *cuda, struct tierce__cuda_refusal *wh
     return rc;
 }
 
-/* Frees what is not needed, unless a copy may be in progress: then close does it. */
+/* Frees the unused memory. If a copy may be in progress, close frees it later. */
 static int tidy(struct tierce__cuda *cuda, int rc)
 {
     if (atomic_load_explicit(&cuda->failed, memory_order_relaxed))
@@ -244,7 +244,7 @@ static int tidy(struct tierce__cuda *cuda, int rc)
     return tierce__cuda_leave(cuda, rc);
 }
 
-/* With the thread's mode of captures relaxed. */
+/* Runs with the thread's capture mode relaxed. */
 static int tune(struct tierce__cuda *cuda, struct tierce__cuda_refusal *why)
 {
     TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_RELAXED;

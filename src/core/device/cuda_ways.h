@@ -8,15 +8,15 @@
 struct tierce__device;
 
 /*
- * How a device "cuda" copies cells. `tune` measures the ways on the device, for both directions and
- * some classes of cell sizes, and chooses.
+ * How a device "cuda" copies cells. `tune` measures the copy methods on the device, for both
+ * directions and several classes of cell sizes, and chooses.
  */
 
 enum tierce__cuda_way {
     TIERCE__CUDA_COPIES, /* the copy engine; the host computes the sums */
     TIERCE__CUDA_DIRECT, /* the kernel, between the engine's memory and pinned memory */
     TIERCE__CUDA_STAGED, /* the kernel, between the engine's memory and a buffer on the device; the
-                            copy engine, between that and pinned memory */
+                            copy engine, between the buffer and pinned memory */
     TIERCE__CUDA_WAYS,   /* their number; for `force`: the fastest */
 };
 
@@ -32,12 +32,13 @@ unsigned tierce__cuda_class(uint64_t bytes);
 /* The size with which a class is measured. */
 uint32_t tierce__cuda_class_bytes(unsigned class_);
 
-/* The way in which a device "cuda" copies cells of a class, aligned to 16 bytes. Thread: any. */
+/* The method with which a device "cuda" copies cells of a class, aligned to 16 bytes. Thread:
+ * any. */
 enum tierce__cuda_way tierce__cuda_used(struct tierce__device *device, bool is_load,
                                         unsigned class_);
 
-/* For tests and benchmarks: all devices that are tuned from now on use this way where the device is
- * able to; no way is measured. Thread: any, but not while a device is being tuned. */
+/* For tests and benchmarks: all devices that are tuned from now on use this method if they support
+ * it; no method is measured. Thread: any, but not while a device is being tuned. */
 void tierce__cuda_force(enum tierce__cuda_way way);
 
 #endif

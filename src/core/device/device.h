@@ -33,7 +33,7 @@
  * - -EIO means that the device failed. Nothing is known about the bytes then: they must be neither
  *   published nor reported as loaded, and a chunk must not be removed as damaged. All later calls
  *   but query, wait, idle, unpin, forget and close return -EIO too. Memory of copies whose event
- *   has not come stays in use until `idle` has returned 0 or `close` true.
+ *   has not completed stays in use until `idle` has returned 0 or `close` true.
  * - The copies begin after all work that was enqueued on copy.stream before the call. Only
  *   `stream_wait` orders later work on that stream after the copies.
  *
@@ -80,14 +80,15 @@ struct tierce__device_ops {
     TIERCE_MUSTUSE int (*open)(struct tierce__device **out, const void *address);
 
     /* 1: the address is of this device's memory, so that `open` would open it again. 0: it is not.
-     * -EIO: that cannot be found out. TIERCE_E_CLOSED. */
+     * -EIO: it cannot be determined. TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*has)(struct tierce__device *device, const void *address);
 
     /*
-     * Measures on the device which way of copying is the fastest, and uses it from then on. Without
-     * this call, or if another way than the usual one does not work, copies go the usual way; this
-     * is logged. After a failure of the device, later calls return -EIO. Blocks for a second at
-     * most, or longer if the driver compiles: call it once, from a thread that nothing waits for.
+     * Measures on the device which copy method is the fastest, and uses it from then on. Without
+     * this call, the default method is used. If the other methods do not work, the default stays in
+     * use, and this is logged. After a failure of the device, later calls return -EIO. Blocks for a
+     * second at most, or longer if the driver compiles: call it once, from a thread that nothing
+     * waits for.
      */
     void (*tune)(struct tierce__device *device);
 
@@ -136,7 +137,8 @@ struct tierce__device_ops {
                                   struct tierce__device_event **event,
                                   const struct tierce__device_copy *copy);
 
-    /* Creates an event after all work that is enqueued on a stream now. Errors, *event untouched:
+    /* Creates an event that completes after all work that is enqueued on a stream now. Errors,
+     * *event untouched:
      * TIERCE_E_UNSUPPORTED (as gather), TIERCE_E_CLOSED, -ENOMEM, -EIO. */
     TIERCE_MUSTUSE int (*record)(struct tierce__device *device, struct tierce__device_event **event,
                                  void *stream);

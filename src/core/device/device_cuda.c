@@ -83,7 +83,7 @@ void tierce__cuda_pause(unsigned polls)
     enum { EAGER = 32, SHORT_NS = 20000, LONG_NS = 200000 };
     struct timespec pause = {.tv_nsec = polls < 4 * EAGER ? SHORT_NS : LONG_NS};
     if (polls >= EAGER)
-        (void)nanosleep(&pause, NULL); /* a signal only makes the next poll earlier */
+        (void)nanosleep(&pause, NULL); /* after a signal, the next poll is only earlier */
 }
 
 /* ---- open -------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ static int create_streams(struct tierce__cuda *cuda)
         destroy_streams(cuda);
     rc = tierce__cuda_leave(cuda, rc);
     if (rc < 0)
-        destroy_streams(cuda); /* the context could not be left */
+        destroy_streams(cuda); /* the caller's context could not be restored */
     return rc;
 }
 
@@ -191,7 +191,7 @@ static int open_cuda(struct tierce__device **out, const void *address)
     return 0;
 }
 
-/* No context is needed for it. */
+/* This call requires no context. */
 static int has_cuda(struct tierce__device *device, const void *address)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
@@ -264,7 +264,7 @@ static int pin_cuda(struct tierce__device *device, void *memory, size_t bytes)
     return tierce__cuda_leave(cuda, rc);
 }
 
-/* A slice that the driver keeps stays in the table. */
+/* If the driver does not release a slice, the slice stays in the table. */
 static int unpin(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
     if (!tierce__pinned_has(&cuda->pinned, memory, bytes))
@@ -329,7 +329,7 @@ static bool unpin_all(struct tierce__cuda *cuda)
     return rc == 0;
 }
 
-/* Whether nothing touches memory any more. */
+/* Whether no copy can access memory any more. */
 static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
 {
     if (tierce__cuda_enter(cuda) < 0)
@@ -342,7 +342,7 @@ static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
         (void)tierce__cuda_trial_free(cuda); /* logged; the device's memory is lost */
         destroy_streams(cuda);
     }
-    (void)tierce__cuda_leave(cuda, 0); /* logged; it says nothing about memory */
+    (void)tierce__cuda_leave(cuda, 0); /* logged; memory is not affected */
     return stopped;
 }
 

@@ -57,8 +57,8 @@ static struct tierce__run run_of(const struct tierce__layer_group *group, uint64
     return run;
 }
 
-/* If a chunk of a run is missing, all fewer blocks need it too, down to those before it, or to the
- * first needed block, which may need nothing itself. */
+/* Every run that ends inside or after a missing chunk contains this chunk. So the next run to try
+ * ends where the missing chunk begins, or at the first needed block, where a run may be empty. */
 struct tierce__run tierce__run_find(const struct tierce__layer_group *group, uint64_t from_block,
                                     uint64_t to_block, tierce__run_held_fn *held, void *arg)
 {

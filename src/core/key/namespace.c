@@ -29,7 +29,7 @@ void tierce_free(void *ptr)
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Bytes that grow until an allocation fails; then everything further is ignored. */
+/* A growing buffer. After an allocation fails, further bytes are ignored. */
 struct namespace_text {
     char *bytes;
     size_t used;
@@ -234,7 +234,7 @@ static bool name_ok(const char *name)
     return size >= 1 && size <= NAME_BYTES_MAX && name[size] == '\0';
 }
 
-/* Cuts one line, which ends where its newline was, into a field. */
+/* Converts one line, whose newline was replaced by a NUL, into a field. */
 static int add_line(struct fields *fields, char *line)
 {
     char *equals = strchr(line, '=');

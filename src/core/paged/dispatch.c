@@ -19,8 +19,8 @@ static const struct tierce__kernel *const kernels[] = {
 
 enum { KERNEL_COUNT = sizeof(kernels) / sizeof(kernels[0]) };
 
-/* NULL until the first use. It only ever points at constants, and two threads that choose at the
- * same time choose the same, so relaxed order is enough. */
+/* NULL until the first use. It points only at constants, and two threads that choose at the same
+ * time choose the same kernel, so relaxed order is enough. */
 static _Atomic(const struct tierce__kernel *) current;
 
 static const struct tierce__kernel *choose_kernel(void)

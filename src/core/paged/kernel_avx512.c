@@ -59,8 +59,8 @@ AVX512 static void avx512_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const u
     take_plain(acc, dst, src, begin, end, dst != NULL);
 }
 
-/* Aligned cells (`aligned` is a constant at each call) are loaded once. `s` is a copy,
- * because a store could change what a pointer points at: 1.1x (Zen 5, 2026-11). */
+/* Aligned cells (`aligned` is a constant at each call) are loaded once. `s` is a copy, because the
+ * compiler must assume that a store changes the target of a pointer: 1.1x (Zen 5, 2026-11). */
 AVX512_INLINE __m512i stream_stripe(__m512i lanes, struct tierce__stream s, size_t i,
                                     size_t in_block, bool aligned)
 {

@@ -10,7 +10,7 @@ static bool portable_usable(void)
     return true;
 }
 
-/* The words are loaded once and used for both, so the sum is of the very bytes that were stored. */
+/* Each word is loaded once for the copy and the sum, so the sum is that of the stored bytes. */
 static void take_stripe(uint64_t *acc, uint8_t *dst, const uint8_t *src, const uint8_t *key)
 {
     uint64_t words[TIERCE__LANES];

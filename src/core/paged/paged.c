@@ -39,7 +39,7 @@ int tierce__paged_check(const struct tierce_paged *paged)
     return 0;
 }
 
-/* All of a call is checked before its first byte moves; the layer is cheap to check again. */
+/* A call is checked in full before its first byte moves; checking the layer again is cheap. */
 int tierce__paged_check_cells(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
                               const struct tierce__cells *cells)
 {
@@ -99,12 +99,11 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
 }
 
 /*
- * The engine reads the blocks soon, but the caches have lost the start of a large row of calls
- * before its end. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast
- * streamed. A core that reads all of it back at once would be faster with the caches up to 4 MiB,
- * copy and read together: 16.3 against 13.3 GB/s for 1 MiB, 16.0 against 13.5 for 4 MiB, but 12.3
- * against 12.8 for 16 MiB. So small rows stay in the caches (cold cells of 128 KiB, Zen 5,
- * 2026-11).
+ * The engine reads the blocks soon, but at the end of a large row of calls the caches no longer
+ * hold its start. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast streamed. If a core
+ * reads all of it immediately, copy and read together are faster with the caches up to 4 MiB: 16.3
+ * instead of 13.3 GB/s for 1 MiB, 16.0 instead of 13.5 for 4 MiB, but 12.3 instead of 12.8 for 16
+ * MiB. So small rows stay in the caches (cold cells of 128 KiB, Zen 5, 2026-11).
  */
 static enum tierce__store_hint scatter_hint(uint64_t call_bytes, uint64_t row_bytes)
 {

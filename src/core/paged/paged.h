@@ -30,7 +30,7 @@ uint64_t tierce__sum(const void *src, size_t n);
 #define TIERCE__SUM_STRIPE 64u
 
 /* XXH3-64 of `total` bytes: the 64 of `first`, then bytes 64 to n of src, then zeroes, which are
- * not read. n and total are multiples of 64, 64 <= n <= total, total >= 256. */
+ * not read. n and total are multiples of 64; 64 <= n <= total; total >= 256. */
 uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void *src, size_t n,
                             size_t total);
 
@@ -48,7 +48,7 @@ bool tierce__kernel_force(unsigned index);
 const char *tierce__kernel_current(void);
 
 /* sizeof(struct tierce_paged) of programs that were built when it ended with `block_count`. Such a
- * description is of memory of the host; its `device` lies beyond its end. */
+ * description describes memory of the host; it has no field `device`. */
 #define TIERCE__PAGED_BYTES_V1 24u
 
 static inline enum tierce_device tierce__paged_device(const struct tierce_paged *paged)
@@ -63,18 +63,18 @@ static inline enum tierce_device tierce__paged_device(const struct tierce_paged 
 TIERCE_MUSTUSE int tierce__paged_check(const struct tierce_paged *paged);
 
 /*
- * A row of gathers or scatters: one call per chunk of a layer. With a row the
- * copied bytes are not yet ordered before later stores; tierce__paged_row_end does it once for all.
+ * A row of gathers or scatters: one call per chunk of a layer. With a row, the copied bytes are not
+ * yet ordered before later stores; tierce__paged_row_end orders the bytes of all calls.
  */
 struct tierce__row {
-    uint64_t bytes;   /* of all calls: rows that the caches cannot hold go past them */
+    uint64_t bytes;   /* of all calls: rows that are larger than the caches bypass them */
     const void *next; /* where the next call reads first, or NULL; only a hint, need not be valid */
 };
 
 /* Ends a row: the copied bytes are visible to a thread that sees a later release store. */
 void tierce__paged_row_end(void);
 
-/* Cells of a chunk in one layer, end to end, and the sum of each. */
+/* Contiguous cells of a chunk in one layer, and the sum of each. */
 struct tierce__cells {
     uint8_t *bytes;
     uint64_t *sums;
@@ -88,8 +88,8 @@ TIERCE_MUSTUSE int tierce__paged_check_cells(const struct tierce_paged *paged, u
 
 /*
  * Copies blocks ids[0..cells->count) of one layer to cells->bytes and writes the sum of each to
- * cells->sums. `row` NULL: the call stands alone. Errors: TIERCE_E_ARGUMENT (an id out of range, or
- * a layer), nothing copied then.
+ * cells->sums. `row` NULL: the call stands alone. Errors: TIERCE_E_ARGUMENT (an id or the layer is
+ * out of range); then nothing is copied.
  */
 TIERCE_MUSTUSE int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer,
                                         const int32_t *ids, const struct tierce__cells *cells,
@@ -97,9 +97,10 @@ TIERCE_MUSTUSE int tierce__paged_gather(const struct tierce_paged *paged, uint32
 
 /*
  * Copies cells->bytes to blocks ids[0..cells->count) of one layer, verifying each cell against its
- * sum; neither is written. good[i] is set to 0 where the sum differs and left alone otherwise; the
- * bytes of such a block are then in the engine's memory and the caller must have it computed again.
- * `row` as above. Returns the number of bad cells, or TIERCE_E_ARGUMENT with nothing copied.
+ * sum; neither is written. good[i] is set to 0 if the sum differs, and is unchanged otherwise; the
+ * bytes of such a block are then in the engine's memory, and the caller must cause it to be
+ * computed again. `row` as above. Returns the number of bad cells, or TIERCE_E_ARGUMENT with
+ * nothing copied.
  */
 TIERCE_MUSTUSE int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer,
                                          const int32_t *ids, const struct tierce__cells *cells,

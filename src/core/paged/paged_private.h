@@ -50,26 +50,27 @@ static inline void tierce__scramble(uint64_t acc[TIERCE__LANES])
 }
 
 /*
- * Prefetches the line 2 KiB ahead; it may be behind the end of the input, because a prefetch never
+ * Prefetches the line 2 KiB ahead; it may be past the end of the input, because a prefetch never
  * faults. Only for sums without a copy: 1.1x on scattered cold cells of 128 KiB (27 to 30 GB/s),
- * nothing lost on hot ones. Streamed copies became slower by 0.95 on contiguous sources, and
- * prefetching the lines that plain stores go to gained nothing at any distance (Zen 5, 2026-11).
+ * nothing lost on hot ones. Streamed copies of contiguous sources became slower (0.95), and
+ * prefetching the destination of plain stores gained nothing at any distance (Zen 5, 2026-11).
  */
 static inline void tierce__prefetch_ahead(const uint8_t *p)
 {
     __builtin_prefetch((const void *)((uintptr_t)p + 2048), 0, 3);
 }
 
-/* A copy past the caches. */
+/* A copy that bypasses the caches (non-temporal stores). */
 struct tierce__stream {
     uint8_t *dst;
     const uint8_t *src;
     size_t bytes;
-    size_t end;          /* stripes [0, end) are taken */
+    size_t end;          /* stripes [0, end) are summed */
     size_t copy_end;     /* and [0, copy_end) are copied, from src + shift to dst + shift */
     size_t shift;        /* < 64; makes dst + shift a multiple of 64 */
-    const uint8_t *next; /* where the row of copies reads on; NULL: nothing is fetched ahead */
-    size_t fetch_from;   /* bytes of src before this one are not fetched ahead */
+    const uint8_t *next; /* the address where the row of copies continues to read; NULL: nothing is
+                            fetched ahead */
+    size_t fetch_from;   /* bytes of src before this offset are not fetched ahead */
 };
 
 #define TIERCE__FETCH_AHEAD 4096u
@@ -77,7 +78,7 @@ struct tierce__stream {
 /*
  * Prefetches into the second-level cache the 16 lines that are 4 KiB after stripe i, in the source
  * or where the row of copies continues. The prefetcher of the machine stops at the end of a page
- * and only starts after some misses. The first level has few buffers for lines on their way, and
+ * and only starts after some misses. The first level has few buffers for outstanding lines, and
  * the streamed stores need them too. Relative to a plain streamed copy, scattering cold cells of
  * 16, 64 and 256 KiB reaches 1.11, 1.15 and 1.15 (with fetches into the first level 0.91 to 1.0,
  * without fetches 1.0), and gathering cells of 16 KiB reaches 1.10. Distances of 2 and 8 KiB, and
@@ -96,9 +97,9 @@ static inline void tierce__fetch_block(const struct tierce__stream *s, size_t i)
 }
 
 /*
- * One way to do the work. The functions take the lanes from `acc` and leave them there. src and dst
- * are the start of the whole copy and stripes are counted from there, so that another call can go
- * on in the middle of a block.
+ * One implementation of the copy and the sum. The functions take the lanes from `acc` and leave
+ * them there. src and dst are the start of the whole copy and stripes are counted from there, so
+ * that another call can continue in the middle of a block.
  */
 struct tierce__kernel {
     const char *name;
@@ -134,7 +135,7 @@ extern const struct tierce__kernel tierce__kernel_neon;
 const struct tierce__kernel *tierce__kernel(void);
 
 /* tierce__copy_sum without the fence at its end: for a row of copies with one fence. `next` is the
- * source of the next copy if it lies elsewhere, else NULL. */
+ * source of the next copy if it does not follow this source, else NULL. */
 uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
                                    size_t n, enum tierce__store_hint hint, const void *next);
 

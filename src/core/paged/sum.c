@@ -18,10 +18,12 @@
 #define PRIME_AVALANCHE 0x165667919E3779F9ULL
 
 enum {
-    /* Up to here XXH3 has other forms, which are not ours: a copy of that size is not a data path.
+    /* Up to this length XXH3 uses other algorithms, which libxxhash computes, because such short
+     * copies do not occur on the data path.
      */
     SHORT_BYTES_MAX = 240,
-    /* The keys of the last stripe and of the fold start at these odd places in the secret. */
+    /* The keys of the last stripe and of the fold start at these unaligned offsets of the
+     * secret. */
     LAST_KEY = TIERCE__SCRAMBLE_KEY - 7,
     FOLD_KEY = 11,
     /* Below this the head, the tail and the fence of a streamed copy cost more than they save. */
@@ -76,12 +78,13 @@ static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *last, siz
 }
 
 /*
- * Zen 5 follows a source by itself, and fetches on top of that slow it down: only small scattered
- * sources gain from them, and the start of a large one. Of the best plain copy, cold chunks with
- * cells of 16, 64 and 256 KiB reached 0.77, 0.78 and 0.77 (scattered) and 1.06, 0.83 and 0.78
- * (gathered) when all was fetched, 0.90, 0.92 and 0.90, and 0.85, 0.88 and 0.92 when nothing was,
- * and reach 0.90, 0.97 and 0.94, and 1.07, 0.97 and 0.95 (2026-11). Older AMD processors, which
- * were not measured, are treated alike.
+ * Zen 5 prefetches a source by itself, and additional prefetches slow it down. They help only for
+ * small scattered sources, and at the start of a large source. Speed relative to the best plain
+ * copy, for cold chunks with cells of 16, 64 and 256 KiB (2026-11). Everything prefetched:
+ * scattered 0.77, 0.78 and 0.77, gathered 1.06, 0.83 and 0.78. Nothing prefetched: scattered 0.90,
+ * 0.92 and 0.90, gathered 0.85, 0.88 and 0.92. As implemented: scattered 0.90, 0.97 and 0.94,
+ * gathered 1.07, 0.97 and 0.95. Older AMD processors, which were not measured, are treated in the
+ * same way.
  */
 static void plan_fetches(struct tierce__stream *s)
 {
@@ -90,7 +93,7 @@ static void plan_fetches(struct tierce__stream *s)
     if (!__builtin_cpu_is("amd") || s->next == NULL)
         return;
     if (s->next == s->src + s->bytes)
-        s->next = NULL; /* the row reads on right behind */
+        s->next = NULL; /* the row continues directly after it */
     else if (s->bytes > SMALL_BYTES_MAX)
         s->fetch_from = s->bytes;
 #else
@@ -100,8 +103,8 @@ static void plan_fetches(struct tierce__stream *s)
 
 /*
  * Streams as many stripes as possible and returns their number. The first bytes of dst, up to its
- * next multiple of 64, are copied plainly; the stores run that much ahead of the sum, so that many
- * bytes must be left behind the last stripe.
+ * next multiple of 64, are copied plainly; the stores are ahead of the sum by this number of bytes,
+ * so as many bytes must remain after the last stripe.
  */
 static size_t stream_stripes(const struct tierce__kernel *kernel, uint64_t acc[TIERCE__LANES],
                              uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *next)
@@ -118,7 +121,8 @@ static size_t stream_stripes(const struct tierce__kernel *kernel, uint64_t acc[T
     return s.end;
 }
 
-/* For copies that are not streamed: the first lines of the next one while this one runs. */
+/* For copies that are not streamed: prefetches the first lines of the next source during this
+ * copy. */
 static void fetch_head(const uint8_t *next, size_t n)
 {
     size_t head = n < TIERCE__FETCH_AHEAD ? n : TIERCE__FETCH_AHEAD;
@@ -141,12 +145,12 @@ uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *ds
     }
     uint64_t acc[TIERCE__LANES];
     memcpy(acc, start_lanes, sizeof(acc));
-    /* The last stripe is never a part of the row, also where n is a multiple of 64. */
+    /* The last stripe is never a part of the row, even if n is a multiple of 64. */
     size_t stripes = (n - 1) / TIERCE__STRIPE_BYTES, tail = stripes * TIERCE__STRIPE_BYTES;
     size_t done = streams ? stream_stripes(kernel, acc, to, from, n, next) : 0;
     TIERCE_DASSERT(done <= stripes);
     kernel->run(acc, to, from, done, stripes);
-    /* A streamed copy between aligned ends is whole already. */
+    /* A streamed copy between aligned ends is already complete. */
     if (!streams || n % TIERCE__STRIPE_BYTES != 0 || (uintptr_t)to % TIERCE__STRIPE_BYTES != 0)
         memcpy(to + tail, from + tail, n - tail);
     return finish_sum(acc, from + n - TIERCE__STRIPE_BYTES, n);
@@ -180,9 +184,9 @@ uint64_t tierce__sum(const void *src, size_t n)
 /* ---- zeroes ---------------------------------------------------------------------------------- */
 
 /*
- * Stripe k of a block has lane i keyed by word k + i of the secret. Of zeroes a lane takes nothing
- * but the product of that word's halves, so a row of stripes takes a range of products: these are
- * their sums, from the first on.
+ * Stripe k of a block has lane i keyed by word k + i of the secret. For zeroes, a lane adds only
+ * the product of that word's halves, so a row of stripes adds a range of products. These are the
+ * prefix sums of the products.
  */
 enum { PRODUCTS = TIERCE__SECRET_BYTES / 8 };
 

@@ -26,7 +26,7 @@ static void forget_devices(void)
 static void init_devices(void)
 {
     forget_devices();
-    (void)pthread_atfork(NULL, NULL, forget_devices); /* fails for lack of memory at most */
+    (void)pthread_atfork(NULL, NULL, forget_devices); /* can fail only for lack of memory */
 }
 
 /* Under the lock. *out: NULL if no open device has the address. Errors: as of `has`. */

@@ -12,8 +12,8 @@
 #include "base/threads/threads.h"
 #include "engine/device/devices.h"
 
-/* A driver that has no room for a slice is offered a smaller one. Slices are registered as they are
- * counted here, in pages. */
+/* If the driver lacks memory for a slice, a smaller slice is registered. Slices are registered as
+ * they are counted here, in pages. */
 #define SLICE_BYTES_MAX (UINT64_C(1) << 30)
 #define SLICE_BYTES_MIN (UINT64_C(2) << 20)
 #define PAGE_BYTES      UINT64_C(4096)
@@ -33,7 +33,7 @@ struct pinning {
     atomic_bool stops; /* relaxed: only ends the work */
     _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire, with the slices */
     size_t count, room;
-    struct slice *slices; /* of the thread, and of fini once it has ended */
+    struct slice *slices; /* used by the thread, and by fini after the thread has exited */
 };
 
 void tierce__pinnings_init(struct tierce__pinnings *pinnings)
@@ -66,7 +66,7 @@ static int pin_slice(struct pinning *pinning, struct slice slice)
 {
     const struct tierce__open_device *device = pinning->device;
     TIERCE_DASSERT(slice.bytes > 0 && slice.bytes % PAGE_BYTES == 0);
-    int rc = keep(pinning, slice); /* first: what is pinned is known */
+    int rc = keep(pinning, slice); /* first, so that the pinned slices are known */
     if (rc < 0)
         return rc;
     rc = device->ops->pin(device->device, slice.memory, slice.bytes);
@@ -100,7 +100,7 @@ static void log_failure(const struct pinning *pinning, int rc)
                 "device=%s bytes=%llu reason=\"%s\" consequence=\"nothing is stored or loaded "
                 "between this memory and the device\" remedy=\"%s\"",
                 pinning->device->ops->name, (unsigned long long)pinning->bytes, tierce_strerror(rc),
-                rc == -ENOMEM ? "raise the limit of locked memory, or lower memory.size"
+                rc == -ENOMEM ? "raise the limit of locked memory (ulimit -l), or lower memory.size"
                               : "restart the process");
 }
 
@@ -162,7 +162,7 @@ static int begin_pinning(struct tierce__pinnings *pinnings, struct pinning **out
     return 0;
 }
 
-/* The caller can do something about these; the others are misses. */
+/* The caller can correct these errors; after other errors the transfer is a miss. */
 static int status_of(int rc)
 {
     switch (rc) {
@@ -177,7 +177,7 @@ static int status_of(int rc)
     }
 }
 
-/* Memory of something else would break the device for the whole process. */
+/* A copy to memory that is not the device's would make the device fail for the whole process. */
 static int check_layers(const struct tierce__open_device *device, const struct tierce_paged *paged)
 {
     int rc = 1;

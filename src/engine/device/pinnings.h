@@ -13,15 +13,15 @@
 /*
  * A mapping of chunks' memory, the pool of an engine or that of a node, as the devices see it: each
  * device that copies from or to it pins all of it. This happens in the background, slice by slice,
- * on a thread that ends then, because it takes about 0.1 s per GB.
+ * on a thread that exits at the end, because pinning takes about 0.1 s per GB.
  *
  *     rc = tierce__pinnings_get(&pinnings, paged, &device);
  *     if (rc == 0)
  *         ... device->ops->gather(device->device, &event, &copy) ...
  *
- * Until all of it is pinned, transfers do not happen: a store stores nothing, and a load loads
- * nothing. A copy through a small buffer would work from the start, but it needs the processor, and
- * a second order of events, for the first seconds of a process.
+ * Until all of it is pinned, nothing is transferred: a store stores nothing, and a load loads
+ * nothing. A copy through a small buffer would work from the start. But for only the first seconds
+ * of a process, it would require processor time and a second order of events.
  *
  * Thread: any, except that init comes first and fini last. Lock: PINNINGS, held while a device is
  * opened.

@@ -60,7 +60,7 @@ void tierce__transit_free(struct tierce__transit *transit)
 
 /* ---- copies ---- */
 
-/* Notes the first error; -EIO may have left copies behind that have no event. */
+/* Notes the first error; after -EIO, copies without an event may be in progress. */
 static int fail(struct tierce__transit *transit, int rc)
 {
     TIERCE_DASSERT(rc < 0);
@@ -103,7 +103,7 @@ int tierce__transit_scatter(struct tierce__transit *transit, size_t count)
     TIERCE_DASSERT(transit->event_count > 0);
     rc = device->ops->stream_wait(device->device, transit->events[transit->event_count - 1],
                                   transit->stream);
-    /* The copy has its event, so nothing is lost. */
+    /* The copy has its event, so its end will be known. */
     if (rc < 0 && transit->failed == 0)
         transit->failed = rc;
     return rc;
@@ -117,7 +117,7 @@ static void pause_shortly(void)
     (void)nanosleep(&pause, NULL); /* a driver has no wait with a deadline */
 }
 
-/* The device has failed: its copies are over when it has none. */
+/* The device has failed: the copies have ended when none is in progress on it. */
 static int wait_idle(struct tierce__transit *transit, uint64_t deadline_ns)
 {
     const struct tierce__open_device *device = transit->device;
@@ -138,7 +138,7 @@ int tierce__transit_wait(struct tierce__transit *transit, uint64_t deadline_ns)
 {
     const struct tierce__open_device *device = transit->device;
     int rc = transit->lost ? -EIO : 0;
-    /* The last one comes last; the others have come then. */
+    /* The last event completes last, so the other events have completed too. */
     for (size_t i = transit->event_count; i > 0 && rc == 0; i--)
         rc = device->ops->wait(device->device, transit->events[i - 1], deadline_ns);
     if (rc != -EIO)
@@ -157,7 +157,7 @@ static void settle_copies(void *arg, size_t from, size_t to)
     for (size_t i = from; i < to; i++) {
         for (size_t row = 0; row < transit->rows_of[i]; row++) {
             int64_t bad = device->ops->settle(device->device, transit->events[i], row, row + 1);
-            TIERCE_ASSERT(bad >= 0); /* the event has come */
+            TIERCE_ASSERT(bad >= 0); /* the event has completed */
             if (bad > 0)
                 __atomic_store_n(&transit->bad[row], 1, __ATOMIC_RELAXED);
         }
@@ -201,8 +201,8 @@ void tierce__transits_keep(struct tierce__transits *transits, struct tierce__tra
     tierce__lock_drop(&transits->lock);
 }
 
-/* Takes the first one that is over from the list, or returns NULL; *may_end: another one may be
- * over later. The driver is asked under the lock, and does not wait. */
+/* Removes the first transit that has ended from the list, or returns NULL; *may_end: another
+ * transit may end later. The driver is queried under the lock, and does not wait. */
 static struct tierce__transit *take_over(struct tierce__transits *transits, bool *may_end)
 {
     struct tierce__transit *found = NULL;
@@ -224,7 +224,7 @@ static struct tierce__transit *take_over(struct tierce__transits *transits, bool
     return found;
 }
 
-/* Returns whether those that remain may be over later. */
+/* Returns whether the remaining transits may end later. */
 static bool reap(struct tierce__transits *transits)
 {
     struct tierce__transit *transit;

@@ -11,7 +11,7 @@
 
 /*
  * The copies of one store or load between chunks and the memory of a device: a copy for each layer,
- * all of them enqueued behind the caller's stream, and one wait for the last.
+ * all enqueued after the work on the caller's stream, and one wait for the last copy.
  *
  *     rc = tierce__transit_create(&transit, device, &what);
  *     ... fill transit->rows ...
@@ -25,12 +25,12 @@
  *         tierce__transits_keep(&engine->transits, transit, free_the_rest, arg);
  *     }
  *
- *     enqueued ──the last event comes──> over ──settled──> freed
+ *     enqueued ──last event completes──> over ──settled──> freed
  *         └──the deadline, or the device fails──> kept ──over, much later──> freed, with the rest
  *
  * After a failed wait the device may still read or write. So the chunks' memory must not be used
- * for anything else: the transit is kept with all that belongs to it, until the device has stopped
- * for certain, or the process ends.
+ * for anything else: the transit is kept with all that belongs to it, until the device has
+ * certainly stopped, or the process exits.
  *
  * Thread: a transit belongs to one at a time; a list of transits to any.
  */
@@ -38,7 +38,7 @@
 struct tierce__open_device;
 struct tierce__workers;
 
-/* Frees what a kept transit was about. Called under no lock, on any thread. */
+/* Frees the resources that belong to a kept transit. Called under no lock, on any thread. */
 typedef void tierce__transit_over_fn(void *arg);
 
 struct tierce__transit {
@@ -73,23 +73,23 @@ TIERCE_MUSTUSE int tierce__transit_create(struct tierce__transit **out,
                                           struct tierce__open_device *device,
                                           const struct tierce__transit_what *what);
 
-/* All copies must be over (tierce__transit_wait returned 0). NULL is accepted. */
+/* All copies must have ended (tierce__transit_wait returned 0). NULL is accepted. */
 void tierce__transit_free(struct tierce__transit *transit);
 
 /*
- * Enqueues a copy of the first `count` rows, behind the work on the stream. After a scatter the
- * stream goes on behind the copy. Errors: as of gather and stream_wait in device.h; the transit has
- * failed then. Does not block.
+ * Enqueues a copy of the first `count` rows, after the work on the stream. After a scatter, later
+ * work on the stream waits for the copy. Errors: as of gather and stream_wait in device.h; the
+ * transit has failed then. Does not block.
  */
 TIERCE_MUSTUSE int tierce__transit_gather(struct tierce__transit *transit, size_t count);
 TIERCE_MUSTUSE int tierce__transit_scatter(struct tierce__transit *transit, size_t count);
 
-/* Waits until all copies are over; their results are valid only if `failed` is 0 then. Errors:
+/* Waits until all copies have ended; their results are valid only if `failed` is 0 then. Errors:
  * TIERCE_E_DEADLINE, -EIO, TIERCE_E_CLOSED: copies may be in progress. */
 TIERCE_MUSTUSE int tierce__transit_wait(struct tierce__transit *transit, uint64_t deadline_ns);
 
-/* Computes sums or verdicts of all copies, which are over; then there are no copies any more, and
- * others may be enqueued. `workers` NULL: on this thread. */
+/* Computes the sums or verdicts of all copies, which have ended. Afterwards other copies may be
+ * enqueued. `workers` NULL: on this thread. */
 void tierce__transit_settle(struct tierce__transit *transit, struct tierce__workers *workers);
 
 /* ---- kept transits ---- */
@@ -103,14 +103,14 @@ void tierce__transits_init(struct tierce__transits *transits);
 /* The list must be empty. */
 void tierce__transits_fini(struct tierce__transits *transits);
 
-/* [transfer] transit. `over` is called with `arg` when it is over, by reap or end. */
+/* [transfer] transit. reap or end calls `over` with `arg` when the copies have ended. */
 void tierce__transits_keep(struct tierce__transits *transits, struct tierce__transit *transit,
                            tierce__transit_over_fn *over, void *arg);
 
-/* Frees those that are over. Does not wait. */
+/* Frees the transits that have ended. Does not wait. */
 void tierce__transits_reap(struct tierce__transits *transits);
 
-/* The same, and waits for the others. False: some are not over, and stay. */
+/* The same, but waits for the other transits. False: some have not ended, and stay. */
 bool tierce__transits_end(struct tierce__transits *transits, uint64_t deadline_ns);
 
 bool tierce__transits_empty(struct tierce__transits *transits);

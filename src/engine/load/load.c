@@ -7,8 +7,8 @@
  * An error before the cells fails the whole chunk. A cell that does not verify fails only its
  * block. Wrong chunks are removed from their tier.
  *
- * A load that is larger than the memory that can be had for it goes through it chunk by chunk
- * (load_through): all layers of one, then its memory is the next one's.
+ * A load that is larger than the available memory proceeds chunk by chunk (load_through): it writes
+ * all layers of a chunk, and then reuses the chunk's memory for the next chunk.
  */
 #include <errno.h>
 #include <string.h>
@@ -143,7 +143,8 @@ static void fail_if_over(struct tierce_load *load)
         tierce__scatter_fail(&load->scatter, i);
 }
 
-/* Writes all layers of one chunk after the other, so that memory needs to hold few at a time. */
+/* Writes all layers of one chunk after the other, so that memory has to hold only a few chunks at a
+ * time. */
 static void load_through(struct tierce_load *load)
 {
     TIERCE_DASSERT(load->lease->is_too_large);
@@ -221,7 +222,7 @@ void tierce__load_lease_count(const struct tierce_view *view, const struct tierc
         tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
 }
 
-/* Also the end of a load that has lost its device. */
+/* Also called for a load whose device has failed. */
 static void count_failed(struct tierce_load *load)
 {
     const struct tierce__scatter *scatter = &load->scatter;

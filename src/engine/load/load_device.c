@@ -39,7 +39,7 @@ int tierce__load_device_begin(struct tierce_load *load, const struct tierce_tran
 
 /* ---- copies ---- */
 
-/* The verdicts of copies that are over; row r was chunk first + r. */
+/* The verdicts of copies that have ended; row r was chunk first + r. */
 static void learn(struct tierce_load *load, size_t first)
 {
     struct tierce__transit *transit = load->transit;
@@ -56,7 +56,7 @@ static void learn(struct tierce_load *load, size_t first)
     }
 }
 
-/* Whether all copies are over. */
+/* Whether all copies have ended. */
 static bool wait_copies(struct tierce_load *load)
 {
     return tierce__transit_wait(load->transit, tierce__deadline_in_ms(load->timeout_ms)) == 0;
@@ -70,7 +70,7 @@ static int enqueue(struct tierce_load *load, size_t count)
     return rc == TIERCE_E_UNSUPPORTED ? rc : 0; /* other failures are misses */
 }
 
-/* All layers of one chunk, which has memory. */
+/* Moves all layers of one chunk, which is in memory. */
 static int pass_chunk(struct tierce_load *load, size_t i, bool *is_over)
 {
     struct tierce__transit *transit = load->transit;
@@ -92,7 +92,7 @@ static int pass_chunk(struct tierce_load *load, size_t i, bool *is_over)
 }
 
 /* Chunk by chunk, as load_through does; a chunk's memory is returned only when the copies from it
- * are over. After a failure all that is left fails. */
+ * have ended. After a failure, all remaining chunks fail. */
 static int pass_chunks(struct tierce_load *load)
 {
     bool is_over = true;
@@ -140,7 +140,7 @@ bool tierce__load_device_end(struct tierce_load *load)
         learn(load, 0);
     if (!is_good || tierce__load_is_late(load))
         fail_all(load);
-    if (is_over) { /* before the lease ends, which may hold the device */
+    if (is_over) { /* before the lease ends, because the end may release the device */
         tierce__transit_free(transit);
         load->transit = NULL;
     }

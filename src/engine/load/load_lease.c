@@ -19,13 +19,13 @@
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
 
-/* Bytes that are asked for ahead even if that is more than two layers. */
+/* Bytes that are requested ahead, even if they are more than two layers. */
 #define AHEAD_BYTES  (32u << 20)
 #define AHEAD_LAYERS 2u
 
 struct lease_chunk {
-    uint32_t level; /* 0: leased in memory; else where it is read from */
-    bool waits;     /* there was no memory for it at begin */
+    uint32_t level; /* 0: leased in memory; else the level that it is read from */
+    bool waits;     /* no memory was available for it at begin */
     bool spoiled;   /* a cell did not verify */
 };
 
@@ -39,14 +39,14 @@ struct own_lease {
     uint64_t soon_ns; /* until then begin may wait */
     uint64_t session;
     enum tierce_mode mode; /* in which it began */
-    uint32_t levels;       /* a bit for each that it may read from; none in bypass */
+    uint32_t levels;       /* a bit for each level that it may read from; 0 in bypass */
     uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
     bool passes;           /* counted in engine->passing */
     size_t from_block, block_count;
-    struct tierce__buf **bufs;  /* [count] NULL: the chunk has failed, waits or is through */
+    struct tierce__buf **bufs;  /* [count] NULL: the chunk has failed, waits or is complete */
     struct lease_chunk *chunks; /* [count]; base.leased, bufs and chunks are one allocation */
     struct tierce__fetch_waiter
-        *waiters;        /* [count] of what is read, or NULL as long as nothing is */
+        *waiters;        /* [count] of the chunks that are read, or NULL as long as none is */
     uint8_t *own_hashes; /* base.hashes, or NULL: they are the chain's */
     struct tierce__shape shapes[TIERCE__LEASED_SIBLING + 1]; /* [FULL]: the view's */
     struct tierce__key sibling_key;
@@ -128,7 +128,7 @@ static void pass(struct own_lease *lease, bool passes)
     }
     TIERCE_DASSERT(atomic_load(&engine->passing) > 0);
     atomic_fetch_sub(&engine->passing, 1);
-    tierce__pool_tell_room(engine->pool); /* who waits for the last one that passes looks again */
+    tierce__pool_tell_room(engine->pool); /* waiters for this lease check again */
 }
 
 static void free_lease(struct own_lease *lease)
@@ -171,7 +171,7 @@ static uint64_t bytes_asked(const struct own_lease *lease)
     return bytes;
 }
 
-/* The segment in which the part begins, and 1 at least: that of the header is turn 0. */
+/* The segment in which the part begins, at least 1, because the header's segment is turn 0. */
 static uint32_t first_segment(const struct tierce__shape *shape, const struct tierce_part *part)
 {
     uint32_t first = part->first_layer > 0 ? shape->layer_segment[part->first_layer - 1] : 0;
@@ -180,8 +180,8 @@ static uint32_t first_segment(const struct tierce__shape *shape, const struct ti
     return first > 0 ? first : 1;
 }
 
-/* Segments in the order in which they are asked for: the header's, those of the part, and then
- * those that only a promotion needs. */
+/* Segments in the order of their requests: the header's segment, the segments of the part, and then
+ * the segments that only a promotion requires. */
 static uint32_t segment_at(const struct tierce__shape *shape, const struct tierce_part *part,
                            uint32_t turn)
 {
@@ -191,7 +191,7 @@ static uint32_t segment_at(const struct tierce__shape *shape, const struct tierc
     return segment < shape->segment_count ? segment : segment - shape->segment_count + 1;
 }
 
-/* The turn by which a layer of the part is there. */
+/* The turn after which a layer of the part has arrived. */
 static uint32_t turn_of(const struct tierce__shape *shape, const struct tierce_part *part,
                         uint32_t layer)
 {
@@ -217,7 +217,7 @@ static void ahead(struct tierce__load_lease *base, uint32_t layer)
         uint32_t turn = lease->next_turn++;
         for (size_t i = 0; i < lease->base.count; i++) {
             const struct tierce__shape *shape = shape_of(lease, i);
-            /* The layers of a smaller chunk are, so that its segments hold more of them. */
+            /* The layers of a smaller chunk are smaller, so its segments hold more layers. */
             if (is_fetched(lease, i) && turn < shape->segment_count)
                 tierce__fetch_ask(&lease->waiters[i], segment_at(shape, &lease->part, turn));
         }
@@ -252,7 +252,7 @@ static void pass_pinned(const struct tierce__session *session, size_t *next,
         ++*next;
 }
 
-/* From its level; with a lease, that is memory. */
+/* The chunk's level; for a leased chunk it is memory. */
 static void join_fetch(struct own_lease *lease, size_t i)
 {
     struct lease_chunk *chunk = &lease->chunks[i];
@@ -339,8 +339,8 @@ static size_t take_all_pinned(struct own_lease *lease, struct tierce__session *s
     return n;
 }
 
-/* Leases those of the first `count` chunks that are in memory. This comes before room is reserved
- * for the others, because a reservation evicts and must not evict wanted chunks. */
+/* Leases the chunks that are in memory among the first `count` chunks. This is done before memory
+ * is reserved for the others, because a reservation evicts and must not evict wanted chunks. */
 static void lease_chunks(struct own_lease *lease, size_t count, struct tierce__session *session)
 {
     TIERCE_DASSERT(count <= lease->base.count);
@@ -359,7 +359,7 @@ static void lease_chunks(struct own_lease *lease, size_t count, struct tierce__s
     }
 }
 
-/* The tier to read a chunk from that memory had a moment ago: the first slower one of the request.
+/* The tier that has a chunk after memory has evicted it: the first slower one of the request.
  */
 static uint32_t slower_level(const struct own_lease *lease)
 {
@@ -382,7 +382,7 @@ static void place_chunks(struct own_lease *lease, size_t count, struct tierce__s
     if (count < lease->base.count && use_sibling(lease, count, session, lease->levels, 1))
         count++;
     else if (count > 0 && lease->bufs[last] == NULL)
-        /* The sibling was pinned before a slower tier got the chunk: only the pin is certain. */
+        /* The sibling was pinned before a slower tier had the chunk: only the pin is certain. */
         (void)use_sibling(lease, last, session, 0, lease->base.leased[last].to);
     for (size_t i = 0; i < count; i++) {
         struct lease_chunk *chunk = &lease->chunks[i];
@@ -422,7 +422,7 @@ static void list_chunks(struct own_lease *lease, uint64_t to_block)
     TIERCE_DASSERT(lease->base.count <= lease->keys.count);
 }
 
-/* Copies what the lease needs of the caller's chain, so that it may change after begin. */
+/* Copies the required part of the caller's chain, so that the chain may change after begin. */
 static int copy_sequence(struct own_lease *lease, const struct tierce__load_lease_what *what)
 {
     TIERCE_DASSERT(lease->base.count == 0);
@@ -448,7 +448,7 @@ static int copy_sequence(struct own_lease *lease, const struct tierce__load_leas
     return 0;
 }
 
-/* The session's pins, which become the caller's, or which he shares. */
+/* The session's pins, which the caller takes over or shares. */
 static struct tierce__session *pins_of(struct own_lease *lease,
                                        const struct tierce__load_lease_what *what)
 {
@@ -470,7 +470,7 @@ static size_t find(struct own_lease *lease, size_t first, uint8_t *places)
     if ((lease->levels & 1u) != 0) {
         size_t found = tierce__storage_lease_prefix(lease->engine, lease->keys.keys + first, count,
                                                     lease->bufs, UINT64_MAX, &leased);
-        TIERCE_ASSERT(found == leased); /* of each buffer that is named there is a reference */
+        TIERCE_ASSERT(found == leased); /* each listed buffer has a reference */
     }
     if (leased == count)
         return count;
@@ -538,7 +538,7 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
     if (lease->soon_ns > lease->deadline_ns)
         lease->soon_ns = lease->deadline_ns;
     TIERCE_DASSERT(lease->soon_ns <= lease->deadline_ns);
-    pass(lease, true); /* before it takes memory: a lease that waits must not give up meanwhile */
+    pass(lease, true); /* before it takes memory, so that a waiting lease does not fail */
     int rc = plan(lease, what);
     if (rc < 0) {
         free_lease(lease);
@@ -625,7 +625,7 @@ static void spoil(struct tierce__load_lease *base, size_t i)
         return;
     }
     TIERCE_DASSERT(lease->bufs[i]->source < lease->engine->level_count);
-    if (lease->bufs[i]->source > 0) /* first: from there it would come again */
+    if (lease->bufs[i]->source > 0) /* first, because otherwise it would be read from there again */
         tierce__storage_quarantine(lease->engine, lease->bufs[i]->source, key, TIERCE_E_CHECKSUM);
     tierce__storage_quarantine(lease->engine, 0, key, TIERCE_E_CHECKSUM);
 }
@@ -679,8 +679,8 @@ static void promote(struct own_lease *lease, size_t i)
 
 /* ---- more than fits into memory ---- */
 
-/* Memory for a chunk that waits; if need be that of the last one behind it that holds some, which
- * then waits itself. */
+/* Takes memory for a chunk that waits; if necessary from the last later chunk that holds memory,
+ * which then waits instead. */
 static bool take_memory(struct own_lease *lease, size_t i)
 {
     size_t last = lease->base.count;
@@ -698,18 +698,18 @@ static bool take_memory(struct own_lease *lease, size_t i)
     return lease->bufs[i] != NULL;
 }
 
-/* The same for memory that other leases release, as long as one passes through memory. */
+/* The same for memory that other leases release, as long as another lease passes through memory. */
 static bool wait_for_memory(struct own_lease *lease, size_t i)
 {
     TIERCE_DASSERT(lease->base.is_too_large);
     struct tierce_engine *engine = lease->engine;
     struct tierce__pool_turn turn;
-    pass(lease, false); /* two that wait do not wait for each other */
+    pass(lease, false); /* two waiting leases do not wait for each other */
     tierce__pool_turn_begin(engine->pool, &turn);
     while (lease->bufs[i] == NULL && atomic_load(&engine->passing) > 0 &&
            tierce__pool_turn_wait(&turn, lease->deadline_ns))
         join_fetch(lease, i);
-    if (lease->bufs[i] == NULL) /* memory that the last one has released since */
+    if (lease->bufs[i] == NULL) /* memory that the last lease has released since */
         join_fetch(lease, i);
     tierce__pool_turn_end(&turn);
     return lease->bufs[i] != NULL;
@@ -721,7 +721,7 @@ static void ask_all(struct own_lease *lease, size_t i)
         tierce__fetch_ask(&lease->waiters[i], s);
 }
 
-/* The next one is read meanwhile, if there is memory for both. */
+/* The next chunk is read at the same time, if memory can hold both. */
 static bool take(struct tierce__load_lease *base, size_t i)
 {
     struct own_lease *lease = own(base);
@@ -768,7 +768,7 @@ static void report(struct own_lease *lease, const uint32_t *blocks)
         if (!leased->failed)
             tierce__load_lease_count(lease->base.view, leased, blocks[i]);
         promote(lease, i);
-        if (leased->kind == TIERCE__LEASED_SIBLING) /* before its prefix, which ends up newer */
+        if (leased->kind == TIERCE__LEASED_SIBLING) /* first, so that its prefix is newer */
             tierce__storage_touch(engine, 0, engine->level_count, key_of(lease, i), 1, 0);
         loaded += blocks[i];
     }

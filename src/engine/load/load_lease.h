@@ -25,7 +25,7 @@ struct tierce__leased {
     size_t index; /* of the chunk in the chain */
     enum tierce__leased_kind kind;
     uint32_t block_count;            /* of the object */
-    uint32_t from, to;               /* the requested blocks, as far as they may be stored */
+    uint32_t from, to;               /* the requested blocks that may be stored */
     uint8_t hash[TIERCE_HASH_BYTES]; /* its own */
     enum tierce_origin origin;
     uint64_t bytes;  /* of the object */
@@ -49,8 +49,8 @@ struct tierce__load_lease {
      */
     bool is_too_large;
     /* From this time on other chunks may overwrite the objects; bytes that were read before are
-     * those of the leased chunks. TIERCE__DEADLINE_NEVER: the objects do not change before the end.
-     * */
+     * those of the leased chunks. TIERCE__DEADLINE_NEVER: the objects do not change before the
+     * end. */
     uint64_t over_ns;
     struct tierce__pinnings *memory; /* the mapping that the objects are of; NULL: there is none */
 };

@@ -6,9 +6,9 @@
 #include "engine/load/scatter.h"
 
 /*
- * A load, shared by load.c and load_device.c. The latter moves layers to the memory of a device:
- * they are enqueued in order, behind the caller's stream, and that stream goes on behind each. The
- * end waits for the last copy, and then finds out which cells were good.
+ * A load, shared by load.c and load_device.c. load_device.c moves layers to the memory of a device.
+ * They are enqueued in order, after the work on the caller's stream, and later work on that stream
+ * waits for them. The end waits for the last copy, and then reads the verdict of each cell.
  */
 
 struct tierce_load {
@@ -30,12 +30,12 @@ void tierce__load_free(struct tierce_load *load);
 /* Waits until a layer of a chunk is in memory and its header is good. */
 bool tierce__load_is_ready(struct tierce_load *load, size_t i, uint32_t layer);
 
-/* Whether the leased memory may have been reused meanwhile. */
+/* Whether the leased memory may have been reused since. */
 bool tierce__load_is_late(const struct tierce_load *load);
 
 /* ---- load_device.c ---- */
 
-/* If the device cannot be used now, or any more, all chunks fail. Errors: TIERCE_E_ARGUMENT,
+/* If the device cannot be used yet, or has failed, all chunks fail. Errors: TIERCE_E_ARGUMENT,
  * TIERCE_E_UNSUPPORTED, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__load_device_begin(struct tierce_load *load,
                                              const struct tierce_transfer_opts *opts);
@@ -47,7 +47,7 @@ TIERCE_MUSTUSE int tierce__load_device_layer(struct tierce_load *load, uint32_t 
  * has failed and may still copy; all chunks have failed, and `load` must be kept. */
 TIERCE_MUSTUSE bool tierce__load_device_end(struct tierce_load *load);
 
-/* Ends the lease and frees the load when its copies are over. */
+/* Ends the lease and frees the load when its copies have ended. */
 void tierce__load_device_keep(struct tierce_load *load);
 
 #endif

@@ -24,7 +24,7 @@ static size_t first_block(const struct tierce__scatter *scatter,
     return leased->index * scatter->view->chunk_blocks;
 }
 
-/* The blocks that a chunk of this kind has, or 0 where there is none. */
+/* The blocks that a chunk of this kind has, or 0 if there is none. */
 static size_t blocks_of(const struct tierce__load_lease *lease, const struct tierce__leased *leased)
 {
     size_t full = lease->view->chunk_blocks;
@@ -126,7 +126,7 @@ void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
            leased->to - leased->from);
 }
 
-/* The header that is checked, and whose sums count from then on; NULL for no memory. */
+/* The header that is checked, and whose sums are used for verification; NULL for no memory. */
 static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
 {
     const struct tierce__leased *leased = &scatter->lease->leased[i];
@@ -173,7 +173,7 @@ int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
     return rc;
 }
 
-/* Where a layer's first wanted cell lies in the object. */
+/* The position of a layer's first wanted cell in the object. */
 static uint64_t first_cell(const struct tierce__scatter *scatter,
                            const struct tierce__leased *leased, uint32_t of_chunk)
 {
@@ -183,7 +183,7 @@ static uint64_t first_cell(const struct tierce__scatter *scatter,
            (uint64_t)shape->geometry.cell_bytes[of_chunk] * leased->from;
 }
 
-/* The wanted cells of a layer in a chunk whose header was good. */
+/* The wanted cells of a layer in a chunk whose header was valid. */
 static struct tierce__cells cells_of(const struct tierce__scatter *scatter, size_t i,
                                      uint32_t of_chunk)
 {

@@ -18,7 +18,7 @@ struct tierce__moved {
     uint8_t *header; /* a copy, or NULL: that in the object */
     bool header_good;
     bool failed;    /* no block of it is loaded */
-    bool any_bad;   /* a cell did not verify: its block is not */
+    bool any_bad;   /* a cell did not verify, so its block is not loaded */
     bool first_bad; /* in the layer that is being loaded; load.c */
 };
 
@@ -55,7 +55,7 @@ void tierce__scatter_fini(struct tierce__scatter *scatter);
 /* No block of the chunk is loaded. */
 void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i);
 
-/* Whether the header in the object is that of the chunk that is wanted: 0, or why not. */
+/* 0 if the header in the object is that of the wanted chunk; otherwise the error. */
 TIERCE_MUSTUSE int tierce__scatter_check(struct tierce__scatter *scatter, size_t i);
 
 /* Writes a layer of a chunk whose header was good. Returns whether a cell did not verify for the

@@ -8,7 +8,8 @@
 
 /*
  * The half of a store that accesses the inference engine's memory: it copies the cells to the rooms
- * of a reservation, made by this process or by a node, and computes their sums during the copy.
+ * (reserved chunks, reserve.h) that this process or a node has reserved, and computes their sums
+ * during the copy.
  *
  * Thread: one at a time.
  */
@@ -16,11 +17,11 @@
 struct tierce__gather {
     const struct tierce_view *view; /* [borrow until fini] all four */
     const struct tierce_paged *paged;
-    const struct tierce__room *rooms; /* [count] whose objects are as long as the shapes say */
+    const struct tierce__room *rooms; /* [count] whose objects have the lengths of their shapes */
     size_t count;
     uint32_t next_layer;       /* of the view's part */
     int32_t *block_ids;        /* [to_block] */
-    struct tierce__shape last; /* of the last room, whose chunk may be unfull */
+    struct tierce__shape last; /* of the last room, whose chunk may be partial */
 };
 
 /* Whether each room is a chunk of blocks [from_block, to_block): ids before from_block need not be

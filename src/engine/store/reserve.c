@@ -20,7 +20,7 @@
 #include "engine/why/requests.h"
 #include "engine/why/why.h"
 
-/* One chunk on its way. */
+/* One chunk that is being stored. */
 struct reserve_chunk {
     struct tierce__storage_chunk record;
     struct tierce__claim claim;
@@ -30,7 +30,7 @@ struct reserve_chunk {
     uint64_t header_bytes;
     bool tail;
     bool held;                /* held by a local slower tier: stored in memory only */
-    bool has_other;           /* before it, and behind the chunk before it in this list, is one */
+    bool has_other;           /* between the previous chunk of this list and this one is a chunk */
     struct tierce__key other; /* that another request is storing: the last of these */
 };
 
@@ -48,7 +48,7 @@ struct tierce__reservation {
     size_t count;
     struct reserve_chunk *chunks;
     struct tierce__room *rooms; /* [count] */
-    size_t promised; /* from here on chunks absent from memory count as missing, even if slower
+    size_t promised; /* from here on, chunks that are not in memory count as missing, even if slower
                         tiers have them */
     size_t shared;   /* chunks that others are storing */
     struct tierce__buf **leases;     /* [keys.count] of memory alone, while it is reserved */
@@ -87,7 +87,7 @@ static size_t search(const struct tierce__reservation *r, uint32_t levels,
     return tierce__storage_search(r->engine, levels & r->local, keys, count, NULL, &unasked);
 }
 
-/* The tiers that spare chunk `index` from being stored if one of them has it. */
+/* The tiers in which chunk `index` counts as stored. */
 static uint32_t sparing(const struct tierce__reservation *r, size_t index)
 {
     TIERCE_DASSERT((r->levels & 1u) != 0 || r->promised == SIZE_MAX);
@@ -96,8 +96,8 @@ static uint32_t sparing(const struct tierce__reservation *r, size_t index)
 
 /*
  * With memory alone, a chunk must not push out its own prefix, because then neither could be found;
- * nor chunks held after a gap that is being filled. The leases end when room has been made. With a
- * slower tier below, the prefix stays reachable there.
+ * nor chunks held after a gap that is being filled. The leases end when memory has been reserved.
+ * With a slower tier below, the prefix stays reachable there.
  */
 static void lease_held(const struct tierce__reservation *r)
 {
@@ -106,7 +106,7 @@ static void lease_held(const struct tierce__reservation *r)
         r->leases[i] = tierce__storage_lease(r->engine, &r->keys.keys[i]);
 }
 
-/* Gives chunk `index` a buffer with its header; false when no memory can be had. */
+/* Gives chunk `index` a buffer with its header; false if no memory is available. */
 static bool reserve(struct tierce__reservation *r, const struct tierce_chain *chain, size_t index)
 {
     TIERCE_DASSERT(index < r->keys.count && r->count < r->keys.count);
@@ -175,7 +175,8 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
             shared++;
             continue;
         }
-        /* An island, whose prefix was evicted and is stored again; or it has just been stored. */
+        /* A chunk whose prefix was evicted and is stored again, or a chunk that has just been
+         * stored. */
         bool island = search(r, sparing(r, i), key, 1) == 1 ||
                       (is_tail(r, i) && (r->levels & 1u) != 0 &&
                        tierce__tail_is_held(r->view, chain, &r->keys));
@@ -278,8 +279,8 @@ static void reserve_all(struct tierce__reservation *r, const struct tierce_chain
         skip(r, index, TIERCE_E_FULL);
 }
 
-/* A store that offers chunks already held counts as a use of them. This comes before room is made,
- * so that they are not evicted. */
+/* A store that offers chunks already held counts as a use of them. This is done before memory is
+ * reserved, so that they are not evicted. */
 static void use_held(const struct tierce__reservation *r)
 {
     struct tierce_engine *engine = r->engine;
@@ -388,7 +389,7 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
     int rc = prepare(r, what);
     if (rc < 0 || r->count == 0) {
         if (rc == 0)
-            end_line(r); /* held already, or no memory: another cache is asked all the same */
+            end_line(r); /* held already, or no memory: the access log has a line anyway */
         drop(r);
         return rc;
     }
@@ -422,7 +423,7 @@ static bool publish(struct tierce__reservation *r, struct reserve_chunk *chunk)
             tierce__why_refused(engine, 0, &r->chunks[rest].record.key, rc);
         return false;
     }
-    if (rc > 0) /* another request was faster, and this one uses its chunks */
+    if (rc > 0) /* another request was faster, and its chunk is used */
         tierce__storage_touch(engine, 0, engine->level_count, &chunk->record.key, 1, 0);
     if (!chunk->held)
         tierce__storage_write(r->writes, &chunk->record, chunk->buf);
@@ -457,7 +458,7 @@ static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct 
     return true;
 }
 
-/* Orders all chunks of the request; in a slower tier only when it has the new ones. */
+/* Orders all chunks of the request; in a slower tier only after it has the new chunks. */
 static void settle(struct tierce__reservation *r, struct tierce__list *ready)
 {
     struct tierce_engine *engine = r->engine;
@@ -501,7 +502,7 @@ static struct tierce__reservation *pop(struct tierce__list *reservations)
     return TIERCE__CONTAINER_OF(node, struct tierce__reservation, parked.node);
 }
 
-/* One after the other, not one inside the other: there may be many. */
+/* In a loop, not by recursion, because there may be many. */
 static void run_ready(struct tierce__list *ready)
 {
     while (!tierce__list_empty(ready))

@@ -13,7 +13,7 @@
  * publishes them. The other half fills them (gather.h).
  *
  *     rc = tierce__reserve_begin(&reservation, view, &what);
- *     ... write the cells and sums of every room, in whatever process ...
+ *     ... write the cells and sums of every room, in this or another process ...
  *     blocks = tierce__reserve_end(reservation, complete);
  *
  * Thread: a reservation belongs to one at a time. Promises: as of tierce_store_begin and _end.
@@ -29,7 +29,7 @@ struct tierce__reserve_what {
     const char *tag;
 };
 
-/* One chunk to be written. Its header is complete except for the checksums. */
+/* A room: reserved memory for one chunk. Its header is complete except for the checksums. */
 struct tierce__room {
     size_t index; /* of the chunk in the chain */
     uint32_t block_count;
@@ -39,7 +39,7 @@ struct tierce__room {
 
 struct tierce__reservation;
 
-/* *out is NULL where there is nothing to store. Errors: TIERCE_E_ARGUMENT, -ENOMEM. Waits
+/* *out is NULL if there is nothing to store. Errors: TIERCE_E_ARGUMENT, -ENOMEM. Waits
  * timeout.store at most. The view may be closed before the end. */
 TIERCE_MUSTUSE int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *view,
                                          const struct tierce__reserve_what *what);

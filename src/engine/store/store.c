@@ -98,7 +98,7 @@ static int begin_copies(struct tierce_store *store, const struct tierce_view *vi
     return rc;
 }
 
-/* A device that cannot be used now, or any more, is a miss. */
+/* If the device cannot be used yet, or has failed, the store is a miss. */
 static int begin_store(struct tierce_store *store, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts)
 {

@@ -10,17 +10,17 @@
 #include "core/key/key.h"
 
 /*
- * The chunks that are being stored, so that two requests do not store the same chunk.
+ * The chunks that are being stored, so that only one request stores a chunk at a time.
  *
  *     if (tierce__claim_take(&storing, &claim, &key))      // else another store has it
  *         ... gather, publish ...
  *     tierce__claim_end(&storing, &claim, &ready);         // ready: those that waited for it
  *
  * A store whose prefix another request is still storing is parked with that request's claim. It
- * continues when the claim ends, in whatever way, and then checks whether its prefix is stored. A
- * claim ends after its chunk was published, so a thread that does not find the claim finds the
- * chunk, if it was stored. A store is parked only with a chunk before its own, and keys are
- * chained, so there is no circular wait.
+ * continues when the claim ends, with or without success, and then checks whether its prefix is
+ * stored. A claim ends after its chunk was published, so a thread that does not find the claim
+ * finds the chunk, if it was stored. A store is parked only with a chunk before its own, and keys
+ * are chained, so there is no circular wait.
  *
  * Thread: any; one lock of class STORING inside.
  */
@@ -45,7 +45,7 @@ struct tierce__parked {
 };
 
 void tierce__storing_init(struct tierce__storing *storing);
-/* No claim may be alive. */
+/* No claim may exist. */
 void tierce__storing_fini(struct tierce__storing *storing);
 
 /* [out] claim, ended if it is another's: then false. */

@@ -73,7 +73,7 @@ static void end(struct tierce__tail_search *s)
     s->over(s);
 }
 
-/* Continues from an answer until an answer does not arrive at once. */
+/* Continues with the next tail until an answer is not immediate. */
 static void go_on(struct tierce__tail_search *s)
 {
     do {

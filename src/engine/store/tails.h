@@ -5,9 +5,10 @@
 #include "engine/view.h"
 
 /*
- * Tails: the unfull chunks at the ends of prompts. When a longer prompt completes the chunk, the
- * whole chunk holds the blocks of the tail as well, and lookups find them there (sibling.h). The
- * tail is then superfluous and is dropped. Without chunk.siblings these functions do nothing.
+ * Tails: the partial chunks at the ends of prompts. When a longer prompt completes the chunk, the
+ * whole chunk holds the blocks of the tail as well, and lookups find them there (sibling.h). Then
+ * the tail is no longer required, and is dropped. Without chunk.siblings these functions do
+ * nothing.
  *
  * Thread: any.
  */

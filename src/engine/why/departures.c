@@ -14,7 +14,7 @@
 
 struct departure {
     uint64_t spread;
-    struct tierce__departure what; /* reason NONE: an empty place */
+    struct tierce__departure what; /* reason NONE: an empty slot */
 };
 
 _Static_assert(sizeof(struct departure) == 16, "four entries are one cache line");
@@ -66,7 +66,7 @@ static struct set *set_of(const struct tierce__departures *table, uint64_t sprea
     return &table->sets[(spread >> 32) * table->set_count >> 32];
 }
 
-/* The place of a chunk, or WAYS. */
+/* The slot of a chunk, or WAYS. */
 static uint32_t place_of(const struct set *set, uint64_t spread)
 {
     uint32_t i = 0;
@@ -75,7 +75,7 @@ static uint32_t place_of(const struct set *set, uint64_t spread)
     return i;
 }
 
-/* A faster level may let a chunk go that a slower one should have kept. */
+/* A faster level may evict a chunk that a slower level should have kept. */
 static bool stays(const struct tierce__departure *known, const struct tierce__departure *next)
 {
     TIERCE_DASSERT(next->reason != TIERCE_MISS_NONE);

@@ -8,8 +8,8 @@
 #include <tierce/status.h>
 
 /*
- * Chunks that recently left the tiers or were rejected: the last event of each chunk, 16 bytes, in
- * a table of fixed size. A new event overwrites the oldest of a set of four.
+ * Chunks that were recently removed from the tiers or rejected: the last event of each chunk, 16
+ * bytes, in a table of fixed size. A new event overwrites the oldest of a set of four.
  *
  * Chunks are identified by a hash of their key: one query in 2^32 may match another chunk and
  * report a wrong reason.
@@ -32,8 +32,8 @@ TIERCE_MUSTUSE int tierce__departures_create(struct tierce__departures **out, ui
 void tierce__departures_destroy(struct tierce__departures *table);
 
 /*
- * Notes that a chunk left or was rejected, and replaces the earlier event of the chunk. A rejection
- * by a slower level stays, though: a later eviction from a faster level is normal.
+ * Records that a chunk was removed or rejected, and replaces the earlier event of the chunk. A
+ * rejection by a slower level stays, though: a later eviction from a faster level is normal.
  */
 void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
                              const struct tierce__departure *departure);
@@ -41,10 +41,10 @@ void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
 /* The chunk was stored again. */
 void tierce__departures_forget(struct tierce__departures *table, uint64_t spread);
 
-/* A find will follow. Changes nothing. */
+/* Prefetches the entry for a find that follows. Changes nothing. */
 void tierce__departures_prefetch(const struct tierce__departures *table, uint64_t spread);
 
-/* False: nothing is known of it; *out untouched. */
+/* False: nothing is remembered; *out untouched. */
 TIERCE_MUSTUSE bool tierce__departures_find(struct tierce__departures *table, uint64_t spread,
                                             struct tierce__departure *out);
 

@@ -82,7 +82,7 @@ static bool is_started(const struct request_slot *slot)
     return !is_noted(slot) && slot->record.noted.session != 0;
 }
 
-/* The slot is not the one of its session any more: it is overwritten or noted. */
+/* The slot no longer belongs to its session: it is overwritten or noted. */
 static void forget_session(struct tierce__requests *requests, struct request_slot *slot)
 {
     tierce__lock_assert_held(&requests->lock);
@@ -133,8 +133,8 @@ static struct request_slot *start(struct tierce__requests *requests, uint64_t se
 
 /* ---- facts of the engine --------------------------------------------------------------------- */
 
-/* Whether a lookup that lacks nothing leaves the missing chunk of an earlier one: of another group
- * of layers, or behind its own end. */
+/* Whether a lookup without a missing chunk keeps the missing chunk of an earlier lookup, which was
+ * in another group of layers, or after the end of this lookup. */
 static bool leaves_miss(const struct tierce__request_lookup *earlier,
                         const struct tierce__request_lookup *lookup)
 {
@@ -168,7 +168,7 @@ void tierce__requests_stored(struct tierce__requests *requests, uint64_t session
 
 /* ---- the inference engine's note ------------------------------------------------------------- */
 
-/* The slot for the note of a session, in the newest place. */
+/* The slot for the note of a session, at the newest position. */
 static struct request_slot *finish(struct tierce__requests *requests, uint64_t session)
 {
     tierce__lock_assert_held(&requests->lock);
@@ -198,8 +198,8 @@ void tierce__requests_note(struct tierce__requests *requests, const struct tierc
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* How a question names a request: the best kind that has a match counts. vLLM adds "-" and a random
- * suffix to the id that its client knows. */
+/* How a question names a request: only the best kind of match that occurs is used. vLLM adds "-"
+ * and a random suffix to the id that its client knows. */
 enum request_match { MATCH_WHOLE, MATCH_SUFFIXED, MATCH_PART, MATCH_KINDS };
 
 static bool is_match(const struct request_slot *slot, const char *name, enum request_match kind)

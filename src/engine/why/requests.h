@@ -30,7 +30,7 @@ struct tierce__request_lookup {
     uint32_t block_tokens, chunk_blocks; /* of the namespace */
     uint64_t to_block;
     bool only_memory; /* no other tier was searched */
-    bool is_tail;     /* the missing chunk is the unfull one at the end */
+    bool is_tail;     /* the missing chunk is the partial chunk at the end */
     /* Reason NONE: nothing is missing. Its texts: [borrow as long as the table] */
     struct tierce_miss miss;
 };

@@ -241,7 +241,7 @@ static void tell_missing(const struct tierce_view *view, const struct tierce__ke
     memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
 }
 
-/* The first chunk that a lookup would not promise; NOT_WORTH_LOADING if it is there. */
+/* The first chunk that a lookup would not promise; NOT_WORTH_LOADING if it is stored. */
 static int find_missing(struct tierce_view *view, const struct tierce__keys *keys, size_t first,
                         bool with_cost, struct tierce_miss *out)
 {
@@ -268,7 +268,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     return 0;
 }
 
-/* The same up to to_block, where no chunk is needed before those from tierce_view_needs on. */
+/* The same for a sparse group, which requires only the chunks from tierce_view_needs on. */
 static void find_missing_in_run(struct tierce_view *view, const struct tierce__keys *keys,
                                 const struct tierce__why_what *what, uint64_t to_block,
                                 struct tierce__why_found *out)

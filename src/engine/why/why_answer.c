@@ -18,7 +18,7 @@
 #include "engine/why/why_request.h"
 
 #define DIGEST_TEXT    (2 * TIERCE_HASH_BYTES + 1)
-#define VALUE_SHOWN    60 /* bytes of a field's value, for people */
+#define VALUE_SHOWN    60 /* bytes of a field's value in a line of text */
 #define ROOT_BYTES_MAX 4096u
 
 /* ---- for people ------------------------------------------------------------------------------ */
@@ -254,7 +254,7 @@ int tierce__why_groups(struct tierce__answers *out, const uint32_t *ids, size_t 
         if (rc == 0 && held_tokens(&out->items[i]) < out->held_tokens)
             out->held_tokens = held_tokens(&out->items[i]);
     }
-    /* A group that holds more may not hold what fewer tokens need. */
+    /* A group that can continue after more tokens may lack the chunks that fewer tokens require. */
     for (size_t agreed = 0, i = 0; rc == 0 && count > 1 && agreed < count; i = (i + 1) % count) {
         struct tierce__answer again;
         rc = ask(arg, &again, ids[i], out->held_tokens);
@@ -323,7 +323,7 @@ static int ask_engine(void *arg, struct tierce__answer *out, uint32_t id, uint64
     int rc = tierce__naming_of(&out->naming, out->ns_text);
     if (rc < 0) {
         snprintf(asking->why, TIERCE__PROMPT_WHY_BYTES,
-                 "the text of that namespace is not yet known");
+                 "the text of that namespace is not known until an engine opens it");
         return rc;
     }
     rc = tierce__prompt_chain(&chain, asking->prompt, &out->naming);

@@ -53,12 +53,12 @@ TIERCE_MUSTUSE int tierce__why_groups(struct tierce__answers *out, const uint32_
 void tierce__answer_put_reason(struct tierce__line *out, const struct tierce__answer *answer);
 void tierce__answer_put_miss(struct tierce__json_write *out, const struct tierce__answer *answer);
 
-/* The answers as lines of text, and as one JSON object, which holds these lines as "text". */
+/* The answers as lines of text, and as one JSON object whose member "text" holds these lines. */
 void tierce__why_text(struct tierce__line *out, const struct tierce__answers *answers);
 void tierce__why_json(struct tierce__line *out, const struct tierce__answers *answers);
 
 /*
- * Asks an engine. Errors: as of tierce__prompt_groups and tierce_why, with `why` filled; the
+ * Answers for an engine. Errors: as of tierce__prompt_groups and tierce_why, with `why` filled; the
  * answers borrow from the engine.
  */
 TIERCE_MUSTUSE int tierce__why_ask(struct tierce__answers *out, struct tierce_engine *engine,

@@ -22,7 +22,7 @@ struct branch {
 
 struct branch_search {
     struct tierce__key place; /* namespace and shard; its hash is that of the chunk before */
-    bool is_first;            /* there is none before */
+    bool is_first;            /* there is no chunk before */
     uint64_t token_start;
     uint32_t count;
     struct branch items[TIERCE__BRANCHES_MAX];
@@ -131,7 +131,7 @@ static void put_words(char *out, size_t size, const struct tierce__branches *b,
         snprintf(out, size, "departs    nowhere: no prompt of this namespace is stored\n");
     else if (b->count == 0)
         snprintf(out, size,
-                 "departs    nowhere: no stored prompt continues behind token %" PRIu64 "\n", from);
+                 "departs    nowhere: no stored prompt continues after token %" PRIu64 "\n", from);
     else if (b->other_root == b->count)
         snprintf(out, size,
                  "departs    before the first token; stored prompts with another salt or LoRA "

@@ -43,7 +43,7 @@ struct tierce__sightings {
 /* Adds a chunk of `tier` if its hash has the prefix; a visitor of a tier's scan. */
 void tierce__sightings_add(void *sightings, const struct tierce__tier_event *seen);
 
-/* One JSON object; "text" holds lines for people. */
+/* One JSON object; its member "text" holds lines of text. */
 void tierce__sightings_json(struct tierce__line *out, const struct tierce__sightings *sightings,
                             struct tierce__namespaces *namespaces);
 

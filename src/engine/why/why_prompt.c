@@ -46,7 +46,7 @@ static bool take_number(int32_t *out, const char *text, size_t bytes, size_t *at
     return true;
 }
 
-/* Counts the numbers, and writes them if there is where to. */
+/* Counts the numbers, and writes them unless the buffer is NULL. */
 static int64_t scan_tokens(int32_t *out, const char *text, size_t bytes, size_t *at)
 {
     uint64_t count = 0;
@@ -216,7 +216,7 @@ static bool begins_with(struct tierce__namespaces *table, uint32_t id, const cha
     return ns == NULL || strncasecmp(digest, ns, strlen(ns)) == 0;
 }
 
-/* One that has chunks, and of tokens. */
+/* A namespace that has chunks, and whose chunks have tokens. */
 static bool in_question(struct tierce__namespaces *table, uint32_t id, const uint64_t *counts,
                         size_t count)
 {

@@ -13,7 +13,7 @@
  */
 
 struct tierce__prompt {
-    const char *ns; /* a digest or its beginning in hex; NULL: the only namespace there is */
+    const char *ns; /* a digest or its beginning in hex; NULL: the only existing namespace */
     struct tierce_shard shard;
     struct tierce_chain_root root; /* size 0: none */
     int32_t *tokens;               /* [count], heap */
@@ -24,13 +24,14 @@ struct tierce__prompt {
 
 /*
  * Token ids as text: numbers between white space or commas, in brackets or not. *out is heap.
- * Errors, *out untouched: TIERCE_E_FORMAT (`why` says where), TIERCE_E_LIMIT (over 16 million),
- * -ENOMEM.
+ * Errors, *out untouched: TIERCE_E_FORMAT (`why` names the position), TIERCE_E_LIMIT (over 16
+ * million), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__prompt_tokens(int32_t **out, size_t *count, const char *text,
                                          size_t bytes, char why[TIERCE__PROMPT_WHY_BYTES]);
 
-/* "RANK/SIZE" of tensor parallelism, or "RANK/SIZE,RANK/SIZE" with that of pipelines. */
+/* "RANK/SIZE" of tensor parallelism, or "RANK/SIZE,RANK/SIZE" of tensor and pipeline
+ * parallelism. */
 TIERCE_MUSTUSE bool tierce__prompt_shard(struct tierce_shard *out, const char *text);
 
 /* The fields of a namespace's text that turn tokens into keys. */

@@ -72,7 +72,7 @@ struct request_answer {
     const char *reason, *words; /* why not all was found and loaded; "none" if it was */
 };
 
-/* The inference engine reports a lookup that this engine does not know, or knows no more. */
+/* The inference engine reports a lookup that this engine has not recorded, or no longer has. */
 static bool is_unknown(const struct tierce__request_record *record)
 {
     const struct tierce_request *noted = &record->noted;

@@ -8,11 +8,11 @@
 #include <tierce/why.h>
 
 /*
- * The answer to an operator's question why a served request found what it found. Thread: any.
+ * The answer to an operator's question why the hit of a served request was not longer. Thread: any.
  */
 
-/* Adds one JSON object; its "text" holds lines for people. Errors: TIERCE_E_MISS (no such request
- * is remembered), with `why` filled. */
+/* Adds one JSON object; its member "text" holds lines of text. Errors: TIERCE_E_MISS (no such
+ * request is remembered), with `why` filled. */
 TIERCE_MUSTUSE int tierce__why_request(struct tierce__line *json, struct tierce_engine *engine,
                                        const char *name, char why[TIERCE__PROMPT_WHY_BYTES]);
 

@@ -5,7 +5,8 @@
 #include "check_main.h"
 #include "cuda_fake.h"
 
-/* An engine's own use of the fake driver, for the fixtures of the device and of the engine. */
+/* The inference engine's own use of the fake driver, for the fixtures of the device and of Tierce's
+ * engine. */
 
 static inline void cuda_check(TIERCE__CU_RESULT code)
 {
@@ -25,8 +26,8 @@ static inline TIERCE__CU_STREAM cuda_check_start(TIERCE__CU_CONTEXT *context, ui
     return stream;
 }
 
-/* Nothing of Tierce's is left on the device: only the engine's stream, context and memories. And
- * nothing was out of order. */
+/* Checks that no object of Tierce is left on the device, only the engine's stream, context and
+ * memory, and that no violation was reported. */
 static inline void cuda_check_left(unsigned memories)
 {
     struct cuda_fake_live live = cuda_fake_live();

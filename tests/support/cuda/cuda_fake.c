@@ -22,7 +22,7 @@ static struct {
     size_t report_bytes;
 } fake = {.version = 13000, .delay_us = 50};
 
-/* A child of fork asks for the calls that were made: no thread of a stream may hold the lock then.
+/* A child of fork reads the number of calls, so no stream's thread may hold the lock at the fork.
  */
 static void before_fork(void)
 {
@@ -205,7 +205,7 @@ struct cuda_fake_live cuda_fake_live(void)
     return live;
 }
 
-/* The text only grows until the test forgives it. */
+/* The text grows until the test clears it. */
 const char *cuda_fake_report(void)
 {
     return fake.report;

@@ -10,10 +10,10 @@
 
 /*
  * A libcuda.so.1 without a GPU, for tests that are linked with it. "Device memory" is memory that
- * the processor cannot touch at the address that a test gets. A stream is a thread that runs its
- * operations in order, each after a random delay. The destination of a copy holds garbage from the
- * start of the copy to its end. Our own kernel is compiled as C, from its source: a launch of it
- * runs one thread block after another.
+ * the processor cannot access at the address that a test receives. A stream is a thread that runs
+ * its operations in order, each after a random delay. The destination of a copy holds garbage from
+ * the start of the copy to its end. Our own kernel is compiled as C, from its source: a launch of
+ * it runs one thread block after another.
  *
  * The fake reports a violation, in words, for
  *
@@ -45,24 +45,24 @@ void cuda_fake_hold(bool held);
 /* While stopped, this stream runs no operation. */
 void cuda_fake_stop_stream(TIERCE__CU_STREAM stream, bool stopped);
 
-/* The version that the driver reports; before the first call. */
+/* Sets the version that the driver reports. Must precede the first call of the driver. */
 void cuda_fake_set_version(int version);
 
 /* The nth call of the driver from now on fails with this code and has no effect; 0 switches it off.
  * Returns how many calls were made since the last time. cuGetErrorName does not count. */
 uint64_t cuda_fake_fail_nth(uint64_t nth, TIERCE__CU_RESULT code);
 
-/* As an illegal address in a kernel does: nothing runs any more, all calls fail. */
+/* Fails like an illegal address in a kernel: no operation runs any more, and all calls fail. */
 void cuda_fake_break(void);
 
 /* Whether the device can use registered memory at the host's addresses (by default it can). */
 void cuda_fake_set_host_pointers(bool usable);
 
-/* A kernel that is wrong: a bit of the last sum, or of the last byte, of each launch is flipped. */
+/* Makes the kernel wrong: each launch flips a bit of the last sum, or of the last byte. */
 enum cuda_fake_flip { CUDA_FAKE_RIGHT, CUDA_FAKE_FLIP_SUM, CUDA_FAKE_FLIP_BYTE };
 void cuda_fake_flip(enum cuda_fake_flip flip);
 
-/* A launch returns only after this time, in which other threads go on. */
+/* A launch returns only after this time, in which other threads continue. */
 void cuda_fake_pause_launches(unsigned pause_us);
 
 /* Marks a stream as being captured into a graph. */
@@ -101,7 +101,7 @@ void cuda_fake_kernel_read(TIERCE__CU_STREAM stream, void *out, TIERCE__CU_ADDRE
 /* The host reads or writes its memory now. */
 void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const char *what);
 
-/* A call of the driver that only an engine makes. */
+/* Calls of the driver that only an inference engine makes. */
 TIERCE__CU_RESULT cuStreamSynchronize(TIERCE__CU_STREAM stream);
 #define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT symbol arguments;
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT symbol arguments;

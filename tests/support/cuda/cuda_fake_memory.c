@@ -89,7 +89,9 @@ TIERCE__CU_RESULT cuCtxPushCurrent_v2(TIERCE__CU_CONTEXT context)
 {
     TIERCE__CU_RESULT code = fake_begin("cuCtxPushCurrent", false);
     if (code == TIERCE__CU_SUCCESS && (context->retained == 0 || depth == STACK_MAX)) {
-        fake_violation("cuCtxPushCurrent of a context that nobody retains, or %u deep", depth);
+        fake_violation(
+            "cuCtxPushCurrent of a context that is not retained, or more than %u contexts deep",
+            depth);
         code = TIERCE__CU_INVALID_CONTEXT;
     }
     if (code == TIERCE__CU_SUCCESS)
@@ -320,7 +322,7 @@ static uintptr_t mapped_end(uintptr_t address)
     return 0;
 }
 
-/* Slices may be adjacent: all addresses are the host's. */
+/* Slices may be adjacent, because all addresses are the host's. */
 uint8_t *fake_kernel_memory(uint64_t address, size_t bytes)
 {
     uint8_t *alias = fake_alias(address, bytes);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which accesses to memory are ordered. Every actor (the host, or a stream) counts its steps; the
- * clock of a step says how many steps of each actor lie before it. Enqueuing, recording and waiting
- * for events join clocks. An access is ordered behind another one if its clock includes that one's
- * step, and two accesses to the same bytes, one of them a write, must be ordered. Later calls never
- * make an operation begin later than its enqueuing decided, so a new access is compared with all
- * earlier ones, and nothing depends on timing.
+ * clock of a step contains the number of each actor's steps that precede it. Enqueuing, recording
+ * and waiting for events join clocks. An access is ordered after another access if its clock
+ * includes the step of that access, and two accesses to the same bytes, one of them a write, must
+ * be ordered. The order of an operation is fixed when it is enqueued, and later calls do not change
+ * it, so a new access is compared with all earlier ones, and nothing depends on timing.
  */
 #include "cuda_fake_private.h"
 
@@ -57,7 +57,8 @@ static void keep(const struct access *access)
     accesses[count++] = *access;
 }
 
-/* A write that lies behind an access stands for it: who is behind the write is behind both. */
+/* A write that is ordered after an access replaces it: an access that is ordered after the write is
+ * ordered after both. */
 static void drop_covered(const struct access *by, const struct fake_clock *clock)
 {
     size_t kept = 0;

@@ -13,7 +13,7 @@ enum { FAKE_DEVICES = 2, FAKE_ACTORS = 32, FAKE_HOST = 0 };
 extern pthread_mutex_t fake_lock;
 extern pthread_cond_t fake_changed;
 
-/* How many steps of each actor (the host, or a stream) lie before something. */
+/* The number of steps of each actor (the host, or a stream) that precede an operation. */
 struct fake_clock {
     uint64_t of[FAKE_ACTORS];
 };
@@ -23,7 +23,7 @@ struct fake_clock {
 
 /* Takes the lock. Returns the code with which the call fails at once, or 0. */
 TIERCE__CU_RESULT fake_begin(const char *call, bool needs_context);
-/* Drops it and returns the code. */
+/* Releases the lock and returns the code. */
 TIERCE__CU_RESULT fake_end(TIERCE__CU_RESULT code);
 void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a call that may not be made while another thread captures a graph. */
@@ -44,9 +44,9 @@ struct fake_clock *fake_host_clock(void);
  * a violation; the step must not touch the memory, or the thread sanitizer would report it too. */
 bool fake_access(const struct fake_clock *clock, unsigned actor, uintptr_t from, size_t bytes,
                  bool writes, const char *what);
-/* Whether accesses to this memory have no event that the host has seen. */
+/* Whether the host has not yet seen an event after all accesses to this memory. */
 bool fake_in_progress(uintptr_t from, size_t bytes);
-/* The memory begins a new life. */
+/* Forgets the accesses to memory that is allocated again. */
 void fake_forget_accesses(uintptr_t from, size_t bytes);
 
 /* ---- memory and contexts (cuda_fake_memory.c) -------------------------------------------------

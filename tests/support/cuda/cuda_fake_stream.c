@@ -165,7 +165,7 @@ static void *run_stream(void *arg)
         pthread_cond_broadcast(&fake_changed);
     }
     while (stream->first != NULL)
-        finish(stream, stream->first); /* of a broken device, or after a violation */
+        finish(stream, stream->first); /* of a failed device, or after a violation */
     pthread_mutex_unlock(&fake_lock);
     return NULL;
 }
@@ -192,7 +192,7 @@ static TIERCE__CU_STREAM create_stream(void)
     return stream;
 }
 
-/* The stream behind a handle, NULL for none; the default one is created at its first use. */
+/* The stream of a handle, or NULL; the default stream is created at its first use. */
 static TIERCE__CU_STREAM stream_of(TIERCE__CU_STREAM stream, const char *call)
 {
     TIERCE__CU_STREAM *at = &default_streams[fake_current()->device];
@@ -322,7 +322,7 @@ TIERCE__CU_RESULT cuStreamIsCapturing(TIERCE__CU_STREAM stream, TIERCE__CU_CAPTU
 /* ---- operations -------------------------------------------------------------------------------
  */
 
-/* A step of the stream, behind all that the host knows of. */
+/* A step of the stream, ordered after all steps that the host's clock includes. */
 static struct operation *enqueue(TIERCE__CU_STREAM stream, const struct operation *what)
 {
     struct operation *op = malloc(sizeof(*op));

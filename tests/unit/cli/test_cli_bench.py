@@ -71,7 +71,7 @@ class Bench(CliCase):
         try:
             ctypes.CDLL("libcuda.so.1")
         except OSError:
-            self.check(1, "bench", "device", *SMALL, err=["tierce bench: device: there is no GPU of Nvidia"])
+            self.check(1, "bench", "device", *SMALL, err=["tierce bench: device: there is no Nvidia GPU"])
         else:
             self.skipTest("there is a driver")
 

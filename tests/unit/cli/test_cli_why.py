@@ -56,7 +56,7 @@ class Why(CliCase):
         longer = self.tokens((0, 128), (7, 128))
         self.why(1, str(pid), "--tokens", longer,
                  out=["held       128 tokens", "from token 128 on", "never_stored",
-                      "departs    nowhere: no stored prompt continues behind token 128"])
+                      "departs    nowhere: no stored prompt continues after token 128"])
         self.why(1, str(pid), "--tokens", self.tokens((0, 64), (7, 64)),
                  out=["departs    between tokens 64 and 79; other stored continuations: 1"])
         self.why(1, str(pid), "--tokens", self.tokens((7, 128)),
@@ -65,14 +65,14 @@ class Why(CliCase):
         self.assertEqual((answer["held_blocks"], answer["reason"], answer["token"]),
                          (8, "never_stored", 128))
         self.assertIsNone(answer["tier"])
-        # Of the second chunk the first block is there, in one that goes on otherwise.
+        # The first block of the second chunk is stored, in a chunk with a different continuation.
         part = self.ask(1, "--tokens", self.tokens((0, 80), (7, 48)))
         self.assertEqual((part["held_blocks"], part["reason"]), (5, "never_stored"))
         self.assertIn("from token 80 on", part["text"])
         self.assertEqual(part["departs"],
                          {"from_token": 80, "to_token": 96, "branches": 1, "other_root": 0})
         self.why(0, "--tokens", there)
-        # Another salt is another prompt; without whole blocks there is nothing to miss.
+        # With another salt, it is another prompt. Without full blocks, no chunk is missing.
         self.assertEqual(self.ask(1, "--tokens", there, "--salt", "s & t=1")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--lora", "00ff")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--shard", "1/2")["held_blocks"], 0)
@@ -88,7 +88,7 @@ class Why(CliCase):
         self.keep("token=5", "cost.read=1KB", "cost.prefill=1000000")
         answer = self.ask(1, "--tokens", self.tokens((0, 128)))
         self.assertEqual((answer["held_blocks"], answer["reason"]), (0, "not_worth_loading"))
-        # Nor are the first blocks of what it holds.
+        # The first blocks of its chunks are not remembered either.
         answer = self.ask(1, "--tokens", self.tokens((0, 32), (7, 96)))
         self.assertEqual((answer["held_blocks"], answer["reason"]), (0, "never_stored"))
 
@@ -201,7 +201,7 @@ class Why(CliCase):
         self.why(1, str(pid), "--request", "other",
                  err=["no ended request with \"other\" in its id is remembered",
                       "the last 1024 requests (requests.remembered)"])
-        # Of several processes, the one that knows the request answers.
+        # Of several processes, the one that has recorded the request answers.
         self.keep("memory.size=9MiB", "disk.path=", "request=second-1")
         self.assertEqual(self.ask(1, "--request", "second-1")["request"], "second-1")
         self.assertEqual(self.ask(1, "--request", "chatcmpl-7f")["request"], name)
@@ -227,7 +227,7 @@ class Why(CliCase):
                  self.tokens((0, 30), (9, 98)), out=["the hit reaches token 96, from another prompt"])
         self.why(1, str(pid), "--tokens", other, "--against", self.folder + "/none", err=["none: "])
         self.why(2, str(pid), "--hash", "ab", "--against", other, err=["--against FILE requires"])
-        self.why(2, str(pid), "--tokens", "-", "--against", "-", err=["only one prompt can come"])
+        self.why(2, str(pid), "--tokens", "-", "--against", "-", err=["only one prompt can be read"])
 
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))

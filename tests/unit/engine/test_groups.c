@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups of layers: what a lookup of each kind finds, compared with a model, and what loads then.
+/* Groups of layers: the hits of each kind, compared with a model, and the loads of these hits.
  */
 #include "base/alloc.h"
 #include "check_main.h"
@@ -69,7 +69,7 @@ static struct tierce_found look_up(const struct tierce_chain *chain, uint64_t fr
     return found;
 }
 
-/* Loads what the group needs after `blocks` blocks, and checks every byte. */
+/* Loads the blocks that the group needs after `blocks` blocks, and checks every byte. */
 static void check_load(const struct tierce_chain *chain, uint64_t blocks)
 {
     uint64_t from = tierce_view_needs(view, blocks);
@@ -226,7 +226,7 @@ START_TEST(a_store_from_the_middle_does_not_use_what_is_before)
 }
 END_TEST
 
-/* A lookup pins what a load will read, and nothing else. */
+/* A lookup pins only the chunks that a load will read. */
 START_TEST(pins_are_of_the_window_alone)
 {
     begin(false);

@@ -4,14 +4,14 @@
  * compiles it to copy_sum.ptx; tests compile it as C (kernel_source.h).
  *
  * How a sum is parallel. XXH3 adds to its lanes within a block of 1,024 bytes, and scrambles them
- * between two blocks. What a block adds to a lane does not depend on the lane, so it is computed
- * for all blocks at the same time: 16 stripes of 8 words each. The last stripe of a cell has a key
- * of its own, but is added in the same way, behind the stripes of the last block, which is never
- * scrambled. Only the scrambles are a chain: for each block and lane an addition, a shift, two xors
- * and a product, about 30 cycles for 1,024 bytes, at 1.5 GHz about 50 GB/s for one cell.
+ * between two blocks. The value that a block adds to a lane does not depend on the lane, so it is
+ * computed for all blocks at the same time: 16 stripes of 8 words each. The last stripe of a cell
+ * has a key of its own, but is added in the same way, after the stripes of the last block, which is
+ * never scrambled. Only the scrambles are a chain: for each block and lane an addition, a shift,
+ * two xors and a product, about 30 cycles for 1,024 bytes, at 1.5 GHz about 50 GB/s for one cell.
  *
  * The blocks of the cells of a thread block are one row, which it takes in tiles of 16 blocks, so
- * that cells of 2 KiB and of 4 MiB keep all threads busy alike. While a tile is being read, other
+ * that all threads are busy with cells of 2 KiB and of 4 MiB. While a tile is being read, other
  * warps work on the tiles before it. In step k
  *
  *     all threads     read tile k, and at the end of the step write it to its destination
@@ -19,15 +19,15 @@
  *     8 threads       chain the blocks of tile k - 2: one thread for a lane
  *     16 threads      fold the lanes of the cells that have ended in tile k - 3
  *
- * Each word is read once, and is both written and summed. The cells of a launch are dealt to the
- * thread blocks in turn. The number of thread blocks bounds the number of multiprocessors that a
- * launch uses.
+ * Each word is read once, and is both written and summed. The cells of a launch are distributed to
+ * the thread blocks round-robin. The number of thread blocks bounds the number of multiprocessors
+ * that a launch uses.
  */
 #include "core/device/kernels/launch.h"
 #include "core/device/kernels/xxh3.h"
 
 enum {
-    UNIT_BYTES = 16, /* what a thread reads at once */
+    UNIT_BYTES = 16, /* the bytes that a thread reads at once */
     TILE_BLOCKS = 16,
     BLOCK_UNITS = XXH3_BLOCK_BYTES / UNIT_BYTES,
     BLOCK_ROOM = BLOCK_UNITS + 4, /* blocks begin in different banks of shared memory */
@@ -44,11 +44,11 @@ struct unit {
     uint64_t a, b;
 } TIERCE__ALIGNED(UNIT_BYTES);
 
-/* What the threads of a block share. A tile is in the slots of its number modulo 2 or 4. */
+/* Memory that the threads of a block share. Tile k uses slot k modulo 2 or 4. */
 struct shared {
     struct unit tile[2][TILE_BLOCKS][BLOCK_ROOM];
     struct unit last[4][TILE_BLOCKS][STRIPE_UNITS]; /* the last stripe of the cell that ends there */
-    uint64_t added[2][TILE_BLOCKS][XXH3_LANES];     /* by each block; of short cells the sum */
+    uint64_t added[2][TILE_BLOCKS][XXH3_LANES];     /* added by each block; of short cells the sum */
     uint64_t ended[2][TILE_BLOCKS][XXH3_LANES];     /* the lanes of cells that end there */
     uint64_t lanes[XXH3_LANES];                     /* of the cell that the chain is in */
 };
@@ -60,7 +60,7 @@ struct row {
     uint32_t blocks;      /* in all */
 };
 
-/* Where a block of the row is from. */
+/* The source of a block of the row. */
 struct place {
     uint32_t cell, block;
 };
@@ -92,7 +92,7 @@ struct piece {
     uint32_t cell, offset, bytes;
 };
 
-/* Bytes behind the end are 0. */
+/* Bytes after the end are 0. */
 TIERCE__DEVICE struct unit read_bytes(const uint8_t *from, uint32_t n)
 {
     struct unit unit;
@@ -129,7 +129,7 @@ TIERCE__DEVICE void write_unit(uint64_t to, const struct unit *unit, uint32_t n)
         ((uint8_t *)(uintptr_t)to)[i] = byte_of(unit, i);
 }
 
-/* Reads what lies at unit `u` of a tile; no bytes behind the end of the row or of a cell. */
+/* Reads unit `u` of a tile, but no bytes after the end of the row or of a cell. */
 TIERCE__DEVICE struct piece read_piece(const struct row *row, const uint64_t *from, uint32_t bytes,
                                        uint32_t tile, uint32_t u)
 {
@@ -148,7 +148,7 @@ TIERCE__DEVICE struct piece read_piece(const struct row *row, const uint64_t *fr
     return piece;
 }
 
-/* The bytes of a piece that belong to the last stripe of its cell, to where the cell ends. */
+/* The bytes of a piece that belong to the last stripe of its cell, up to the end of the cell. */
 TIERCE__DEVICE void keep_last(struct shared *shared, const struct row *row,
                               const struct piece *piece, uint32_t bytes)
 {
@@ -175,7 +175,7 @@ TIERCE__DEVICE void add_pair(uint64_t added[2], const struct unit *unit, uint32_
     added[1] += unit->a + xxh3_product(unit->b, xxh3_key(key + 16 * pair + 8));
 }
 
-/* What one block adds to the lanes of a pair. */
+/* The values that one block adds to the lanes of a pair. */
 TIERCE__DEVICE void add_block(struct shared *shared, const struct row *row, uint32_t bytes,
                               uint32_t tile, uint32_t slot, uint32_t pair)
 {

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* copy_sum.ptx, with a NUL behind it: the driver compiles it for its device. */
+/* copy_sum.ptx, NUL-terminated: the driver compiles it for its device. */
 extern const unsigned char tierce__copy_sum_ptx[];
 extern const size_t tierce__copy_sum_ptx_size;
 

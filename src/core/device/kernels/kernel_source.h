@@ -5,14 +5,14 @@
 #include <stdint.h>
 
 /*
- * The words in which a kernel is written, so that the same source is compiled by nvcc for a GPU and
- * as C for a test. In C, a thread block is one call, and its threads are a loop that ends at each
- * TIERCE__BARRIER:
+ * The macros with which a kernel is written, so that nvcc compiles the same source for a GPU, and a
+ * test compiles it as C. In C, a thread block is one call, and its threads are a loop that ends at
+ * each TIERCE__BARRIER:
  *
  *     TIERCE__KERNEL(name, struct arguments)
  *     {
  *         TIERCE__SHARED uint64_t words[8];
- *         for (...) {                    // alike in all threads of the block
+ *         for (...) {                    // the same in all threads of the block
  *             TIERCE__THREADS (thread, 512) {
  *                 ...
  *             }
@@ -20,8 +20,8 @@
  *         }
  *     }
  *
- * Threads share nothing but TIERCE__SHARED and global memory. A thread must not read, between two
- * barriers, what another one writes there.
+ * Threads share nothing but TIERCE__SHARED and global memory. A thread must not read data that
+ * another thread writes between the same two barriers.
  */
 
 #if defined(__CUDACC__)
@@ -36,7 +36,7 @@
 #define TIERCE__THREADS(t, threads) for (uint32_t t = threadIdx.x, end_ = t + 1; t < end_; t++)
 #define TIERCE__BARRIER()           __syncthreads()
 #define TIERCE__ALIGNED(bytes)      __align__(bytes)
-#define TIERCE__ROLLED              _Pragma("unroll 1") /* a loop that is not worth its copies */
+#define TIERCE__ROLLED              _Pragma("unroll 1") /* a loop that must not be unrolled */
 
 TIERCE__DEVICE uint64_t tierce__high_product(uint64_t a, uint64_t b)
 {

@@ -5,10 +5,10 @@
 #include "core/device/kernels/kernel_source.h"
 
 /*
- * XXH3-64 with seed 0, in the words of kernel_source.h: what core/paged/sum.c computes on the host.
- * Up to 240 bytes there are five forms. Above, the input is a row of stripes of 64 bytes, in blocks
- * of 16 stripes, and eight 64-bit lanes. A stripe adds to each lane a product and a word; at the
- * end of a full block the lanes are scrambled.
+ * XXH3-64 with seed 0, with the macros of kernel_source.h: the same sum as core/paged/sum.c on the
+ * host. Up to 240 bytes there are five forms. Above, the input is a row of stripes of 64 bytes, in
+ * blocks of 16 stripes, and eight 64-bit lanes. A stripe adds to each lane a product and a word; at
+ * the end of a full block the lanes are scrambled.
  */
 
 enum {

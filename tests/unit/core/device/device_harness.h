@@ -16,10 +16,10 @@
 /*
  * An inference engine with paged KV on a device, and a pool of pinned memory: for tests of one kind
  * of device or of all. The layers have blocks of different sizes, and lie in one allocation. A
- * mirror holds what every byte of it should be.
+ * mirror holds the expected value of every byte.
  */
 
-/* A test with many processes may need fewer. */
+/* A test with many processes may define a smaller number. */
 #ifndef DH_BLOCK_COUNT
 #define DH_BLOCK_COUNT 24
 #endif
@@ -30,7 +30,7 @@ enum {
     DH_STRIDE = 72 << 10,
     DH_LAYER_BYTES = DH_BLOCKS * DH_STRIDE,
     DH_BYTES = DH_LAYERS * DH_LAYER_BYTES,
-    DH_SLICE = 1 << 20, /* two slices; cells lie across their border */
+    DH_SLICE = 1 << 20, /* two slices; some cells cross their boundary */
     DH_POOL = 2 * DH_SLICE,
 };
 
@@ -77,7 +77,7 @@ static inline void dh_write(size_t at, const void *bytes, size_t n)
         memcpy((void *)(dh.memory + at), bytes, n);
 }
 
-/* All of the engine's memory is as the mirror says. */
+/* All of the engine's memory equals the mirror. */
 static inline void dh_check_memory(void)
 {
     uint8_t *now = malloc(DH_BYTES);
@@ -121,7 +121,7 @@ static inline void dh_describe(void)
                                      .block_count = DH_BLOCKS};
 }
 
-/* The way of "cuda direct" or "cuda staged". */
+/* The copy method of "cuda direct" or "cuda staged". */
 static inline enum tierce__cuda_way dh_way(const char *kind)
 {
     enum tierce__cuda_way way = TIERCE__CUDA_COPIES;
@@ -132,8 +132,8 @@ static inline enum tierce__cuda_way dh_way(const char *kind)
     return way;
 }
 
-/* The engine and the pool, without a device. The kind "cuda" is that of the copy engine; with the
- * name of a way, all copies go this way. */
+/* The engine and the pool, without a device. The kind "cuda" uses the copy engine; the kinds with a
+ * method's name use this copy method. */
 static inline void dh_start_engine(const char *kind, int ordinal)
 {
     dh = (struct dh){.kind = kind, .is_cuda = strncmp(kind, "cuda", 4) == 0};
@@ -188,7 +188,7 @@ static inline void dh_close(void)
 
 enum { DH_CELLS_MAX = 12, DH_ROWS_MAX = 6 };
 
-/* Rows with their cells behind each other in the pool, from `at` on. */
+/* Rows whose cells follow each other in the pool, from `at` on. */
 struct dh_transfer {
     struct tierce__device_row rows[DH_ROWS_MAX];
     int32_t ids[DH_ROWS_MAX][DH_CELLS_MAX];
@@ -204,7 +204,8 @@ static inline void dh_begin(struct dh_transfer *t)
     memset(t->good, 1, sizeof(t->good));
 }
 
-/* A row of `count` blocks from `id` on, `step` apart. Returns where the pool goes on. */
+/* A row of `count` blocks from `id` on, `step` apart. Returns the next free position of the
+ * pool. */
 static inline uint8_t *dh_add(struct dh_transfer *t, uint8_t *at, uint32_t layer, int32_t id,
                               int32_t step, size_t count)
 {

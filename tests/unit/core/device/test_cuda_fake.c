@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
-/* The driver of tests/support/cuda reports what it promises to report, and nothing else. */
+/* The driver of tests/support/cuda reports exactly the violations that its header lists. */
 
 enum { BYTES = 8192 };
 
@@ -50,7 +50,7 @@ static void expect(const char *text)
     cuda_fake_forgive();
 }
 
-/* `copies` goes on behind `compute`, or the reverse. */
+/* `copies` continues after `compute`, or the reverse. */
 static void order(TIERCE__CU_STREAM first, TIERCE__CU_STREAM second)
 {
     ok(cuEventRecord(event, first));

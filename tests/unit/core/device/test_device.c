@@ -7,7 +7,7 @@
 
 /*
  * The contract of every device (core/device/device.h). Each test runs for each kind, and for each
- * way in which "cuda" copies; "cuda" runs on the driver of tests/support/cuda, which reports every
+ * copy method of "cuda"; "cuda" runs on the driver of tests/support/cuda, which reports every
  * access that no event orders.
  */
 
@@ -81,7 +81,7 @@ START_TEST(each_bad_cell_gets_its_verdict)
 }
 END_TEST
 
-/* Neither direction moves a byte, or gives an event. */
+/* Neither direction moves a byte or returns an event. */
 static void expect_refused(struct dh_transfer *t, int status)
 {
     struct tierce__device_event *event = (void *)t;
@@ -194,8 +194,8 @@ END_TEST
 /* ---- random use -------------------------------------------------------------------------------
  */
 
-/* Layer by layer, as an engine stores: compute, gather, go on; blocks are computed anew only behind
- * the gather. Then it loads into other blocks, and uses them behind the scatter. */
+/* Layer by layer, as an engine stores: compute, gather, continue; blocks are computed again only
+ * after the gather. Then it loads into other blocks, and uses them after the scatter. */
 static void store_and_load(struct dh_transfer *stores)
 {
     uint8_t *at = dh.pool + test_random_below(&dh.random, 100);
@@ -218,7 +218,7 @@ static void store_and_load(struct dh_transfer *stores)
         ck_assert_int_eq(dh.ops->scatter(dh.device, &stores[l].event, &stores[l].copy), 0);
         ck_assert_int_eq(dh.ops->stream_wait(dh.device, stores[l].event, dh.stream), 0);
         dh_expect_scattered(&stores[l]);
-        dh_compute(l, stores[l].ids[0][0]); /* behind the scatter */
+        dh_compute(l, stores[l].ids[0][0]); /* after the scatter */
     }
     dh_check_memory();
     for (uint32_t l = 0; l < DH_LAYERS; l++)

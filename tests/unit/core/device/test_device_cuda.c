@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <pthread.h>
 
-/* The device "cuda" on the driver of tests/support/cuda: the parts of the contract that a device of
- * the host has no use for, and the calls of the driver. */
+/* The device "cuda" on the driver of tests/support/cuda: the parts of the contract that do not
+ * apply to memory of the host, and the calls of the driver. */
 
 static void start(void)
 {
@@ -74,7 +74,7 @@ START_TEST(sources_stay_in_use_until_the_event)
     (void)dh_end(&t);
     ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), 0);
     ck_assert_int_eq(dh.ops->stream_wait(dh.device, t.event, dh.stream), 0);
-    dh_compute(0, 3); /* behind the gather: no complaint at the end */
+    dh_compute(0, 3); /* after the gather: no violation is reported */
     ck_assert_int_eq(dh_end(&t), 0);
     dh_close();
 }
@@ -106,7 +106,7 @@ START_TEST(loads_do_not_queue_behind_stores)
     (void)dh_gather(&load);
     dh_begin(&store);
     (void)dh_add(&store, at, 1, 4, 1, 3);
-    /* A store that cannot go on: its stream is held up. */
+    /* A store that cannot proceed, because its stream is stopped. */
     cuda_check(cuStreamCreate(&other, 1));
     cuda_fake_stop_stream(other, true);
     store.copy.stream = other;
@@ -393,12 +393,12 @@ START_TEST(a_broken_device_says_nothing_about_bytes)
     ck_assert_int_eq(dh.ops->gather(dh.device, &event, &t.copy), -EIO);
     ck_assert_int_eq(dh.ops->record(dh.device, &event, dh.stream), -EIO);
     dh.ops->forget(dh.device, t.event);
-    ck_assert(!dh.ops->close(dh.device, DH_DEADLINE)); /* nobody knows whether the copies go on */
+    ck_assert(!dh.ops->close(dh.device, DH_DEADLINE)); /* the copies may continue */
     ck_assert_str_eq(cuda_fake_report(), "");
 }
 END_TEST
 
-/* The copies are in progress, but there is no event behind them. */
+/* The copies are in progress, but they have no event. */
 START_TEST(memory_stays_in_use_until_a_failed_device_is_closed)
 {
     struct dh_transfer t;

@@ -6,8 +6,8 @@
 
 #include <errno.h>
 
-/* The kernel of "cuda" on the driver of tests/support/cuda: when it is used, and what happens if it
- * is wrong, cannot be loaded, or finds no memory. */
+/* The kernel of "cuda" on the driver of tests/support/cuda: when it is used, and the behaviour if
+ * it is wrong, cannot be loaded, or lacks memory. */
 
 /* Stores and loads some cells; returns the launches that this took. */
 static uint64_t store_and_load(void)
@@ -33,7 +33,7 @@ static void start(const char *kind)
     dh_open();
 }
 
-/* Copies work, without the kernel, and the log says why. */
+/* Copies work without the kernel, and the log has the reason. */
 static void expect_no_kernel(const char *why)
 {
     ck_assert_uint_eq(recorded_with("cuda_no_kernel", why), 1);
@@ -100,7 +100,7 @@ START_TEST(a_kernel_that_cannot_be_loaded)
     cuda_fake_fail_nth(failures[_i].call, failures[_i].code);
     dh.ops->tune(dh.device);
     cuda_fake_fail_nth(0, 0);
-    dh.ops->tune(dh.device); /* once is enough */
+    dh.ops->tune(dh.device); /* no second report is required */
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_POOL), 0);
     expect_no_kernel(failures[_i].why);
 }
@@ -116,7 +116,7 @@ START_TEST(a_device_that_cannot_use_the_hosts_addresses)
 }
 END_TEST
 
-/* More than a buffer holds: copies and launches take turns, and cells lie across slices. */
+/* More than a buffer holds: copies and launches alternate, and cells cross slices. */
 START_TEST(a_copy_larger_than_the_buffer)
 {
     enum { CELLS = 500, LAYER = 2, BYTES = CELLS * DH_STRIDE, SLICE = 5 << 20, POOL = 8 * SLICE };
@@ -155,7 +155,7 @@ START_TEST(a_copy_larger_than_the_buffer)
 }
 END_TEST
 
-/* The fastest way of each class is measured; whichever it is, it is right. */
+/* The fastest method of each class is measured, and copies correctly. */
 START_TEST(ways_are_measured)
 {
     cuda_fake_seed(1, 0);
@@ -185,7 +185,7 @@ START_TEST(a_capture_of_another_thread_is_not_disturbed)
 }
 END_TEST
 
-/* More cells than the sums have room for: the copy engine copies all of them. */
+/* More cells than the memory for sums can hold: the copy engine copies all of them. */
 START_TEST(more_cells_than_sums)
 {
     enum { CELLS = TIERCE__SUMS_SLOTS * TIERCE__LAUNCH_CELLS + 1, BYTES = 8 };

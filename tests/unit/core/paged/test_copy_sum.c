@@ -9,7 +9,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* libxxhash is the judge: every kernel, with and without the copy, under both hints. */
+/* Every kernel gives the sums of libxxhash, with and without the copy, with both hints. */
 
 enum { GUARD_BYTES = 128, GUARD = 0xA5, LENGTH_MAX = 5 << 20 };
 
@@ -85,7 +85,8 @@ START_TEST(sums_equal_libxxhash_at_every_short_length)
 }
 END_TEST
 
-/* Around the edges of the streamed path: each head shift with each rest of the last block. */
+/* The boundaries of the streamed path: each shift of the head with each remainder of the last
+ * block. */
 static void stream_edges(void)
 {
     for (size_t shift = 0; shift < 64; shift++)
@@ -121,7 +122,7 @@ START_TEST(sums_equal_libxxhash_at_random_lengths)
 }
 END_TEST
 
-/* Exactly sized heap blocks: a read or write beyond them is what the address sanitizer sees. */
+/* Exactly sized heap blocks: the address sanitizer detects a read or write beyond them. */
 static void exact_blocks(void)
 {
     for (size_t n = 1; n < 9000; n += 1 + n / 5) {
@@ -163,7 +164,7 @@ START_TEST(one_byte_more_is_another_sum)
 }
 END_TEST
 
-/* The bytes that are not to be read lie outside the blocks. */
+/* The bytes that must not be read are outside the blocks. */
 static void try_padded(size_t n, size_t total)
 {
     uint8_t *from = malloc(n), *whole = calloc(1, total);

@@ -104,7 +104,7 @@ static inline void dk_wipe(void)
         dk_write(0, l, DK_LAYER_BYTES, "the engine wipes");
 }
 
-/* The device's memory as it is behind all work of the stream. */
+/* The device's memory after all work of the stream. */
 static inline void dk_read(void)
 {
     for (uint32_t l = 0; l < FX_LAYERS; l++)

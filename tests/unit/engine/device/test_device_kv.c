@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stores from and loads into the memory of a GPU, on the driver of tests/support/cuda: the bytes,
- * the order of copies and kernels, and what happens when the device is slow or fails.
+ * the order of copies and kernels, and slow or failing devices.
  */
 #include "child_exit.h"
 #include "device_fixture.h"
@@ -48,7 +48,7 @@ START_TEST(a_chunk_on_disk_is_loaded)
 }
 END_TEST
 
-/* The same prompt stored from the host has the same bytes, and the other way round. */
+/* The same prompt stored from the host has the same bytes, and the reverse. */
 START_TEST(host_and_device_share_chunks)
 {
     dk_start(false, NULL);
@@ -119,7 +119,7 @@ START_TEST(a_flipped_bit_fails_its_block_only)
     for (size_t i = 0; i < 8; i++)
         ck_assert_uint_eq(origins[i], i == 7 ? TIERCE_ORIGIN_FAILED : TIERCE_ORIGIN_MEMORY);
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 1);
-    /* The chunk is out of service, and can be stored anew. */
+    /* The chunk is out of service, and can be stored again. */
     ck_assert_uint_eq(fx_found(&fx, chain, 8, 0, 0, NULL), 4);
     ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 4);
     ck_assert_int_eq(dk_load(chain, 0, 8, fx_ids, origins), 8);
@@ -140,7 +140,7 @@ static void *end_store(void *store)
 }
 
 /* The engine computes a layer while the one before is copied. Nothing is visible before the end,
- * which is another thread's. */
+ * which runs on another thread. */
 START_TEST(layers_are_stored_behind_the_engines_work)
 {
     struct tierce_store *store;
@@ -225,7 +225,7 @@ static bool is_returned(void)
     return fx_stats(&fx).leases_now == 0;
 }
 
-/* Long enough for copies that nothing holds, on a machine that has much to do. */
+/* Long enough for copies that are not held, also on a busy machine. */
 static const char *const impatient[] = {"timeout.load", "1s", NULL};
 
 /* Memory of late copies is not used again before they have ended. */
@@ -241,7 +241,7 @@ START_TEST(a_late_load_keeps_its_memory)
     for (size_t b = 0; b < 8; b++)
         ck_assert_uint_eq(origins[b], TIERCE_ORIGIN_FAILED);
     ck_assert_int_eq(fx_stats(&fx).leases_now, 2);
-    dk_fill(chain, 0, 8, fx_ids); /* the engine computes: behind the late copies */
+    dk_fill(chain, 0, 8, fx_ids); /* the engine computes after the late copies */
     cuda_fake_hold(false);
     ck_assert_int_eq(tierce_load_begin(&(struct tierce_load *){NULL}, fx.view,
                                        &(struct tierce_transfer_opts){.size = 1}),
@@ -300,7 +300,8 @@ END_TEST
 /* ---- failures ---------------------------------------------------------------------------------
  */
 
-/* An error of the device says nothing about bytes: nothing is loaded, and no chunk is removed. */
+/* After an error of the device, the bytes are unknown: nothing is loaded, and no chunk is
+ * removed. */
 START_TEST(a_failed_device_removes_no_chunk)
 {
     dk_start(false, NULL);
@@ -308,7 +309,7 @@ START_TEST(a_failed_device_removes_no_chunk)
     struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
     struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
     ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
-    cuda_fake_fail_nth(FX_LAYERS * 3 + 8, TIERCE__CU_UNKNOWN); /* behind those about addresses */
+    cuda_fake_fail_nth(FX_LAYERS * 3 + 8, TIERCE__CU_UNKNOWN); /* after the address checks */
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
     cuda_fake_fail_nth(0, 0);
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
@@ -330,7 +331,7 @@ static void check_remains(bool failed_at_close)
     TIERCE__CU_CONTEXT context;
     struct cuda_fake_live now = cuda_fake_live();
     ck_assert_str_eq(cuda_fake_report(), "");
-    if (failed_at_close) /* memory that is not unpinned stays mapped, with its engine */
+    if (failed_at_close) /* memory that is still pinned stays mapped, and its engine is not freed */
         return;
     ck_assert_uint_eq(now.slices, 0);
     ck_assert_uint_le(now.streams - 1 + now.events + now.contexts - 1 + now.stack - 1 +
@@ -342,8 +343,8 @@ static void check_remains(bool failed_at_close)
     cuda_check(cuStreamSynchronize(dk_stream));
 }
 
-/* Opens, stores, loads and closes. Returns whether the call did not come. Nothing is held here, so
- * that the default limit of a load is no wait. */
+/* Opens, stores, loads and closes. Returns whether the call was not reached. No stream is held
+ * here, so loads do not wait until the default limit. */
 static bool live(uint64_t nth, TIERCE__CU_RESULT code)
 {
     int rc;
@@ -377,7 +378,7 @@ static bool live(uint64_t nth, TIERCE__CU_RESULT code)
 
 enum { FINE, WRONG = EXIT_FAILURE /* a failed check */, BEHIND_THE_END };
 
-/* In a process of its own, because an object that a failure leaves stays there. */
+/* In a process of its own, because a failure may leave objects that cannot be freed. */
 static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
 {
     int status = 0;
@@ -394,8 +395,8 @@ static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
 
 /*
  * Hundreds of processes take minutes with the thread sanitizer, and the variants repeat what
- * test_device_kv runs: there, each run takes every STEP-th call, from another first one. The kernel
- * makes more calls, so that its variants have one code of an error.
+ * test_device_kv runs: there, each run fails every STEP-th call, starting with a different call.
+ * The kernel makes more calls, so its variants use only one error code.
  */
 #ifdef __SANITIZE_THREAD__
 enum { CODES = TIERCE_TEST_DEVICE_WAY == TIERCE__CUDA_COPIES ? 2 : 0, STEP = 16 };
@@ -407,7 +408,7 @@ enum { CODES = 1, STEP = 4 };
 enum { CODES = 2, STEP = 1 };
 #endif
 
-/* How many calls wait for a copy is not the same each time, so that the end is passed by some. */
+/* The number of calls that wait for a copy varies, so the loop runs some calls past the end. */
 START_TEST(every_failed_call_of_the_driver_is_survived)
 {
     static const TIERCE__CU_RESULT codes[] = {TIERCE__CU_UNKNOWN, TIERCE__CU_OUT_OF_MEMORY};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs that were built before the structs of a transfer knew devices: their structs end
- * earlier, and mean memory of the host. The structs lie in memory of just their length, so that a
- * sanitizer sees a read behind it.
+ * Programs that were built before the structs of a transfer had fields for devices: their structs
+ * end earlier, and their memory is that of the host. The structs are in memory of exactly their
+ * length, so that a sanitizer detects a read past it.
  */
 #include "engine_fixture.h"
 

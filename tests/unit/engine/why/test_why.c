@@ -33,7 +33,8 @@ static int64_t count_of(enum tierce_miss_reason reason)
     return reason == TIERCE_MISS_NONE ? sum : counts[reason];
 }
 
-/* The reason of the first missing chunk, at `block`: told, and counted by a lookup alone. */
+/* The reason of the first missing chunk, at `block`: reported by tierce_why, and counted only by a
+ * lookup. */
 static struct tierce_miss check(const struct tierce_chain *chain, uint64_t blocks,
                                 enum tierce_miss_reason reason, uint64_t block)
 {
@@ -73,7 +74,7 @@ START_TEST(what_was_never_stored)
     check(chain, 20, TIERCE_MISS_NEVER_STORED, 12);
     ck_assert_int_eq(fx_store(&fx, chain, 20, fx_ids, false), 20 - 12);
     check(chain, 20, TIERCE_MISS_NONE, 0);
-    /* A lookup in memory only does not know the content of other tiers. */
+    /* A lookup that searches only memory cannot report the content of other tiers. */
     struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
     int64_t all = count_of(TIERCE_MISS_NONE);
     ck_assert_uint_eq(fx_found(&fx, other, 8, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL), 0);
@@ -93,7 +94,7 @@ START_TEST(what_was_never_stored)
 }
 END_TEST
 
-/* Tails are stored only if somebody asks for it. */
+/* Tails are stored only on request. */
 START_TEST(a_tail_that_was_never_stored_is_not_missing)
 {
     fx_open(&fx, false, NULL);
@@ -217,7 +218,7 @@ START_TEST(what_could_not_be_written)
 }
 END_TEST
 
-/* Memory evicts what the disk was to keep and did not: that is why it is missing. */
+/* The disk rejected the chunk, and then memory evicts it: the reason is the rejection. */
 START_TEST(what_the_disk_did_not_take)
 {
     const char *sets[] = {"disk.admit", "second", NULL};
@@ -346,11 +347,11 @@ START_TEST(what_may_be_in_a_tier_that_does_not_answer)
     struct tierce_miss miss = why(chain, 8);
     ck_assert_int_eq(miss.reason, TIERCE_MISS_DEADLINE);
     ck_assert_int_eq(miss.status, TIERCE_E_DEADLINE);
-    /* That opened the breaker. */
+    /* This failure opened the breaker. */
     miss = check(chain, 8, TIERCE_MISS_TIER_DOWN, 0);
     ck_assert_int_eq(miss.status, TIERCE_E_DOWN);
     ck_assert_ptr_nonnull(miss.tier);
-    /* What left that very tier last is not there. */
+    /* If the last removal was from this tier, the chunk is not there. */
     struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
     check(other, 8, TIERCE_MISS_TIER_DOWN, 0);
     struct tierce__store_req req = {.op = TIERCE__STORE_CLEAR, .done = note_done};

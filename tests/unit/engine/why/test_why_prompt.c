@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How an operator names a prompt. */
+/* An operator's description of a prompt. */
 #include "base/alloc.h"
 #include "check_main.h"
 #include "engine/why/why_chunk.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a served request found what it found: of an engine, and of a node that its client uses. */
+/* Why the hit of a served request was not longer: in an engine, and in a node that a client
+ * uses. */
 #include "base/json/json_value.h"
 #include "check_main.h"
 #include "engine/why/why_request.h"
@@ -174,7 +175,7 @@ START_TEST(the_inference_engine_names_its_limit)
 }
 END_TEST
 
-/* The request says that it was looked up, and this engine knows nothing of that. */
+/* The request was looked up according to its note, but this engine has no record of the lookup. */
 START_TEST(a_lookup_that_is_not_recorded)
 {
     struct told told;
@@ -223,7 +224,7 @@ START_TEST(wrong_notes_are_rejected)
     request.limit = TIERCE_REQUEST_LIMIT_COUNT;
     ck_assert_int_eq(tierce_request_note(server(), &request), TIERCE_E_ARGUMENT);
     check_unknown("right");
-    /* Names come from users: any bytes are shown in valid JSON. */
+    /* Users choose the names, so any bytes must be valid JSON in the answer. */
     request = a_request("\"\\ \x01 \xff", 1, 0);
     struct told told;
     note(request);
