@@ -145,6 +145,17 @@ def test_a_child_of_a_user_is_none(user):
         os.kill(child, signal.SIGKILL)
 
 
+def open_files(pid):
+    """The paths of a process's descriptors, of which some may be closed in the meantime."""
+    found = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.add(os.readlink(fd))
+        except FileNotFoundError:
+            pass
+    return found
+
+
 def test_a_user_that_waits_for_the_previous_node_takes_no_file_of_it(folder, user):
     """The file is unlinked before the lock is free."""
     one = user(engine="e")
@@ -153,7 +164,7 @@ def test_a_user_that_waits_for_the_previous_node_takes_no_file_of_it(folder, use
     with open(path, "w") as previous:
         fcntl.flock(previous, fcntl.LOCK_EX)
         two = user(engine="e")
-        wait_until(lambda: str(path) in {os.readlink(fd) for fd in Path(f"/proc/{two.process.pid}/fd").iterdir()})
+        wait_until(lambda: str(path) in open_files(two.process.pid))
         path.unlink()
     assert two.answer()["connected"] == 1 and path.exists()
     three = user(engine="e")
