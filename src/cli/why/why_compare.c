@@ -95,8 +95,8 @@ static bool has_match(const char *pattern, const struct excerpt *in)
     return find_match(&match, pattern, in, 0, in->bytes);
 }
 
-/* The end of the pattern's last match before `at`; 0: there is none. The bounds keep each search from
- * measuring the whole text. */
+/* The end of the pattern's last match before `at`; 0: there is none. The bounds keep each search
+ * from measuring the whole text. */
 static size_t end_of_last(const char *pattern, const char *text, size_t at)
 {
     regex_t regex;

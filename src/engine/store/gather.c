@@ -19,8 +19,8 @@ static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
     return room->block_count == full ? &gather->view->full : &gather->last;
 }
 
-/* There is a room. Each follows the room before it. It is a whole chunk, or the partial chunk at the
- * end. */
+/* There is a room. Each follows the room before it. It is a whole chunk, or the partial chunk at
+ * the end. */
 bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__room *rooms,
                          size_t count, const struct tierce_transfer_opts *opts)
 {
