@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that the connector starts: real ones, and processes that use them as workers of vLLM do."""
 
+import errno
 import fcntl
 import json
 import os
@@ -242,6 +243,35 @@ def test_files_of_the_dead_are_removed_by_the_next(folder, user):
     two = user(engine="alive")
     two.answer()
     assert not left & set(files(folder))
+
+
+def test_foreign_things_in_the_folder_do_not_stop_an_engine(bare, folder, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    mine = Path(own_node.OwnNode(Thing(config_path=None, values=VALUES), "e", False, _core.version()).lock)
+    (mine.parent / "node-x.lock").touch()
+    (mine.parent / "node-x.sock").mkdir()
+    own_node.remove_dead(str(mine.parent))
+    assert re.search(r"cannot remove \S+/node-x\.sock, which .*: Is a directory", caplog.text), caplog.text
+    for make in (mine.mkdir, lambda: mine.symlink_to("/nowhere")):
+        make()
+        with pytest.raises(Unsupported, match=rf"^{mine} cannot be opened as the lock file of a node: .*; remove it"):
+            own_node.client_values(Thing(config_path=None, values=VALUES), 2, "e", _core.version())
+        (mine.unlink if mine.is_symlink() else mine.rmdir)()
+    Path(own_node.socket_of(str(mine))).mkdir()  # the node's own message reaches the caller
+    with pytest.raises(Unsupported, match=r"status 1; its log ends: .*not a socket"):
+        own_node.client_values(Thing(config_path=None, values=VALUES), 2, "e", _core.version())
+
+
+def test_a_node_runs_although_its_start_cannot_be_noted(bare, folder, monkeypatch, caplog):
+    def pwrite(fd, data, offset):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    values, node = own_node.client_values(Thing(config_path=None, values=VALUES), 2, "e", _core.version())
+    assert node.answers() and re.search(r"cannot write the lock file of its node: No space left on device", caplog.text)
+    node.leave()
+    assert values["node.socket"] == node.socket and files(folder) == []
 
 
 # ---- nodes that do not start ---------------------------------------------------------------------

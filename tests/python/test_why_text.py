@@ -134,3 +134,10 @@ def test_special_tokens_are_not_added_to_a_chat(why):
 def test_what_is_wrong_is_named(why, text, more, python, said):
     done = why(text, *more, python=python)
     assert done.returncode in (1, 2) and said in done.stderr and not done.stdout
+
+
+def test_a_text_of_other_bytes_is_named(why, tmp_path):
+    (tmp_path / "bytes").write_bytes(b"hello \xff")
+    done = why("x", "--against", tmp_path / "bytes")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"tierce why: {tmp_path}/bytes: is not UTF-8 text: byte 6 is 0xff\n"

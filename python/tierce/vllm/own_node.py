@@ -191,8 +191,12 @@ def read_notes(fd: int) -> dict:
 
 def write_notes(fd: int, notes: dict) -> None:
     data = json.dumps(notes).encode()
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, data, 0)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, data, 0)
+    except OSError as error:  # the node runs without them
+        log.warning("Tierce cannot write the lock file of its node: %s; earlier starts of the node are not counted",
+                    error.strerror)
 
 
 def remove_if_dead(lock: str) -> None:
@@ -204,12 +208,19 @@ def remove_if_dead(lock: str) -> None:
     try:
         if lock_users(fd, fcntl.LOCK_EX) and lock_record(fd) and same_file(fd, lock):
             for path in (socket_of(lock), lock):
-                try:
-                    os.unlink(path)
-                except FileNotFoundError:
-                    pass
+                remove(path)
     finally:
         close_file(fd)
+
+
+def remove(path: str) -> None:
+    """A folder, or whatever else cannot be removed, does not stop an engine that uses another node."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("Tierce cannot remove %s, which a node left or another program made: %s", path, error.strerror)
 
 
 def socket_of(lock: str) -> str:
@@ -311,7 +322,7 @@ class OwnNode:
 
     def enter(self, until: float) -> None:
         while True:
-            fd = open_file(self.lock, os.O_CREAT | os.O_NOFOLLOW)
+            fd = self.opened()
             # While the previous node is exiting, it holds the lock exclusively. Afterwards the path names another
             # file, or none.
             while not lock_users(fd, fcntl.LOCK_SH):
@@ -324,6 +335,14 @@ class OwnNode:
                 self.users = fd
                 return
             close_file(fd)
+
+    def opened(self) -> int:
+        """A descriptor of the lock file, made if missing. Raises Unsupported."""
+        try:
+            return open_file(self.lock, os.O_CREAT | os.O_NOFOLLOW)
+        except OSError as error:
+            raise Unsupported(f"{self.lock} cannot be opened as the lock file of a node: {error.strerror}; remove it, "
+                              "or set XDG_RUNTIME_DIR to another folder with free space") from None
 
     def await_node(self, began: float) -> None:
         while not self.answers():

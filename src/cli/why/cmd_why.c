@@ -7,6 +7,7 @@
 #include "cli/why/why_compare.h"
 #include "cli/why/why_folder.h"
 #include "cli/why/why_text.h"
+#include "core/key/group.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -168,6 +169,8 @@ static int read_stdin(char **out)
         rc = -ENOMEM;
     else if (text.bytes > TOKENS_BYTES_MAX)
         rc = -EFBIG;
+    else if (strlen(text.text) + 1 < text.bytes)
+        rc = -EILSEQ; /* as in a file */
     if (rc == 0)
         *out = text.text;
     else
@@ -191,7 +194,7 @@ static int read_prompt(struct why_prompt *out, const struct why_request *r, cons
     bool is_text = r->tokenizer != NULL;
     int status = read_file(is_text ? &out->source.text : &out->text, path);
     if (is_text && status == TIERCE__CLI_OK) {
-        status = tierce__why_tokenize(&out->source, r->tokenizer, !r->chat);
+        status = tierce__why_tokenize(&out->source, r->tokenizer, path, !r->chat);
         out->text = out->source.ids;
         out->source.ids = NULL;
     }
@@ -226,6 +229,24 @@ static struct tierce__text first_group(struct tierce__text answer)
 {
     struct tierce__text group = tierce__json_get(answer, "groups.0");
     return group.length > 0 ? group : answer;
+}
+
+/* Where the hit ends; -1: nothing is missing. A window or a state is missing at the end of the
+ * prompt, wherever the hit ends. */
+static int64_t end_of_hit(struct tierce__text answer)
+{
+    char name[16] = "", reason[64] = "";
+    enum tierce_group group = TIERCE_GROUP_ALL;
+    (void)tierce__json_get_text(reason, sizeof(reason), answer, "reason");
+    if (strcmp(reason, "none") == 0)
+        return -1;
+    if (tierce__json_get(answer, "groups.0").length > 0)
+        return tierce__json_get_int(answer, "held_tokens", -1);
+    if (tierce__json_get_text(name, sizeof(name), answer, "group") &&
+        tierce__group_parse(&group, name) && tierce__group_is_sparse(group))
+        return tierce__json_get_int(answer, "held_blocks", 0) *
+               tierce__json_get_int(answer, "block_tokens", 0);
+    return tierce__json_get_int(answer, "token", -1);
 }
 
 /* Adds the text of the first missing part: of the first block that differs if a lookup found the
@@ -270,7 +291,7 @@ static void print_answer(const struct why_request *r, const char *json, const ch
     } else {
         struct tierce__text group = first_group(answer);
         struct tierce__why_place place = {
-            .missing_token = tierce__json_get_int(group, "token", -1),
+            .missing_token = end_of_hit(answer),
             .block_tokens = (uint64_t)tierce__json_get_int(group, "block_tokens", 0)};
         tierce__line_put(&line, text);
         if (r->against != NULL)

@@ -95,20 +95,20 @@ static bool has_match(const char *pattern, const struct excerpt *in)
     return find_match(&match, pattern, in, 0, in->bytes);
 }
 
-/* The end of the pattern's last match before `at`; 0: there is none. */
+/* The end of the pattern's last match before `at`; 0: there is none. The bounds keep each search
+ * from measuring the whole text. */
 static size_t end_of_last(const char *pattern, const char *text, size_t at)
 {
     regex_t regex;
-    regmatch_t match;
     size_t from = 0, last = 0;
     if (regcomp(&regex, pattern, REG_EXTENDED) != 0)
         return 0;
-    while (from < at && regexec(&regex, text + from, 1, &match, from > 0 ? REG_NOTBOL : 0) == 0) {
-        size_t end = from + (size_t)match.rm_eo;
-        if (end > at)
+    while (from < at) {
+        regmatch_t match = {.rm_so = (regoff_t)from, .rm_eo = (regoff_t)at};
+        if (regexec(&regex, text, 1, &match, REG_STARTEND) != 0)
             break;
-        last = end;
-        from = end > from ? end : from + 1;
+        last = (size_t)match.rm_eo;
+        from = last > from ? last : from + 1;
     }
     regfree(&regex);
     return last;

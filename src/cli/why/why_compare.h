@@ -32,7 +32,7 @@ struct tierce__why_comparison {
 void tierce__why_compare(struct tierce__why_comparison *out, const struct tierce__why_side *here,
                          const struct tierce__why_side *there);
 
-/* The first token that was not found in an answer, and its block; missing -1: all was found. */
+/* Where the hit of an answer ends, and the tokens of its blocks; missing -1: all was found. */
 struct tierce__why_place {
     int64_t missing_token;
     uint64_t block_tokens;

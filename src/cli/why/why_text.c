@@ -34,7 +34,12 @@ static const char script[] =
     "path, specials = sys.argv[1], sys.argv[2] == '1'\n"
     "if os.path.isdir(path):\n"
     "    path = os.path.join(path, 'tokenizer.json')\n"
-    "text = sys.stdin.buffer.read().decode()\n"
+    "try:\n"
+    "    text = sys.stdin.buffer.read().decode()\n"
+    "except UnicodeDecodeError as error:\n"
+    "    at = error.start\n"
+    "    sys.exit(f'tierce why: {sys.argv[3]}: is not UTF-8 text: byte {at} is "
+    "0x{error.object[at]:02x}')\n"
     "try:\n"
     "    made = Tokenizer.from_file(path).encode(text, add_special_tokens=specials)\n"
     "except Exception as error:\n"
@@ -47,7 +52,7 @@ static const char script[] =
 
 /* Runs the script with these files as input and output. Returns its wait status, or a negative
  * errno. */
-static int run_script(const char *tokenizer, bool specials, int input, int output)
+static int run_script(const char *tokenizer, const char *path, bool specials, int input, int output)
 {
     const char *python = getenv("TIERCE_PYTHON");
     char *argv[] = {(char *)(uintptr_t)(python != NULL && *python != '\0' ? python : "python3"),
@@ -55,6 +60,7 @@ static int run_script(const char *tokenizer, bool specials, int input, int outpu
                     (char *)(uintptr_t)script,
                     (char *)(uintptr_t)tokenizer,
                     (char *)(uintptr_t)(specials ? "1" : "0"),
+                    (char *)(uintptr_t)path,
                     NULL};
     posix_spawn_file_actions_t actions;
     pid_t pid;
@@ -113,14 +119,14 @@ static int take_output(struct tierce__why_text_source *out, char *output)
     return rc == 0 && count != out->count ? TIERCE_E_FORMAT : rc;
 }
 
-static int tokenize_in(struct tierce__why_text_source *out, const char *tokenizer, bool specials,
-                       int input, int output)
+static int tokenize_in(struct tierce__why_text_source *out, const char *tokenizer, const char *path,
+                       bool specials, int input, int output)
 {
     size_t bytes = strlen(out->text);
     char *made = NULL;
     if (write(input, out->text, bytes) != (ssize_t)bytes || lseek(input, 0, SEEK_SET) != 0)
         return tierce__cli_fail("why", "out of memory for the prompt");
-    int rc = run_script(tokenizer, specials, input, output);
+    int rc = run_script(tokenizer, path, specials, input, output);
     if (rc != 0) /* the script has printed the reason */
         return rc < 0 ? tierce__cli_fail("why", "%s", strerror(-rc)) : TIERCE__CLI_FAILED;
     rc = read_output(&made, output);
@@ -131,12 +137,13 @@ static int tokenize_in(struct tierce__why_text_source *out, const char *tokenize
     return TIERCE__CLI_OK;
 }
 
-int tierce__why_tokenize(struct tierce__why_text_source *out, const char *tokenizer, bool specials)
+int tierce__why_tokenize(struct tierce__why_text_source *out, const char *tokenizer,
+                         const char *path, bool specials)
 {
     int input = memfd_create("tierce-why-text", MFD_CLOEXEC);
     int output = memfd_create("tierce-why-tokens", MFD_CLOEXEC);
     int status = input >= 0 && output >= 0
-                     ? tokenize_in(out, tokenizer, specials, input, output)
+                     ? tokenize_in(out, tokenizer, path, specials, input, output)
                      : tierce__cli_fail("why", "memory for the prompt: %s", strerror(errno));
     if (input >= 0)
         close(input);

@@ -23,12 +23,12 @@ struct tierce__why_text_source {
 
 /*
  * Converts out->text to tokens. [in] tokenizer: a model's folder, or a file tokenizer.json.
- * [in] specials: the tokenizer adds its special tokens, as vLLM does for plain prompts but not for
- * rendered chats. Returns an exit status; errors have been printed. Blocks until the process has
- * ended.
+ * [in] path: of the text, for errors. [in] specials: the tokenizer adds its special tokens, as vLLM
+ * does for plain prompts but not for rendered chats. Returns an exit status; errors have been
+ * printed. Blocks until the process has ended.
  */
 TIERCE_MUSTUSE int tierce__why_tokenize(struct tierce__why_text_source *out, const char *tokenizer,
-                                        bool specials);
+                                        const char *path, bool specials);
 void tierce__why_text_clear(struct tierce__why_text_source *source);
 
 /*

@@ -145,8 +145,11 @@ static int open_model(struct tierce__weights *model, const char *dir)
     if (model->opts != NULL && model->opts->cache_dir != NULL) {
         int fd = tierce__fingerprint_cache_open(model->opts->cache_dir);
         if (fd < 0)
-            tierce__log(TIERCE_LOG_WARN, "fingerprint_cache_unusable", "path=%s err=\"%s\"",
-                        model->opts->cache_dir, tierce_strerror(fd));
+            tierce__log(TIERCE_LOG_WARN, "fingerprint_cache_unusable", "path=\"%.500s\" err=\"%s\"",
+                        model->opts->cache_dir,
+                        fd == -EPERM ? "the folder belongs to another user, or others can write to "
+                                       "it; chmod 700 it, or name another folder"
+                                     : tierce_strerror(fd));
         model->cache_fd = fd < 0 ? -1 : fd;
     }
     return 0;

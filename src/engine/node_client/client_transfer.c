@@ -93,11 +93,7 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
                                            .count = count,
                                            .memory = tierce__node_session_pinnings(peer),
                                            .remote = store};
-    if (!take_rooms(store, view, given)) {
-        (void)tierce__client_store_end(space, false);
-        return -ENOMEM;
-    }
-    if (!tierce__gather_fits(view, space->rooms, count, opts)) {
+    if (!take_rooms(store, view, given) || !tierce__gather_fits(view, space->rooms, count, opts)) {
         (void)tierce__client_store_end(space, false);
         return TIERCE_E_FORMAT;
     }

@@ -19,7 +19,8 @@ static const struct tierce__shape *shape_of(const struct tierce__gather *gather,
     return room->block_count == full ? &gather->view->full : &gather->last;
 }
 
-/* Each room follows the room before it. It is a whole chunk, or the partial chunk at the end. */
+/* There is a room. Each follows the room before it. It is a whole chunk, or the partial chunk at
+ * the end. */
 bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__room *rooms,
                          size_t count, const struct tierce_transfer_opts *opts)
 {
@@ -33,7 +34,7 @@ bool tierce__gather_fits(const struct tierce_view *view, const struct tierce__ro
         if (room->block_count != (left < full ? left : full) || room->block_count == 0)
             return false;
     }
-    return true;
+    return count > 0;
 }
 
 int tierce__gather_init(struct tierce__gather *gather, const struct tierce_view *view,

@@ -229,6 +229,21 @@ class Why(CliCase):
         self.why(2, str(pid), "--hash", "ab", "--against", other, err=["--against FILE requires"])
         self.why(2, str(pid), "--tokens", "-", "--against", "-", err=["only one prompt can be read"])
 
+    def test_two_prompts_are_compared_for_a_window(self):
+        """The window that is missing lies at the end, wherever the prompts differ."""
+        self.keep("window=32")
+        stored, other = self.tokens((0, 128)), self.tokens((0, 96), (7, 32))
+        said = self.why(1, "--tokens", other, "--against", stored, out=["held       0 tokens"])
+        self.assertIn("the hit ends at token 0, before this: the reason above is the cause", said.stdout)
+        self.assertEqual(self.why(0, "--tokens", stored, "--against", other).stdout.count("the hit "), 0)
+
+    def test_a_prompt_with_a_nul_byte(self):
+        for path in self.write("nul", "1 2\0 3"), "-":
+            done = subprocess.run([EXECUTABLE, "why", self.folder, "--tokens", path], input="1 2\0 3",
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertEqual(done.stderr, f"tierce why: {path}: holds a NUL byte, and must be text\n")
+
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))
         self.why(2, self.folder, err=["requires exactly one of --tokens FILE"])

@@ -6,6 +6,7 @@
 #include "child_exit.h"
 #include "core/key/fingerprint.h"
 #include "core/key/sha256.h"
+#include "log_record.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -391,8 +392,10 @@ START_TEST(a_cache_folder_that_others_may_write_is_not_used)
     make_model();
     ck_assert_int_eq(mkdir(cache, 0777), 0);
     ck_assert_int_eq(chmod(cache, 0777), 0);
+    record_log(TIERCE_LOG_WARN);
     ck_assert_uint_eq(fingerprint(text, cache), 24);
     ck_assert_uint_eq(fingerprint(text, cache), 24);
+    ck_assert_uint_eq(recorded_with("fingerprint_cache_unusable", "chmod 700 it"), 2);
     ck_assert_uint_eq(fingerprint(text, "/nonexistent/cache"), 24);
 }
 END_TEST

@@ -151,16 +151,24 @@ static void tell_fewer(const struct lie *lie, struct answer *answer)
         answer->say.load_begin.chunks.count = (uint32_t)lie->a;
 }
 
+/* With none of them, too: an honest node numbers no such store. */
+static void tell_fewer_rooms(const struct lie *lie, struct answer *answer)
+{
+    if (answer->status == 0 && answer->say.store_begin.chunks.count > lie->a)
+        answer->say.store_begin.chunks.count = (uint32_t)lie->a;
+}
+
 START_TEST(rows)
 {
     static const struct lie lies[] = {{TIERCE__NATIVE_LOAD_BEGIN, .tell = tell_other_order},
                                       {TIERCE__NATIVE_STORE_BEGIN, .tell = tell_other_order},
                                       {TIERCE__NATIVE_LOAD_BEGIN, .tell = tell_other_place},
-                                      {TIERCE__NATIVE_LOAD_BEGIN, .tell = tell_fewer}};
+                                      {TIERCE__NATIVE_LOAD_BEGIN, .tell = tell_fewer},
+                                      {TIERCE__NATIVE_STORE_BEGIN, .tell = tell_fewer_rooms}};
     start(NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
-    for (uint32_t i = 0; i < 4 * 16; i++) {
+    for (uint32_t i = 0; i < 5 * 16; i++) {
         struct lie lie = lies[i / 16];
         lie.a = i / 4 % 4;
         lie.b = i % 4;
