@@ -58,7 +58,7 @@ class Case:
         plain.stop()
         assert len({tuple(a) for a in self.right}) == len(prompts) and all(len(set(a)) > 2 for a in self.right)
         self.node = Node(folder, f"--listen.native={folder}/native", "--memory.size=256MiB",
-                         f"--disk.path={folder}/disk", "--disk.size=1GiB", "--cost.check=false", "--timeout.pin=10s")
+                         f"--disk.path={folder}/disk", "--disk.size=1GiB", "--cost.check=false", "--timeout.pin=1h")
         self.start()
 
     def start(self):
@@ -178,7 +178,7 @@ def test_a_rank_is_killed_while_it_stores(case, rank):
     assert loaded(outputs, "memory")[0] <= 300 and loaded(outputs, "failed") == [0]
 
     def stored():
-        """The parts of the other rank keep these chunks from being stored for up to timeout.pin."""
+        """The parts of the other rank do not keep these chunks from being stored until timeout.pin."""
         assert case.host.forget()
         return loaded(case.ask(salt, slice(1, 2)), "memory") == case.whole[1:2]
 

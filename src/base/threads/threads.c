@@ -6,6 +6,7 @@
 #include "base/threads/lock.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -52,6 +53,11 @@ void tierce__threads_join(struct tierce__threads *threads)
     }
     tierce__free(threads->ids);
     *threads = (struct tierce__threads){0};
+}
+
+void tierce__thread_does_not_interrupt(void)
+{
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
 }
 
 uint32_t tierce__processors(void)

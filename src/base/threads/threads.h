@@ -41,6 +41,14 @@ TIERCE_MUSTUSE int tierce__threads_start(struct tierce__threads *threads, uint32
 /* Blocks until all have returned. `threads` is zeroed. */
 void tierce__threads_join(struct tierce__threads *threads);
 
+/*
+ * From now on, the calling thread does not interrupt other threads when it wakes (SCHED_BATCH). Its
+ * share of the processors is unchanged. For threads that move bytes for a thread that must not
+ * wait: a thread that wakes others would be interrupted by them for milliseconds, in the middle of
+ * the call that gave them work. A kernel that rejects it changes nothing.
+ */
+void tierce__thread_does_not_interrupt(void);
+
 /* How many processors are online, at least 1. */
 uint32_t tierce__processors(void);
 

@@ -229,6 +229,7 @@ static void move_blocks(const struct tierce__block_jobs *jobs, struct tierce__bl
 static void *move_jobs(void *arg)
 {
     struct tierce__block_jobs *jobs = arg;
+    tierce__thread_does_not_interrupt();
     tierce__lock_take(&jobs->lock);
     /* The last of several threads: loads without a pause must not hold up the stores. */
     bool is_last = ++jobs->movers_born == jobs->opts.threads && jobs->opts.threads > 1;
@@ -309,6 +310,7 @@ static void *ask_questions(void *arg)
 {
     struct tierce__block_jobs *jobs = arg;
     struct job_question questions[ASKED];
+    tierce__thread_does_not_interrupt();
     tierce__lock_take(&jobs->lock);
     while (!jobs->is_ending) {
         uint64_t now_ns = tierce__now_ns();

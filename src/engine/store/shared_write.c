@@ -15,7 +15,8 @@
 struct tierce__shared_write {
     struct tierce__list node;
     struct tierce_engine *engine;
-    struct tierce__key place; /* namespace and shard; the hash of the last block */
+    const struct tierce_view *view; /* of the first part; only compared */
+    struct tierce__key place;       /* namespace and shard; the hash of the last block */
     uint64_t write, from_block, to_block;
     bool tail;
     uint32_t part_count, layer_count;
@@ -100,28 +101,61 @@ static void give_up(struct tierce__shared_writes *shared_writes,
     shared_write->busy--;
 }
 
+/* Which writes to abort, and how. */
+struct abort_what {
+    bool (*is_meant)(const struct tierce__shared_write *shared_write,
+                     const struct abort_what *what); /* under the lock */
+    bool forget; /* no part will join any more, so they need not be remembered */
+    uint64_t now_ns;
+    const struct tierce_view *view;
+    const struct tierce__key *place;
+    uint64_t write;
+    uint32_t part;
+};
+
+/* Under the lock. */
+static struct tierce__shared_write *find_meant(const struct tierce__shared_writes *shared_writes,
+                                               const struct abort_what *what)
+{
+    tierce__lock_assert_held(&shared_writes->lock);
+    TIERCE__LIST_FOR_EACH (it, &shared_writes->list) {
+        struct tierce__shared_write *shared_write =
+            TIERCE__CONTAINER_OF(it, struct tierce__shared_write, node);
+        bool is_aborted = what->forget ? shared_write->expired : shared_write->given_up;
+        if (!is_aborted && what->is_meant(shared_write, what))
+            return shared_write;
+    }
+    return NULL;
+}
+
+/* Returns the number of those that had not been aborted. */
+static size_t abort_all(struct tierce__shared_writes *shared_writes, const struct abort_what *what)
+{
+    for (size_t count = 0;;) {
+        tierce__lock_take(&shared_writes->lock);
+        struct tierce__shared_write *found = find_meant(shared_writes, what);
+        if (found == NULL) {
+            tierce__lock_drop(&shared_writes->lock);
+            return count;
+        }
+        count += !found->given_up;
+        found->expired = found->expired || what->forget;
+        give_up(shared_writes, found);
+        TIERCE_DASSERT(found->given_up);
+        (void)drop_lock(shared_writes, found);
+    }
+}
+
+static bool is_late(const struct tierce__shared_write *shared_write, const struct abort_what *what)
+{
+    return shared_write->deadline_ns <= what->now_ns;
+}
+
 void tierce__shared_writes_expire(struct tierce_engine *engine)
 {
-    struct tierce__shared_writes *shared_writes = &engine->shared_writes;
-    uint64_t now_ns = tierce__now_ns();
-    for (;;) {
-        tierce__lock_take(&shared_writes->lock);
-        struct tierce__shared_write *late = NULL;
-        TIERCE__LIST_FOR_EACH (it, &shared_writes->list) {
-            struct tierce__shared_write *shared_write =
-                TIERCE__CONTAINER_OF(it, struct tierce__shared_write, node);
-            if (!shared_write->expired && shared_write->deadline_ns <= now_ns)
-                late = shared_write;
-        }
-        if (late == NULL) {
-            tierce__lock_drop(&shared_writes->lock);
-            return;
-        }
-        TIERCE_DASSERT(late->engine == engine && !late->expired);
-        late->expired = true;
-        give_up(shared_writes, late);
-        (void)drop_lock(shared_writes, late);
-    }
+    (void)abort_all(
+        &engine->shared_writes,
+        &(struct abort_what){.is_meant = is_late, .forget = true, .now_ns = tierce__now_ns()});
 }
 
 /* ---- joining ---- */
@@ -220,29 +254,50 @@ static bool is_earlier(uint64_t write, uint64_t than)
     return write >> 32 == than >> 32 && (int32_t)((uint32_t)than - (uint32_t)write) > 0;
 }
 
+static bool is_missed(const struct tierce__shared_write *shared_write,
+                      const struct abort_what *what)
+{
+    return is_earlier(shared_write->write, what->write) &&
+           is_same_space(&shared_write->place, what->place) &&
+           !has_bit(shared_write->parts, what->part);
+}
+
 /* A part that begins a store will not begin the writer's earlier ones any more: it had no
  * connection or no memory when they came. They would hold their chunks until timeout.pin. */
 static void give_up_missed(struct tierce__shared_writes *shared_writes,
                            const struct tierce__key *place, uint32_t part, uint64_t write)
 {
     TIERCE_DASSERT(write != 0);
-    for (;;) {
-        tierce__lock_take(&shared_writes->lock);
-        struct tierce__shared_write *missed = NULL;
-        TIERCE__LIST_FOR_EACH (it, &shared_writes->list) {
-            struct tierce__shared_write *shared_write =
-                TIERCE__CONTAINER_OF(it, struct tierce__shared_write, node);
-            if (!shared_write->given_up && is_earlier(shared_write->write, write) &&
-                is_same_space(&shared_write->place, place) && !has_bit(shared_write->parts, part))
-                missed = shared_write;
-        }
-        if (missed == NULL) {
-            tierce__lock_drop(&shared_writes->lock);
-            return;
-        }
-        give_up(shared_writes, missed);
-        (void)drop_lock(shared_writes, missed);
-    }
+    (void)abort_all(
+        shared_writes,
+        &(struct abort_what){.is_meant = is_missed, .place = place, .write = write, .part = part});
+}
+
+static bool lacks_part(const struct tierce__shared_write *shared_write,
+                       const struct abort_what *what)
+{
+    return shared_write->view == what->view && what->part < shared_write->part_count &&
+           !has_bit(shared_write->parts, what->part);
+}
+
+size_t tierce__shared_writes_leave(struct tierce_view *view, uint32_t index)
+{
+    TIERCE_DASSERT(index < LAYERS_MAX);
+    return abort_all(&view->engine->shared_writes,
+                     &(struct abort_what){.is_meant = lacks_part, .view = view, .part = index});
+}
+
+static bool lacks_any_part(const struct tierce__shared_write *shared_write,
+                           const struct abort_what *what)
+{
+    return shared_write->view == what->view && shared_write->joined < shared_write->part_count;
+}
+
+size_t tierce__shared_writes_leave_all(struct tierce_view *view)
+{
+    return abort_all(
+        &view->engine->shared_writes,
+        &(struct abort_what){.is_meant = lacks_any_part, .forget = true, .view = view});
 }
 
 static struct tierce__shared_write *create(struct tierce_view *view, const struct tierce_part *part,
@@ -254,6 +309,7 @@ static struct tierce__shared_write *create(struct tierce_view *view, const struc
     if (shared_write == NULL)
         return NULL;
     shared_write->engine = view->engine;
+    shared_write->view = view;
     shared_write->place = place_of(view, what);
     shared_write->write = write;
     shared_write->from_block = what->from_block;

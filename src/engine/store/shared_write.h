@@ -11,8 +11,8 @@
  * store creates it, the others join, and the last one to end publishes.
  *
  *     begun ──all parts have joined and ended──> published
- *       └──one is not complete, or begins a later store of the writer instead, or the deadline──>
- *          aborted; its space stays reserved until all that joined have ended
+ *       └──one is not complete, begins a later store of the writer instead, or has left, or the
+ *          deadline──> aborted; its space stays reserved until all that joined have ended
  *
  * Joining an aborted or empty write yields an empty write. A store of the only part is a
  * reservation of its own.
@@ -52,6 +52,13 @@ int64_t tierce__share_end(struct tierce__share *share, bool complete);
 void tierce__shared_writes_init(struct tierce__shared_writes *shared_writes);
 /* Frees the remaining shared writes that lack parts; no share may exist. */
 void tierce__shared_writes_fini(struct tierce__shared_writes *shared_writes);
+
+/* Aborts the writes begun through this view that lack part `index`: nobody will store this part any
+ * more. Returns their number. */
+size_t tierce__shared_writes_leave(struct tierce_view *view, uint32_t index);
+
+/* The same for all parts, before the view is closed. */
+size_t tierce__shared_writes_leave_all(struct tierce_view *view);
 
 /* Aborts those whose deadline has passed. */
 void tierce__shared_writes_expire(struct tierce_engine *engine);

@@ -15,68 +15,6 @@
 
 /* The objects of clients: views, chains, loads, stores, prefetches and pins, and their end. */
 
-/* ---- views that all clients share ------------------------------------------------------------ */
-
-/* The others' sessions are not its own: two engines may give the same number to requests. */
-static bool share_sessions(const struct tierce__native_shared *a,
-                           const struct tierce__native_shared *b)
-{
-    return a->client == b->client && strcmp(a->engine, b->engine) == 0 &&
-           tierce__view_is_same(a->view, b->view);
-}
-
-static int open_shared(struct tierce__native_client *client, struct tierce__native_shared **out,
-                       const struct tierce_namespace *ns, const struct tierce_shard *shard,
-                       const char *engine, bool is_part)
-{
-    struct tierce__native *native = client->native;
-    struct tierce__native_shared *made = tierce__calloc(1, sizeof(*made)), *found = NULL;
-    if (made == NULL)
-        return -ENOMEM;
-    TIERCE_ASSERT(strlen(engine) < sizeof(made->engine));
-    memcpy(made->engine, engine, strlen(engine));
-    made->client = engine[0] == '\0' && !is_part ? client : NULL;
-    int rc = tierce_view_open(&made->view, native->engine, ns, shard);
-    if (rc < 0) {
-        tierce__free(made);
-        return rc;
-    }
-    made->refs = 1;
-    tierce__lock_take(&native->lock);
-    TIERCE__LIST_FOR_EACH (it, &native->views) {
-        struct tierce__native_shared *shared =
-            TIERCE__CONTAINER_OF(it, struct tierce__native_shared, node);
-        if (share_sessions(shared, made))
-            found = shared;
-    }
-    TIERCE_ASSERT(found == NULL || found->refs > 0);
-    if (found != NULL)
-        found->refs++;
-    else
-        tierce__list_push_back(&native->views, &made->node);
-    tierce__lock_drop(&native->lock);
-    if (found != NULL) {
-        tierce_view_close(made->view);
-        tierce__free(made);
-    }
-    *out = found != NULL ? found : made;
-    return 0;
-}
-
-static void close_shared(struct tierce__native *native, struct tierce__native_shared *shared)
-{
-    tierce__lock_take(&native->lock);
-    TIERCE_ASSERT(shared->refs > 0);
-    bool is_last = --shared->refs == 0;
-    if (is_last)
-        tierce__list_remove(&shared->node);
-    tierce__lock_drop(&native->lock);
-    if (!is_last)
-        return;
-    tierce_view_close(shared->view);
-    tierce__free(shared);
-}
-
 /* ---- open objects ---------------------------------------------------------------------------- */
 
 uint64_t tierce__native_add(struct tierce__native_client *client, enum tierce__native_list list,
@@ -202,8 +140,7 @@ int tierce__native_view_open(struct tierce__native_client *client, uint64_t *num
               part->layer_count >= 1 && part->layer_count <= ns->layer_count &&
               part->first_layer <= ns->layer_count - part->layer_count &&
               strlen(engine) < TIERCE__NATIVE_ENGINE_BYTES;
-    int rc = ok ? open_shared(client, &view->shared, ns, shard, engine, part->count > 1)
-                : TIERCE_E_ARGUMENT;
+    int rc = ok ? tierce__native_share(client, view, ns, shard, engine) : TIERCE_E_ARGUMENT;
     if (rc < 0) {
         tierce__free(view);
         return rc;
@@ -211,7 +148,7 @@ int tierce__native_view_open(struct tierce__native_client *client, uint64_t *num
     *number = tierce__native_add(client, TIERCE__NATIVE_VIEWS, &view->open);
     if (*number > 0)
         return 0;
-    close_shared(client->native, view->shared);
+    tierce__native_unshare(client->native, view);
     tierce__free(view);
     return TIERCE_E_LIMIT;
 }
@@ -239,7 +176,7 @@ void tierce__native_view_put(struct tierce__native_client *client,
     tierce__lock_drop(&client->lock);
     if (!is_last)
         return;
-    close_shared(client->native, view->shared);
+    tierce__native_unshare(client->native, view);
     tierce__free(view);
 }
 

@@ -15,8 +15,8 @@
 #include "node/native/native_server.h"
 #include "proto/native/native.h"
 
-/* Shared by native_server.c (sockets), native_client.c (objects of clients), and native_calls.c and
- * native_load.c (requests). */
+/* Shared by native_server.c (sockets), native_client.c and native_shared.c (objects of clients),
+ * and native_calls.c and native_load.c (requests). */
 
 #define TIERCE__NATIVE_PIN_BINS     64u
 #define TIERCE__NATIVE_ENGINE_BYTES 128u /* of a name, with its NUL */
@@ -49,6 +49,7 @@ struct tierce__native_shared {
         *client; /* the only client that uses it, or NULL; only compared, never dereferenced */
     char engine[TIERCE__NATIVE_ENGINE_BYTES]; /* its name, or "" */
     uint32_t refs;                            /* under NATIVE */
+    struct tierce__list holders;              /* under NATIVE: the views of clients */
 };
 
 /* An object that a client names by a number. */
@@ -63,6 +64,7 @@ struct tierce__native_open {
 struct tierce__native_held_view {
     struct tierce__native_open open;
     struct tierce__native_shared *shared;
+    struct tierce__list beside; /* under NATIVE: among shared->holders */
     struct tierce_part part;
     uint32_t refs; /* of objects opened on it, and of the client until it is closed */
 };
@@ -146,6 +148,16 @@ struct tierce__native_connection {
     enum tierce__native_op begun_by;
     uint64_t begun;
 };
+
+/* ---- native_shared.c ---- */
+
+/* Sets view->shared; view->part is set. Errors: as tierce_view_open's. */
+TIERCE_MUSTUSE int tierce__native_share(struct tierce__native_client *client,
+                                        struct tierce__native_held_view *view,
+                                        const struct tierce_namespace *ns,
+                                        const struct tierce_shard *shard, const char *engine);
+/* The view is no longer used, by any request or object. */
+void tierce__native_unshare(struct tierce__native *native, struct tierce__native_held_view *view);
 
 /* ---- native_client.c ---- */
 

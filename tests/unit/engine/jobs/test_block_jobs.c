@@ -6,7 +6,10 @@
 #include "silent_log.h"
 #include "wait_for.h"
 
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "engine/jobs/block_jobs.h"
@@ -569,6 +572,32 @@ START_TEST(opening_survives_every_failed_allocation)
 }
 END_TEST
 
+/* Threads of this process that do not interrupt others when they wake. */
+static uint32_t count_patient(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    uint32_t count = 0;
+    ck_assert_ptr_nonnull(tasks);
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        pid_t id = (pid_t)strtol(task->d_name, NULL, 10);
+        count += id > 0 && sched_getscheduler(id) == SCHED_BATCH;
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* A caller that gives them work goes on: they begin when it leaves its processor, or on another. */
+START_TEST(threads_do_not_interrupt_their_caller)
+{
+    struct tierce__block_jobs_opts opts = usual_opts();
+    open_engine(false, NULL);
+    uint32_t before = count_patient();
+    open_jobs(&opts);
+    WAIT_FOR(count_patient() == before + opts.threads + 1);
+    end();
+}
+END_TEST
+
 CHECK_MAIN("block jobs", .seconds = 120,
            .tests = {a_stored_block_is_stored_again, what_is_missing_fails_alone,
                      blocks_outlive_the_process, contracts_are_checked,
@@ -577,6 +606,7 @@ CHECK_MAIN("block jobs", .seconds = 120,
                      FX_EMBEDDED(every_failed_write_is_survived), FX_EMBEDDED(a_full_queue_refuses),
                      FX_EMBEDDED(what_is_not_begun_in_time_fails),
                      FX_EMBEDDED(closing_ends_what_is_queued), FX_EMBEDDED(a_forked_child_lets_go),
-                     threads_share_the_jobs, FX_EMBEDDED(every_failed_allocation_is_survived),
+                     threads_share_the_jobs, threads_do_not_interrupt_their_caller,
+                     FX_EMBEDDED(every_failed_allocation_is_survived),
                      FX_EMBEDDED(opening_survives_every_failed_allocation)},
            .loops = {{blocks_go_and_come_back, 0, 2}, {lookups_are_answered_soon, 0, 2}})
