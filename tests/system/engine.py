@@ -18,10 +18,11 @@ import socket
 import sys
 import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 
 POLL_SECONDS = 1e-4
+IMAGE_PIXELS = 224  # in each direction
 
 
 class Fault(Exception):
@@ -48,6 +49,18 @@ class Faulty:
         raise Fault(self.broken)
 
 
+def with_images(images):
+    """A prompt's fields for images of noise, each of a seed. vLLM identifies an image by its name, if it has one."""
+    import numpy
+    from PIL import Image
+
+    names = [name for _, name in images]
+    noise = [numpy.random.default_rng(seed).integers(0, 256, (IMAGE_PIXELS, IMAGE_PIXELS, 3), numpy.uint8)
+             for seed, _ in images]
+    return {"multi_modal_data": {"image": [Image.fromarray(each) for each in noise]},
+            **({"multi_modal_uuids": {"image": names}} if any(names) else {})}
+
+
 class Dropping:
     """A view that stores nothing."""
 
@@ -67,9 +80,11 @@ class Host:
         self.store = None
         self.heal = lambda: 0
 
-    def start(self, model, store=None, policy="recompute", connector=None, tier=None, region=64 << 20, **options):
+    def start(self, model, store=None, policy="recompute", connector=None, tier=None, region=64 << 20, patch=None,
+              **options):
         """`store`: the configuration of Tierce's connector. `connector`: another one. `tier`: that of Tierce
-        as a secondary tier of vLLM's own, whose host region has so many bytes."""
+        as a secondary tier of vLLM's own, whose host region has so many bytes. `patch`: a module whose `applied`
+        changes vLLM during the start."""
         if self.llm is not None:
             raise RuntimeError("an engine is running already")
         from vllm import LLM
@@ -94,10 +109,12 @@ class Host:
             options["kv_transfer_config"] = KVTransferConfig(
                 kv_role="kv_both", kv_load_failure_policy=policy, **connector)
         self.store = store
-        self.llm = LLM(**options)
+        with importlib.import_module(patch).applied() if patch else nullcontext():
+            self.llm = LLM(**options)
 
-    def generate(self, prompts, tokens=8, salts=None, wishes=None, adapters=None, together=False):
-        """Answers in the order of the prompts. `salts` and `adapters`: one or None for each."""
+    def generate(self, prompts, tokens=8, salts=None, wishes=None, adapters=None, images=None, together=False):
+        """Answers in the order of the prompts. `salts` and `adapters`: one or None for each. `images`: for each a list of
+        (seed, name or None)."""
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
 
@@ -105,8 +122,8 @@ class Host:
         sampling = SamplingParams(
             temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False,
             extra_args={"kv_transfer_params": {"tierce.report": True, **(wishes or {})}})
-        asked = [{"prompt_token_ids": p, **({"cache_salt": s} if s else {})}
-                 for p, s in zip(prompts, salts or nothing)]
+        asked = [{"prompt_token_ids": p, **({"cache_salt": s} if s else {}), **(with_images(i) if i else {})}
+                 for p, s, i in zip(prompts, salts or nothing, images or nothing)]
         loras = [a and LoRARequest(*a) for a in adapters or nothing]
         size = len(asked) if together else 1
         out = []
@@ -238,6 +255,25 @@ class Host:
         views.load_begin = rotated
         self.heal = lambda: delattr(views, "load_begin")
 
+    def count_loads(self):
+        """Until mend_call, which returns the blocks of each load by group."""
+        views, loads = self.group_views(), []
+        begin = views.load_begin
+
+        def counted(chain, from_unit, to_unit, tables, firsts, session):
+            loads.append([to_unit * part.ratio - first for part, first in zip(views.parts, firsts)])
+            return begin(chain, from_unit, to_unit, tables, firsts, session)
+
+        def heal():
+            del views.load_begin
+            return loads
+
+        views.load_begin, self.heal = counted, heal
+
+    def groups(self):
+        """Kind, window and tokens of a block of each group, of which there are several."""
+        return [[part.group.kind, part.group.window, part.group.block_tokens] for part in self.group_views().parts]
+
     def forget_stores(self, at):
         """Until mend_call, nothing of this group is stored."""
         part = self.group_views().parts[at]
@@ -255,7 +291,7 @@ class Host:
             real, None, {"layer": lambda _: os.killpg(0, signal.SIGKILL)})})
 
     def mend_call(self):
-        """Ends break_call; returns how often the call was made."""
+        """Ends break_call, and returns how often the call was made, or one of the others."""
         return self.heal()
 
     def tell_workers(self, method, arguments):

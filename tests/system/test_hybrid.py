@@ -5,10 +5,11 @@ attention, and windows alone. The answers equal those of a vLLM without a cache,
 import pytest
 
 from conftest import HostError, answers, loaded, why
-from hybrid_models import DTYPES, KINDS, make_hybrid
+from hybrid_models import DTYPES, make_hybrid
 from test_faults import damage
 from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
 
+KINDS = ("gemma3", "mistral", "qwen3_next", "gpt_oss", "llama4")
 UNITS = {"qwen3_next": 96}  # vLLM makes the block as large as a state; 32 of the others
 GROUPS = {"gemma3": 3, "qwen3_next": 4}
 

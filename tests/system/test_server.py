@@ -16,7 +16,9 @@ from test_vllm import BLOCK, disk_store
 
 
 class Server:
-    def __init__(self, model, store, log):
+    mark = 0  # where its part of the log begins
+
+    def __init__(self, model, store, log, *more):
         self.url = f"http://127.0.0.1:{free_port()}"
         transfer = {"kv_connector": "TierceConnector", "kv_connector_module_path": "tierce.vllm",
                     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
@@ -30,19 +32,19 @@ class Server:
              "--port", self.url.rpartition(":")[2], "--dtype", "float32", "--seed", "0",
              "--enforce-eager", "--block-size", "32", "--max-model-len", "2048",
              "--max-num-seqs", "4", "--num-gpu-blocks-override", "200",
-             "--kv-transfer-config", json.dumps(transfer)])
+             "--kv-transfer-config", json.dumps(transfer), *more])
 
     def exit_code(self):
         self.process.wait(ANSWER_SECONDS)
         return int(self.process.stdout.readline())
 
-    def text(self):
-        return self.log.read_text(errors="replace")
+    def text(self, start=0):
+        return self.log.read_text(errors="replace")[start:]
 
-    def call(self, path, body=None):
+    def call(self, path, body=None, headers=None):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data,
-                                         {"Content-Type": "application/json"})
+                                         {"Content-Type": "application/json", **(headers or {})})
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             return answer.read().decode()
 
@@ -55,11 +57,12 @@ class Server:
                 time.sleep(0.2)
         raise AssertionError("the server did not come up:\n" + self.text()[-4000:])
 
-    def complete(self, prompt):
+    def complete(self, prompt, rank=None):
+        """`rank`: of a data-parallel engine."""
         answer = json.loads(self.call("/v1/completions", {
             "model": "small", "prompt": prompt, "max_tokens": 8, "temperature": 0,
             "ignore_eos": True, "return_token_ids": True,
-            "kv_transfer_params": {"tierce.report": True}}))
+            "kv_transfer_params": {"tierce.report": True}}, {} if rank is None else {"X-data-parallel-rank": str(rank)}))
         return answer["choices"][0]["token_ids"], answer["kv_transfer_params"]
 
     def counters(self):

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM with a model that sees images (LLaVA), over a language model with one group and over one with windows beside
+full attention. The KV of an image's tokens, and of all after them, belongs to the content of the image: another image of the
+same size is no hit, and the same image is one in every request and process. The answers are those of a vLLM without a
+cache."""
+
+import pytest
+
+from conftest import answers, loaded
+from image_models import IMAGE, IMAGE_TOKENS, make_llava
+from test_vllm import BLOCK, disk_store, memory_store
+
+KINDS = ("llama", "gemma3")
+BEFORE, AFTER = 100, 30  # tokens before the first image and after the last; after many, an image is forgotten
+OPTIONS = {"patch": "llava_on_cpu", "skip_tokenizer_init": False, "limit_mm_per_prompt": {"image": 2}}
+
+
+class Prompt:
+    """Text around images, each of which is a seed."""
+
+    def __init__(self, text, *images, name=None):
+        parts = [text[:BEFORE], *(text[BEFORE + 50 * i:BEFORE + 50 * (i + 1)] for i in range(len(images) - 1)),
+                 text[-AFTER:]]
+        self.tokens = parts[0] + [token for part in parts[1:] for token in [IMAGE, *part]]
+        self.images = [(seed, name) for seed in images]
+        self.length = len(self.tokens) + (IMAGE_TOKENS - 1) * len(images)
+
+    @property
+    def whole(self):
+        """Tokens of its hit if everything is found."""
+        return (self.length - 1) // BLOCK * BLOCK
+
+
+def ask(host, *prompts, **more):
+    return host.generate(prompts=[p.tokens for p in prompts], images=[p.images for p in prompts], **more)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """model(kind) -> the folder of a model."""
+    made = {}
+
+    def folder(kind):
+        if kind not in made:
+            made[kind] = make_llava(tmp_path_factory.mktemp("llava") / kind, kind)
+        return made[kind]
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def asked(prompts):
+    """The same text with one image or the other; with both, in both orders; and with other text after the first image."""
+    text = prompts[0]
+    return {"one": Prompt(text, 1), "other": Prompt(text, 2), "both": Prompt(text, 1, 2), "turned": Prompt(text, 2, 1),
+            "goes on": Prompt(text[:BEFORE] + prompts[1], 1)}
+
+
+@pytest.fixture(scope="module")
+def plain(module_engine, model, asked):
+    """plain(kind) -> the answers of a vLLM without a cache, by name. They depend on the images."""
+    known = {}
+
+    def answer(kind):
+        if kind not in known:
+            host = module_engine(model=model(kind), **OPTIONS)
+            known[kind] = dict(zip(asked, answers(ask(host, *asked.values()))))
+            host.stop()
+            assert known[kind]["one"] != known[kind]["other"], known[kind]
+        return known[kind]
+
+    return answer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hits(engine, model, asked, plain, tmp_path, kind):
+    store, right = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"}), plain(kind)
+    host = engine(store, model=model(kind), **OPTIONS)
+
+    def check(name, where="memory"):
+        """Tokens loaded for a prompt that vLLM itself does not hold."""
+        assert host.forget()
+        outputs = ask(host, asked[name])
+        assert answers(outputs) == [right[name]], name
+        assert loaded(outputs, "failed") == [0]
+        return loaded(outputs, where)[0]
+
+    before, first_image = BEFORE // BLOCK * BLOCK, (BEFORE + IMAGE_TOKENS) // BLOCK * BLOCK
+    assert check("one") == 0
+    # The same text, and as many tokens of another image: no more than the text before it. A window's chunk is loaded whole.
+    assert 0 < check("other") <= before
+    assert 0 < check("turned") <= asked["other"].whole
+    assert before < check("goes on") <= first_image
+    for name in asked:
+        check(name)
+    for name, prompt in asked.items():
+        assert check(name) == prompt.whole
+    assert host.flush()
+    host.kill()
+    # In another process, the same images have the same names, and vLLM has not seen them.
+    host = engine(store, model=model(kind), **OPTIONS)
+    assert check("other", "disk") == asked["other"].whole
+    outputs = ask(host, *asked.values(), together=True)
+    assert answers(outputs) == list(right.values()) and loaded(outputs, "failed") == [0] * len(asked)
+    assert "Tierce is off" not in host.text(host.mark) and "Tierce failed" not in host.text(host.mark)
+
+
+def test_images_with_names_of_the_caller_are_neither_stored_nor_loaded(engine, model, asked, plain, prompts):
+    """A name says nothing about the content."""
+    host = engine(memory_store(), model=model("llama"), **OPTIONS)
+    for found in (0, asked["one"].whole):
+        for seed, name in ((1, "one"), (2, "other")):
+            outputs = ask(host, Prompt(prompts[0], seed, name=f"image {seed}"))
+            assert answers(outputs) == [plain("llama")[name]] and loaded(outputs, "memory") == [0]
+        if not found:
+            assert host.stats()["chunks_stored"] == 0
+        assert host.forget()
+        outputs = ask(host, asked["one"])
+        assert answers(outputs) == [plain("llama")["one"]] and loaded(outputs, "memory") == [found]
+        assert host.forget()
