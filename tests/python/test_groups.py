@@ -15,11 +15,11 @@ from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 
 from tierce import _core as core  # noqa: E402
 from tierce.vllm import connector as ours, groups  # noqa: E402
-from tierce.vllm.group_scheduler import first_to_load  # noqa: E402
+from tierce.vllm.group_scheduler import GroupSchedulerHalf, first_to_load  # noqa: E402
 from tierce.vllm.group_view import GroupChain, GroupLoad, GroupViews, first_resident  # noqa: E402
 from tierce.vllm.groups import CHUNKED, FULL, STATE, WINDOW, Group, GroupTable  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
-from tierce.vllm.tracker import LoadSpec, ReqMeta  # noqa: E402
+from tierce.vllm.tracker import LoadSpec, ReqMeta, StateSave  # noqa: E402
 
 from test_connector import config, request_of  # noqa: E402, F401
 
@@ -134,6 +134,22 @@ def views_of(*parts):
 
 
 CHAIN = Thing(of=lambda group: None)
+
+
+def test_only_states_at_the_ends_of_units_are_saved():
+    """A state between two ends would be found at the end before it."""
+    half = GroupSchedulerHalf.__new__(GroupSchedulerHalf)
+    half.table = Thing(groups=[Thing(kind=FULL), Thing(kind=STATE)])
+    half.place, half.block_tokens, half.can_save, half.next_write = {0: 0, 3: 1}, 64, True, lambda: 7
+    half.rules, tracker = Thing(save_decode=False), Thing(skip_save=False, prompt_tokens=200)
+    offers = [(3, 5, 64), (3, 6, 100), (3, 7, 65), (3, 8, 63), (3, 9, 0), (3, 0, 128), (0, 10, 128), (2, 11, 128),
+              (3, 12, 192), (3, 13, 256)]
+    right = (StateSave(1, 5, 1, 7), StateSave(1, 12, 3, 7))
+    assert half.states_to_save(tracker, offers) == right
+    half.rules.save_decode = True
+    assert half.states_to_save(tracker, offers) == (*right, StateSave(1, 13, 4, 7))
+    tracker.skip_save = True
+    assert half.states_to_save(tracker, offers) == ()
 
 
 def test_all_groups_agree_at_one_point():

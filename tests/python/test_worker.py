@@ -275,6 +275,17 @@ def test_loads_end_before_vllm_asks_for_failures(half):
     assert half.take_errors() == set()
 
 
+@pytest.mark.parametrize("origins, waits", [(b"", 1), (b"\0\0", 1), (b"\1\0", 1), (b"\0\2", 1), (b"\1\2", 0)])
+def test_what_vllm_computes_instead_comes_behind_late_copies(half, origins, waits):
+    """Of a load that is larger than memory, only the last chunks may be late."""
+    load, ordered = LoadSpec(0, 2, 0, True), []
+    of = ReqMeta("r", 1, None, array("i", [5, 6]).tobytes(), 2, 3, load=load)
+    half.memory = SimpleNamespace(order_behind_loads=lambda: ordered.append(1))
+    half.error_blocks, half.results, half.taint = set(), {}, Taint()
+    half.finished = [(of, origins)]
+    assert half.take_received() == {"r"} and len(ordered) == waits
+
+
 @pytest.mark.parametrize("text, ms", [("30ms", 30), ("1500ms", 1500), ("5s", 5000), ("90s", 90_000),
                                       ("2min", 120_000), ("1h", 3_600_000)])
 def test_durations_are_read_as_the_store_prints_them(text, ms):

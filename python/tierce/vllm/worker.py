@@ -749,8 +749,8 @@ class WorkerHalf:
         """Requests whose asynchronous load has ended, with success or not."""
         with self.lock:
             finished, self.finished = self.finished, []
-        if any(not any(origins) for _, origins in finished):
-            # Copies of a load that has failed may still be in progress, and vLLM computes its blocks now.
+        if any(not origins or ORIGIN_FAILED in origins for _, origins in finished):
+            # Copies to blocks that failed may still be in progress, and vLLM computes these blocks now.
             self.memory.order_behind_loads()
         for request, origins in finished:
             try:

@@ -52,6 +52,9 @@ void cuda_fake_set_version(int version);
  * Returns how many calls were made since the last time. cuGetErrorName does not count. */
 uint64_t cuda_fake_fail_nth(uint64_t nth, TIERCE__CU_RESULT code);
 
+/* One registration has at most so many bytes; 0: any number. */
+void cuda_fake_limit_registration(size_t bytes_max);
+
 /* Fails like an illegal address in a kernel: no operation runs any more, and all calls fail. */
 void cuda_fake_break(void);
 

@@ -234,6 +234,15 @@ bool fake_check_pinned(const void *memory, size_t bytes, const char *call)
     return false;
 }
 
+static size_t registration_max; /* under the lock */
+
+void cuda_fake_limit_registration(size_t bytes_max)
+{
+    pthread_mutex_lock(&fake_lock);
+    registration_max = bytes_max;
+    pthread_mutex_unlock(&fake_lock);
+}
+
 TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 {
     TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemHostRegister");
@@ -245,7 +254,8 @@ TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int 
         else if (slices[i].from < to && from < slices[i].to)
             code = TIERCE__CU_ALREADY_REGISTERED;
     }
-    if (code == TIERCE__CU_SUCCESS && room == MEMORIES_MAX)
+    bool is_too_large = registration_max > 0 && bytes > registration_max;
+    if (code == TIERCE__CU_SUCCESS && (room == MEMORIES_MAX || is_too_large))
         code = TIERCE__CU_OUT_OF_MEMORY;
     if (code == TIERCE__CU_SUCCESS)
         slices[room] =

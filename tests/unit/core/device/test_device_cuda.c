@@ -145,6 +145,28 @@ START_TEST(a_captured_stream_is_refused)
 }
 END_TEST
 
+/* While another stream is being captured, the driver may refuse the question about the default
+ * stream, whose work would end that capture. */
+START_TEST(a_capture_rules_out_the_default_stream)
+{
+    struct dh_transfer t;
+    struct tierce__device_event *event = NULL;
+    start();
+    record_log(TIERCE_LOG_WARN);
+    cuda_fake_fail_nth(2, TIERCE__CU_STREAM_CAPTURE_IMPLICIT); /* behind the context */
+    ck_assert_int_eq(dh.ops->record(dh.device, &event, NULL), TIERCE_E_UNSUPPORTED);
+    cuda_fake_fail_nth(0, 0);
+    ck_assert_ptr_null(event);
+    ck_assert_uint_eq(recorded("cuda_capture"), 1);
+    ck_assert_uint_eq(recorded("cuda_failed"), 0);
+    dh_begin(&t);
+    (void)dh_add(&t, dh.pool, 0, 0, 1, 3);
+    ck_assert_int_eq(dh_gather(&t), 0); /* the device has not failed */
+    dh_check_gathered(&t);
+    dh_close();
+}
+END_TEST
+
 /* ---- opening ----------------------------------------------------------------------------------
  */
 
@@ -440,9 +462,10 @@ CHECK_MAIN(
     .tests = {nothing_comes_before_its_event, a_destination_belongs_to_the_copy_until_its_event,
               sources_stay_in_use_until_the_event, kernels_see_loaded_blocks_behind_the_event_only,
               loads_do_not_queue_behind_stores, a_captured_stream_is_refused,
-              no_call_before_the_first_open, the_address_decides_the_device,
-              an_old_driver_is_refused, a_driver_that_was_used_before_a_fork,
-              a_thread_needs_no_context, another_context_stays_current, a_child_of_fork_is_refused,
+              a_capture_rules_out_the_default_stream, no_call_before_the_first_open,
+              the_address_decides_the_device, an_old_driver_is_refused,
+              a_driver_that_was_used_before_a_fork, a_thread_needs_no_context,
+              another_context_stays_current, a_child_of_fork_is_refused,
               contiguous_blocks_are_one_copy, a_long_row_is_several_batches,
               memory_that_cannot_be_pinned, a_broken_device_says_nothing_about_bytes,
               memory_stays_in_use_until_a_failed_device_is_closed},

@@ -3,6 +3,7 @@
 #include "log_record.h"
 
 #include "core/device/cuda_sums.h"
+#include "core/device/cuda_trial.h"
 
 #include <errno.h>
 
@@ -167,6 +168,134 @@ START_TEST(ways_are_measured)
 }
 END_TEST
 
+/* The measured times, if a test makes them up: of store and load, by way and class. */
+static int64_t (*made_up_ns)(bool is_load, enum tierce__cuda_way way, unsigned class_);
+
+int64_t __real_tierce__cuda_trial_run(struct tierce__cuda_trial *trial,
+                                      enum tierce__direction direction, enum tierce__cuda_way way,
+                                      uint32_t cell_bytes);
+int64_t __wrap_tierce__cuda_trial_run(struct tierce__cuda_trial *trial,
+                                      enum tierce__direction direction, enum tierce__cuda_way way,
+                                      uint32_t cell_bytes);
+
+int64_t __wrap_tierce__cuda_trial_run(struct tierce__cuda_trial *trial,
+                                      enum tierce__direction direction, enum tierce__cuda_way way,
+                                      uint32_t cell_bytes)
+{
+    if (made_up_ns == NULL)
+        return __real_tierce__cuda_trial_run(trial, direction, way, cell_bytes);
+    return made_up_ns(direction == TIERCE__DIRECTION_SCATTER, way, tierce__cuda_class(cell_bytes));
+}
+
+/* Another way is the fastest in each class, and loads are the other way round. */
+static int64_t in_turn(bool is_load, enum tierce__cuda_way way, unsigned class_)
+{
+    unsigned fastest = is_load ? 2 - class_ % 3 : class_ % 3;
+    return (unsigned)way == fastest ? 1000 : 1001;
+}
+
+static int64_t direct_is_fast(bool is_load, enum tierce__cuda_way way, unsigned class_)
+{
+    (void)is_load, (void)class_;
+    return way == TIERCE__CUDA_DIRECT ? 1 : 2;
+}
+
+static int64_t staged_is_fast(bool is_load, enum tierce__cuda_way way, unsigned class_)
+{
+    (void)is_load, (void)class_;
+    return way == TIERCE__CUDA_STAGED ? 1 : 2;
+}
+
+START_TEST(the_fastest_way_is_chosen)
+{
+    made_up_ns = in_turn;
+    start("cuda fastest");
+    ck_assert_uint_eq(recorded_with("device_ways", "store=\"4KiB:copies 16KiB:direct 64KiB:staged "
+                                                   "256KiB:copies more:direct\""),
+                      1);
+    ck_assert_uint_eq(recorded_with("device_ways", "load=\"4KiB:staged 16KiB:direct 64KiB:copies "
+                                                   "256KiB:staged more:direct\""),
+                      1);
+    (void)store_and_load();
+    dh_close();
+}
+END_TEST
+
+/* The kernel would move cells that are not aligned byte by byte. */
+START_TEST(cells_that_are_not_aligned_are_copied)
+{
+    static const struct {
+        size_t base, stride, bytes, cell;
+        bool is_aligned;
+    } cases[] = {{0, 0, 0, 0, true},  {16, 16, 16, 16, true}, {8, 0, 0, 0, false},
+                 {0, 8, 0, 0, false}, {0, 0, 8, 0, false},    {0, 0, 0, 8, false}};
+    made_up_ns = direct_is_fast;
+    start("cuda fastest");
+    ck_assert_uint_eq(cuda_fake_live().memories, 1); /* the engine's: no buffers are needed */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tierce_paged_layer layer = {.base = (uint8_t *)dh.memory + cases[i].base,
+                                           .block_stride = 8192 + cases[i].stride,
+                                           .block_bytes = 4096 + (uint32_t)cases[i].bytes};
+        struct tierce_paged paged = {
+            .size = sizeof(paged), .layers = &layer, .layer_count = 1, .block_count = 8};
+        struct dh_transfer t;
+        dh_begin(&t);
+        (void)dh_add(&t, dh.pool + cases[i].cell, 0, 1, 2, 3);
+        t.copy.paged = &paged;
+        uint64_t before = cuda_fake_calls().launches;
+        ck_assert_int_eq(dh_gather(&t), 0);
+        ck_assert_uint_eq(cuda_fake_calls().launches - before, cases[i].is_aligned);
+        for (size_t c = 0; c < 3; c++) {
+            const uint8_t *want =
+                dh.mirror + cases[i].base + (1 + 2 * c) * (size_t)layer.block_stride;
+            ck_assert_mem_eq(dh.pool + cases[i].cell + c * layer.block_bytes, want,
+                             layer.block_bytes);
+            ck_assert_uint_eq(t.sums[0][c], XXH3_64bits(want, layer.block_bytes));
+        }
+    }
+    dh_close();
+}
+END_TEST
+
+START_TEST(a_cell_larger_than_the_buffer_is_copied)
+{
+    enum { MOST = 16 << 20, POOL = 2 * MOST };
+    uint8_t *pool = mmap(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct tierce_paged_layer layer = {.block_stride = POOL};
+    struct tierce_paged paged = {
+        .size = sizeof(paged), .layers = &layer, .layer_count = 1, .block_count = 1};
+    TIERCE__CU_ADDRESS memory;
+    ck_assert(pool != MAP_FAILED);
+    made_up_ns = staged_is_fast;
+    start("cuda fastest");
+    ck_assert_uint_eq(cuda_fake_live().memories, 3);
+    cuda_check(cuMemAlloc_v2(&memory, POOL));
+    ck_assert_int_eq(dh.ops->pin(dh.device, pool, POOL), 0);
+    layer.base = (void *)(uintptr_t)memory;
+    for (int more = 0; more <= 16; more += 16) {
+        struct dh_transfer t;
+        layer.block_bytes = MOST + (uint32_t)more;
+        memset(pool, 1 + more, POOL);
+        cuda_fake_kernel_write(dh.stream, memory, pool, layer.block_bytes, "a kernel");
+        cuda_check(cuStreamSynchronize(dh.stream));
+        memset(pool, 0, POOL);
+        dh_begin(&t);
+        t.ids[0][0] = 0;
+        t.rows[0] = (struct tierce__device_row){.ids = t.ids[0], .cells = {pool, t.sums[0], 1}};
+        t.copy.count = 1;
+        t.copy.paged = &paged;
+        uint64_t before = cuda_fake_calls().launches;
+        ck_assert_int_eq(dh_gather(&t), 0);
+        ck_assert_uint_eq(cuda_fake_calls().launches - before, more == 0);
+        ck_assert_uint_eq(pool[0], 1 + more);
+        ck_assert_uint_eq(t.sums[0][0], XXH3_64bits(pool, layer.block_bytes));
+    }
+    cuda_check(cuMemFree_v2(memory));
+    dh_close();
+    munmap(pool, POOL);
+}
+END_TEST
+
 /* An engine captures its graphs after it has described its memory. */
 START_TEST(a_capture_of_another_thread_is_not_disturbed)
 {
@@ -253,4 +382,6 @@ CHECK_MAIN("device_kernel", .seconds = 120,
                      {a_device_that_cannot_use_the_hosts_addresses, 0, 2},
                      {a_capture_of_another_thread_is_not_disturbed, 0, 2},
                      {a_kernel_that_cannot_be_loaded, 0, FAILURES}},
-           .tests = {ways_are_measured, more_cells_than_sums, no_free_slots})
+           .tests = {ways_are_measured, the_fastest_way_is_chosen,
+                     cells_that_are_not_aligned_are_copied, a_cell_larger_than_the_buffer_is_copied,
+                     more_cells_than_sums, no_free_slots})

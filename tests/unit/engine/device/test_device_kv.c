@@ -5,6 +5,7 @@
  */
 #include "child_exit.h"
 #include "device_fixture.h"
+#include "engine/load/load_private.h"
 
 #include <pthread.h>
 
@@ -297,6 +298,49 @@ START_TEST(closing_waits_for_late_copies)
 }
 END_TEST
 
+#ifdef TIERCE_TEST_NODE
+/* The node may have given the memory to another chunk. */
+START_TEST(a_load_that_is_later_than_its_lease)
+{
+    dk_start(false, (const char *const[]){"timeout.pin", "200ms", NULL});
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
+    for (uint32_t late = 0; late <= FX_LAYERS; late++) {
+        struct tierce_load *load;
+        struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
+        what.timeout_ms = 50;
+        ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+        for (uint32_t l = 0; l < FX_LAYERS; l++) {
+            if (l == late)
+                WAIT_FOR(tierce__load_is_late(load));
+            ck_assert_int_eq(tierce_load_layer(load, l), 0);
+        }
+        WAIT_FOR(tierce__load_is_late(load));
+        ck_assert_int_eq(tierce_load_end(load, origins), 0);
+        for (size_t b = 0; b < 8; b++)
+            ck_assert_uint_eq(origins[b], TIERCE_ORIGIN_FAILED);
+    }
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+#endif
+
+/* A driver has no room for all of the memory at once, but for each half of it. */
+START_TEST(memory_is_pinned_in_smaller_slices)
+{
+    dk_start_device("device");
+    cuda_fake_limit_registration(3 << 20); /* of 4 MiB */
+    dk_open(false, NULL);
+    ck_assert_uint_ge(cuda_fake_live().slices, 2);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(dk_load(chain, 0, 8, fx_ids, origins), 8);
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
 /* ---- failures ---------------------------------------------------------------------------------
  */
 
@@ -450,10 +494,15 @@ START_TEST(memory_of_the_host_is_no_device)
     struct tierce_paged paged = fx.paged;
     struct tierce_paged_layer layers[FX_LAYERS];
     memcpy(layers, fx.layers, sizeof(layers));
-    layers[FX_LAYERS - 1].base = image.layers[0].base;
     paged.layers = layers;
-    ck_assert_int_eq(tierce_view_prepare(fx.view, &paged), TIERCE_E_ARGUMENT);
-    layers[0].base = image.layers[0].base;
+    for (size_t l = 0; l < FX_LAYERS; l++) {
+        layers[l].base = image.layers[l].base;
+        ck_assert_int_eq(tierce_view_prepare(fx.view, &paged), TIERCE_E_ARGUMENT);
+        layers[l].base = fx.layers[l].base;
+    }
+    ck_assert_int_eq(tierce_view_prepare(fx.view, &paged), 0);
+    for (size_t l = 0; l < FX_LAYERS; l++)
+        layers[l].base = image.layers[l].base;
     ck_assert_int_eq(tierce_view_prepare(fx.view, &paged), TIERCE_E_ARGUMENT);
     paged.device = TIERCE_DEVICE_HOST;
     ck_assert_int_eq(tierce_view_prepare(fx.view, &paged), 0);
@@ -467,6 +516,10 @@ CHECK_MAIN("device_kv", .seconds = 120,
                      a_flipped_bit_fails_its_block_only, layers_are_stored_behind_the_engines_work,
                      the_engines_work_follows_each_layer, a_captured_stream_is_rejected,
                      a_late_load_keeps_its_memory, a_late_store_is_not_published,
-                     closing_waits_for_late_copies, a_failed_device_removes_no_chunk,
-                     every_failed_allocation_is_survived, memory_of_the_host_is_no_device},
+#ifdef TIERCE_TEST_NODE
+                     a_load_that_is_later_than_its_lease,
+#endif
+                     memory_is_pinned_in_smaller_slices, closing_waits_for_late_copies,
+                     a_failed_device_removes_no_chunk, every_failed_allocation_is_survived,
+                     memory_of_the_host_is_no_device},
            .loops = {{every_failed_call_of_the_driver_is_survived, 0, CODES}})
