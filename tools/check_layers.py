@@ -35,10 +35,10 @@ BELOW = {
     "core/device": {"base", "core/paged"},
     "core/chunk": {"base", "core/key", "core/paged"},
     "optimizer": {"base", "core/key", "core/policy", "net"},
-    "manager": {"base", "core/key", "core/policy", "proto", "net", "net/server"},
 }
 CORE = {name for name in BELOW if name.startswith("core/")}
 BELOW["store"] = {"base", "proto", "net"} | CORE
+BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store"}
 BELOW["engine"] = BELOW["store"] | {"store"}
 BELOW["node"] = {"base", "core/key", "proto", "net", "net/server", "engine"}
 BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "optimizer"}

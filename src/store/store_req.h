@@ -136,8 +136,9 @@ struct tierce__store_req {
 
     /*
      * Connectors have names in place of keys, with the same meaning of `found`. LOOKUP: names
-     * [0 .. name_count). GET, PUT, DELETE: names[0]. LIST: names[0] is a prefix, or there is no
-     * name. [borrow until done]
+     * [0 .. name_count). If a single name is found, [out] object_bytes is its object's length;
+     * stores that do not report lengths leave it unchanged. GET, PUT, DELETE: names[0]. LIST:
+     * names[0] is a prefix, or there is no name. [borrow until done]
      */
     const struct tierce_plugin_name *names;
     size_t name_count;

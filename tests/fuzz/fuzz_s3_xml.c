@@ -30,9 +30,12 @@ static bool look_at(void *arg, const char *path, const char *text, size_t bytes)
         memcpy(look->path, path, strlen(path) + 1);
     }
     look->any = true;
-    if (tierce__s3_name(name, &name_bytes, "", text)) {
+    for (int has_paths = 0; has_paths < 2; has_paths++) {
+        if (!tierce__s3_name(name, &name_bytes, "", has_paths, text))
+            continue;
+        struct tierce_plugin_name found = {.text = name, .bytes = name_bytes};
         TIERCE_ASSERT(name_bytes > 0 && name_bytes <= sizeof(name));
-        tierce__s3_key(key, "", &(struct tierce_plugin_name){.text = name, .bytes = name_bytes});
+        tierce__s3_key(key, "", has_paths, &found);
         TIERCE_ASSERT(strcmp(key, text) == 0);
     }
     return true;

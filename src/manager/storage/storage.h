@@ -5,8 +5,9 @@
 #include "manager/registry/model.h"
 
 /*
- * A driver for one storage, below storages.h. There are two: files (NFS, 3FS mounts) and Redis.
- * Unmanaged storages, which only clients can reach, have no driver.
+ * A driver for one storage, below storages.h. There are three: files (NFS, 3FS mounts), Redis, and
+ * S3 over its connector (store/remote). Unmanaged storages, which only clients can reach, have no
+ * driver.
  *
  * Calls block, possibly forever (an NFS server that does not answer), so they are made on a thread
  * that can be abandoned. Threads: one at a time per driver.
@@ -14,8 +15,10 @@
 
 struct tierce__storage_driver;
 
+#define TIERCE__STORAGE_BATCH_MAX 64u
+
 struct tierce__storage_ops {
-    const char *name; /* "file", "redis" */
+    const char *name; /* "file", "redis", "s3" */
     /* The driver copies the fields of `storage` that it uses. Errors: TIERCE_E_CONFIG, -ENOMEM,
      * negative errno; `why` in words. Does no I/O that could hang. */
     TIERCE_MUSTUSE int (*open)(struct tierce__storage_driver **out,
@@ -26,6 +29,10 @@ struct tierce__storage_ops {
     /* Deletes a file (tierce__place_path); 0 if it does not exist. TIERCE_E_ARGUMENT, nothing
      * deleted: the path leaves the root or contains a link, or is not a regular file. */
     TIERCE_MUSTUSE int (*remove)(struct tierce__storage_driver *driver, const char *path);
+    /* Removes up to TIERCE__STORAGE_BATCH_MAX files at once, and sets the status of each as remove
+     * returns it. NULL: files are removed one by one. */
+    void (*remove_many)(struct tierce__storage_driver *driver, const char *const *paths,
+                        size_t count, int *status);
     /* Returns the size of a file (tierce__place_path). -ENOENT: it does not exist; other errors as
      * remove. */
     TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
@@ -41,6 +48,7 @@ struct tierce__storage_driver {
 
 extern const struct tierce__storage_ops tierce__storage_file;
 extern const struct tierce__storage_ops tierce__storage_redis;
+extern const struct tierce__storage_ops tierce__storage_s3;
 
 /* NULL: storages of this type are unmanaged. */
 const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type);

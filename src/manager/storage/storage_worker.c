@@ -17,8 +17,8 @@
  * up, the thread does. */
 struct storage_job {
     struct tierce__list node;
-    size_t count, done;
-    bool is_left; /* the caller has given up */
+    size_t count, done, taken; /* taken: files of the current driver call */
+    bool is_left;              /* the caller has given up */
     int *status;
     uint64_t *bytes;
     char **paths;
@@ -117,6 +117,30 @@ static void got_on(struct tierce__storage_worker *worker)
     tierce__cond_broadcast(&worker->got_on);
 }
 
+/* The number of files of the next driver call. */
+static size_t take_count(const struct tierce__storage_worker *worker, const struct storage_job *job)
+{
+    size_t left = job->count - job->done;
+    TIERCE_DASSERT(left > 0);
+    if (job->bytes != NULL || worker->ops->remove_many == NULL)
+        return 1;
+    return left < TIERCE__STORAGE_BATCH_MAX ? left : TIERCE__STORAGE_BATCH_MAX;
+}
+
+/* Without the lock: no other thread reads the status of files that are not done. */
+static void do_taken(struct tierce__storage_worker *worker, struct storage_job *job)
+{
+    size_t at = job->done;
+    TIERCE_DASSERT(job->taken > 0 && job->taken <= job->count - at);
+    if (job->bytes != NULL)
+        job->status[at] = worker->ops->measure(worker->driver, job->paths[at], &job->bytes[at]);
+    else if (worker->ops->remove_many != NULL)
+        worker->ops->remove_many(worker->driver, (const char *const *)&job->paths[at], job->taken,
+                                 &job->status[at]);
+    else
+        job->status[at] = worker->ops->remove(worker->driver, job->paths[at]);
+}
+
 static void do_job(struct tierce__storage_worker *worker)
 {
     tierce__lock_assert_held(&worker->lock);
@@ -126,14 +150,13 @@ static void do_job(struct tierce__storage_worker *worker)
     tierce__list_remove(&job->node);
     worker->current = job;
     while (job->done < job->count && !job->is_left) {
-        const char *path = job->paths[job->done];
+        job->taken = take_count(worker, job);
         begin(worker);
-        int rc = job->bytes != NULL
-                     ? worker->ops->measure(worker->driver, path, &job->bytes[job->done])
-                     : worker->ops->remove(worker->driver, path);
+        do_taken(worker, job);
         got_on(worker);
-        TIERCE_ASSERT(job->done < job->count);
-        job->status[job->done++] = rc;
+        job->done += job->taken;
+        job->taken = 0;
+        TIERCE_ASSERT(job->done <= job->count);
     }
     TIERCE_ASSERT(worker->current == job && job->done <= job->count);
     worker->current = NULL;
@@ -318,8 +341,8 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
         status[i] = i < job->done ? job->status[i] : TIERCE_E_DOWN;
     for (size_t i = 0; bytes != NULL && i < job->done; i++)
         bytes[i] = job->bytes[i];
-    if (is_asked && job->done < count && is_current)
-        status[job->done] = TIERCE_E_DEADLINE;
+    for (size_t i = job->done; is_current && i < job->done + job->taken; i++)
+        status[i] = TIERCE_E_DEADLINE;
     job->is_left = is_current && job->done < count;
     if (!is_current)
         tierce__list_remove(&job->node);

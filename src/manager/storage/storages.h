@@ -68,8 +68,9 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
 
 /*
  * Deletes files (tierce__place_path) of a storage. status[i]: 0 if the file is deleted or did not
- * exist, else an error. Blocks for at most probe_timeout_ms per file; then that file gets
- * TIERCE_E_DEADLINE (it may still be deleted) and the remaining ones TIERCE_E_DOWN.
+ * exist, else an error. Blocks for at most probe_timeout_ms per file, or per
+ * TIERCE__STORAGE_BATCH_MAX files of a storage that deletes many at once; then these get
+ * TIERCE_E_DEADLINE (they may still be deleted) and the remaining ones TIERCE_E_DOWN.
  * TIERCE_E_ARGUMENT: the path leaves the storage's root or contains a link, or is not a regular
  * file; nothing is deleted. TIERCE_E_UNSUPPORTED: the storage is unmanaged; its owner must delete
  * the bytes. Returns 0 if status was filled, else -ENOMEM, TIERCE_E_CLOSED (the storage was removed

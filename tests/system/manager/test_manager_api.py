@@ -204,8 +204,8 @@ def warnings_of(manager):
 
 
 def test_storages_that_nobody_manages_say_so(api, manager):
-    name = f"bucket-{next(_names)}"
-    storage = {"global_unique_name": name, "s3": {"bucket": "b"}}
+    name = f"moon-{next(_names)}"
+    storage = {"global_unique_name": name, "mooncake": {"local_hostname": "h"}}
     reply = api.call("admin", "AddStorage", storage=storage)
     assert reply["header"]["status"]["message"] == "Storage added successfully"
 
@@ -221,7 +221,7 @@ def test_storages_that_nobody_manages_say_so(api, manager):
     assert code(reply) == "OK"
     message = reply["header"]["status"]["message"]
     assert message.startswith("Storage updated successfully; warning: capacity_bytes of storage "
-                              f"{name} (s3) limits an unmanaged storage"), message
+                              f"{name} (mooncake) limits an unmanaged storage"), message
     assert shown()[name] == ("unmanaged", message.split("warning: ")[1])
     wait_until(lambda: len(warnings_of(manager)) > before)  # a thread of its own writes the log
     assert len(warnings_of(manager)) == before + 1 and name in warnings_of(manager)[-1]
@@ -231,14 +231,12 @@ def test_storages_that_nobody_manages_say_so(api, manager):
 
 
 @pytest.mark.parametrize("change,words", [
-    ({"quota": {"capacity": 10_000, "quota_config": [{"storage_type": 102, "capacity": 5000}]}},
-     "limits unmanaged storages (s3)"),
+    ({"quota": {"capacity": 10_000, "quota_config": [{"storage_type": 2, "capacity": 5000}]}},
+     "limits unmanaged storages (mooncake)"),
     ({"storage_candidates": ["nfs_01", "moon"]}, "limits storage moon, which is unmanaged")])
 def test_quotas_over_them_are_warned_of(api, manager, change, words):
     api.call("admin", "AddStorage", storage={
         "global_unique_name": "moon", "mooncake": {"local_hostname": "h"}})
-    api.call("admin", "AddStorage", storage={
-        "global_unique_name": "bucket", "s3": {"bucket": "b"}})
     name = f"group-{next(_names)}"
     reply = api.call("admin", "CreateInstanceGroup", instance_group={**group(name), **change})
     assert code(reply) == "OK" and words in reply["header"]["status"]["message"]

@@ -336,7 +336,7 @@ int tierce__s3_configure(struct tierce__s3_config *config, const struct tierce__
     static const char *const known[] = {"endpoint",         "region",  "path_style", "insecure",
                                         "credentials_file", "profile", "ca_file",    "timeout_ms",
                                         "connections",      "part",    "retries",    "remember",
-                                        "payload",          NULL};
+                                        "payload",          "names",   NULL};
     *config = (struct tierce__s3_config){.connections = CONNECTIONS,
                                          .part_bytes = PART_BYTES,
                                          .retries = RETRIES,
@@ -353,6 +353,7 @@ int tierce__s3_configure(struct tierce__s3_config *config, const struct tierce__
     };
     const char *ca_file = tierce__url_param(url, "ca_file");
     const char *payload = tierce__url_param(url, "payload");
+    const char *names = tierce__url_param(url, "names");
     int rc = tierce__url_check_params(url, known, why);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && rc == 0; i++)
         rc = tierce__url_param_number(url, numbers[i].value, &numbers[i].number, why);
@@ -360,6 +361,9 @@ int tierce__s3_configure(struct tierce__s3_config *config, const struct tierce__
         strcmp(payload, "unsigned") != 0)
         rc = refuse(why, "URL: parameter payload must be signed or unsigned");
     config->signs_payload = payload != NULL && payload[0] == 's';
+    if (rc == 0 && names != NULL && strcmp(names, "path") != 0 && strcmp(names, "escaped") != 0)
+        rc = refuse(why, "URL: parameter names must be escaped or path");
+    config->has_paths = names != NULL && names[0] == 'p';
     if (rc == 0)
         rc = take_place(config, url, why);
     if (rc == 0)

@@ -216,7 +216,8 @@ static bool read_page_key(void *arg, const char *path, const char *text, size_t 
         return true;
     memcpy(key, text, bytes + 1);
     if ((page->is_encoded && !tierce__url_decode(key, true)) ||
-        !tierce__s3_name(name_text, &name.bytes, page->s3->config.prefix, key))
+        !tierce__s3_name(name_text, &name.bytes, page->s3->config.prefix,
+                         page->s3->config.has_paths, key))
         return true; /* none of ours */
     bool begins =
         req->name_count == 0 || (name.bytes >= req->names[0].bytes &&
@@ -240,7 +241,7 @@ static int end_page(struct tierce__s3 *s3, struct tierce__s3_job *job,
     }
     if (page.is_more)
         rc = make_mark(s3, &cursor, job->of_long_ones, page.token);
-    else if (!job->of_long_ones)
+    else if (!job->of_long_ones && !s3->config.has_paths)
         rc = make_mark(s3, &cursor, true, "");
     if (rc == 0)
         rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, read_page_key, &page);
@@ -326,19 +327,20 @@ static enum tierce__s3_call call_of(const struct tierce__s3_job *job)
 static int fill(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job)
 {
     struct tierce__s3 *s3 = transfer->s3;
-    const char *prefix = s3->config.prefix;
+    const struct tierce__s3_config *config = &s3->config;
     uint64_t bytes = 0;
     switch (transfer->call) {
     case TIERCE__S3_HEAD:
-        tierce__s3_key(transfer->key, prefix, name_of(job, transfer->item));
+        tierce__s3_key(transfer->key, config->prefix, config->has_paths,
+                       name_of(job, transfer->item));
         return 0;
     case TIERCE__S3_PING:
-        snprintf(transfer->key, sizeof(transfer->key), "%s", prefix);
+        snprintf(transfer->key, sizeof(transfer->key), "%s", config->prefix);
         return 0;
     case TIERCE__S3_LIST:
-        if (!tierce__s3_key_prefix(transfer->key, prefix, name_of(job, 0), job->of_long_ones)) {
+        if (!tierce__s3_key_prefix(transfer->key, config, name_of(job, 0), job->of_long_ones)) {
             job->of_long_ones = true;
-            (void)tierce__s3_key_prefix(transfer->key, prefix, name_of(job, 0), true);
+            (void)tierce__s3_key_prefix(transfer->key, config, name_of(job, 0), true);
         }
         return 0;
     case TIERCE__S3_GET:
@@ -370,11 +372,13 @@ static int fill(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job
     return 0;
 }
 
-/* A name exists: extends the known leading names. */
-static void note_there(struct tierce__s3_job *job, uint64_t item)
+/* A name exists: extends the known leading names. bytes: of its object; 0: not known. */
+static void note_there(struct tierce__s3_job *job, uint64_t item, uint64_t bytes)
 {
     if (job->there == NULL)
         return;
+    if (job->req != NULL && job->name_count == 1)
+        job->req->object_bytes = bytes;
     TIERCE_DASSERT(item < job->name_count);
     job->there[item] = 1;
     TIERCE_DASSERT(job->certain <= job->name_count);
@@ -389,10 +393,11 @@ static void skip_known(const struct tierce__s3 *s3, struct tierce__s3_job *job)
     if (s3->sizes == NULL || job->req == NULL || job->req->op != TIERCE__STORE_LOOKUP)
         return;
     for (; job->next < job->count; job->next++) {
-        tierce__s3_key(key, s3->config.prefix, name_of(job, job->next));
-        if (tierce__s3_known(s3, key) == 0)
+        tierce__s3_key(key, s3->config.prefix, s3->config.has_paths, name_of(job, job->next));
+        uint64_t bytes = tierce__s3_known(s3, key);
+        if (bytes == 0)
             return;
-        note_there(job, job->next);
+        note_there(job, job->next, bytes);
     }
 }
 
@@ -488,7 +493,7 @@ static int note_head(struct tierce__s3_job *job, const struct tierce__s3_transfe
     TIERCE_DASSERT(transfer->item < job->name_count);
     tierce__s3_learn(transfer->s3, transfer->key, status == 0 ? transfer->object_bytes : 0);
     if (status == 0)
-        note_there(job, transfer->item);
+        note_there(job, transfer->item, transfer->object_bytes);
     if (status == TIERCE_E_MISS) {
         job->missing = transfer->item < job->missing ? transfer->item : job->missing;
         job->count = job->count < job->missing ? job->count : job->missing;
@@ -559,6 +564,16 @@ void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status)
 
 /* ---- a new job ------------------------------------------------------------------------------- */
 
+/* A list's name is only the beginning of names. */
+static bool has_path_names(const struct tierce__store_req *req)
+{
+    for (size_t i = 0; i < req->name_count && req->op != TIERCE__STORE_LIST; i++) {
+        if (!tierce__s3_is_path(&req->names[i]))
+            return false;
+    }
+    return true;
+}
+
 /* Plans the HTTP requests of a job. Errors: the status for the request. */
 static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
@@ -567,19 +582,24 @@ static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
     TIERCE_DASSERT(part > 0 && !job->has_begun);
     uint64_t parts = (req->length + part - 1) / part;
     job->count = 1;
+    if (s3->config.has_paths && !has_path_names(req)) {
+        tierce__s3_set_why(s3, "names=path: a name is not a path of letters, digits and "
+                               "-_.:@+,=~! without the components . and ..");
+        return TIERCE_E_ARGUMENT;
+    }
     switch (req->op) {
     case TIERCE__STORE_LOOKUP:
         job->count = job->name_count = req->name_count;
         job->there = tierce__calloc(req->name_count + 1, sizeof(*job->there));
         return job->there != NULL ? 0 : -ENOMEM;
     case TIERCE__STORE_GET: {
-        tierce__s3_key(job->key, s3->config.prefix, &req->names[0]);
+        tierce__s3_key(job->key, s3->config.prefix, s3->config.has_paths, &req->names[0]);
         uint64_t known = tierce__s3_known(s3, job->key);
         job->count = parts;
         return known > 0 && req->offset + req->length > known ? TIERCE_E_FORMAT : 0;
     }
     case TIERCE__STORE_PUT:
-        tierce__s3_key(job->key, s3->config.prefix, &req->names[0]);
+        tierce__s3_key(job->key, s3->config.prefix, s3->config.has_paths, &req->names[0]);
         if (parts == 1)
             return 0;
         if (parts > PARTS_MAX) {
@@ -590,7 +610,7 @@ static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
         job->etags = tierce__calloc(parts, sizeof(*job->etags));
         return job->etags != NULL ? 0 : -ENOMEM;
     case TIERCE__STORE_DELETE:
-        tierce__s3_key(job->key, s3->config.prefix, &req->names[0]);
+        tierce__s3_key(job->key, s3->config.prefix, s3->config.has_paths, &req->names[0]);
         return 0;
     case TIERCE__STORE_LIST:
         return begin_page(s3, job);

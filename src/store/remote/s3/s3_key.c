@@ -106,36 +106,78 @@ static size_t encode(char out[TIERCE__FILE_NAME_BYTES], const struct tierce_plug
     return bytes <= TIERCE__S3_LONG_BYTES ? bytes : encode_long(out, name);
 }
 
-void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
+static void copy_name(char out[TIERCE__FILE_NAME_BYTES], const struct tierce_plugin_name *name)
+{
+    TIERCE_ASSERT(name->bytes <= TIERCE__CONNECTOR_NAME_MAX);
+    memcpy(out, name->text, name->bytes);
+    out[name->bytes] = '\0';
+}
+
+/* None needs escaping in XML, and no store decodes one. */
+static const char path_characters[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:@+,=~!/";
+
+bool tierce__s3_is_path(const struct tierce_plugin_name *name)
+{
+    char text[TIERCE__CONNECTOR_NAME_MAX + 3]; /* between two '/' */
+    TIERCE_ASSERT(name->bytes <= TIERCE__CONNECTOR_NAME_MAX);
+    text[0] = '/';
+    memcpy(text + 1, name->text, name->bytes);
+    text[name->bytes + 1] = '/';
+    text[name->bytes + 2] = '\0';
+    return strspn(text, path_characters) == name->bytes + 2 && strstr(text, "//") == NULL &&
+           strstr(text, "/./") == NULL && strstr(text, "/../") == NULL;
+}
+
+void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix, bool has_paths,
                     const struct tierce_plugin_name *name)
 {
     char text[TIERCE__FILE_NAME_BYTES];
-    encode(text, name);
+    if (has_paths)
+        copy_name(text, name);
+    else
+        encode(text, name);
     int bytes = snprintf(key, TIERCE__S3_KEY_BYTES, "%s%s", prefix, text);
     TIERCE_ASSERT((size_t)bytes < TIERCE__S3_KEY_BYTES);
 }
 
+static bool take_path(char *name, size_t *bytes, const char *key)
+{
+    const struct tierce_plugin_name path = {.text = key, .bytes = strlen(key)};
+    if (path.bytes > TIERCE__CONNECTOR_NAME_MAX || !tierce__s3_is_path(&path))
+        return false;
+    memcpy(name, key, path.bytes);
+    *bytes = path.bytes;
+    return true;
+}
+
 /* A key that does not encode back to itself is not ours. */
-bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *key)
+bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, bool has_paths, const char *key)
 {
     char again[TIERCE__FILE_NAME_BYTES];
     size_t before = strlen(prefix);
     if (strncmp(key, prefix, before) != 0 || strlen(key + before) > TIERCE__S3_LONG_BYTES)
         return false;
     key += before;
+    if (has_paths)
+        return take_path(name, bytes, key);
     if (!(key[0] == '~' ? decode_long(name, bytes, key) : decode_short(name, bytes, key)))
         return false;
     encode(again, &(struct tierce_plugin_name){.text = name, .bytes = *bytes});
     return strcmp(again, key) == 0;
 }
 
-bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
+bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const struct tierce__s3_config *config,
                            const struct tierce_plugin_name *begins, bool of_long_ones)
 {
     char text[TIERCE__FILE_NAME_BYTES] = "~";
-    if (!of_long_ones && encode_short(text, begins) > TIERCE__S3_LONG_BYTES)
+    TIERCE_ASSERT(!config->has_paths || !of_long_ones);
+    if (config->has_paths)
+        copy_name(text, begins);
+    else if (!of_long_ones && encode_short(text, begins) > TIERCE__S3_LONG_BYTES)
         return false;
-    snprintf(key, TIERCE__S3_KEY_BYTES, "%s%s", prefix, text);
+    int bytes = snprintf(key, TIERCE__S3_KEY_BYTES, "%s%s", config->prefix, text);
+    TIERCE_ASSERT((size_t)bytes < TIERCE__S3_KEY_BYTES);
     return true;
 }
 

@@ -31,6 +31,7 @@ struct tierce__s3_config {
     uint64_t expires_s;              /* end of the fetched credentials; 0: never */
     uint64_t connections, part_bytes, retries, connect_ms, remember_ms;
     bool is_plain;      /* http:// */
+    bool has_paths;     /* names=path: an object's key is the prefix and its name */
     bool signs_payload; /* bodies are hashed too */
 };
 
@@ -50,19 +51,26 @@ bool tierce__s3_renew_credentials(struct tierce__s3_config *config);
  * The key of an object is PREFIX + its name as file_name.c writes it, with '!' for '%', which some
  * stores decode once too often. S3 and stores that keep objects as files accept such keys. If the
  * result is longer than LONG_BYTES, the name is written as '~' and base64url, divided by '/'.
+ *
+ * With `has_paths` the key is PREFIX + the name. Names that tierce__s3_is_path rejects have no key.
  */
 #define TIERCE__S3_LONG_BYTES 700u
 #define TIERCE__S3_KEY_BYTES  1025u /* the longest key, and its end */
 
-void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
+void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix, bool has_paths,
                     const struct tierce_plugin_name *name);
 
+/* Whether a name can be a path: letters, digits and -_.:@+,=~! in components that are not empty,
+ * '.' or '..'. */
+bool tierce__s3_is_path(const struct tierce_plugin_name *name);
+
 /* The name of a key; false if no object is called so. `name` has TIERCE__CONNECTOR_NAME_MAX. */
-bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *key);
+bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, bool has_paths,
+                     const char *key);
 
 /* The common beginning of the keys of all names that begin with `begins`: of plainly written names,
- * or of those in base64url. False: there are none. */
-bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
+ * or of those in base64url, which exist only without `has_paths`. False: there are none. */
+bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const struct tierce__s3_config *config,
                            const struct tierce_plugin_name *begins, bool of_long_ones);
 
 /* Percent-encodes as signatures require it; '/' only without `keeps_slash`. Returns the number of

@@ -195,14 +195,14 @@ static void expect_key(const char *name, size_t bytes, const char *wanted)
 {
     char key[TIERCE__S3_KEY_BYTES], again[TIERCE__CONNECTOR_NAME_MAX];
     size_t again_bytes = 0;
-    tierce__s3_key(key, "p/", &(struct tierce_plugin_name){.text = name, .bytes = bytes});
+    tierce__s3_key(key, "p/", false, &(struct tierce_plugin_name){.text = name, .bytes = bytes});
     if (wanted != NULL)
         ck_assert_str_eq(key, wanted);
     ck_assert_uint_le(strlen(key), 702);
-    ck_assert(tierce__s3_name(again, &again_bytes, "p/", key));
+    ck_assert(tierce__s3_name(again, &again_bytes, "p/", false, key));
     ck_assert_uint_eq(again_bytes, bytes);
     ck_assert_mem_eq(again, name, bytes);
-    ck_assert(!tierce__s3_name(again, &again_bytes, "q/", key));
+    ck_assert(!tierce__s3_name(again, &again_bytes, "q/", false, key));
 }
 
 START_TEST(keys_and_names)
@@ -222,15 +222,59 @@ START_TEST(keys_and_names)
     /* What begins with a name begins with its key. */
     memset(name, '/', sizeof(name));
     struct tierce_plugin_name begins = {.text = name, .bytes = 200}, whole = begins;
-    ck_assert(tierce__s3_key_prefix(key, "p/", &begins, false));
+    const struct tierce__s3_config config = {.prefix = "p/"};
+    ck_assert(tierce__s3_key_prefix(key, &config, &begins, false));
     whole.bytes = 201;
     char longer[TIERCE__S3_KEY_BYTES];
-    tierce__s3_key(longer, "p/", &whole);
+    tierce__s3_key(longer, "p/", false, &whole);
     ck_assert_int_eq(strncmp(longer, key, strlen(key)), 0);
     begins.bytes = 300;
-    ck_assert(!tierce__s3_key_prefix(key, "p/", &begins, false));
-    ck_assert(tierce__s3_key_prefix(key, "p/", &begins, true));
+    ck_assert(!tierce__s3_key_prefix(key, &config, &begins, false));
+    ck_assert(tierce__s3_key_prefix(key, &config, &begins, true));
     ck_assert_str_eq(key, "p/~");
+}
+END_TEST
+
+/* names=path: a key is the prefix and the name. */
+START_TEST(keys_of_paths)
+{
+    static const char *const good[] = {"a", "i/tp0/00ff", "a~b/!", ".a/b.", "a@b:1/...", "+,=-_"};
+    static const char *const bad[] = {"",     "/",     "/a",  "a/",   "a//b",    ".",    "..",
+                                      "a/..", "./a",   "a/.", "a\nb", "a\x7f",   "../a", "a/../b",
+                                      "a b",  "a%2Fb", "a&b", "<a>",  "\xc3\xa4"};
+    const struct tierce__s3_config config = {.prefix = "p/", .has_paths = true};
+    char key[TIERCE__S3_KEY_BYTES], again[TIERCE__CONNECTOR_NAME_MAX + 1];
+    size_t bytes = 0;
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        struct tierce_plugin_name name = {.text = good[i], .bytes = strlen(good[i])};
+        ck_assert_msg(tierce__s3_is_path(&name), "%s", good[i]);
+        tierce__s3_key(key, "p/", true, &name);
+        ck_assert_str_eq(key + 2, good[i]);
+        ck_assert(tierce__s3_name(again, &bytes, "p/", true, key));
+        ck_assert_uint_eq(bytes, name.bytes);
+        ck_assert_mem_eq(again, good[i], bytes);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct tierce_plugin_name name = {.text = bad[i], .bytes = strlen(bad[i])};
+        ck_assert_msg(!tierce__s3_is_path(&name), "%s", bad[i]);
+        snprintf(key, sizeof(key), "p/%s", bad[i]);
+        ck_assert(!tierce__s3_name(again, &bytes, "p/", true, key));
+    }
+    ck_assert(!tierce__s3_is_path(&(struct tierce_plugin_name){.text = "a\0b", .bytes = 3}));
+    struct tierce_plugin_name begins = {.text = "i/tp", .bytes = 4};
+    ck_assert(tierce__s3_key_prefix(key, &config, &begins, false));
+    ck_assert_str_eq(key, "p/i/tp");
+    /* The longest prefix and name fit, and a longer key is no name. */
+    char prefix[TIERCE__S3_PREFIX_MAX + 1], longest[TIERCE__CONNECTOR_NAME_MAX + 1];
+    memset(prefix, 'p', sizeof(prefix) - 1);
+    memset(longest, 'n', sizeof(longest));
+    prefix[sizeof(prefix) - 1] = '\0';
+    begins = (struct tierce_plugin_name){.text = longest, .bytes = TIERCE__CONNECTOR_NAME_MAX};
+    tierce__s3_key(key, prefix, true, &begins);
+    ck_assert(tierce__s3_name(again, &bytes, prefix, true, key));
+    ck_assert_uint_eq(bytes, TIERCE__CONNECTOR_NAME_MAX);
+    strcat(key, "n");
+    ck_assert(!tierce__s3_name(again, &bytes, prefix, true, key));
 }
 END_TEST
 
@@ -419,8 +463,8 @@ END_TEST
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
 CHECK_MAIN("s3 parts",
-           .tests = {hashes_and_times, texts_of_xml_have_limits, keys_and_names, percents,
-                     credentials_have_an_order},
+           .tests = {hashes_and_times, texts_of_xml_have_limits, keys_and_names, keys_of_paths,
+                     percents, credentials_have_an_order},
            .loops = {{signatures_of_amazon, 0, COUNT(examples)},
                      {xml, 0, COUNT(xmls)},
                      {places_of_buckets, 0, COUNT(places)},

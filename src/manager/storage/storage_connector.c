@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks as objects of a store that a connector reaches (store/remote): S3. An object's name is the
+ * path without its first '/'. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "manager/storage/storage.h"
+#include "store/await.h"
+#include "store/remote/connector.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+    PROBE_BYTES = 4096,
+    POOL_BYTES = 1 << 20, /* the smallest: only probes move bytes */
+    CALL_MS = 30000,
+    CLOSE_MS = 5000,
+};
+
+struct connector_driver {
+    struct tierce__storage_driver base;
+    struct tierce__pool *pool;
+    struct tierce__connector *connector; /* NULL: not open; opened by the first call */
+    char *url;
+    char probe_text[32]; /* a name that no other driver has */
+    struct tierce_plugin_name probe_name;
+};
+
+static struct connector_driver *driver_of(struct tierce__storage_driver *base)
+{
+    TIERCE_DASSERT(base->ops == &tierce__storage_s3);
+    return (struct connector_driver *)base;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+/* The storage's URI, and names as paths: clients append them to the prefix. */
+static char *url_of(const char *uri)
+{
+    static const char more[] = "names=path";
+    size_t bytes = strlen(uri) + sizeof(more) + 1;
+    char *url = tierce__alloc(bytes);
+    if (url != NULL)
+        snprintf(url, bytes, "%s%c%s", uri, strchr(uri, '?') != NULL ? '&' : '?', more);
+    return url;
+}
+
+static int name_probe(struct connector_driver *driver)
+{
+    static const char prefix[] = "tierce-probe-";
+    uint8_t random[8];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return -EIO;
+    memcpy(driver->probe_text, prefix, sizeof(prefix));
+    tierce__hex_encode(driver->probe_text + sizeof(prefix) - 1, random, sizeof(random));
+    driver->probe_name.text = driver->probe_text;
+    driver->probe_name.bytes = strlen(driver->probe_text);
+    TIERCE_ASSERT(driver->probe_name.bytes < sizeof(driver->probe_text));
+    return 0;
+}
+
+static void free_driver(struct connector_driver *driver)
+{
+    TIERCE_DASSERT(driver->connector == NULL);
+    tierce__pool_destroy(driver->pool);
+    tierce__free(driver->url);
+    tierce__free(driver);
+}
+
+static int connector_open(struct tierce__storage_driver **out,
+                          const struct tierce__storage *storage, char why[128])
+{
+    const struct tierce__pool_opts opts = {
+        .size = sizeof(opts), .cap_bytes = POOL_BYTES, .no_touch = true, .no_huge_pages = true};
+    struct connector_driver *driver = tierce__calloc(1, sizeof(*driver));
+    if (driver == NULL)
+        return -ENOMEM;
+    driver->base.ops = &tierce__storage_s3;
+    driver->url = url_of(storage->uri);
+    int rc = driver->url != NULL ? name_probe(driver) : -ENOMEM;
+    if (rc == 0)
+        rc = tierce__pool_create(&driver->pool, &opts);
+    if (rc == 0) {
+        *out = &driver->base;
+        return 0;
+    }
+    snprintf(why, 128, "%s", tierce_strerror(rc));
+    free_driver(driver);
+    return rc;
+}
+
+static void connector_close(struct tierce__storage_driver *base)
+{
+    struct connector_driver *driver = driver_of(base);
+    struct tierce__connector *connector = driver->connector;
+    driver->connector = NULL;
+    if (connector != NULL && !connector->ops->close(connector, tierce__deadline_in_ms(CLOSE_MS)))
+        driver->pool = NULL; /* an abandoned call may still write to it */
+    free_driver(driver);
+}
+
+/* Opens the connector. It may search for credentials on the network, which open must not do. */
+static int ready(struct connector_driver *driver, char why[128])
+{
+    const struct tierce__connector_opts opts = {.size = sizeof(opts), .pool = driver->pool};
+    char text[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    TIERCE_DASSERT(driver->pool != NULL);
+    if (driver->connector != NULL)
+        return 0;
+    int rc = tierce__connector_open(&driver->connector, driver->url, &opts, text);
+    if (rc != 0)
+        snprintf(why, 128, "%.127s", text[0] != '\0' ? text : tierce_strerror(rc));
+    return rc;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void answered(struct tierce__store_req *req)
+{
+    (void)tierce__await_answer(req->arg);
+}
+
+/* A connector answers each request by its deadline, so the wait needs none. */
+static void call(struct connector_driver *driver, struct tierce__store_req *reqs, size_t count)
+{
+    struct tierce__await await;
+    uint64_t deadline_ns = tierce__deadline_in_ms(CALL_MS);
+    TIERCE_ASSERT(driver->connector != NULL);
+    tierce__await_begin(&await);
+    for (size_t i = 0; i < count; i++) {
+        reqs[i].done = answered;
+        reqs[i].arg = &await;
+        reqs[i].deadline_ns = deadline_ns;
+        reqs[i].name_count = 1;
+        tierce__await_expect(&await);
+        driver->connector->ops->submit(driver->connector, &reqs[i]);
+    }
+    bool all = tierce__await_end(&await, TIERCE__DEADLINE_NEVER);
+    TIERCE_ASSERT(all);
+}
+
+/* False: no object can have this name. */
+static bool name_of(struct tierce_plugin_name *out, const char *path)
+{
+    size_t bytes = strlen(path);
+    if (path[0] != '/' || bytes < 2 || bytes - 1 > TIERCE__CONNECTOR_NAME_MAX)
+        return false;
+    *out = (struct tierce_plugin_name){.text = path + 1, .bytes = bytes - 1};
+    return true;
+}
+
+/* ---- probe ----------------------------------------------------------------------------------- */
+
+/* One step of a probe; `why` names it if it fails. */
+static int try_step(struct connector_driver *driver, struct tierce__store_req *req,
+                    const char *step, char why[128])
+{
+    char text[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    req->names = &driver->probe_name;
+    call(driver, req, 1);
+    if (req->status == 0)
+        return 0;
+    if (req->status == TIERCE_E_MISS)
+        snprintf(text, sizeof(text), "the object is missing when it is read back");
+    else
+        driver->connector->ops->why(driver->connector, text);
+    snprintf(why, 128, "%s: %.110s", step, text[0] != '\0' ? text : tierce_strerror(req->status));
+    return req->status;
+}
+
+static int read_back(struct connector_driver *driver, const struct tierce__buf *written,
+                     struct tierce__buf *buf, char why[128])
+{
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET,
+                                    .urgency = TIERCE__CONNECTOR_FETCH,
+                                    .buf = buf,
+                                    .length = PROBE_BYTES};
+    memset(buf->data, 0, PROBE_BYTES);
+    int rc = try_step(driver, &req, "read", why);
+    if (rc != 0 || memcmp(buf->data, written->data, PROBE_BYTES) == 0)
+        return rc;
+    snprintf(why, 128, "read: the bytes differ from those written");
+    return TIERCE_E_CHECKSUM;
+}
+
+/* A store may answer a deletion and keep the object. */
+static int delete_probe(struct connector_driver *driver, char why[128])
+{
+    struct tierce__store_req gone = {.op = TIERCE__STORE_DELETE,
+                                     .urgency = TIERCE__CONNECTOR_STORE};
+    struct tierce__store_req look = {.op = TIERCE__STORE_LOOKUP, .urgency = TIERCE__CONNECTOR_PEEK};
+    int rc = try_step(driver, &gone, "delete", why);
+    if (rc == 0)
+        rc = try_step(driver, &look, "delete", why);
+    if (rc != 0 || look.found == 0)
+        return rc;
+    snprintf(why, 128, "delete: the object exists after its deletion");
+    return TIERCE_E_DOWN;
+}
+
+static int probe_with(struct connector_driver *driver, struct tierce__buf *written,
+                      struct tierce__buf *buf, char why[128])
+{
+    char other[128];
+    struct tierce__store_req req = {.op = TIERCE__STORE_PUT,
+                                    .urgency = TIERCE__CONNECTOR_STORE,
+                                    .buf = written,
+                                    .length = PROBE_BYTES};
+    TIERCE_DASSERT(written->bytes >= PROBE_BYTES && buf->bytes >= PROBE_BYTES);
+    if (getrandom(written->data, PROBE_BYTES, 0) != PROBE_BYTES)
+        return -EIO;
+    int rc = try_step(driver, &req, "write", why);
+    if (rc != 0)
+        return rc;
+    rc = read_back(driver, written, buf, why);
+    int end_rc = delete_probe(driver, rc == 0 ? why : other);
+    return rc != 0 ? rc : end_rc;
+}
+
+static int connector_probe(struct tierce__storage_driver *base, char why[128])
+{
+    struct connector_driver *driver = driver_of(base);
+    struct tierce__buf *written = NULL, *buf = NULL;
+    int rc = ready(driver, why);
+    if (rc == 0)
+        rc = tierce__pool_alloc(driver->pool, &written, PROBE_BYTES);
+    if (rc == 0)
+        rc = tierce__pool_alloc(driver->pool, &buf, PROBE_BYTES);
+    if (rc == 0)
+        rc = probe_with(driver, written, buf, why);
+    tierce__buf_release(written);
+    tierce__buf_release(buf);
+    return rc;
+}
+
+/* ---- the other calls ------------------------------------------------------------------------- */
+
+/* Adds a request for each path that can be a name; the other paths get their status. Returns the
+ * number of requests; `of` has the path of each. */
+static size_t add_requests(struct tierce__store_req *reqs, struct tierce_plugin_name *names,
+                           size_t *of, const char *const *paths, size_t count, int *status)
+{
+    size_t used = 0;
+    TIERCE_DASSERT(count <= TIERCE__STORAGE_BATCH_MAX);
+    for (size_t i = 0; i < count; i++) {
+        status[i] = TIERCE_E_ARGUMENT;
+        if (!name_of(&names[used], paths[i]))
+            continue;
+        reqs[used] = (struct tierce__store_req){
+            .op = TIERCE__STORE_DELETE, .urgency = TIERCE__CONNECTOR_STORE, .names = &names[used]};
+        of[used++] = i;
+    }
+    return used;
+}
+
+/* All at once, so that the connector can join them. */
+static void connector_remove_many(struct tierce__storage_driver *base, const char *const *paths,
+                                  size_t count, int *status)
+{
+    struct connector_driver *driver = driver_of(base);
+    struct tierce_plugin_name names[TIERCE__STORAGE_BATCH_MAX];
+    size_t of[TIERCE__STORAGE_BATCH_MAX], used = 0;
+    char why[128];
+    struct tierce__store_req *reqs = tierce__calloc(count, sizeof(*reqs));
+    int rc = reqs != NULL ? ready(driver, why) : -ENOMEM;
+    if (rc == 0) {
+        used = add_requests(reqs, names, of, paths, count, status);
+        call(driver, reqs, used);
+    }
+    for (size_t i = 0; i < count && rc != 0; i++)
+        status[i] = rc;
+    for (size_t i = 0; i < used; i++)
+        status[of[i]] = reqs[i].status == TIERCE_E_MISS ? 0 : reqs[i].status;
+    tierce__free(reqs);
+}
+
+static int connector_remove(struct tierce__storage_driver *base, const char *path)
+{
+    int status = -EIO;
+    connector_remove_many(base, &path, 1, &status);
+    return status;
+}
+
+static int connector_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
+{
+    struct connector_driver *driver = driver_of(base);
+    struct tierce_plugin_name name;
+    char why[128];
+    struct tierce__store_req req = {
+        .op = TIERCE__STORE_LOOKUP, .urgency = TIERCE__CONNECTOR_PEEK, .names = &name};
+    if (!name_of(&name, path))
+        return TIERCE_E_ARGUMENT;
+    int rc = ready(driver, why);
+    if (rc != 0)
+        return rc;
+    call(driver, &req, 1);
+    if (req.status != 0)
+        return req.status;
+    if (req.found == 0)
+        return -ENOENT;
+    *bytes = req.object_bytes;
+    return *bytes > 0 ? 0 : TIERCE_E_UNSUPPORTED; /* the store does not report lengths */
+}
+
+/* A bucket does not report its room. */
+static double connector_used_share(struct tierce__storage_driver *base)
+{
+    (void)base;
+    return -1;
+}
+
+const struct tierce__storage_ops tierce__storage_s3 = {
+    .name = "s3",
+    .open = connector_open,
+    .close = connector_close,
+    .probe = connector_probe,
+    .remove = connector_remove,
+    .remove_many = connector_remove_many,
+    .measure = connector_measure,
+    .used_share = connector_used_share,
+};
