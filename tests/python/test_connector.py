@@ -9,6 +9,7 @@ import sys
 from array import array
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace as Thing
 
@@ -691,3 +692,22 @@ def test_the_hit_rate_in_the_log_of_vllm():
     assert stats.reduce() == {"Tierce lookup tokens": 400, "Tierce hit tokens": 100,
                               "Tierce loads": 1, "Tierce hit rate %": 25.0}
     assert TierceStats({"loads": 1}).reduce() == {"Tierce loads": 1}
+
+
+def test_groups_are_a_label_of_one_metric(config):
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from tierce.vllm.stats import TierceProm, TierceStats, group_counter
+
+    registry = CollectorRegistry()
+    counter = partial(Counter, registry=registry)
+    types = {Counter: counter, Gauge: Gauge, Histogram: Histogram}
+    metrics = TierceProm(config, types, ["engine"], {0: ["0"], 1: ["1"]})
+    stats = TierceStats({group_counter(0, "full"): 6, group_counter(1, "window 48"): 3, "loads": 1})
+    assert stats.reduce() == {"Tierce group blocks of 0 full": 6, "Tierce group blocks of 1 window 48": 3,
+                              "Tierce loads": 1}
+    metrics.observe(stats.data, 1)
+    metrics.observe({group_counter(0, "full"): 2}, 1)
+    got = {group: registry.get_sample_value("vllm:tierce_loaded_group_blocks_total", {"engine": "1", "group": group})
+           for group in ("0 full", "1 window 48", "2 state")}
+    assert got == {"0 full": 8, "1 window 48": 3, "2 state": None}
+    assert registry.get_sample_value("vllm:tierce_loads_total", {"engine": "1"}) == 1

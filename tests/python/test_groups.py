@@ -19,6 +19,7 @@ from tierce.vllm.group_scheduler import GroupSchedulerHalf, first_to_load  # noq
 from tierce.vllm.group_view import GroupChain, GroupLoad, GroupViews, first_resident  # noqa: E402
 from tierce.vllm.groups import CHUNKED, FULL, STATE, WINDOW, Group, GroupTable  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
+from tierce.vllm.stats import GROUP_BLOCKS  # noqa: E402
 from tierce.vllm.tracker import LoadSpec, ReqMeta, StateSave  # noqa: E402
 
 from test_connector import config, request_of  # noqa: E402, F401
@@ -341,6 +342,13 @@ def compute(engine, name="a"):
     engine.scheduler.request_finished_all_groups(request, STORED)
 
 
+def group_blocks(engine):
+    """The blocks of each group that were loaded since the last call."""
+    stats = engine.scheduler.get_kv_connector_stats()
+    return {name.removeprefix(GROUP_BLOCKS): count for name, count in stats.data.items()
+            if name.startswith(GROUP_BLOCKS)}
+
+
 def test_what_one_request_computed_another_one_loads(engine):
     compute(engine)
     before = {name: tensor.clone() for name, tensor in engine.pool.tensors.items()}
@@ -359,6 +367,7 @@ def test_what_one_request_computed_another_one_loads(engine):
             ratio = before[name].shape[0] // engine.cache.num_blocks
             others = [b * ratio + k for b in range(64) if b not in wanted or b == 0 for k in range(ratio)]
             assert torch.equal(before[name][others], engine.pool.tensors[name][others]), name
+    assert group_blocks(engine) == {"0 full": 6, "1 window 48": 3, "2 state": 1}
     # The second call of vLLM after the load changes nothing.
     engine.scheduler.update_state_after_alloc(request, Allocated(WANTED), 0)
     assert engine.step(output_of(request)).finished_recving == set()
@@ -387,6 +396,7 @@ def test_a_load_that_vllm_has_not_made_room_for_fails_by_request(engine, caplog)
     engine.scheduler.update_state_after_alloc(request, Allocated(odd), 192)
     results = engine.received(request)
     assert results.finished_recving == results.failed_recving == {"b"}
+    assert group_blocks(engine) == {} and not engine.scheduler.half.loading
     # The load is not repeated, and another request finds everything.
     assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "c"), 0) == (192, True)
@@ -408,6 +418,16 @@ def test_a_promise_that_cannot_be_kept_fails_by_request(config, broken):  # noqa
     assert results.finished_recving == results.failed_recving == {"b"}
     assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
     engine.worker.shutdown()
+
+
+def test_a_failed_load_counts_for_no_group(engine, monkeypatch):
+    compute(engine)
+    request = request_of(TOKENS, "b")
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (192, True)
+    monkeypatch.setattr(GroupLoad, "end", lambda load: load.abort() or b"\0\0\0")
+    engine.scheduler.update_state_after_alloc(request, Allocated(WANTED), 192)
+    assert engine.received(request).failed_recving == {"b"}
+    assert group_blocks(engine) == {} and not engine.scheduler.half.loading
 
 
 def test_an_unknown_result_of_a_load_is_a_failure_by_request(engine):
@@ -464,6 +484,63 @@ def test_without_the_state_there_is_no_hit(engine):
     # Offered later, without a step of the request: as vLLM does after a load.
     engine.step(output_of(request, offers=[(2, 29, 128)]))
     assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "c"), 0) == (128, True)
+
+
+def found_in(engine, at, end=192):
+    """The tokens at which the group at this place of the table can be restored, looked up alone."""
+    views = engine.worker.half.view
+    part, size = views.parts[at], views.parts[at].group.block_tokens
+    return part.view.lookup(chain_of(views, range(TOKENS)).of(part.group), 0, end // size, 0, 0)[0] * size
+
+
+def chain_of(views, tokens):
+    chain = views.chain()
+    chain.append(array("i", tokens))
+    return chain
+
+
+def use(engine, at):
+    """Loads the group's chunks of the first prompt alone, into blocks that no request has."""
+    part = engine.worker.half.view.parts[at]
+    end = 192 // part.group.block_tokens
+    first = part.view.needs(end)
+    handle = part.view.load_begin(chain_of(engine.worker.half.view, range(TOKENS)).of(part.group), first, end,
+                                  memoryview(array("i", range(50, 50 + end))), 0, 0)
+    for layer in range(2):
+        handle.layer(layer)
+    assert all(handle.end())
+
+
+def fill(engine, at, number):
+    """Stores chunks of the group for another prompt."""
+    views, part = engine.worker.half.view, engine.worker.half.view.parts[at]
+    end = 192 // part.group.block_tokens
+    chain = chain_of(views, [1000 + number] * TOKENS).of(part.group)
+    handle = part.view.store_begin(chain, end, memoryview(array("i", range(1, end + 1))), True, 0, None, 0, 0)
+    for layer in range(2):
+        handle.layer(layer)
+    assert handle.end() > 0
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_group_that_is_evicted_alone(engine, gone):
+    """The other groups' chunks are used again and again, until memory evicts a chunk of this group. Then there is no
+    hit, and the group is stored again."""
+    compute(engine)
+    kept = [at for at in range(3) if at != gone]
+    assert [found_in(engine, at) for at in range(3)] == [192] * 3
+    for number in range(1000):
+        for at in kept:
+            use(engine, at)
+        fill(engine, 0, number)
+        if found_in(engine, gone) < 192:
+            break
+    assert [found_in(engine, at) for at in kept] == [192] * 2 and found_in(engine, gone) < 192
+    assert engine.worker.half.engine.stats()["memory_evictions"] > 0
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "b"), 0) == (0, False)
+    compute(engine, "c")
+    assert found_in(engine, gone) == 192
+    assert engine.scheduler.get_num_new_matched_tokens(request_of(TOKENS, "d"), 0) == (192, True)
 
 
 def test_a_request_from_before_a_reset_stores_nothing_after_it(config):  # noqa: F811

@@ -33,6 +33,7 @@ from tierce.vllm.identity import ConfigError  # noqa: E402
 from test_connector import changed  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
 CHUNKS, ROW = 24, 2 * 4096
 REQUEST = ReqContext(req_id="r")
@@ -183,6 +184,48 @@ def test_a_damaged_chunk_fails_alone(memory, tmp_path):
     assert result.successful_keys == [key(0), key(1), key(3)]
     assert all((memory.rows[n] == rows[n]).all() for n in (0, 1, 3))
     assert tier.lookup(key(2), REQUEST) is MISS
+
+
+def load(memory, tier, count):
+    """Loads this many chunks into other rows. Returns the job's result."""
+    memory.rows[:] = 90
+    memory.submit(tier, [key(n) for n in range(count)], range(CHUNKS - count, CHUNKS), load=True)
+    return results(tier)[0]
+
+
+@pytest.mark.parametrize("place", ["redis", "file"])
+def test_tiers_share_a_remote_store(memory, place, tmp_path):
+    """Another tier loads the chunks that the first tier stored, until they are damaged, or the store has stopped."""
+    from shared_stores import STORES
+
+    remote, size = STORES[place](tmp_path / "remote"), iter(range(4, 0, -1))
+
+    def start():
+        # Another memory size, because an equal configuration in the same process would be the same store.
+        return memory.open(**{"memory.size": f"{next(size)}MiB", "remote.urls": remote.uri, "timeout.lookup": "10s",
+                              "timeout.load": "60s", "breaker.errors": "2", "breaker.retry": "1h"})
+
+    try:
+        tier = start()
+        put(memory, tier, range(6))
+        kept = memory.rows[:6].copy()
+        assert tier.engine.flush(60_000)
+        tier.shutdown()
+        tier = start()
+        assert [ask(tier, key(n)) for n in (0, 5, 6)] == [HIT, HIT, MISS]
+        assert load(memory, tier, 6).success and (memory.rows[-6:] == kept).all()
+        assert (memory.rows[:-6] == 90).all() and tier.engine.stats()["chunks_loaded_remote"] == 6
+        tier.shutdown()
+        assert remote.spoil() >= 6
+        tier = start()
+        result = load(memory, tier, 6)
+        assert not result.success and result.successful_keys is None
+        tier.shutdown()
+    finally:
+        remote.stop()
+    tier = start()
+    assert [ask(tier, key(n)) for n in range(6)] == [MISS] * 6
+    assert not load(memory, tier, 6).success
 
 
 def test_a_job_without_chunks(memory):

@@ -191,6 +191,11 @@ class Host:
         with self.opened() as engine:
             return engine.stats()
 
+    def group_blocks(self):
+        """The loaded blocks of each KV cache group, from vLLM's metrics."""
+        return {m.labels["group"]: m.value for m in self.llm.get_metrics()
+                if m.name == "vllm:tierce_loaded_group_blocks"}
+
     def flush(self):
         with self.opened() as engine:
             return engine.flush(120000)

@@ -65,14 +65,21 @@ def test_hits(start, prompts, plain, tmp_path, kind):
     """From memory, and after a kill from disk."""
     store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
     host = start(kind, store)
+    moved = 0
     for tier in (None, "memory"):
         outputs = host.generate(prompts=prompts)
+        moved += sum(loaded(outputs, "memory"))
         assert answers(outputs) == plain(kind)
         assert tier is None or held_and_loaded(outputs) == whole_units(prompts, kind)
         assert loaded(outputs, "failed") == [0] * 5
         said = why(host.process.pid, outputs[0])
         assert (said["reason"], said["limit"]) == ("never_stored" if tier is None else "none", "none")
         assert said["found_tokens"] == (0 if tier is None else whole_units(prompts, kind)[0])
+        if tier is not None:
+            blocks = host.group_blocks()
+            assert len(blocks) == GROUPS.get(kind, len(blocks)) and all(blocks.values())
+            full = [count for group, count in blocks.items() if group.endswith(" full")]
+            assert [n * UNITS.get(kind, 32) for n in full] == [moved] * len(full)
         assert host.forget()
     assert host.flush()
     host.kill()

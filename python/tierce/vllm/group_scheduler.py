@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from .groups import STATE, GroupTable
 from .scheduler import SchedulerHalf
+from .stats import group_counter
 from .tracker import ReqMeta, SaveSpec, StateSave
 
 NOT_RESIDENT = 0  # vLLM's null block
@@ -34,6 +35,7 @@ class GroupSchedulerHalf(SchedulerHalf):
         self.hashes_per_block = table.hashes_per_unit
         self.place = {group.index: at for at, group in enumerate(table.groups)}
         self.loads: dict[str, dict] = {}  # request -> tables and firsts of its load
+        self.loading: dict[str, list[int]] = {}  # request -> blocks of each group in its load
 
     # ---- loads
 
@@ -65,6 +67,20 @@ class GroupSchedulerHalf(SchedulerHalf):
         super().add_async_load(out, req_id)
         if len(out) > before and found is not None:
             out[-1] = replace(out[-1], **found)
+            if out[-1].load.allowed:
+                self.loading[req_id] = self.blocks_of(out[-1])
+
+    def blocks_of(self, request: ReqMeta) -> list[int]:
+        """The blocks of each group that a load writes."""
+        ends = [request.load.to_block * self.table.blocks_per_unit(g) for g in self.table.groups]
+        return [end - first for first, end in zip(request.firsts, ends)]
+
+    def stepped(self, results, tainted: bool) -> None:
+        super().stepped(results, tainted)
+        for req_id, result in results.items():
+            blocks = self.loading.pop(req_id, [])
+            for group, count in zip(self.table.groups, blocks if not result.failed else []):
+                self.count(group_counter(group.index, group.text), count)
 
     def fail_step(self) -> None:
         super().fail_step()
@@ -117,7 +133,7 @@ class GroupSchedulerHalf(SchedulerHalf):
 
     def states_to_save(self, tracker, offers) -> tuple[StateSave, ...]:
         """The (group, block, tokens) whose tokens may be saved. vLLM also offers states
-        between the ends of blocks, at which no load can end."""
+        between the ends of blocks. Hits end with units, so no load would read them."""
         if tracker.skip_save or not self.can_save:
             return ()
         out = []

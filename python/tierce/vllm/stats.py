@@ -23,6 +23,14 @@ METRICS = {
     "errors": ("tierce_connector_errors", "Faults in the connector that became misses."),
 }
 
+GROUP_BLOCKS = "group_blocks of "  # a counter for each KV cache group; a label of one metric
+GROUP_METRIC = ("tierce_loaded_group_blocks", "Blocks loaded, by KV cache group. A state is one block.")
+
+
+def group_counter(index: int, kind: str) -> str:
+    """index: of vLLM's group; kind: with its window."""
+    return f"{GROUP_BLOCKS}{index} {kind}"
+
 
 @dataclass
 class TierceStats(KVConnectorStats):
@@ -50,6 +58,8 @@ class TierceProm(KVConnectorPromMetrics):
     def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self.counters = {}
+        self.groups = self._counter_cls(name=f"vllm:{GROUP_METRIC[0]}", documentation=GROUP_METRIC[1],
+                                        labelnames=[*labelnames, "group"])
         for name, (metric, text) in METRICS.items():
             counter = self._counter_cls(name=f"vllm:{metric}", documentation=text,
                                         labelnames=labelnames)
@@ -62,3 +72,6 @@ class TierceProm(KVConnectorPromMetrics):
         for name, value in transfer_stats_data.items():
             if name in self.counters:
                 self.counters[name][engine_idx].inc(value)
+            elif name.startswith(GROUP_BLOCKS):
+                group = name.removeprefix(GROUP_BLOCKS)
+                self.groups.labels(*self.per_engine_labelvalues[engine_idx], group).inc(value)

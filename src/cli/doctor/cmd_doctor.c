@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/doctor/doctor.h"
@@ -17,6 +18,10 @@ const char *const tierce__cli_doctor_help[] = {
     "                           kv_dtype, quantization, layout, layer_count, cell_bytes,\n"
     "                           block_tokens, chunk_tokens, hash; unknown ones may be left out\n"
     "  a configuration (YAML)   a file for `tierce config`, optionally with `model:`\n"
+    "\n"
+    "A model with several groups of layers has a namespace for each. It is shared only if all of "
+    "its\n"
+    "groups are shared.\n"
     "\n"
     "Exit status: 0 no field that both sides state differs, 1 they cannot share, or a side cannot "
     "be\n"
@@ -172,17 +177,74 @@ static const struct tierce__doctor_set *best_match(const struct tierce__doctor_s
     return best;
 }
 
+/* Whether both lack the field, or have the same value. */
+static bool is_equal(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b,
+                     const char *name)
+{
+    const char *value_a = tierce__doctor_find(a, name), *value_b = tierce__doctor_find(b, name);
+    return value_a == value_b ||
+           (value_a != NULL && value_b != NULL && strcmp(value_a, value_b) == 0);
+}
+
+/* Whether two sets are groups of layers of one model. */
+static bool is_same_model(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
+{
+    return tierce__doctor_find(a, "group") != NULL && tierce__doctor_find(b, "group") != NULL &&
+           is_equal(a, b, "weights") && is_equal(a, b, "model");
+}
+
+/* Whether a set with these layers is shared. The layout and the sizes may differ from group to
+ * group, so layers are what identifies a group of a model. */
+static bool has_shared_layers(const struct tierce__doctor_side *side,
+                              const struct tierce__doctor_set *set)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        const struct tierce__doctor_set *other = &side->sets[i];
+        if (other->shared && is_same_model(other, set) && is_equal(other, set, "layers"))
+            return true;
+    }
+    return false;
+}
+
+/* A group of the model of `set` that is not shared, or NULL. */
+static const struct tierce__doctor_set *missing_group(const struct tierce__doctor_side *side,
+                                                      const struct tierce__doctor_set *set)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        const struct tierce__doctor_set *other = &side->sets[i];
+        if (is_same_model(other, set) && !has_shared_layers(side, other))
+            return other;
+    }
+    return NULL;
+}
+
+/* Whether the namespace helps: an engine finds nothing of a model that lacks a group. */
+static bool is_usable(const struct tierce__doctor_side *side, const struct tierce__doctor_set *set)
+{
+    const struct tierce__doctor_set *missing = set->shared ? missing_group(side, set) : NULL;
+    if (missing != NULL)
+        printf("\n%s: cannot be used, because the same model's group of layers %s (%s) cannot be "
+               "shared: a hit requires all groups.\n",
+               set->title, tierce__doctor_find(missing, "layers"),
+               tierce__doctor_find(missing, "group"));
+    return set->shared && missing == NULL;
+}
+
 static int judge_sides(const struct tierce__doctor_side *a, const struct tierce__doctor_side *b)
 {
-    size_t sharing = 0;
+    size_t usable = 0, sharing = 0;
     for (size_t i = 0; i < a->count; i++) {
         if (i > 0)
             printf("\n");
-        sharing += judge(&a->sets[i], best_match(&a->sets[i], b));
+        a->sets[i].shared = judge(&a->sets[i], best_match(&a->sets[i], b));
+        sharing += a->sets[i].shared;
     }
+    for (size_t i = 0; i < a->count; i++)
+        usable += is_usable(a, &a->sets[i]);
+    TIERCE_ASSERT(usable <= sharing);
     if (a->count > 1)
         printf("\n%zu of %zu namespaces of A can be shared with B.\n", sharing, a->count);
-    return sharing > 0 ? TIERCE__CLI_OK : TIERCE__CLI_FAILED;
+    return usable > 0 ? TIERCE__CLI_OK : TIERCE__CLI_FAILED;
 }
 
 int tierce__cli_doctor(int argc, char **argv)

@@ -130,6 +130,33 @@ class Doctor(CliCase):
         self.check(0, "doctor", a, c, out=["They can share"])
         self.check(0, "doctor", c, a, out=["1 of 3 namespaces of A can be shared with B."])
 
+    def test_a_model_is_shared_if_all_of_its_groups_are(self):
+        full = text(group="full", layers="0-2")
+        window, other = (text(group="window", window=n, layers="3-5", layout="w") for n in ("65", "33"))
+        a, b = self.store("a", full, window), self.store("b", window, full)
+        said = self.check(0, "doctor", a, b, out=["2 of 2 namespaces of A can be shared with B."])
+        self.assertNotIn("cannot", said.stdout)
+        c = self.store("c", full, other)
+        for here, there in ((a, c), (c, a)):
+            self.check(1, "doctor", here, there, out=[
+                "1 field differs", "  window\n", "1 of 2 namespaces of A can be shared with B.",
+                "cannot be used, because the same model's group of layers 3-5 (window) cannot be shared"])
+        # The window group in two forms, of which one is shared; another model, all of whose layers are one group.
+        d = self.store("d", full, other, window)
+        self.check(0, "doctor", a, d)
+        self.check(0, "doctor", d, a, out=["2 of 3 namespaces of A"])
+        e = self.store("e", full, window, text(weights="cc"))
+        f = self.store("f", full, other, text(weights="cc"))
+        self.check(0, "doctor", e, f, out=["2 of 3 namespaces of A", "cannot be used"])
+
+    def test_a_group_names_its_field(self):
+        full = self.write("a", text(group="full", layers="0-2"))
+        for change in ({"layers": "0-1,3"}, {"group": "chunked", "window": "64"}):
+            other = self.write("b", text(**{"group": "full", **change, "layers": change.get("layers", "0-2")}))
+            self.check(1, "doctor", full, other, out=[f"  {name}\n" for name in change])
+        plain = self.write("b", text())
+        self.check(1, "doctor", full, plain, out=["group\n    A: full\n    B: (missing)"])
+
     def test_what_is_no_source_is_refused(self):
         good = self.write("good", text())
         empty = self.store("empty")
